@@ -1,0 +1,1 @@
+"""Measures: reads checkpoints, runs models, makes tables."""

@@ -1,0 +1,1 @@
+"""Calibration: one forward pass, all routed-token statistics."""

@@ -1,0 +1,252 @@
+"""Index of a local checkpoint: shards, tensor names, shapes, dtypes, byte ranges. No torch."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.errors import CheckpointError
+
+Config = Mapping[str, Any]
+
+CONFIG_NAME = "config.json"
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+# The format's own limit on a header; a larger length means that this is no safetensors file.
+_MAX_HEADER = 100_000_000
+_SAMPLES, _SAMPLE_BYTES = 16, 4096  # 64 KiB a shard
+_PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """Where one tensor lies.
+
+    Args:
+        name: the tensor's name in the checkpoint.
+        shard: file name of its shard.
+        dtype: safetensors name of the element type, such as "BF16".
+        shape: sizes of its axes.
+        start: first byte, counted from the start of the file.
+        end: one past its last byte.
+    """
+
+    name: str
+    shard: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk."""
+        return self.end - self.start
+
+    @property
+    def numel(self) -> int:
+        """Elements; 1 for a scalar."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One safetensors file.
+
+    Args:
+        name: file name.
+        size: bytes.
+        header: the raw JSON header, as stored.
+        data_start: first byte after the header.
+        metadata: the header's `__metadata__`.
+        tensors: entries in the order of their bytes.
+    """
+
+    name: str
+    size: int
+    header: bytes
+    data_start: int
+    metadata: Mapping[str, str]
+    tensors: tuple[TensorEntry, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A checkpoint directory whose headers were read and whose sizes add up."""
+
+    path: Path
+    config: Config
+    shards: tuple[Shard, ...]
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorEntry]:
+        """All tensors by name."""
+        return {entry.name: entry for shard in self.shards for entry in shard.tensors}
+
+    @cached_property
+    def identity(self) -> str:
+        """What the model is, as 64 hex digits, without reading the weights in full.
+
+        Covers the configuration (without the version that wrote it), every header, and 64 KiB
+        sampled at fixed offsets of each shard.
+        """
+        config = {key: value for key, value in self.config.items() if key != "transformers_version"}
+        sha = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+        for shard in self.shards:
+            sha.update(hashlib.sha256(shard.header).digest())
+            sha.update(_samples(self.path / shard.name, shard))
+        return sha.hexdigest()
+
+    @property
+    def num_params(self) -> int:
+        """Elements of all tensors on disk; tied weights count once."""
+        return sum(entry.numel for entry in self.tensors.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors on disk."""
+        return sum(entry.nbytes for entry in self.tensors.values())
+
+    def content_digest(self) -> str:
+        """SHA-256 over every byte of every shard, in name order; reads the whole checkpoint."""
+        sha = hashlib.sha256()
+        for shard in self.shards:
+            with (self.path / shard.name).open("rb") as file:
+                while chunk := file.read(1 << 22):
+                    sha.update(chunk)
+        return sha.hexdigest()
+
+
+def _samples(path: Path, shard: Shard) -> bytes:
+    span = shard.size - shard.data_start
+    step = max(1, span // _SAMPLES)
+    with path.open("rb") as file:
+        parts = []
+        for index in range(_SAMPLES):
+            file.seek(shard.data_start + min(index * step, max(0, span - _SAMPLE_BYTES)))
+            parts.append(file.read(_SAMPLE_BYTES))
+    return b"".join(parts)
+
+
+def _entry(name: str, raw: Mapping[str, Any], shard: str, data_start: int) -> TensorEntry:
+    start, end = raw["data_offsets"]
+    return TensorEntry(
+        name, shard, raw["dtype"], tuple(raw["shape"]), data_start + start, data_start + end
+    )
+
+
+def read_shard(path: Path) -> Shard:
+    """Header of one safetensors file.
+
+    Raises:
+        CheckpointError: the file is missing, truncated or no safetensors file.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"The shard {path.name} is missing from {path.parent}.")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else _MAX_HEADER + 1
+        if length > min(_MAX_HEADER, size):
+            raise CheckpointError(f"{path.name} is not a safetensors file, or it is truncated.")
+        header = file.read(length)
+    try:
+        raw: dict[str, Any] = json.loads(header)
+        metadata = raw.pop("__metadata__", {})
+        entries = [_entry(name, value, path.name, 8 + length) for name, value in raw.items()]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"The header of {path.name} cannot be read: {error}.") from error
+    entries.sort(key=lambda entry: (entry.start, entry.end))
+    expected = max((entry.end for entry in entries), default=8 + length)
+    if size < expected:
+        raise CheckpointError(
+            f"{path.name} is truncated: it has {size} bytes, its header promises {expected}; "
+            "fetch the file again."
+        )
+    return Shard(path.name, size, header, 8 + length, metadata, tuple(entries))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """`config.json` of a checkpoint directory as raw JSON.
+
+    Raises:
+        CheckpointError: not a directory, or no readable `config.json` in it.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not a directory; give the folder of a checkpoint.")
+    file = path / CONFIG_NAME
+    if not file.is_file():
+        raise CheckpointError(f"{path} has no {CONFIG_NAME}; is it the folder of a checkpoint?")
+    try:
+        config = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not valid JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{file} does not hold a JSON object.")
+    return config
+
+
+def _shard_names(path: Path) -> list[str]:
+    index = path / INDEX_NAME
+    if index.is_file():
+        try:
+            weight_map: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+            names = sorted(set(weight_map.values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{index} is not a readable shard index.") from error
+        for name in names:
+            if not (path / name).is_file():
+                raise CheckpointError(f"{INDEX_NAME} names {name}, which is missing from {path}.")
+        return names
+    if (path / SINGLE_NAME).is_file():
+        return [SINGLE_NAME]
+    names = sorted(file.name for file in path.glob("*.safetensors"))
+    if names:
+        raise CheckpointError(
+            f"{path} holds {len(names)} safetensors files but no {INDEX_NAME}; "
+            "fetch the index, or save the model again."
+        )
+    if any(file.suffix in _PICKLED_SUFFIXES for file in path.iterdir()):
+        raise CheckpointError(
+            f"{path} holds pickled weights only, which are not read because loading them can "
+            "run code; convert them to safetensors first."
+        )
+    raise CheckpointError(f"{path} holds no safetensors file.")
+
+
+def _check_index(path: Path, shards: tuple[Shard, ...]) -> None:
+    index = path / INDEX_NAME
+    if not index.is_file():
+        return
+    weight_map: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+    held = {(entry.name, shard.name) for shard in shards for entry in shard.tensors}
+    missing = sorted(name for name, shard in weight_map.items() if (name, shard) not in held)
+    if missing:
+        raise CheckpointError(
+            f"{INDEX_NAME} places {missing[0]} in {weight_map[missing[0]]}, which does not hold "
+            f"it ({len(missing)} such tensors); fetch the checkpoint again."
+        )
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Read configuration and headers; no weight is read.
+
+    Raises:
+        CheckpointError: anything that makes the directory unusable as it stands.
+    """
+    config = read_config(path)
+    shards = tuple(read_shard(path / name) for name in _shard_names(path))
+    _check_index(path, shards)
+    return Checkpoint(path.resolve(), config, shards)
+
+
+def map_shard(path: Path) -> NDArray[np.uint8]:
+    """A shard's bytes, mapped read-only; pages are read when touched."""
+    return np.memmap(path, dtype=np.uint8, mode="r")

@@ -1,0 +1,50 @@
+"""What a criterion is: statistics -> score, and which way the score is read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from analysis.stats import FloatArray, Gate
+
+Source = Literal["routed", "weights", "none"]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One way to say which experts matter.
+
+    Args:
+        name: permanent name, used in files and on the command line.
+        label: name for people.
+        formula: LaTeX of the score.
+        reference: where it comes from.
+        source: the statistics it reads: routed tokens, weights, or none.
+        columns: columns of the table it reads, for a gate convention.
+        score: (table, gate) -> the paper's number, float64, one per row, never NaN. The table is
+            `ExpertStats.table`, `WeightStats.per_expert()`, or for "none" only layer and expert.
+        prune_larger: True where the paper prunes the LARGEST score.
+        exponents: (b, alpha, beta) of the unified family.
+        uses_gate: whether the gate convention changes the score.
+    """
+
+    name: str
+    label: str
+    formula: str
+    reference: str
+    source: Source
+    columns: Callable[[Gate], tuple[str, ...]]
+    score: Callable[[pd.DataFrame, Gate], FloatArray]
+    prune_larger: bool = False
+    exponents: tuple[int, int, int] | None = None
+    uses_gate: bool = False
+
+    def saliency(self, score: FloatArray) -> FloatArray:
+        """What ranks: higher = keep."""
+        return -score if self.prune_larger else score
+
+    @property
+    def is_constant(self) -> bool:
+        """(1, 0, 0) gives 1 to every routed expert, so it ranks nothing."""
+        return self.exponents == (1, 0, 0)

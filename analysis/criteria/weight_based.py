@@ -1,0 +1,102 @@
+"""Criteria that need no calibration: AIMER, Magnitude, Hoyer (arXiv:2603.18492), and Random."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from analysis.criteria.base import Criterion
+from analysis.stats import FloatArray, Gate
+
+_COLUMNS = ("l1", "l2_squared", "numel")
+_RANDOM_SEED = 42
+
+
+def _columns(gate: Gate) -> tuple[str, ...]:
+    del gate
+    return _COLUMNS
+
+
+def _norms(table: pd.DataFrame) -> tuple[FloatArray, FloatArray, FloatArray]:
+    l1, l2_squared, numel = (table[column].to_numpy(dtype=np.float64) for column in _COLUMNS)
+    return l1, np.sqrt(l2_squared), numel
+
+
+def is_zero_expert(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Experts whose weights are all zero: they get AIMER's maximum and go first."""
+    return table["l2_squared"] == 0
+
+
+def _aimer(table: pd.DataFrame, gate: Gate) -> FloatArray:
+    del gate
+    l1, l2, numel = _norms(table)
+    return np.divide(l1, np.sqrt(numel) * l2, out=np.ones_like(l1), where=l2 > 0)
+
+
+def _magnitude(table: pd.DataFrame, gate: Gate) -> FloatArray:
+    del gate
+    l1, _, numel = _norms(table)
+    return l1 / numel
+
+
+def _hoyer(table: pd.DataFrame, gate: Gate) -> FloatArray:
+    del gate
+    l1, l2, numel = _norms(table)
+    ratio = np.divide(l1, l2, out=np.sqrt(numel), where=l2 > 0)
+    sparseness: FloatArray = (np.sqrt(numel) - ratio) / (np.sqrt(numel) - 1)
+    return sparseness
+
+
+def _random(table: pd.DataFrame, gate: Gate) -> FloatArray:
+    del gate
+    return np.random.default_rng(_RANDOM_SEED).random(len(table))
+
+
+def _weight_criterion(
+    name: str,
+    formula: str,
+    score: Callable[[pd.DataFrame, Gate], FloatArray],
+    *,
+    prune_larger: bool = False,
+) -> Criterion:
+    return Criterion(
+        name=name,
+        label={"aimer": "AIMER"}.get(name, name.capitalize()),
+        formula=formula,
+        reference="arXiv:2603.18492",
+        source="weights",
+        columns=_columns,
+        score=score,
+        prune_larger=prune_larger,
+    )
+
+
+AIMER = _weight_criterion(
+    "aimer",
+    r"\frac{\lVert w \rVert_1}{\sqrt{N}\, \lVert w \rVert_2}",
+    _aimer,
+    prune_larger=True,
+)
+MAGNITUDE = _weight_criterion("magnitude", r"\frac{\lVert w \rVert_1}{N}", _magnitude)
+# AIMER's ratio seen from the other side: the two give the same order.
+HOYER = _weight_criterion(
+    "hoyer",
+    r"\frac{\sqrt{N} - \lVert w \rVert_1 / \lVert w \rVert_2}{\sqrt{N} - 1}",
+    _hoyer,
+)
+
+
+def _no_columns(gate: Gate) -> tuple[str, ...]:
+    del gate
+    return ()
+
+
+RANDOM = Criterion(
+    name="random",
+    label="Random",
+    formula=rf"u_j \sim U(0, 1), \text{{seed }} {_RANDOM_SEED}",
+    reference="baseline",
+    source="none",
+    columns=_no_columns,
+    score=_random,
+)

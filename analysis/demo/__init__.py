@@ -1,0 +1,1 @@
+"""The demo model: corpora, tokenizer, builder, checkpoint."""

@@ -1,0 +1,22 @@
+"""Run a task generator to its end, for callers that show progress their own way or not at all."""
+
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from analysis.progress import Progress
+
+Result = TypeVar("Result")
+
+
+def drain(
+    task: Generator[Progress, None, Result], on_progress: Callable[[Progress], None] | None = None
+) -> Result:
+    """The task's result; `on_progress` sees each step."""
+    while True:
+        try:
+            step = next(task)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        if on_progress:
+            on_progress(step)

@@ -1,0 +1,48 @@
+"""Errors for the person at the screen: one line, what is wrong, and what would work."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A problem that the person can fix; shown as one line, without a traceback."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint directory that cannot be read as it stands."""
+
+
+class UnsupportedModelError(UserError):
+    """A model whose architecture, layout or routing the program does not handle."""
+
+
+class CorpusError(UserError):
+    """A calibration corpus that is unknown, empty, too short or malformed."""
+
+
+class StatsError(UserError):
+    """Cached statistics that are missing, damaged, of another model or of another schema."""
+
+
+class CriterionError(UserError):
+    """An unknown criterion, or one that cannot rank."""
+
+
+class PlanError(UserError):
+    """A budget or plan that the model cannot satisfy."""
+
+
+class ExportError(UserError):
+    """An export that cannot be started, or an exported checkpoint that fails verification."""
+
+
+class JobError(UserError):
+    """A job that is unknown or not in a state that allows what was asked."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """Message for a name that is not in `known`: the nearest match, then the whole list."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return f"Unknown {kind} {name!r}.{hint} Known: {', '.join(names)}."

@@ -1,0 +1,27 @@
+"""Progress of long work: a value that generators yield and that command line and jobs show."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One step of a long task.
+
+    Args:
+        phase: what is being done, in words ("calibrating", "writing").
+        done: units finished, 0 <= done <= total.
+        total: units in all; 0 when not known.
+        unit: what is counted ("tokens", "bytes", "shards").
+        note: one line for the log; empty when there is nothing to say.
+    """
+
+    phase: str
+    done: int
+    total: int
+    unit: str = ""
+    note: str = ""
+
+    @property
+    def fraction(self) -> float:
+        """Share finished, 0..1; 0 when the total is not known."""
+        return self.done / self.total if self.total else 0.0

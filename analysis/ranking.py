@@ -1,0 +1,71 @@
+"""Rankings: criterion and statistics -> which expert of a layer is kept first."""
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.criteria import Criterion
+from analysis.errors import CriterionError
+from analysis.stats import ExpertStats, FloatArray, Gate, Grid, WeightStats
+
+RANKING_COLUMNS = ("layer", "expert", "score", "saliency", "rank", "num_tokens")
+Stats = ExpertStats | WeightStats
+
+
+def _table(criterion: Criterion, stats: Stats) -> pd.DataFrame:
+    if criterion.source == "routed" and not isinstance(stats, ExpertStats):
+        raise CriterionError(f"{criterion.label} needs calibration statistics, not weights alone.")
+    if criterion.source == "weights" and not isinstance(stats, WeightStats):
+        raise CriterionError(f"{criterion.label} needs weight statistics; run `moeprune weights`.")
+    return stats.table if isinstance(stats, ExpertStats) else stats.per_expert()
+
+
+def score_experts(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
+    """The paper's number for every expert, in (layer, expert) order.
+
+    Raises:
+        CriterionError: the criterion cannot rank, or `stats` is of the wrong kind.
+    """
+    if criterion.is_constant:
+        raise CriterionError(f"{criterion.label} is the same for every expert; it ranks nothing.")
+    return criterion.score(_table(criterion, stats), gate)
+
+
+def order_of(saliency: FloatArray) -> NDArray[np.int64]:
+    """(layers, experts) saliency -> expert ids from first to keep to last, within each layer.
+
+    Ties keep the lower id first; absent experts (NaN) come last.
+    """
+    return np.argsort(-saliency, axis=1, kind="stable")
+
+
+def rank_of(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Inverse of `order_of`: rank of each expert, 0 = first to keep."""
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.arange(order.shape[1])[None, :], axis=1)
+    return ranks
+
+
+def saliency_grid(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
+    """(layers, experts) saliency, higher = keep; NaN where a layer has no such expert."""
+    return stats.grid.fold(criterion.saliency(score_experts(criterion, stats, gate)))
+
+
+def rank_experts(criterion: Criterion, stats: Stats, gate: Gate) -> pd.DataFrame:
+    """Table `layer, expert, score, saliency, rank, num_tokens`, one row an expert.
+
+    rank 0 is the first to keep within its layer. num_tokens is empty for criteria that read no
+    routed tokens.
+    """
+    grid: Grid = stats.grid
+    score = score_experts(criterion, stats, gate)
+    saliency = criterion.saliency(score)
+    ranks = rank_of(order_of(grid.fold(saliency)))[grid.present]
+    routed = criterion.source == "routed"
+    num_tokens = stats.table["num_tokens"].astype("Int64") if routed else pd.NA
+    return grid.index().assign(
+        score=score,
+        saliency=saliency,
+        rank=ranks,
+        num_tokens=pd.Series(num_tokens, index=range(len(score)), dtype="Int64"),
+    )

@@ -1,0 +1,222 @@
+"""ExpertStats and WeightStats: what a run measured, as tables with stated columns."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from analysis.errors import StatsError
+from analysis.families import MoELayer
+
+SCHEMA_VERSION = 1
+Gate = Literal["applied", "renormalized"]
+GATES: tuple[Gate, ...] = get_args(Gate)
+EXPONENTS = (0, 1, 2)
+FloatArray = NDArray[np.float64]
+
+
+def moment_column(alpha: int, beta: int, gate: Gate) -> str:
+    """Column of sum_t g^alpha ||f||^beta; alpha = 0 does not depend on the gate convention."""
+    if (alpha, beta) == (0, 0):
+        return "num_tokens"
+    return f"g0_f{beta}" if alpha == 0 else f"{gate}_g{alpha}_f{beta}"
+
+
+# The fifteen sums, the first of them a count.
+MOMENT_COLUMNS = tuple(
+    dict.fromkeys(
+        moment_column(alpha, beta, gate)
+        for gate in GATES
+        for alpha in EXPONENTS
+        for beta in EXPONENTS
+    )
+)
+EXPERT_COLUMNS: Mapping[str, str] = {
+    "layer": "int64",
+    "expert": "int64",
+    "num_tokens": "int64",
+    **{column: "float64" for column in MOMENT_COLUMNS if column != "num_tokens"},
+    "vector_sum_sq": "float64",  # || sum_t f ||^2, all that MoNE needs of the vector sum
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """The model that statistics belong to."""
+
+    name: str
+    identity: str
+    model_type: str
+    layers: tuple[MoELayer, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; layers as [index, num_experts, top_k]."""
+        layers = [[layer.index, layer.num_experts, layer.top_k] for layer in self.layers]
+        return {
+            "name": self.name,
+            "identity": self.identity,
+            "model_type": self.model_type,
+            "layers": layers,
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "ModelRef":
+        """Inverse of `to_json`."""
+        layers = tuple(MoELayer(*map(int, layer)) for layer in raw["layers"])
+        return cls(str(raw["name"]), str(raw["identity"]), str(raw["model_type"]), layers)
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusRef:
+    """The tokens that a run saw.
+
+    Args:
+        name: as the user gave it.
+        digest: of the token ids and sequence ends; see `TokenSequences.digest`.
+        num_documents, num_sequences, num_tokens: what was fed; padding is not counted.
+        num_padded: padding positions that the batches held.
+        num_dropped: tokens read but left out.
+    """
+
+    name: str
+    digest: str
+    num_documents: int
+    num_sequences: int
+    num_tokens: int
+    num_padded: int
+    num_dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunManifest:
+    """What a run is and how it was made; `manifest.json` of a run directory.
+
+    Args:
+        kind: "routed" for calibration, "weights" for weight statistics.
+        run_id: readable name and 8 hex of the digest; the directory's name.
+        digest: of everything that changes the numbers.
+        model: the model it belongs to.
+        corpora: one entry for a calibration run, several after a merge, none for weights.
+        settings: what changes the numbers: seq_len, seed, dtype.
+        made: what is shown but changes nothing: versions, batch size, host, time, memory.
+        files: SHA-256 of each data file.
+    """
+
+    kind: Literal["routed", "weights"]
+    run_id: str
+    digest: str
+    model: ModelRef
+    corpora: tuple[CorpusRef, ...]
+    settings: Mapping[str, Any]
+    made: Mapping[str, Any]
+    files: Mapping[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def corpus(self) -> str:
+        """Name of the corpus; names joined by + after a merge."""
+        return "+".join(corpus.name for corpus in self.corpora)
+
+    @property
+    def num_tokens(self) -> int:
+        """Calibration tokens of all corpora."""
+        return sum(corpus.num_tokens for corpus in self.corpora)
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """How (layer, expert) rows lie in a (layers, experts) array.
+
+    Layers may differ in their number of experts; positions beyond a layer's own are NaN.
+    """
+
+    layers: tuple[MoELayer, ...]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Experts of each layer."""
+        return np.array([layer.num_experts for layer in self.layers], dtype=np.int64)
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """(layers, max experts): True where there is an expert."""
+        return np.arange(self.counts.max(initial=0))[None, :] < self.counts[:, None]
+
+    def fold(self, rows: ArrayLike) -> FloatArray:
+        """Rows in (layer, expert) order -> array, NaN where there is no expert."""
+        present = self.present
+        array = np.full(present.shape, np.nan)
+        array[present] = np.asarray(rows, dtype=np.float64)
+        return array
+
+    def unfold(self, array: FloatArray) -> FloatArray:
+        """Inverse of `fold`."""
+        return array[self.present]
+
+    def index(self) -> pd.DataFrame:
+        """Table `layer, expert`, in order."""
+        return pd.DataFrame(
+            [(layer.index, expert) for layer in self.layers for expert in range(layer.num_experts)],
+            columns=["layer", "expert"],
+        ).astype("int64")
+
+
+def _check_cover(table: pd.DataFrame, layers: Sequence[MoELayer], what: str) -> None:
+    expected = Grid(tuple(layers)).index()
+    found = table[["layer", "expert"]].reset_index(drop=True)
+    if not found.equals(expected):
+        raise StatsError(f"The {what} do not cover every expert of every layer exactly once.")
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertStats:
+    """Routed-token sums of one run; `table` has EXPERT_COLUMNS, sorted by layer and expert."""
+
+    manifest: RunManifest
+    table: pd.DataFrame
+
+    def __post_init__(self) -> None:
+        missing = [column for column in EXPERT_COLUMNS if column not in self.table]
+        if missing:
+            raise StatsError(f"The statistics lack the columns {', '.join(missing)}.")
+        _check_cover(self.table, self.layers, "statistics")
+
+    @property
+    def layers(self) -> tuple[MoELayer, ...]:
+        """The model's sparse layers."""
+        return self.manifest.model.layers
+
+    @property
+    def grid(self) -> Grid:
+        """Shape of the arrays made from the table."""
+        return Grid(self.layers)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightStats:
+    """Weight norms of one model; `table` as made by `analysis.weights.measure_weights`."""
+
+    manifest: RunManifest
+    table: pd.DataFrame
+
+    def __post_init__(self) -> None:
+        per_expert = self.table.drop_duplicates(["layer", "expert"])
+        _check_cover(per_expert, self.layers, "weight statistics")
+
+    @property
+    def layers(self) -> tuple[MoELayer, ...]:
+        """The model's sparse layers."""
+        return self.manifest.model.layers
+
+    @property
+    def grid(self) -> Grid:
+        """Shape of the arrays made from the table."""
+        return Grid(self.layers)
+
+    def per_expert(self) -> pd.DataFrame:
+        """Table `layer, expert, l1, l2_squared, numel`, summed over the three projections."""
+        columns = ["l1", "l2_squared", "numel"]
+        return self.table.groupby(["layer", "expert"], as_index=False)[columns].sum()

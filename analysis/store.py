@@ -1,0 +1,348 @@
+"""The cache: run directories of parquet and a manifest; list, load, save, merge, verify, remove."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.errors import StatsError
+from analysis.stats import (
+    EXPERT_COLUMNS,
+    MOMENT_COLUMNS,
+    SCHEMA_VERSION,
+    CorpusRef,
+    ExpertStats,
+    FloatArray,
+    ModelRef,
+    RunManifest,
+    WeightStats,
+)
+
+MANIFEST, EXPERTS, VECTORS, WEIGHTS = (
+    "manifest.json",
+    "experts.parquet",
+    "vectors.parquet",
+    "weights.parquet",
+)
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run in a statistics directory."""
+
+    path: Path
+    manifest: RunManifest
+
+
+def digest_of(parts: Mapping[str, Any]) -> str:
+    """SHA-256 of canonical JSON, as 64 hex digits."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def run_name(*words: str, digest: str) -> str:
+    """Directory name: safe readable words and 8 hex of the digest."""
+    text = "-".join(words).lower()
+    safe = "".join(char if char.isalnum() or char in "-_+." else "-" for char in text)
+    return f"{safe.strip('.-')[:80]}-{digest[:8]}"
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync_directory(path: Path) -> None:
+    """Make a directory's entries durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write through a `.partial` file and one rename, synced to disk."""
+    partial = path.with_name(path.name + PARTIAL)
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _manifest_json(manifest: RunManifest) -> str:
+    raw = asdict(manifest) | {"model": manifest.model.to_json()}
+    return json.dumps(raw, indent=2) + "\n"
+
+
+def _parse_manifest(raw: Mapping[str, Any], where: Path) -> RunManifest:
+    version = raw.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise StatsError(
+            f"The run {where.name} has schema {version}, this program reads {SCHEMA_VERSION}; "
+            "remake it with `moeprune calibrate` (or `moeprune weights`)."
+        )
+    return RunManifest(
+        kind=raw["kind"],
+        run_id=str(raw["run_id"]),
+        digest=str(raw["digest"]),
+        model=ModelRef.from_json(raw["model"]),
+        corpora=tuple(CorpusRef(**corpus) for corpus in raw["corpora"]),
+        settings=dict(raw["settings"]),
+        made=dict(raw["made"]),
+        files=dict(raw["files"]),
+    )
+
+
+def read_run(path: Path) -> Run:
+    """The run in a directory.
+
+    Raises:
+        StatsError: no manifest (so not finished), unreadable, or of another schema.
+    """
+    file = path / MANIFEST
+    if not file.is_file():
+        raise StatsError(f"{path} has no {MANIFEST}; it is not a finished run.")
+    try:
+        raw = json.loads(file.read_bytes())
+        return Run(path, _parse_manifest(raw, path))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StatsError(f"The manifest of {path.name} cannot be read: {error}.") from error
+
+
+def _vector_table(index: pd.DataFrame, vectors: FloatArray) -> pa.Table:
+    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    return pa.table(
+        {
+            "layer": pa.array(index["layer"].to_numpy()),
+            "expert": pa.array(index["expert"].to_numpy()),
+            "vector_sum": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
+        }
+    )
+
+
+def read_vectors(run: Run) -> FloatArray:
+    """(experts of all layers, hidden size) float64: sum_t f, in (layer, expert) order."""
+    column = _read_table(run, VECTORS)["vector_sum"].combine_chunks()
+    width = column.type.list_size
+    return np.asarray(column.flatten(), dtype=np.float64).reshape(-1, width)
+
+
+def _read_table(run: Run, name: str) -> pa.Table:
+    try:
+        return pq.read_table(run.path / name)
+    except (OSError, pa.ArrowException) as error:
+        raise StatsError(
+            f"{name} of the run {run.manifest.run_id} is damaged or missing; remove the run with "
+            f"`moeprune runs remove {run.manifest.run_id}` and make it again."
+        ) from error
+
+
+def load_expert_stats(run: Run) -> ExpertStats:
+    """Routed statistics of a run."""
+    table = _read_table(run, EXPERTS).to_pandas().astype(dict(EXPERT_COLUMNS))
+    return ExpertStats(run.manifest, table)
+
+
+def load_weight_stats(run: Run) -> WeightStats:
+    """Weight statistics of a run."""
+    return WeightStats(run.manifest, _read_table(run, WEIGHTS).to_pandas())
+
+
+def _save(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -> Run:
+    """Write everything beside its final place, the manifest last, then rename once."""
+    target = parent / manifest.run_id
+    partial = parent / (manifest.run_id + PARTIAL)
+    partial.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for name, table in tables.items():
+        pq.write_table(table, partial / name, compression="zstd")
+        with (partial / name).open("rb") as file:
+            os.fsync(file.fileno())
+        files[name] = file_sha256(partial / name)
+    for leftover in partial.iterdir():
+        if leftover.name not in tables:
+            leftover.unlink()
+    finished = replace(manifest, files=files)
+    write_durably(partial / MANIFEST, _manifest_json(finished).encode())
+    sync_directory(partial)
+    if target.exists():  # the same digest: the same numbers, made by someone else meanwhile
+        shutil.rmtree(partial)
+        return read_run(target)
+    partial.replace(target)
+    sync_directory(parent)
+    return Run(target, finished)
+
+
+def save_expert_stats(
+    parent: Path, manifest: RunManifest, table: pd.DataFrame, vectors: FloatArray
+) -> Run:
+    """Store a calibration run; `vectors` holds sum_t f in the table's row order."""
+    frame = table.assign(vector_sum_sq=(vectors**2).sum(axis=1)).astype(dict(EXPERT_COLUMNS))
+    stats = ExpertStats(manifest, frame[list(EXPERT_COLUMNS)])
+    experts = pa.Table.from_pandas(stats.table, preserve_index=False)
+    return _save(parent, manifest, {EXPERTS: experts, VECTORS: _vector_table(stats.table, vectors)})
+
+
+def save_weight_stats(parent: Path, manifest: RunManifest, table: pd.DataFrame) -> Run:
+    """Store weight statistics."""
+    stats = WeightStats(manifest, table)
+    return _save(
+        parent, manifest, {WEIGHTS: pa.Table.from_pandas(stats.table, preserve_index=False)}
+    )
+
+
+def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
+    """A run that holds the sums of several, as if their corpora had been one.
+
+    Raises:
+        StatsError: fewer than two, weight statistics, different models, element types or
+            schemas, or the same tokens twice.
+    """
+    if len(runs) < 2:
+        raise StatsError("A merge needs at least two calibration runs.")
+    manifests = [run.manifest for run in runs]
+    first = manifests[0]
+    for other in manifests:
+        _check_mergeable(first, other)
+    corpora = tuple(corpus for manifest in manifests for corpus in manifest.corpora)
+    seen: set[str] = set()
+    for corpus in corpora:
+        if corpus.digest in seen:
+            raise StatsError(
+                f"The tokens of {corpus.name} are in two of the runs; count them once."
+            )
+        seen.add(corpus.digest)
+    digest = digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
+    merged = RunManifest(
+        kind="routed",
+        run_id=run_name(
+            first.model.name, *sorted(seen_name.name for seen_name in corpora), digest=digest
+        ),
+        digest=digest,
+        model=first.model,
+        corpora=corpora,
+        settings=first.settings,
+        made={"merged_from": [manifest.run_id for manifest in manifests], "created_at": now()},
+    )
+    columns = list(MOMENT_COLUMNS)
+    tables = [load_expert_stats(run).table for run in runs]
+    total = tables[0].assign(
+        **{column: sum(table[column] for table in tables) for column in columns}
+    )
+    vectors = np.sum([read_vectors(run) for run in runs], axis=0)
+    return save_expert_stats(parent, merged, total, vectors)
+
+
+def _check_mergeable(first: RunManifest, other: RunManifest) -> None:
+    if first.kind != "routed" or other.kind != "routed":
+        raise StatsError("Only calibration runs merge; weight statistics are whole already.")
+    if first.model.identity != other.model.identity:
+        raise StatsError(f"{first.run_id} and {other.run_id} are statistics of different models.")
+    if first.settings["dtype"] != other.settings["dtype"]:
+        raise StatsError(
+            f"{first.run_id} was computed in {first.settings['dtype']}, {other.run_id} in "
+            f"{other.settings['dtype']}; calibrate both in one element type."
+        )
+
+
+class StatsStore:
+    """Runs of one or more statistics directories; new runs go to the first."""
+
+    def __init__(self, *directories: Path) -> None:
+        self.directories = tuple(dict.fromkeys(path.expanduser() for path in directories))
+
+    @property
+    def target(self) -> Path:
+        """Where new runs are written."""
+        return self.directories[0]
+
+    def runs(self, on_problem: Callable[[StatsError], None] | None = None) -> list[Run]:
+        """Finished runs by name; unreadable ones are reported and left out."""
+        found: dict[str, Run] = {}
+        for path in self._candidates():
+            try:
+                run = read_run(path)
+            except StatsError as error:
+                if on_problem:
+                    on_problem(error)
+                continue
+            found.setdefault(run.manifest.run_id, run)
+        return [found[name] for name in sorted(found)]
+
+    def _candidates(self) -> Iterator[Path]:
+        for directory in self.directories:
+            if directory.is_dir():
+                yield from sorted(
+                    path
+                    for path in directory.iterdir()
+                    if (path / MANIFEST).is_file() and PARTIAL not in path.name
+                )
+
+    def get(self, run_id: str) -> Run:
+        """The run of this id or of the unique id that starts so.
+
+        Raises:
+            StatsError: none, or several.
+        """
+        runs = self.runs()
+        matches = [run for run in runs if run.manifest.run_id == run_id] or [
+            run for run in runs if run.manifest.run_id.startswith(run_id)
+        ]
+        if len(matches) == 1:
+            return matches[0]
+        names = ", ".join(run.manifest.run_id for run in (matches or runs)) or "none"
+        problem = "is not unique" if matches else "is unknown"
+        raise StatsError(f"The run {run_id!r} {problem}. Runs: {names}.")
+
+    def of_model(self, identity: str, kind: str) -> list[Run]:
+        """Runs of one kind whose model identity matches."""
+        return [
+            run
+            for run in self.runs()
+            if run.manifest.model.identity == identity and run.manifest.kind == kind
+        ]
+
+    def verify(self, run: Run) -> None:
+        """Check every data file against the manifest.
+
+        Raises:
+            StatsError: a file is missing or differs, or a table is not what it should be.
+        """
+        for name, expected in run.manifest.files.items():
+            path = run.path / name
+            if not path.is_file():
+                raise StatsError(f"{run.manifest.run_id}: {name} is missing.")
+            if file_sha256(path) != expected:
+                raise StatsError(f"{run.manifest.run_id}: {name} has changed since it was written.")
+        if run.manifest.kind == "routed":
+            load_expert_stats(run)
+        else:
+            load_weight_stats(run)
+
+    def remove(self, run: Run) -> None:
+        """Delete a run for good."""
+        # Renamed first: what is left after an interruption does not pass for a finished run.
+        doomed = run.path.with_name(run.path.name + PARTIAL)
+        if doomed.exists():
+            shutil.rmtree(doomed)
+        run.path.replace(doomed)
+        shutil.rmtree(doomed)

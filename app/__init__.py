@@ -1,0 +1,1 @@
+"""Shows and runs: dashboard, command line, jobs."""

@@ -1,0 +1,1 @@
+"""Decides and rewrites: plans, masks, exports."""
