@@ -1,0 +1,92 @@
+"""What a calibration would take: tokens, memory, time; the model is not loaded."""
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from analysis.calibration.run import DTYPES, CalibrationSettings, resolve_device, resolve_dtype
+from analysis.corpora import TokenSequences
+from analysis.families import SlotKind
+from analysis.model import MoEModel
+from analysis.stats import MOMENT_COLUMNS
+
+# Attention, norms and routing run far below the speed of a large matrix product. Measured on the
+# demo model and on a 64-expert layer, a forward reaches a third of it.
+_SHARE_OF_MATMUL_SPEED = 0.33
+_MEASURE_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Tokens are exact; memory and time are estimates.
+
+    Args:
+        num_sequences, num_tokens, num_padded: what would be fed.
+        memory_bytes: weights, sums and activations; the Python process itself comes on top.
+        seconds: of the forward passes, without loading the model.
+    """
+
+    num_sequences: int
+    num_tokens: int
+    num_padded: int
+    memory_bytes: int
+    seconds: float
+
+
+def active_params(model: MoEModel) -> int:
+    """Parameters in matrix products for one token: without embeddings, with top_k experts."""
+    layers = {layer.index: layer for layer in model.layers}
+    active = 0
+    for entry in model.checkpoint.tensors.values():
+        if "embed" in entry.name or "lm_head" in entry.name or len(entry.shape) < 2:
+            continue
+        slot = model.family.locate(entry.name)
+        if slot and slot.kind is not SlotKind.ROUTER:
+            layer = layers[slot.layer]
+            active += entry.numel * layer.top_k // layer.num_experts
+        else:
+            active += entry.numel
+    return active
+
+
+def _memory(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> int:
+    item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
+    sums = model.num_experts * (len(MOMENT_COLUMNS) + model.hidden_size) * 8
+    longest = max(len(row) for row in sequences.rows)
+    batch_tokens = settings.batch_size * longest
+    layer = model.layers[0]
+    routed = layer.top_k * (8 * len(MOMENT_COLUMNS) * 2)
+    return (
+        model.checkpoint.num_params * item
+        + sums
+        + batch_tokens * (12 * model.hidden_size * item + routed)
+    )
+
+
+def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
+    """Multiply-adds per second, measured here and now."""
+    device = resolve_device(settings.device)
+    dtype = DTYPES[resolve_dtype(settings.dtype, model)]
+    left = torch.ones(512, model.hidden_size, dtype=dtype, device=device)
+    right = torch.ones(model.hidden_size, 512, dtype=dtype, device=device)
+    best = 0.0
+    stop = time.monotonic() + _MEASURE_SECONDS
+    while time.monotonic() < stop:
+        started = time.perf_counter()
+        float((left @ right)[0, 0])  # reading a value waits for the device
+        best = max(best, 512 * 512 * model.hidden_size / (time.perf_counter() - started))
+    return best
+
+
+def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> Estimate:
+    """Exact tokens, and what memory and time to expect."""
+    padded = sequences.num_padded(settings.batch_size)
+    work = active_params(model) * (sequences.num_tokens + padded)
+    return Estimate(
+        num_sequences=len(sequences.rows),
+        num_tokens=sequences.num_tokens,
+        num_padded=padded,
+        memory_bytes=_memory(model, sequences, settings),
+        seconds=work / (_matmul_speed(model, settings) * _SHARE_OF_MATMUL_SPEED),
+    )

@@ -1,0 +1,48 @@
+"""`moeprune`: the command line. Commands are thin; what they do lives in analysis and pruning."""
+
+import logging
+import sys
+
+import typer
+
+from analysis.errors import UserError
+from app.commands.cache import runs
+from app.commands.console import err
+from app.commands.model import calibrate, inspect, weights
+from app.commands.queue import jobs
+from app.commands.rank import overlap, plan, score
+from app.commands.serve import app as app_command
+from app.commands.serve import demo
+from app.commands.ship import export, verify
+
+cli = typer.Typer(
+    name="moeprune",
+    help="Prune Mixture-of-Experts language models: calibrate once, look, prune, verify, export. "
+    "Add --debug anywhere for the full trace of an error.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+for command in (demo, inspect, calibrate, weights, score, overlap, plan, export, verify):
+    cli.command()(command)
+cli.command("app")(app_command)
+cli.add_typer(runs, name="runs")
+cli.add_typer(jobs, name="jobs")
+
+
+def main() -> None:
+    """Entry point: usage errors exit 2, problems that a person can fix exit 1 with one line."""
+    debug = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
+    try:
+        cli()
+    except UserError as error:
+        if debug:
+            raise
+        err.print(f"error: {error}", markup=False)
+        raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    main()

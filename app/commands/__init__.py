@@ -1,0 +1,1 @@
+"""The commands of `moeprune`, grouped by what they work on."""

@@ -1,0 +1,84 @@
+"""Commands on the cache: runs list, show, merge, verify, remove."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from analysis.errors import StatsError
+from analysis.store import MANIFEST, merge_runs
+from app.commands import options
+from app.commands.console import err, out, show_table
+from app.settings import SHIPPED_STATS, stats_store
+
+runs = typer.Typer(help="The cache of runs.", no_args_is_help=True)
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its unique beginning.")]
+
+
+@runs.command("list")
+def list_runs(stats_dir: options.StatsDir = None) -> None:
+    """List the finished runs."""
+
+    def report(problem: StatsError) -> None:
+        err.print(f"left out: {problem}", markup=False)
+
+    rows = [
+        (
+            run.manifest.run_id,
+            run.manifest.kind,
+            run.manifest.model.name,
+            run.manifest.corpus or "-",
+            run.manifest.num_tokens,
+            str(run.manifest.made.get("created_at", ""))[:10],
+        )
+        for run in stats_store(stats_dir).runs(report)
+    ]
+    if not rows:
+        out.print("No runs. Make one with: moeprune calibrate MODEL --corpus CORPUS")
+        return
+    show_table("", ("run", "kind", "model", "corpus", "tokens", "made"), rows)
+
+
+@runs.command("show")
+def show_run(run: RunId, stats_dir: options.StatsDir = None) -> None:
+    """Print the manifest of a run."""
+    found = stats_store(stats_dir).get(run)
+    out.print_json(json.dumps(json.loads((found.path / MANIFEST).read_text())))
+
+
+@runs.command("merge")
+def merge(
+    run: Annotated[list[str], typer.Argument(metavar="RUN...", help="Two or more run ids.")],
+    stats_dir: options.StatsDir = None,
+) -> None:
+    """Add the sums of several runs, as if their corpora had been one."""
+    store = stats_store(stats_dir)
+    merged = merge_runs([store.get(name) for name in run], store.target)
+    out.print(f"{merged.manifest.run_id}: {merged.manifest.num_tokens:,} tokens", markup=False)
+    out.print(str(merged.path), markup=False)
+
+
+@runs.command("verify")
+def verify(run: RunId, stats_dir: options.StatsDir = None) -> None:
+    """Check the files of a run against its manifest."""
+    store = stats_store(stats_dir)
+    found = store.get(run)
+    store.verify(found)
+    out.print(f"{found.manifest.run_id}: {len(found.manifest.files)} files intact", markup=False)
+
+
+@runs.command("remove")
+def remove(
+    run: RunId,
+    stats_dir: options.StatsDir = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete a run for good."""
+    store = stats_store(stats_dir)
+    found = store.get(run)
+    if found.path.parent.resolve() == SHIPPED_STATS.resolve():
+        raise StatsError(f"{found.manifest.run_id} ships with the program and is not removed.")
+    if not yes:
+        typer.confirm(f"Remove {found.manifest.run_id}?", abort=True)
+    store.remove(found)
+    out.print(f"removed {found.manifest.run_id}", markup=False)

@@ -1,0 +1,32 @@
+"""Options that several commands share, each with one meaning."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Checkpoint directory, hub id, or `demo`.")
+]
+Revision = Annotated[str | None, typer.Option(help="Revision of a hub model.")]
+StatsDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Statistics folder; default: cached_stats/ here if there is one, else the user cache."
+    ),
+]
+CriterionName = Annotated[
+    str, typer.Option("--criterion", help="Name, such as reap or aimer, or exponents b,alpha,beta.")
+]
+Corpora = Annotated[
+    list[str] | None,
+    typer.Option("--corpus", help="Calibrated corpus, CORPUS or CORPUS:WEIGHT; repeatable."),
+]
+Runs = Annotated[
+    list[str] | None, typer.Option("--run", help="Run id instead of a corpus; repeatable.")
+]
+GateOption = Annotated[
+    str, typer.Option("--gate", help="Gate weights: applied (as the model uses) or renormalized.")
+]
+Sparsity = Annotated[str, typer.Option(help="Fraction of experts removed: 0.5 or 50%.")]
+DEFAULT_GATE = "applied"

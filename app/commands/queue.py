@@ -1,0 +1,57 @@
+"""Commands on jobs: list, show, logs, cancel."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from app.commands.console import out, show_table
+from app.jobs.runner import LocalRunner
+from app.jobs.store import JobStore
+from app.settings import Settings
+
+jobs = typer.Typer(help="Jobs that the dashboard started.", no_args_is_help=True)
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id, or its unique beginning.")]
+
+
+def _store() -> JobStore:
+    store = JobStore(Settings.from_environment().jobs_db)
+    LocalRunner(store).tick()
+    return store
+
+
+@jobs.command("list")
+def list_jobs() -> None:
+    """List jobs, newest first."""
+    rows = [
+        (job.id, job.kind, str(job.state), f"{job.fraction:.0%}", job.title)
+        for job in _store().list()
+    ]
+    if not rows:
+        out.print("No jobs.")
+        return
+    show_table("", ("job", "kind", "state", "done", "title"), rows)
+
+
+@jobs.command("show")
+def show(job: JobId) -> None:
+    """Print everything known of a job."""
+    out.print_json(json.dumps(asdict(_store().get(job)), default=str))
+
+
+@jobs.command("logs")
+def logs(
+    job: JobId, lines: Annotated[int, typer.Option(help="How many lines from the end.")] = 40
+) -> None:
+    """Print the end of a job's log."""
+    out.print(_store().tail(job, lines), markup=False)
+
+
+@jobs.command("cancel")
+def cancel(job: JobId) -> None:
+    """Stop a job and remove its partial output."""
+    store = _store()
+    store.cancel(job)
+    LocalRunner(store).tick()
+    out.print(f"{job}: {store.get(job).state}", markup=False)

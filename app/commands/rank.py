@@ -1,0 +1,159 @@
+"""Commands on statistics: score, overlap, plan."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.choose import newest_by_corpus, parse_corpus_weight, routed_runs
+from analysis.criteria import get_criterion
+from analysis.errors import StatsError
+from analysis.model import load_model_index
+from analysis.overlap import criterion_overlap, mean_overlaps, variant_overlaps
+from analysis.store import load_expert_stats, write_durably
+from app.commands import options
+from app.commands.console import follow, out, show_table
+from app.selection import Selection, select
+from app.settings import stats_store
+from app.task_requests import SelectRequest, WeightsRequest, validated
+from app.tasks import weights_run
+from pruning.plan import save_plan
+from pruning.sizes import format_bytes, size_report
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.")]
+
+
+def _select(model: str, given: dict[str, object]) -> Selection:
+    """The selection of a command's options; weights are measured first where they are needed."""
+    request: SelectRequest = validated(SelectRequest, {"model": model, **given})
+    if get_criterion(request.criterion).source != "routed":
+        # Seconds, and cached: not worth a command of its own first.
+        wanted = WeightsRequest(
+            model=request.model, revision=request.revision, stats_dir=request.stats_dir
+        )
+        follow(weights_run(wanted))
+    described = load_model_index(request.model, revision=request.revision)
+    return select(request, described, stats_store(request.stats_dir))
+
+
+def score(
+    model: options.Model,
+    criterion: options.CriterionName,
+    out_file: Out = Path("scores.csv"),
+    corpus: options.Corpora = None,
+    run: options.Runs = None,
+    gate: options.GateOption = options.DEFAULT_GATE,
+    revision: options.Revision = None,
+    stats_dir: options.StatsDir = None,
+) -> None:
+    """Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV."""
+    selection = _select(
+        model,
+        {
+            "criterion": criterion,
+            "corpora": tuple(corpus or ()),
+            "runs": tuple(run or ()),
+            "gate": gate,
+            "sparsity": "0",
+            "revision": revision,
+            "stats_dir": stats_dir,
+        },
+    )
+    table = selection.ranking()
+    write_durably(out_file, table.to_csv(index=False).encode())
+    larger = "prune first" if selection.criterion.prune_larger else "keep"
+    direction = f"larger score = {larger}"
+    out.print(
+        f"{out_file}: {len(table)} experts by {selection.criterion.label} ({direction}); "
+        "rank 0 is kept first",
+        markup=False,
+    )
+
+
+def overlap(
+    model: options.Model,
+    sparsity: options.Sparsity,
+    out_file: Out = Path("overlap.csv"),
+    criterion: Annotated[
+        str | None, typer.Option(help="One criterion; default: all 17 rankable variants.")
+    ] = None,
+    corpus: options.Corpora = None,
+    gate: options.GateOption = options.DEFAULT_GATE,
+    revision: options.Revision = None,
+    stats_dir: options.StatsDir = None,
+) -> None:
+    """Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV."""
+    request = validated(
+        SelectRequest,
+        {
+            "model": model,
+            "criterion": criterion or "reap",
+            "corpora": tuple(corpus or ()),
+            "gate": gate,
+            "sparsity": sparsity,
+            "revision": revision,
+            "stats_dir": stats_dir,
+        },
+    )
+    described = load_model_index(model, revision=revision)
+    store = stats_store(stats_dir)
+    if request.corpora:
+        wanted = [parse_corpus_weight(text) for text in request.corpora]
+        runs = [part.run for part in routed_runs(store, described, wanted, ())]
+    else:
+        runs = store.of_model(described.identity, "routed")
+    stats = {name: load_expert_stats(run) for name, run in newest_by_corpus(runs).items()}
+    if len(stats) < 2:
+        raise StatsError(
+            f"Overlap needs runs on at least two corpora; {described.name} has {len(stats)}."
+        )
+    if criterion:
+        chosen = get_criterion(criterion)
+        if chosen.source != "routed":
+            raise StatsError(f"{chosen.label} reads no corpus, so its overlap is always 1.")
+        table = criterion_overlap(chosen, stats, request.gate, request.fraction)
+    else:
+        table = variant_overlaps(stats, request.gate, request.fraction)
+    write_durably(out_file, table.to_csv(index=False).encode())
+    means = mean_overlaps(table).sort_values("overlap", ascending=False)
+    rows = [(row.criterion, float(row.overlap), float(row.chance)) for row in means.itertuples()]
+    show_table(f"Mean over pairs of {', '.join(stats)}", ("criterion", "overlap", "chance"), rows)
+    out.print(f"{out_file}: {len(table)} rows", markup=False)
+
+
+def plan(
+    model: options.Model,
+    criterion: options.CriterionName,
+    sparsity: options.Sparsity,
+    out_file: Out = Path("plan.json"),
+    corpus: options.Corpora = None,
+    run: options.Runs = None,
+    gate: options.GateOption = options.DEFAULT_GATE,
+    schedule: Annotated[str, typer.Option(help="How the budget is spread: uniform.")] = "uniform",
+    revision: options.Revision = None,
+    stats_dir: options.StatsDir = None,
+) -> None:
+    """Choose the experts that stay; writes plan.json."""
+    selection = _select(
+        model,
+        {
+            "criterion": criterion,
+            "corpora": tuple(corpus or ()),
+            "runs": tuple(run or ()),
+            "gate": gate,
+            "sparsity": sparsity,
+            "schedule": schedule,
+            "revision": revision,
+            "stats_dir": stats_dir,
+        },
+    )
+    described, made = selection.model, selection.plan()
+    save_plan(made, out_file)
+    report = size_report(described, made)
+    kept = sum(len(ids) for ids in made.kept.values())
+    out.print(
+        f"{out_file}: keeps {kept} of {described.num_experts} experts, "
+        f"{format_bytes(report.bytes_before)} -> {format_bytes(report.bytes_after)}, "
+        f"digest {made.digest[:8]}",
+        markup=False,
+    )

@@ -1,0 +1,57 @@
+"""Commands that open the dashboard: app, demo."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.errors import CheckpointError
+from analysis.model import DEMO_CHECKPOINT
+from app.settings import Settings, default_stats_dir
+
+Port = Annotated[
+    int | None, typer.Option(help="Port; default: 8501, or the next free one.", min=1, max=65535)
+]
+
+
+def app(
+    stats_dir: Annotated[Path | None, typer.Option(help="Statistics folder.")] = None,
+    models_root: Annotated[
+        Path | None, typer.Option(help="Folder whose checkpoints are offered.")
+    ] = None,
+    export_root: Annotated[
+        Path | None, typer.Option(help="Folder below which exports are written.")
+    ] = None,
+    port: Port = None,
+) -> None:
+    """Open the dashboard."""
+    for folder in (stats_dir, models_root):
+        if folder is not None and not folder.is_dir():
+            raise CheckpointError(f"{folder} is not a directory.")
+    _serve(stats_dir, models_root, export_root, port)
+
+
+def demo(port: Port = None) -> None:
+    """Open the dashboard on the shipped demo model and its statistics; works offline."""
+    if not DEMO_CHECKPOINT.is_dir():
+        raise CheckpointError(
+            "The demo checkpoint is not installed; build it with `python -m analysis.demo.build`."
+        )
+    _serve(None, None, None, port)
+
+
+def _serve(
+    stats_dir: Path | None, models_root: Path | None, export_root: Path | None, port: int | None
+) -> None:
+    from app.server import run_server
+
+    base = Settings.from_environment()
+    settings = Settings(
+        stats_dir=(stats_dir or default_stats_dir()).absolute(),
+        models_root=models_root.absolute() if models_root else base.models_root,
+        export_root=(export_root or base.export_root).absolute(),
+        state_dir=base.state_dir,
+    )
+    os.environ.update(settings.to_environment())
+    run_server(port)

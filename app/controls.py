@@ -1,0 +1,89 @@
+"""The criterion controls: family, exponent toggles, presets, gate convention, baseline."""
+
+import streamlit as st
+
+from analysis.criteria import CRITERIA
+from analysis.stats import GATES
+from app.state import (
+    CRITERION_OPTIONS,
+    PRESETS,
+    UNIFIED,
+    apply_preset,
+    label_of,
+    use_unified,
+)
+
+_TOGGLES = (
+    ("b", "Average over routed tokens  $b$", (0, 1), "0 sums over tokens, 1 averages."),
+    ("alpha", r"Gate exponent  $\alpha$", (0, 1, 2), "Power of the router's gate weight."),
+    ("beta", r"Activation exponent  $\beta$", (0, 1, 2), "Power of the norm of the output."),
+)
+
+
+def _preset_chosen() -> None:
+    apply_preset(st.session_state.get("preset"))
+
+
+def criterion_controls(*, baseline: bool) -> None:
+    """Draw the controls; their values are read through `app.state`."""
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        st.selectbox(
+            "Criterion",
+            CRITERION_OPTIONS,
+            key="criterion",
+            bind="query-params",
+            format_func=_family_label,
+            width=240,
+        )
+        for key, label, options, note in _TOGGLES:
+            st.segmented_control(
+                label,
+                options,
+                key=key,
+                bind="query-params",
+                required=True,
+                on_change=use_unified,
+                help=note,
+            )
+        st.menu_button(
+            "Presets",
+            PRESETS,
+            key="preset",
+            on_click=_preset_chosen,
+            format_func=_preset_label,
+            icon=":material/bookmarks:",
+        )
+        _second_row(baseline=baseline)
+
+
+def _second_row(*, baseline: bool) -> None:
+    st.segmented_control(
+        "Gate weights",
+        GATES,
+        key="gate",
+        bind="query-params",
+        required=True,
+        format_func=str.capitalize,
+        help="Applied: as the model multiplies. Renormalized: divided by the sum of the selected.",
+    )
+    if baseline:
+        st.selectbox(
+            "Beside",
+            list(CRITERIA),
+            key="baseline",
+            bind="query-params",
+            format_func=lambda name: CRITERIA[name].label,
+            width=200,
+            help="The criterion on the left, to compare with.",
+        )
+
+
+def _family_label(option: str) -> str:
+    if option != UNIFIED:
+        return CRITERIA[option].label
+    return "Unified S(b, α, β)" + f": {label_of(UNIFIED)}"  # noqa: RUF001
+
+
+def _preset_label(name: str) -> str:
+    exponents = CRITERIA[name].exponents
+    return CRITERIA[name].label + (f"  {exponents}" if exponents else "")

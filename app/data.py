@@ -1,0 +1,135 @@
+"""What the pages read: models, runs and statistics, cached; no weights, no torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from analysis.checkpoint import CONFIG_NAME, open_checkpoint
+from analysis.choose import newest_by_corpus
+from analysis.errors import StatsError, UserError
+from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
+from analysis.stats import ExpertStats, WeightStats
+from analysis.store import Run, load_expert_stats, load_weight_stats, read_run
+from app.settings import Settings
+from pruning.plan import PruningPlan, model_ref
+from pruning.schedules import uniform
+from pruning.sizes import SizeReport, size_report
+
+MAX_LAYERS, MAX_EXPERTS = 256, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A model that the dashboard offers: its name there, and where it lies."""
+
+    name: str
+    path: Path
+
+
+@st.cache_resource
+def settings() -> Settings:
+    """Folders of this server."""
+    return Settings.from_environment()
+
+
+def model_choices() -> list[ModelChoice]:
+    """The demo, then the checkpoints directly below the models folder, by name."""
+    found = [ModelChoice(DEMO_MODEL, DEMO_CHECKPOINT)] if DEMO_CHECKPOINT.is_dir() else []
+    root = settings().models_root
+    if root is not None and root.is_dir():
+        found += [
+            ModelChoice(path.name, path)
+            for path in sorted(root.iterdir())
+            if (path / CONFIG_NAME).is_file() and not path.is_symlink()
+        ]
+    return found
+
+
+def load_model(choice: ModelChoice) -> MoEModel:
+    """The index of a model's checkpoint.
+
+    Raises:
+        UserError: the checkpoint cannot be used, or is larger than the pages can show.
+    """
+    newest = max(path.stat().st_mtime_ns for path in choice.path.iterdir())
+    return _load_model(choice.name, str(choice.path), newest)
+
+
+@st.cache_resource(max_entries=8)
+def _load_model(name: str, path: str, newest: int) -> MoEModel:
+    del newest  # part of the key only
+    model = describe_model(open_checkpoint(Path(path)), name=name)
+    experts = max(layer.num_experts for layer in model.layers)
+    if len(model.layers) > MAX_LAYERS or experts > MAX_EXPERTS:
+        raise UserError(
+            f"{name} has {len(model.layers)} layers of up to {experts} experts; the pages show at "
+            f"most {MAX_LAYERS} x {MAX_EXPERTS}."
+        )
+    return model
+
+
+def all_runs() -> tuple[list[Run], list[str]]:
+    """Every finished run, and what is wrong with those that cannot be read."""
+    problems: list[str] = []
+
+    def note(error: StatsError) -> None:
+        problems.append(str(error))
+
+    return settings().store.runs(note), problems
+
+
+def routed_runs(model: MoEModel) -> dict[str, Run]:
+    """The best calibration run of each corpus."""
+    runs, _ = all_runs()
+    mine = [run for run in runs if run.manifest.model.identity == model.identity]
+    return newest_by_corpus([run for run in mine if run.manifest.kind == "routed"])
+
+
+def weight_run(model: MoEModel) -> Run | None:
+    """The model's weight statistics, if there are any."""
+    found = settings().store.of_model(model.identity, "weights")
+    return found[0] if found else None
+
+
+def expert_stats(run: Run) -> ExpertStats:
+    """Statistics of a calibration run."""
+    return _expert_stats(str(run.path), run.manifest.digest)
+
+
+@st.cache_resource(max_entries=32)
+def _expert_stats(path: str, digest: str) -> ExpertStats:
+    return load_expert_stats(_run_at(path, digest))
+
+
+def weight_stats(run: Run) -> WeightStats:
+    """Statistics of a model's weights."""
+    return _weight_stats(str(run.path), run.manifest.digest)
+
+
+@st.cache_resource(max_entries=16)
+def _weight_stats(path: str, digest: str) -> WeightStats:
+    return load_weight_stats(_run_at(path, digest))
+
+
+def _run_at(path: str, digest: str) -> Run:
+    run = read_run(Path(path))
+    if run.manifest.digest != digest:
+        raise StatsError(f"The run {run.manifest.run_id} changed on disk; reload the page.")
+    return run
+
+
+def size_report_of(model: MoEModel, percent: int) -> SizeReport:
+    """Sizes under a uniform plan; which experts stay does not change them."""
+    return _size_report(model.identity, percent, model)
+
+
+@st.cache_resource(max_entries=64)
+def _size_report(identity: str, percent: int, _model: MoEModel) -> SizeReport:
+    del identity  # part of the key only
+    allocation = uniform(_model.layers, f"{percent}%")
+    kept = {
+        layer.index: tuple(range(keep))
+        for layer, keep in zip(allocation.layers, allocation.keep, strict=True)
+    }
+    return size_report(_model, PruningPlan(model_ref(_model), kept))

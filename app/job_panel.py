@@ -1,0 +1,136 @@
+"""The list of jobs: progress, time left, log, cancel, retry, result; alive while jobs run."""
+
+import time
+from datetime import datetime
+
+import streamlit as st
+
+from analysis.errors import UserError
+from app.job_queue import job_store, runner
+from app.jobs.model import Job, JobState
+from pruning.sizes import format_bytes
+
+_COLORS = {
+    JobState.QUEUED: "gray",
+    JobState.RUNNING: "blue",
+    JobState.DONE: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELED: "gray",
+    JobState.LOST: "orange",
+}
+_SHOWN = 12
+
+
+def job_panel() -> None:
+    """Draw the jobs of this server, newest first; refreshed every second while one is active."""
+    st.subheader("Jobs")
+    active = any(not job.is_finished for job in job_store().list())
+    # Polling stops when nothing can change.
+    st.fragment(_jobs, run_every=1.0 if active else None)()
+
+
+def _jobs() -> None:
+    runner().tick()
+    jobs = job_store().list(limit=_SHOWN)
+    if not jobs:
+        st.text("No jobs yet. An export or a calibration appears here and survives a reload.")
+        return
+    was_active = st.session_state.get("jobs.active", False)
+    active = any(not job.is_finished for job in jobs)
+    st.session_state["jobs.active"] = active
+    for job in jobs:
+        _job(job)
+    if was_active and not active:
+        st.rerun()  # the rest of the page may show the result
+
+
+def _job(job: Job) -> None:
+    with st.container(border=True, key=f"job-{job.id}"):
+        with st.container(horizontal=True, horizontal_alignment="distribute"):
+            with st.container(horizontal=True, vertical_alignment="center", width="content"):
+                st.badge(str(job.state), color=_COLORS[job.state])
+                st.text(f"{job.kind}  {job.title}")
+            with st.container(horizontal=True, width="content"):
+                _buttons(job)
+        if not job.is_finished:
+            st.progress(job.fraction, text=_progress_text(job))
+        elif job.error:
+            st.text(job.error)
+        elif job.state is JobState.DONE:
+            st.text(_result_text(job))
+        with st.expander("Log and command"):
+            st.code(job.command, language="bash", wrap_lines=True)
+            st.code(job_store().tail(job.id) or "The log is empty.", language=None, height=180)
+
+
+def _progress_text(job: Job) -> str:
+    if job.state is JobState.QUEUED:
+        return "waiting for its turn"
+    left = job.eta_seconds(time.time())
+    amount = f" {job.done:,} of {job.total:,} {job.unit}" if job.total else ""
+    if job.unit == "bytes" and job.total:
+        amount = f" {format_bytes(job.done)} of {format_bytes(job.total)}"
+    rest = f", {int(left) // 60}:{int(left) % 60:02d} left" if left is not None else ""
+    return f"{job.phase}{amount}{rest}"
+
+
+def _result_text(job: Job) -> str:
+    seconds = (job.finished_at or 0) - (job.started_at or 0)
+    result = job.result or {}
+    when = datetime.fromtimestamp(job.finished_at or 0).astimezone().strftime("%Y-%m-%d %H:%M")
+    text = f"{when}, {seconds:.1f} s"
+    if "run_id" in result:
+        return f"{text}. Statistics {result['run_id']} are in the cache."
+    verify = result.get("verify")
+    if verify:
+        passed = sum(bool(check["ok"]) for check in verify["checks"])
+        text += f". Verified at level {verify['level']}: {passed} of {len(verify['checks'])} checks"
+        if verify.get("max_abs_diff") is not None:
+            text += (
+                f", largest logit difference to the masked original {verify['max_abs_diff']:.1e}"
+            )
+    return f"{text}. Written to {result.get('out', '?')}"
+
+
+def _buttons(job: Job) -> None:
+    if not job.is_finished:
+        st.button(
+            "Cancel",
+            key=f"job.cancel.{job.id}",
+            icon=":material/stop:",
+            on_click=_act,
+            args=("cancel", job.id),
+            disabled=job.cancel_at is not None,
+        )
+    elif job.state is not JobState.DONE:
+        st.button(
+            "Retry",
+            key=f"job.retry.{job.id}",
+            icon=":material/refresh:",
+            on_click=_act,
+            args=("retry", job.id),
+        )
+    else:
+        st.button(
+            "Remove",
+            key=f"job.remove.{job.id}",
+            icon=":material/close:",
+            on_click=_act,
+            args=("remove", job.id),
+            type="tertiary",
+            help="Remove from this list; what it wrote stays.",
+        )
+
+
+def _act(action: str, job_id: str) -> None:
+    store = job_store()
+    try:
+        if action == "cancel":
+            store.cancel(job_id)
+        elif action == "retry":
+            store.retry(job_id)
+        else:
+            store.remove(job_id)
+        runner().tick()
+    except UserError as error:
+        st.toast(str(error), icon=":material/error:")

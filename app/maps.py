@@ -1,0 +1,99 @@
+"""Tables and panels that the Explore page shows, made from statistics; no streamlit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.criteria import Criterion
+from analysis.overlap import (
+    chance_overlap,
+    criterion_overlap,
+    kept_counts,
+    pruned_mask,
+    set_overlap,
+)
+from analysis.ranking import Stats, order_of, score_experts
+from analysis.stats import ExpertStats, FloatArray, Gate, Grid
+from analysis.stratification import rescale, separation
+from app.components.expert_map import MapPanel
+
+CURVE_PERCENTS = tuple(range(5, 100, 5))
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """A criterion applied to the model on screen; arrays are (layers, experts), NaN = absent."""
+
+    criterion: Criterion
+    grid: Grid
+    score: FloatArray
+    saliency: FloatArray
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Expert ids from first to keep to last; -1 where there are fewer."""
+        order = order_of(self.saliency)
+        return np.where(self.grid.present, order, -1)
+
+    def pruned(self, sparsity: Fraction) -> NDArray[np.bool_]:
+        """True where the expert goes at this uniform sparsity."""
+        return pruned_mask(self.saliency, self.grid, sparsity)
+
+
+def rank(criterion: Criterion, stats: Stats, gate: Gate) -> Ranked:
+    """Scores and saliency of every expert."""
+    score = score_experts(criterion, stats, gate)
+    grid = stats.grid
+    return Ranked(criterion, grid, grid.fold(score), grid.fold(criterion.saliency(score)))
+
+
+def panel(ranked: Ranked, sparsity: Fraction, subtitle: str) -> MapPanel:
+    """What `expert_map` draws of a ranking."""
+    return MapPanel(
+        title=ranked.criterion.label,
+        subtitle=subtitle,
+        values=rescale(ranked.saliency),
+        order=ranked.order,
+        kept=kept_counts(ranked.grid, sparsity),
+        scores=ranked.score,
+    )
+
+
+def separations(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
+    """Table `layer, kept, gap, boundary, band, panel`: how clear each criterion's cut is."""
+    tables = [
+        separation(ranked.saliency, ranked.grid, kept_counts(ranked.grid, sparsity)).assign(
+            panel=ranked.criterion.label
+        )
+        for ranked in panels
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def same_pruned(first: Ranked, second: Ranked, sparsity: Fraction) -> float:
+    """Share of the experts that `first` prunes which `second` prunes too; NaN at sparsity 0."""
+    return set_overlap(first.pruned(sparsity), second.pruned(sparsity))
+
+
+def overlap_curve(
+    criteria: Sequence[Criterion], stats: Mapping[str, ExpertStats], gate: Gate
+) -> pd.DataFrame:
+    """Table `sparsity, overlap, chance, series`: mean pairwise overlap at each sparsity."""
+    grid = next(iter(stats.values())).grid
+    rows = []
+    for criterion in criteria:
+        for percent in CURVE_PERCENTS:
+            sparsity = Fraction(percent, 100)
+            table = criterion_overlap(criterion, stats, gate, sparsity)
+            overlap = float(table["overlap"].mean())
+            rows.append((percent / 100, overlap, chance_overlap(grid, sparsity), criterion.label))
+    return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance", "series"])
+
+
+def never_routed(stats: ExpertStats) -> int:
+    """Experts that no calibration token reached."""
+    return int((stats.table["num_tokens"] == 0).sum())

@@ -1,0 +1,96 @@
+"""The dashboard's server: Streamlit behind security headers, on the loopback interface."""
+
+import socket
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from analysis.errors import UserError
+from app.commands.console import out
+
+HERE = Path(__file__).parent
+FIRST_PORT, LAST_PORT = 8501, 8600
+# Streamlit's own pages need inline styles and, for components, modules from blob: addresses.
+CONTENT_POLICY = (
+    "frame-ancestors 'none'; img-src 'self' data: blob:; connect-src 'self' ws: wss:; "
+    "object-src 'none'; base-uri 'self'"
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class SecurityHeaders:
+    """Adds HEADERS to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on and stamp the start of its response."""
+
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, stamped if scope["type"] == "http" else send)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(wanted: int | None) -> int:
+    """`wanted` if it is free; without a wish, the first free one from 8501.
+
+    Raises:
+        UserError: the wanted port is taken, or all are.
+    """
+    if wanted is not None:
+        if not _is_free(wanted):
+            raise UserError(f"The port {wanted} is in use; name another or leave --port out.")
+        return wanted
+    for port in range(FIRST_PORT, LAST_PORT + 1):
+        if _is_free(port):
+            return port
+    raise UserError(f"No port from {FIRST_PORT} to {LAST_PORT} is free; name one with --port.")
+
+
+def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def server_config(port: int) -> dict[str, Any]:
+    """The shipped settings: they hold wherever the program is started from."""
+    with (HERE / "config.toml").open("rb") as file:
+        config = _flatten(tomllib.load(file))
+    return config | {"server.port": port}
+
+
+def run_server(port: int | None) -> None:
+    """Serve until stopped; prints the address first."""
+    chosen = free_port(port)
+    dashboard = st.App(HERE / "main.py", middleware=[Middleware(SecurityHeaders)])
+    out.print(f"MoE Prune Studio: http://127.0.0.1:{chosen}")
+    dashboard.run(config=server_config(chosen))

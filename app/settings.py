@@ -1,0 +1,74 @@
+"""Where things are: statistics, models, exports, jobs. Paths only; everything else is a recipe."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+import analysis
+from analysis.store import StatsStore
+
+_NAME = "moeprune"
+SHIPPED_STATS = Path(analysis.__file__).parent.parent / "cached_stats"
+
+
+def default_stats_dir() -> Path:
+    """`cached_stats/` of the working directory if there is one, else the user's cache."""
+    here = Path.cwd() / "cached_stats"
+    return here if here.is_dir() else platformdirs.user_cache_path(_NAME) / "cached_stats"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Folders of one installation or server.
+
+    Args:
+        stats_dir: where runs are read and written; the shipped demo runs are always read too.
+        models_root: folder whose checkpoints the dashboard offers; None offers the demo only.
+        export_root: folder below which the dashboard exports.
+        state_dir: job table and logs.
+    """
+
+    stats_dir: Path
+    models_root: Path | None
+    export_root: Path
+    state_dir: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
+        """Settings of a server process, as its launcher left them in the environment."""
+        root = environment.get("MOEPRUNE_MODELS_ROOT")
+        return cls(
+            stats_dir=Path(environment.get("MOEPRUNE_STATS_DIR") or default_stats_dir()),
+            models_root=Path(root) if root else None,
+            export_root=Path(environment.get("MOEPRUNE_EXPORT_ROOT") or Path.cwd() / "exports"),
+            state_dir=Path(
+                environment.get("MOEPRUNE_STATE_DIR") or platformdirs.user_state_path(_NAME)
+            ),
+        )
+
+    def to_environment(self) -> dict[str, str]:
+        """Inverse of `from_environment`."""
+        return {
+            "MOEPRUNE_STATS_DIR": str(self.stats_dir),
+            "MOEPRUNE_MODELS_ROOT": str(self.models_root or ""),
+            "MOEPRUNE_EXPORT_ROOT": str(self.export_root),
+            "MOEPRUNE_STATE_DIR": str(self.state_dir),
+        }
+
+    @property
+    def store(self) -> StatsStore:
+        """Runs of the user's directory, then the shipped ones."""
+        return stats_store(self.stats_dir)
+
+    @property
+    def jobs_db(self) -> Path:
+        """The job table."""
+        return self.state_dir / "jobs.sqlite"
+
+
+def stats_store(stats_dir: Path | None) -> StatsStore:
+    """A store that writes to `stats_dir` (or the default) and reads the shipped runs as well."""
+    return StatsStore(stats_dir or default_stats_dir(), SHIPPED_STATS)

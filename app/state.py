@@ -1,0 +1,145 @@
+"""The state that all pages share: widgets of the entry script, bound to the URL, validated here."""
+
+from dataclasses import dataclass
+
+import streamlit as st
+
+from analysis.criteria import CRITERIA, Criterion, get_criterion, unified
+from analysis.errors import CriterionError
+from analysis.model import MoEModel
+from analysis.stats import GATES, Gate
+from analysis.store import Run
+from app.task_requests import SelectRequest
+
+UNIFIED = "unified"
+# Criteria besides the unified family, in the order of the menu.
+OTHER = ("aimer", "magnitude", "mone", "hoyer", "random")
+CRITERION_OPTIONS = (UNIFIED, *OTHER)
+PRESETS = tuple(CRITERIA)
+SPARSITY_STEP = 5
+DEFAULTS: dict[str, object] = {
+    "criterion": "aimer",
+    "baseline": "magnitude",
+    "b": 1,
+    "alpha": 1,
+    "beta": 1,
+    "gate": "applied",
+    "sparsity": 50,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What the shared controls say.
+
+    Args:
+        model: the model on screen.
+        runs: its best calibration run for each corpus.
+        corpus: the corpus whose statistics rank; empty when there are none.
+        sparsity_percent: 0..95 in steps of 5.
+        exponents: the three toggles, also when they are not in use.
+        criterion: what ranks; None for (1, 0, 0), which cannot.
+        gate: gate convention.
+    """
+
+    model: MoEModel
+    runs: dict[str, Run]
+    corpus: str
+    sparsity_percent: int
+    exponents: tuple[int, int, int]
+    criterion: Criterion | None
+    gate: Gate
+
+    @property
+    def sparsity(self) -> str:
+        """As the command line writes it."""
+        return f"{self.sparsity_percent}%"
+
+    def source_of(self, criterion: Criterion) -> str:
+        """Where a criterion's numbers come from, in a few words."""
+        return self.corpus if criterion.source == "routed" else criterion_badge(criterion)
+
+    def request(self, criterion: Criterion) -> SelectRequest:
+        """The selection that the command line would be given."""
+        routed = criterion.source == "routed"
+        return SelectRequest(
+            model=self.model.name,
+            criterion=criterion.name,
+            corpora=(self.corpus,) if routed and self.corpus else (),
+            gate=self.gate if criterion.uses_gate else "applied",
+            sparsity=self.sparsity,
+        )
+
+
+def prepare_state() -> None:
+    """Give every control its first value; a URL may have given another before."""
+    for key, value in DEFAULTS.items():
+        st.session_state.setdefault(key, value)
+
+
+def apply_preset(name: str | None) -> None:
+    """Set the criterion and, for a member of the unified family, the toggles."""
+    if name not in CRITERIA:
+        return
+    exponents = CRITERIA[name].exponents
+    if exponents is None:
+        st.session_state["criterion"] = name
+        return
+    st.session_state["criterion"] = UNIFIED
+    apply_exponents(exponents)
+
+
+def apply_exponents(exponents: tuple[int, int, int]) -> None:
+    """Set the three toggles and switch to the unified family."""
+    st.session_state["criterion"] = UNIFIED
+    for key, value in zip(("b", "alpha", "beta"), exponents, strict=True):
+        st.session_state[key] = value
+
+
+def use_unified() -> None:
+    """A toggle was touched: the unified family is meant."""
+    st.session_state["criterion"] = UNIFIED
+
+
+def chosen_criterion() -> Criterion | None:
+    """The criterion of the controls; None for the constant variant (1, 0, 0)."""
+    name = st.session_state["criterion"]
+    if name != UNIFIED:
+        return get_criterion(name) if name in OTHER else get_criterion(str(DEFAULTS["criterion"]))
+    try:
+        return get_criterion(",".join(map(str, exponents())))
+    except CriterionError:
+        return None
+
+
+def chosen_baseline() -> Criterion:
+    """The criterion beside."""
+    name = st.session_state["baseline"]
+    return CRITERIA[name if name in CRITERIA else str(DEFAULTS["baseline"])]
+
+
+def exponents() -> tuple[int, int, int]:
+    """(b, alpha, beta) of the toggles, forced into their range."""
+    b, alpha, beta = (int(st.session_state[key]) for key in ("b", "alpha", "beta"))
+    return min(max(b, 0), 1), min(max(alpha, 0), 2), min(max(beta, 0), 2)
+
+
+def chosen_gate() -> Gate:
+    """The gate convention of the controls."""
+    gate = st.session_state["gate"]
+    return gate if gate in GATES else "applied"
+
+
+def criterion_badge(criterion: Criterion) -> str:
+    """Exponents of a unified variant, or the source of another criterion."""
+    if criterion.exponents is not None:
+        b, alpha, beta = criterion.exponents
+        return f"b={b} α={alpha} β={beta}"  # noqa: RUF001  (Greek on purpose)
+    return {"routed": "calibrated", "weights": "weights only", "none": "no data"}[criterion.source]
+
+
+def label_of(option: str) -> str:
+    """Name of an option of the criterion menu."""
+    if option == UNIFIED:
+        return unified(*exponents()).label if exponents() != (1, 0, 0) else "S(1,0,0)"
+    return CRITERIA[option].label

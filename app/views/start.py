@@ -1,0 +1,26 @@
+"""Start: which models have statistics, what to do next, and the form that collects more."""
+
+import streamlit as st
+
+from app.job_panel import job_panel
+from app.start_parts import calibrate_form, checks, runs_table, weights_button
+from app.state import View
+
+view: View = st.session_state["view"]
+st.title("Understand your experts before you remove them")
+st.markdown(
+    "A Mixture-of-Experts model keeps every expert in memory, though each token uses few. "
+    "See which experts each criterion would drop, how far that depends on the calibration text, "
+    "then export a smaller checkpoint that loads."
+)
+with st.container(horizontal=True):
+    st.page_link("views/explore.py", label="Explore the experts", icon=":material/grid_on:")
+    st.page_link("views/export.py", label="Export a pruned checkpoint", icon=":material/output:")
+runs_table(view)
+checks(view)
+left, right = st.columns([3, 2])
+with left, st.container(border=True):
+    calibrate_form(view)
+with right, st.container(border=True):
+    weights_button(view)
+job_panel()
