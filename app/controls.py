@@ -1,23 +1,47 @@
 """The criterion controls: family, exponent toggles, presets, gate convention, baseline."""
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 import streamlit as st
 
 from analysis.criteria import CRITERIA
 from analysis.stats import GATES
+from app.components.expert_map import Arrangement, Mode
 from app.state import (
     CRITERION_OPTIONS,
     PRESETS,
     UNIFIED,
+    apply_pair,
     apply_preset,
     label_of,
     use_unified,
 )
 
+Choice = TypeVar("Choice", bound=str)
+ORDERS: Mapping[Arrangement, str] = {"rank": "By rank", "expert": "By expert"}
+MODES: Mapping[Mode, str] = {"values": "Saliency", "mask": "Kept", "delta": "Rank change"}
 _TOGGLES = (
     ("b", "Average over routed tokens  $b$", (0, 1), "0 sums over tokens, 1 averages."),
     ("alpha", r"Gate exponent  $\alpha$", (0, 1, 2), "Power of the router's gate weight."),
     ("beta", r"Activation exponent  $\beta$", (0, 1, 2), "Power of the norm of the output."),
 )
+
+
+def switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
+    """A choice between views, in the URL; `options` maps values to their words."""
+    values = list(options)
+    chosen = st.segmented_control(
+        label,
+        values,
+        key=key,
+        bind="query-params",
+        required=True,
+        default=values[0],
+        format_func=lambda value: options[value],
+        label_visibility="collapsed",
+    )
+    return chosen if chosen in options else values[0]
 
 
 def _preset_chosen() -> None:
@@ -53,6 +77,15 @@ def criterion_controls(*, baseline: bool) -> None:
             format_func=_preset_label,
             icon=":material/bookmarks:",
         )
+        if baseline:
+            st.button(
+                "AIMER beside Magnitude",
+                key="pair",
+                on_click=apply_pair,
+                args=("aimer", "magnitude"),
+                icon=":material/compare:",
+                help="The two criteria that read weights only, side by side.",
+            )
         _second_row(baseline=baseline)
 
 
@@ -68,7 +101,7 @@ def _second_row(*, baseline: bool) -> None:
     )
     if baseline:
         st.selectbox(
-            "Beside",
+            "Compare with",
             list(CRITERIA),
             key="baseline",
             bind="query-params",

@@ -18,6 +18,7 @@ from analysis.overlap import (
 from analysis.ranking import Stats
 from analysis.stats import ExpertStats, Gate
 from app import data, maps
+from app.controls import switch
 from app.figures import overlap_curve as curve_figure
 from app.figures import overlap_matrix as matrix_figure
 from app.figures import stratification as separation_figures
@@ -206,16 +207,7 @@ def _why_no_overlap(view: View) -> str:
 
 def overlap_part(view: View) -> None:
     """Pairs of texts, and the course over sparsity."""
-    kind = st.segmented_control(
-        "Overlap",
-        ("pairs", "sparsity"),
-        key="overlap",
-        bind="query-params",
-        required=True,
-        default="pairs",
-        format_func={"pairs": "Between texts", "sparsity": "Against sparsity"}.get,
-        label_visibility="collapsed",
-    )
+    kind = switch("Overlap", "overlap", {"pairs": "Between texts", "sparsity": "Against sparsity"})
     if len(view.runs) < 2 or view.sparsity_percent == 0:
         st.info(_why_no_overlap(view), icon=":material/info:")
         return

@@ -90,15 +90,11 @@ def _per_layer(plan: PruningPlan) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
-def _default_name(view: View) -> str:
-    criterion = view.criterion.name.replace(",", "") if view.criterion else "plan"
-    words = (
-        view.model.name,
-        criterion,
-        view.corpus if view.corpus else "",
-        f"{view.sparsity_percent}",
-    )
-    return "-".join(word for word in words if word)
+def _default_name(view: View, plan: PruningPlan) -> str:
+    made = plan.provenance
+    corpora = [corpus.replace(":", "x") for corpus in made.corpora]
+    words = (view.model.name, made.criterion.replace(",", ""), *corpora, str(view.sparsity_percent))
+    return "-".join(words)
 
 
 def preflight_part(view: View, plan: PruningPlan) -> Preflight:
@@ -107,8 +103,8 @@ def preflight_part(view: View, plan: PruningPlan) -> Preflight:
     root = settings().export_root
     name = st.text_input(
         "Folder name",
-        value=_default_name(view),
-        key=f"export.name.{_default_name(view)}",
+        value=_default_name(view, plan),
+        key=f"export.name.{_default_name(view, plan)}",
         help=f"A new folder below {root.name}/.",
         max_chars=100,
     )

@@ -1,7 +1,9 @@
 """The list of jobs: progress, time left, log, cancel, retry, result; alive while jobs run."""
 
 import time
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Literal
 
 import streamlit as st
 
@@ -10,7 +12,7 @@ from app.job_queue import job_store, runner
 from app.jobs.model import Job, JobState
 from pruning.sizes import format_bytes
 
-_COLORS = {
+_COLORS: Mapping[JobState, Literal["gray", "blue", "green", "red", "orange"]] = {
     JobState.QUEUED: "gray",
     JobState.RUNNING: "blue",
     JobState.DONE: "green",

@@ -18,8 +18,8 @@ CRITERION_OPTIONS = (UNIFIED, *OTHER)
 PRESETS = tuple(CRITERIA)
 SPARSITY_STEP = 5
 DEFAULTS: dict[str, object] = {
-    "criterion": "aimer",
-    "baseline": "magnitude",
+    "criterion": UNIFIED,
+    "baseline": "frequency",
     "b": 1,
     "alpha": 1,
     "beta": 1,
@@ -96,6 +96,12 @@ def apply_exponents(exponents: tuple[int, int, int]) -> None:
         st.session_state[key] = value
 
 
+def apply_pair(criterion: str, baseline: str) -> None:
+    """Show two criteria side by side."""
+    apply_preset(criterion)
+    st.session_state["baseline"] = baseline
+
+
 def use_unified() -> None:
     """A toggle was touched: the unified family is meant."""
     st.session_state["criterion"] = UNIFIED
@@ -105,7 +111,7 @@ def chosen_criterion() -> Criterion | None:
     """The criterion of the controls; None for the constant variant (1, 0, 0)."""
     name = st.session_state["criterion"]
     if name != UNIFIED:
-        return get_criterion(name) if name in OTHER else get_criterion(str(DEFAULTS["criterion"]))
+        return get_criterion(name if name in OTHER else OTHER[0])
     try:
         return get_criterion(",".join(map(str, exponents())))
     except CriterionError:

@@ -27,12 +27,12 @@ class CalibrateRequest(_Request):
 
     model: Text
     corpus: Text
-    tokens: int = Field(DEFAULT_TOKENS, ge=2, le=10**10)
-    seq_len: int = Field(DEFAULT_SEQ_LEN, ge=2, le=10**6)
-    seed: int = Field(42, ge=0, lt=2**63)
+    tokens: int = Field(default=DEFAULT_TOKENS, ge=2, le=10**10)
+    seq_len: int = Field(default=DEFAULT_SEQ_LEN, ge=2, le=10**6)
+    seed: int = Field(default=42, ge=0, lt=2**63)
     dtype: str = "auto"
     device: str = "auto"
-    batch_size: int = Field(8, ge=1, le=4096)
+    batch_size: int = Field(default=8, ge=1, le=4096)
     revision: str | None = None
     trust_remote_code: bool = False
     resume: bool = True

@@ -32,10 +32,19 @@ class Prepared:
     settings: "CalibrationSettings"
 
 
+def _quiet() -> None:
+    """Progress is shown our way; transformers would draw bars of its own."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
 def _prepare(request: CalibrateRequest) -> Generator[Progress, None, Prepared]:
     from analysis.calibration.run import CalibrationSettings, load_tokenizer
     from analysis.corpora import Sampling, read_documents, tokenize
 
+    _quiet()
     model = load_model_index(request.model, revision=request.revision)
     sampling = Sampling(request.tokens, request.seq_len, request.seed)
     yield Progress("reading the corpus", 0, request.tokens, "tokens")
@@ -117,6 +126,7 @@ def verify_result(out: Path, level: str | None, source: MoEModel | None) -> Task
     """Verify an export; the report as plain JSON."""
     from pruning.surgery.verify import report_json, verify_export
 
+    _quiet()
     report = yield from verify_export(
         out, level=level, source=source.checkpoint.path if source else None
     )

@@ -1,6 +1,7 @@
 """What commands print: tables and results on standard output, progress on standard error."""
 
-from collections.abc import Generator, Sequence
+import sys
+from collections.abc import Generator, Mapping, Sequence
 from typing import TypeVar
 
 from rich.console import Console
@@ -15,11 +16,14 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 from rich.table import Table
+from rich.text import Text
 
 from analysis.progress import Progress
 
 Result = TypeVar("Result")
-out = Console(soft_wrap=True, highlight=False)
+# Into a file or a pipe, a table is as wide as it needs to be.
+_WIDE = None if sys.stdout.isatty() else 240
+out = Console(soft_wrap=True, highlight=False, width=_WIDE)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
@@ -77,9 +81,16 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
-    # Names of models and corpora are not markup.
-    out.print(table, markup=False)
+        # Names of models and corpora are not markup.
+        table.add_row(*(Text(_cell(value)) for value in row))
+    out.print(table)
+
+
+def show_facts(facts: Mapping[str, object]) -> None:
+    """Names and values, aligned."""
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        out.print(f"{name:<{width}}  {_cell(value)}", markup=False)
 
 
 def _cell(value: object) -> str:
@@ -87,4 +98,4 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value).replace("[", r"\[")
+    return f"{value:,}" if isinstance(value, int) else str(value)

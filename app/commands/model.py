@@ -6,7 +6,7 @@ import typer
 
 from analysis.model import MoEModel, load_model_index
 from app.commands import options
-from app.commands.console import follow, out, show_table
+from app.commands.console import follow, out, show_facts, show_table
 from app.task_requests import (
     DEFAULT_SEQ_LEN,
     DEFAULT_TOKENS,
@@ -21,9 +21,10 @@ from pruning.sizes import format_bytes, size_report
 def inspect(model: options.Model, revision: options.Revision = None) -> None:
     """Show architecture, experts, sizes and what can be pruned; reads headers only."""
     described = load_model_index(model, revision=revision)
-    show_table("", ("", ""), list(_facts(described).items()))
-    report = size_report(described)
-    rows = [(row.part, format_bytes(int(row.before))) for row in report.table.itertuples()]
+    show_facts(_facts(described))
+    table = size_report(described).table
+    sizes = zip(table["part"], table["before"].tolist(), strict=True)
+    rows = [(str(part), format_bytes(size)) for part, size in sizes]
     show_table("\nSize on disk", ("part", "bytes"), rows)
     layer = described.layers[0]
     most = (layer.num_experts - layer.top_k) / layer.num_experts

@@ -116,7 +116,7 @@ def overlap(
         table = variant_overlaps(stats, request.gate, request.fraction)
     write_durably(out_file, table.to_csv(index=False).encode())
     means = mean_overlaps(table).sort_values("overlap", ascending=False)
-    rows = [(row.criterion, float(row.overlap), float(row.chance)) for row in means.itertuples()]
+    rows = means[["criterion", "overlap", "chance"]].to_numpy().tolist()
     show_table(f"Mean over pairs of {', '.join(stats)}", ("criterion", "overlap", "chance"), rows)
     out.print(f"{out_file}: {len(table)} rows", markup=False)
 

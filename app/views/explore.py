@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.components.expert_map import expert_map, map_payload
-from app.controls import criterion_controls
+from app.controls import MODES, ORDERS, criterion_controls, switch
 from app.explore_parts import (
     apply_clicked_variant,
     metrics,
@@ -42,26 +42,8 @@ with st.container(border=True):
             "line is kept. Click an expert to pin it, or move with the arrow keys."
         )
         with st.container(horizontal=True, width="content"):
-            arrangement = st.segmented_control(
-                "Order",
-                ("rank", "expert"),
-                key="order",
-                bind="query-params",
-                required=True,
-                default="rank",
-                format_func={"rank": "By rank", "expert": "By expert"}.get,
-                label_visibility="collapsed",
-            )
-            mode = st.segmented_control(
-                "Show",
-                ("values", "mask", "delta"),
-                key="show",
-                bind="query-params",
-                required=True,
-                default="values",
-                format_func={"values": "Saliency", "mask": "Kept", "delta": "Rank change"}.get,
-                label_visibility="collapsed",
-            )
+            arrangement = switch("Order", "order", ORDERS)
+            mode = switch("Show", "show", MODES)
     fraction = view.request(view.criterion).fraction
     expert_map(
         map_payload(

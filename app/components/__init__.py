@@ -1,0 +1,1 @@
+"""Own Streamlit components, where no chart library serves."""

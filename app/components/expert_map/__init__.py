@@ -1,0 +1,95 @@
+"""Two linked layer x rank heatmaps with one selection, drawn on canvas in the browser."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+from streamlit.components.v2.types import ComponentRenderer
+
+from app.components.expert_map.payload import (
+    Arrangement,
+    MapPanel,
+    Mode,
+    Selection,
+    map_payload,
+    parse_selection,
+)
+from app.components.expert_map.selection import SelectionMemory, settle
+
+__all__ = ["Arrangement", "MapPanel", "Mode", "Selection", "expert_map", "map_payload"]
+
+_FOLDER = Path(__file__).parent
+_SCRIPTS = ("model.js", "paint.js", "expert_map.js")
+
+
+def component_source() -> str:
+    """The scripts as one module.
+
+    Streamlit sends the source again with every change of data, so comments and indentation stay
+    at home: the scripts hold no string that spans lines.
+    """
+    lines = "\n".join((_FOLDER / name).read_text("utf-8") for name in _SCRIPTS).splitlines()
+    bare = (line.strip() for line in lines)
+    return "\n".join(line for line in bare if line and not line.startswith("//"))
+
+
+@cache
+def _renderer() -> ComponentRenderer:
+    return st.components.v2.component(
+        "moe_prune_studio.expert_map",
+        html='<div class="expert-map"></div>',
+        css=(_FOLDER / "expert_map.css").read_text("utf-8"),
+        js=component_source(),
+    )
+
+
+def expert_map(
+    payload: Mapping[str, Any],
+    *,
+    key: str,
+    height: int | None = None,
+    on_select_change: Callable[[], None] | None = None,
+) -> Selection | None:
+    """Draw the map and return the selected (layer, expert).
+
+    A click in the browser and a change of `payload["selected"]` both move the selection; the
+    later one holds. In `on_select_change`, `st.session_state[key]["selection"]` holds the new
+    choice as a mapping with "layer" and "expert", both None when it was cleared.
+
+    Args:
+        payload: From `map_payload`.
+        key: Widget key; `key + ".memory"` is used as well.
+        height: Height of one panel in pixels, within what 5 to 28 px a layer allow.
+        on_select_change: Called before the script when the browser's choice changes.
+    """
+    state = st.session_state.get(key)
+    reported = state.get("selection") if isinstance(state, Mapping) else None
+    given = payload["selected"]
+    memory = settle(
+        st.session_state.get(f"{key}.memory"),
+        reported,
+        parse_selection(reported, payload),
+        None if given is None else (given[0], given[1]),
+    )
+    st.session_state[f"{key}.memory"] = memory
+    selected = _on_map(memory, payload)
+    _renderer()(
+        key=key,
+        data={**payload, "selected": selected and list(selected), "height": height},
+        on_selection_change=on_select_change or _ignore,
+    )
+    return selected
+
+
+def _on_map(memory: SelectionMemory, payload: Mapping[str, Any]) -> Selection | None:
+    """The remembered selection, unless another model is shown by now."""
+    if memory.current is None:
+        return None
+    layer, expert = memory.current
+    return parse_selection({"layer": layer, "expert": expert}, payload)
+
+
+def _ignore() -> None:
+    """Streamlit keeps only states that have a callback."""

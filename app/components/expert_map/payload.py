@@ -1,0 +1,196 @@
+"""Packs layer x expert tables for the browser: pure, no streamlit."""
+
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrangement = Literal["rank", "expert"]
+Mode = Literal["values", "mask", "delta"]
+Selection = tuple[int, int]
+
+PAD = -1
+# 2^15 is the largest power of two a half float holds, and leaves 29 octaves below it.
+_HALF_RANGE = 2.0**15
+
+
+@dataclass(frozen=True, eq=False)
+class MapPanel:
+    """One criterion's view of every expert; rows are layers.
+
+    Args:
+        title: Name of the criterion.
+        subtitle: What the reader must know beside the name; may be empty.
+        values: Saliency rescaled to 0..1 within each layer, by expert id, (L, n_max); NaN where
+            a layer has fewer experts.
+        order: Expert ids from first to keep to last, (L, n_max), -1 where there are fewer.
+        kept: Experts kept per layer, (L,).
+        scores: The criterion's own score by expert id, (L, n_max), for the line that is read.
+    """
+
+    title: str
+    subtitle: str
+    values: NDArray[np.floating]
+    order: NDArray[np.integer]
+    kept: NDArray[np.integer]
+    scores: NDArray[np.floating]
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or 0 in self.values.shape:
+            raise ValueError(f"Panel {self.title!r}: values must be (layers, experts), not empty.")
+        num_layers = self.values.shape[0]
+        for name, array, shape in (
+            ("order", self.order, self.values.shape),
+            ("scores", self.scores, self.values.shape),
+            ("kept", self.kept, (num_layers,)),
+        ):
+            if array.shape != shape:
+                raise ValueError(
+                    f"Panel {self.title!r}: {name} has shape {array.shape}, expected {shape}."
+                )
+        self._check_contents()
+
+    def _check_contents(self) -> None:
+        counts, width = self.counts, self.values.shape[1]
+        present = np.arange(width) < counts[:, None]
+        wanted = np.where(present, np.arange(width), width)
+        found = np.sort(np.where(self.order == PAD, width, self.order), axis=1)
+        if not np.array_equal(found, wanted) or (self.order[~present] != PAD).any():
+            raise ValueError(
+                f"Panel {self.title!r}: each row of order must hold the ids 0..n-1 once, then -1."
+            )
+        if (counts == 0).any():
+            raise ValueError(f"Panel {self.title!r}: a layer without experts cannot be shown.")
+        shown = self.values[present]
+        if not ((shown >= 0) & (shown <= 1)).all():
+            raise ValueError(f"Panel {self.title!r}: values must lie in 0..1.")
+        if not np.isfinite(self.scores[present]).all():
+            raise ValueError(f"Panel {self.title!r}: scores must be finite.")
+        if ((self.kept < 0) | (self.kept > counts)).any():
+            raise ValueError(f"Panel {self.title!r}: kept must lie in 0..number of experts.")
+
+    @property
+    def counts(self) -> NDArray[np.integer]:
+        """Experts per layer, (L,)."""
+        return np.asarray((self.order != PAD).sum(axis=1))
+
+
+def map_payload(
+    layers: Sequence[int],
+    panels: Sequence[MapPanel],
+    *,
+    arrangement: Arrangement,
+    mode: Mode,
+    selected: Selection | None,
+) -> dict[str, Any]:
+    """What `expert_map` sends: JSON-ready, at most 64 KiB for two panels of 48 x 128.
+
+    Scores are rounded to 11 significant bits of their distance from the layer's smallest score:
+    as float32 they alone would fill the 64 KiB. Base 85 because in base 64 tables that deflate
+    cannot shrink would not fit.
+
+    Args:
+        layers: Decoder index of each row.
+        panels: One panel, or two of the same model.
+        arrangement: What the columns are.
+        mode: "mask" shows kept and pruned; "delta" the second panel as rank in A minus rank in B.
+        selected: (layer, expert) to mark.
+    """
+    _check_request(layers, panels, arrangement, mode)
+    counts, width = panels[0].counts, panels[0].values.shape[1]
+    return {
+        "layers": [int(layer) for layer in layers],
+        "counts": counts.tolist(),
+        "width": width,
+        "wide": width > 256,
+        "panels": [_pack_panel(panel) for panel in panels],
+        "arrangement": arrangement,
+        "mode": mode,
+        "selected": None if selected is None else [int(part) for part in selected],
+    }
+
+
+def parse_selection(event: object, payload: Mapping[str, Any]) -> Selection | None:
+    """The (layer, expert) in what a browser sent; None if none, malformed or not on the map."""
+    if not isinstance(event, Mapping):
+        return None
+    layer, expert = event.get("layer"), event.get("expert")
+    # bool is an int to Python, and JSON's true is no layer.
+    if type(layer) is not int or type(expert) is not int or layer not in payload["layers"]:
+        return None
+    count = payload["counts"][payload["layers"].index(layer)]
+    return (layer, expert) if 0 <= expert < count else None
+
+
+def _check_request(
+    layers: Sequence[int], panels: Sequence[MapPanel], arrangement: str, mode: str
+) -> None:
+    if arrangement not in ("rank", "expert"):
+        raise ValueError(f"arrangement is 'rank' or 'expert', not {arrangement!r}.")
+    if mode not in ("values", "mask", "delta"):
+        raise ValueError(f"mode is 'values', 'mask' or 'delta', not {mode!r}.")
+    if not 1 <= len(panels) <= 2:
+        raise ValueError(f"The map shows one or two panels, not {len(panels)}.")
+    if mode == "delta" and len(panels) < 2:
+        raise ValueError("A delta needs two panels.")
+    if len(set(layers)) != len(layers):
+        raise ValueError("layers must not repeat.")
+    for panel in panels:
+        if panel.values.shape != (len(layers), panels[0].values.shape[1]):
+            raise ValueError(
+                f"Panel {panel.title!r} has shape {panel.values.shape} for {len(layers)} layers "
+                f"of {panels[0].values.shape[1]} experts."
+            )
+    if not np.array_equal(panels[0].counts, panels[-1].counts):
+        raise ValueError("Both panels must have the same number of experts in each layer.")
+
+
+def _pack_panel(panel: MapPanel) -> dict[str, Any]:
+    shares, lowest, span = _score_shares(panel)
+    # By rank both fall slowly, so steps deflate far better than the numbers; unsigned steps wrap.
+    halves = _steps((shares * _HALF_RANGE).astype("<f2").view("<u2"))
+    levels = _steps(np.rint(np.nan_to_num(_by_rank(panel, panel.values)) * 255).astype("u1"))
+    wide = panel.order.shape[1] > 256
+    parts = (
+        lowest.astype("<f4"),
+        span.astype("<f4"),
+        np.where(panel.order == PAD, 0, panel.order).astype("<u2" if wide else "u1"),
+        levels,
+        (halves >> 8).astype("u1"),
+        (halves & 255).astype("u1"),
+    )
+    packed = zlib.compress(b"".join(part.tobytes() for part in parts))
+    return {
+        "title": panel.title,
+        "subtitle": panel.subtitle,
+        "kept": panel.kept.tolist(),
+        "size": len(packed),
+        # Whole words, so that the browser's decoder needs no rule for a short last one.
+        "packed": base64.b85encode(packed + bytes(-len(packed) % 4)).decode("ascii"),
+    }
+
+
+def _score_shares(
+    panel: MapPanel,
+) -> tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.float32]]:
+    """By rank, where each score stands in its layer's range, 0..1; the range's start and width."""
+    scores = _by_rank(panel, panel.scores.astype(np.float64))
+    lowest = np.nanmin(scores, axis=1).astype(np.float32)
+    span = (np.nanmax(scores, axis=1) - lowest).astype(np.float32)
+    # A constant layer divides by one instead of zero; float32 may round an end past its score.
+    shares = (scores - lowest[:, None]) / np.where(span > 0, span, 1)[:, None]
+    return np.clip(np.nan_to_num(shares), 0, 1), lowest, span
+
+
+def _steps(table: NDArray[Any]) -> NDArray[Any]:
+    return np.diff(table, axis=1, prepend=table.dtype.type(0))
+
+
+def _by_rank(panel: MapPanel, table: NDArray[Any]) -> NDArray[Any]:
+    """A table by expert id, reordered from first to keep to last; NaN past the last."""
+    sorted_ = np.take_along_axis(table, np.where(panel.order == PAD, 0, panel.order), axis=1)
+    return np.where(panel.order == PAD, np.nan, sorted_)

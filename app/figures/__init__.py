@@ -1,0 +1,1 @@
+"""Figures: table -> plotly figure, one file per view."""

@@ -1,0 +1,105 @@
+"""Overlap of the pruned sets between corpora, against sparsity."""
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.figures.theme import (
+    DASHES,
+    SYMBOLS,
+    apply_theme,
+    ink,
+    muted,
+    paper,
+    plain,
+    series_color,
+)
+
+
+def overlap_curve(
+    table: pd.DataFrame, *, sparsity: float | None = None, dark: bool = False
+) -> go.Figure:
+    """Figure of a table `sparsity, overlap, chance, series`: one line a series.
+
+    All three numbers are shares, 0..1. `chance` is the overlap of random sets of that size.
+    `sparsity` is the current one: it is marked, with the overlap of each series there.
+    """
+    fig = go.Figure()
+    chance = table.drop_duplicates("sparsity").sort_values("sparsity")
+    fig.add_trace(
+        go.Scatter(
+            x=chance["sparsity"],
+            y=chance["chance"],
+            name="chance",
+            mode="lines",
+            line={"color": muted(dark), "dash": "dot", "width": 2},
+            hovertemplate="chance %{y:.3f}<extra></extra>",
+        )
+    )
+    for index, (name, rows) in enumerate(table.groupby("series", sort=False)):
+        fig.add_trace(_line(index, str(name), rows.sort_values("sparsity"), sparsity, dark))
+    if sparsity is not None:
+        _mark(fig, sparsity, dark)
+    apply_theme(fig, dark)
+    fig.update_layout(height=300, hovermode="x unified", margin={"t": 30})
+    fig.update_xaxes(title_text="sparsity", tickformat=".0%", hoverformat=".0%", showgrid=False)
+    fig.update_yaxes(title_text="overlap of pruned sets", range=[-0.03, 1.06], tickformat=".1f")
+    return fig
+
+
+def describe(table: pd.DataFrame, *, sparsity: float | None = None) -> str:
+    """One sentence: overlap against chance at the sparsity nearest to the current one."""
+    known = table.dropna(subset=["overlap"])
+    if known.empty:
+        return "No overlap is known at any sparsity."
+    wanted = float(known["sparsity"].median()) if sparsity is None else sparsity
+    nearest = min(known["sparsity"].tolist(), key=lambda value: abs(value - wanted))
+    here = known[known["sparsity"] == nearest].sort_values("overlap", ascending=False)
+    chance = here["chance"].iloc[0]
+    shares = ", ".join(
+        f"{name} {overlap:.0%}"
+        for name, overlap in zip(here["series"], here["overlap"], strict=True)
+    )
+    return f"At {nearest:.0%} sparsity the pruned sets share: {shares}; chance {chance:.0%}."
+
+
+def _line(
+    index: int, name: str, rows: pd.DataFrame, sparsity: float | None, dark: bool
+) -> go.Scatter:
+    color = series_color(index, dark)
+    is_current = [
+        sparsity is not None and abs(value - sparsity) < 1e-9 for value in rows["sparsity"]
+    ]
+    return go.Scatter(
+        x=rows["sparsity"],
+        y=rows["overlap"],
+        name=plain(name),
+        mode="lines+markers",
+        line={"color": color, "dash": DASHES[index % len(DASHES)], "width": 2},
+        marker={
+            "symbol": SYMBOLS[index % len(SYMBOLS)],
+            "color": color,
+            # Plotly makes markers of several sizes translucent unless told otherwise.
+            "opacity": 1,
+            "size": [13 if current else 7 for current in is_current],
+            "line": {
+                "color": ink(dark),
+                "width": [2 if current else 0 for current in is_current],
+            },
+        },
+        hovertemplate=f"{plain(name)} %{{y:.3f}}<extra></extra>",
+    )
+
+
+def _mark(fig: go.Figure, sparsity: float, dark: bool) -> None:
+    fig.add_vline(x=sparsity, line={"color": ink(dark), "width": 1}, opacity=0.6)
+    fig.add_annotation(
+        x=sparsity,
+        y=0,
+        yref="paper",
+        yanchor="bottom",
+        xanchor="left" if sparsity < 0.5 else "right",
+        xshift=4 if sparsity < 0.5 else -4,
+        text=f"now {sparsity:.0%}",
+        bgcolor=paper(dark),
+        showarrow=False,
+    )

@@ -1,0 +1,112 @@
+"""Overlap of the pruned sets between calibration corpora, as a matrix."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from app.figures.theme import (
+    apply_theme,
+    color_at,
+    colorbar,
+    colorscale,
+    ink,
+    muted,
+    plain,
+    text_on,
+)
+
+
+def overlap_matrix(
+    table: pd.DataFrame, *, chance: float | None = None, dark: bool = False
+) -> go.Figure:
+    """Figure of a table `corpus_a, corpus_b, overlap`, one row a pair, in either order.
+
+    The diagonal is 1 by definition; a pair without a row, or with NaN, is shown as no data.
+    `chance` is the overlap that two random sets would have.
+    """
+    names, matrix = _square(table)
+    corpora = [plain(name) for name in names]
+    fig = go.Figure(
+        go.Heatmap(
+            x=corpora,
+            y=corpora,
+            z=matrix,
+            zmin=0,
+            zmax=1,
+            colorscale=colorscale(),
+            colorbar=colorbar("overlap", dark, tickvals=[0, 0.5, 1]),
+            xgap=2,
+            ygap=2,
+            hoverongaps=False,
+            hovertemplate="%{y} and %{x}: %{z:.3f}<extra></extra>",
+        )
+    )
+    for row, first in enumerate(corpora):
+        for column, second in enumerate(corpora):
+            _write(fig, second, first, float(matrix[row, column]), dark)
+    apply_theme(fig, dark)
+    fig.update_layout(height=max(220, 90 + 46 * len(corpora)), margin={"t": 30})
+    # Corpora are names, also those that read like numbers or dates.
+    fig.update_xaxes(type="category", showgrid=False, fixedrange=True)
+    fig.update_yaxes(type="category", showgrid=False, fixedrange=True, autorange="reversed")
+    return fig if chance is None else _state_chance(fig, chance, dark)
+
+
+def describe(table: pd.DataFrame, *, chance: float | None = None) -> str:
+    """One sentence: the range over pairs of different corpora, against chance."""
+    pairs = table[table["corpus_a"] != table["corpus_b"]].dropna(subset=["overlap"])
+    if pairs.empty:
+        return "No two corpora have an overlap to compare."
+    lowest = pairs.sort_values("overlap").iloc[0]
+    against = "" if chance is None else f"; two random sets would share {chance:.0%}"
+    if len(pairs) == 1:
+        return (
+            f"The sets pruned on {lowest['corpus_a']} and {lowest['corpus_b']} share "
+            f"{lowest['overlap']:.0%}{against}."
+        )
+    return (
+        f"The pruned sets share {pairs['overlap'].min():.0%} to {pairs['overlap'].max():.0%} over "
+        f"pairs of corpora, least between {lowest['corpus_a']} and {lowest['corpus_b']}{against}."
+    )
+
+
+def _square(table: pd.DataFrame) -> tuple[list[str], NDArray[np.float64]]:
+    """The corpora in order of appearance, and the symmetric matrix of their overlaps."""
+    names = [str(name) for name in dict.fromkeys([*table["corpus_a"], *table["corpus_b"]])]
+    matrix = np.full((len(names), len(names)), np.nan)
+    pairs = zip(table["corpus_a"], table["corpus_b"], table["overlap"], strict=True)
+    for first, second, overlap in pairs:
+        row, column = names.index(str(first)), names.index(str(second))
+        matrix[row, column] = matrix[column, row] = overlap
+    np.fill_diagonal(matrix, 1.0)
+    return names, matrix
+
+
+def _write(fig: go.Figure, x: str, y: str, overlap: float, dark: bool) -> None:
+    is_known = not math.isnan(overlap)
+    fig.add_annotation(
+        x=x,
+        y=y,
+        text=f"{overlap:.2f}" if is_known else "no data",
+        font={"size": 14, "color": text_on(color_at(overlap)) if is_known else muted(dark)},
+        showarrow=False,
+    )
+
+
+def _state_chance(fig: go.Figure, chance: float, dark: bool) -> go.Figure:
+    fig.add_annotation(
+        x=0,
+        xref="paper",
+        xanchor="left",
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        yshift=6,
+        text=f"two random sets: {chance:.2f}",
+        font={"color": ink(dark)},
+        showarrow=False,
+    )
+    return fig

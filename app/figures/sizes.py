@@ -1,0 +1,107 @@
+"""Bytes of the weights before and after pruning, part by part."""
+
+from typing import Final
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.figures.theme import (
+    PATTERNS,
+    apply_theme,
+    contrast,
+    ink,
+    paper,
+    plain,
+    series_color,
+    text_on,
+)
+
+_GIB: Final = 1024**3
+_MIB: Final = 1024**2
+_MIN_LABELLED_SHARE: Final = 0.09  # narrower segments would clip their label; the hover has it
+
+
+def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table `part, before, after`, in bytes: two stacked bars, parts in table order."""
+    unit, name = _unit(table)
+    totals = {"before": float(table["before"].sum()), "after": float(table["after"].sum())}
+    fig = go.Figure()
+    for index, part in enumerate(table.itertuples(index=False)):
+        sizes = [float(part.before), float(part.after)]  # type: ignore[arg-type]
+        fig.add_trace(_segment(index, str(part.part), sizes, totals, dark))
+    for row, total in totals.items():
+        fig.add_annotation(
+            x=total / unit,
+            y=row,
+            xanchor="left",
+            xshift=6,
+            text=f"<b>{size_text(total)}</b>",
+            showarrow=False,
+        )
+    apply_theme(fig, dark)
+    fig.update_layout(barmode="stack", height=210, bargap=0.3, showlegend=True)
+    # Labels of one size, or none: plotly would shrink each to its own segment.
+    fig.update_layout(legend_traceorder="normal", uniformtext={"minsize": 11, "mode": "hide"})
+    widest = max(totals.values()) / unit
+    fig.update_xaxes(title_text=f"weights, {name}", range=[0, widest * 1.25 or 1])
+    fig.update_yaxes(categoryorder="array", categoryarray=["after", "before"], showgrid=False)
+    return fig
+
+
+def describe(table: pd.DataFrame) -> str:
+    """One sentence: total before and after, and the part that gives most."""
+    before, after = float(table["before"].sum()), float(table["after"].sum())
+    most = table.assign(saved=table["before"] - table["after"]).sort_values("saved").iloc[-1]
+    if before == 0 or after >= before:
+        return f"The weights take {size_text(after)}; nothing is saved."
+    return (
+        f"The weights shrink from {size_text(before)} to {size_text(after)} "
+        f"(-{1 - after / before:.0%}), mostly in {most['part']}."
+    )
+
+
+def size_text(num_bytes: float) -> str:
+    """Three significant digits in GiB, or in MiB below one GiB."""
+    value, name = (num_bytes / _GIB, "GiB") if num_bytes >= _GIB else (num_bytes / _MIB, "MiB")
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {name}"
+
+
+def _unit(table: pd.DataFrame) -> tuple[int, str]:
+    largest = max(table["before"].sum(), table["after"].sum())
+    return (_GIB, "GiB") if largest >= _GIB else (_MIB, "MiB")
+
+
+def _segment(
+    index: int, part: str, sizes: list[float], totals: dict[str, float], dark: bool
+) -> go.Bar:
+    color = series_color(index, dark)
+    unit = _GIB if max(totals.values()) >= _GIB else _MIB
+    widest = max(totals.values()) or 1
+    labels = [size_text(size) if size / widest > _MIN_LABELLED_SHARE else "" for size in sizes]
+    return go.Bar(
+        x=[size / unit for size in sizes],
+        y=list(totals),
+        orientation="h",
+        name=plain(part),
+        marker={
+            "color": color,
+            "line": {"color": paper(dark), "width": 1},
+            "pattern": {
+                # The default, "replace", would paint the lines in the part's colour on nothing.
+                "fillmode": "overlay",
+                "shape": PATTERNS[index % len(PATTERNS)],
+                "fgcolor": ink(dark) if contrast(ink(dark), color) > 3 else paper(dark),
+                "fgopacity": 0.22,
+                "size": 7,
+                "solidity": 0.2,
+            },
+        },
+        text=labels,
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        textfont={"color": text_on(color)},
+        customdata=[size_text(size) for size in sizes],
+        hovertemplate=f"{plain(part)}, %{{y}}: %{{customdata}}<extra></extra>",
+    )

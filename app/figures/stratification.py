@@ -1,0 +1,229 @@
+"""How clearly a criterion tells kept experts from pruned, per layer, and the map to export."""
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.subplots import make_subplots
+
+from app.figures.theme import (
+    SYMBOLS,
+    apply_theme,
+    colorbar,
+    colorscale,
+    ink,
+    muted,
+    paper,
+    plain,
+    series_color,
+)
+
+_MEASURES: Final = (
+    ("gap", "gap at the cut (wider is clearer)"),
+    ("band", "experts in the ambiguous band (fewer is clearer)"),
+)
+
+
+def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table `layer, panel, gap, band`: per layer, the panels' two measures as dots.
+
+    `gap` is the rescaled saliency of the last kept expert minus that of the first pruned;
+    `band` the share of experts within 0.05 of the boundary. Layer 0 is on top.
+    """
+    fig = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.05)
+    layers = sorted(table["layer"].unique())
+    # Rows are categories, so that layers without experts leave no hole.
+    for column, (measure, title) in enumerate(_MEASURES, start=1):
+        fig.add_trace(_connectors(table, measure, dark), row=1, col=column)
+        for index, (panel, rows) in enumerate(table.groupby("panel", sort=False)):
+            dots = _dots(index, str(panel), rows, measure, dark)
+            dots.showlegend = column == 1
+            fig.add_trace(dots, row=1, col=column)
+        fig.update_xaxes(title_text=title, rangemode="tozero", row=1, col=column)
+    apply_theme(fig, dark)
+    fig.update_xaxes(tickformat=".0%", row=1, col=2)
+    # A row needs 15 px for its label; beyond 30 layers only every second or fourth is labelled.
+    fig.update_layout(height=110 + len(layers) * (22 if len(layers) <= 12 else 11))
+    every = 1 if len(layers) <= 12 else 2 if len(layers) <= 30 else 4
+    fig.update_yaxes(
+        type="category",
+        categoryorder="array",
+        categoryarray=[str(layer) for layer in layers],
+        range=[len(layers) - 0.5, -0.5],
+        tickvals=[str(layer) for layer in layers[::every]],
+        showgrid=len(layers) <= 12,
+    )
+    fig.update_yaxes(title_text="layer", row=1, col=1)
+    return fig
+
+
+def stratification_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table `panel, layer, expert, rank, value, kept`: the expert map to export.
+
+    `rank` counts from 0, first to keep; `value` is the saliency rescaled to 0..1 in its layer;
+    `kept` is a bool. Layer 0 on top, rank 1 on the left, hatched right of the cut.
+    """
+    names = list(table["panel"].unique())
+    layers = sorted(table["layer"].unique())
+    fig = make_subplots(
+        1,
+        len(names),
+        shared_yaxes=True,
+        horizontal_spacing=0.04,
+        subplot_titles=[plain(str(name)) for name in names],
+    )
+    for column, name in enumerate(names, start=1):
+        rows = table[table["panel"] == name]
+        fig.add_trace(_heatmap(rows, layers, dark), row=1, col=column)
+        for trace in _cut(rows, layers, dark):
+            fig.add_trace(trace, row=1, col=column)
+    fig.update_annotations(font={"size": 14})
+    apply_theme(fig, dark)
+    width = int(table["rank"].max()) + 1
+    fig.update_layout(height=int(np.clip(len(layers) * 28, 170, 420)) + 90)
+    fig.update_xaxes(
+        title_text="rank (1 = first to keep)",
+        range=[0.5, width + 0.5],
+        showgrid=False,
+        tickvals=_rank_ticks(width),
+    )
+    fig.update_yaxes(
+        range=[len(layers) - 0.5, -0.5],
+        tickvals=list(range(len(layers)))[:: max(1, len(layers) // 12)],
+        ticktext=[str(layer) for layer in layers][:: max(1, len(layers) // 12)],
+        showgrid=False,
+    )
+    fig.update_yaxes(title_text="layer", row=1, col=1)
+    return fig
+
+
+def describe(table: pd.DataFrame) -> str:
+    """One sentence on a table of `separation_figure`: the panel that separates most clearly."""
+    cut = table.dropna(subset=["gap", "band"])
+    if cut.empty:
+        return "No layer has a cut to judge: nothing is pruned."
+    means = cut.groupby("panel", sort=False)[["gap", "band"]].mean().sort_values("band")
+    readings = [
+        f"{panel} leaves {row['band']:.0%} of the experts (gap {row['gap']:.3f})"
+        for panel, row in means.iterrows()
+    ]
+    return "In the ambiguous band, mean over layers: " + ", ".join(readings) + "."
+
+
+def describe_map(table: pd.DataFrame) -> str:
+    """One sentence on a table of `stratification_figure`: what is kept, how far panels agree."""
+    kept = {str(name): _kept_pairs(rows) for name, rows in table.groupby("panel", sort=False)}
+    (first, pairs), *others = kept.items()
+    total = int((table["panel"] == first).sum())
+    text = f"{first} keeps {len(pairs)} of {total} experts"
+    for other, other_pairs in others:
+        shared = len(pairs & other_pairs) / max(len(pairs), 1)
+        text += f"; {other} keeps {shared:.0%} of the same"
+    return text + "."
+
+
+def _kept_pairs(rows: pd.DataFrame) -> set[tuple[int, int]]:
+    kept = rows[rows["kept"]]
+    return set(zip(kept["layer"], kept["expert"], strict=True))
+
+
+def _dots(index: int, panel: str, rows: pd.DataFrame, measure: str, dark: bool) -> go.Scatter:
+    return go.Scatter(
+        x=rows[measure],
+        y=rows["layer"].astype(str),
+        cliponaxis=False,
+        name=plain(panel),
+        legendgroup=panel,
+        mode="markers",
+        marker={
+            "symbol": SYMBOLS[index % len(SYMBOLS)],
+            "color": series_color(index, dark),
+            "size": 9,
+            "line": {"color": paper(dark), "width": 1},
+        },
+        hovertemplate=f"layer %{{y}}, {plain(panel)}: %{{x}}<extra></extra>",
+    )
+
+
+def _connectors(table: pd.DataFrame, measure: str, dark: bool) -> go.Scatter:
+    """The bar of each dumbbell; None breaks the line between layers."""
+    x: list[float | None] = []
+    y: list[str | None] = []
+    for layer, rows in table.groupby("layer"):
+        x += [rows[measure].min(), rows[measure].max(), None]
+        y += [str(layer), str(layer), None]
+    line = {"color": muted(dark), "width": 1.5}
+    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False)
+
+
+def _heatmap(rows: pd.DataFrame, layers: list[int], dark: bool) -> go.Heatmap:
+    grid = rows.pivot_table(index="layer", columns="rank", values="value").reindex(layers)
+    return go.Heatmap(
+        x=grid.columns.to_numpy() + 1,
+        y=np.arange(len(layers)),
+        z=grid.to_numpy(np.float32),
+        zmin=0,
+        zmax=1,
+        colorscale=colorscale(),
+        colorbar=colorbar("saliency, rescaled per layer", dark, tickvals=[0, 0.5, 1]),
+        hoverongaps=False,
+        hovertemplate="rank %{x}: %{z:.3f}<extra></extra>",
+    )
+
+
+def _cut(rows: pd.DataFrame, layers: list[int], dark: bool) -> list[go.Scatter]:
+    """Hatch right of the cut and the cut itself; nothing where nothing is pruned."""
+    counts = rows.groupby("layer")["kept"].agg(["sum", "size"]).reindex(layers)
+    kept, sizes = counts["sum"].to_numpy(), counts["size"].to_numpy()
+    if (kept == sizes).all():
+        return []
+    left_x, left_y = _staircase(kept)
+    right_x, right_y = _staircase(sizes)
+    veil = go.Scatter(
+        x=np.concatenate([left_x, right_x[::-1]]),
+        y=np.concatenate([left_y, right_y[::-1]]),
+        mode="lines",
+        line={"width": 0},
+        fill="toself",
+        fillcolor="rgba(0,0,0,0)",
+        fillpattern={
+            "shape": "/",
+            "fgcolor": ink(dark),
+            "fgopacity": 0.45,
+            "bgcolor": _translucent(paper(dark)),
+            "size": 6,
+            "solidity": 0.2,
+        },
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    lines = [
+        go.Scatter(
+            x=left_x,
+            y=left_y,
+            mode="lines",
+            line={"color": color, "width": width},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+        for color, width in ((paper(dark), 5), (ink(dark), 2))
+    ]
+    return [veil, *lines]
+
+
+def _staircase(counts: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The line at the right edge of the first `counts` cells of each row."""
+    edges = np.arange(len(counts) + 1) - 0.5
+    return np.repeat(counts + 0.5, 2), np.repeat(edges, 2)[1:-1]
+
+
+def _translucent(color: str) -> str:
+    red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.6)"
+
+
+def _rank_ticks(width: int) -> list[int]:
+    step = next((step for step in (1, 2, 4, 8, 16, 32, 64, 128) if width / step <= 5), 256)
+    return [1, *(rank for rank in range(step, width + 1, step) if rank > 1)]

@@ -1,0 +1,191 @@
+"""Colours and layout that every figure shares, in light and in dark."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+PLOTLY_CONFIG: Final[dict[str, Any]] = {
+    "displaylogo": False,
+    "responsive": True,
+    "toImageButtonOptions": {"format": "svg"},
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+}
+
+FONT_FAMILY: Final = '"Source Sans", "Source Sans 3", "Source Sans Pro", system-ui, sans-serif'
+FONT_SIZE: Final = 13
+SMALL_SIZE: Final = 12
+
+# The ten stops of cividis that the dashboard's theme and the expert map use too.
+CIVIDIS: Final = (
+    "#00224e",
+    "#123570",
+    "#3b496c",
+    "#575d6d",
+    "#707173",
+    "#8a8678",
+    "#a59c74",
+    "#c3b369",
+    "#e1cc55",
+    "#fee838",
+)
+
+# Okabe-Ito without the two that fall under 3:1 on white (orange, sky blue); lightened for dark.
+SERIES_LIGHT: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5c6770", "#7a4fa3")
+SERIES_DARK: Final = ("#56b4e9", "#f08a3c", "#35c99b", "#e3a1c6", "#aab4bb", "#b79ad8")
+SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "x", "star")
+DASHES: Final = ("solid", "longdash", "dashdot", "dash", "longdashdot")  # "dot" is chance
+PATTERNS: Final = ("", "/", ".", "x", "-", "\\")
+
+_INK: Final = {False: "#17242d", True: "#e6eef2"}
+_MUTED: Final = {False: "#4d5b65", True: "#aebbc2"}
+_GRID: Final = {False: "#d8e0e5", True: "#2b383f"}
+_PAPER: Final = {False: "#ffffff", True: "#0f1518"}
+_PRIMARY: Final = {False: "#0f6d7e", True: "#3fb3c9"}
+_AXIS_MARGIN: Final = 56
+_FOOTER_LINE: Final = 15
+_FOOTER_CHARACTERS: Final = 100  # about 500 px, within the 700 px of plotly's static images
+# Black, no softer: black and white are the only pair that leaves 4.5:1 on every grey.
+_DARK_TEXT: Final = "#000000"
+_LIGHT_TEXT: Final = "#ffffff"
+
+
+def ink(dark: bool) -> str:
+    """Colour of text and of lines that must be read."""
+    return _INK[dark]
+
+
+def muted(dark: bool) -> str:
+    """Colour of what stands back: chance lines, hatches, footers; still 4.5:1 on the page."""
+    return _MUTED[dark]
+
+
+def paper(dark: bool) -> str:
+    """Colour of the page, for halos; figures themselves are transparent."""
+    return _PAPER[dark]
+
+
+def primary(dark: bool) -> str:
+    """The product's own colour: what is kept, what is selected."""
+    return _PRIMARY[dark]
+
+
+def series_color(index: int, dark: bool) -> str:
+    """Colour of the index-th series; always paired with a symbol, dash or pattern."""
+    palette = SERIES_DARK if dark else SERIES_LIGHT
+    return palette[index % len(palette)]
+
+
+def colorscale(stops: Sequence[str] = CIVIDIS) -> list[list[float | str]]:
+    """Evenly spaced stops in plotly's form."""
+    return [[place / (len(stops) - 1), color] for place, color in enumerate(stops)]
+
+
+def color_at(share: float, stops: Sequence[str] = CIVIDIS) -> str:
+    """The colour that a colour scale shows at a share 0..1 of its range."""
+    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    below = min(int(place), len(stops) - 2)
+    parts = zip(_rgb(stops[below]), _rgb(stops[below + 1]), strict=True)
+    mixed = [round(low + (high - low) * (place - below)) for low, high in parts]
+    return "#{:02x}{:02x}{:02x}".format(*mixed)
+
+
+def contrast(color: str, other: str) -> float:
+    """WCAG contrast ratio of two #rrggbb colours, 1..21."""
+    lighter, darker = sorted((_luminance(color), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def text_on(background: str) -> str:
+    """Black or white, whichever reads better on a cell of this colour."""
+    return max((_DARK_TEXT, _LIGHT_TEXT), key=lambda text: contrast(text, background))
+
+
+def plain(text: str) -> str:
+    """Text that plotly shows as written: it would read tags, and fetch links, in a model's name."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def apply_theme(fig: go.Figure, dark: bool) -> go.Figure:
+    """Transparent background, readable text and grid, tight margins; returns the same figure."""
+    text = {"color": ink(dark), "size": FONT_SIZE, "family": FONT_FAMILY}
+    fig.update_layout(
+        template="none",
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font=text,
+        title={"font": {"size": 15}, "x": 0, "xref": "container", "xanchor": "left"},
+        margin={"l": 8, "r": 8, "t": 40, "b": 8, "pad": 4},
+        hoverlabel={"bgcolor": paper(dark), "bordercolor": muted(dark), "font": text},
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": muted(dark), "activecolor": primary(dark)},
+    )
+    axis = {
+        "automargin": True,
+        "gridcolor": _GRID[dark],
+        "linecolor": _GRID[dark],
+        "ticks": "",
+        "tickfont": {"size": SMALL_SIZE, "color": muted(dark)},
+        "title": {"font": {"color": ink(dark), "size": FONT_SIZE}, "standoff": 8},
+        "zeroline": False,
+    }
+    fig.update_xaxes(**axis)
+    fig.update_yaxes(**axis)
+    return fig
+
+
+def add_provenance(fig: go.Figure, text: str) -> go.Figure:
+    """A footer naming what made the figure; returns the same figure, taller by the footer.
+
+    Model and revision, hash of the statistics, criterion, sparsity, version and date belong in
+    `text`: a figure travels without the page it was made on.
+    """
+    # Plotly places annotations against the plot, so the distance to the figure's edge is the
+    # margin, which must be wide enough that tick labels and axis titles do not widen it.
+    lines = textwrap.wrap(text, _FOOTER_CHARACTERS)
+    bottom = _AXIS_MARGIN + _FOOTER_LINE * len(lines)
+    if fig.layout.height is not None:
+        fig.update_layout(height=fig.layout.height + _FOOTER_LINE * (len(lines) + 1))
+    fig.update_layout(margin={"b": bottom})
+    fig.add_annotation(
+        text="<br>".join(plain(line) for line in lines),
+        x=0,
+        xref="paper",
+        xanchor="left",
+        y=0,
+        yref="paper",
+        yanchor="bottom",
+        yshift=-bottom,
+        showarrow=False,
+        align="left",
+        font={"size": 11, "color": muted(_is_dark(fig))},
+    )
+    return fig
+
+
+def colorbar(title: str, dark: bool, **changes: Any) -> dict[str, Any]:
+    """A slim colour bar whose title reads along it."""
+    return {
+        "title": {"text": title, "side": "right", "font": {"size": SMALL_SIZE, "color": ink(dark)}},
+        "thickness": 12,
+        "outlinewidth": 0,
+        "tickfont": {"size": SMALL_SIZE, "color": muted(dark)},
+        **changes,
+    }
+
+
+def _is_dark(fig: go.Figure) -> bool:
+    return bool(fig.layout.font.color == _INK[True])
+
+
+def _rgb(color: str) -> tuple[int, int, int]:
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+
+
+def _luminance(color: str) -> float:
+    linear = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in (value / 255 for value in _rgb(color))
+    )
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -1,0 +1,1 @@
+"""Jobs: detached worker processes, their SQLite table, and the runner that starts them."""

@@ -1,0 +1,120 @@
+"""Job: one piece of long work, as a row of the job table shows it at one moment."""
+
+import socket
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+STALE_SECONDS = 30.0
+
+
+class JobState(StrEnum):
+    """Where a job stands; only queued and running ones can still change."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    LOST = "lost"  # the worker vanished without recording an end
+
+
+FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELED, JobState.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A row of the job table. Times are seconds since the epoch, None while not reached.
+
+    Args:
+        id: 12 hexadecimal digits.
+        kind: the task that does the work, a key of the worker's `TASKS`.
+        title: what a person reads in the list.
+        request: what was asked, as JSON.
+        command: the equivalent `moeprune ...` command line.
+        digest: sha256 of the canonical JSON of `request`.
+        phase, done, total, unit: see `analysis.progress.Progress`.
+        phase_started_at, phase_start_done: when the phase was first seen, and how far it was then.
+        progress_at: when `done` last changed.
+        pid, process_start: the worker's process; its start time tells it from a later process
+            that got the same number.
+        host: where the worker runs; empty while queued.
+        requested_by: who asked; empty when not known.
+        version: of the program that took the request.
+        cancel_at: when the cancel was asked for; the job may still be running.
+        rss_peak: the largest memory seen, in bytes; 0 when never seen.
+        error: one line; empty when there is nothing to say.
+        result: what the task returned.
+        partials: paths to delete unless the job ends as done; only names with ".partial" are.
+    """
+
+    id: str
+    kind: str
+    title: str
+    request: dict[str, Any]
+    command: str
+    digest: str
+    state: JobState
+    requested_by: str
+    version: str
+    log_path: Path
+    partials: tuple[str, ...]
+    created_at: float
+    started_at: float | None = None
+    heartbeat_at: float | None = None
+    finished_at: float | None = None
+    cancel_at: float | None = None
+    phase: str = ""
+    done: int = 0
+    total: int = 0
+    unit: str = ""
+    phase_started_at: float | None = None
+    phase_start_done: int = 0
+    progress_at: float | None = None
+    host: str = ""
+    pid: int | None = None
+    process_start: float | None = None
+    rss_peak: int = 0
+    error: str = ""
+    result: dict[str, Any] | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing about the job will change any more."""
+        return self.state in FINISHED
+
+    @property
+    def fraction(self) -> float:
+        """Share of the current phase, 0..1; 1 when the job is done, 0 when the total is unknown."""
+        if self.state is JobState.DONE:
+            return 1.0
+        return min(self.done / self.total, 1.0) if self.total else 0.0
+
+    def eta_seconds(self, now: float) -> float | None:
+        """Seconds left in the current phase at its pace so far; None when there is no pace yet.
+
+        The pace counts from where the phase was first seen, so a resumed run is not flattered by
+        what an earlier one had finished.
+        """
+        if self.state is not JobState.RUNNING or not self.total:
+            return None
+        if self.phase_started_at is None or self.progress_at is None:
+            return None
+        gained = self.done - self.phase_start_done
+        elapsed = self.progress_at - self.phase_started_at
+        if gained <= 0 or elapsed <= 0:
+            return None
+        left = elapsed * (self.total - self.done) / gained
+        return max(left - (now - self.progress_at), 0.0)
+
+
+def is_stale(job: Job, now: float) -> bool:
+    """A job of another host that has been silent for too long.
+
+    Its process cannot be looked at from here, so it is reported and never killed.
+    """
+    if job.state is not JobState.RUNNING or job.host == socket.gethostname():
+        return False
+    last_sign = job.heartbeat_at or job.started_at or job.created_at
+    return now - last_sign > STALE_SECONDS

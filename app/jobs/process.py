@@ -1,0 +1,93 @@
+"""Processes: whether a worker still lives, and the signals that stop it."""
+
+import contextlib
+import os
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+
+from app.jobs.model import Job
+
+# psutil derives the start time from the boot time, which the kernel gives in whole seconds and
+# which moves when the clock is set. Numbers are not reused within two seconds.
+_START_TOLERANCE_SECONDS = 2.0
+
+
+def start_time(pid: int) -> float:
+    """When the process was started, in seconds since the epoch; 0 when it is gone."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def is_alive(job: Job) -> bool:
+    """Whether the job's worker runs on this host; a zombie does not."""
+    if job.pid is None or job.host != socket.gethostname():
+        return False
+    try:
+        process = psutil.Process(job.pid)
+        return _is_worker(process, job) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        # Gone, or hidden from this user and so not our worker.
+        return False
+
+
+def signal_worker(job: Job, number: signal.Signals) -> None:
+    """Signal the job's worker and its children; nothing when it no longer runs here."""
+    if job.pid is None or not is_alive(job):
+        return
+    # It leads its own session, so its number is also that of its group. The group may end at any
+    # moment, this one included; macOS says "not permitted" when only zombies are left.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(job.pid, number)
+
+
+def kill_orphans(job: Job) -> None:
+    """Kill what a dead worker left running: children that hold memory or a GPU.
+
+    They are known by their session, which has the worker's number. The kernel does not give that
+    number away while the session lives, so when a process has it again, there are no orphans.
+    """
+    if job.pid is None or job.process_start is None or job.host != socket.gethostname():
+        return
+    if job.process_start < psutil.boot_time() or _is_reused(job):
+        return
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == job.pid:
+                os.kill(pid, signal.SIGKILL)
+
+
+def _is_reused(job: Job) -> bool:
+    try:
+        return not _is_worker(psutil.Process(job.pid), job)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def _is_worker(process: psutil.Process, job: Job) -> bool:
+    if job.process_start is None:
+        return False
+    return abs(process.create_time() - job.process_start) <= _START_TOLERANCE_SECONDS
+
+
+def peak_memory() -> int:
+    """Largest resident memory of this process so far, in bytes; the current one off Linux.
+
+    Not `ru_maxrss`: Linux carries that over from the process that started this one.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return int(psutil.Process().memory_info().rss)
+
+
+def format_memory(size: int) -> str:
+    """A number of bytes for a person: "512 MiB", "1.2 GiB"."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

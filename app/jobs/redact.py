@@ -1,0 +1,68 @@
+"""Redaction: access tokens never reach the job table, a log on disk or the screen."""
+
+import io
+import re
+import threading
+from typing import TextIO
+
+_TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
+_LINE_END = re.compile(r"[\n\r]")
+_LONGEST_LINE = 64 * 1024
+
+
+def holds_token(text: str) -> bool:
+    """Whether something in `text` looks like a Hugging Face token."""
+    return _TOKEN.search(text) is not None
+
+
+def redact(text: str) -> str:
+    """`text` with everything that looks like a Hugging Face token blotted out."""
+    return _TOKEN.sub("hf_[redacted]", text)
+
+
+class RedactedStream(io.TextIOBase):
+    """Text stream that redacts on the way to another one.
+
+    It passes on whole lines only, for a token may arrive in two writes; the rest when it is closed.
+    A line of more than 64 KiB goes in pieces.
+    """
+
+    def __init__(self, target: TextIO) -> None:
+        self._target = target
+        self._pending = ""
+        # Tasks may log from several threads.
+        self._lock = threading.Lock()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute in the stub
+        """Encoding of the underlying stream."""
+        return self._target.encoding
+
+    def writable(self) -> bool:
+        """Always true."""
+        return True
+
+    def fileno(self) -> int:
+        """Descriptor of the underlying stream, for child processes; what they write is raw."""
+        return self._target.fileno()
+
+    def write(self, text: str) -> int:
+        """Take `text`, and pass on the lines that it completes."""
+        with self._lock:
+            self._pending += text
+            ends = [match.end() for match in _LINE_END.finditer(self._pending)]
+            if ends or len(self._pending) > _LONGEST_LINE:
+                self._emit(ends[-1] if ends else len(self._pending))
+        return len(text)
+
+    def close(self) -> None:
+        """Pass on the rest; the underlying stream stays open."""
+        if not self.closed:
+            with self._lock:
+                self._emit(len(self._pending))
+        super().close()
+
+    def _emit(self, end: int) -> None:
+        self._target.write(redact(self._pending[:end]))
+        self._target.flush()
+        self._pending = self._pending[end:]

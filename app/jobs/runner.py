@@ -1,0 +1,143 @@
+"""Local runner: starts queued jobs as processes of this machine, and buries dead ones."""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from app.jobs.model import Job, JobState
+from app.jobs.partials import delete_partials
+from app.jobs.process import format_memory, is_alive, kill_orphans, signal_worker, start_time
+from app.jobs.store import JobStore
+from app.jobs.table import JobTable
+
+logger = logging.getLogger(__name__)
+
+# Everything else, and with it every other secret, stays out of the workers.
+_ENVIRONMENT = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV"})
+_ENVIRONMENT_PREFIXES = (
+    "CUDA_",
+    "HF_",
+    "HUGGINGFACE_",
+    "LC_",
+    "MKL_",
+    "MOEPRUNE_",
+    "NVIDIA_",
+    "OMP_",
+    "TORCH_",
+    "XDG_",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRunner:
+    """Runs the jobs of a store on this machine; holds no state, so any process may have one.
+
+    Args:
+        store: the jobs.
+        limit: how many run at once on this machine.
+        grace_seconds: how long a canceled worker may tidy up before it is killed.
+        tasks_module: the module whose `TASKS` the workers look their task up in.
+    """
+
+    store: JobStore
+    limit: int = 1
+    grace_seconds: float = 5.0
+    tasks_module: str = "app.tasks"
+
+    def tick(self) -> None:
+        """Bury dead workers, kill those that do not stop, start queued jobs up to the limit.
+
+        Idempotent, and one transaction: of several processes that tick at once, one starts a job.
+        Should this process die in the middle, the table says what it said before; a worker that
+        was started meanwhile finds that it holds no job and exits.
+
+        Raises:
+            JobError: the job table cannot be used.
+        """
+        now = time.time()
+        host = socket.gethostname()
+        with self.store.transaction() as jobs:
+            for job in jobs.running_on(host):
+                self._attend(jobs, job, now)
+            # Counted again: a worker that was asked to stop still holds its place.
+            free = self.limit - len(jobs.running_on(host))
+            for job in jobs.queued(max(free, 0)):
+                self._start(jobs, job, now)
+
+    def _attend(self, jobs: JobTable, job: Job, now: float) -> None:
+        if not is_alive(job):
+            kill_orphans(job)
+            jobs.update(job.id, finished_at=now, **_burial(job))
+        elif job.cancel_at is not None and now - job.cancel_at > self.grace_seconds:
+            signal_worker(job, signal.SIGKILL)
+
+    def _start(self, jobs: JobTable, job: Job, now: float) -> None:
+        try:
+            process = self._popen(job)
+        except OSError as error:
+            logger.exception("Cannot start job %s", job.id)
+            message = f"The worker could not be started: {error}."
+            jobs.update(job.id, state=JobState.FAILED, finished_at=now, error=message)
+            return
+        jobs.update(
+            job.id,
+            state=JobState.RUNNING,
+            host=socket.gethostname(),
+            pid=process.pid,
+            process_start=start_time(process.pid),
+            started_at=now,
+            heartbeat_at=now,
+        )
+        # Collects the exit status, lest the ended worker stay as a zombie as long as this process.
+        threading.Thread(target=process.wait, name=f"wait-{job.id}", daemon=True).start()
+
+    def _popen(self, job: Job) -> subprocess.Popen[bytes]:
+        # -P: the working directory, where a folder may also be called "app", is not searched.
+        arguments = [sys.executable, "-P", "-m", "app.jobs.worker"]
+        arguments += ["--db", str(self.store.path), "--tasks", self.tasks_module]
+        arguments += ["--limit", str(self.limit), "--grace", str(self.grace_seconds), job.id]
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        log = os.open(job.log_path, flags, 0o600)
+        try:
+            return subprocess.Popen(  # noqa: S603  (a list, no shell, nothing from the request)
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                close_fds=True,
+                start_new_session=True,
+                env=_worker_environment(),
+            )
+        finally:
+            os.close(log)
+
+
+def _burial(job: Job) -> dict[str, Any]:
+    """Columns that record the end of a job whose worker is dead, its partial output deleted."""
+    left = delete_partials(job)
+    if job.cancel_at is None:
+        memory = f"last memory {format_memory(job.rss_peak)}" if job.rss_peak else "at its start"
+        state = JobState.LOST
+        error = f"The worker vanished (killed, or out of memory); {memory}."
+    else:
+        state = JobState.CANCELED
+        error = "The worker was stopped before it could tidy up."
+    if left:
+        error += f" Not deleted: {', '.join(left)}."
+    return {"state": state, "error": error}
+
+
+def _worker_environment() -> dict[str, str]:
+    # A job that an ended worker starts gets that worker's environment, which passed here once.
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _ENVIRONMENT or name.startswith(_ENVIRONMENT_PREFIXES)
+    }

@@ -1,0 +1,284 @@
+"""Job store: submit, look up, cancel, retry; and what the worker reports."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import JobError
+from analysis.progress import Progress
+from app.jobs.model import Job, JobState, is_stale
+from app.jobs.process import signal_worker
+from app.jobs.redact import holds_token, redact
+from app.jobs.table import JobTable, canonical_json, connect, create, transaction
+
+_PREFIX = re.compile(r"[0-9a-f]{1,12}")
+_MAX_QUEUED = 100
+_RECENT = 5
+_TAIL_BYTES = 256 * 1024
+_DISTRIBUTION = "moe-prune-studio"
+
+
+class JobStore:
+    """The job table and its logs; any number of processes may use the same one.
+
+    The table and the logs are readable by their owner only: requests name paths and models.
+
+    Args:
+        path: the SQLite file; made, with its folder, when it is not there.
+        log_dir: folder of the logs; "logs" beside the table when not given.
+
+    Raises:
+        JobError: the table is of a newer program, or cannot be used.
+    """
+
+    def __init__(self, path: Path, log_dir: Path | None = None) -> None:
+        self.path = path.absolute()
+        self.log_dir = (log_dir or self.path.parent / "logs").absolute()
+        _make_private_dir(self.path.parent)
+        _make_private_dir(self.log_dir)
+        create(self.path)
+
+    def transaction(self) -> AbstractContextManager[JobTable]:
+        """The rows under the write lock, for changes that must happen together."""
+        return transaction(self.path)
+
+    def submit(  # noqa: PLR0913  (each one is a column that only the caller knows)
+        self,
+        kind: str,
+        request: Mapping[str, Any],
+        title: str,
+        command: str,
+        requested_by: str,
+        partials: Iterable[str | Path] = (),
+    ) -> Job:
+        """Queue a job; a runner's `tick` starts it.
+
+        Raises:
+            JobError: the request holds an access token, or the queue is full.
+        """
+        canonical = canonical_json(dict(request))
+        _refuse_tokens(canonical, title, command)
+        job_id = secrets.token_hex(6)
+        job = Job(
+            id=job_id,
+            kind=kind,
+            title=title,
+            request=json.loads(canonical),
+            command=command,
+            digest=hashlib.sha256(canonical.encode()).hexdigest(),
+            state=JobState.QUEUED,
+            requested_by=requested_by,
+            version=_program_version(),
+            log_path=self.log_dir / f"{job_id}.log",
+            partials=tuple(str(Path(path).absolute()) for path in partials),
+            created_at=time.time(),
+        )
+        with self.transaction() as jobs:
+            if jobs.count_queued() >= _MAX_QUEUED:
+                raise JobError(
+                    f"{_MAX_QUEUED} jobs are queued already; cancel some, or wait until they ran."
+                )
+            jobs.insert(job)
+        return job
+
+    def get(self, job_id: str) -> Job:
+        """The job with this id, or with the only id that starts like this.
+
+        Raises:
+            JobError: no job, or several, start like this.
+        """
+        with connect(self.path) as connection:
+            return _find(JobTable(connection), job_id)
+
+    def list(self, limit: int = 50) -> tuple[Job, ...]:
+        """The last `limit` jobs, newest first."""
+        with connect(self.path) as connection:
+            return JobTable(connection).newest(limit)
+
+    def cancel(self, job_id: str, requested_by: str | None = None) -> Job:
+        """Ask a job to stop: at once while queued, else by SIGTERM to the worker and its children.
+
+        A worker that does not stop is killed by a later `tick`. On another host the worker sees
+        the request at its next heartbeat; when it has been silent for long, its job ends here.
+
+        Args:
+            job_id: the job, as in `get`.
+            requested_by: who asks; None for whoever may cancel everything.
+
+        Raises:
+            JobError: the job is unknown, finished, or someone else's.
+        """
+        now = time.time()
+        with self.transaction() as jobs:
+            job = _find(jobs, job_id)
+            _check_cancelable(job, requested_by)
+            ended = {"state": JobState.CANCELED, "finished_at": now, "cancel_at": now}
+            if job.state is JobState.QUEUED:
+                jobs.update(job.id, **ended)
+            elif is_stale(job, now):
+                error = f"The worker on {job.host} no longer reported; its output was left there."
+                jobs.update(job.id, error=error, **ended)
+            elif job.cancel_at is None:
+                # A second request must not restart the grace.
+                jobs.update(job.id, cancel_at=now)
+        if job.state is JobState.RUNNING:
+            signal_worker(job, signal.SIGTERM)
+        return self.get(job.id)
+
+    def retry(self, job_id: str) -> Job:
+        """Queue the same request again, as a new job.
+
+        Raises:
+            JobError: the job is unknown or not finished, or the queue is full.
+        """
+        job = self.get(job_id)
+        if not job.is_finished:
+            raise JobError(f"Job {job.id} is {job.state}; only a finished job can be retried.")
+        return self.submit(
+            job.kind,
+            job.request,
+            title=job.title,
+            command=job.command,
+            requested_by=job.requested_by,
+            partials=job.partials,
+        )
+
+    def remove(self, job_id: str) -> None:
+        """Forget a finished job and delete its log.
+
+        Raises:
+            JobError: the job is unknown or not finished.
+        """
+        with self.transaction() as jobs:
+            job = _find(jobs, job_id)
+            if not job.is_finished:
+                raise JobError(f"Job {job.id} is {job.state}; cancel it before removing it.")
+            jobs.delete(job.id)
+        job.log_path.unlink(missing_ok=True)
+
+    def tail(self, job_id: str, lines: int = 40) -> str:
+        """The last lines of the job's log, redacted; empty before the job starts."""
+        path = self.get(job_id).log_path
+        try:
+            with path.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(size - _TAIL_BYTES, 0))
+                text = log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        kept = text.split("\n")
+        if size > _TAIL_BYTES:
+            # The first line may be the end of a token, which redaction would not know.
+            kept = kept[1:]
+        # Of a progress bar, which returns to the start of its line, only the last state.
+        shown = [line.rstrip("\r").rpartition("\r")[2] for line in kept if line]
+        return redact("\n".join(shown[-lines:]))
+
+    def claim(self, job_id: str) -> Job:
+        """The job that this process was started for.
+
+        A worker calls it first. It waits for the transaction of the runner that started it, and
+        fails when that one died before it could record the worker: then the job is still queued,
+        and another worker will do it.
+
+        Raises:
+            JobError: the job is not this process's.
+        """
+        with self.transaction() as jobs:
+            job = _find(jobs, job_id)
+            mine = job.pid == os.getpid() and job.host == socket.gethostname()
+            if job.state is not JobState.RUNNING or not mine:
+                raise JobError(f"Job {job.id} is {job.state} and not held by this worker.")
+            jobs.update(job.id, heartbeat_at=time.time())
+        return job
+
+    def report(self, job_id: str, progress: Progress) -> None:
+        """Record how far a running job is."""
+        now = time.time()
+        phase = redact(progress.phase)
+        values: dict[str, Any] = {"phase": phase, "done": progress.done, "total": progress.total}
+        with self.transaction() as jobs:
+            job = _find(jobs, job_id)
+            if job.phase_started_at is None or phase != job.phase:
+                values |= {"phase_started_at": now, "phase_start_done": progress.done}
+            if progress.done != job.done or "phase_started_at" in values:
+                values["progress_at"] = now
+            if job.state is JobState.RUNNING:
+                jobs.update(job.id, unit=redact(progress.unit), **values)
+
+    def heartbeat(self, job_id: str, rss_peak: int) -> Job:
+        """Record that the worker lives; the row, which says whether it should go on."""
+        with self.transaction() as jobs:
+            job = _find(jobs, job_id)
+            if job.state is JobState.RUNNING:
+                jobs.update(job.id, heartbeat_at=time.time(), rss_peak=max(rss_peak, job.rss_peak))
+        return job
+
+    def finish(
+        self,
+        job_id: str,
+        state: JobState,
+        *,
+        error: str = "",
+        result: Mapping[str, Any] | None = None,
+    ) -> Job:
+        """Record the end of a running job; one that has ended already stays as it is."""
+        values: dict[str, Any] = {"state": state, "error": redact(error)}
+        if result is not None:
+            # The value is redacted as text and parsed again by whoever reads it.
+            values["result"] = redact(canonical_json(dict(result)))
+        with self.transaction() as jobs:
+            if _find(jobs, job_id).state is JobState.RUNNING:
+                jobs.update(job_id, finished_at=time.time(), **values)
+        return self.get(job_id)
+
+
+def _make_private_dir(path: Path) -> None:
+    # A folder that exists was made by someone with a purpose; its rights are theirs.
+    if not path.is_dir():
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _refuse_tokens(*texts: str) -> None:
+    if any(holds_token(text) for text in texts):
+        raise JobError(
+            "The request holds a Hugging Face token, and requests are stored and shown. "
+            "Leave it out and set HF_TOKEN in the environment."
+        )
+
+
+def _find(jobs: JobTable, job_id: str) -> Job:
+    found = jobs.starting_with(job_id) if _PREFIX.fullmatch(job_id) else ()
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(job.id for job in found)
+        raise JobError(f"Several jobs start with {job_id!r}: {names}. Give more of the id.")
+    recent = ", ".join(job.id for job in jobs.newest(_RECENT))
+    hint = f"The last ones are: {recent}." if recent else "There are no jobs yet."
+    raise JobError(f"Unknown job {job_id!r}. {hint}")
+
+
+def _check_cancelable(job: Job, requested_by: str | None) -> None:
+    if job.is_finished:
+        raise JobError(f"Job {job.id} is {job.state} already; there is nothing to cancel.")
+    if requested_by is not None and job.requested_by and requested_by != job.requested_by:
+        raise JobError(f"Job {job.id} belongs to {job.requested_by}, who alone can cancel it.")
+
+
+def _program_version() -> str:
+    try:
+        return importlib.metadata.version(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        # Run from a source tree that was never installed.
+        return "unknown"

@@ -1,0 +1,205 @@
+"""Job table: the SQLite file, its schema, and the rows as `Job` values."""
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import JobError
+from app.jobs.model import Job, JobState
+
+SCHEMA_VERSION = 1
+# Longer than anything that holds the lock: `tick` deletes partial output under it.
+_BUSY_SECONDS = 30.0
+
+_SCHEMA = """
+CREATE TABLE jobs (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    kind TEXT NOT NULL,
+    title TEXT NOT NULL,
+    request TEXT NOT NULL,
+    command TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    state TEXT NOT NULL,
+    requested_by TEXT NOT NULL,
+    version TEXT NOT NULL,
+    log_path TEXT NOT NULL,
+    partials TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    started_at REAL,
+    heartbeat_at REAL,
+    finished_at REAL,
+    cancel_at REAL,
+    phase TEXT NOT NULL,
+    done INTEGER NOT NULL,
+    total INTEGER NOT NULL,
+    unit TEXT NOT NULL,
+    phase_started_at REAL,
+    phase_start_done INTEGER NOT NULL,
+    progress_at REAL,
+    host TEXT NOT NULL,
+    pid INTEGER,
+    process_start REAL,
+    rss_peak INTEGER NOT NULL,
+    error TEXT NOT NULL,
+    result TEXT
+)
+"""
+_INDEX = "CREATE INDEX jobs_by_state ON jobs (state, seq)"
+_COLUMNS = tuple(field.name for field in fields(Job))
+
+
+class JobTable:
+    """The rows, seen through one connection; inside a transaction unless only reading."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def insert(self, job: Job) -> None:
+        """Append a job."""
+        names = ", ".join(_COLUMNS)
+        marks = ", ".join(f":{name}" for name in _COLUMNS)
+        values = {name: _encode(getattr(job, name)) for name in _COLUMNS}
+        # The names come from the dataclass.
+        self._connection.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", values)  # noqa: S608
+
+    def update(self, job_id: str, **values: Any) -> None:
+        """Set some columns of a job."""
+        unknown = values.keys() - set(_COLUMNS)
+        if unknown:
+            raise ValueError(f"The job table has no columns {sorted(unknown)}.")
+        changes = ", ".join(f"{name} = :{name}" for name in values)
+        encoded = {name: _encode(value) for name, value in values.items()}
+        # The names were checked above.
+        statement = f"UPDATE jobs SET {changes} WHERE id = :job_id"  # noqa: S608
+        self._connection.execute(statement, {**encoded, "job_id": job_id})
+
+    def delete(self, job_id: str) -> None:
+        """Remove a job's row."""
+        self._connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+
+    def starting_with(self, prefix: str) -> tuple[Job, ...]:
+        """Jobs whose id starts with `prefix`, in order of submission."""
+        return self._select("WHERE substr(id, 1, ?) = ? ORDER BY seq", len(prefix), prefix)
+
+    def newest(self, limit: int) -> tuple[Job, ...]:
+        """The last jobs submitted, newest first."""
+        return self._select("ORDER BY seq DESC LIMIT ?", limit)
+
+    def queued(self, limit: int) -> tuple[Job, ...]:
+        """The jobs that wait, oldest first."""
+        return self._select("WHERE state = ? ORDER BY seq LIMIT ?", JobState.QUEUED, limit)
+
+    def running_on(self, host: str) -> tuple[Job, ...]:
+        """The jobs that a worker of `host` holds, oldest first."""
+        condition = "WHERE state = ? AND host = ? ORDER BY seq"
+        return self._select(condition, JobState.RUNNING, host)
+
+    def count_queued(self) -> int:
+        """How many jobs wait."""
+        query = "SELECT count(*) FROM jobs WHERE state = ?"
+        (count,) = self._connection.execute(query, (JobState.QUEUED,)).fetchone()
+        return int(count)
+
+    def _select(self, condition: str, *values: str | int) -> tuple[Job, ...]:
+        # The names come from the dataclass, the conditions from the methods above.
+        query = f"SELECT {', '.join(_COLUMNS)} FROM jobs {condition}"  # noqa: S608
+        return tuple(_decode(row) for row in self._connection.execute(query, values))
+
+
+def create(path: Path) -> None:
+    """Make the job table at `path` unless it is there.
+
+    Raises:
+        JobError: the file is of a newer program, or is no job table.
+    """
+    with contextlib.suppress(FileExistsError):
+        # Never open an existing file here: closing it would drop the locks that another thread
+        # of this process holds on it through SQLite.
+        path.touch(mode=0o600, exist_ok=False)
+    with connect(path) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise JobError(
+                f"The job table {path} has schema {version}, made by a newer program; this one "
+                f"reads up to {SCHEMA_VERSION}. Upgrade the program, or use another job table."
+            )
+        if version == 0:
+            connection.execute(_SCHEMA)
+            connection.execute(_INDEX)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+        _switch_to_wal(connection)
+
+
+@contextlib.contextmanager
+def connect(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection for one operation: cheap, and safe in any thread and after a fork.
+
+    Raises:
+        JobError: the table cannot be read or written.
+    """
+    try:
+        # mode=rw: a table that was deleted meanwhile is an error, not a new empty file.
+        uri = f"{path.absolute().as_uri()}?mode=rw"
+        connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+        with contextlib.closing(connection):
+            # A power cut may lose the last moments, never damage the file.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            yield connection
+    except sqlite3.Error as error:
+        raise JobError(f"The job table {path} cannot be used: {error}.") from error
+
+
+@contextlib.contextmanager
+def transaction(path: Path) -> Iterator[JobTable]:
+    """The table under the write lock; an exception undoes everything."""
+    with connect(path) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        # Closing the connection without a commit rolls back.
+        yield JobTable(connection)
+        connection.execute("COMMIT")
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    # SQLite does not wait for this lock by itself, and several processes may come first at once.
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def canonical_json(value: object) -> str:
+    """The one JSON text of `value`: sorted keys, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _encode(value: Any) -> str | int | float | None:
+    if isinstance(value, (dict, tuple)):
+        return canonical_json(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+def _decode(row: tuple[Any, ...]) -> Job:
+    values = dict(zip(_COLUMNS, row, strict=True))
+    result = values["result"]
+    parsed = {
+        "state": JobState(values["state"]),
+        "request": json.loads(values["request"]),
+        "partials": tuple(json.loads(values["partials"])),
+        "log_path": Path(values["log_path"]),
+        "result": None if result is None else json.loads(result),
+    }
+    return Job(**{**values, **parsed})

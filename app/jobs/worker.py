@@ -1,0 +1,281 @@
+"""Worker: the process that does one job (`python -m app.jobs.worker`)."""
+
+import argparse
+import contextlib
+import faulthandler
+import importlib
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from analysis.errors import JobError, UserError, unknown_name
+from analysis.progress import Progress
+from app.jobs.model import Job, JobState
+from app.jobs.partials import delete_partials
+from app.jobs.process import format_memory, peak_memory
+from app.jobs.redact import RedactedStream
+from app.jobs.runner import LocalRunner
+from app.jobs.store import JobStore
+from app.jobs.table import canonical_json
+
+logger = logging.getLogger(__name__)
+
+Task = Callable[[dict[str, Any]], Generator[Progress, None, dict[str, Any]]]
+
+_REPORT_SECONDS = 0.5
+_HEARTBEAT_SECONDS = 2.0
+_JOB_ID = re.compile(r"[0-9a-f]{12}")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_ERROR_LENGTH = 500
+
+
+class _Canceled(BaseException):
+    """The job should stop; no `Exception`, so that tasks do not catch it by accident."""
+
+
+class CancelSwitch:
+    """Turns SIGTERM into an exception, inside the task and nowhere else.
+
+    The bookkeeping around the task, and the tidying up after a cancel, are not interrupted.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._armed = False
+
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        """The signal handler."""
+        self.requested = True
+        if self._armed:
+            self._armed = False
+            raise _Canceled
+
+    @contextlib.contextmanager
+    def armed(self) -> Iterator[None]:
+        """While it lasts, a cancel interrupts; one that came before does so at once."""
+        self._armed = True
+        try:
+            if self.requested:
+                raise _Canceled
+            yield
+        finally:
+            self._armed = False
+
+
+class Reporter:
+    """Writes a running job's progress and heartbeat, and notices a cancel made on another host.
+
+    The heartbeat has a thread of its own, for a task may yield nothing for a long time.
+    """
+
+    def __init__(self, store: JobStore, job: Job) -> None:
+        self._store = store
+        self._job = job
+        self._latest: Progress | None = None
+        self._written: Progress | None = None
+        self._written_at = 0.0
+        self._lock = threading.Lock()  # both threads write
+        self._stop = threading.Event()
+        # A daemon, so that a worker whose end cannot be recorded still ends.
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> "Reporter":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._write()
+
+    def report(self, progress: Progress) -> None:
+        """Take a step of the task: to the log what is new, to the table not too often."""
+        if self._latest is None or progress.phase != self._latest.phase:
+            logger.info("%s", progress.phase)
+        if progress.note:
+            logger.info("%s: %s", progress.phase, progress.note)
+        self._latest = progress
+        if time.monotonic() - self._written_at >= _REPORT_SECONDS:
+            self._write()
+
+    def _write(self) -> None:
+        with self._lock:
+            progress = self._latest
+            if progress is None or progress == self._written:
+                return
+            with _tolerated():
+                self._store.report(self._job.id, progress)
+            self._written = progress
+            self._written_at = time.monotonic()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(_HEARTBEAT_SECONDS):
+            self._write()
+            with _tolerated():
+                job = self._store.heartbeat(self._job.id, peak_memory())
+                if job.cancel_at is not None or job.is_finished:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _tolerated() -> Iterator[None]:
+    # A table that is locked for too long costs a report, not the hours of work behind it.
+    try:
+        yield
+    except JobError:
+        logger.exception("Not reported")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a task ended."""
+
+    state: JobState
+    error: str = ""
+    result: dict[str, Any] | None = None
+
+
+def run_task(
+    job: Job, tasks_module: str, switch: CancelSwitch, report: Callable[[Progress], None]
+) -> Outcome:
+    """Do the job, and say how it ended; nothing that the task raises gets out."""
+    try:
+        with switch.armed():
+            task = _load_task(tasks_module, job.kind)
+        result = _drain(task(job.request), switch, report)
+        # Here, where a result that is no JSON still counts as the task's failure.
+        canonical_json(result)
+    except _Canceled:
+        logger.info("Canceled")
+        return Outcome(JobState.CANCELED)
+    except (Exception, SystemExit) as error:
+        # The one place for it: whatever a task raises is how the job ended.
+        if switch.requested:
+            # What it looks like when the cancel reached a child of the task first.
+            logger.info("Canceled", exc_info=True)
+            return Outcome(JobState.CANCELED)
+        return _failure(error)
+    return Outcome(JobState.DONE, result=result)
+
+
+def _load_task(tasks_module: str, kind: str) -> Task:
+    tasks: Mapping[str, Task] = importlib.import_module(tasks_module).TASKS
+    if kind not in tasks:
+        raise JobError(unknown_name("kind of job", kind, tasks))
+    return tasks[kind]
+
+
+def _drain(
+    steps: Generator[Progress, None, dict[str, Any]],
+    switch: CancelSwitch,
+    report: Callable[[Progress], None],
+) -> dict[str, Any]:
+    # Closing runs the task's `finally` blocks when a cancel comes between two steps.
+    with contextlib.closing(steps):
+        while True:
+            try:
+                with switch.armed():
+                    progress = next(steps)
+            except StopIteration as end:
+                result: dict[str, Any] = end.value
+                return result
+            report(progress)
+
+
+def _failure(error: BaseException) -> Outcome:
+    if isinstance(error, UserError):
+        logger.error("%s", error)
+        return Outcome(JobState.FAILED, error=_one_line(str(error)))
+    logger.error("The task failed", exc_info=error)
+    if isinstance(error, MemoryError):
+        peak = format_memory(peak_memory())
+        message = f"Out of memory: the worker had reached {peak} and got no more."
+        return Outcome(JobState.FAILED, error=message)
+    return Outcome(JobState.FAILED, error=_one_line(f"{type(error).__name__}: {error}"))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:_ERROR_LENGTH]
+
+
+def main() -> int:
+    """Do the job named on the command line; 0 when it is done."""
+    arguments = _parse()
+    with _redacted_output():
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
+        store = JobStore(arguments.db)
+        switch = CancelSwitch()
+        signal.signal(signal.SIGTERM, switch.handle)
+        try:
+            job = store.claim(arguments.id)
+        except JobError as error:
+            logger.warning("Nothing done: %s", error)
+            return 1
+        try:
+            return _work(store, job, arguments.tasks, switch)
+        finally:
+            # No server need be up for the queue to move on.
+            LocalRunner(store, arguments.limit, arguments.grace, arguments.tasks).tick()
+
+
+def _work(store: JobStore, job: Job, tasks_module: str, switch: CancelSwitch) -> int:
+    logger.info("Job %s: %s", job.id, job.command)
+    with Reporter(store, job) as reporter:
+        outcome = run_task(job, tasks_module, switch, reporter.report)
+        # While the job still counts as running, for the next one may write to the same place.
+        left = () if outcome.state is JobState.DONE else delete_partials(job)
+    error = outcome.error
+    if left:
+        error = f"{error} Not deleted: {', '.join(left)}.".lstrip()
+    store.heartbeat(job.id, peak_memory())
+    ended = store.finish(job.id, outcome.state, error=error, result=outcome.result)
+    logger.info("Job %s: %s", ended.id, ended.state)
+    return 0 if ended.state is JobState.DONE else 1
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m app.jobs.worker", allow_abbrev=False)
+    parser.add_argument("--db", type=Path, required=True, help="the job table")
+    parser.add_argument("--tasks", required=True, help="module that holds TASKS")
+    parser.add_argument("--limit", type=int, default=1, help="see LocalRunner")
+    parser.add_argument("--grace", type=float, default=5.0, help="see LocalRunner")
+    parser.add_argument("id", help="the job")
+    arguments = parser.parse_args()
+    if not _JOB_ID.fullmatch(arguments.id):
+        parser.error(f"{arguments.id!r} is no job id.")
+    if not _MODULE.fullmatch(arguments.tasks):
+        parser.error(f"{arguments.tasks!r} is no module name.")
+    if not arguments.db.is_file():
+        parser.error(f"{arguments.db} is no job table.")
+    return arguments
+
+
+@contextlib.contextmanager
+def _redacted_output() -> Iterator[None]:
+    # A crash in native code writes its trace past Python.
+    faulthandler.enable(sys.stderr)
+    with (
+        contextlib.closing(RedactedStream(sys.stdout)) as output,
+        contextlib.closing(RedactedStream(sys.stderr)) as errors,
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

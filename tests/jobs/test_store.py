@@ -1,0 +1,288 @@
+"""The store without any worker: rows, look-up, rights, limits."""
+
+import dataclasses
+import hashlib
+import os
+import socket
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from analysis.errors import JobError
+from analysis.progress import Progress
+from app.jobs.model import JobState, is_stale
+from app.jobs.runner import LocalRunner
+from app.jobs.store import JobStore
+
+FAKE_TOKEN = "hf_" + "Ab3" * 11
+
+
+def set_columns(store, job, **values):
+    with store.transaction() as jobs:
+        jobs.update(job.id, **values)
+
+
+def test_submitted_job_reads_back_as_it_was_returned(store, submit, tmp_path):
+    job = submit("count", n=3, partials=[tmp_path / "out.partial"])
+    assert store.get(job.id) == job
+    assert job.state is JobState.QUEUED
+    assert job.request == {"n": 3}
+    assert job.partials == (str(tmp_path / "out.partial"),)
+
+
+def test_digest_is_of_the_request_whatever_its_order(submit):
+    job = submit("count", b=1, a=2)
+    assert job.digest == submit("count", a=2, b=1).digest
+    assert job.digest == hashlib.sha256(b'{"a":2,"b":1}').hexdigest()
+
+
+def test_relative_partials_are_stored_absolute(submit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert submit("count", partials=["out.partial"]).partials == (str(tmp_path / "out.partial"),)
+
+
+def test_request_that_is_no_json_is_refused(submit):
+    with pytest.raises(ValueError, match="JSON"):
+        submit("count", n=float("nan"))
+
+
+def test_a_prefix_finds_its_job(store, submit):
+    job = submit("count")
+    assert store.get(job.id[:11]) == job
+
+
+def test_an_ambiguous_prefix_names_the_jobs(store, submit):
+    # 17 ids over 16 first digits: two of them must share one.
+    ids = [submit("count").id for _ in range(17)]
+    first = next(digit for digit in "0123456789abcdef" if sum(i[0] == digit for i in ids) > 1)
+    with pytest.raises(JobError, match="Several jobs") as caught:
+        store.get(first)
+    assert all(i in str(caught.value) for i in ids if i[0] == first)
+
+
+@pytest.mark.parametrize("wrong", ["", "zz", "%", "0" * 13, "../etc"])
+def test_an_unknown_id_is_answered_with_the_recent_ones(store, submit, wrong):
+    job = submit("count")
+    with pytest.raises(JobError, match=f"The last ones are: {job.id}"):
+        store.get(wrong)
+
+
+def test_an_empty_table_says_so(store):
+    with pytest.raises(JobError, match="There are no jobs yet"):
+        store.get("abc")
+
+
+def test_list_is_newest_first_and_limited(store, submit):
+    jobs = [submit("count", n=n) for n in range(3)]
+    assert store.list() == tuple(reversed(jobs))
+    assert store.list(limit=1) == (jobs[2],)
+
+
+def test_a_queued_job_is_canceled_at_once(store, submit):
+    job = store.cancel(submit("count").id)
+    assert job.state is JobState.CANCELED
+    assert job.finished_at is not None
+
+
+def test_only_the_owner_or_an_administrator_cancels(store, submit):
+    job = submit("count", requested_by="ann")
+    with pytest.raises(JobError, match="belongs to ann"):
+        store.cancel(job.id, requested_by="bob")
+    assert store.get(job.id).state is JobState.QUEUED
+    assert store.cancel(job.id, requested_by="ann").state is JobState.CANCELED
+    assert store.cancel(submit("count").id).state is JobState.CANCELED
+
+
+def test_a_finished_job_cannot_be_canceled(store, submit):
+    job = store.cancel(submit("count").id)
+    with pytest.raises(JobError, match="is canceled already"):
+        store.cancel(job.id)
+
+
+def test_retry_is_a_new_job_with_the_same_request(store, submit, tmp_path):
+    old = store.cancel(submit("count", n=3, partials=[tmp_path / "out.partial"]).id)
+    new = store.retry(old.id)
+    assert new.id != old.id
+    assert new.state is JobState.QUEUED
+    assert (new.kind, new.digest, new.command) == (old.kind, old.digest, old.command)
+    assert (new.partials, new.requested_by) == (old.partials, old.requested_by)
+
+
+def test_an_unfinished_job_is_neither_retried_nor_removed(store, submit):
+    job = submit("count")
+    with pytest.raises(JobError, match="only a finished job"):
+        store.retry(job.id)
+    with pytest.raises(JobError, match="cancel it before"):
+        store.remove(job.id)
+
+
+def test_remove_forgets_the_job_and_its_log(store, submit):
+    job = store.cancel(submit("count").id)
+    job.log_path.write_text("said\n")
+    store.remove(job.id)
+    assert store.list() == ()
+    assert not job.log_path.exists()
+
+
+def test_the_queue_is_limited(store, submit):
+    job = submit("count")
+    with store.transaction() as jobs:
+        for number in range(99):
+            jobs.insert(dataclasses.replace(job, id=f"{number:012x}"))
+    with pytest.raises(JobError, match="100 jobs are queued already"):
+        submit("count")
+    assert len(store.list(limit=200)) == 100
+
+
+@pytest.mark.parametrize("place", ["request", "title", "command"])
+def test_a_token_in_the_request_is_refused(store, place):
+    texts = {"request": {"model": "a/b"}, "title": "t", "command": "moeprune", place: FAKE_TOKEN}
+    request = {"token": FAKE_TOKEN} if place == "request" else texts["request"]
+    with pytest.raises(JobError, match="HF_TOKEN") as caught:
+        store.submit("count", request, texts["title"], texts["command"], "ann")
+    assert FAKE_TOKEN not in str(caught.value)
+    assert store.list() == ()
+
+
+def test_folders_and_files_are_private(store, submit):
+    submit("count")
+    with store.transaction():
+        files = [path for path in store.path.parent.iterdir() if path.is_file()]
+        assert store.path.with_name("jobs.sqlite-wal") in files
+        assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    for folder in (store.path.parent, store.log_dir):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_table_of_a_newer_program_is_refused(store):
+    connection = sqlite3.connect(store.path)
+    connection.execute("PRAGMA user_version = 7")
+    connection.close()
+    with pytest.raises(JobError, match=r"schema 7.*reads up to 1"):
+        JobStore(store.path)
+
+
+def test_a_file_that_is_no_table_is_refused(tmp_path):
+    path = tmp_path / "jobs.sqlite"
+    path.write_text("nothing that SQLite knows" * 100)
+    with pytest.raises(JobError, match="cannot be used"):
+        JobStore(path)
+
+
+def test_a_deleted_table_is_an_error_and_not_an_empty_one(store):
+    store.path.unlink()
+    with pytest.raises(JobError, match="cannot be used"):
+        store.list()
+    assert not store.path.exists()
+
+
+def test_several_processes_may_be_the_first(tmp_path):
+    path = tmp_path / "state" / "jobs.sqlite"
+    script = (
+        "import sys; from pathlib import Path; from app.jobs.store import JobStore\n"
+        "sys.stdin.read(1)\n"
+        "for n in range(5): JobStore(Path(sys.argv[1])).submit('count', {}, 't', 'c', 'ann')\n"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        process.stdin.write(b"\n")
+        process.stdin.close()
+    assert [process.wait(timeout=20) for process in processes] == [0, 0, 0]
+    assert len(JobStore(path).list()) == 15
+
+
+def test_a_failed_transaction_changes_nothing(store, submit):
+    job = submit("count")
+    with pytest.raises(ZeroDivisionError), store.transaction() as jobs:
+        jobs.update(job.id, title="changed")
+        _ = 1 / 0
+    assert store.get(job.id) == job
+
+
+def test_tail_gives_the_last_lines_redacted(store, submit):
+    job = submit("count")
+    assert store.tail(job.id) == ""
+    job.log_path.write_text(f"one\nbar 1%\rbar 99%\n{FAKE_TOKEN} three\n")
+    assert store.tail(job.id, lines=2) == "bar 99%\nhf_[redacted] three"
+
+
+def test_tail_of_a_long_log_reads_its_end(store, submit):
+    job = submit("count")
+    job.log_path.write_text("".join(f"line {number}\n" for number in range(100_000)))
+    assert store.tail(job.id, lines=2) == "line 99998\nline 99999"
+
+
+def test_reports_of_a_phase_give_its_pace(store, submit):
+    job = submit("count")
+    set_columns(store, job, state=JobState.RUNNING)
+    store.report(job.id, Progress("counting", 40, 100))
+    resumed = store.get(job.id)
+    assert resumed.eta_seconds(time.time()) is None
+    # 10 more took 5 s, so the 50 left take 25 s, of which 3 s have gone by.
+    set_columns(store, job, phase_started_at=100.0)
+    store.report(job.id, Progress("counting", 50, 100))
+    set_columns(store, job, progress_at=105.0)
+    assert store.get(job.id).eta_seconds(108.0) == pytest.approx(22.0)
+    store.report(job.id, Progress("writing", 0, 100))
+    assert store.get(job.id).eta_seconds(108.0) is None
+
+
+def test_fraction_is_of_the_phase_and_one_when_done(store, submit):
+    job = submit("count")
+    assert job.fraction == 0.0
+    set_columns(store, job, done=1, total=4)
+    assert store.get(job.id).fraction == 0.25
+    set_columns(store, job, state=JobState.DONE)
+    assert store.get(job.id).fraction == 1.0
+
+
+def make_remote(store, submit, heartbeat_at):
+    job = submit("count")
+    # The number of a process that lives here, which must not matter.
+    columns = {"state": JobState.RUNNING, "host": "elsewhere", "pid": os.getpid()}
+    set_columns(store, job, heartbeat_at=heartbeat_at, process_start=1.0, **columns)
+    return store.get(job.id)
+
+
+def test_a_silent_job_of_another_host_is_stale_and_left_alone(store, submit):
+    job = make_remote(store, submit, heartbeat_at=1000.0)
+    assert not is_stale(job, now=1029.0)
+    assert is_stale(job, now=1031.0)
+    LocalRunner(store, limit=0).tick()
+    assert store.get(job.id) == job
+
+
+def test_canceling_a_stale_job_ends_it(store, submit):
+    job = store.cancel(make_remote(store, submit, heartbeat_at=1000.0).id)
+    assert job.state is JobState.CANCELED
+    assert "elsewhere no longer reported" in job.error
+
+
+def test_canceling_a_job_of_another_host_leaves_word_for_its_worker(store, submit):
+    job = make_remote(store, submit, heartbeat_at=time.time())
+    asked = store.cancel(job.id)
+    assert asked.state is JobState.RUNNING
+    assert asked.cancel_at is not None
+    assert store.cancel(job.id).cancel_at == asked.cancel_at
+
+
+def test_only_the_worker_that_the_row_names_gets_the_job(store, submit):
+    job = submit("count")
+    columns = {"state": JobState.RUNNING, "host": socket.gethostname()}
+    set_columns(store, job, pid=os.getpid() + 1, **columns)
+    with pytest.raises(JobError, match="not held by this worker"):
+        store.claim(job.id)
+    set_columns(store, job, pid=os.getpid(), **columns)
+    assert store.claim(job.id).id == job.id
+
+
+def test_an_end_is_recorded_once(store, submit):
+    job = submit("count")
+    set_columns(store, job, state=JobState.LOST, error="vanished")
+    ended = store.finish(job.id, JobState.DONE, result={"late": True})
+    assert (ended.state, ended.error, ended.result) == (JobState.LOST, "vanished", None)

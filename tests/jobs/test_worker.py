@@ -1,0 +1,179 @@
+"""Workers: what becomes of a task, on real processes."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from app.jobs.model import JobState
+
+FAKE_TOKEN = "hf_" + "Qz7" * 12
+
+
+def test_a_finished_task_leaves_result_progress_and_log(runner, store, submit, ended):
+    job = submit("count", n=3)
+    runner.tick()
+    job = ended(job)
+    assert (job.state, job.result, job.error) == (JobState.DONE, {"counted": 3}, "")
+    assert (job.phase, job.done, job.total, job.unit) == ("counting", 3, 3, "numbers")
+    assert job.created_at <= job.started_at <= job.heartbeat_at <= job.finished_at
+    log = store.tail(job.id)
+    assert f"Job {job.id}: moeprune count" in log
+    assert "counting: at 3" in log
+    assert stat.S_IMODE(job.log_path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "has_trace"),
+    [
+        ("boom", "RuntimeError: boom in two lines", True),
+        ("refuse", "The corpus is empty; choose another one.", False),
+        ("exhaust", "Out of memory: the worker had reached ", True),
+        ("opaque", "TypeError: Object of type PosixPath is not JSON serializable", True),
+        ("cuont", "Unknown kind of job 'cuont'. Did you mean 'count'?", False),
+    ],
+)
+def test_a_task_that_raises_fails_with_one_line(
+    runner, store, submit, ended, kind, error, has_trace
+):
+    job = submit(kind)
+    runner.tick()
+    job = ended(job)
+    assert job.state is JobState.FAILED
+    assert job.error.startswith(error)
+    assert "\n" not in job.error
+    assert ("Traceback" in store.tail(job.id)) is has_trace
+
+
+def test_the_peak_of_memory_is_recorded(runner, submit, ended):
+    job = submit("allocate", size=150_000_000)
+    runner.tick()
+    assert 150_000_000 < ended(job).rss_peak < 600_000_000
+
+
+def test_tokens_reach_the_worker_and_nothing_else(runner, store, submit, ended, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", FAKE_TOKEN)
+    monkeypatch.setenv("TEST_SECRET", "x")
+    jobs = [submit("leak"), submit("leak_error")]
+    runner.tick()
+    jobs = [ended(job) for job in jobs]
+    assert jobs[0].result["token_length"] == len(FAKE_TOKEN)
+    assert jobs[0].result["secret_passed"] is False
+    assert jobs[1].error == "RuntimeError: 401 for hf_[redacted]"
+    for path in store.path.parent.rglob("*"):
+        assert not path.is_file() or FAKE_TOKEN.encode() not in path.read_bytes(), path.name
+    # Printed, in two parts, without line end, phase, and phase with note.
+    assert store.tail(jobs[0].id).count("hf_[redacted]") == 6
+
+
+def test_cancel_stops_within_a_second_and_lets_the_task_tidy_up(
+    runner, store, submit, until, ended, tmp_path
+):
+    partial, ready, tidied = (tmp_path / name for name in ("out.partial-1", "ready", "tidied"))
+    paths = {"paths": [str(partial)], "ready": str(ready), "tidied": str(tidied)}
+    job = submit("write_partial", partials=[partial], **paths)
+    runner.tick()
+    until(ready.exists)
+    asked = time.time()
+    store.cancel(job.id, requested_by="ann")
+    job = ended(job)
+    assert (job.state, job.error) == (JobState.CANCELED, "")
+    assert job.finished_at - asked < 1.0
+    assert tidied.exists()
+    assert not partial.exists()
+
+
+def test_cancel_reaches_the_children_of_a_task(runner, store, submit, until, ended, tmp_path):
+    ready = tmp_path / "ready"
+    job = submit("spawn", ready=str(ready))
+    runner.tick()
+    until(ready.exists)
+    child = int(ready.read_text())
+    store.cancel(job.id)
+    assert ended(job).state is JobState.CANCELED
+    until(lambda: is_gone(child))
+
+
+def test_a_silent_task_has_a_heartbeat_and_sees_a_cancel_made_elsewhere(
+    runner, store, submit, until, ended, tmp_path
+):
+    ready = tmp_path / "ready"
+    job = submit("silent", ready=str(ready))
+    runner.tick()
+    until(ready.exists)
+    with store.transaction() as jobs:
+        jobs.update(job.id, cancel_at=time.time())
+    job = ended(job)
+    assert job.state is JobState.CANCELED
+    assert job.heartbeat_at - job.started_at > 1.5
+    assert job.rss_peak > 0
+
+
+def test_a_failed_job_loses_its_partial_output_and_nothing_else(runner, submit, ended, tmp_path):
+    partial, precious = tmp_path / "out.partial", tmp_path / "out"
+    link = tmp_path / "link.partial"
+    link.symlink_to(precious)
+    request = {"paths": [str(partial), str(precious)], "fail": True}
+    request |= {"ready": str(tmp_path / "ready"), "tidied": str(tmp_path / "tidied")}
+    job = submit("write_partial", partials=[partial, precious, link], **request)
+    runner.tick()
+    assert ended(job).error == "RuntimeError: asked to fail"
+    assert not partial.exists()
+    assert not link.is_symlink()
+    assert (precious / "shard").read_text() == "bytes"
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--tasks", "job_tasks", "../../x"], ["--tasks", "a b", "0" * 12]]
+)
+def test_a_malformed_id_or_module_is_refused(store, wrong):
+    command = [sys.executable, "-m", "app.jobs.worker", "--db", str(store.path), *wrong]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert "is no" in run.stderr
+
+
+def test_a_worker_that_does_not_hold_the_job_does_nothing(store, submit):
+    job = submit("count", n=1)
+    command = [sys.executable, "-m", "app.jobs.worker", "--db", str(store.path)]
+    command += ["--tasks", "job_tasks", job.id]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "is queued and not held by this worker" in run.stdout
+    assert store.get(job.id) == job
+
+
+def test_the_modules_load_neither_models_nor_pages():
+    script = (
+        "import sys, app.jobs.worker\n"
+        "print(sorted({'torch', 'transformers', 'streamlit', 'pandas'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
+def is_gone(pid):
+    try:
+        os.kill(pid, 0)
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return True
+
+
+def test_the_children_of_a_vanished_worker_are_killed(
+    runner, store, submit, until, ended_by_tick, tmp_path
+):
+    ready = tmp_path / "ready"
+    job = submit("spawn", ready=str(ready))
+    runner.tick()
+    until(ready.exists)
+    child = int(ready.read_text())
+    os.kill(store.get(job.id).pid, signal.SIGKILL)
+    assert not is_gone(child)
+    assert ended_by_tick(job).state is JobState.LOST
+    until(lambda: is_gone(child))
