@@ -1,0 +1,149 @@
+"""The expert map in a real browser, on 6 layers (1..6) x 32 experts, 16 kept."""
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def panels(synthetic):
+    return synthetic.magnitude_and_aimer(6, 32, 16)
+
+
+def cell(page: Page, panel: int, row: int, column: int) -> tuple[float, float]:
+    """The middle of a cell: the painted box is found by its colour, not by the script's margins."""
+    canvas = page.locator("canvas.base").nth(panel)
+    box = canvas.bounding_box()
+    left, right, top, bottom = canvas.evaluate(
+        """canvas => {
+            const {data, width, height} = canvas.getContext("2d").getImageData(
+                0, 0, canvas.width, canvas.height);
+            const dense = (count, length) => count > 0.8 * length;
+            const columns = new Array(width).fill(0), rows = new Array(height).fill(0);
+            for (let y = 0; y < height; y++) for (let x = 0; x < width; x++)
+                if (data[4 * (y * width + x) + 3] === 255) { columns[x]++; rows[y]++; }
+            const most = Math.max(...columns), wide = Math.max(...rows);
+            const xs = [...columns.keys()].filter(x => dense(columns[x], most));
+            const ys = [...rows.keys()].filter(y => dense(rows[y], wide));
+            const scale = width / canvas.clientWidth;
+            return [xs[0], xs.at(-1) + 1, ys[0], ys.at(-1) + 1].map(v => v / scale);
+        }"""
+    )
+    x = box["x"] + left + (column + 0.5) * (right - left) / 32
+    y = box["y"] + top + (row + 0.5) * (bottom - top) / 6
+    return x, y
+
+
+def readout(page: Page) -> Locator:
+    return page.locator(".expert-map").get_by_role("status")
+
+
+def ringed(page: Page) -> list[bool]:
+    """Whether anything is outlined, per panel."""
+    return page.locator("canvas.overlay").evaluate_all(
+        """all => all.map(canvas => canvas.getContext("2d")
+            .getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean))"""
+    )
+
+
+def python_says(page: Page, selection: tuple[int, int] | None, calls: int) -> None:
+    expect(page.get_by_text(f"python says {selection}, calls {calls}")).to_be_visible()
+
+
+def test_hover_reads_the_same_expert_in_both_panels(map_page, panels):
+    magnitude, aimer = panels
+    expert = magnitude.order[2, 4]
+    other_rank = list(aimer.order[2]).index(expert) + 1
+    map_page.mouse.move(*cell(map_page, 0, 2, 4))
+    expect(readout(map_page)).to_contain_text(
+        f"layer 3 \u00b7 expert {expert} \u00b7 Magnitude: rank 5/32"
+    )
+    expect(readout(map_page)).to_contain_text(f"AIMER: rank {other_rank}/32")
+    assert ringed(map_page) == [True, True]
+    shown = [
+        float(score) for score in re.findall(r"score ([\d.]+)", readout(map_page).inner_text())
+    ]
+    assert shown == pytest.approx([magnitude.scores[2, expert], aimer.scores[2, expert]], rel=5e-3)
+
+
+def test_hover_says_kept_or_pruned_at_the_cut(map_page):
+    map_page.mouse.move(*cell(map_page, 1, 0, 15))
+    expect(readout(map_page)).to_contain_text(re.compile(r"AIMER: rank 16/32, score \S+, kept"))
+    map_page.mouse.move(*cell(map_page, 1, 0, 16))
+    expect(readout(map_page)).to_contain_text(re.compile(r"AIMER: rank 17/32, score \S+, pruned"))
+
+
+def test_click_selects_in_python_and_a_second_click_clears(map_page, panels):
+    expert = int(panels[1].order[3, 20])
+    map_page.mouse.click(*cell(map_page, 1, 3, 20))
+    python_says(map_page, (4, expert), 1)
+    map_page.mouse.move(0, 0)
+    expect(readout(map_page)).to_contain_text(f"layer 4 \u00b7 expert {expert}")
+    expect(readout(map_page)).to_contain_text("selected")
+    map_page.mouse.click(*cell(map_page, 1, 3, 20))
+    python_says(map_page, None, 2)
+
+
+def test_arrow_keys_move_and_enter_selects(map_page, panels):
+    order = panels[0].order
+    map_page.get_by_role("application").focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        map_page.keyboard.press(key)
+    expect(readout(map_page)).to_contain_text(f"layer 2 \u00b7 expert {order[1, 1]} ")
+    map_page.keyboard.press("End")
+    expect(readout(map_page)).to_contain_text("Magnitude: rank 32/32")
+    map_page.keyboard.press("ArrowRight")
+    expect(readout(map_page)).to_contain_text("Magnitude: rank 32/32")
+    map_page.keyboard.press("Home")
+    map_page.keyboard.press("Enter")
+    python_says(map_page, (2, int(order[1, 0])), 1)
+    map_page.keyboard.press("Escape")
+    python_says(map_page, None, 2)
+
+
+def test_switching_the_arrangement_repaints_and_keeps_the_selection(map_page, panels):
+    map_page.mouse.click(*cell(map_page, 0, 5, 0))
+    chosen = (6, int(panels[0].order[5, 0]))
+    python_says(map_page, chosen, 1)
+    canvas = map_page.locator("canvas.base").first
+    before = canvas.evaluate("canvas => canvas.toDataURL()")
+    map_page.get_by_role("radio", name="expert").click()
+    map_page.wait_for_function(
+        "([canvas, before]) => canvas.toDataURL() !== before", arg=[canvas.element_handle(), before]
+    )
+    map_page.mouse.move(*cell(map_page, 1, 1, 7))
+    expect(readout(map_page)).to_contain_text("layer 2 \u00b7 expert 7 ")
+    map_page.mouse.move(0, 0)
+    python_says(map_page, chosen, 1)
+
+
+def test_the_app_may_move_the_selection_and_the_user_may_choose_again(map_page, panels):
+    expert = int(panels[0].order[0, 0])
+    map_page.mouse.click(*cell(map_page, 0, 0, 0))
+    python_says(map_page, (1, expert), 1)
+    map_page.get_by_role("button", name="Let the app choose").click()
+    python_says(map_page, (4, 9), 1)
+    map_page.mouse.move(0, 0)
+    expect(readout(map_page)).to_contain_text("layer 4 \u00b7 expert 9 ")
+    map_page.mouse.click(*cell(map_page, 0, 0, 0))
+    python_says(map_page, (1, expert), 2)
+
+
+def test_narrow_window_stacks_the_panels(map_page):
+    map_page.set_viewport_size({"width": 560, "height": 1000})
+    expect(map_page.locator(".stage.stacked")).to_be_visible()
+    first, second = (box.bounding_box() for box in map_page.locator(".panel").all())
+    assert second["y"] >= first["y"] + first["height"]
+    map_page.mouse.move(*cell(map_page, 0, 1, 31))
+    expect(readout(map_page)).to_contain_text("Magnitude: rank 32/32")
+
+
+def test_role_and_instructions_are_announced(map_page):
+    stage = map_page.get_by_role(
+        "application", name=re.compile("Magnitude beside AIMER.*Arrow keys")
+    )
+    expect(stage).to_have_attribute("tabindex", "0")
+    expect(readout(map_page)).to_have_attribute("aria-live", "polite")

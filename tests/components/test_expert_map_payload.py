@@ -1,0 +1,194 @@
+"""What the expert map sends: size, rounding, and what it refuses."""
+
+import base64
+import dataclasses
+import json
+import time
+import zlib
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from app.components.expert_map import MapPanel, component_source, map_payload
+from app.components.expert_map.payload import parse_selection
+
+
+def small_panel(**changes):
+    """Two layers, the second with two experts of three."""
+    panel = MapPanel(
+        title="REAP",
+        subtitle="",
+        values=np.array([[0.0, 1.0, 0.25], [1.0, 0.0, np.nan]]),
+        order=np.array([[1, 2, 0], [0, 1, -1]]),
+        kept=np.array([2, 1]),
+        scores=np.array([[3.0, 11.0, 5.0], [9.0, 8.5, np.nan]]),
+    )
+    return dataclasses.replace(panel, **changes)
+
+
+def payload(*panels, layers=(3, 7), arrangement="rank", mode="values", selected=None):
+    return map_payload(layers, panels, arrangement=arrangement, mode=mode, selected=selected)
+
+
+def unpacked(sent, panel=0):
+    """The tables of one panel, decoded independently of the browser's code."""
+    packed = sent["panels"][panel]
+    data = zlib.decompress(base64.b85decode(packed["packed"])[: packed["size"]])
+    num_layers, shape = len(sent["layers"]), (len(sent["layers"]), sent["width"])
+    kinds = ["<f4", "<f4", "<u2" if sent["wide"] else "u1", "u1", "u1", "u1"]
+    tables = []
+    for kind, count in zip(kinds, [num_layers] * 2 + [shape[0] * shape[1]] * 4, strict=True):
+        size = count * np.dtype(kind).itemsize
+        tables.append(np.frombuffer(data[:size], kind))
+        data = data[size:]
+    assert data == b""
+    lowest, span, order, levels, high, low = tables
+    halves = (high.astype("<u2") * 256 + low).reshape(shape).cumsum(axis=1, dtype="<u2")
+    return {
+        "order": order.reshape(shape),
+        "levels": levels.reshape(shape).cumsum(axis=1, dtype="u1"),
+        "scores": lowest[:, None] + span[:, None] * (halves.view("<f2").astype(float) / 2**15),
+    }
+
+
+def test_two_panels_of_48_by_128_fit_64_kib(synthetic):
+    panels = synthetic.magnitude_and_aimer(48, 128, 64)
+    # Values and scores without any order by rank, which deflate cannot shrink.
+    rng = np.random.default_rng(1)
+    noise = {"values": rng.random((48, 128)), "scores": np.exp(rng.normal(size=(48, 128), scale=9))}
+    kept = rng.integers(100, 128, size=48)
+    panels = [dataclasses.replace(panel, **noise, kept=kept, title="T" * 40) for panel in panels]
+    sent = json.dumps(payload(*panels, layers=range(48), selected=(21, 51)))
+    assert len(sent) <= 64 * 1024
+
+
+def test_one_change_of_the_usual_map_sends_less_than_64_kib(synthetic):
+    panels = synthetic.magnitude_and_aimer(48, 128, 64)
+    style = files("app.components.expert_map").joinpath("expert_map.css").read_text("utf-8")
+    parts = [json.dumps(payload(*panels, layers=range(48))), component_source(), style]
+    assert sum(len(part) for part in parts) <= 64 * 1024
+
+
+def test_packing_takes_a_few_milliseconds(synthetic):
+    panels = synthetic.magnitude_and_aimer(48, 128, 64)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        payload(*panels, layers=range(48))
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.02  # about 4 ms on 2 busy cores
+
+
+def test_source_is_sent_without_comments_and_sets_no_html():
+    source = component_source()
+    assert "export default async function" in source
+    assert not any(line.startswith(("//", " ")) for line in source.splitlines())
+    assert "innerHTML" not in source
+
+
+def test_values_are_rounded_to_256_levels_and_travel_by_rank():
+    sent = payload(small_panel(values=np.array([[0.0, 1.0, 0.5], [1.0, 0.2, np.nan]])))
+    assert unpacked(sent)["levels"].tolist() == [[255, 128, 0], [255, 51, 0]]
+
+
+def test_order_counts_and_kept_survive():
+    sent = payload(small_panel())
+    assert unpacked(sent)["order"].tolist() == [[1, 2, 0], [0, 1, 0]]
+    assert (sent["counts"], sent["width"], sent["layers"]) == ([3, 2], 3, [3, 7])
+    assert sent["panels"][0]["kept"] == [2, 1]
+
+
+def test_more_than_256_experts_need_two_bytes(synthetic):
+    panel, _ = synthetic.magnitude_and_aimer(2, 300, 5)
+    sent = payload(panel)
+    assert sent["wide"]
+    assert unpacked(sent)["order"].tolist() == panel.order.tolist()
+
+
+def test_scores_keep_three_digits_over_eight_decades():
+    scores = np.array([[1e5, 7.7, 0.0123, 1e-3]])
+    panel = MapPanel("Frequency", "", np.zeros((1, 4)), np.arange(4)[None], np.array([4]), scores)
+    # 11 significant bits: half a unit in the last place is 2^-11 of the value at most.
+    assert unpacked(payload(panel, layers=[1]))["scores"] == pytest.approx(scores, rel=2**-11)
+
+
+def test_scores_close_together_stay_apart():
+    scores = np.array([[0.79001, 0.79002, 0.79003]])
+    panel = MapPanel("AIMER", "", np.zeros((1, 3)), np.arange(3)[None], np.array([3]), scores)
+    # float32 holds the layer's smallest score to 6e-8 of itself.
+    got = unpacked(payload(panel, layers=[1]))["scores"]
+    assert got == pytest.approx(scores, abs=1e-7)
+
+
+def test_constant_layer_is_sent_flat():
+    flat = np.full((1, 3), 0.5)
+    panel = MapPanel("Flat", "", np.zeros((1, 3)), np.arange(3)[None], np.array([1]), flat)
+    got = unpacked(payload(panel, layers=[1]))
+    assert got["scores"].tolist() == flat.tolist()
+    assert got["levels"].tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"values": np.zeros(3)}, "values must be"),
+        ({"order": np.array([[0, 1, 2]])}, "order has shape"),
+        ({"scores": np.zeros((3, 2))}, "scores has shape"),
+        ({"kept": np.array([1])}, "kept has shape"),
+        ({"order": np.array([[1, 1, 0], [0, 1, -1]])}, "ids 0..n-1 once"),
+        ({"order": np.array([[1, 2, 0], [0, -1, 1]])}, "ids 0..n-1 once"),
+        ({"order": np.array([[1, 2, 0], [-1, -1, -1]])}, "without experts"),
+        ({"values": np.full((2, 3), 1.5)}, "0..1"),
+        ({"values": np.full((2, 3), np.nan)}, "0..1"),
+        ({"scores": np.full((2, 3), np.inf)}, "finite"),
+        ({"kept": np.array([4, 1])}, "kept must lie"),
+        ({"kept": np.array([-1, 1])}, "kept must lie"),
+    ],
+)
+def test_panel_refuses_tables_that_do_not_fit(changes, message):
+    with pytest.raises(ValueError, match=message):
+        small_panel(**changes)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"layers": (3,)}, "for 1 layers"),
+        ({"layers": (3, 3)}, "repeat"),
+        ({"mode": "delta"}, "two panels"),
+        ({"mode": "heat"}, "mode is"),
+        ({"arrangement": "layer"}, "arrangement is"),
+    ],
+)
+def test_payload_refuses_impossible_requests(request_, message):
+    with pytest.raises(ValueError, match=message):
+        payload(small_panel(), **request_)
+
+
+def test_payload_refuses_no_panel_three_panels_and_unlike_panels(synthetic):
+    with pytest.raises(ValueError, match="one or two panels"):
+        payload()
+    with pytest.raises(ValueError, match="one or two panels"):
+        payload(small_panel(), small_panel(), small_panel())
+    with pytest.raises(ValueError, match="same number of experts"):
+        payload(small_panel(), synthetic.magnitude_and_aimer(2, 3, 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("event", "selection"),
+    [
+        ({"layer": 7, "expert": 1, "at": 5}, (7, 1)),
+        ({"layer": 7, "expert": 2}, None),  # layer 7 has two experts
+        ({"layer": 4, "expert": 0}, None),
+        ({"layer": None, "expert": None}, None),
+        ({"layer": 3, "expert": True}, None),
+        ({"layer": "3", "expert": 0}, None),
+        ({"layer": 3, "expert": -1}, None),
+        ({}, None),
+        ("3,1", None),
+        (None, None),
+    ],
+)
+def test_selection_from_the_browser_is_checked(event, selection):
+    assert parse_selection(event, payload(small_panel())) == selection
