@@ -5,7 +5,7 @@ listing the kinds stays light.
 """
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +116,7 @@ def export_run(request: ExportRequest) -> Task:
     plan = plan_from_dict(request.plan)
     options = ExportOptions(hash_source=request.hash_source)
     manifest = yield from export_checkpoint(model, plan, request.out, options)
-    result: dict[str, Any] = {"out": str(request.out), "plan_digest": manifest.plan_digest}
+    result: dict[str, Any] = {"out": str(request.out), "plan_digest": manifest.plan.digest}
     if request.verify:
         result["verify"] = yield from verify_result(request.out, None, model)
     return result
@@ -124,13 +124,13 @@ def export_run(request: ExportRequest) -> Task:
 
 def verify_result(out: Path, level: str | None, source: MoEModel | None) -> Task:
     """Verify an export; the report as plain JSON."""
-    from pruning.surgery.verify import report_json, verify_export
+    from pruning.surgery.verify import verify_export
 
     _quiet()
     report = yield from verify_export(
         out, level=level, source=source.checkpoint.path if source else None
     )
-    return report_json(report)
+    return asdict(report)
 
 
 def export_task(raw: dict[str, Any]) -> Task:

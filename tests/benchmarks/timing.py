@@ -1,0 +1,24 @@
+"""Time several things in turns, so that a slow moment of the machine hits all of them."""
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+
+
+def in_turns(actions: Mapping[str, Callable[[], object]], rounds: int = 7) -> dict[str, float]:
+    """Median seconds of each action, after one round that does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    for number in range(rounds + 1):
+        for name, action in actions.items():
+            started = time.perf_counter()
+            action()
+            if number:
+                seconds[name].append(time.perf_counter() - started)
+    return {name: median(values) for name, values in seconds.items()}
+
+
+def report(title: str, seconds: Mapping[str, float], base: str) -> None:
+    """Print each time and its ratio to `base`."""
+    print(title)
+    for name, value in seconds.items():
+        print(f"  {name:<44} {value * 1e3:10.1f} ms   {value / seconds[base]:6.2f} x")

@@ -1,0 +1,60 @@
+"""Weight statistics against one-thread numpy.copyto of the same bf16 bytes; peak memory."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from synthetic import write_checkpoint
+from timing import in_turns, report
+
+from analysis.checkpoint import open_checkpoint
+from analysis.drain import drain
+from analysis.model import describe_model
+from analysis.weights import measure_weights
+
+LAYERS, EXPERTS, HIDDEN, WIDTH = 4, 64, 1024, 512
+
+
+def peak(path: Path) -> None:
+    """Memory of a process that does nothing else."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    drain(measure_weights(describe_model(open_checkpoint(path))))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"  peak memory {after / 1024:.0f} MiB, {(after - before) / 1024:.0f} MiB above start")
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        peak(Path(sys.argv[1]))
+        return
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        write_checkpoint(path, LAYERS, EXPERTS, (HIDDEN, WIDTH))
+        model = describe_model(open_checkpoint(path))
+        shards = [path / shard.name for shard in model.checkpoint.shards]
+        source = np.concatenate([np.fromfile(shard, dtype=np.uint8) for shard in shards])
+        target = np.empty_like(source)
+        mapped = [np.memmap(shard, dtype=np.uint8, mode="r") for shard in shards]
+
+        def copy_mapped() -> None:
+            for part in mapped:
+                np.copyto(target[: len(part)], part)
+
+        seconds = in_turns(
+            {
+                "numpy.copyto, in memory": lambda: np.copyto(target, source),
+                "numpy.copyto, from the mapped file": copy_mapped,
+                "weight statistics": lambda: drain(measure_weights(model)),
+                "weight statistics, one thread": lambda: drain(measure_weights(model, threads=1)),
+            }
+        )
+        title = f"{len(source) / 2**30:.2f} GiB of bf16 in {len(shards)} shards"
+        report(title, seconds, "numpy.copyto, in memory")
+        subprocess.run([sys.executable, __file__, str(path)], check=True)
+
+
+if __name__ == "__main__":
+    main()
