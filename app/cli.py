@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -40,8 +41,17 @@ def main() -> None:
     except UserError as error:
         if debug:
             raise
-        err.print(f"error: {error}", markup=False)
-        raise SystemExit(1) from error
+        _end(str(error), error)
+    except OSError as error:
+        if debug:
+            raise
+        # A full disk, or a folder without the right to write, at a place not seen before.
+        _end(f"{error.filename or 'The system says'}: {error.strerror or error}.", error)
+
+
+def _end(message: str, error: Exception) -> NoReturn:
+    err.print(f"error: {message}", markup=False)
+    raise SystemExit(1) from error
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from app.state import (
     UNIFIED,
     apply_pair,
     apply_preset,
-    label_of,
     use_unified,
 )
 
 Choice = TypeVar("Choice", bound=str)
+UNIFIED_LABEL = "Unified S(b, α, β)"  # noqa: RUF001  (Greek on purpose)
 ORDERS: Mapping[Arrangement, str] = {"rank": "By rank", "expert": "By expert"}
 MODES: Mapping[Mode, str] = {"values": "Saliency", "mask": "Kept", "delta": "Rank change"}
 _TOGGLES = (
@@ -112,9 +112,7 @@ def _second_row(*, baseline: bool) -> None:
 
 
 def _family_label(option: str) -> str:
-    if option != UNIFIED:
-        return CRITERIA[option].label
-    return "Unified S(b, α, β)" + f": {label_of(UNIFIED)}"  # noqa: RUF001
+    return UNIFIED_LABEL if option == UNIFIED else CRITERIA[option].label
 
 
 def _preset_label(name: str) -> str:

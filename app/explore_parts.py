@@ -150,7 +150,6 @@ def _stability_metric(view: View, criterion: Criterion, fraction: Fraction) -> N
             help=note,
         )
         return
-    curve = _curve(_run_keys(view), (criterion.name,), view.gate)
     stats = _loaded(_run_keys(view))
     table = criterion_overlap(criterion, stats, view.gate, fraction)
     overlap, chance = float(table["overlap"].mean()), float(table["chance"].mean())
@@ -160,9 +159,7 @@ def _stability_metric(view: View, criterion: Criterion, fraction: Fraction) -> N
         _against_chance(overlap, chance),
         border=True,
         height="stretch",
-        chart_data=curve["overlap"].dropna().round(4).tolist(),
-        chart_type="area",
-        help=note + " The small chart runs over sparsities from 5% to 95%.",
+        help=note,
     )
 
 
@@ -253,29 +250,42 @@ def _curve_chart(view: View, criterion: Criterion) -> None:
 
 
 def separation_part(view: View, panels: Sequence[maps.Ranked]) -> None:
-    """How clear the cut between kept and pruned is, layer by layer."""
-    st.markdown(
-        "**Clarity of the cut**: the gap in rescaled saliency between the last expert kept and "
-        "the first pruned, and the share of experts within 0.05 of that boundary."
+    """How clear the cut between kept and pruned is, layer by layer; drawn when opened."""
+    part = st.expander(
+        "Clarity of the cut, layer by layer",
+        key="clarity",
+        bind="query-params",
+        on_change="rerun",
+        icon=":material/content_cut:",
     )
-    if view.sparsity_percent == 0:
-        st.info("Nothing is pruned at 0%, so there is no cut.", icon=":material/info:")
+    if not part.open:
         return
-    distinct = {ranked.criterion.label: ranked for ranked in panels}
-    table = maps.separations(list(distinct.values()), Fraction(view.sparsity_percent, 100))
-    st.plotly_chart(
-        separation_figures.separation_figure(table, dark=is_dark()),
-        key="explore.separation",
-        config=PLOTLY_CONFIG,
-        theme=None,
-        alt=separation_figures.describe(table),
-    )
-    _data_twin(table, "separation.csv")
+    with part:
+        st.markdown(
+            "The gap in rescaled saliency between the last expert kept and the first pruned, and "
+            "the share of experts within 0.05 of that boundary."
+        )
+        if view.sparsity_percent == 0:
+            st.info("Nothing is pruned at 0%, so there is no cut.", icon=":material/info:")
+            return
+        distinct = {ranked.criterion.label: ranked for ranked in panels}
+        table = maps.separations(list(distinct.values()), Fraction(view.sparsity_percent, 100))
+        st.plotly_chart(
+            separation_figures.separation_figure(table, dark=is_dark()),
+            key="explore.separation",
+            config=PLOTLY_CONFIG,
+            theme=None,
+            alt=separation_figures.describe(table),
+        )
+        _data_twin(table, "separation.csv")
 
 
 def _data_twin(table: pd.DataFrame, name: str) -> None:
-    """The numbers behind a chart, to read and to take away."""
-    with st.expander("Show data"):
+    """The numbers behind a chart, to read and to take away; sent when opened."""
+    part = st.expander("Show data", key=f"explore.data.{name}", on_change="rerun")
+    if not part.open:
+        return
+    with part:
         st.dataframe(table, hide_index=True)
         st.download_button(
             "Download CSV",

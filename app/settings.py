@@ -7,11 +7,10 @@ from pathlib import Path
 
 import platformdirs
 
-import analysis
 from analysis.store import StatsStore
 
 _NAME = "moeprune"
-SHIPPED_STATS = Path(analysis.__file__).parent.parent / "cached_stats"
+SHIPPED_STATS = Path(__file__).parent.parent / "cached_stats"
 
 
 def default_stats_dir() -> Path:

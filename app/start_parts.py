@@ -54,8 +54,9 @@ def checks(view: View) -> None:
         for corpus, run in view.runs.items():
             count = never_routed(data.expert_stats(run))
             if count:
+                word = "expert" if count == 1 else "experts"
                 st.badge(
-                    f"{count} experts never routed on {corpus}",
+                    f"{count} {word} never routed on {corpus}",
                     icon=":material/warning:",
                     color="orange",
                 )

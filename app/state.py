@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from analysis.criteria import CRITERIA, Criterion, get_criterion, unified
+from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.errors import CriterionError
 from analysis.model import MoEModel
 from analysis.stats import GATES, Gate
@@ -142,10 +142,3 @@ def criterion_badge(criterion: Criterion) -> str:
         b, alpha, beta = criterion.exponents
         return f"b={b} α={alpha} β={beta}"  # noqa: RUF001  (Greek on purpose)
     return {"routed": "calibrated", "weights": "weights only", "none": "no data"}[criterion.source]
-
-
-def label_of(option: str) -> str:
-    """Name of an option of the criterion menu."""
-    if option == UNIFIED:
-        return unified(*exponents()).label if exponents() != (1, 0, 0) else "S(1,0,0)"
-    return CRITERIA[option].label

@@ -49,7 +49,11 @@ def _prepare(request: CalibrateRequest) -> Generator[Progress, None, Prepared]:
     sampling = Sampling(request.tokens, request.seq_len, request.seed)
     yield Progress("reading the corpus", 0, request.tokens, "tokens")
     documents = read_documents(request.corpus)
-    tokenizer = load_tokenizer(model, trust_remote_code=request.trust_remote_code)
+    # Token ids need no tokenizer, and a checkpoint may lack one.
+    is_text = any(document.input_ids is None for document in documents)
+    tokenizer = (
+        load_tokenizer(model, trust_remote_code=request.trust_remote_code) if is_text else None
+    )
     sequences = tokenize(documents, tokenizer, sampling, corpus=request.corpus)
     settings = CalibrationSettings(
         seq_len=request.seq_len,

@@ -62,7 +62,8 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Bar(*columns, console=err, transient=True) as bar:
+    # Into a file or a pipe, a bar would leave nothing but an empty line.
+    with Bar(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         display = _Display(bar)
         try:
             while True:

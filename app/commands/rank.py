@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import typer
 
 from analysis.choose import newest_by_corpus, parse_corpus_weight, routed_runs
@@ -10,7 +11,7 @@ from analysis.criteria import get_criterion
 from analysis.errors import StatsError
 from analysis.model import load_model_index
 from analysis.overlap import criterion_overlap, mean_overlaps, variant_overlaps
-from analysis.store import load_expert_stats, write_durably
+from analysis.store import PARTIAL, load_expert_stats, write_durably
 from app.commands import options
 from app.commands.console import follow, out, show_table
 from app.selection import Selection, select
@@ -20,20 +21,30 @@ from app.tasks import weights_run
 from pruning.plan import save_plan
 from pruning.sizes import format_bytes, size_report
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.", dir_okay=False)]
 
 
 def _select(model: str, given: dict[str, object]) -> Selection:
     """The selection of a command's options; weights are measured first where they are needed."""
     request: SelectRequest = validated(SelectRequest, {"model": model, **given})
-    if get_criterion(request.criterion).source != "routed":
+    described = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    reads_weights = get_criterion(request.criterion).source != "routed"
+    if reads_weights and not store.of_model(described.identity, "weights"):
         # Seconds, and cached: not worth a command of its own first.
         wanted = WeightsRequest(
             model=request.model, revision=request.revision, stats_dir=request.stats_dir
         )
         follow(weights_run(wanted))
-    described = load_model_index(request.model, revision=request.revision)
-    return select(request, described, stats_store(request.stats_dir))
+    return select(request, described, store)
+
+
+def _save_csv(table: pd.DataFrame, path: Path) -> None:
+    try:
+        write_durably(path, table.to_csv(index=False).encode())
+    except OSError as error:
+        path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
+        raise StatsError(f"The table cannot be written to {path}: {error.strerror}.") from error
 
 
 def score(
@@ -60,7 +71,7 @@ def score(
         },
     )
     table = selection.ranking()
-    write_durably(out_file, table.to_csv(index=False).encode())
+    _save_csv(table, out_file)
     larger = "prune first" if selection.criterion.prune_larger else "keep"
     direction = f"larger score = {larger}"
     out.print(
@@ -114,7 +125,7 @@ def overlap(
         table = criterion_overlap(chosen, stats, request.gate, request.fraction)
     else:
         table = variant_overlaps(stats, request.gate, request.fraction)
-    write_durably(out_file, table.to_csv(index=False).encode())
+    _save_csv(table, out_file)
     means = mean_overlaps(table).sort_values("overlap", ascending=False)
     rows = means[["criterion", "overlap", "chance"]].to_numpy().tolist()
     show_table(f"Mean over pairs of {', '.join(stats)}", ("criterion", "overlap", "chance"), rows)

@@ -1,6 +1,7 @@
 """Overlap of the pruned sets between calibration corpora, as a matrix."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,9 +45,13 @@ def overlap_matrix(
             hovertemplate="%{y} and %{x}: %{z:.3f}<extra></extra>",
         )
     )
-    for row, first in enumerate(corpora):
-        for column, second in enumerate(corpora):
-            _write(fig, second, first, float(matrix[row, column]), dark)
+    numbers = [
+        _number(second, first, float(matrix[row, column]), dark)
+        for row, first in enumerate(corpora)
+        for column, second in enumerate(corpora)
+    ]
+    # Given all at once: plotly validates every annotation again with each one that is added.
+    fig.update_layout(annotations=numbers)
     apply_theme(fig, dark)
     fig.update_layout(height=max(220, 90 + 46 * len(corpora)), margin={"t": 30})
     # Corpora are names, also those that read like numbers or dates.
@@ -85,15 +90,15 @@ def _square(table: pd.DataFrame) -> tuple[list[str], NDArray[np.float64]]:
     return names, matrix
 
 
-def _write(fig: go.Figure, x: str, y: str, overlap: float, dark: bool) -> None:
+def _number(x: str, y: str, overlap: float, dark: bool) -> dict[str, Any]:
     is_known = not math.isnan(overlap)
-    fig.add_annotation(
-        x=x,
-        y=y,
-        text=f"{overlap:.2f}" if is_known else "no data",
-        font={"size": 14, "color": text_on(color_at(overlap)) if is_known else muted(dark)},
-        showarrow=False,
-    )
+    return {
+        "x": x,
+        "y": y,
+        "text": f"{overlap:.2f}" if is_known else "no data",
+        "font": {"size": 14, "color": text_on(color_at(overlap)) if is_known else muted(dark)},
+        "showarrow": False,
+    }
 
 
 def _state_chance(fig: go.Figure, chance: float, dark: bool) -> go.Figure:

@@ -1,7 +1,7 @@
 """Principle map: the 18 variants of S(b, alpha, beta), coloured by overlap between corpora."""
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -52,10 +52,12 @@ def variant_map(
         fig.add_trace(_cells(overlaps, b, dark))
     fig.add_trace(_hatch(dark))
     fig.add_trace(_targets(overlaps))
-    for variant in _variants():
-        _write(fig, variant, overlaps[variant], dark)
-    if selected is not None:
-        _outline(fig, selected, dark)
+    # Given all at once: plotly validates every annotation again with each one that is added.
+    words = [_words(variant, overlaps[variant], dark) for variant in _variants()]
+    fig.update_layout(
+        annotations=[*words, *_headings()],
+        shapes=_outline(selected, dark) if selected is not None else [],
+    )
     return _lay_out(fig, dark)
 
 
@@ -166,7 +168,7 @@ def _reading(variant: Variant, overlap: float) -> str:
     return "no data" if math.isnan(overlap) else f"overlap {overlap:.3f}"
 
 
-def _write(fig: go.Figure, variant: Variant, overlap: float, dark: bool) -> None:
+def _words(variant: Variant, overlap: float, dark: bool) -> dict[str, Any]:
     x, y = _place(variant)
     is_known = not math.isnan(overlap)
     color = text_on(color_at(overlap)) if is_known else ink(dark)
@@ -177,28 +179,45 @@ def _write(fig: go.Figure, variant: Variant, overlap: float, dark: bool) -> None
         number,
         *(f"<span style='font-size:11px'>{part}</span>" for part in name.rsplit(" ", 1)),
     ]
-    fig.add_annotation(
-        x=x,
-        y=y,
-        text="<br>".join(lines) if name else number,
-        font={"color": color, "size": 14},
+    return {
+        "x": x,
+        "y": y,
+        "text": "<br>".join(lines) if name else number,
+        "font": {"color": color, "size": 14},
         # Without its own ground the text would be crossed by the hatch.
-        bgcolor=paper(dark) if variant == DEGENERATE else None,
-        showarrow=False,
-    )
+        "bgcolor": paper(dark) if variant == DEGENERATE else None,
+        "showarrow": False,
+    }
 
 
-def _outline(fig: go.Figure, variant: Variant, dark: bool) -> None:
+def _outline(variant: Variant, dark: bool) -> list[dict[str, Any]]:
     x, y = _place(variant)
-    for color, width in ((paper(dark), 6), (ink(dark), 3)):
-        fig.add_shape(
-            type="rect",
-            x0=x - _HALF,
-            x1=x + _HALF,
-            y0=y - _HALF,
-            y1=y + _HALF,
-            line={"color": color, "width": width},
-        )
+    return [
+        {
+            "type": "rect",
+            "x0": x - _HALF,
+            "x1": x + _HALF,
+            "y0": y - _HALF,
+            "y1": y + _HALF,
+            "line": {"color": color, "width": width},
+        }
+        for color, width in ((paper(dark), 6), (ink(dark), 3))
+    ]
+
+
+def _headings() -> list[dict[str, Any]]:
+    return [
+        {
+            "x": b * _BLOCK_STEP + 1,
+            "y": 1,
+            "yref": "paper",
+            "yanchor": "bottom",
+            "yshift": 4,
+            "text": text,
+            "showarrow": False,
+        }
+        for b, text in ((0, "b = 0, sum over routed tokens"), (1, "b = 1, mean over routed tokens"))
+    ]
 
 
 def _lay_out(fig: go.Figure, dark: bool) -> go.Figure:
@@ -220,14 +239,4 @@ def _lay_out(fig: go.Figure, dark: bool) -> go.Figure:
         showgrid=False,
         fixedrange=True,
     )
-    for b, text in ((0, "b = 0, sum over routed tokens"), (1, "b = 1, mean over routed tokens")):
-        fig.add_annotation(
-            x=b * _BLOCK_STEP + 1,
-            y=1,
-            yref="paper",
-            yanchor="bottom",
-            yshift=4,
-            text=text,
-            showarrow=False,
-        )
     return fig

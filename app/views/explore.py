@@ -64,6 +64,5 @@ with left, st.container(border=True):
     variant_part(view, on_select=apply_clicked_variant)
 with right, st.container(border=True):
     overlap_part(view)
-with st.container(border=True):
-    separation_part(view, (beside, shown))
+separation_part(view, (beside, shown))
 show_command(view)
