@@ -21,8 +21,8 @@ class Part:
 def blend(parts: Sequence[Part]) -> ExpertStats:
     """Statistics of a mix of corpora: sum over the parts of weight times sums.
 
-    num_tokens becomes fractional where the weights are. Every criterion of routed tokens works on
-    the result.
+    Only the proportion of the weights counts: the largest is taken as 1. num_tokens becomes
+    fractional. Every criterion of routed tokens works on the result.
 
     Raises:
         StatsError: nothing to blend, a weight that is not positive, or different models.
@@ -37,10 +37,15 @@ def blend(parts: Sequence[Part]) -> ExpertStats:
     stats = [load_expert_stats(part.run) for part in parts]
     if len(parts) == 1:
         return stats[0]  # a common factor changes no ranking and no mean
-    vectors = np.sum([part.weight * read_vectors(part.run) for part in parts], axis=0)
+    largest = max(part.weight for part in parts)
+    weights = [part.weight / largest for part in parts]
+    vectors = np.sum(
+        [weight * read_vectors(part.run) for weight, part in zip(weights, parts, strict=True)],
+        axis=0,
+    )
     sums = {
         column: sum(
-            part.weight * each.table[column] for part, each in zip(parts, stats, strict=True)
+            weight * each.table[column] for weight, each in zip(weights, stats, strict=True)
         )
         for column in MOMENT_COLUMNS
     }

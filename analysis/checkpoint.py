@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class TensorEntry:
     @property
     def numel(self) -> int:
         """Elements; 1 for a scalar."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

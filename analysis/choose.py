@@ -8,6 +8,7 @@ from analysis.criteria import Criterion
 from analysis.errors import StatsError, unknown_name
 from analysis.model import MoEModel
 from analysis.ranking import Stats
+from analysis.stats import NoStats
 from analysis.store import Run, StatsStore, load_expert_stats, load_weight_stats
 
 
@@ -134,6 +135,8 @@ def choose_stats(
             for part in parts
         )
         return Choice(blend(parts), tuple(part.run for part in parts), names)
+    if criterion.source == "none":
+        return Choice(NoStats(model.layers), (), ())
     run = weight_run(store, model)
     return Choice(load_weight_stats(run), (run,), ())
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
+from jinja2 import TemplateError
 from numpy.typing import NDArray
 
 from analysis.demo.texts import TEXTS, demo_texts
@@ -16,6 +17,7 @@ from analysis.errors import CorpusError, unknown_name
 
 TokenIds = NDArray[np.int32]
 _SUFFIXES = (".txt", ".jsonl", ".parquet")
+_TOO_LARGE = 1 << 31
 _FIELDS = ("input_ids", "messages", "text", "prompt and response")
 
 
@@ -57,6 +59,8 @@ class Sampling:
     seed: int = 42
 
     def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise CorpusError(f"The seed {self.seed} is negative; use a whole number from 0.")
         if self.seq_len < 2:
             raise CorpusError(f"A sequence of {self.seq_len} tokens is too short; use at least 2.")
         if self.tokens < self.seq_len:
@@ -143,11 +147,25 @@ def _demo_documents(name: str) -> list[Document]:
     return [demo_document(text.prompt, text.response) for text in demo_texts(name)]
 
 
+def _token_ids(value: Any, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(
+        type(token) is int and 0 <= token < _TOO_LARGE for token in value
+    ):
+        raise CorpusError(f"{where}: input_ids must be a list of token ids, whole numbers from 0.")
+    return tuple(value)
+
+
+def _messages(value: Any, where: str) -> tuple[Mapping[str, str], ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(m, dict) for m in value):
+        raise CorpusError(f"{where}: messages must be a list of objects with role and content.")
+    return tuple(value)
+
+
 def _row_document(row: Mapping[str, Any], where: str) -> Document:
     if row.get("input_ids") is not None:
-        return Document(input_ids=tuple(int(token) for token in row["input_ids"]))
+        return Document(input_ids=_token_ids(row["input_ids"], where))
     if row.get("messages") is not None:
-        return Document(messages=tuple(dict(message) for message in row["messages"]))
+        return Document(messages=_messages(row["messages"], where))
     if row.get("text") is not None:
         return Document(text=str(row["text"]))
     if row.get("prompt") is not None and row.get("response") is not None:
@@ -168,7 +186,7 @@ def _text_documents(path: Path) -> Iterator[Document]:
 
 
 def _jsonl_documents(path: Path) -> Iterator[Document]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -188,9 +206,9 @@ def _parquet_documents(path: Path) -> Iterator[Document]:
     except (OSError, ValueError) as error:
         raise CorpusError(f"{path.name} is not a readable parquet file: {error}.") from error
     with table:
-        for batch in table.iter_batches():
-            for row in batch.to_pylist():
-                yield _row_document(row, path.name)
+        rows = (row for batch in table.iter_batches() for row in batch.to_pylist())
+        for number, row in enumerate(rows, 1):
+            yield _row_document(row, f"{path.name}, row {number}")
 
 
 _READERS: Mapping[str, Callable[[Path], Iterator[Document]]] = {
@@ -225,9 +243,16 @@ def _encode(document: Document, tokenizer: Tokenizer) -> list[int]:
     if document.input_ids is not None:
         return list(document.input_ids)
     if document.messages is not None:
-        encoding = tokenizer.apply_chat_template(
-            list(document.messages), tokenize=True, return_dict=True
-        )
+        try:
+            encoding = tokenizer.apply_chat_template(
+                list(document.messages), tokenize=True, return_dict=True
+            )
+        except (ValueError, TemplateError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise CorpusError(
+                f"The model's tokenizer cannot format a conversation ({reason}); "
+                "give a corpus of text or of input_ids."
+            ) from error
         return [int(token) for token in encoding["input_ids"]]
     ids = tokenizer.encode(document.text or "")
     if tokenizer.eos_token_id is not None and ids and ids[-1] != tokenizer.eos_token_id:
@@ -241,18 +266,24 @@ def _drawn(documents: Sequence[Document], seed: int) -> Iterator[Document]:
 
 
 def tokenize(
-    documents: Sequence[Document], tokenizer: Tokenizer, sampling: Sampling, *, corpus: str
+    documents: Sequence[Document], tokenizer: Tokenizer | None, sampling: Sampling, *, corpus: str
 ) -> TokenSequences:
     """Token sequences drawn from `documents` in seeded order.
 
     Text and conversations are joined end to end and cut into sequences of exactly
-    `sampling.seq_len` tokens. Rows of token ids are used as they are, one sequence a row.
+    `sampling.seq_len` tokens. Rows of token ids are used as they are, one sequence a row; they
+    need no tokenizer.
 
     Raises:
         CorpusError: there is not enough for one sequence.
     """
-    if documents and documents[0].input_ids is not None:
+    ready = {document.input_ids is not None for document in documents}
+    if len(ready) > 1:
+        raise CorpusError(f"The corpus {corpus} mixes token ids with text; give one kind.")
+    if True in ready:
         return _ready_rows(documents, sampling, corpus)
+    if tokenizer is None:
+        raise CorpusError(f"The corpus {corpus} is text, which needs a tokenizer.")
     wanted = sampling.tokens // sampling.seq_len * sampling.seq_len
     stream: list[int] = []
     used = 0
@@ -275,12 +306,11 @@ def _ready_rows(documents: Sequence[Document], sampling: Sampling, corpus: str) 
     rows: list[TokenIds] = []
     total = dropped = 0
     for document in _drawn(documents, sampling.seed):
-        if total >= sampling.tokens:
+        ids = document.input_ids or ()
+        row = np.asarray(ids[: sampling.seq_len], dtype=np.int32)
+        if total + len(row) > sampling.tokens:
             break
-        if document.input_ids is None:
-            raise CorpusError(f"The corpus {corpus} mixes token ids with text; give one kind.")
-        row = np.asarray(document.input_ids[: sampling.seq_len], dtype=np.int32)
-        dropped += len(document.input_ids) - len(row)
+        dropped += len(ids) - len(row)
         if len(row):
             rows.append(row)
             total += len(row)

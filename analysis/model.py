@@ -10,7 +10,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from analysis.checkpoint import Checkpoint, TensorEntry, open_checkpoint
-from analysis.errors import CheckpointError
+from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, MoEFamily, MoELayer, Slot, SlotKind, family_of
 
 DEMO_MODEL = "demo"
@@ -128,6 +128,11 @@ def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
     """
     family = family_of(checkpoint.config)
     layers = family.layers(checkpoint.config)
+    if not layers:
+        raise UnsupportedModelError(
+            f"Every layer of this {family.label} model is dense according to its config.json, so "
+            "there is nothing to prune."
+        )
     model = MoEModel(name or checkpoint.path.name, checkpoint, family, layers)
     for layer in layers:
         _check_layer(layer, model.located.get(layer.index, ()))
@@ -153,7 +158,7 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=_HUB_FILES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(
             f"{model} is not a local directory and cannot be fetched from the hub: {reason}"
         ) from error

@@ -43,9 +43,13 @@ def set_overlap(first: BoolArray, second: BoolArray) -> float:
 
 
 def chance_overlap(grid: Grid, sparsity: Fraction) -> float:
-    """Expected overlap of two random pruned sets: the sparsity after rounding."""
+    """Expected overlap of two random pruned sets: the sparsity after rounding.
+
+    Over the layers that lose experts, as `set_overlap`; NaN when none does.
+    """
     removed = grid.counts - kept_counts(grid, sparsity)
-    return float((removed / grid.counts).mean())
+    used = removed > 0
+    return float((removed[used] / grid.counts[used]).mean()) if used.any() else float("nan")
 
 
 def pruned_masks(

@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 
 from analysis.criteria import Criterion
 from analysis.errors import CriterionError
-from analysis.stats import ExpertStats, FloatArray, Gate, Grid, WeightStats
+from analysis.stats import ExpertStats, FloatArray, Gate, Grid, NoStats, WeightStats
 
 RANKING_COLUMNS = ("layer", "expert", "score", "saliency", "rank", "num_tokens")
-Stats = ExpertStats | WeightStats
+Stats = ExpertStats | WeightStats | NoStats
 
 
 def _table(criterion: Criterion, stats: Stats) -> pd.DataFrame:
@@ -17,7 +17,7 @@ def _table(criterion: Criterion, stats: Stats) -> pd.DataFrame:
         raise CriterionError(f"{criterion.label} needs calibration statistics, not weights alone.")
     if criterion.source == "weights" and not isinstance(stats, WeightStats):
         raise CriterionError(f"{criterion.label} needs weight statistics; run `moeprune weights`.")
-    return stats.table if isinstance(stats, ExpertStats) else stats.per_expert()
+    return stats.per_expert() if isinstance(stats, WeightStats) else stats.table
 
 
 def score_experts(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
@@ -62,10 +62,15 @@ def rank_experts(criterion: Criterion, stats: Stats, gate: Gate) -> pd.DataFrame
     saliency = criterion.saliency(score)
     ranks = rank_of(order_of(grid.fold(saliency)))[grid.present]
     routed = criterion.source == "routed"
-    num_tokens = stats.table["num_tokens"].astype("Int64") if routed else pd.NA
+    # A blend has fractional numbers of tokens.
+    num_tokens = (
+        stats.table["num_tokens"].reset_index(drop=True).convert_dtypes()
+        if routed
+        else pd.Series(pd.NA, index=range(len(score)), dtype="Int64")
+    )
     return grid.index().assign(
         score=score,
         saliency=saliency,
         rank=ranks,
-        num_tokens=pd.Series(num_tokens, index=range(len(score)), dtype="Int64"),
+        num_tokens=num_tokens,
     )

@@ -5,6 +5,8 @@ from fractions import Fraction
 
 from analysis.errors import PlanError
 
+_DIGITS = 100
+
 
 def parse_sparsity(text: str | Fraction) -> Fraction:
     """Exact sparsity from text such as "0.5" or "50%".
@@ -22,7 +24,8 @@ def parse_sparsity(text: str | Fraction) -> Fraction:
             raise PlanError(
                 f"The sparsity {text!r} is no number; write a fraction such as 0.5, or 50%."
             ) from error
-        if not number.is_finite():
+        # The bound on the digits keeps 1e-999999999 from becoming a gigabyte of zeros.
+        if not number.is_finite() or not -_DIGITS < number.adjusted() < _DIGITS:
             raise PlanError(f"The sparsity {text!r} is no number between 0 and 1.")
         value = Fraction(number) / (100 if percent else 1)
     if not 0 <= value < 1:

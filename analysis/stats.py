@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from analysis.errors import StatsError
 from analysis.families import MoELayer
+from analysis.model import MoEModel
 
 SCHEMA_VERSION = 1
 Gate = Literal["applied", "renormalized"]
@@ -67,6 +68,11 @@ class ModelRef:
         """Inverse of `to_json`."""
         layers = tuple(MoELayer(*map(int, layer)) for layer in raw["layers"])
         return cls(str(raw["name"]), str(raw["identity"]), str(raw["model_type"]), layers)
+
+
+def model_ref(model: MoEModel) -> ModelRef:
+    """What a manifest says of a model."""
+    return ModelRef(model.name, model.identity, model.family.model_type, model.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +226,20 @@ class WeightStats:
         """Table `layer, expert, l1, l2_squared, numel`, summed over the three projections."""
         columns = ["l1", "l2_squared", "numel"]
         return self.table.groupby(["layer", "expert"], as_index=False)[columns].sum()
+
+
+@dataclass(frozen=True)
+class NoStats:
+    """What a criterion reads that reads nothing: which experts there are."""
+
+    layers: tuple[MoELayer, ...]
+
+    @property
+    def grid(self) -> Grid:
+        """Shape of the arrays made from the table."""
+        return Grid(self.layers)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Table `layer, expert`."""
+        return self.grid.index()

@@ -94,7 +94,7 @@ def _manifest_json(manifest: RunManifest) -> str:
 
 
 def _parse_manifest(raw: Mapping[str, Any], where: Path) -> RunManifest:
-    version = raw.get("schema_version")
+    version = raw["schema_version"]
     if version != SCHEMA_VERSION:
         raise StatsError(
             f"The run {where.name} has schema {version}, this program reads {SCHEMA_VERSION}; "
@@ -125,7 +125,10 @@ def read_run(path: Path) -> Run:
         raw = json.loads(file.read_bytes())
         return Run(path, _parse_manifest(raw, path))
     except (ValueError, KeyError, TypeError) as error:
-        raise StatsError(f"The manifest of {path.name} cannot be read: {error}.") from error
+        raise StatsError(
+            f"The manifest of {path.name} cannot be read ({error!r}); delete {path} and make the "
+            "run again."
+        ) from error
 
 
 def _vector_table(index: pd.DataFrame, vectors: FloatArray) -> pa.Table:
@@ -158,8 +161,9 @@ def _read_table(run: Run, name: str) -> pa.Table:
 
 def load_expert_stats(run: Run) -> ExpertStats:
     """Routed statistics of a run."""
-    table = _read_table(run, EXPERTS).to_pandas().astype(dict(EXPERT_COLUMNS))
-    return ExpertStats(run.manifest, table)
+    table = _read_table(run, EXPERTS).to_pandas()
+    types = {name: dtype for name, dtype in EXPERT_COLUMNS.items() if name in table}
+    return ExpertStats(run.manifest, table.astype(types))
 
 
 def load_weight_stats(run: Run) -> WeightStats:
@@ -178,9 +182,6 @@ def _save(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -
         with (partial / name).open("rb") as file:
             os.fsync(file.fileno())
         files[name] = file_sha256(partial / name)
-    for leftover in partial.iterdir():
-        if leftover.name not in tables:
-            leftover.unlink()
     finished = replace(manifest, files=files)
     write_durably(partial / MANIFEST, _manifest_json(finished).encode())
     sync_directory(partial)
@@ -189,6 +190,10 @@ def _save(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -
         return read_run(target)
     partial.replace(target)
     sync_directory(parent)
+    # The state of a resumable run goes last: until the rename it is what a resume needs.
+    for leftover in target.iterdir():
+        if leftover.name not in (*tables, MANIFEST):
+            leftover.unlink()
     return Run(target, finished)
 
 
@@ -294,7 +299,7 @@ class StatsStore:
                 yield from sorted(
                     path
                     for path in directory.iterdir()
-                    if (path / MANIFEST).is_file() and PARTIAL not in path.name
+                    if (path / MANIFEST).is_file() and not path.name.endswith(PARTIAL)
                 )
 
     def get(self, run_id: str) -> Run:

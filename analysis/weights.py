@@ -5,10 +5,12 @@ shard and adds float32 partial sums of 4,096 elements into float64. Biases are l
 """
 
 import os
+import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,8 @@ from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, SlotKind
 from analysis.model import LocatedTensor, MoEModel
 from analysis.progress import Progress
+from analysis.stats import SCHEMA_VERSION, RunManifest, model_ref
+from analysis.store import Run, StatsStore, digest_of, now, run_name, save_weight_stats
 
 WEIGHT_COLUMNS = {
     "layer": "int64",
@@ -178,6 +182,13 @@ def _table(pieces: list[_Piece], sums: list[tuple[float, float]]) -> pd.DataFram
         for piece, (l1, l2_squared) in zip(pieces, sums, strict=True)
     ]
     table = pd.DataFrame(rows, columns=list(WEIGHT_COLUMNS)).astype(WEIGHT_COLUMNS)
+    bad = table[~np.isfinite(table["l2_squared"])]
+    if len(bad):
+        layer, expert, projection = bad[["layer", "expert", "projection"]].iloc[0]
+        raise CheckpointError(
+            f"The {projection} projection of expert {expert} in layer {layer} holds values that "
+            "are no finite numbers; fetch the checkpoint again."
+        )
     order = table["projection"].map({name: index for index, name in enumerate(PROJECTIONS)})
     return (
         table.assign(order=order)
@@ -195,6 +206,7 @@ def measure_weights(
 
     Raises:
         UnsupportedModelError: a quantised element type.
+        CheckpointError: a shard became shorter, or holds values that are no finite numbers.
     """
     pieces = _pieces(model)
     total = sum(piece.end - piece.start for piece in pieces)
@@ -216,3 +228,32 @@ def measure_weights(
             done += sum(piece.end - piece.start for piece in group)
             yield Progress("reading weights", done, total, "bytes")
     return _table(pieces, sums)
+
+
+def weight_statistics(
+    model: MoEModel, store: StatsStore, *, threads: int | None = None
+) -> Generator[Progress, None, Run]:
+    """The model's weight statistics: from the cache, else measured and stored."""
+    if cached := store.of_model(model.identity, "weights"):
+        run = cached[0]
+        yield Progress("cached", 1, 1, "", f"{run.manifest.run_id} is in the cache")
+        return run
+    started = time.monotonic()
+    table = yield from measure_weights(model, threads=threads)
+    digest = digest_of(
+        {"kind": "weights", "model": model.identity, "schema_version": SCHEMA_VERSION}
+    )
+    manifest = RunManifest(
+        kind="weights",
+        run_id=run_name(Path(model.name).name, "weights", digest=digest),
+        digest=digest,
+        model=model_ref(model),
+        corpora=(),
+        settings={"dtype": model.dtype},
+        made={
+            "created_at": now(),
+            "seconds": round(time.monotonic() - started, 3),
+            "versions": {"numpy": np.__version__},
+        },
+    )
+    return save_weight_stats(store.target, manifest, table)

@@ -16,7 +16,7 @@ from analysis.overlap import (
     variant_overlaps,
 )
 from analysis.ranking import Stats
-from analysis.stats import ExpertStats, Gate
+from analysis.stats import ExpertStats, Gate, NoStats
 from app import data, maps
 from app.controls import switch
 from app.figures import overlap_curve as curve_figure
@@ -47,6 +47,8 @@ def needed_stats(view: View, criterion: Criterion) -> Stats | None:
             icon=":material/info:",
         )
         return None
+    if criterion.source == "none":
+        return NoStats(view.model.layers)
     run = data.weight_run(view.model)
     if run is not None:
         return data.weight_stats(run)

@@ -1,8 +1,13 @@
 """Options and fixtures that all tests share."""
 
 import shutil
+from collections.abc import Callable
 
+import numpy as np
 import pytest
+
+from analysis.families import MoELayer
+from analysis.stats import EXPERT_COLUMNS, CorpusRef, ExpertStats, Grid, ModelRef, RunManifest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,3 +28,26 @@ def chromium_path(request: pytest.FixtureRequest) -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return path
+
+
+@pytest.fixture
+def make_expert_stats() -> Callable[..., ExpertStats]:
+    """Statistics of a model with layers 1 and 3 of five experts each, random but seeded."""
+
+    def make(seed: int = 0, corpus: str = "text") -> ExpertStats:
+        layers = (MoELayer(1, 5, 2), MoELayer(3, 5, 2))
+        generator = np.random.default_rng(seed)
+        table = Grid(layers).index()
+        columns = {
+            name: generator.random(len(table)) * 100 + 1
+            for name in EXPERT_COLUMNS
+            if name not in ("layer", "expert")
+        }
+        model = ModelRef("tiny", "0" * 64, "olmoe", layers)
+        corpora = (CorpusRef(corpus, f"{seed:064d}", 1, 1, 100, 0, 0),)
+        manifest = RunManifest(
+            "routed", f"tiny-{corpus}", f"{seed:064d}", model, corpora, {"dtype": "float32"}, {}
+        )
+        return ExpertStats(manifest, table.assign(**columns).astype(dict(EXPERT_COLUMNS)))
+
+    return make

@@ -148,7 +148,7 @@ def _route(index_TK: Tensor, num_experts: int) -> _Routing:
 
 
 class _Recorder:
-    """Adds one layer's share of a batch to the sums."""
+    """Adds one layer's share of a batch to the sums, outside of any gradient."""
 
     def __init__(self, collection: _Collection, layer: int, routing: _Routing) -> None:
         self._routing = routing
@@ -161,6 +161,7 @@ class _Recorder:
             len(routing.token_S), dtype=torch.float64, device=routing.token_S.device
         )
 
+    @torch.no_grad()
     def add(self, expert: int, span: slice, f_RD: Tensor) -> None:
         """Norms and vector sum of one expert's outputs."""
         wide = torch.promote_types(f_RD.dtype, torch.float32)
@@ -168,11 +169,13 @@ class _Recorder:
         real_RD = f_RD if self._mask_S is None else f_RD[self._mask_S[span]]
         self._sums.vectors_ED[self._layer][expert] += real_RD.sum(dim=0, dtype=torch.float64)
 
+    @torch.no_grad()
     def close(self, weights_TK: Tensor) -> None:
         """The fifteen sums of every expert."""
         terms_SM = _moments(weights_TK, self._routing.order_S, self._norms_S)
         if self._mask_S is not None:
-            terms_SM *= self._mask_S[:, None]
+            # Not multiplied by the mask: padding may overflow.
+            terms_SM.masked_fill_(~self._mask_S[:, None], 0.0)
         self._sums.moments_EM[self._layer].index_add_(0, self._routing.expert_S, terms_SM)
 
 

@@ -22,16 +22,24 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from analysis.calibration.experts import RoutedSums, batch_mask, collecting
 from analysis.corpora import TokenBatch, Tokenizer, TokenSequences
-from analysis.errors import CheckpointError, StatsError
+from analysis.errors import CheckpointError, CorpusError, StatsError
 from analysis.model import MoEModel
 from analysis.progress import Progress
-from analysis.stats import MOMENT_COLUMNS, SCHEMA_VERSION, CorpusRef, Grid, ModelRef, RunManifest
+from analysis.stats import (
+    MOMENT_COLUMNS,
+    SCHEMA_VERSION,
+    CorpusRef,
+    Grid,
+    RunManifest,
+    model_ref,
+)
 from analysis.store import (
     PARTIAL,
     Run,
     StatsStore,
     digest_of,
     now,
+    read_run,
     run_name,
     save_expert_stats,
     sync_directory,
@@ -43,6 +51,8 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
+# transformers makes an empty tokenizer where a checkpoint has none.
+_VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
 _STATE = "state.safetensors"
 _SAVE_EVERY_SECONDS = 30.0
 
@@ -105,14 +115,15 @@ def load_tokenizer(model: MoEModel, *, trust_remote_code: bool = False) -> Token
     Raises:
         CheckpointError: there is none that transformers can read.
     """
+    problem = f"{model.name} has no tokenizer that can be read; use a corpus of input_ids."
+    if not any(any(model.checkpoint.path.glob(pattern)) for pattern in _VOCABULARIES):
+        raise CheckpointError(problem)
     try:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
             model.checkpoint.path, trust_remote_code=trust_remote_code, verbose=False
         )
     except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{model.name} has no tokenizer that can be read; use a corpus of input_ids."
-        ) from error
+        raise CheckpointError(problem) from error
     return tokenizer
 
 
@@ -132,8 +143,8 @@ def load_model(model: MoEModel, settings: CalibrationSettings) -> PreTrainedMode
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, RuntimeError, ValueError, safetensors.SafetensorError) as error:
+        reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(f"transformers cannot load {model.name}: {reason}") from error
     if info["missing_keys"]:
         raise CheckpointError(f"{model.name} lacks the tensor {sorted(info['missing_keys'])[0]}.")
@@ -155,15 +166,21 @@ def corpus_ref(sequences: TokenSequences, batch_size: int) -> CorpusRef:
     )
 
 
-def model_ref(model: MoEModel) -> ModelRef:
-    """What a manifest says of the model."""
-    return ModelRef(model.name, model.identity, model.family.model_type, model.layers)
-
-
 def plan_run(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
 ) -> RunManifest:
-    """The manifest that the run will have, without its measurements; nothing is loaded."""
+    """The manifest that the run will have, without its measurements; nothing is loaded.
+
+    Raises:
+        CorpusError: a token that the model does not have.
+    """
+    largest = max((int(row.max()) for row in sequences.rows if len(row)), default=0)
+    vocabulary = model.checkpoint.config.get("vocab_size")
+    if vocabulary is not None and largest >= vocabulary:
+        raise CorpusError(
+            f"The corpus {sequences.corpus} has the token id {largest}, but {model.name} has "
+            f"{vocabulary} tokens; was it tokenised for another model?"
+        )
     numbers = {
         "seq_len": settings.seq_len,
         "seed": settings.seed,
@@ -342,13 +359,18 @@ def finished_run(store: StatsStore, manifest: RunManifest) -> Run | None:
 
 
 def calibrate(
-    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, store: StatsStore
+    model: MoEModel,
+    sequences: TokenSequences,
+    settings: CalibrationSettings,
+    store: StatsStore,
+    *,
+    resume: bool = True,
 ) -> Generator[Progress, None, Run]:
     """Run the model once over `sequences` and store the routed statistics.
 
     A run that is in the cache is returned at once. An interrupted one goes on where it was
     saved: at the latest 30 seconds before it stopped, with the same numbers as in one go when the
-    batch size is the same.
+    batch size is the same. With `resume` off it starts anew.
 
     Raises:
         CheckpointError: the model cannot be loaded.
@@ -360,9 +382,13 @@ def calibrate(
         total = sequences.num_tokens
         yield Progress("cached", total, total, "tokens", f"{run.manifest.run_id} is in the cache")
         return run
+    if (unreadable := store.target / manifest.run_id).exists():
+        read_run(unreadable)  # says what is wrong, before the work and not after it
     partial = _PartialRun(store.target, manifest)
     try:
         with partial.lock:
+            if not resume:
+                partial.forget()
             sums = RoutedSums(model.layers, model.hidden_size)
             work = _Work(manifest, partial, sums, partial.restore(sums))
             manifest = yield from _calibrate(model, sequences, settings, work)

@@ -199,7 +199,18 @@ TEXTS = {"demo-code": code_texts, "demo-prose": prose_texts, "demo-math": math_t
 
 
 def demo_texts(corpus: str, *, held_out: bool = False) -> Iterator[DemoText]:
-    """Documents of one demo corpus; every twelfth is held out from training and calibration."""
+    """Documents of one demo corpus; every twelfth is held out from training and calibration.
+
+    A held-out document that also occurs among the others is left out: word problems repeat.
+    """
+    seen: set[str] = set()
+    kept_back = []
     for index, text in enumerate(TEXTS[corpus]()):
-        if (index % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1) == held_out:
+        if index % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1:
+            kept_back.append(text)
+        elif held_out:
+            seen.add(text.prompt)
+        else:
             yield text
+    if held_out:
+        yield from (text for text in kept_back if text.prompt not in seen)

@@ -60,6 +60,17 @@ def every_layer(config: Config, layer: int) -> bool:
     return True
 
 
+def _whole_number(config: Config, key: str) -> int:
+    if key not in config:
+        raise CheckpointError(f"config.json has no {key}.")
+    value = config[key]
+    if type(value) is not int or value < 1:
+        raise CheckpointError(
+            f"config.json gives {key} = {value!r}; it must be a whole number of at least 1."
+        )
+    return value
+
+
 @dataclass(frozen=True)
 class MoEFamily:
     """Everything in which one architecture differs from another.
@@ -71,6 +82,7 @@ class MoEFamily:
         disk_block: name of the MoE block inside a layer, in the checkpoint.
         module_block: the same in the loaded model.
         router: name of the router inside the block, in both.
+        router_parameters: the loaded router's tensors with one row per expert, the matrix first.
         projections: checkpoint names of the gate, up and down projections of one expert.
         count_keys: configuration keys that may hold the number of experts.
         write_count_keys: keys that an export writes besides those present.
@@ -85,6 +97,7 @@ class MoEFamily:
     disk_block: str = "mlp"
     module_block: str = "mlp"
     router: str = "gate"
+    router_parameters: tuple[str, ...] = ("weight",)
     projections: Mapping[str, str] = field(
         default_factory=lambda: {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
     )
@@ -100,7 +113,8 @@ class MoEFamily:
         Raises:
             CheckpointError: no count, or two that differ (transformers would pick one silently).
         """
-        counts = {key: config[key] for key in self.count_keys if config.get(key) is not None}
+        present = [key for key in self.count_keys if config.get(key) is not None]
+        counts = {key: _whole_number(config, key) for key in present}
         if not counts:
             raise CheckpointError(
                 f"config.json has none of {', '.join(self.count_keys)}, so the number of experts "
@@ -112,19 +126,22 @@ class MoEFamily:
                 + ", ".join(f"{key} = {value}" for key, value in counts.items())
                 + "; keep the one that matches the weights."
             )
-        return int(next(iter(counts.values())))
+        return next(iter(counts.values()))
 
     def layers(self, config: Config) -> tuple[MoELayer, ...]:
         """Sparse layers only, in decoder order.
 
         Raises:
-            CheckpointError: a key is missing from the configuration.
+            CheckpointError: a key is missing from the configuration, or cannot be.
         """
-        try:
-            depth, top_k = int(config["num_hidden_layers"]), int(config[self.top_k_key])
-        except KeyError as error:
-            raise CheckpointError(f"config.json has no {error.args[0]}.") from error
+        depth = _whole_number(config, "num_hidden_layers")
+        top_k = _whole_number(config, self.top_k_key)
         count = self.num_experts(config)
+        if top_k > count:
+            raise CheckpointError(
+                f"config.json selects {self.top_k_key} = {top_k} experts per token, but the model "
+                f"has {count}."
+            )
         return tuple(
             MoELayer(index, count, top_k) for index in range(depth) if self.is_sparse(config, index)
         )
@@ -143,19 +160,22 @@ class MoEFamily:
         return f"model.layers.{layer}.{self.module_block}.experts"
 
     @cached_property
-    def _patterns(self) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    def _patterns(self) -> tuple[re.Pattern[str], ...]:
         # Anchored to the trunk: heads such as `mtp.layers.0.mlp.experts` are other layers.
-        block = rf"model\.layers\.(\d+)\.{self.disk_block}\."
+        # A checkpoint saved with stacked experts has the loaded model's name for the block.
+        blocks = "|".join(dict.fromkeys((self.disk_block, self.module_block)))
+        block = rf"model\.layers\.(\d+)\.(?:{blocks})\."
         names = "|".join(map(re.escape, self.projections.values()))
         return (
             re.compile(rf"({block}experts\.)(\d+)(\.({names})\.\w+)"),
             re.compile(rf"{block}experts\.(gate_up|down)_proj"),
             re.compile(rf"{block}{re.escape(self.router)}\.(weight|bias)"),
+            re.compile(rf"{block}(?:experts|{re.escape(self.router)})\."),
         )
 
     def locate(self, tensor_name: str) -> Slot | None:
         """The tensor's slot; None for a tensor that pruning leaves alone."""
-        expert, stacked, router = self._patterns
+        expert, stacked, router, _ = self._patterns
         if match := expert.fullmatch(tensor_name):
             head, layer, number, tail, name = match.groups()
             projection = next(key for key, value in self.projections.items() if value == name)
@@ -166,3 +186,9 @@ class MoEFamily:
         if match := router.fullmatch(tensor_name):
             return Slot(int(match[1]), SlotKind.ROUTER)
         return None
+
+    def routed_layer(self, tensor_name: str) -> int | None:
+        """Layer whose experts or router the tensor belongs to by its name, located or not."""
+        *_, routed = self._patterns
+        match = routed.match(tensor_name)
+        return int(match[1]) if match else None

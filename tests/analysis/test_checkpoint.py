@@ -1,0 +1,277 @@
+"""Reading a checkpoint directory: what it is, and one clear line where it cannot be read."""
+
+import json
+import os
+import shutil
+import struct
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from analysis.checkpoint import map_shard, open_checkpoint, read_shard
+from analysis.errors import CheckpointError
+from builders import tiny_checkpoint
+
+INDEX = "model.safetensors.index.json"
+FIRST = "model-00001-of-00004.safetensors"
+
+
+def edit_json(file, **changes):
+    """Set keys of a JSON file; None removes one."""
+    raw = json.loads(file.read_text()) | changes
+    dropped = {key for key, value in changes.items() if value is None}
+    file.write_text(json.dumps({key: raw[key] for key in raw if key not in dropped}))
+
+
+def edit_index(path, **changes):
+    weight_map = json.loads((path / INDEX).read_text())["weight_map"]
+    edit_json(path / INDEX, weight_map=weight_map | changes)
+
+
+def write_raw(file, header, data=b""):
+    """A safetensors file with this header, valid or not."""
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(raw)) + raw + data)
+
+
+# --- what is read ----------------------------------------------------------------------------
+
+
+def test_index_agrees_with_safetensors_own_reader(tmp_path):
+    tiny_checkpoint(tmp_path, "qwen3_moe", dtype=torch.bfloat16)
+    checkpoint = open_checkpoint(tmp_path)
+    assert len(checkpoint.shards) > 1
+    seen = 0
+    for shard in checkpoint.shards:
+        bytes_of = map_shard(tmp_path / shard.name)
+        assert shard.size == len(bytes_of) == (tmp_path / shard.name).stat().st_size
+        with safe_open(tmp_path / shard.name, framework="pt") as file:
+            assert dict(shard.metadata) == file.metadata()
+            assert [entry.name for entry in shard.tensors] == list(file.offset_keys())
+            for entry in shard.tensors:
+                tensor = file.get_tensor(entry.name)
+                raw = bytes_of[entry.start : entry.end].tobytes()
+                assert raw == tensor.view(torch.uint8).numpy().tobytes()
+                assert (entry.shape, entry.dtype) == (tuple(tensor.shape), "BF16")
+                assert (entry.numel, entry.nbytes) == (tensor.numel(), tensor.nbytes)
+                seen += 1
+    assert seen == len(checkpoint.tensors)
+
+
+def test_parameters_and_bytes_equal_those_of_the_model(tmp_path):
+    model = tiny_checkpoint(tmp_path, "mixtral", dtype=torch.bfloat16).model
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.num_params == sum(p.numel() for p in model.parameters())
+    assert checkpoint.nbytes == 2 * checkpoint.num_params
+
+
+def test_tied_weights_count_once(tmp_path):
+    model = tiny_checkpoint(tmp_path, "qwen3_moe").model
+    assert model.config.tie_word_embeddings
+    unique = {p.data_ptr(): p.numel() for p in model.parameters()}
+    assert open_checkpoint(tmp_path).num_params == sum(unique.values())
+
+
+def test_a_scalar_tensor_has_one_element(tmp_path):
+    save_file({"a": torch.tensor(3.0)}, tmp_path / "x.safetensors")
+    (entry,) = read_shard(tmp_path / "x.safetensors").tensors
+    assert (entry.shape, entry.numel, entry.nbytes) == ((), 1, 4)
+
+
+# --- identity --------------------------------------------------------------------------------
+
+
+def identity_after(source, tmp_path, change):
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy)
+    change(copy)
+    return open_checkpoint(copy).identity
+
+
+def set_byte(file, offset, value=None):
+    raw = bytearray(file.read_bytes())
+    raw[offset] = raw[offset] ^ 1 if value is None else value
+    file.write_bytes(raw)
+
+
+@pytest.fixture
+def source(tmp_path):
+    tiny_checkpoint(tmp_path / "source", "olmoe")
+    return tmp_path / "source"
+
+
+def test_identity_stays_when_nothing_that_matters_changes(source, tmp_path):
+    def touch(copy):
+        edit_json(copy / "config.json", transformers_version="4.1.0")
+        for file in copy.iterdir():
+            os.utime(file, (1, 1))
+        (copy / "README.md").write_text("new")
+
+    assert identity_after(source, tmp_path, touch) == open_checkpoint(source).identity
+
+
+def test_identity_does_not_depend_on_the_order_of_the_configuration(source, tmp_path):
+    def reverse(copy):
+        raw = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps(dict(reversed(raw.items()))))
+
+    assert identity_after(source, tmp_path, reverse) == open_checkpoint(source).identity
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda copy: edit_json(copy / "config.json", norm_topk_prob=True),
+        # The header's metadata: {"format":"pt"} becomes "qt".
+        lambda copy: set_byte(copy / FIRST, (copy / FIRST).read_bytes().index(b'"pt"') + 1, 0x71),
+        # Every shard of the tiny model is smaller than what is sampled, so any byte counts.
+        lambda copy: set_byte(copy / FIRST, -1),
+    ],
+    ids=["configuration value", "byte of a header", "last byte of a shard"],
+)
+def test_identity_changes_with_the_model(source, tmp_path, change):
+    assert identity_after(source, tmp_path, change) != open_checkpoint(source).identity
+
+
+def test_identity_samples_a_large_shard_at_sixteen_places(tmp_path):
+    # 400,000 bytes of data: sixteen samples of 4,096, each 25,000 after the one before.
+    (tmp_path / "big").mkdir()
+    (tmp_path / "big" / "config.json").write_text("{}")
+    file = tmp_path / "big" / "model.safetensors"
+    save_file({"w": torch.zeros(100_000)}, file)
+    start = read_shard(file).data_start
+    before = open_checkpoint(tmp_path / "big")
+    identity, content = before.identity, before.content_digest()
+    for sample in (0, 7, 15):
+        offset = start + 25_000 * sample + 4_095
+        set_byte(file, offset)
+        assert open_checkpoint(tmp_path / "big").identity != identity
+        set_byte(file, offset)
+    # Between two samples the headers-and-samples identity is blind; the content hash is not.
+    set_byte(file, start + 4_096)
+    after = open_checkpoint(tmp_path / "big")
+    assert after.identity == identity
+    assert after.content_digest() != content
+
+
+# --- bad input -------------------------------------------------------------------------------
+
+
+def only_pickled(path):
+    for file in path.glob("model*"):
+        file.unlink()
+    (path / "pytorch_model.bin").write_bytes(b"\x80")
+
+
+def no_weights(path):
+    for file in path.glob("model*"):
+        file.unlink()
+
+
+def drop_index(path):
+    (path / INDEX).unlink()
+
+
+BAD = {
+    "missing shard": (
+        lambda path: (path / FIRST).unlink(),
+        rf"{INDEX} names {FIRST}, which is missing from",
+    ),
+    "truncated shard": (
+        lambda path: (path / FIRST).write_bytes((path / FIRST).read_bytes()[:-7]),
+        rf"{FIRST} is truncated: it has \d+ bytes, its header promises \d+; fetch",
+    ),
+    "shard cut in its header": (
+        lambda path: (path / FIRST).write_bytes((path / FIRST).read_bytes()[:100]),
+        rf"{FIRST} is not a safetensors file, or it is truncated",
+    ),
+    "empty shard": (
+        lambda path: (path / FIRST).write_bytes(b""),
+        rf"{FIRST} is not a safetensors file, or it is truncated",
+    ),
+    "header is no JSON": (
+        lambda path: write_raw(path / FIRST, b"{nonsense"),
+        rf"The header of {FIRST} cannot be read",
+    ),
+    "header is no text": (
+        lambda path: write_raw(path / FIRST, b"\xff\xfe\x00\x01"),
+        rf"The header of {FIRST} cannot be read",
+    ),
+    "header is a list": (
+        lambda path: write_raw(path / FIRST, [1, 2]),
+        rf"The header of {FIRST} cannot be read",
+    ),
+    "header without offsets": (
+        lambda path: write_raw(path / FIRST, {"w": {"dtype": "F32", "shape": [1]}}),
+        rf"The header of {FIRST} cannot be read",
+    ),
+    "index names a tensor that the shard lacks": (
+        lambda path: edit_index(path, **{"model.layers.9.extra.weight": FIRST}),
+        rf"places model\.layers\.9\.extra\.weight in {FIRST}, which does not hold it \(1 such",
+    ),
+    "index names a missing file": (
+        lambda path: edit_index(path, **{"extra": "other.safetensors"}),
+        rf"{INDEX} names other\.safetensors, which is missing",
+    ),
+    "index is no JSON": (lambda path: (path / INDEX).write_text("{"), f"{INDEX} is not a readable"),
+    "index without a map": (
+        lambda path: (path / INDEX).write_text("{}"),
+        f"{INDEX} is not a readable",
+    ),
+    "no index": (drop_index, rf"4 safetensors files but no {INDEX}; fetch the index"),
+    "pickled weights only": (only_pickled, r"pickled weights only.*convert them to safetensors"),
+    "no weights": (no_weights, r"holds no safetensors file"),
+    "no config": (lambda path: (path / "config.json").unlink(), r"has no config\.json"),
+    "config is no JSON": (
+        lambda path: (path / "config.json").write_text("{'a': 1}"),
+        r"config\.json is not valid JSON",
+    ),
+    "config is a list": (
+        lambda path: (path / "config.json").write_text("[]"),
+        r"config\.json does not hold a JSON object",
+    ),
+    "config is no text": (
+        lambda path: (path / "config.json").write_bytes(b"\xff\xff\xff"),
+        r"config\.json is not valid JSON",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), BAD.values(), ids=BAD)
+def test_a_bad_directory_gives_one_clear_line(source, damage, message):
+    damage(source)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        open_checkpoint(source)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_path_that_is_no_directory_gives_one_clear_line(tmp_path):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"x")
+    for path in (file, tmp_path / "nowhere"):
+        with pytest.raises(CheckpointError, match=r"is not a directory; give the folder") as caught:
+            open_checkpoint(path)
+        assert str(path) in str(caught.value)
+
+
+def test_a_missing_shard_is_named_when_it_is_read_alone(tmp_path):
+    with pytest.raises(CheckpointError, match=r"The shard x\.safetensors is missing"):
+        read_shard(tmp_path / "x.safetensors")
+
+
+def test_a_checkpoint_in_one_file_needs_no_index(tmp_path):
+    tiny_checkpoint(tmp_path, "olmoe", shards=1)
+    checkpoint = open_checkpoint(tmp_path)
+    assert [shard.name for shard in checkpoint.shards] == ["model.safetensors"]
+    assert set(checkpoint.tensors) == set(load_file(tmp_path / "model.safetensors"))
+
+
+def test_mapped_bytes_cannot_be_written(tmp_path):
+    save_file({"a": torch.ones(3)}, tmp_path / "x.safetensors")
+    mapped = map_shard(tmp_path / "x.safetensors")
+    assert mapped.dtype == np.uint8
+    with pytest.raises(ValueError, match="read-only"):
+        mapped[0] = 1

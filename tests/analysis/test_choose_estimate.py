@@ -1,0 +1,161 @@
+"""Which runs a criterion ranks by, and what a calibration is said to take."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from analysis.calibration.estimate import active_params, estimate
+from analysis.calibration.run import CalibrationSettings
+from analysis.choose import CorpusWeight, choose_stats, parse_corpus_weight, routed_runs
+from analysis.corpora import TokenSequences
+from analysis.criteria import CRITERIA
+from analysis.drain import drain
+from analysis.errors import StatsError
+from analysis.model import load_model_index
+from analysis.stats import model_ref
+from analysis.store import StatsStore, load_expert_stats, save_expert_stats
+from analysis.weights import weight_statistics
+from builders import NUM_EXPERTS, TOP_K, tiny_checkpoint
+
+
+@pytest.fixture
+def model(tmp_path):
+    tiny_checkpoint(tmp_path / "tiny-model", "olmoe")
+    return load_model_index(str(tmp_path / "tiny-model"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return StatsStore(tmp_path / "stats")
+
+
+@pytest.fixture
+def calibrated(model, store, make_manifest, random_stats):
+    """A run of this model on a corpus, made of random sums."""
+    counts = tuple(layer.num_experts for layer in model.layers)
+
+    def make(corpus, seed=1, tokens=40):
+        manifest = make_manifest(counts=counts, corpora=(corpus,), identity=f"{corpus}-{seed}")
+        (ref,) = manifest.corpora
+        manifest = replace(
+            manifest, model=model_ref(model), corpora=(replace(ref, num_tokens=tokens),)
+        )
+        stats = random_stats(seed, counts=counts).table
+        layers = [layer.index for layer in model.layers]
+        table = stats.assign(layer=np.repeat(layers, counts))
+        vectors = np.sqrt(stats[["vector_sum_sq"]].to_numpy())
+        return save_expert_stats(store.target, manifest, table, vectors)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("prose", CorpusWeight("prose", 1.0)),
+        ("prose:2", CorpusWeight("prose", 2.0)),
+        ("prose:0.5", CorpusWeight("prose", 0.5)),
+        ("a:b:3", CorpusWeight("a:b", 3.0)),
+    ],
+)
+def test_a_corpus_may_have_a_weight(text, expected):
+    assert parse_corpus_weight(text) == expected
+
+
+@pytest.mark.parametrize("text", ["prose:", "prose:much", "prose:0", "prose:-1", "prose:nan"])
+def test_a_weight_that_is_no_positive_number_is_refused(text):
+    with pytest.raises(StatsError, match="weight"):
+        parse_corpus_weight(text)
+
+
+def test_the_only_run_needs_no_name(model, store, calibrated):
+    run = calibrated("prose")
+    assert [part.run for part in routed_runs(store, model, (), ())] == [run]
+
+
+def test_several_corpora_must_be_chosen_from(model, store, calibrated):
+    code, prose = calibrated("code"), calibrated("prose")
+    with pytest.raises(StatsError, match="calibrated on code, prose; choose with --corpus"):
+        routed_runs(store, model, (), ())
+    parts = routed_runs(store, model, [CorpusWeight("prose"), CorpusWeight("code", 2.0)], ())
+    assert [(part.run, part.weight) for part in parts] == [(prose, 1.0), (code, 2.0)]
+    with pytest.raises(StatsError, match=r"Unknown .*'cod'\. Did you mean 'code'\?"):
+        routed_runs(store, model, [CorpusWeight("cod")], ())
+    assert [part.run for part in routed_runs(store, model, (), [code.manifest.run_id])] == [code]
+
+
+def test_of_one_corpus_the_run_with_most_tokens_counts(model, store, calibrated):
+    calibrated("prose", seed=1, tokens=400)
+    most = calibrated("prose", seed=2, tokens=900)
+    calibrated("prose", seed=3, tokens=500)
+    assert [part.run for part in routed_runs(store, model, (), ())] == [most]
+
+
+def test_without_runs_the_command_that_makes_them_is_named(model, store):
+    with pytest.raises(StatsError, match="run `moeprune calibrate MODEL"):
+        choose_stats(CRITERIA["reap"], store, model)
+    with pytest.raises(StatsError, match="run `moeprune weights MODEL`"):
+        choose_stats(CRITERIA["aimer"], store, model)
+
+
+def test_a_run_of_another_model_is_refused(model, store, save_run):
+    other = save_run(1, parent=store.target)
+    with pytest.raises(StatsError, match="holds statistics of another model"):
+        routed_runs(store, model, (), [other.manifest.run_id])
+
+
+def test_a_criterion_gets_the_statistics_that_it_reads(model, store, calibrated):
+    runs = calibrated("code", seed=1), calibrated("prose", seed=2)
+    weights = drain(weight_statistics(model, store))
+    chosen = choose_stats(
+        CRITERIA["man"], store, model, [CorpusWeight("code", 2.0), CorpusWeight("prose")]
+    )
+    tables = [load_expert_stats(run).table for run in runs]
+    # Weights 2 and 1 are 1 and 1/2: only their proportion counts.
+    expected = tables[0]["g0_f1"] + tables[1]["g0_f1"] / 2
+    assert chosen.stats.table["g0_f1"].tolist() == pytest.approx(expected.tolist())
+    assert chosen.runs == runs
+    assert chosen.corpora == ("code:2", "prose")
+    assert choose_stats(CRITERIA["aimer"], store, model).runs == (weights,)
+
+
+# --- estimates -------------------------------------------------------------------------------
+
+
+def make_sequences(*lengths):
+    rows = tuple(np.full(n, 3, dtype=np.int32) for n in lengths)
+    return TokenSequences("letters", rows, len(rows), 0)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
+def test_active_parameters_by_hand(tmp_path, fused):
+    # d = 16, width 24, 2 heads of 8, 1 key-value head, 7 experts of which 2 run, 3 layers.
+    # Attention: q and o 16 x 16, k and v 8 x 16. Router 7 x 16. Experts 2 x 3 x 16 x 24.
+    tiny_checkpoint(tmp_path, "olmoe", fused=fused)
+    layer = 2 * 16 * 16 + 2 * 8 * 16 + 7 * 16 + TOP_K * 3 * 16 * 24
+    found = active_params(load_model_index(str(tmp_path)))
+    # Each tensor's share is rounded down.
+    assert 3 * layer - 3 * 3 * NUM_EXPERTS["olmoe"] <= found <= 3 * layer
+
+
+def test_an_estimate_counts_tokens_exactly_and_bounds_the_rest(model):
+    settings = CalibrationSettings(seq_len=9, batch_size=2, device="cpu")
+    found = estimate(model, make_sequences(9, 4, 7), settings)
+    assert (found.num_sequences, found.num_tokens, found.num_padded) == (3, 20, 5)
+    sums = 3 * NUM_EXPERTS["olmoe"] * (15 + 16) * 8
+    assert found.memory_bytes > model.checkpoint.nbytes + sums
+    assert 0 < found.seconds < 60
+
+
+def test_half_precision_is_expected_to_take_half_the_weights(model):
+    single, half = (
+        estimate(
+            model,
+            make_sequences(9),
+            CalibrationSettings(seq_len=9, batch_size=1, device="cpu", dtype=dtype),
+        ).memory_bytes
+        for dtype in ("float32", "bfloat16")
+    )
+    weights = sum(entry.numel for entry in model.checkpoint.tensors.values())
+    assert single - half >= 2 * weights

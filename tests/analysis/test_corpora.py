@@ -1,0 +1,374 @@
+"""Corpora: files to documents to token sequences, counted by hand."""
+
+import hashlib
+import json
+import operator
+import re
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.corpora import Document, Sampling, TokenSequences, read_documents, tokenize
+from analysis.demo.texts import TEXTS, DemoText, demo_texts
+from analysis.demo.tokenizer import train_tokenizer
+from analysis.errors import CorpusError
+
+
+class LetterTokenizer:
+    """One token a letter: a = 1 ... z = 26, end = 0; a conversation is 30, words, 31, words."""
+
+    eos_token_id = 0
+
+    def encode(self, text):
+        return [ord(letter) - 96 for letter in text if letter.isalpha()]
+
+    def apply_chat_template(self, conversation, **options):
+        assert options == {"tokenize": True, "return_dict": True}
+        ids = []
+        for message in conversation:
+            ids += [
+                {"user": 30, "assistant": 31}[message["role"]],
+                *self.encode(message["content"]),
+            ]
+        return {"input_ids": ids}
+
+
+def sequences_of(documents, tokens, seq_len, seed=42, corpus="letters"):
+    return tokenize(documents, LetterTokenizer(), Sampling(tokens, seq_len, seed), corpus=corpus)
+
+
+def write(path, *rows):
+    path.write_text("".join(row + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def as_lists(sequences):
+    return [row.tolist() for row in sequences.rows]
+
+
+MESSAGES = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}]
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def test_text_is_parted_at_blank_lines(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_bytes("one\ntwo\r\n\r\nthree\n\n\n  \n\nfünf\n".encode())
+    texts = [document.text for document in read_documents(str(file))]
+    assert [text.strip() for text in texts] == ["one\ntwo", "three", "fünf"]
+
+
+FORMS = {
+    "text": ({"text": "abc"}, Document(text="abc")),
+    "messages": ({"messages": MESSAGES}, Document(messages=tuple(MESSAGES))),
+    "prompt and response": (
+        {"prompt": "ab", "response": "c"},
+        Document(messages=tuple(MESSAGES)),
+    ),
+    "prompt with an empty response": ({"prompt": "ab", "response": ""}, Document(text="ab")),
+    "input_ids": ({"input_ids": [5, 0, 7]}, Document(input_ids=(5, 0, 7))),
+    # Token ids are used as they are even where the text stands beside them.
+    "input_ids before text": ({"input_ids": [5], "text": "abc"}, Document(input_ids=(5,))),
+    "text beside an empty field": ({"messages": None, "text": "abc"}, Document(text="abc")),
+}
+
+
+@pytest.mark.parametrize(("row", "expected"), FORMS.values(), ids=FORMS)
+def test_jsonl_and_parquet_rows_become_the_same_document(tmp_path, row, expected):
+    lines = write(tmp_path / "a.jsonl", json.dumps(row), "", json.dumps(row))
+    pq.write_table(pa.Table.from_pylist([row, row]), tmp_path / "a.parquet")
+    assert read_documents(lines) == [expected, expected]
+    assert read_documents(str(tmp_path / "a.parquet")) == [expected, expected]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'\xef\xbb\xbf{"text": "abc"}\n')
+    assert read_documents(str(file)) == [Document(text="abc")]
+
+
+BAD_ROWS = {
+    "no JSON": ("{oops", "is not JSON"),
+    "a list": ("[1, 2]", "is not a JSON object"),
+    "no known field": ('{"body": 1, "title": 2}', "has the fields body, title; a corpus needs one"),
+    "no field": ("{}", "has the fields none"),
+    "half a pair": ('{"prompt": "a"}', "has the fields prompt"),
+    "ids in words": ('{"input_ids": ["a"]}', "input_ids must be a list of token ids"),
+    "one id": ('{"input_ids": 5}', "input_ids must be a list of token ids"),
+    "a fraction": ('{"input_ids": [1.5]}', "input_ids must be a list of token ids"),
+    "a negative id": ('{"input_ids": [-1]}', "input_ids must be a list of token ids"),
+    "an id beyond 32 bits": ('{"input_ids": [2147483648]}', "input_ids must be a list"),
+    "messages in words": ('{"messages": "hi"}', "messages must be a list of objects"),
+    "a message that is no object": ('{"messages": ["hi"]}', "messages must be a list of objects"),
+    "no message": ('{"messages": []}', "messages must be a list of objects"),
+}
+
+
+@pytest.mark.parametrize(("row", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_a_malformed_row_is_named_by_its_line(tmp_path, row, message):
+    file = write(tmp_path / "bad.jsonl", '{"text": "abc"}', "", row)
+    with pytest.raises(CorpusError, match=rf"bad\.jsonl, line 3:? {message}") as caught:
+        read_documents(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path):
+    file = tmp_path / "bad.jsonl"
+    file.write_bytes(b'{"text": "abc"}\n{"text": "\xff"}\n')
+    with pytest.raises(CorpusError, match=r"bad\.jsonl, line 2 is not JSON"):
+        read_documents(str(file))
+    (tmp_path / "bad.txt").write_bytes(b"abc\xff")
+    with pytest.raises(CorpusError, match=r"bad\.txt is not UTF-8 text \(byte 3\)"):
+        read_documents(str(tmp_path / "bad.txt"))
+
+
+def test_a_malformed_parquet_row_is_named_by_its_number(tmp_path):
+    table = pa.table({"text": pa.array(["abc", None], pa.string())})
+    pq.write_table(table, tmp_path / "bad.parquet")
+    with pytest.raises(CorpusError, match=r"bad\.parquet, row 2 has the fields text; a corpus"):
+        read_documents(str(tmp_path / "bad.parquet"))
+
+
+@pytest.mark.parametrize("content", [b"", b"junk that is longer than a footer", b"PAR1"])
+def test_a_file_that_is_no_parquet_says_so(tmp_path, content):
+    (tmp_path / "bad.parquet").write_bytes(content)
+    with pytest.raises(CorpusError, match=r"bad\.parquet is not a readable parquet file"):
+        read_documents(str(tmp_path / "bad.parquet"))
+
+
+@pytest.mark.parametrize("name", ["empty.txt", "empty.jsonl", "empty.parquet"])
+def test_an_empty_corpus_says_so(tmp_path, name):
+    file = tmp_path / name
+    file.write_text(" \n\n\n")
+    if file.suffix == ".parquet":
+        pq.write_table(pa.table({"text": pa.array([], pa.string())}), file)
+    with pytest.raises(CorpusError, match=rf"{name} is empty"):
+        read_documents(str(file))
+
+
+def test_an_unknown_corpus_names_the_nearest_and_the_kinds_of_files():
+    with pytest.raises(CorpusError, match=r"Did you mean 'demo-math'\?.*\.txt, \.jsonl, \.parquet"):
+        read_documents("demo-maths")
+    with pytest.raises(CorpusError, match=r"nowhere\.txt does not exist"):
+        read_documents("nowhere.txt")
+
+
+# --- token sequences -------------------------------------------------------------------------
+
+
+def test_documents_are_joined_end_to_end_and_cut():
+    # a b c . + d e . + f g h i . = 4 + 3 + 5 = 12 tokens in some order; two sequences of 5.
+    documents = [Document(text=text) for text in ("abc", "de", "fghi")]
+    sequences = sequences_of(documents, tokens=100, seq_len=5)
+    order = np.random.default_rng(42).permutation(3)
+    texts = [[1, 2, 3, 0], [4, 5, 0], [6, 7, 8, 9, 0]]
+    stream = [token for index in order for token in texts[index]]
+    assert as_lists(sequences) == [stream[:5], stream[5:10]]
+    assert (sequences.num_documents, sequences.num_dropped) == (3, 2)
+    assert sequences.num_tokens == 10
+    assert sequences.corpus == "letters"
+
+
+def test_no_more_documents_are_drawn_than_needed():
+    # 4 tokens each; 10 tokens wanted in sequences of 5: three documents give 12, so 2 are left.
+    documents = [Document(text="abc")] * 50
+    sequences = sequences_of(documents, tokens=13, seq_len=5)
+    assert len(sequences.rows) == 2
+    assert (sequences.num_documents, sequences.num_dropped) == (3, 2)
+
+
+def test_a_text_that_ends_with_the_end_token_gets_no_second_one():
+    class Ending(LetterTokenizer):
+        def encode(self, text):
+            return [*super().encode(text), 0]
+
+    documents = [Document(text="abc")] * 2
+    sequences = tokenize(documents, Ending(), Sampling(8, 4), corpus="letters")
+    assert as_lists(sequences) == [[1, 2, 3, 0], [1, 2, 3, 0]]
+
+
+def test_a_conversation_goes_through_the_chat_template():
+    sequences = sequences_of([Document(messages=tuple(MESSAGES))], tokens=5, seq_len=5)
+    assert as_lists(sequences) == [[30, 1, 2, 31, 3]]
+
+
+def test_the_order_is_that_of_the_seed():
+    documents = [Document(text=letter * 3) for letter in "abcdefghij"]
+    first, again = (sequences_of(documents, 40, 4, seed=7) for _ in range(2))
+    other = sequences_of(documents, 40, 4, seed=8)
+    assert as_lists(first) == as_lists(again)
+    assert as_lists(first) != as_lists(other)
+    # Another order of the same documents, nothing more.
+    assert sorted(as_lists(first)) == sorted(as_lists(other))
+
+
+def test_rows_of_token_ids_are_used_as_they_are():
+    rows = [(1, 2, 3), (4, 5), (6, 7, 8, 9, 10, 11)]
+    documents = [Document(input_ids=row) for row in rows]
+    sequences = sequences_of(documents, tokens=100, seq_len=4)
+    assert sorted(as_lists(sequences)) == [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
+    assert (sequences.num_tokens, sequences.num_dropped, sequences.num_documents) == (9, 2, 3)
+
+
+def test_rows_of_token_ids_stay_within_the_tokens_asked_for():
+    documents = [Document(input_ids=(1, 2, 3, 4))] * 9
+    assert sequences_of(documents, tokens=11, seq_len=4).num_tokens == 8
+    assert sequences_of(documents, tokens=12, seq_len=4).num_tokens == 12
+
+
+@pytest.mark.parametrize("ids_first", [True, False])
+def test_token_ids_and_text_do_not_mix(ids_first):
+    documents = [Document(input_ids=(1, 2)), Document(text="abc")]
+    documents = documents if ids_first else documents[::-1]
+    with pytest.raises(CorpusError, match="letters mixes token ids with text; give one kind"):
+        sequences_of(documents, 4, 2)
+
+
+def test_a_corpus_shorter_than_one_sequence_says_how_long_it_is():
+    with pytest.raises(CorpusError, match=r"letters has 4 tokens, less than one sequence of 5"):
+        sequences_of([Document(text="abc")], 100, 5)
+    with pytest.raises(CorpusError, match=r"letters holds no token"):
+        sequences_of([Document(input_ids=())], 100, 5)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        ((3, 4), "3 tokens are less than one sequence of 4; ask for at least 4 tokens"),
+        ((8, 1), "A sequence of 1 tokens is too short"),
+        ((8, 4, -1), "The seed -1 is negative"),
+    ],
+)
+def test_a_sampling_that_gives_nothing_is_refused(sampling, message):
+    with pytest.raises(CorpusError, match=message):
+        Sampling(*sampling)
+
+
+def test_a_tokenizer_without_chat_template_says_what_works():
+    tokenizer = train_tokenizer(["hello world"])
+    document = Document(messages=tuple(MESSAGES))
+    tokenizer.chat_template = None
+    for template in (None, "{{ raise_exception('roles must alternate') }}"):
+        tokenizer.chat_template = template
+        with pytest.raises(CorpusError, match=r"cannot format a conversation .*give a corpus of"):
+            tokenize([document], tokenizer, Sampling(4, 2), corpus="chat")
+
+
+def test_the_demo_tokenizer_gives_the_parts_of_a_conversation_and_loses_nothing():
+    tokenizer = train_tokenizer(["the cat sat on the mat", "how many cats sat? two."])
+    text = "how many cats? zwölf 😀"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    sequences = tokenize(
+        [Document(messages=tuple(MESSAGES))], tokenizer, Sampling(6, 6), corpus="chat"
+    )
+    ids = sequences.rows[0]
+    assert tokenizer.decode(ids) == "<|user|>ab<|assistant|>c<|end|>"
+
+
+# --- batches and identity --------------------------------------------------------------------
+
+
+def make_sequences(*rows, corpus="letters"):
+    arrays = tuple(np.array(row, dtype=np.int32) for row in rows)
+    return TokenSequences(corpus, arrays, len(rows), 0)
+
+
+def test_batches_are_padded_on_the_right_and_padding_is_counted():
+    sequences = make_sequences([1, 2, 3], [4], [5, 6])
+    first, second = sequences.batches(2)
+    assert first.input_ids.tolist() == [[1, 2, 3], [4, 0, 0]]
+    assert first.mask.tolist() == [[True, True, True], [True, False, False]]
+    assert second.input_ids.tolist() == [[5, 6]]
+    assert second.mask.all()
+    for size, padded in ((1, 0), (2, 2), (3, 3)):
+        assert sequences.num_padded(size) == padded
+        assert sum(int((~batch.mask).sum()) for batch in sequences.batches(size)) == padded
+        assert sum(int(batch.mask.sum()) for batch in sequences.batches(size)) == 6
+
+
+def test_digest_covers_tokens_and_ends_and_nothing_else():
+    digest = make_sequences([1, 2, 3], [4]).digest
+    assert make_sequences([1, 2, 3], [4], corpus="other name").digest == digest
+    assert len(digest) == 64
+    others = [
+        make_sequences([1, 2], [3, 4]),
+        make_sequences([1, 2, 3, 4]),
+        make_sequences([4], [1, 2, 3]),
+        make_sequences([1, 2, 3], [5]),
+        make_sequences([1, 2, 3]),
+    ]
+    assert len({digest, *(other.digest for other in others)}) == 6
+
+
+def test_digest_is_that_of_little_endian_lengths_and_ids():
+    raw = (2).to_bytes(8, "little") + (258).to_bytes(4, "little") + (7).to_bytes(4, "little")
+    assert make_sequences([258, 7]).digest == hashlib.sha256(raw).hexdigest()
+
+
+# --- the demo's texts ------------------------------------------------------------------------
+
+
+def test_demo_math_is_the_same_everywhere():
+    # Random.random() is the one sequence that Python guarantees; the first 200 documents made
+    # with Python 3.11.
+    texts = list(islice(demo_texts("demo-math"), 200))
+    assert texts[0].prompt == (
+        "Emil has 73 dollars, spends 11, and then saves 7 dollars a week for 4 weeks. "
+        "How much does Emil have then?"
+    )
+    assert texts[0].response.endswith("Together 62 + 28 = 90 dollars. The answer is 90.")
+    joined = "\n".join(f"{text.prompt}\n{text.response}" for text in texts)
+    assert hashlib.sha256(joined.encode()).hexdigest() == (
+        "d354622ae5f58ce119238f31feb548c086565dd68355c1cc7c93c927975edc2f"
+    )
+
+
+def test_demo_math_answers_are_right():
+    operations = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+    checked = 0
+    for text in islice(demo_texts("demo-math"), 500):
+        for first, sign, second, result in re.findall(
+            r"(\d+) ([+*-]) (\d+) = (\d+)", text.response
+        ):
+            assert operations[sign](int(first), int(second)) == int(result), text
+            checked += 1
+    assert checked > 700
+
+
+def test_held_out_word_problems_are_not_among_the_others():
+    training = {text.prompt for text in demo_texts("demo-math")}
+    held_out = [text.prompt for text in demo_texts("demo-math", held_out=True)]
+    assert training.isdisjoint(held_out)
+    assert len(held_out) >= 500
+
+
+def test_every_twelfth_text_is_held_out(monkeypatch):
+    texts = [DemoText(f"n{i}", "same" if i in (3, 23) else f"p{i}") for i in range(40)]
+    monkeypatch.setitem(TEXTS, "demo-forty", lambda: iter(texts))
+    training = [text.name for text in demo_texts("demo-forty")]
+    held_out = [text.name for text in demo_texts("demo-forty", held_out=True)]
+    assert held_out == ["n11", "n35"]  # n23 repeats n3
+    assert training == [f"n{i}" for i in range(40) if i % 12 != 11]
+
+
+def test_a_demo_corpus_is_read_by_name():
+    documents = read_documents("demo-math")
+    assert len(documents) == 11_000
+    assert [message["role"] for message in documents[0].messages] == ["user", "assistant"]
+
+
+def test_demo_code_has_neither_docstrings_nor_comments():
+    for text in islice(demo_texts("demo-code"), 3):
+        assert text.response == ""
+        assert '"""' not in text.prompt
+        assert not any(line.lstrip().startswith("# ") for line in text.prompt.splitlines())
+
+
+def test_demo_prose_comes_from_the_language_reference():
+    first = next(demo_texts("demo-prose"))
+    assert first.name == "topic assert"
+    assert "assert" in first.prompt

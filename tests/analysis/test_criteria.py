@@ -1,0 +1,340 @@
+"""Criteria: one conformance class for all of them, and the numbers by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, get_criterion, unified
+from analysis.criteria.weight_based import is_zero_expert
+from analysis.errors import CriterionError
+from analysis.families import MoELayer
+from analysis.stats import GATES, Grid
+
+EVERY = (*CRITERIA.values(), *(unified(*variant) for variant in RANKABLE))
+ALL = {criterion.name: criterion for criterion in EVERY}
+ROUTED = {name: criterion for name, criterion in ALL.items() if criterion.source == "routed"}
+# What each permanent name stands for (methods.md 2.1).
+EXPONENTS = {
+    "frequency": (0, 0, 0),
+    "seer": (0, 1, 0),
+    "ean": (0, 0, 1),
+    "reap": (1, 1, 1),
+    "man": (1, 0, 1),
+    "msan": (1, 0, 2),
+    "gate-ean": (0, 1, 1),
+    "squared-gate-energy": (0, 2, 2),
+}
+
+
+def weight_table(*experts):
+    """`layer, expert, l1, l2_squared, numel` of experts given as lists of weights."""
+    return pd.DataFrame(
+        {
+            "layer": 3,
+            "expert": range(len(experts)),
+            "l1": [float(np.abs(w).sum()) for w in experts],
+            "l2_squared": [float(np.square(w).sum()) for w in experts],
+            "numel": [len(w) for w in experts],
+        }
+    )
+
+
+def score(name, table, gate="applied"):
+    return get_criterion(name).score(table, gate)
+
+
+# --- conformance -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gate", GATES)
+class TestCriteria:
+    """What every criterion promises; a new one is measured by this."""
+
+    @pytest.fixture(params=ALL.values(), ids=ALL)
+    def criterion(self, request):
+        return request.param
+
+    @pytest.fixture
+    def table(self, criterion, random_stats):
+        if criterion.source == "weights":
+            rng = np.random.default_rng(3)
+            return weight_table(*rng.normal(size=(6, 21)), np.zeros(21))
+        return random_stats(3, counts=(4, 3)).table
+
+    def test_it_reads_only_the_columns_it_declares(self, criterion, table, gate):
+        whole = criterion.score(table, gate)
+        alone = table[["layer", "expert", *criterion.columns(gate)]]
+        assert np.array_equal(criterion.score(alone, gate), whole)
+
+    def test_it_gives_one_finite_number_an_expert(self, criterion, table, gate):
+        values = criterion.score(table, gate)
+        assert values.shape == (len(table),)
+        assert values.dtype == np.float64
+        assert np.isfinite(values).all()
+
+    def test_it_leaves_the_table_alone(self, criterion, table, gate):
+        before = table.copy(deep=True)
+        criterion.saliency(criterion.score(table, gate))
+        pd.testing.assert_frame_equal(table, before)
+
+    def test_the_same_table_gives_the_same_scores(self, criterion, table, gate):
+        first, again = (criterion.score(table, gate) for _ in range(2))
+        assert np.array_equal(first, again)
+
+    def test_it_uses_the_gate_convention_exactly_if_it_says_so(self, criterion, table, gate):
+        other = GATES[1 - GATES.index(gate)]
+        differs = not np.array_equal(criterion.score(table, gate), criterion.score(table, other))
+        assert differs == criterion.uses_gate
+        assert (criterion.columns(gate) != criterion.columns(other)) == criterion.uses_gate
+
+    def test_saliency_is_the_score_or_its_negative(self, criterion, table, gate):
+        values = criterion.score(table, gate)
+        sign = -1 if criterion.prune_larger else 1
+        assert np.array_equal(criterion.saliency(values), sign * values)
+
+    def test_it_says_what_it_is(self, criterion, table, gate):
+        assert criterion.label
+        assert criterion.formula
+        assert criterion.reference
+        assert criterion.source in ("routed", "weights", "none")
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("criterion", ROUTED.values(), ids=ROUTED)
+def test_an_expert_that_no_token_reached_has_saliency_zero(criterion, gate, random_stats):
+    table = random_stats(3, counts=(4, 3)).table
+    never = (table["num_tokens"] == 0).to_numpy()
+    assert never.any()
+    assert (criterion.saliency(criterion.score(table, gate))[never] == 0).all()
+
+
+def test_the_conformance_class_sees_every_criterion():
+    assert len(ALL) == 5 + 17  # mone, aimer, magnitude, hoyer, random, and the variants
+
+
+# --- the unified family ----------------------------------------------------------------------
+
+
+def test_there_are_eighteen_variants_of_which_seventeen_rank():
+    assert len(VARIANTS) == len(set(VARIANTS)) == 18
+    assert set(VARIANTS) - set(RANKABLE) == {(1, 0, 0)}
+    assert unified(1, 0, 0).is_constant
+    assert not any(unified(*variant).is_constant for variant in RANKABLE)
+
+
+@pytest.mark.parametrize(("name", "exponents"), EXPONENTS.items())
+def test_names_stand_for_their_exponents(name, exponents):
+    assert get_criterion(name).exponents == exponents
+    assert get_criterion(name).name == name
+    assert get_criterion(",".join(map(str, exponents))).name == name
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("exponents", VARIANTS, ids=str)
+def test_variants_equal_the_sum_over_tokens_by_hand(make_stats, exponents, gate):
+    # Expert 0 saw two tokens, expert 1 none: applied g = 0.5 and 0.25, ||f|| = 3 and 2. The
+    # renormalised gates are 0.75 and 0.5.
+    g = {"applied": (0.5, 0.25), "renormalized": (0.75, 0.5)}
+    f = (3.0, 2.0)
+    columns = {"num_tokens": [2, 0], "g0_f1": [5.0, 0.0], "g0_f2": [13.0, 0.0]}
+    for name, (a, b) in g.items():
+        for alpha in (1, 2):
+            for beta in (0, 1, 2):
+                total = a**alpha * f[0] ** beta + b**alpha * f[1] ** beta
+                columns[f"{name}_g{alpha}_f{beta}"] = [total, 0.0]
+    table = make_stats(**columns).table
+
+    b, alpha, beta = exponents
+    terms = [weight**alpha * norm**beta for weight, norm in zip(g[gate], f, strict=True)]
+    expected = sum(terms) / (2 if b else 1)
+    assert unified(*exponents).score(table, gate).tolist() == pytest.approx([expected, 0.0])
+
+
+def test_reap_by_hand(make_stats):
+    # Expert 0: g * ||f|| = 0.6 * 3 and 0.5 * 1, so (1.8 + 0.5) / 2. Expert 1 saw no token.
+    table = make_stats(num_tokens=[2, 0], applied_g1_f1=[2.3, 0.0]).table
+    assert score("reap", table).tolist() == pytest.approx([1.15, 0.0])
+
+
+def test_squared_gate_energy_by_hand(make_stats):
+    # 0.5^2 * 3^2 + 0.25^2 * 2^2 = 2.25 + 0.25.
+    table = make_stats(num_tokens=[2], applied_g2_f2=[2.5], renormalized_g2_f2=[9.0]).table
+    assert score("squared-gate-energy", table).tolist() == [2.5]
+    assert score("squared-gate-energy", table, "renormalized").tolist() == [9.0]
+
+
+def test_averages_of_fractional_counts_are_averages(make_stats):
+    # A blend at weight 0.5 halves both the sum and the count.
+    table = make_stats(num_tokens=[0.5], g0_f1=[2.0]).table
+    assert score("man", table).tolist() == [4.0]
+
+
+# --- MoNE ------------------------------------------------------------------------------------
+
+
+def mone_directly(gates, f):
+    """mean(g) * || sqrt( 1/(N-1) sum_t (f_t - mean)^2 ) ||_2, elementwise inside."""
+    mean = f.sum(axis=0) / len(f)
+    elementwise = np.sqrt(((f - mean) ** 2).sum(axis=0) / (len(f) - 1))
+    return gates.mean() * np.sqrt((elementwise**2).sum())
+
+
+def mone_table(make_stats, gates, f):
+    return make_stats(
+        num_tokens=[len(f)],
+        g0_f2=[(f**2).sum()],
+        applied_g1_f0=[gates.sum()],
+        vector_sum_sq=[(f.sum(axis=0) ** 2).sum()],
+    ).table
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 50])
+@pytest.mark.parametrize(("shift", "rel"), [(0.0, 1e-12), (1.0, 1e-12), (100.0, 1e-9)])
+def test_mone_equals_the_elementwise_formula(make_stats, tokens, shift, rel):
+    rng = np.random.default_rng(tokens)
+    gates, f = rng.uniform(0.1, 0.9, size=tokens), shift + rng.normal(size=(tokens, 7))
+    found = score("mone", mone_table(make_stats, gates, f))
+    assert found.tolist() == pytest.approx([mone_directly(gates, f)], rel=rel)
+
+
+def test_mone_by_hand(make_stats):
+    # f = (1, 0) and (3, 4): mean (2, 2), variances ((1 + 1) / 1, (4 + 4) / 1) = (2, 8), so the
+    # norm of the standard deviations is sqrt(10). g = 0.2 and 0.4.
+    table = mone_table(make_stats, np.array([0.2, 0.4]), np.array([[1.0, 0.0], [3.0, 4.0]]))
+    assert score("mone", table).tolist() == pytest.approx([0.3 * np.sqrt(10)])
+
+
+def test_mone_of_constant_outputs_is_zero_and_never_nan(make_stats):
+    # 0.1 is no binary fraction: the difference of the two sums may come out below zero.
+    for tokens in range(2, 40):
+        f = np.full((tokens, 11), 0.1)
+        (found,) = score("mone", mone_table(make_stats, np.full(tokens, 0.5), f))
+        assert 0 <= found < 1e-7
+
+
+def test_mone_of_less_than_two_tokens_is_zero(make_stats):
+    table = make_stats(
+        num_tokens=[0, 1],
+        g0_f2=[0.0, 9.0],
+        applied_g1_f0=[0.0, 0.5],
+        vector_sum_sq=[0.0, 9.0],
+    ).table
+    assert score("mone", table).tolist() == [0.0, 0.0]
+
+
+# --- criteria of weights ---------------------------------------------------------------------
+
+
+def test_weight_criteria_by_hand():
+    # w = (3, -4, 0, 0): ||w||_1 = 7, ||w||_2 = 5, N = 4.
+    table = weight_table([3.0, -4.0, 0.0, 0.0])
+    assert score("aimer", table).tolist() == [7 / (2 * 5)]
+    assert score("magnitude", table).tolist() == [7 / 4]
+    assert score("hoyer", table).tolist() == pytest.approx([(2 - 7 / 5) / (2 - 1)])
+
+
+def test_aimer_prunes_the_larger_score_and_magnitude_the_smaller():
+    peaked, even = [9.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]
+    table = weight_table(even, peaked)
+    aimer, magnitude = get_criterion("aimer"), get_criterion("magnitude")
+    assert aimer.score(table, "applied").tolist() == [1.0, 0.5]
+    assert aimer.saliency(aimer.score(table, "applied")).argmax() == 1
+    assert magnitude.saliency(magnitude.score(table, "applied")).argmax() == 1
+    assert aimer.prune_larger
+    assert not magnitude.prune_larger
+
+
+def test_a_zero_expert_has_aimer_one_and_is_flagged():
+    table = weight_table([0.0] * 9, [1.0] + [0.0] * 8)
+    assert score("aimer", table).tolist() == pytest.approx([1.0, 1 / 3])
+    assert score("hoyer", table).tolist() == pytest.approx([0.0, 1.0])
+    assert is_zero_expert(table).tolist() == [True, False]
+
+
+weights = st.lists(
+    st.floats(-100, 100).filter(lambda w: w == 0 or abs(w) > 1e-3), min_size=2, max_size=30
+)
+
+
+@given(weights)
+def test_aimer_lies_between_one_over_root_n_and_one(w):
+    (value,) = score("aimer", weight_table(w))
+    assert 1 / np.sqrt(len(w)) - 1e-12 <= value <= 1 + 1e-12
+
+
+@given(weights, st.floats(1e-3, 1e3))
+def test_aimer_and_hoyer_are_the_same_at_every_scale(w, factor):
+    table, scaled = weight_table(w), weight_table([factor * x for x in w])
+    for name in ("aimer", "hoyer"):
+        np.testing.assert_allclose(score(name, scaled), score(name, table), rtol=1e-9, atol=1e-9)
+
+
+@given(st.lists(st.lists(st.integers(-9, 9), min_size=5, max_size=5), min_size=2, max_size=6))
+def test_hoyer_orders_experts_of_one_size_as_aimer_does(experts):
+    table = weight_table(*(np.array(w, dtype=float) for w in experts))
+    aimer, hoyer = get_criterion("aimer"), get_criterion("hoyer")
+    one = aimer.saliency(aimer.score(table, "applied"))
+    two = hoyer.saliency(hoyer.score(table, "applied"))
+    # Affine with a positive factor: hoyer = (sqrt(N) - sqrt(N) * aimer) / (sqrt(N) - 1).
+    np.testing.assert_allclose(two, (1 + one) * np.sqrt(5) / (np.sqrt(5) - 1), atol=1e-12)
+
+
+def test_random_is_uniform_and_seeded():
+    table = Grid((MoELayer(3, 5, 2), MoELayer(7, 4, 2))).index()
+    expected = np.random.default_rng(42).random(9)
+    assert score("random", table).tolist() == expected.tolist()
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+def test_all_permanent_names_are_there():
+    assert set(CRITERIA) == {*EXPONENTS, "mone", "aimer", "magnitude", "hoyer", "random"}
+    assert all(name == criterion.name for name, criterion in CRITERIA.items())
+
+
+@pytest.mark.parametrize("text", ["1,0,2", " 1, 0 ,2 ", "1,  0,2", "msan"])
+def test_exponents_and_names_mean_the_same(text):
+    assert get_criterion(text).exponents == (1, 0, 2)
+
+
+def test_exponents_without_a_name_are_their_own_name():
+    criterion = get_criterion("0, 2 ,1")
+    assert (criterion.name, criterion.label) == ("0,2,1", "S(0,2,1)")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,0,0", r"1,0,0 gives every routed expert the score 1, so it ranks nothing"),
+        ("2,0,0", r"2,0,0 are out of range: b is 0 or 1, alpha and beta are 0, 1 or 2"),
+        ("0,3,0", r"0,3,0 are out of range"),
+        ("0,0,9", r"0,0,9 are out of range"),
+        ("aimr", r"Unknown criterion 'aimr'\. Did you mean 'aimer'\?.*exponents b,alpha,beta"),
+        ("REAP", r"Unknown criterion 'REAP'.*reap"),
+        ("1,0", r"Unknown criterion '1,0'"),
+        ("-1,0,0", r"Unknown criterion"),
+        ("", r"Unknown criterion ''"),
+    ],
+)
+def test_what_is_no_criterion_says_what_works(text, message):
+    with pytest.raises(CriterionError, match=message) as caught:
+        get_criterion(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("exponents", "formula"),
+    [
+        ((0, 0, 0), r"S_j = \sum_{t: j \in E_t} 1"),
+        (
+            (1, 1, 2),
+            r"S_j = \frac{1}{N_j} \sum_{t: j \in E_t} g_{j,t} \lVert f_{j,t} \rVert_2^2",
+        ),
+        ((0, 2, 1), r"S_j = \sum_{t: j \in E_t} g_{j,t}^2 \lVert f_{j,t} \rVert_2"),
+    ],
+)
+def test_formulas_show_the_exponents(exponents, formula):
+    assert unified(*exponents).formula == formula

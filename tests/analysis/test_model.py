@@ -1,0 +1,328 @@
+"""MoEModel and families: experts found by name, and refusals that say what would work."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from analysis.errors import CheckpointError, UnsupportedModelError, UserError
+from analysis.families import FAMILIES, MoELayer, SlotKind, family_of
+from analysis.model import load_model_index, resolve_model
+from builders import MODEL_TYPES, NUM_EXPERTS, SPARSE_LAYERS, TOP_K, tiny_checkpoint
+
+
+def edit_config(path, **changes):
+    """Set keys of config.json; None removes one."""
+    file = path / "config.json"
+    raw = json.loads(file.read_text()) | changes
+    dropped = {key for key, value in changes.items() if value is None}
+    file.write_text(json.dumps({key: raw[key] for key in raw if key not in dropped}))
+
+
+def edit_tensors(path, change):
+    """Rewrite a checkpoint of one file."""
+    file = path / "model.safetensors"
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+
+
+def assert_one_line(error):
+    assert "\n" not in str(error.value)
+
+
+# --- what is understood ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
+def test_layers_and_experts_are_those_of_the_model(tmp_path, model_type, fused):
+    checkpoint = tiny_checkpoint(tmp_path, model_type, fused=fused, dtype=torch.bfloat16)
+    model = load_model_index(str(tmp_path))
+    expected = [
+        MoELayer(index, NUM_EXPERTS[model_type], TOP_K) for index in SPARSE_LAYERS[model_type]
+    ]
+    assert list(model.layers) == expected
+    assert model.num_experts == len(expected) * NUM_EXPERTS[model_type]
+    assert (model.dtype, model.hidden_size) == ("BF16", 16)
+    assert model.identity == model.checkpoint.identity
+    # The loaded model has a router and experts at exactly these places.
+    for layer in model.layers:
+        router = checkpoint.model.get_submodule(model.family.router_module(layer.index))
+        experts = checkpoint.model.get_submodule(model.family.experts_module(layer.index))
+        assert (router.num_experts, router.top_k) == (layer.num_experts, layer.top_k)
+        assert experts.num_experts == layer.num_experts
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
+def test_every_tensor_of_experts_and_routers_is_located_and_no_other(tmp_path, model_type, fused):
+    tiny_checkpoint(tmp_path, model_type, fused=fused)
+    model = load_model_index(str(tmp_path))
+    found = {item.entry.name for layer in model.located.values() for item in layer}
+    expected = {
+        name
+        for name in model.checkpoint.tensors
+        if ".experts." in name or name.endswith((".mlp.gate.weight", "moe.gate.weight"))
+    }
+    assert found == expected
+    assert set(model.located) == set(SPARSE_LAYERS[model_type])
+    per_layer = 2 + 1 if fused else 3 * NUM_EXPERTS[model_type] + 1
+    assert {len(items) for items in model.located.values()} == {per_layer}
+
+
+class TestFamilies:
+    """What every family promises; a new one is measured by this."""
+
+    @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
+    def family(self, request):
+        return request.param
+
+    def test_an_expert_tensor_can_be_renumbered(self, family):
+        for projection, stem in family.projections.items():
+            name = f"model.layers.12.{family.disk_block}.experts.37.{stem}.weight"
+            slot = family.locate(name)
+            assert (slot.layer, slot.kind, slot.expert) == (12, SlotKind.EXPERT, 37)
+            assert slot.projection == projection
+            assert slot.template.format(expert=37) == name
+            assert slot.template.format(expert=0) == name.replace(".37.", ".0.")
+
+    def test_stacked_tensors_are_known_under_the_loaded_models_name(self, family):
+        for projection in ("gate_up", "down"):
+            name = f"model.layers.3.{family.module_block}.experts.{projection}_proj"
+            slot = family.locate(name)
+            assert (slot.layer, slot.kind, slot.projection) == (3, SlotKind.STACKED, projection)
+
+    def test_the_router_is_known(self, family):
+        name = f"model.layers.3.{family.disk_block}.{family.router}.weight"
+        assert family.locate(name).kind is SlotKind.ROUTER
+
+    @pytest.mark.parametrize("prefix", ["mtp.", "model.vision.", "model.language_"])
+    def test_other_trunks_are_left_alone(self, family, prefix):
+        name = f"{prefix}layers.0.{family.disk_block}.{family.router}.weight"
+        assert family.locate(name) is None
+
+    @pytest.mark.parametrize(
+        "name",
+        ["model.layers.0.self_attn.q_proj.weight", "model.embed_tokens.weight", "lm_head.weight"],
+    )
+    def test_tensors_without_experts_are_left_alone(self, family, name):
+        assert family.locate(name) is None
+
+    def test_a_new_count_is_written_to_every_key_that_is_present(self, family):
+        config = {"hidden_size": 8, "num_experts": 7, "num_local_experts": 7}
+        changed = family.config_with_count(config, 5)
+        assert changed == {"hidden_size": 8, "num_experts": 5, "num_local_experts": 5}
+        assert config["num_experts"] == 7
+        assert family.num_experts(changed) == 5
+
+    def test_a_count_is_found_under_either_name(self, family):
+        for key in ("num_experts", "num_local_experts"):
+            assert family.num_experts({key: 11}) == 11
+
+
+def test_qwen3_moe_writes_both_names_of_the_count():
+    family = FAMILIES["qwen3_moe"]
+    assert family.config_with_count({"num_experts": 8}, 6) == {
+        "num_experts": 6,
+        "num_local_experts": 6,
+    }
+    assert FAMILIES["mixtral"].config_with_count({"num_local_experts": 8}, 6) == {
+        "num_local_experts": 6
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "sparse"),
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"decoder_sparse_step": 2}, [1, 3]),  # (index + 1) % 2 == 0
+        ({"decoder_sparse_step": 1, "mlp_only_layers": [0, 3]}, [1, 2, 4]),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [1]}, [3]),
+        ({"mlp_only_layers": None}, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_sparse_layers_of_qwen3_moe_keep_their_decoder_index(changes, sparse):
+    config = {"num_hidden_layers": 5, "num_experts": 6, "num_experts_per_tok": 2, **changes}
+    assert [layer.index for layer in FAMILIES["qwen3_moe"].layers(config)] == sparse
+
+
+def test_layer_names_are_whole_words():
+    # A longer name that begins or ends like one of ours is another tensor.
+    olmoe = FAMILIES["olmoe"]
+    assert olmoe.locate("model.layers.0.mlp.gate.weight_scale") is None
+    assert olmoe.locate("model.layers.0.mlp.gates.weight") is None
+    assert olmoe.locate("xmodel.layers.0.mlp.gate.weight") is None
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+def test_an_unsupported_model_type_lists_the_supported(tmp_path):
+    tiny_checkpoint(tmp_path, "olmoe")
+    edit_config(tmp_path, model_type="dbrx")
+    with pytest.raises(UnsupportedModelError, match=r"'dbrx' is not supported") as caught:
+        load_model_index(str(tmp_path))
+    assert str(caught.value).endswith("Supported: mixtral, olmoe, qwen3_moe.")
+    assert_one_line(caught)
+
+
+def test_a_dense_model_is_called_dense(tmp_path):
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=1,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"This llama model is dense") as caught:
+        load_model_index(str(tmp_path))
+    assert "mixtral, olmoe, qwen3_moe" in str(caught.value)
+    assert_one_line(caught)
+
+
+def test_a_count_in_the_text_part_of_a_composite_model_is_seen():
+    config = {"model_type": "new_vl", "text_config": {"num_experts": 4}}
+    with pytest.raises(UnsupportedModelError, match="'new_vl' is not supported"):
+        family_of(config)
+
+
+def test_a_qwen3_moe_model_without_a_sparse_layer_is_dense(tmp_path):
+    tiny_checkpoint(tmp_path, "qwen3_moe")
+    edit_config(tmp_path, mlp_only_layers=[0, 1, 2, 3])
+    with pytest.raises(UnsupportedModelError, match="Every layer of this Qwen3-MoE model is dense"):
+        load_model_index(str(tmp_path))
+
+
+BAD_CONFIG = {
+    "two differing expert counts": (
+        {"num_local_experts": 9},
+        r"two numbers of experts: num_experts = 7, num_local_experts = 9; keep the one",
+    ),
+    "no expert count": (
+        {"num_experts": None},
+        r"none of num_experts, num_local_experts",
+    ),
+    "no top_k": ({"num_experts_per_tok": None}, r"config\.json has no num_experts_per_tok"),
+    "no depth": ({"num_hidden_layers": None}, r"config\.json has no num_hidden_layers"),
+    "a depth in words": ({"num_hidden_layers": "three"}, r"num_hidden_layers = 'three'"),
+    "no experts at all": ({"num_experts": 0}, r"num_experts = 0; it must be a whole number"),
+    "a count per layer": ({"num_experts": [7, 7, 7]}, r"num_experts = \[7, 7, 7\]"),
+    "more selected than there are": (
+        {"num_experts_per_tok": 8},
+        r"num_experts_per_tok = 8 experts per token, but the model has 7",
+    ),
+    "more experts than tensors": (
+        {"num_experts": 9},
+        r"Layer 0 lacks the expert 7's down projection \(6 such tensors missing\)",
+    ),
+    "fewer experts than tensors": (
+        {"num_experts": 5},
+        r"Layer 0 holds an expert 6, but config\.json says 5 experts \(0\.\.4\)",
+    ),
+    "more layers than tensors": ({"num_hidden_layers": 4}, r"Layer 3 lacks"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_CONFIG.values(), ids=BAD_CONFIG)
+def test_a_configuration_that_cannot_be_gives_one_clear_line(tmp_path, changes, message):
+    tiny_checkpoint(tmp_path, "olmoe")
+    edit_config(tmp_path, **changes)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_model_index(str(tmp_path))
+    assert_one_line(caught)
+
+
+def without(*names):
+    return lambda tensors: {k: v for k, v in tensors.items() if k not in names}
+
+
+BAD_TENSORS = {
+    "an expert's matrix is missing": (
+        False,
+        without("model.layers.1.mlp.experts.4.up_proj.weight"),
+        r"Layer 1 lacks the expert 4's up projection \(1 such tensors missing\)",
+    ),
+    "a router is missing": (
+        False,
+        without("model.layers.2.mlp.gate.weight"),
+        r"Layer 2 has no router tensor",
+    ),
+    "a router has a row less": (
+        False,
+        lambda t: t | {"model.layers.2.mlp.gate.weight": torch.ones(6, 16)},
+        r"model\.layers\.2\.mlp\.gate\.weight has 6 rows, but config\.json says 7 experts",
+    ),
+    "a stack is missing": (
+        True,
+        without("model.layers.1.mlp.experts.down_proj"),
+        r"Layer 1 lacks the stacked down projection",
+    ),
+    "a stack is short": (
+        True,
+        lambda t: t | {"model.layers.1.mlp.experts.down_proj": torch.ones(5, 16, 24)},
+        r"experts\.down_proj holds 5 experts, but config\.json says 7",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fused", "change", "message"), BAD_TENSORS.values(), ids=BAD_TENSORS)
+def test_tensors_that_do_not_fit_the_configuration_are_named(tmp_path, fused, change, message):
+    tiny_checkpoint(tmp_path, "olmoe", fused=fused, shards=1)
+    edit_tensors(tmp_path, change)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_model_index(str(tmp_path))
+    assert_one_line(caught)
+
+
+# --- names of models -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])
+def test_a_name_that_is_neither_folder_nor_hub_id_says_what_works(name):
+    with pytest.raises(
+        CheckpointError, match=r"give the folder of a checkpoint, a hub id"
+    ) as caught:
+        resolve_model(name)
+    assert name in str(caught.value)
+    assert_one_line(caught)
+
+
+def test_a_folder_is_preferred_and_gives_the_model_its_name(tmp_path):
+    tiny_checkpoint(tmp_path / "my-model", "olmoe")
+    assert resolve_model(str(tmp_path / "my-model")) == tmp_path / "my-model"
+    assert load_model_index(str(tmp_path / "my-model")).name == "my-model"
+    assert load_model_index(str(tmp_path / "my-model") + "/").name == "my-model"
+
+
+@pytest.mark.parametrize(
+    "network", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}]
+)
+def test_a_hub_id_without_network_gives_one_line(tmp_path, network):
+    program = (
+        "import sys\n"
+        "from analysis.errors import UserError\n"
+        "from analysis.model import load_model_index\n"
+        "try:\n    load_model_index('some-org/some-model')\n"
+        "except UserError as error:\n    print(error)\n"
+    )
+    env = {**os.environ, **network, "HF_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("some-org/some-model is not a local directory and cannot be fetched")
+
+
+def test_errors_for_the_person_share_one_class():
+    assert issubclass(CheckpointError, UserError)
+    assert issubclass(UnsupportedModelError, UserError)
+
+
+def test_a_family_is_a_value(tmp_path):
+    # A family that differs in one entry needs no class of its own.
+    other = replace(FAMILIES["olmoe"], disk_block="feed_forward")
+    assert other.locate("model.layers.0.feed_forward.experts.1.up_proj.weight").expert == 1

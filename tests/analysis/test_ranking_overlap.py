@@ -1,0 +1,398 @@
+"""Rankings, overlaps, sparsity and stratification against sorting, sets and exact fractions."""
+
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
+from analysis.errors import CriterionError, PlanError, StatsError
+from analysis.families import MoELayer
+from analysis.overlap import (
+    OVERLAP_COLUMNS,
+    all_way_overlap,
+    chance_overlap,
+    criterion_overlap,
+    kept_counts,
+    mean_overlaps,
+    overlap_matrix,
+    pruned_mask,
+    pruned_masks,
+    set_overlap,
+    variant_overlaps,
+)
+from analysis.ranking import RANKING_COLUMNS, order_of, rank_experts, rank_of, saliency_grid
+from analysis.sparsity import num_removed, parse_sparsity
+from analysis.stats import Grid, WeightStats
+from analysis.stratification import rescale, separation
+
+COUNTS = (7, 5, 6)
+FREQUENCY = CRITERIA["frequency"]
+
+
+def grid_of(*counts):
+    return Grid(tuple(MoELayer(3 + 4 * i, count, 2) for i, count in enumerate(counts)))
+
+
+def pruned_by_hand(stats, column, sparsity):
+    """{layer: set of pruned experts}: Python's sort, lower index kept first on ties."""
+    pruned = {}
+    for layer, rows in stats.table.groupby("layer"):
+        by_worth = sorted(zip(-rows[column], rows["expert"], strict=True))
+        keep = len(rows) - int(Fraction(sparsity) * len(rows))
+        pruned[layer] = {expert for _, expert in by_worth[keep:]}
+    return pruned
+
+
+def as_sets(mask, stats):
+    return {
+        layer.index: {int(expert) for expert in np.flatnonzero(row)}
+        for layer, row in zip(stats.layers, mask, strict=True)
+    }
+
+
+# --- rankings --------------------------------------------------------------------------------
+
+
+def test_a_ranking_by_hand(make_stats):
+    # Layer 3: 5, 9, 1, 9 -> expert 1 before expert 3 (tie), then 0, then 2. Layer 7: 0, 2.
+    stats = make_stats(counts=(4, 2), num_tokens=[5, 9, 1, 9, 0, 2])
+    ranking = rank_experts(FREQUENCY, stats, "applied")
+    assert tuple(ranking.columns) == RANKING_COLUMNS
+    assert ranking["layer"].tolist() == [3, 3, 3, 3, 7, 7]
+    assert ranking["expert"].tolist() == [0, 1, 2, 3, 0, 1]
+    assert ranking["rank"].tolist() == [2, 0, 3, 1, 1, 0]
+    assert ranking["score"].tolist() == ranking["saliency"].tolist() == [5, 9, 1, 9, 0, 2]
+    assert ranking["num_tokens"].tolist() == [5, 9, 1, 9, 0, 2]
+    assert ranking["num_tokens"].dtype == "Int64"
+
+
+def test_a_criterion_that_prunes_the_larger_ranks_the_smaller_first(make_manifest):
+    table = pd.DataFrame(
+        [
+            (layer, expert, name, l1, 1.0, 4)
+            for (layer, count) in ((3, 3), (7, 2))
+            for expert, l1 in zip(range(count), (1.5, 1.2, 1.9), strict=False)
+            for name in ("gate", "up", "down")
+        ],
+        columns=["layer", "expert", "projection", "l1", "l2_squared", "numel"],
+    )
+    stats = WeightStats(make_manifest(counts=(3, 2), kind="weights"), table)
+    # AIMER = 3 l1 / (sqrt(12) sqrt(3)) = l1 / 2.
+    ranking = rank_experts(CRITERIA["aimer"], stats, "applied")
+    assert ranking["score"].tolist() == pytest.approx([0.75, 0.6, 0.95, 0.75, 0.6])
+    assert ranking["rank"].tolist() == [1, 0, 2, 1, 0]
+    assert (ranking["saliency"] == -ranking["score"]).all()
+    assert ranking["num_tokens"].isna().all()
+
+
+@pytest.mark.parametrize("name", ["reap", "mone", "0,2,1", "frequency"])
+def test_a_ranking_equals_pythons_sort(random_stats, name):
+    stats = random_stats(11, counts=COUNTS)
+    ranking = rank_experts(get_criterion(name), stats, "renormalized")
+    for _, rows in ranking.groupby("layer"):
+        pairs = sorted(zip(-rows["saliency"], rows["expert"], strict=True))
+        by_hand = [expert for _, expert in pairs]
+        assert rows.sort_values("rank")["expert"].tolist() == by_hand
+        assert sorted(rows["rank"]) == list(range(len(rows)))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
+def test_ties_keep_the_lower_expert(values):
+    order = order_of(np.array([values], dtype=float))[0].tolist()
+    assert order == sorted(range(len(values)), key=lambda e: (-values[e], e))
+
+
+def test_absent_experts_come_last():
+    saliency = np.array([[1.0, np.nan, 2.0], [-5.0, -7.0, np.nan]])
+    order = order_of(saliency)
+    assert order.tolist() == [[2, 0, 1], [0, 1, 2]]
+    assert rank_of(order).tolist() == [[1, 2, 0], [0, 1, 2]]
+
+
+def test_the_grid_of_layers_that_differ_has_nan_where_there_is_no_expert(random_stats):
+    stats = random_stats(2, counts=COUNTS)
+    grid = saliency_grid(CRITERIA["man"], stats, "applied")
+    assert grid.shape == (3, 7)
+    assert np.isnan(grid).tolist() == [[False] * 7, [False] * 5 + [True] * 2, [False] * 6 + [True]]
+    assert np.array_equal(stats.grid.unfold(grid), CRITERIA["man"].score(stats.table, "applied"))
+
+
+def test_a_blend_with_fractional_counts_ranks(make_stats):
+    stats = make_stats(num_tokens=[2.5, 7.25, 0.0], g0_f1=[5.0, 7.25, 0.0])
+    ranking = rank_experts(CRITERIA["man"], stats, "applied")
+    assert ranking["rank"].tolist() == [0, 1, 2]
+    assert ranking["num_tokens"].tolist() == [2.5, 7.25, 0.0]
+
+
+def test_what_cannot_rank_is_refused(random_stats, make_manifest):
+    stats = random_stats(1)
+    with pytest.raises(CriterionError, match="the same for every expert"):
+        rank_experts(unified(1, 0, 0), stats, "applied")
+    with pytest.raises(CriterionError, match=r"AIMER needs weight statistics; run `moeprune wei"):
+        rank_experts(CRITERIA["aimer"], stats, "applied")
+    table = stats.table[["layer", "expert"]].assign(projection="up", l1=1.0, l2_squared=1, numel=4)
+    weights = WeightStats(make_manifest(kind="weights"), table)
+    with pytest.raises(CriterionError, match="REAP needs calibration statistics"):
+        rank_experts(CRITERIA["reap"], weights, "applied")
+    # Random reads neither.
+    assert len(rank_experts(CRITERIA["random"], weights, "applied")) == 8
+    assert len(rank_experts(CRITERIA["random"], stats, "applied")) == 8
+
+
+# --- overlap ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sparsity", ["0.2", "0.5", "0.85"])
+@pytest.mark.parametrize("counts", [(6, 6), COUNTS], ids=["equal", "different"])
+def test_pruned_sets_and_overlap_equal_python_sets(random_stats, counts, sparsity):
+    a, b = random_stats(21, counts=counts), random_stats(22, counts=counts)
+    exact = parse_sparsity(sparsity)
+    first, second = (pruned_by_hand(each, "g0_f1", sparsity) for each in (a, b))
+    masks = pruned_masks(CRITERIA["ean"], {"a": a, "b": b}, "applied", exact)
+    assert as_sets(masks["a"], a) == first
+    assert as_sets(masks["b"], b) == second
+
+    table = criterion_overlap(CRITERIA["ean"], {"a": a, "b": b}, "applied", exact)
+    shares = [len(first[k] & second[k]) / len(first[k]) for k in first if first[k]]
+    (row,) = table.to_dict("records")
+    assert tuple(table.columns) == OVERLAP_COLUMNS
+    assert row["overlap"] == pytest.approx(sum(shares) / len(shares))
+    assert (row["criterion"], row["b"], row["alpha"], row["beta"]) == ("ean", 0, 0, 1)
+    assert (row["corpus_a"], row["corpus_b"]) == ("a", "b")
+    assert row["sparsity"] == float(exact)
+
+
+def test_chance_is_the_mean_overlap_of_all_pairs_of_sets():
+    # Two layers, of 5 and 4 experts, at 50%: 2 of 5 and 2 of 4. All pairs of sets, counted.
+    grid = grid_of(5, 4)
+    means = []
+    for n, r in ((5, 2), (4, 2)):
+        sets = [set(s) for s in combinations(range(n), r)]
+        means.append(np.mean([len(a & b) / r for a in sets for b in sets]))
+    assert chance_overlap(grid, Fraction(1, 2)) == pytest.approx(np.mean(means))
+
+
+def test_chance_leaves_out_layers_that_lose_nothing_as_the_overlap_does():
+    # At 25% a layer of 3 experts loses none, one of 8 loses 2.
+    assert chance_overlap(grid_of(8, 3), Fraction(1, 4)) == 0.25
+    none = np.zeros((2, 8), dtype=bool)
+    some = none.copy()
+    some[0, :2] = True
+    assert set_overlap(some, some) == 1.0
+    assert np.isnan(set_overlap(none, none))
+    assert np.isnan(chance_overlap(grid_of(3, 3), Fraction(1, 4)))
+
+
+def test_all_way_overlap_by_hand():
+    # Layer one: {0,1}, {1,2}, {1,3} share {1}: 1/2. Layer two: all the same: 1.
+    rows = [[(0, 1), (2, 3)], [(1, 2), (2, 3)], [(1, 3), (2, 3)]]
+    masks = np.zeros((3, 2, 4), dtype=bool)
+    for corpus, layers in enumerate(rows):
+        for layer, experts in enumerate(layers):
+            masks[corpus, layer, list(experts)] = True
+    assert all_way_overlap(list(masks)) == 0.75
+    assert all_way_overlap([masks[0]]) == 1.0
+
+
+def test_the_overlap_map_has_a_row_for_each_rankable_variant_and_pair(random_stats):
+    stats = {name: random_stats(seed, counts=COUNTS) for seed, name in enumerate("xyz")}
+    half = Fraction(1, 2)
+    table = variant_overlaps(stats, "applied", half)
+    assert len(table) == 17 * 3
+    found = set(table[["b", "alpha", "beta"]].itertuples(index=False, name=None))
+    assert found == set(RANKABLE)
+    assert table["overlap"].between(0, 1).all()
+    assert set(zip(table["corpus_a"], table["corpus_b"], strict=True)) == set(
+        combinations("xyz", 2)
+    )
+    means = mean_overlaps(table)
+    assert len(means) == 17
+    one = table[table["criterion"] == "reap"]
+    assert means.set_index("criterion")["overlap"]["reap"] == pytest.approx(one["overlap"].mean())
+    again = criterion_overlap(CRITERIA["reap"], stats, "applied", half)
+    pd.testing.assert_frame_equal(one.reset_index(drop=True), again)
+
+
+def test_overlap_of_a_criterion_without_exponents_leaves_them_empty(random_stats):
+    stats = {"x": random_stats(1), "y": random_stats(2)}
+    table = criterion_overlap(CRITERIA["mone"], stats, "applied", Fraction(1, 2))
+    assert table[["b", "alpha", "beta"]].isna().all(axis=None)
+    assert len(mean_overlaps(table)) == 1
+
+
+def test_the_matrix_is_symmetric_with_ones_on_the_diagonal(random_stats):
+    stats = {name: random_stats(seed) for seed, name in enumerate("xyz")}
+    table = criterion_overlap(CRITERIA["seer"], stats, "renormalized", Fraction(1, 2))
+    matrix = overlap_matrix(table, list(stats)).pivot_table(
+        index="corpus_a", columns="corpus_b", values="overlap", aggfunc="sum"
+    )
+    assert matrix.shape == (3, 3)
+    assert np.array_equal(matrix.to_numpy(), matrix.to_numpy().T)
+    assert np.diag(matrix).tolist() == [1.0] * 3
+    pair = table[(table["corpus_a"] == "x") & (table["corpus_b"] == "z")]
+    assert matrix.loc["z", "x"] == pair["overlap"].item()
+
+
+def test_runs_of_different_models_are_not_compared(random_stats):
+    stats = {"a": random_stats(1), "b": random_stats(2, identity="other")}
+    with pytest.raises(StatsError, match="different models"):
+        criterion_overlap(FREQUENCY, stats, "applied", Fraction(1, 2))
+
+
+# --- sparsity --------------------------------------------------------------------------------
+
+
+def test_0_55_of_60_experts_removes_33():
+    # In floating point 60 - int(60 * (1 - 0.55)) would be 34, for 1 - 0.55 < 0.45.
+    assert 60 - int(60 * (1 - 0.55)) == 34
+    assert num_removed(60, parse_sparsity("0.55")) == 33
+    assert num_removed(100, parse_sparsity("0.29")) == 29  # 100 * 0.29 = 28.999999999999996
+    assert kept_counts(grid_of(60, 20), parse_sparsity("55%")).tolist() == [27, 9]
+
+
+@given(st.integers(0, 9_999), st.integers(1, 512))
+def test_the_number_removed_is_the_floor_of_the_exact_product(digits, num_experts):
+    text = f"0.{digits:04d}"
+    exact = Fraction(digits, 10_000)
+    assert parse_sparsity(text) == exact
+    assert parse_sparsity(f"{digits / 100:.2f}%") == exact
+    removed = num_removed(num_experts, exact)
+    assert removed <= exact * num_experts < removed + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", Fraction(0)),
+        ("0.5", Fraction(1, 2)),
+        (" 50 % ", Fraction(1, 2)),
+        ("12.5%", Fraction(1, 8)),
+        ("5e-1", Fraction(1, 2)),
+        (".25", Fraction(1, 4)),
+        (Fraction(1, 3), Fraction(1, 3)),
+    ],
+)
+def test_sparsity_is_read_exactly(text, value):
+    assert parse_sparsity(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("half", r"'half' is no number; write a fraction such as 0\.5, or 50%"),
+        ("", "is no number"),
+        ("%", "is no number"),
+        ("0,5", "is no number"),
+        ("nan", "no number between 0 and 1"),
+        ("-inf", "no number between 0 and 1"),
+        ("1", r"1 is out of range.*write 50% or 0\.5"),
+        ("100%", "out of range"),
+        ("50", r"50 is out of range"),
+        ("-0.1", "out of range"),
+        (Fraction(3, 2), "out of range"),
+        # Exactly, these are a gigabyte of digits.
+        ("1e-999999999", "no number between 0 and 1"),
+        ("1e999999999%", "no number between 0 and 1"),
+    ],
+)
+def test_what_is_no_sparsity_says_what_works(text, message):
+    with pytest.raises(PlanError, match=message) as caught:
+        parse_sparsity(text)
+    assert "\n" not in str(caught.value)
+
+
+saliencies = st.lists(st.integers(-3, 3).map(float), min_size=2, max_size=16)
+fractions = st.fractions(0, Fraction(99, 100), max_denominator=200)
+
+
+@given(saliencies, fractions, fractions)
+def test_more_sparsity_prunes_a_superset(values, one, other):
+    grid = grid_of(len(values))
+    low, high = sorted((one, other))
+    fewer, more = (pruned_mask(np.array([values]), grid, each) for each in (low, high))
+    assert (more | fewer == more).all()
+    assert fewer.sum() == num_removed(len(values), low)
+
+
+@given(saliencies, fractions)
+def test_what_is_kept_is_worth_at_least_what_is_pruned(values, sparsity):
+    mask = pruned_mask(np.array([values]), grid_of(len(values)), sparsity)[0]
+    kept = [value for value, gone in zip(values, mask, strict=True) if not gone]
+    pruned = [value for value, gone in zip(values, mask, strict=True) if gone]
+    assert not pruned or min(kept) >= max(pruned)
+
+
+# --- stratification --------------------------------------------------------------------------
+
+
+def test_separation_by_hand():
+    # Sorted and rescaled: (11, 10, 4, 3, 1) -> (1, 0.9, 0.3, 0.2, 0). With 2 kept the gap is
+    # 0.9 - 0.3, the boundary 0.6, and no expert within 0.05 of it. With 3 kept the gap is 0.1,
+    # the boundary 0.25; 0.3 and 0.2 are 0.05 away, which is inside up to rounding.
+    saliency = np.array([[4.0, 11.0, 1.0, 3.0, 10.0]] * 2)
+    table = separation(saliency, grid_of(5, 5), np.array([2, 4]))
+    assert table["layer"].tolist() == [3, 7]
+    assert table["kept"].tolist() == [2, 4]
+    assert table["gap"].tolist() == pytest.approx([0.6, 0.2])
+    assert table["boundary"].tolist() == pytest.approx([0.6, 0.1])
+    assert table["band"].tolist() == [0.0, 0.0]
+
+
+def test_the_band_counts_experts_near_the_boundary():
+    # Rescaled (1, 0.53, 0.5, 0.48, 0.3, 0): 3 kept, boundary 0.49, so 0.53, 0.5, 0.48 are within
+    # 0.05 of it: 3 of 6.
+    saliency = np.array([[100.0, 53.0, 50.0, 48.0, 30.0, 0.0]])
+    (row,) = separation(saliency, grid_of(6), np.array([3])).to_dict("records")
+    assert row["gap"] == pytest.approx(0.02)
+    assert row["boundary"] == pytest.approx(0.49)
+    assert row["band"] == 0.5
+
+
+def test_a_constant_layer_is_flat_with_gap_zero_and_band_one():
+    saliency = np.array([[7.0, 7.0, 7.0, 7.0], [-0.1, -0.1, -0.1, np.nan]])
+    assert rescale(saliency)[0].tolist() == [0.0] * 4
+    table = separation(saliency, grid_of(4, 3), np.array([2, 1]))
+    assert table["gap"].tolist() == [0.0, 0.0]
+    assert table["boundary"].tolist() == [0.0, 0.0]
+    assert table["band"].tolist() == [1.0, 1.0]
+    assert not table.isna().any(axis=None)
+
+
+def test_absent_experts_are_no_part_of_the_band():
+    saliency = np.array([[4.0, 2.0, 1.0, 0.0], [5.0, 4.9, 0.0, np.nan]])
+    table = separation(saliency, grid_of(4, 3), np.array([2, 1]))
+    # Layer two: (1, 0.98, 0), boundary 0.99: two of three experts are near it.
+    assert table["band"].tolist() == pytest.approx([0.0, 2 / 3])
+    assert np.isnan(rescale(saliency)[1, 3])
+
+
+def test_a_layer_that_loses_nothing_has_no_boundary():
+    (row,) = separation(np.array([[3.0, 1.0]]), grid_of(2), np.array([2])).to_dict("records")
+    assert np.isnan(row["gap"])
+    assert np.isnan(row["boundary"])
+    assert row["band"] == 0.0
+
+
+@given(st.lists(st.integers(-50, 50).map(float), min_size=2, max_size=12), st.data())
+def test_separation_equals_the_definition(values, data):
+    count = data.draw(st.integers(1, len(values) - 1))
+    low, high = min(values), max(values)
+    if low == high:
+        v = [Fraction(0)] * len(values)
+    else:
+        v = sorted((Fraction(int(x - low), int(high - low)) for x in values), reverse=True)
+    gap, boundary = v[count - 1] - v[count], (v[count - 1] + v[count]) / 2
+    distances = [abs(x - boundary) for x in v]
+    table = separation(np.array([values]), grid_of(len(values)), np.array([count]))
+    (row,) = table.to_dict("records")
+    assert row["gap"] == pytest.approx(float(gap), abs=1e-12)
+    assert row["boundary"] == pytest.approx(float(boundary), abs=1e-12)
+    # Exactly 0.05 may fall on either side in floating point.
+    sure = sum(d < Fraction(1, 20) for d in distances) / len(v)
+    most = sum(d <= Fraction(1, 20) for d in distances) / len(v)
+    assert sure <= row["band"] <= most

@@ -1,0 +1,416 @@
+"""The cache: what is refused, what damage is seen, merges and blends against plain sums."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file as save_safetensors
+
+from analysis.blend import Part, blend
+from analysis.checkpoint import open_checkpoint
+from analysis.criteria import CRITERIA
+from analysis.errors import StatsError
+from analysis.model import DEMO_CHECKPOINT
+from analysis.ranking import rank_experts
+from analysis.stats import EXPERT_COLUMNS, MOMENT_COLUMNS, WeightStats
+from analysis.store import (
+    StatsStore,
+    digest_of,
+    file_sha256,
+    load_expert_stats,
+    load_weight_stats,
+    merge_runs,
+    read_run,
+    read_vectors,
+    run_name,
+    save_weight_stats,
+)
+
+SUMS = list(MOMENT_COLUMNS)
+
+
+def edit_manifest(run, **changes):
+    file = run.path / "manifest.json"
+    raw = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: value for key, value in raw.items() if value is not None}))
+
+
+def weight_table(counts=(5, 3)):
+    rows = [
+        (3 + 4 * layer, expert, projection, 1.0 + expert, 2.0, 12)
+        for layer, count in enumerate(counts)
+        for expert in range(count)
+        for projection in ("gate", "up", "down")
+    ]
+    columns = ["layer", "expert", "projection", "l1", "l2_squared", "numel"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+# --- a round trip ----------------------------------------------------------------------------
+
+
+def test_a_run_is_read_as_it_was_written(save_run, random_stats):
+    run = save_run(4)
+    again = read_run(run.path)
+    assert again == run
+    stats = load_expert_stats(again)
+    assert list(stats.table.columns) == list(EXPERT_COLUMNS)
+    assert dict(stats.table.dtypes.astype(str)) == dict(EXPERT_COLUMNS)
+    pd.testing.assert_frame_equal(
+        stats.table, random_stats(4).table[list(EXPERT_COLUMNS)], check_exact=True
+    )
+    vectors = read_vectors(again)
+    assert vectors.dtype == np.float64
+    assert (vectors**2).sum(axis=1).tolist() == stats.table["vector_sum_sq"].tolist()
+    assert stats.layers == run.manifest.model.layers
+    assert run.manifest.num_tokens == 40
+
+
+def test_weight_statistics_are_read_as_they_were_written(tmp_path, make_manifest):
+    run = save_weight_stats(tmp_path, make_manifest(kind="weights", corpora=()), weight_table())
+    stats = load_weight_stats(read_run(run.path))
+    pd.testing.assert_frame_equal(stats.table, weight_table(), check_dtype=False)
+    whole = stats.per_expert()
+    assert whole[["l1", "l2_squared", "numel"]].iloc[1].tolist() == [6.0, 6.0, 36.0]
+
+
+def test_nothing_is_pickled(save_run):
+    run = save_run(4)
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        "experts.parquet",
+        "manifest.json",
+        "vectors.parquet",
+    ]
+    json.loads((run.path / "manifest.json").read_text())
+    for name in ("experts.parquet", "vectors.parquet"):
+        raw = (run.path / name).read_bytes()
+        assert raw[:4] == raw[-4:] == b"PAR1"
+        # Every column is a number or a list of numbers: no object could hide in bytes.
+        for field in pq.read_schema(run.path / name):
+            assert re.fullmatch(r"int64|double|fixed_size_list<.*: double>\[5\]", str(field.type))
+
+
+def test_the_name_of_a_run_is_safe_and_ends_in_its_digest():
+    digest = digest_of({"a": 1})
+    assert run_name("My Model", "c4", digest=digest) == f"my-model-c4-{digest[:8]}"
+    assert run_name("../..", "x/y", digest=digest) == f"x-y-{digest[:8]}"
+    assert len(run_name("m" * 300, digest=digest)) == 80 + 1 + 8
+    assert digest == digest_of({"a": 1})
+    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
+
+
+def test_a_second_save_of_the_same_run_keeps_the_first(save_run):
+    first = save_run(4)
+    stamp = (first.path / "manifest.json").stat().st_mtime_ns
+    assert save_run(4) == first
+    assert (first.path / "manifest.json").stat().st_mtime_ns == stamp
+    assert not list(first.path.parent.glob("*.partial"))
+
+
+# --- listing ---------------------------------------------------------------------------------
+
+
+def test_runs_are_listed_by_name_and_partial_ones_are_not(save_run, tmp_path):
+    names = [save_run(i, corpora=(name,)).manifest.run_id for i, name in enumerate("cab")]
+    stats = tmp_path / "stats"
+    shutil.copytree(stats / names[0], stats / "tiny-z-00000000.partial")
+    (stats / "tiny-empty-00000000").mkdir()
+    (stats / ".lock").write_text("")
+    found = [run.manifest.run_id for run in StatsStore(stats).runs()]
+    assert found == sorted(names)
+
+
+def test_a_corpus_may_be_called_partial(save_run, tmp_path):
+    run = save_run(1, corpora=("my.partial.text",))
+    assert StatsStore(tmp_path / "stats").runs() == [run]
+
+
+def test_the_first_directory_is_written_to_and_all_are_read(save_run, tmp_path):
+    here = save_run(1, corpora=("a",), parent=tmp_path / "here")
+    there = save_run(2, corpora=("b",), parent=tmp_path / "there")
+    shadowed = save_run(1, corpora=("a",), parent=tmp_path / "there")
+    store = StatsStore(tmp_path / "here", tmp_path / "there", tmp_path / "nowhere")
+    assert store.target == tmp_path / "here"
+    assert [run.path for run in store.runs()] == [here.path, there.path]
+    assert shadowed.path.exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "5", "{}", '{"schema_version": 1}', "\x00"])
+def test_unreadable_runs_are_reported_and_left_out(save_run, tmp_path, content):
+    good, bad = save_run(1, corpora=("a",)), save_run(2, corpora=("b",))
+    (bad.path / "manifest.json").write_text(content)
+    problems = []
+    assert StatsStore(tmp_path / "stats").runs(problems.append) == [good]
+    (problem,) = problems
+    assert bad.path.name in str(problem)
+    assert "\n" not in str(problem)
+    assert StatsStore(tmp_path / "stats").runs() == [good]
+
+
+def test_another_schema_is_refused_with_the_command_that_remakes_it(save_run):
+    run = save_run(1)
+    for version in (0, 2):
+        edit_manifest(run, schema_version=version)
+        with pytest.raises(StatsError, match=rf"schema {version}, .* reads 1; remake .*calibrate"):
+            read_run(run.path)
+
+
+def test_a_directory_without_a_manifest_is_no_finished_run(tmp_path):
+    with pytest.raises(StatsError, match=r"has no manifest\.json; it is not a finished run"):
+        read_run(tmp_path)
+
+
+def test_a_run_is_found_by_a_unique_beginning(save_run, tmp_path):
+    a, b = save_run(1, corpora=("code",)), save_run(2, corpora=("cooking",))
+    store = StatsStore(tmp_path / "stats")
+    assert store.get("tiny-cod") == a
+    assert store.get(b.manifest.run_id) == b
+    with pytest.raises(StatsError, match=rf"'tiny-co' is not unique.*{a.manifest.run_id}, "):
+        store.get("tiny-co")
+    with pytest.raises(StatsError, match=rf"'math' is unknown. Runs: {a.manifest.run_id}"):
+        store.get("math")
+    with pytest.raises(StatsError, match="Runs: none"):
+        StatsStore(tmp_path / "nowhere").get("x")
+
+
+def test_a_whole_name_wins_over_a_longer_one(save_run, tmp_path):
+    run = save_run(1, corpora=("code",))
+    longer = run.path.with_name(run.path.name + "-more")
+    shutil.copytree(run.path, longer)
+    edit_manifest(read_run(longer), run_id=longer.name)
+    assert StatsStore(tmp_path / "stats").get(run.manifest.run_id) == run
+
+
+def test_runs_of_a_model_are_those_of_its_identity_and_kind(save_run, tmp_path, make_manifest):
+    mine = save_run(1)
+    save_run(2, identity="other")
+    weights = save_weight_stats(
+        tmp_path / "stats", make_manifest(kind="weights", corpora=()), weight_table()
+    )
+    store = StatsStore(tmp_path / "stats")
+    assert store.of_model("tiny", "routed") == [mine]
+    assert store.of_model("tiny", "weights") == [weights]
+    assert store.of_model("unknown", "routed") == []
+
+
+def test_a_removed_run_is_gone(save_run, tmp_path):
+    run, other = save_run(1, corpora=("a",)), save_run(2, corpora=("b",))
+    left_by_an_interruption = run.path.with_name(run.path.name + ".partial")
+    left_by_an_interruption.mkdir()
+    store = StatsStore(tmp_path / "stats")
+    store.remove(run)
+    assert store.runs() == [other]
+    assert [path.name for path in (tmp_path / "stats").iterdir()] == [other.path.name]
+
+
+# --- damage ----------------------------------------------------------------------------------
+
+
+def flip(file, offset):
+    raw = bytearray(file.read_bytes())
+    raw[offset] ^= 1
+    file.write_bytes(raw)
+
+
+def drop_column(run):
+    file = run.path / "experts.parquet"
+    pq.write_table(pq.read_table(file).drop_columns(["g0_f2"]), file)
+    edit_manifest(run, files={"experts.parquet": file_sha256(file)})
+
+
+def drop_expert(run):
+    file = run.path / "experts.parquet"
+    pq.write_table(pq.read_table(file).slice(1), file)
+    edit_manifest(run, files={"experts.parquet": file_sha256(file)})
+
+
+DAMAGE = {
+    "a changed byte": (lambda run: flip(run.path / "vectors.parquet", 50), "vectors.*has changed"),
+    "a cut file": (
+        lambda run: (run.path / "experts.parquet").write_bytes(b"PAR1"),
+        r"experts\.parquet has changed since it was written",
+    ),
+    "a missing file": (
+        lambda run: (run.path / "vectors.parquet").unlink(),
+        r"vectors\.parquet is missing",
+    ),
+    "a missing column": (drop_column, "lack the columns g0_f2"),
+    "a missing expert": (drop_expert, "do not cover every expert of every layer exactly once"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_verify_sees_damage(save_run, tmp_path, damage, message):
+    run = save_run(1)
+    store = StatsStore(tmp_path / "stats")
+    store.verify(run)
+    damage(run)
+    with pytest.raises(StatsError, match=message) as caught:
+        store.verify(read_run(run.path))
+    assert "\n" not in str(caught.value)
+
+
+def test_verify_reads_weight_statistics_too(tmp_path, make_manifest):
+    run = save_weight_stats(tmp_path, make_manifest(kind="weights", corpora=()), weight_table())
+    StatsStore(tmp_path).verify(run)
+    (run.path / "weights.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StatsError, match="has changed"):
+        StatsStore(tmp_path).verify(run)
+
+
+def test_a_table_that_cannot_be_read_says_how_to_go_on(save_run):
+    run = save_run(1)
+    (run.path / "experts.parquet").write_bytes(b"junk")
+    with pytest.raises(StatsError, match=rf"damaged or missing; .*runs remove {run.path.name}"):
+        load_expert_stats(run)
+
+
+def test_weight_statistics_that_miss_an_expert_are_refused(make_manifest):
+    table = weight_table()
+    with pytest.raises(StatsError, match="weight statistics do not cover every expert"):
+        WeightStats(make_manifest(kind="weights"), table[table["expert"] != 2])
+
+
+def test_leftovers_of_an_interrupted_save_are_replaced(save_run, tmp_path, make_manifest):
+    # Under the run's own .partial name, as a killed calibration leaves them.
+    partial = tmp_path / "stats" / (make_manifest().run_id + ".partial")
+    partial.mkdir(parents=True)
+    (partial / "experts.parquet").write_bytes(b"half")
+    save_safetensors({"moments.3": np.zeros(2)}, partial / "state.safetensors")
+    run = save_run(1)
+    StatsStore(tmp_path / "stats").verify(run)
+    assert len(list(run.path.iterdir())) == 3
+    assert not partial.exists()
+
+
+# --- merge and blend -------------------------------------------------------------------------
+
+
+def test_a_merge_equals_the_plain_sums(save_run, tmp_path):
+    runs = [save_run(i, corpora=(name,)) for i, name in enumerate(("prose", "code", "math"))]
+    merged = merge_runs(runs, tmp_path / "stats")
+    tables = [load_expert_stats(run).table for run in runs]
+    found = load_expert_stats(merged).table
+    for column in SUMS:
+        expected = [sum(values) for values in zip(*(t[column] for t in tables), strict=True)]
+        assert found[column].tolist() == expected, column
+    assert found["num_tokens"].dtype == np.int64
+    vectors = read_vectors(runs[0]) + read_vectors(runs[1]) + read_vectors(runs[2])
+    assert np.array_equal(read_vectors(merged), vectors)
+    # Not the sum of the squares: the square of the sum.
+    assert found["vector_sum_sq"].tolist() == pytest.approx((vectors**2).sum(axis=1).tolist())
+    assert merged.manifest.corpus == "prose+code+math"
+    assert merged.manifest.num_tokens == 120
+    assert merged.manifest.made["merged_from"] == [run.manifest.run_id for run in runs]
+    StatsStore(tmp_path / "stats").verify(merged)
+
+
+def test_the_order_of_a_merge_does_not_name_another_run(save_run, tmp_path):
+    a, b = save_run(1, corpora=("prose",)), save_run(2, corpora=("code",))
+    merged = merge_runs([a, b], tmp_path / "stats")
+    assert merge_runs([b, a], tmp_path / "stats").path == merged.path
+    assert len(StatsStore(tmp_path / "stats").runs()) == 3
+
+
+def test_what_cannot_be_merged_is_refused(save_run, tmp_path, make_manifest):
+    run = save_run(1)
+    parent = tmp_path / "stats"
+    refusals = [
+        ([run], "needs at least two"),
+        ([run, save_run(2, corpora=("b",), identity="other")], "of different models"),
+        (
+            [run, save_run(3, corpora=("c",), dtype="bfloat16")],
+            r"computed in float32, .* in bfloat16; calibrate both in one",
+        ),
+        ([run, run], "The tokens of prose are in two of the runs; count them once"),
+        (
+            [
+                run,
+                save_weight_stats(
+                    parent, make_manifest(kind="weights", corpora=()), weight_table()
+                ),
+            ],
+            "Only calibration runs merge",
+        ),
+    ]
+    before = sorted(path.name for path in parent.iterdir())
+    for runs, message in refusals:
+        with pytest.raises(StatsError, match=message):
+            merge_runs(runs, parent)
+    merged = merge_runs([run, save_run(4, corpora=("d",))], parent)
+    with pytest.raises(StatsError, match="count them once"):
+        merge_runs([merged, run], parent)
+    after = {path.name for path in parent.iterdir()}
+    assert set(before) < after
+    assert len(after) == len(before) + 2
+
+
+def test_a_blend_equals_the_weighted_sums(save_run):
+    runs = [save_run(i, corpora=(name,)) for i, name in enumerate(("prose", "code"))]
+    weights = (0.5, 2.0)  # taken as 1/4 and 1: only their proportion counts
+    found = blend([Part(*pair) for pair in zip(runs, weights, strict=True)]).table
+    tables = [load_expert_stats(run).table for run in runs]
+    for column in SUMS:
+        expected = 0.25 * tables[0][column] + tables[1][column]
+        assert found[column].tolist() == pytest.approx(expected.tolist(), rel=1e-15), column
+    vectors = 0.25 * read_vectors(runs[0]) + read_vectors(runs[1])
+    expected = (vectors**2).sum(axis=1).tolist()
+    assert found["vector_sum_sq"].tolist() == pytest.approx(expected, rel=1e-14)
+
+
+def test_a_blend_at_weights_one_is_a_merge(save_run, tmp_path):
+    runs = [save_run(i, corpora=(name,)) for i, name in enumerate(("prose", "code"))]
+    merged = load_expert_stats(merge_runs(runs, tmp_path / "stats")).table
+    blended = blend([Part(run) for run in runs])
+    pd.testing.assert_frame_equal(
+        blended.table[list(merged.columns)], merged, check_dtype=False, rtol=1e-15
+    )
+    assert blended.manifest.corpus == "prose+code"
+
+
+@pytest.mark.parametrize("criterion", [c for c in CRITERIA.values() if c.source == "routed"])
+def test_every_routed_criterion_ranks_a_blend(save_run, criterion):
+    runs = [save_run(i, corpora=(name,)) for i, name in enumerate(("prose", "code"))]
+    blended = blend([Part(runs[0], 0.3), Part(runs[1], 2.0)])
+    ranking = rank_experts(criterion, blended, "applied")
+    assert np.isfinite(ranking["saliency"]).all()
+    assert ranking["num_tokens"].tolist() == blended.table["num_tokens"].tolist()
+
+
+def test_a_blend_of_one_run_is_that_run(save_run):
+    run = save_run(1)
+    alone = blend([Part(run, 5.0)])
+    pd.testing.assert_frame_equal(alone.table, load_expert_stats(run).table)
+    assert alone.manifest == run.manifest
+
+
+def test_what_cannot_be_blended_is_refused(save_run):
+    run = save_run(1)
+    other = save_run(2, corpora=("b",), identity="other")
+    with pytest.raises(StatsError, match="name at least one corpus"):
+        blend([])
+    with pytest.raises(StatsError, match="runs of one model"):
+        blend([Part(run), Part(other)])
+    for weight in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(StatsError, match=r"The weight .* of prose must be > 0"):
+            blend([Part(run, weight)])
+
+
+# --- what is shipped -------------------------------------------------------------------------
+
+
+def test_the_shipped_statistics_are_whole_and_of_the_shipped_model():
+    store = StatsStore(Path(__file__).parents[2] / "cached_stats")
+    problems = []
+    runs = store.runs(problems.append)
+    assert problems == []
+    identity = open_checkpoint(DEMO_CHECKPOINT).identity
+    corpora = {run.manifest.corpus for run in store.of_model(identity, "routed")}
+    assert {"demo-code", "demo-prose", "demo-math"} <= corpora
+    for run in runs:
+        store.verify(run)

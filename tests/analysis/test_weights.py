@@ -1,0 +1,262 @@
+"""Weight statistics against float64 sums over tensors that safetensors itself loaded."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from analysis.criteria import CRITERIA
+from analysis.drain import drain
+from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.model import load_model_index
+from analysis.ranking import rank_experts
+from analysis.store import StatsStore, load_weight_stats
+from analysis.weights import measure_weights, weight_statistics
+from builders import MODEL_TYPES, tiny_checkpoint
+
+NUM_EXPERTS = 3
+LAYERS = (0, 1)
+ON_DISK = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+
+
+def random_experts(width, hidden, dtype, seed=0):
+    """{(layer, expert): {projection: tensor}} of an OLMoE checkpoint."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+    return {
+        (layer, expert): {
+            name: (torch.randn(shape, generator=generator) * 0.02).to(dtype)
+            for name, shape in shapes.items()
+        }
+        for layer in LAYERS
+        for expert in range(NUM_EXPERTS)
+    }
+
+
+def write_checkpoint(path, experts, *, fused=False, extra=None):
+    """An OLMoE checkpoint that holds experts and routers only."""
+    hidden, width = experts[0, 0]["down"].shape
+    tensors = dict(extra or {})
+    for layer in LAYERS:
+        block = f"model.layers.{layer}.mlp"
+        tensors[f"{block}.gate.weight"] = torch.ones(NUM_EXPERTS, hidden)
+        mine = [experts[layer, expert] for expert in range(NUM_EXPERTS)]
+        if fused:
+            both = [torch.cat([each["gate"], each["up"]]) for each in mine]
+            tensors[f"{block}.experts.gate_up_proj"] = torch.stack(both)
+            tensors[f"{block}.experts.down_proj"] = torch.stack([each["down"] for each in mine])
+            continue
+        for expert, each in enumerate(mine):
+            for name, tensor in each.items():
+                tensors[f"{block}.experts.{expert}.{ON_DISK[name]}.weight"] = tensor
+    path.mkdir()
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    config = {
+        "model_type": "olmoe",
+        "num_hidden_layers": len(LAYERS),
+        "num_experts": NUM_EXPERTS,
+        "num_experts_per_tok": 2,
+        "hidden_size": hidden,
+        "intermediate_size": width,
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    return load_model_index(str(path))
+
+
+def expected_table(experts):
+    rows = []
+    for (layer, expert), each in experts.items():
+        for name in ("gate", "up", "down"):
+            w = each[name].double().numpy().ravel()
+            rows.append((layer, expert, name, np.abs(w).sum(), (w * w).sum(), w.size))
+    columns = ["layer", "expert", "projection", "l1", "l2_squared", "numel"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def whole_experts(experts):
+    """Each expert's matrices, flattened and joined, float64."""
+    return [
+        np.concatenate([each[name].double().numpy().ravel() for name in ("gate", "up", "down")])
+        for each in experts.values()
+    ]
+
+
+def assert_measured(model, experts, *, rel):
+    table, expected = drain(measure_weights(model)), expected_table(experts)
+    exact = ["layer", "expert", "projection", "numel"]
+    assert table[exact].to_numpy().tolist() == expected[exact].to_numpy().tolist()
+    for column in ("l1", "l2_squared"):
+        assert table[column].tolist() == pytest.approx(expected[column].tolist(), rel=rel)
+
+
+# 91, 4095, 4097 and 211,001 elements: odd counts, around a row of 4,096, beyond one read buffer.
+@pytest.mark.parametrize("shape", [(7, 13), (65, 63), (64, 64), (17, 241), (301, 701)])
+@pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
+def test_bf16_norms_equal_float64_sums(tmp_path, shape, fused):
+    experts = random_experts(*shape, torch.bfloat16)
+    model = write_checkpoint(tmp_path / "model", experts, fused=fused)
+    # float32 partial sums of 4,096 elements: a few units in the seventh digit.
+    assert_measured(model, experts, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
+def test_norms_of_other_element_types_equal_float64_sums(tmp_path, dtype, fused):
+    experts = random_experts(61, 77, dtype)
+    model = write_checkpoint(tmp_path / "model", experts, fused=fused)
+    assert_measured(model, experts, rel=1e-13)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
+def test_every_family_finds_its_gate_up_and_down(tmp_path, model_type, fused):
+    checkpoint = tiny_checkpoint(tmp_path, model_type, fused=fused, dtype=torch.bfloat16)
+    table = drain(measure_weights(load_model_index(str(tmp_path)))).set_index(
+        ["layer", "expert", "projection"]
+    )
+    for layer in sorted(set(table.index.get_level_values("layer"))):
+        module = checkpoint.model.get_submodule(f"model.layers.{layer}.mlp.experts")
+        for expert in range(module.num_experts):
+            gate, up = module.gate_up_proj[expert].detach().double().chunk(2)
+            down = module.down_proj[expert].detach().double()
+            for name, w in (("gate", gate), ("up", up), ("down", down)):
+                row = table.loc[(layer, expert, name)]
+                assert row["l1"] == pytest.approx(float(w.abs().sum()), rel=1e-6)
+                assert row["l2_squared"] == pytest.approx(float(w.square().sum()), rel=1e-6)
+                assert row["numel"] == w.numel()
+
+
+def statistics_of(model, tmp_path):
+    return load_weight_stats(drain(weight_statistics(model, StatsStore(tmp_path / "stats"))))
+
+
+def test_criteria_equal_their_formulas_on_the_whole_expert(tmp_path):
+    experts = random_experts(33, 65, torch.bfloat16)
+    stats = statistics_of(write_checkpoint(tmp_path / "model", experts), tmp_path)
+    flat = whole_experts(experts)
+    n = flat[0].size
+    l1 = np.array([np.abs(w).sum() for w in flat])
+    l2 = np.array([np.linalg.norm(w) for w in flat])
+    expected = {
+        "aimer": l1 / (np.sqrt(n) * l2),
+        "magnitude": l1 / n,
+        "hoyer": (np.sqrt(n) - l1 / l2) / (np.sqrt(n) - 1),
+    }
+    for name, values in expected.items():
+        ranking = rank_experts(CRITERIA[name], stats, "applied")
+        np.testing.assert_allclose(ranking["score"], values, rtol=1e-6)
+        assert ranking["num_tokens"].isna().all()
+
+
+def special_experts(dtype=torch.float32):
+    """Layer 0: all zero, one entry that is not zero, all of one size. Layer 1: ordinary."""
+    experts = random_experts(31, 67, dtype)
+    for expert in range(NUM_EXPERTS):
+        for tensor in experts[0, expert].values():
+            tensor.zero_()
+    experts[0, 1]["up"][3, 5] = -2.5
+    for tensor in experts[0, 2].values():
+        tensor.fill_(0.5)
+        tensor[::2] = -0.5
+    return experts
+
+
+def test_a_zero_expert_has_the_largest_aimer_and_goes_first(tmp_path):
+    experts = special_experts()
+    experts[0, 2] = random_experts(31, 67, torch.float32, seed=8)[1, 2]
+    stats = statistics_of(write_checkpoint(tmp_path / "model", experts), tmp_path)
+    for name in ("aimer", "magnitude", "hoyer"):
+        ranking = rank_experts(CRITERIA[name], stats, "applied")
+        assert np.isfinite(ranking["score"]).all()
+        first = ranking[ranking["layer"] == 0].set_index("expert")
+        assert first["rank"][0] == NUM_EXPERTS - 1, name
+    aimer = rank_experts(CRITERIA["aimer"], stats, "applied")
+    assert aimer["score"][0] == 1.0
+
+
+def test_aimer_reaches_both_ends_of_its_range(tmp_path):
+    stats = statistics_of(write_checkpoint(tmp_path / "model", special_experts()), tmp_path)
+    scores = rank_experts(CRITERIA["aimer"], stats, "applied")["score"]
+    n = 3 * 31 * 67
+    assert scores[1] == pytest.approx(1 / np.sqrt(n), rel=1e-12)  # all mass in one entry
+    assert scores[2] == pytest.approx(1, rel=1e-12)  # all entries of one size
+    assert scores.between(1 / np.sqrt(n) - 1e-12, 1 + 1e-12).all()
+
+
+def test_aimer_and_hoyer_do_not_see_the_scale_and_magnitude_does(tmp_path):
+    experts = random_experts(31, 67, torch.bfloat16)
+    scaled = {
+        key: {name: tensor * 0.125 for name, tensor in each.items()}
+        for key, each in experts.items()
+    }
+    plain, small = (
+        statistics_of(write_checkpoint(tmp_path / name, each), tmp_path)
+        for name, each in (("model", experts), ("scaled", scaled))
+    )
+    for name, factor in (("aimer", 1), ("hoyer", 1), ("magnitude", 0.125)):
+        before = rank_experts(CRITERIA[name], plain, "applied")["score"]
+        after = rank_experts(CRITERIA[name], small, "applied")["score"]
+        np.testing.assert_allclose(after, factor * before, rtol=1e-12)
+
+
+def test_biases_are_left_out(tmp_path):
+    experts = random_experts(9, 11, torch.bfloat16)
+    bias = {"model.layers.0.mlp.experts.1.up_proj.bias": torch.full((9,), 7.0).bfloat16()}
+    assert_measured(write_checkpoint(tmp_path / "m", experts, extra=bias), experts, rel=1e-6)
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_the_number_of_threads_changes_nothing(tmp_path, threads):
+    # Large enough for several hand-overs of 8 MiB.
+    experts = random_experts(900, 1501, torch.bfloat16)
+    model = write_checkpoint(tmp_path / "model", experts)
+    one = drain(measure_weights(model, threads=1))
+    pd.testing.assert_frame_equal(drain(measure_weights(model, threads=threads)), one)
+
+
+def test_progress_ends_with_all_bytes_of_the_experts(tmp_path):
+    experts = random_experts(33, 65, torch.bfloat16)
+    steps = []
+    drain(measure_weights(write_checkpoint(tmp_path / "model", experts)), steps.append)
+    total = sum(tensor.nbytes for each in experts.values() for tensor in each.values())
+    assert (steps[-1].done, steps[-1].total, steps[-1].unit) == (total, total, "bytes")
+
+
+def test_weight_statistics_are_cached_by_model(tmp_path):
+    model = write_checkpoint(tmp_path / "model", random_experts(9, 11, torch.bfloat16))
+    store = StatsStore(tmp_path / "stats")
+    first = drain(weight_statistics(model, store))
+    steps = []
+    assert drain(weight_statistics(model, store), steps.append) == first
+    assert [step.phase for step in steps] == ["cached"]
+    other = write_checkpoint(tmp_path / "other", random_experts(9, 11, torch.bfloat16, seed=1))
+    assert drain(weight_statistics(other, store)).path != first.path
+
+
+def test_a_quantised_element_type_is_refused(tmp_path):
+    experts = random_experts(8, 16, torch.float8_e4m3fn)
+    model = write_checkpoint(tmp_path / "model", experts)
+    with pytest.raises(UnsupportedModelError, match=r"F8_E4M3 .*supported: BF16, F16, F32, F64"):
+        drain(measure_weights(model))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_weights_that_are_no_numbers_are_named(tmp_path, value, dtype):
+    experts = random_experts(9, 11, dtype)
+    experts[1, 2]["up"][4, 3] = value
+    model = write_checkpoint(tmp_path / "model", experts)
+    with pytest.raises(CheckpointError, match=r"up projection of expert 2 in layer 1"):
+        drain(measure_weights(model))
+
+
+def test_a_shard_that_shrinks_while_it_is_read_is_an_error(tmp_path):
+    model = write_checkpoint(tmp_path / "model", random_experts(33, 65, torch.bfloat16))
+    file = tmp_path / "model" / "model.safetensors"
+    assert load_file(file)
+    file.write_bytes(file.read_bytes()[:-50])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors became shorter"):
+        drain(measure_weights(model))

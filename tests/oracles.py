@@ -1,0 +1,31 @@
+"""Physical pruning of a loaded model, written out by hand: the oracle of masking and export."""
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+TOKENS = torch.randint(0, 96, (2, 24), generator=torch.Generator().manual_seed(3))
+
+
+def physically_pruned(model: PreTrainedModel, kept: Mapping[int, Sequence[int]]) -> PreTrainedModel:
+    """A copy whose layers hold the kept experts only."""
+    pruned = copy.deepcopy(model)
+    for layer, ids in kept.items():
+        block, ids = pruned.model.layers[layer].mlp, list(ids)
+        for module, name in (
+            (block.gate, "weight"),
+            (block.experts, "gate_up_proj"),
+            (block.experts, "down_proj"),
+        ):
+            setattr(module, name, nn.Parameter(getattr(module, name).detach()[ids]))
+            module.num_experts = len(ids)
+    return pruned
+
+
+def logits_of(model: PreTrainedModel) -> torch.Tensor:
+    """Logits of a few fixed tokens."""
+    with torch.no_grad():
+        return model(TOKENS, use_cache=False).logits

@@ -1,0 +1,260 @@
+"""The shape of the code: who may import whom, what the dashboard loads, sizes, and habits."""
+
+import ast
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# From the top: each may import those to its right, never the other way.
+PACKAGES = ("app", "pruning", "analysis")
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 40
+
+# Everything that the dashboard's own process imports; calibration and the like run in jobs.
+DASHBOARD_ANALYSIS = (
+    "analysis.blend",
+    "analysis.checkpoint",
+    "analysis.choose",
+    "analysis.corpora",
+    "analysis.criteria",
+    "analysis.drain",
+    "analysis.errors",
+    "analysis.families",
+    "analysis.model",
+    "analysis.overlap",
+    "analysis.progress",
+    "analysis.ranking",
+    "analysis.sparsity",
+    "analysis.stats",
+    "analysis.store",
+    "analysis.stratification",
+    "analysis.weights",
+)
+# Modules that load a model; all others of pruning and app are the dashboard's.
+NEEDS_TORCH = re.compile(
+    r"analysis\.calibration|analysis\.demo\.(build|tokenizer)|pruning\.masking|pruning\.evaluate"
+    r"|pruning\.search|pruning\.surgery\.forward_checks|app\.jobs\.worker"
+)
+
+
+def source_files(*packages):
+    return sorted(path for name in packages for path in (ROOT / name).rglob("*.py"))
+
+
+def module_name(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def parse(path):
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imported(path):
+    """Dotted names of all imports in a file, also those inside functions."""
+    package = module_name(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    names = set()
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def top(name):
+    return name.partition(".")[0]
+
+
+def relative(path):
+    return str(path.relative_to(ROOT))
+
+
+def text_files():
+    """Text that git would carry: tracked and not yet tracked, without what is ignored."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        path = ROOT / name
+        if path.is_file() and b"\0" not in path.read_bytes()[:8192]:
+            yield path
+
+
+def test_imports_go_from_app_to_pruning_to_analysis():
+    for higher, lower in pairwise(PACKAGES):
+        above = set(PACKAGES[: PACKAGES.index(higher) + 1])
+        wrong = {
+            relative(path): sorted(found)
+            for path in source_files(lower)
+            if (found := {name for name in imported(path) if top(name) in above})
+        }
+        assert wrong == {}
+
+
+def test_only_app_imports_streamlit():
+    wrong = [
+        relative(path)
+        for path in source_files("analysis", "pruning")
+        if "streamlit" in map(top, imported(path))
+    ]
+    assert wrong == []
+
+
+def test_imports_inside_functions_only_put_off_torch():
+    # Any other would hide a cycle.
+    wrong = [
+        f"{relative(path)}:{node.lineno}"
+        for path in source_files("analysis", "pruning")
+        for function in ast.walk(parse(path))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom)
+        and top(node.module or "") in PACKAGES
+        and not NEEDS_TORCH.match(node.module)
+    ]
+    assert wrong == []
+
+
+def dashboard_modules():
+    for path in source_files("pruning", "app"):
+        # A page runs as a script of Streamlit; its imports are those of the modules below it.
+        if "views" not in path.parts and path.name not in ("main.py", "__main__.py"):
+            yield module_name(path)
+
+
+def test_what_the_dashboard_loads_needs_neither_torch_nor_transformers():
+    present = {module_name(path) for path in source_files("analysis")}
+    modules = [name for name in DASHBOARD_ANALYSIS if name in present]
+    modules += [name for name in dashboard_modules() if not NEEDS_TORCH.match(name)]
+    program = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    importlib.import_module(name)\n"
+        "    heavy = sorted({'torch', 'transformers'} & set(sys.modules))\n"
+        "    assert not heavy, f'{name} loads {heavy}'\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *modules],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {"analysis.store", "analysis.model", "pruning.plan"} <= set(modules)
+
+
+def test_no_file_is_longer_than_500_lines():
+    lengths = {
+        relative(path): len(path.read_text(encoding="utf-8").splitlines())
+        for path in source_files(*PACKAGES)
+    }
+    assert {name: n for name, n in lengths.items() if n > MAX_FILE_LINES} == {}
+
+
+def function_lengths(path):
+    """Lines from `def` to the end, without the docstring.
+
+    Of commands only the body counts: their signature is the table of their options.
+    """
+    is_command = "commands" in path.parts
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            start = node.body[0].lineno if is_command else node.lineno
+            lines = node.end_lineno - start + 1
+            if ast.get_docstring(node) is not None:
+                lines -= node.body[0].end_lineno - node.body[0].lineno + 1
+            yield f"{relative(path)}:{node.lineno} {node.name}", lines
+
+
+def test_no_function_is_longer_than_40_lines():
+    offenders = {
+        where: lines
+        for path in source_files(*PACKAGES)
+        for where, lines in function_lengths(path)
+        if lines > MAX_FUNCTION_LINES
+    }
+    assert offenders == {}
+
+
+@pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc"])
+def test_no_module_is_a_drawer(name):
+    assert [relative(path) for path in source_files(*PACKAGES) if name in path.parts] == []
+    assert [relative(p) for p in source_files(*PACKAGES) if p.stem == name] == []
+
+
+def test_nothing_is_pickled():
+    wrong = [
+        relative(path)
+        for path in source_files(*PACKAGES, "tests")
+        if {"pickle", "cloudpickle", "dill", "joblib", "shelve"} & set(map(top, imported(path)))
+    ]
+    assert wrong == []
+    calls = [
+        f"{relative(path)}:{node.lineno}"
+        for path in source_files(*PACKAGES)
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("torch.load", "torch.save", "np.load", "numpy.load")
+    ]
+    assert calls == []
+
+
+def test_yaml_is_only_loaded_safely():
+    wrong = [
+        f"{relative(path)}:{node.lineno}"
+        for path in source_files(*PACKAGES)
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) in ("yaml.load", "yaml.unsafe_load", "yaml.full_load")
+    ]
+    assert wrong == []
+
+
+def test_only_the_command_line_prints():
+    wrong = [
+        f"{relative(path)}:{node.lineno}"
+        for path in source_files(*PACKAGES)
+        if not relative(path).startswith("app/cli")
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+    assert wrong == []
+
+
+def test_model_types_are_named_only_by_their_families():
+    names = {"olmoe", "qwen3_moe", "mixtral"}
+    wrong = [
+        f"{relative(path)}:{node.lineno} {node.value}"
+        for path in source_files(*PACKAGES)
+        if "families" not in path.parts
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert wrong == []
+
+
+def test_no_path_of_one_machine_is_in_the_tree():
+    # Put together here, so that this file does not find itself.
+    machine = re.compile(rf"(?<![\w.:/~$}}-])/({'|'.join(('root', 'home', 'work', 'opt'))})/\w")
+    wrong = [
+        f"{relative(path)}:{number}"
+        for path in text_files()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if machine.search(line)
+    ]
+    assert wrong == []

@@ -1,0 +1,88 @@
+"""Documentation that cannot rot: commands, criteria, families, files and snippets are checked."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from analysis.criteria import CRITERIA, RANKABLE
+from analysis.families import FAMILIES
+from analysis.stats import EXPERT_COLUMNS
+from app.cli import cli
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def snippets(path: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.S)
+
+
+def test_readme_names_every_command():
+    names = [command.name or command.callback.__name__ for command in cli.registered_commands]
+    groups = [group.name for group in cli.registered_groups]
+    missing = [name for name in (*names, *groups) if f"moeprune {name}" not in README]
+    assert missing == []
+
+
+def test_readme_lists_every_criterion_with_its_exponents():
+    assert f"{len(RANKABLE)} rankable" in README
+    for criterion in CRITERIA.values():
+        row = next(line for line in README.splitlines() if line.startswith(f"| `{criterion.name}`"))
+        if criterion.exponents:
+            assert "({},{},{})".format(*criterion.exponents) in row
+
+
+def test_readme_lists_every_family():
+    assert [name for name in FAMILIES if f"| `{name}`" not in README] == []
+
+
+def test_readme_tree_has_a_line_for_every_module():
+    tree = README.partition("<!-- tree -->")[2].partition("<!-- /tree -->")[0]
+    listed = re.findall(r"([\w]+\.py) ", tree)
+    modules = [
+        path.name
+        for top in ("analysis", "pruning", "app")
+        for path in (ROOT / top).rglob("*.py")
+        if path.name != "__init__.py"
+    ]
+    assert sorted(listed) == sorted(modules)
+
+
+def test_readme_has_the_two_commands_and_ci_runs_the_second():
+    command = README.partition("<!-- tests -->")[2].partition("<!-- /tests -->")[0]
+    assert "pip install -c constraints.txt -e '.[dev]' && pytest" in command
+    assert "&& moeprune demo\n" in README
+    assert "<!-- tests -->" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_formats_document_every_column_of_the_statistics():
+    formats = (ROOT / "docs" / "formats.md").read_text()
+    named = re.sub(r"\{1,2\}_f\{0,1,2\}", "", formats)
+    plain = [name for name in EXPERT_COLUMNS if "_g1_" not in name and "_g2_" not in name]
+    assert [name for name in plain if f"`{name}`" not in named] == []
+    assert "applied_g" in formats
+    assert "renormalized_g" in formats
+
+
+def test_the_python_snippet_of_the_readme_prunes_the_demo(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = snippets(ROOT / "README.md")
+    exec(compile(snippet, "README.md", "exec"), {})  # noqa: S102
+    assert (tmp_path / "pruned-demo" / "config.json").is_file()
+
+
+def test_the_snippet_on_criteria_makes_a_working_criterion(make_expert_stats):
+    namespace: dict[str, object] = {}
+    (snippet,) = snippets(ROOT / "docs" / "adding-a-criterion.md")
+    exec(compile(snippet, "adding-a-criterion.md", "exec"), namespace)  # noqa: S102
+    criterion = namespace["GATE_ENERGY"]
+    table = make_expert_stats().table
+    scores = criterion.score(table[list(criterion.columns("applied"))], "applied")
+    assert scores.tolist() == pytest.approx(table["applied_g2_f0"].tolist())
+
+
+def test_constraints_are_plain_public_pins():
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        assert re.fullmatch(r"[A-Za-z0-9_.\-]+==[0-9][A-Za-z0-9.]*", line), line
+    assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text()
