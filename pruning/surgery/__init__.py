@@ -1,0 +1,1 @@
+"""Rewrites checkpoints on disk, byte by byte."""

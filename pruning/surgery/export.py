@@ -1,0 +1,249 @@
+"""Export: a smaller checkpoint beside its source, finished or not there at all.
+
+Everything is written to `<out>.partial`, on the same file system, and renamed once at the end.
+The manifest is the last file, so its presence means that the export is finished.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, Checkpoint
+from analysis.errors import ExportError
+from analysis.model import MoEModel
+from analysis.progress import Progress
+from pruning.plan import PruningPlan, fit_plan, tool_version
+from pruning.sizes import format_bytes
+from pruning.surgery.card import CARD_NAME, model_card
+from pruning.surgery.config import pruned_config, pruned_index
+from pruning.surgery.manifest import (
+    MANIFEST_NAME,
+    FileRecord,
+    Manifest,
+    SourceRecord,
+    library_versions,
+)
+from pruning.surgery.shards import PlannedShard, plan_shards
+from pruning.surgery.writing import sync_directory, write_file, write_shards
+
+# What a reader needs besides weights, configuration and index.
+_COPIED_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "*.py",
+    "LICENSE*",
+    "LICENCE*",
+    "NOTICE*",
+    "USE_POLICY*",
+)
+_SLACK_BYTES = 1 << 20  # directory entries, manifest and rounding to blocks
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """Choices that do not change the weights written.
+
+    Args:
+        hash_source: also read the whole source and put its SHA-256 into the manifest.
+    """
+
+    hash_source: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedExport:
+    """An export that was checked; nothing is written yet.
+
+    Args:
+        model: the source.
+        plan: complete, see `fit_plan`.
+        out: where the checkpoint goes; absolute.
+        shards: the shards to write.
+        files: other small files by name, relative to `out`, except the card and the manifest.
+        card: the content of README.md.
+    """
+
+    model: MoEModel
+    plan: PruningPlan
+    out: Path
+    shards: tuple[PlannedShard, ...]
+    files: dict[str, bytes]
+    card: bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the export needs, with some slack."""
+        names = sum(len(tensor.name) + 8 for shard in self.shards for tensor in shard.tensors)
+        small = sum(map(len, self.files.values())) + len(self.card) + names
+        return sum(shard.nbytes for shard in self.shards) + small + _SLACK_BYTES
+
+
+def prepare_export(model: MoEModel, plan: PruningPlan, out: Path) -> PreparedExport:
+    """Check everything that can be checked without writing.
+
+    Raises:
+        PlanError: the plan is not for this model.
+        ExportError: the target is not free, or the checkpoint cannot be pruned in this way.
+    """
+    plan = fit_plan(plan, model)
+    target = Path(os.path.realpath(out.expanduser()))
+    _check_free(target)
+    shards = plan_shards(model, plan)
+    # The order is that of writing: the index after the configuration, both after the rest.
+    files = {name: (model.checkpoint.path / name).read_bytes() for name in _copied_files(model)}
+    files[CONFIG_NAME] = pruned_config(model, plan)
+    if index := pruned_index(model, shards):
+        files[INDEX_NAME] = index
+    card = model_card(model, plan, target.name)
+    return PreparedExport(model, plan, target, shards, files, card)
+
+
+def _check_free(out: Path) -> None:
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        what = "a file" if out.is_file() else "not empty"
+        raise ExportError(f"{out} is {what}; give a new or empty directory for the export.")
+
+
+def _copied_files(model: MoEModel) -> list[str]:
+    source = model.checkpoint.path
+    found = {path for pattern in _COPIED_FILES for path in source.glob(pattern) if path.is_file()}
+    return sorted(str(path.relative_to(source)) for path in found)
+
+
+def _check_space(prepared: PreparedExport) -> None:
+    has = shutil.disk_usage(prepared.out.parent).free
+    if has < prepared.nbytes:
+        raise ExportError(
+            f"The export needs {format_bytes(prepared.nbytes)}, but the file system of "
+            f"{prepared.out.parent} has {format_bytes(has)} free; free some space or choose "
+            "another directory."
+        )
+
+
+@contextmanager
+def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
+    """An empty `<out>.partial` that only this process writes to; gone at the end.
+
+    What an earlier, killed export left there is removed first.
+    """
+    out = prepared.out
+    partial = out.with_name(out.name + ".partial")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # Not thread-local: a generator may be closed by another thread than began it.
+    lock = FileLock(f"{partial}.lock", blocking=False, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ExportError(
+            f"Another export to {out} is running; wait for its end or choose another directory."
+        ) from error
+    try:
+        if partial.exists():
+            shutil.rmtree(partial)
+        _check_space(prepared)
+        partial.mkdir()
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        # Removed while it is held; filelock sees that its file is gone and takes a new one.
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+
+
+def _hash_source(checkpoint: Checkpoint) -> Generator[Progress, None, str]:
+    """`Checkpoint.content_digest`, with progress."""
+    sha = hashlib.sha256()
+    total = sum(shard.size for shard in checkpoint.shards)
+    done = 0
+    for shard in checkpoint.shards:
+        with (checkpoint.path / shard.name).open("rb") as file:
+            while chunk := file.read(1 << 24):
+                sha.update(chunk)
+                done += len(chunk)
+                yield Progress("hashing the source", done, total, "bytes")
+    return sha.hexdigest()
+
+
+def _write_files(prepared: PreparedExport, partial: Path) -> dict[str, FileRecord]:
+    write_file(partial / CARD_NAME, prepared.card)
+    return {name: write_file(partial / name, content) for name, content in prepared.files.items()}
+
+
+def _publish(partial: Path, out: Path) -> None:
+    """Give the finished directory its name, in one step that survives a power cut."""
+    for folder in sorted({path.parent for path in partial.rglob("*")}):
+        sync_directory(folder)
+    try:
+        partial.rename(out)
+    except OSError as error:
+        # Somebody filled the directory while the export ran.
+        raise ExportError(f"{out} cannot take the finished export: {error.strerror}.") from error
+    sync_directory(out.parent)
+
+
+def _write_export(
+    prepared: PreparedExport, options: ExportOptions, partial: Path
+) -> Generator[Progress, None, Manifest]:
+    source = prepared.model.checkpoint
+    content = (yield from _hash_source(source)) if options.hash_source else ""
+    shards = yield from write_shards(prepared.shards, source.path, partial)
+    files = _write_files(prepared, partial)
+    manifest = Manifest(
+        source=SourceRecord(prepared.model.name, prepared.model.identity, content),
+        plan=prepared.plan,
+        shards=shards,
+        files=files,
+        dropped_shards=_dropped_shards(prepared),
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        tool_version=tool_version(),
+        libraries=library_versions(),
+    )
+    write_file(partial / MANIFEST_NAME, manifest.to_json().encode())
+    return manifest
+
+
+def _dropped_shards(prepared: PreparedExport) -> tuple[str, ...]:
+    kept = {shard.name for shard in prepared.shards}
+    return tuple(shard.name for shard in prepared.model.checkpoint.shards if shard.name not in kept)
+
+
+def export_checkpoint(
+    model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions | None = None
+) -> Generator[Progress, None, Manifest]:
+    """Write the pruned checkpoint to `out`, which is new or an empty directory.
+
+    Ends with the manifest as the generator's value. If the caller closes the generator, or on any
+    error, nothing is left; after a kill, `<out>.partial` is, and the next export removes it.
+
+    Raises:
+        PlanError: the plan is not for this model.
+        ExportError: the target is not free, the checkpoint cannot be pruned in this way, or the
+            disk is full or fails.
+    """
+    prepared = prepare_export(model, plan, out)
+    try:
+        with _partial_directory(prepared) as partial:
+            manifest = yield from _write_export(prepared, options or ExportOptions(), partial)
+            _publish(partial, prepared.out)
+    except OSError as error:
+        raise ExportError(
+            f"The export to {prepared.out} failed: {error.strerror or error}."
+        ) from error
+    return manifest

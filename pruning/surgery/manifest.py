@@ -1,0 +1,181 @@
+"""moeprune_manifest.json: what an export holds and where it came from. Written last."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import ExportError, PlanError
+from pruning.plan import PruningPlan, plan_from_dict
+
+MANIFEST_NAME = "moeprune_manifest.json"
+SCHEMA_VERSION = 1
+_LIBRARIES = ("numpy", "safetensors", "torch", "transformers")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """One written shard.
+
+    Args:
+        name: file name.
+        bytes: size of the file.
+        sha256: of the whole file.
+        tensors: names of the tensors in it, in the order of their bytes.
+        copied: tensors whose bytes are those of the source.
+        cut: tensors that lost experts.
+        dropped: tensors of the source's shard that are gone.
+    """
+
+    name: str
+    bytes: int
+    sha256: str
+    tensors: tuple[str, ...]
+    copied: int
+    cut: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """Size and SHA-256 of a written file that is no shard."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """The checkpoint that was pruned; never its path.
+
+    Args:
+        name: the directory's name, or the hub id.
+        identity: see `Checkpoint.identity`.
+        content_sha256: see `Checkpoint.content_digest`; empty unless it was asked for.
+    """
+
+    name: str
+    identity: str
+    content_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything that an export says about itself.
+
+    Args:
+        source: what was pruned.
+        plan: the whole plan, with every layer.
+        shards: in name order.
+        files: configuration, index, tokenizer and so on by name; not the card, which is edited.
+        dropped_shards: shards of the source of which nothing is left.
+        created_at: UTC, ISO 8601.
+        tool_version: version of the program that wrote the export.
+        libraries: name -> version.
+    """
+
+    source: SourceRecord
+    plan: PruningPlan
+    shards: tuple[ShardRecord, ...]
+    files: Mapping[str, FileRecord]
+    dropped_shards: tuple[str, ...]
+    created_at: str
+    tool_version: str
+    libraries: Mapping[str, str]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all shards."""
+        return sum(shard.bytes for shard in self.shards)
+
+    def to_json(self) -> str:
+        """The content of the manifest file."""
+        raw = {
+            "schema_version": SCHEMA_VERSION,
+            "tool_version": self.tool_version,
+            "created_at": self.created_at,
+            "source": {key: value for key, value in asdict(self.source).items() if value},
+            "plan_digest": self.plan.digest,
+            "plan": self.plan.to_dict(),
+            "shards": [asdict(shard) for shard in self.shards],
+            "dropped_shards": list(self.dropped_shards),
+            "files": {name: asdict(record) for name, record in self.files.items()},
+            "libraries": dict(self.libraries),
+        }
+        return json.dumps(raw, indent=1, ensure_ascii=False) + "\n"
+
+
+def file_record(content: bytes) -> FileRecord:
+    """The record of a file with this content."""
+    return FileRecord(len(content), hashlib.sha256(content).hexdigest())
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries beside which the export was made; nothing is imported."""
+    found = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of an exported checkpoint.
+
+    Raises:
+        ExportError: there is none, or it cannot be read, or its plan does not have its digest.
+    """
+    try:
+        raw = json.loads((path / MANIFEST_NAME).read_bytes())
+    except FileNotFoundError as error:
+        raise ExportError(
+            f"{path} has no {MANIFEST_NAME}, so it is not a finished export of this program."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ExportError(f"{path / MANIFEST_NAME} cannot be read: {error}.") from error
+    if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+        raise ExportError(
+            f"{path / MANIFEST_NAME} is not of schema_version {SCHEMA_VERSION}, which this "
+            "version reads; export again."
+        )
+    try:
+        manifest = _manifest(raw)
+    except (KeyError, TypeError, ValueError, AttributeError, PlanError) as error:
+        raise ExportError(f"{MANIFEST_NAME} is damaged: {error}") from error
+    if manifest.plan.digest != raw.get("plan_digest"):
+        raise ExportError(f"{MANIFEST_NAME} is damaged: its plan does not have its plan_digest.")
+    return manifest
+
+
+def _manifest(raw: Mapping[str, Any]) -> Manifest:
+    return Manifest(
+        source=SourceRecord(**raw["source"]),
+        plan=plan_from_dict(raw["plan"]),
+        shards=tuple(map(_shard_record, raw["shards"])),
+        files={
+            str(name): FileRecord(int(record["bytes"]), str(record["sha256"]))
+            for name, record in raw["files"].items()
+        },
+        dropped_shards=tuple(raw["dropped_shards"]),
+        created_at=str(raw["created_at"]),
+        tool_version=str(raw["tool_version"]),
+        libraries=dict(raw["libraries"]),
+    )
+
+
+def _shard_record(raw: Mapping[str, Any]) -> ShardRecord:
+    return ShardRecord(
+        name=str(raw["name"]),
+        bytes=int(raw["bytes"]),
+        sha256=str(raw["sha256"]),
+        tensors=tuple(map(str, raw["tensors"])),
+        copied=int(raw["copied"]),
+        cut=int(raw["cut"]),
+        dropped=int(raw["dropped"]),
+    )

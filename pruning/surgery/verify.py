@@ -1,0 +1,150 @@
+"""Verify an export: its bytes, that it loads, that it computes what the masked original does."""
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+from analysis.checkpoint import open_checkpoint
+from analysis.errors import ExportError, unknown_name
+from analysis.model import MoEModel, describe_model
+from analysis.progress import Progress
+from pruning.sizes import format_bytes
+from pruning.surgery.byte_checks import Check, check_bytes
+from pruning.surgery.manifest import Manifest, read_manifest
+
+_FLOAT32_BYTES = 4
+# Beside the weights: the converted copy of a layer while loading, activations, the libraries.
+_MEMORY_FACTOR, _MEMORY_EXTRA = 1.25, 1 << 29
+
+
+class Level(StrEnum):
+    """How far a verification goes; each level includes those before it."""
+
+    BYTES = "bytes"
+    LOAD = "load"
+    LOGITS = "logits"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The outcome of a verification.
+
+    Args:
+        level: the level that was reached.
+        reason: why this level and no higher one; one line.
+        checks: every question that was put.
+        max_abs_diff: largest difference of logits from the masked original; None below `logits`.
+    """
+
+    level: Level
+    reason: str
+    checks: tuple[Check, ...]
+    max_abs_diff: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check holds."""
+        return all(check.ok for check in self.checks)
+
+
+def _needed(source: MoEModel) -> int:
+    """Bytes of memory for the logits level, which loads one model after the other."""
+    weights = source.checkpoint.num_params * _FLOAT32_BYTES
+    return int(weights * _MEMORY_FACTOR) + _MEMORY_EXTRA
+
+
+def _level(name: str | None) -> Level | None:
+    known = [level.value for level in Level]
+    if name is not None and name not in known:
+        raise ExportError(unknown_name("level", name, known))
+    return Level(name) if name else None
+
+
+def _choose(level: Level | None, manifest: Manifest, source: MoEModel | None) -> tuple[Level, str]:
+    """The level to go to, and why."""
+    if level is Level.LOGITS and source is None:
+        raise ExportError(
+            "The level 'logits' compares with the source; give its directory (--source), or use "
+            "the level 'load'."
+        )
+    if level:
+        return level, "as asked for"
+    available = psutil.virtual_memory().available
+    if source is not None and _needed(source) <= available:
+        return Level.LOGITS, (
+            f"the highest level: it needs {format_bytes(_needed(source))} of memory, "
+            f"{format_bytes(available)} are available"
+        )
+    lacking = (
+        "no source was given to compare logits with"
+        if source is None
+        else f"the level 'logits' needs {format_bytes(_needed(source))} of memory, "
+        f"{format_bytes(available)} are available"
+    )
+    to_load = int(manifest.nbytes * _MEMORY_FACTOR) + _MEMORY_EXTRA
+    if to_load <= available:
+        return Level.LOAD, lacking
+    return Level.BYTES, (
+        f"the level 'load' needs {format_bytes(to_load)} of memory, "
+        f"{format_bytes(available)} are available"
+    )
+
+
+def verify_export(
+    path: Path, *, level: str | None = None, source: Path | None = None, tokens: int = 128
+) -> Generator[Progress, None, VerifyReport]:
+    """Verify an exported checkpoint; the report is the generator's value.
+
+    A level is begun only if all checks of the one before hold.
+
+    Args:
+        path: the export.
+        level: how far to go, see `Level`; None for the highest that the memory allows.
+        source: the checkpoint that was exported; needed for `logits`, and with it every tensor of
+            the source is accounted for.
+        tokens: random tokens to run.
+
+    Raises:
+        ExportError: not a directory, an unknown level, or `logits` without a source.
+        CheckpointError: the source cannot be read.
+    """
+    if not path.is_dir():
+        raise ExportError(f"{path} is not a directory; give the folder of an export.")
+    original = describe_model(open_checkpoint(source), name=source.name) if source else None
+    try:
+        manifest = read_manifest(path)
+    except ExportError as error:
+        return VerifyReport(Level.BYTES, "no manifest", (Check("manifest", False, str(error)),))
+    wanted, reason = _choose(_level(level), manifest, original)
+    found = Check("manifest", True, f"plan {manifest.plan.digest[:8]}, {manifest.created_at}")
+    checks = (found, *(yield from check_bytes(path, manifest, original)))
+    if not all(check.ok for check in checks):
+        return VerifyReport(Level.BYTES, "the bytes are not those of the export", checks)
+    if wanted is Level.BYTES:
+        return VerifyReport(Level.BYTES, reason, checks)
+    report = VerifyReport(wanted, reason, checks)
+    return (yield from _verify_forward(path, original, manifest, report, tokens))
+
+
+def _verify_forward(
+    path: Path, original: MoEModel | None, manifest: Manifest, report: VerifyReport, tokens: int
+) -> Generator[Progress, None, VerifyReport]:
+    """The load level, and the logits level if the report aims at it."""
+    # Here and not above: the dashboard imports this module and must start without torch.
+    from pruning.surgery.forward_checks import check_load, check_logits, random_tokens
+
+    ids = random_tokens(open_checkpoint(path).config, tokens)
+    yield Progress("loading", 0, 1, "models")
+    load = check_load(path, ids)
+    report = replace(report, checks=(*report.checks, load))
+    if not load.ok:
+        return replace(report, level=Level.LOAD, reason="the export does not load or run")
+    if report.level is Level.LOAD or original is None:
+        return report
+    yield Progress("comparing logits", 0, 1, "models")
+    logits = check_logits(path, original, manifest.plan, ids)
+    checks = (*report.checks, logits.check)
+    return replace(report, checks=checks, max_abs_diff=logits.max_abs_diff)

@@ -1,0 +1,224 @@
+"""Puts files on the disk: bytes are copied, hashed and flushed by a few threads at once.
+
+Every byte is read once, into a buffer from which it is hashed while it is copied. Memory does not
+depend on the size of the model: each shard in work has two buffers.
+"""
+
+import errno
+import hashlib
+import os
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+from analysis.errors import ExportError
+from analysis.progress import Progress
+from pruning.surgery.manifest import FileRecord, ShardRecord, file_record
+from pruning.surgery.shards import PlannedShard, Span
+
+_BUFFER_BYTES = 1 << 22
+_FLUSH_BYTES = 1 << 25  # flushing is started so often, so that little is left for the end
+_MAX_WORKERS = 4
+_POLL_SECONDS = 0.1
+# macOS has neither of these.
+_flush = getattr(os, "fdatasync", os.fsync)
+_copy_range = getattr(os, "copy_file_range", None)
+# The kernel's ways to say that it cannot copy between these two files.
+_CANNOT_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
+
+
+class _Cancelled(Exception):
+    """The export was stopped; only worker threads see this."""
+
+
+@dataclass(eq=False)
+class _Work:
+    """What the threads of one export share."""
+
+    source: Path
+    target: Path
+    helpers: ThreadPoolExecutor  # beside the threads that copy
+    hash_aside: bool  # only useful when cores are left over
+    # Bytes of each shard. All keys are there from the start and each thread sets its own, so no
+    # lock is needed.
+    written: dict[str, int]
+    stop: Event = field(default_factory=Event)
+
+
+def sync_directory(path: Path) -> None:
+    """Put a directory's entries on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path, content: bytes) -> FileRecord:
+    """Write and sync a small file; folders on the way are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return file_record(content)
+
+
+def _blocks(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    """The same bytes in groups that fill a buffer: small tensors share one, large ones are cut."""
+    block: list[Span] = []
+    room = _BUFFER_BYTES
+    for span in spans:
+        start = span.start
+        while start < span.end:
+            end = min(span.end, start + room)
+            block.append(Span(start, end))
+            room -= end - start
+            start = end
+            if not room:
+                yield block
+                block, room = [], _BUFFER_BYTES
+    if block:
+        yield block
+
+
+def _read(file: int, block: Sequence[Span], buffer: memoryview, name: str) -> memoryview:
+    filled = 0
+    for span in block:
+        wanted = filled + span.nbytes
+        position = span.start
+        while filled < wanted:
+            got = os.preadv(file, [buffer[filled:wanted]], position)
+            if not got:
+                raise ExportError(f"The source's {name} became shorter while it was read.")
+            filled += got
+            position += got
+    return buffer[:filled]
+
+
+def _append(source: int, target: int, block: Sequence[Span], content: memoryview) -> None:
+    """Append a block to the target. `content` is the same bytes, for where the kernel cannot."""
+    for span in block:
+        position = span.start
+        # Costs about half of what writing from our memory costs, and nothing on file systems
+        # that let two files share their blocks.
+        while position < span.end and (
+            copied := _kernel_copy(source, target, span.end - position, position)
+        ):
+            position += copied
+        _write_all(target, content[position - span.start : span.nbytes])
+        content = content[span.nbytes :]
+
+
+def _kernel_copy(source: int, target: int, count: int, position: int) -> int:
+    """Bytes that the kernel copied to the end of the target; 0 where it cannot."""
+    if _copy_range is None:
+        return 0
+    try:
+        return int(_copy_range(source, target, count, position))
+    except OSError as error:
+        if error.errno in _CANNOT_COPY:
+            return 0
+        raise
+
+
+def _write_all(file: int, content: memoryview) -> None:
+    while content:
+        content = content[os.write(file, content) :]
+
+
+def _copy(planned: PlannedShard, source: int, target: int, work: _Work) -> str:
+    """Write one shard to an open file; its SHA-256."""
+    sha = hashlib.sha256(planned.prefix)
+    _write_all(target, memoryview(planned.prefix))
+    buffers = [memoryview(bytearray(min(_BUFFER_BYTES, planned.nbytes))) for _ in range(2)]
+    hashing: Future[None] | None = None
+    flushing: Future[None] | None = None
+    unflushed = 0
+    for number, block in enumerate(_blocks(planned.spans)):
+        if work.stop.is_set():
+            raise _Cancelled
+        # Reading fills one buffer while the other is still being hashed.
+        content = _read(source, block, buffers[number % 2], planned.name)
+        if hashing:
+            hashing.result()
+        if work.hash_aside:
+            hashing = work.helpers.submit(sha.update, content)
+        else:
+            sha.update(content)
+        _append(source, target, block, content)
+        work.written[planned.name] += len(content)
+        unflushed += len(content)
+        if unflushed >= _FLUSH_BYTES and (flushing is None or flushing.done()):
+            flushing = work.helpers.submit(_flush, target)
+            unflushed = 0
+    for task in (hashing, flushing):
+        if task:
+            task.result()
+    os.fsync(target)
+    return sha.hexdigest()
+
+
+def _write_shard(planned: PlannedShard, work: _Work) -> ShardRecord:
+    try:
+        with (
+            (work.source / planned.name).open("rb", buffering=0) as source,
+            (work.target / planned.name).open("xb", buffering=0) as target,
+        ):
+            digest = _copy(planned, source.fileno(), target.fileno(), work)
+    except OSError as error:
+        raise ExportError(
+            f"Writing {planned.name} failed: {error.strerror}; the unfinished export was removed."
+        ) from error
+    return ShardRecord(
+        name=planned.name,
+        bytes=planned.nbytes,
+        sha256=digest,
+        tensors=tuple(tensor.name for tensor in planned.tensors),
+        copied=planned.copied,
+        cut=planned.cut,
+        dropped=planned.dropped,
+    )
+
+
+def write_shards(
+    shards: Sequence[PlannedShard], source: Path, target: Path
+) -> Generator[Progress, None, tuple[ShardRecord, ...]]:
+    """Write all shards, several at once; each is synced when its record exists.
+
+    However this ends, by an error or because the caller stops, no thread runs on.
+
+    Args:
+        shards: what to write.
+        source: directory to read from.
+        target: directory to write to; it holds none of these files yet.
+
+    Raises:
+        ExportError: a source that became shorter, or a disk that is full or fails.
+    """
+    total = sum(shard.nbytes for shard in shards)
+    cores = os.cpu_count() or 1
+    workers = max(1, min(len(shards), cores, _MAX_WORKERS))
+    with (
+        ThreadPoolExecutor(2 * workers, "export-helper") as helpers,
+        ThreadPoolExecutor(workers, "export-shard") as pool,
+    ):
+        written = dict.fromkeys((shard.name for shard in shards), 0)
+        work = _Work(source, target, helpers, workers < cores, written)
+        # Large shards first, so that none is left to one thread at the end.
+        order = sorted(shards, key=lambda shard: -shard.nbytes)
+        futures = {shard.name: pool.submit(_write_shard, shard, work) for shard in order}
+        try:
+            pending: set[Future[ShardRecord]] = set(futures.values())
+            while pending:
+                yield Progress("writing", sum(work.written.values()), total, "bytes")
+                done, pending = wait(pending, _POLL_SECONDS, FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+        finally:
+            work.stop.set()
+            pool.shutdown(cancel_futures=True)
+    yield Progress("writing", total, total, "bytes")
+    return tuple(futures[shard.name].result() for shard in shards)

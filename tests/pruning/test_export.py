@@ -1,0 +1,376 @@
+"""Exports that succeed: what they compute and what their files hold."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from oracles import logits_of, physically_pruned
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from analysis.checkpoint import open_checkpoint
+from analysis.drain import drain
+from analysis.families import FAMILIES
+from analysis.model import load_model_index
+from builders import MODEL_TYPES, NUM_EXPERTS, SPARSE_LAYERS, tiny_model
+from pruning.masking import masked
+from pruning.plan import Provenance, PruningPlan, keep_all, model_ref
+from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
+
+
+def plan_of(model, keep, provenance=None):
+    """Keep so many experts in each layer, always other ones; never simply the first."""
+    kept = {}
+    for layer in model.layers:
+        seeded = torch.Generator().manual_seed(layer.index + 1)
+        ids = torch.randperm(layer.num_experts, generator=seeded)[:keep]
+        kept[layer.index] = tuple(sorted(ids.tolist()))
+    return PruningPlan(model_ref(model), kept, provenance or Provenance())
+
+
+def export(path, out, keep):
+    model = load_model_index(str(path))
+    plan = plan_of(model, keep)
+    return plan, drain(export_checkpoint(model, plan, out))
+
+
+def tensors_of(path):
+    return {
+        name: tensor
+        for shard in open_checkpoint(path).shards
+        for name, tensor in load_file(path / shard.name).items()
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("keep", [2, 3, 5])
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_pruned_model_equals_original_with_experts_masked(
+    checkpoint, tmp_path, model_type, keep, fused, dtype
+):
+    source = checkpoint(model_type, fused=fused, dtype=dtype)
+    plan, _ = export(source.path, tmp_path / "out", keep)
+    exported, info = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert exported.dtype == dtype
+    original = AutoModelForCausalLM.from_pretrained(source.path)
+    with masked(original, FAMILIES[model_type], plan):
+        wanted = logits_of(original)
+    # The same numbers are added in the same order, so the bits are equal too.
+    assert torch.equal(logits_of(exported), wanted)
+    assert torch.equal(logits_of(exported), logits_of(physically_pruned(original, plan.kept)))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_keep_all_is_byte_equal_to_its_source(checkpoint, tmp_path, model_type, fused):
+    source, out = checkpoint(model_type, fused=fused).path, tmp_path / "out"
+    model = load_model_index(str(source))
+    manifest = drain(export_checkpoint(model, keep_all(model), out))
+    for file in source.iterdir():
+        assert (out / file.name).read_bytes() == file.read_bytes()
+    added = {file.name for file in out.iterdir()} - {file.name for file in source.iterdir()}
+    assert added == {MANIFEST_NAME, "README.md"}
+    assert all(shard.cut == shard.dropped == 0 for shard in manifest.shards)
+
+
+def test_experts_are_renumbered_and_carry_the_right_bytes(checkpoint, tmp_path):
+    source = checkpoint("mixtral").path
+    plan, manifest = export(source, tmp_path / "out", 4)
+    before, after = tensors_of(source), tensors_of(tmp_path / "out")
+    for layer, ids in plan.kept.items():
+        block = f"model.layers.{layer}.block_sparse_moe"
+        for new, old in enumerate(ids):
+            for name in ("w1", "w2", "w3"):
+                held = after.pop(f"{block}.experts.{new}.{name}.weight")
+                assert torch.equal(held, before[f"{block}.experts.{old}.{name}.weight"])
+        gate = after.pop(f"{block}.gate.weight")
+        assert torch.equal(gate, before[f"{block}.gate.weight"][list(ids)])
+    assert not any("experts" in name for name in after)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
+    assert sum(shard.cut for shard in manifest.shards) == 3
+    assert sum(shard.dropped for shard in manifest.shards) == 3 * (6 - 4) * 3
+    assert sum(shard.copied for shard in manifest.shards) == len(before) - 3 - 3 * (6 - 4) * 3
+
+
+def test_stacked_experts_are_cut_by_rows(checkpoint, tmp_path):
+    source = checkpoint("qwen3_moe", fused=True).path
+    plan, _ = export(source, tmp_path / "out", 4)
+    before, after = tensors_of(source), tensors_of(tmp_path / "out")
+    assert before.keys() == after.keys()
+    for name, tensor in after.items():
+        slot = FAMILIES["qwen3_moe"].locate(name)
+        wanted = before[name][list(plan.kept[slot.layer])] if slot else before[name]
+        assert torch.equal(tensor, wanted)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys"),
+    [
+        ("olmoe", {"num_experts"}),
+        ("qwen3_moe", {"num_experts", "num_local_experts"}),
+        ("mixtral", {"num_local_experts"}),
+    ],
+)
+def test_only_counts_change_in_the_configuration(checkpoint, tmp_path, model_type, keys):
+    source, out = checkpoint(model_type).path, tmp_path / "out"
+    export(source, out, 4)
+    before = json.loads((source / "config.json").read_text())
+    after = json.loads((out / "config.json").read_text())
+    assert {key: after[key] for key in keys} == dict.fromkeys(keys, 4)
+    assert after["output_router_logits"] is False
+    changed = {key for key in after if before.get(key) != after[key]}
+    assert changed <= keys | {"output_router_logits"}
+    assert before.keys() <= after.keys()
+    assert [key for key in after if key in before] == list(before)
+
+
+def test_a_configuration_of_transformers_4_keeps_its_keys(checkpoint, tmp_path):
+    source, out = tmp_path / "source", tmp_path / "out"
+    shutil.copytree(checkpoint("qwen3_moe").path, source)
+    config = json.loads((source / "config.json").read_text())
+    config["num_experts"] = config.pop("num_local_experts")
+    config |= {"rope_theta": 1e6, "torch_dtype": config.pop("dtype"), "output_router_logits": True}
+    config.pop("rope_parameters")
+    (source / "config.json").write_text(json.dumps(config))
+    export(source, out, 3)
+    after = json.loads((out / "config.json").read_text())
+    changed = {"num_experts": 3, "num_local_experts": 3, "output_router_logits": False}
+    assert after == {**config, **changed}
+    exported = AutoModelForCausalLM.from_pretrained(out)
+    assert exported.model.layers[0].mlp.experts.num_experts == 3
+
+
+def test_index_and_headers_agree_and_every_shard_loads(checkpoint, tmp_path):
+    source, out = checkpoint("olmoe").path, tmp_path / "out"
+    _, manifest = export(source, out, 3)
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    held = {}
+    for shard in manifest.shards:
+        with safe_open(out / shard.name, framework="pt") as file:
+            assert file.metadata() == {"format": "pt"}
+            held |= dict.fromkeys(file.keys(), shard.name)
+        assert (out / shard.name).stat().st_size == shard.bytes
+    assert index["weight_map"] == held
+    total = sum(entry.nbytes for entry in open_checkpoint(out).tensors.values())
+    assert index["metadata"]["total_size"] == total
+    assert index["metadata"]["total_parameters"] == total // 4
+
+
+def test_a_single_file_needs_no_index(checkpoint, tmp_path):
+    source, out = checkpoint("olmoe", shards=1).path, tmp_path / "out"
+    export(source, out, 3)
+    assert not (out / "model.safetensors.index.json").exists()
+    assert logits_of(AutoModelForCausalLM.from_pretrained(out)).isfinite().all()
+
+
+def resave(source, target, arrange):
+    """Copy a checkpoint; `arrange(tensors)` gives file name -> tensors."""
+    target.mkdir()
+    shutil.copy(source / "config.json", target)
+    files = arrange(tensors_of(source))
+    weight_map = {}
+    for name, tensors in files.items():
+        save_file(tensors, target / name, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(tensors, name)
+    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    (target / "model.safetensors.index.json").write_text(json.dumps(index))
+    return target
+
+
+def test_a_shard_of_which_nothing_is_left_is_skipped(checkpoint, tmp_path):
+    def arrange(tensors):
+        alone = {name: t for name, t in tensors.items() if ".experts.0." in name}
+        rest = {name: t for name, t in tensors.items() if name not in alone}
+        return {"model-a.safetensors": alone, "model-b.safetensors": rest}
+
+    source = resave(checkpoint("olmoe").path, tmp_path / "source", arrange)
+    model = load_model_index(str(source))
+    plan = PruningPlan(model_ref(model), dict.fromkeys((0, 1, 2), (1, 2, 5)))
+    manifest = drain(export_checkpoint(model, plan, tmp_path / "out"))
+    assert [shard.name for shard in manifest.shards] == ["model-b.safetensors"]
+    assert manifest.dropped_shards == ("model-a.safetensors",)
+    assert not (tmp_path / "out" / "model-a.safetensors").exists()
+    assert logits_of(AutoModelForCausalLM.from_pretrained(tmp_path / "out")).isfinite().all()
+
+
+def test_tensors_outside_the_trunk_are_copied_as_they_are(checkpoint, tmp_path):
+    extra = {
+        "mtp.layers.0.mlp.experts.6.gate_proj.weight": torch.rand(24, 16),
+        "model.layers.3.mlp.experts.6.down_proj.weight": torch.rand(16, 24),
+        "model.layers.3.mlp.gate.weight": torch.rand(7, 16),
+    }
+    source = resave(
+        checkpoint("olmoe").path,
+        tmp_path / "source",
+        lambda tensors: {"model-a.safetensors": tensors | extra},
+    )
+    export(source, tmp_path / "out", 3)
+    after = tensors_of(tmp_path / "out")
+    assert all(torch.equal(after[name], tensor) for name, tensor in extra.items())
+
+
+def test_cut_tensors_do_not_push_wider_ones_to_odd_addresses(checkpoint, tmp_path):
+    # As other tools write it: a narrow router bias first. Cut from 12 to 10 bytes it would leave
+    # all float32 tensors after it at addresses that are no multiples of 4.
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint("mixtral", shards=1).path, source)
+    # Cloned, because what is loaded is a map of the file that is overwritten below.
+    tensors = {n: t.clone() for n, t in load_file(source / "model.safetensors").items()}
+    bias = {"model.layers.1.block_sparse_moe.gate.bias": torch.arange(6).bfloat16()}
+    header, position, data = {}, 0, b""
+    for name, tensor in {**bias, **tensors}.items():
+        raw = bytes(tensor.contiguous().view(torch.uint8).flatten().tolist())
+        dtype = "BF16" if tensor.dtype == torch.bfloat16 else "F32"
+        offsets = [position, position + len(raw)]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": offsets}
+        position, data = position + len(raw), data + raw
+    text = json.dumps(header).encode()
+    content = len(text).to_bytes(8, "little") + text + data
+    (source / "model.safetensors").write_bytes(content)
+    plan, _ = export(source, tmp_path / "out", 5)
+    (shard,) = open_checkpoint(tmp_path / "out").shards
+    assert shard.data_start % 8 == 0
+    for entry in shard.tensors:
+        assert (entry.start - shard.data_start) % (4 if entry.dtype == "F32" else 2) == 0
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    assert next(iter(after[name] for name in bias)).tolist() == list(plan.kept[1])
+    assert torch.equal(after["lm_head.weight"], tensors["lm_head.weight"])
+
+
+def write_companions(path):
+    for name, content in {
+        "tokenizer.json": "{}",
+        "tokenizer_config.json": "{}",
+        "chat_template.jinja": "{{ messages }}",
+        "tokenizer.model": "\0\1",
+        "LICENSE.txt": "Apache",
+        "NOTICE": "n",
+        "additional_chat_templates/rag.jinja": "r",
+        "pytorch_model.bin": "not to be copied",
+        "training_args.bin": "not to be copied",
+        "consolidated.safetensors": "not in the index",
+        "notes.json": "not to be copied",
+    }.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text(content)
+
+
+def test_companion_files_are_copied_and_others_are_not(checkpoint, tmp_path):
+    source, out = tmp_path / "source", tmp_path / "out"
+    shutil.copytree(checkpoint("olmoe").path, source)
+    write_companions(source)
+    _, manifest = export(source, out, 3)
+    held = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
+    copied = {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "tokenizer.model",
+        "LICENSE.txt",
+        "NOTICE",
+        "additional_chat_templates/rag.jinja",
+        "generation_config.json",
+    }
+    for name in copied:
+        assert (out / name).read_bytes() == (source / name).read_bytes()
+    made = {"config.json", "model.safetensors.index.json"}
+    shards = {shard.name for shard in manifest.shards}
+    assert held == copied | made | shards | {"README.md", MANIFEST_NAME}
+    assert set(manifest.files) == copied | made
+
+
+def test_the_card_repeats_licence_and_base_model(checkpoint, tmp_path):
+    source, out = tmp_path / "source", tmp_path / "out"
+    shutil.copytree(checkpoint("olmoe").path, source)
+    card = "---\nlicense: apache-2.0\nbase_model: some/base\ntags: [chat]\n---\n# Source\n"
+    (source / "README.md").write_text(card)
+    model = load_model_index(str(source))
+    made = Provenance("reap", "applied", ("demo-code",), ("run",), "uniform", "57%", "0")
+    plan = plan_of(model, 3, made)
+    drain(export_checkpoint(model, plan, out))
+    text = (out / "README.md").read_text()
+    head = text.split("---")[1]
+    assert "license: apache-2.0" in head
+    assert "base_model: some/base" in head
+    assert "library_name: transformers" in head
+    for fact in ("| 0 to 2 (3 sparse) | 3 | 7 |", "Criterion: reap", "demo-code", "57%"):
+        assert fact in text
+    assert plan.digest in text
+    assert "AutoModelForCausalLM.from_pretrained" in text
+
+
+def test_the_card_names_a_hub_id_as_base_model(checkpoint, tmp_path):
+    model = load_model_index(str(checkpoint("olmoe").path))
+    named = type(model)("some/model", model.checkpoint, model.family, model.layers)
+    drain(export_checkpoint(named, plan_of(named, 3), tmp_path / "out"))
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "base_model: some/model" in text
+    assert "names no licence" in text
+
+
+def test_the_manifest_tells_all_and_no_path(checkpoint, tmp_path):
+    source, out = checkpoint("olmoe").path, tmp_path / "out"
+    model = load_model_index(str(source))
+    plan = plan_of(model, 3)
+    options = ExportOptions(hash_source=True)
+    manifest = drain(export_checkpoint(model, plan, out, options))
+    assert read_manifest(out) == manifest
+    assert manifest.plan == plan
+    assert manifest.source.identity == model.identity
+    assert manifest.source.content_sha256 == model.checkpoint.content_digest()
+    raw = json.loads((out / MANIFEST_NAME).read_text())
+    assert raw["plan_digest"] == plan.digest
+    assert raw["schema_version"] == 1
+    assert "transformers" in raw["libraries"]
+    assert str(source.parent) not in (out / MANIFEST_NAME).read_text()
+    plain = drain(export_checkpoint(model, plan, tmp_path / "plain"))
+    assert plain.source.content_sha256 == ""
+    assert plain.shards == manifest.shards
+
+
+def test_a_partial_plan_leaves_other_layers_whole_and_is_written_out(checkpoint, tmp_path):
+    model = load_model_index(str(checkpoint("olmoe").path))
+    manifest = drain(export_checkpoint(model, PruningPlan(model_ref(model), {}), tmp_path / "out"))
+    assert manifest.plan.kept == keep_all(model).kept
+
+
+def test_progress_counts_the_bytes_of_the_shards(checkpoint, tmp_path):
+    model = load_model_index(str(checkpoint("olmoe").path))
+    steps = []
+    manifest = drain(export_checkpoint(model, plan_of(model, 3), tmp_path / "out"), steps.append)
+    assert {step.total for step in steps} == {manifest.nbytes}
+    assert [step.done for step in steps] == sorted(step.done for step in steps)
+    assert steps[-1].done == manifest.nbytes
+
+
+def test_an_export_can_be_pruned_again(checkpoint, tmp_path):
+    source = checkpoint("qwen3_moe").path
+    first, _ = export(source, tmp_path / "first", 5)
+    second, _ = export(tmp_path / "first", tmp_path / "second", 3)
+    kept = {layer: [ids[i] for i in second.kept[layer]] for layer, ids in first.kept.items()}
+    wanted = physically_pruned(AutoModelForCausalLM.from_pretrained(source), kept)
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "second")
+    assert torch.equal(logits_of(exported), logits_of(wanted))
+
+
+def test_builders_differ_between_experts():
+    # Otherwise the tests above could not tell one expert from another.
+    for model_type in MODEL_TYPES:
+        weight = tiny_model(model_type).model.layers[SPARSE_LAYERS[model_type][-1]].mlp
+        rows = weight.experts.down_proj.flatten(1)
+        assert len(rows) == NUM_EXPERTS[model_type]
+        assert (torch.cdist(rows, rows) + torch.eye(len(rows)) > 1e-3).all()
+
+
+def test_paths_are_accepted_relative_to_the_working_directory(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    export(checkpoint("olmoe").path, Path("out"), 3)
+    assert (tmp_path / "out" / MANIFEST_NAME).is_file()

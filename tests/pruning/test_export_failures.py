@@ -1,0 +1,242 @@
+"""Exports that must not succeed, and what they leave behind."""
+
+import errno
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import namedtuple
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from analysis.drain import drain
+from analysis.errors import CheckpointError, ExportError, PlanError
+from analysis.model import load_model_index
+from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.surgery.export import export_checkpoint
+from pruning.surgery.manifest import MANIFEST_NAME
+
+
+@pytest.fixture
+def model(checkpoint):
+    return load_model_index(str(checkpoint("olmoe").path))
+
+
+@pytest.fixture
+def plan(model):
+    return PruningPlan(model_ref(model), dict.fromkeys((0, 1, 2), (1, 3, 6)))
+
+
+def refuse(model, plan, out, match, error=ExportError):
+    """The export fails with one line and leaves nothing new."""
+    before = sorted(out.parent.rglob("*"))
+    with pytest.raises(error, match=match) as raised:
+        drain(export_checkpoint(model, plan, out))
+    assert "\n" not in str(raised.value)
+    assert sorted(out.parent.rglob("*")) == before
+
+
+def test_a_directory_that_is_not_empty_is_refused(model, plan, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "precious.txt").write_text("mine")
+    refuse(model, plan, out, r"out is not empty; give a new or empty directory")
+    assert (out / "precious.txt").read_text() == "mine"
+
+
+def test_a_file_in_the_way_is_refused(model, plan, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    refuse(model, plan, tmp_path / "out", "out is a file")
+
+
+def test_the_source_itself_is_refused(model, plan):
+    with pytest.raises(ExportError, match="is not empty"):
+        drain(export_checkpoint(model, plan, model.checkpoint.path))
+
+
+def test_an_empty_directory_and_missing_parents_are_fine(model, plan, tmp_path):
+    (tmp_path / "empty").mkdir()
+    drain(export_checkpoint(model, plan, tmp_path / "empty"))
+    drain(export_checkpoint(model, plan, tmp_path / "a" / "b"))
+    for name in ("empty", "a/b"):
+        assert (tmp_path / name / MANIFEST_NAME).is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "empty"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ({0: (1, 7), 1: (0, 1), 2: (0, 1)}, r"keeps expert 7 in layer 0, which has 7 experts"),
+        ({4: (0, 1)}, r"names layer 4, which has no routed experts"),
+        ({0: (1,), 1: (1,), 2: (1,)}, "Layer 0 would keep 1 of 7 experts"),
+    ],
+)
+def test_bad_plans_are_refused(model, tmp_path, kept, message):
+    refuse(model, PruningPlan(model_ref(model), kept), tmp_path / "out", message, PlanError)
+
+
+def test_a_plan_of_another_model_is_refused(model, checkpoint, tmp_path):
+    other = keep_all(load_model_index(str(checkpoint("mixtral").path)))
+    refuse(model, other, tmp_path / "out", "was made for mixtral", PlanError)
+
+
+def test_counts_that_differ_between_layers_are_refused_for_now(model, tmp_path):
+    plan = PruningPlan(model_ref(model), {0: (0, 1, 2), 1: (0, 1), 2: (3, 4, 5, 6)})
+    message = "keeps between 2 and 4 experts per layer.*use a uniform schedule"
+    refuse(model, plan, tmp_path / "out", message)
+
+
+def add_tensor(source, target, name):
+    shutil.copytree(source, target)
+    shard = sorted(target.glob("*.safetensors"))[0]
+    tensors = {key: tensor.clone() for key, tensor in load_file(shard).items()}
+    save_file({**tensors, name: torch.zeros(7)}, shard, metadata={"format": "pt"})
+    index = json.loads((target / "model.safetensors.index.json").read_text())
+    index["weight_map"][name] = shard.name
+    (target / "model.safetensors.index.json").write_text(json.dumps(index))
+    return load_model_index(str(target))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.1.mlp.experts.gate_up_proj_bias",
+        "model.layers.1.mlp.experts.2.scale",
+        "model.layers.1.mlp.gate.e_score_correction_bias",
+    ],
+)
+def test_an_unknown_tensor_of_the_experts_is_refused(model, tmp_path, name):
+    (tmp_path / "models").mkdir()
+    odd = add_tensor(model.checkpoint.path, tmp_path / "models" / "odd", name)
+    plan = PruningPlan(model_ref(odd), dict.fromkeys((0, 1, 2), (1, 3, 6)))
+    message = f"{name} belongs to the experts of layer 1, but .*nothing was written"
+    refuse(odd, plan, tmp_path / "models" / "out", message)
+
+
+def test_experts_in_a_layer_that_the_configuration_calls_dense_are_refused(checkpoint, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint("qwen3_moe").path, source)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "mlp_only_layers": [1, 2]}))
+    odd = load_model_index(str(source))
+    refuse(odd, keep_all(odd), tmp_path / "out", "config.json makes layer 2 dense")
+
+
+def test_a_card_that_cannot_be_read_is_refused(model, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(model.checkpoint.path, source)
+    (source / "README.md").write_text("---\nlicense: [apache\n---\n")
+    odd = load_model_index(str(source))
+    refuse(odd, keep_all(odd), tmp_path / "out", "README.md cannot be read.*licence is not known")
+
+
+def test_no_space_is_seen_before_anything_is_written(model, plan, tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(1 << 40, 1 << 40, 5000))
+    refuse(model, plan, tmp_path / "out", r"needs 1\.\d MiB, but .* has 5 KiB free; free some")
+
+
+def test_a_disk_that_fills_up_in_the_middle_leaves_nothing(model, plan, tmp_path):
+    # The limit on the size of files stands in for a full disk: write() fails in the same way.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        refuse(model, plan, tmp_path / "out", r"Writing model-0000\d-of-.* failed: File too large")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    drain(export_checkpoint(model, plan, tmp_path / "out"))
+
+
+def test_a_failing_sync_is_one_line(model, plan, tmp_path, monkeypatch):
+    def full(_file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    refuse(model, plan, tmp_path / "out", "failed: No space left on device")
+
+
+def test_a_source_that_shrinks_meanwhile_is_refused(model, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(model.checkpoint.path, source)
+    shrinking = load_model_index(str(source))
+    plan = PruningPlan(model_ref(shrinking), dict.fromkeys((0, 1, 2), (1, 3, 6)))
+    shard = sorted(source.glob("*.safetensors"))[1]
+    shard.write_bytes(shard.read_bytes()[:-200])
+    refuse(shrinking, plan, tmp_path / "out", f"{shard.name} became shorter while it was read")
+
+
+def test_a_truncated_source_is_refused_when_it_is_opened(model, tmp_path):
+    shutil.copytree(model.checkpoint.path, tmp_path / "source")
+    shard = sorted((tmp_path / "source").glob("*.safetensors"))[1]
+    shard.write_bytes(shard.read_bytes()[:-200])
+    with pytest.raises(CheckpointError, match=f"{shard.name} is truncated"):
+        load_model_index(str(tmp_path / "source"))
+
+
+def test_a_cancelled_export_leaves_nothing(model, plan, tmp_path):
+    task = export_checkpoint(model, plan, tmp_path / "out")
+    next(task)
+    assert (tmp_path / "out.partial").is_dir()
+    task.close()
+    assert list(tmp_path.iterdir()) == []
+    drain(export_checkpoint(model, plan, tmp_path / "out"))
+
+
+def test_two_exports_to_one_place_do_not_fight(model, plan, tmp_path):
+    first = export_checkpoint(model, plan, tmp_path / "out")
+    next(first)
+    with pytest.raises(ExportError, match=r"Another export to .*out is running"):
+        drain(export_checkpoint(model, plan, tmp_path / "out"))
+    drain(first)
+    assert (tmp_path / "out" / MANIFEST_NAME).is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_directory_filled_meanwhile_is_not_overwritten(model, plan, tmp_path):
+    task = export_checkpoint(model, plan, tmp_path / "out")
+    next(task)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious.txt").write_text("mine")
+    with pytest.raises(ExportError, match="cannot take the finished export"):
+        drain(task)
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "precious.txt"]
+
+
+PAUSED = """
+    import sys, time
+    from pathlib import Path
+    from analysis.model import load_model_index
+    from pruning.plan import PruningPlan, model_ref
+    from pruning.surgery.export import export_checkpoint
+
+    model = load_model_index(sys.argv[1])
+    plan = PruningPlan(model_ref(model), dict.fromkeys((0, 1, 2), (1, 3, 6)))
+    for step in export_checkpoint(model, plan, Path(sys.argv[2])):
+        print(step.phase, flush=True)
+        time.sleep(60)
+"""
+
+
+def test_a_killed_export_leaves_only_partial_names_and_the_next_one_succeeds(model, plan, tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(PAUSED)]
+    process = subprocess.Popen(
+        [*command, str(model.checkpoint.path), str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout.readline() == "writing\n"
+        process.send_signal(signal.SIGKILL)
+    assert (tmp_path / "out.partial").is_dir()
+    assert all(".partial" in path.name for path in tmp_path.iterdir())
+    (tmp_path / "out.partial" / "left.safetensors").write_text("of the killed one")
+
+    drain(export_checkpoint(model, plan, tmp_path / "out"))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not (tmp_path / "out" / "left.safetensors").exists()
