@@ -12,9 +12,11 @@ from app.state import (
     CRITERION_OPTIONS,
     PRESETS,
     UNIFIED,
+    View,
     apply_pair,
     apply_preset,
     use_unified,
+    with_choices,
 )
 
 Choice = TypeVar("Choice", bound=str)
@@ -48,8 +50,8 @@ def _preset_chosen() -> None:
     apply_preset(st.session_state.get("preset"))
 
 
-def criterion_controls(*, baseline: bool) -> None:
-    """Draw the controls; their values are read through `app.state`."""
+def criterion_controls(view: View, *, baseline: bool) -> View:
+    """Draw the controls; the view with what they say."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         st.selectbox(
             "Criterion",
@@ -87,6 +89,7 @@ def criterion_controls(*, baseline: bool) -> None:
                 help="The two criteria that read weights only, side by side.",
             )
         _second_row(baseline=baseline)
+    return with_choices(view)
 
 
 def _second_row(*, baseline: bool) -> None:

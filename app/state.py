@@ -1,6 +1,6 @@
 """The state that all pages share: widgets of the entry script, bound to the URL, validated here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import streamlit as st
 
@@ -116,6 +116,11 @@ def chosen_criterion() -> Criterion | None:
         return get_criterion(",".join(map(str, exponents())))
     except CriterionError:
         return None
+
+
+def with_choices(view: View) -> View:
+    """The view with what the criterion controls say, once drawn: only then has the URL set them."""
+    return replace(view, exponents=exponents(), criterion=chosen_criterion(), gate=chosen_gate())
 
 
 def chosen_baseline() -> Criterion:

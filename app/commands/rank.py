@@ -90,6 +90,10 @@ def overlap(
     ] = None,
     corpus: options.Corpora = None,
     gate: options.GateOption = options.DEFAULT_GATE,
+    figure: Annotated[
+        Path | None,
+        typer.Option(help="Also draw the overlap map of the variants: .html, .svg, .png or .pdf."),
+    ] = None,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
 ) -> None:
@@ -127,9 +131,20 @@ def overlap(
         table = variant_overlaps(stats, request.gate, request.fraction)
     _save_csv(table, out_file)
     means = mean_overlaps(table).sort_values("overlap", ascending=False)
+    if figure is not None:
+        _draw(means, figure)
     rows = means[["criterion", "overlap", "chance"]].to_numpy().tolist()
     show_table(f"Mean over pairs of {', '.join(stats)}", ("criterion", "overlap", "chance"), rows)
     out.print(f"{out_file}: {len(table)} rows", markup=False)
+
+
+def _draw(means: pd.DataFrame, path: Path) -> None:
+    # Plotly takes a second to import, which only those who draw should wait for.
+    from app.figures.files import write_figure
+    from app.figures.variant_map import variant_map
+
+    write_figure(variant_map(means), path)
+    out.print(str(path), markup=False)
 
 
 def plan(

@@ -16,9 +16,9 @@ from app.explore_parts import (
 from app.maps import panel, rank
 from app.state import View, chosen_baseline
 
-view: View = st.session_state["view"]
+shared: View = st.session_state["view"]
 st.title("Which experts does each criterion keep?")
-criterion_controls(baseline=True)
+view = criterion_controls(shared, baseline=True)
 
 if view.criterion is None:
     st.info(

@@ -11,9 +11,9 @@ from app.job_panel import job_panel
 from app.selection import select
 from app.state import View
 
-view: View = st.session_state["view"]
+shared: View = st.session_state["view"]
 st.title("Is this the checkpoint to ship?")
-criterion_controls(baseline=False)
+view = criterion_controls(shared, baseline=False)
 
 if view.criterion is None:
     st.info("The variant (1, 0, 0) ranks nothing; choose other exponents.", icon=":material/info:")

@@ -1,0 +1,44 @@
+"""Figures as files: HTML needs no browser to write and opens anywhere; PNG and SVG need one."""
+
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from analysis.errors import UserError
+from analysis.store import write_durably
+from app.figures.theme import PLOTLY_CONFIG
+
+_IMAGES = (".png", ".svg", ".pdf")
+
+
+def write_figure(figure: go.Figure, path: Path) -> None:
+    """Write a figure; the ending of `path` says in which format.
+
+    Raises:
+        UserError: an unknown ending, or no way to draw an image on this machine.
+    """
+    if path.suffix == ".html":
+        # plotly.js goes inside, so that the file opens offline.
+        page = figure.to_html(include_plotlyjs=True, full_html=True, config=PLOTLY_CONFIG)
+        write_durably(path, page.encode())
+        return
+    if path.suffix not in _IMAGES:
+        raise UserError(f"{path.name} has no known ending; use .html, {', '.join(_IMAGES)}.")
+    write_durably(path, _image(figure, path.suffix.removeprefix(".")))
+
+
+def _image(figure: go.Figure, kind: str) -> bytes:
+    white = go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
+    try:
+        image: bytes = white.to_image(format=kind, width=1000)
+    except ValueError as error:  # how plotly says that kaleido is not installed
+        raise UserError(
+            f"A {kind} file needs the extra `plots`: pip install 'moe-prune-studio[plots]'; an "
+            ".html file does not."
+        ) from error
+    except RuntimeError as error:  # and that there is no browser
+        raise UserError(
+            f"A {kind} file needs Chromium or Chrome, and none was found; install one, or write "
+            ".html instead."
+        ) from error
+    return image
