@@ -167,5 +167,8 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
 def load_model_index(model: str, *, revision: str | None = None) -> MoEModel:
     """`resolve_model`, `open_checkpoint` and `describe_model` in one call."""
     path = resolve_model(model, revision=revision)
-    name = model if model == DEMO_MODEL or not Path(model).expanduser().exists() else path.name
+    if path.resolve() == DEMO_CHECKPOINT.resolve():
+        name = DEMO_MODEL  # also where it was named by its path, as jobs do
+    else:
+        name = path.name if Path(model).expanduser().exists() else model
     return describe_model(open_checkpoint(path), name=name or path.resolve().name)

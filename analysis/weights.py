@@ -1,20 +1,21 @@
 """Weight statistics: L1 and L2 norms of every expert's matrices, streamed from safetensors.
 
-No model is instantiated and no tensor is held whole: each worker reads a fixed buffer from the
-shard and adds float32 partial sums of 4,096 elements into float64. Biases are left out.
+No model is instantiated and no matrix is held whole: a shard is mapped, measured chunk by chunk,
+and its pages are given back. Biases are left out.
 """
 
-import os
+import mmap
+import sys
 import time
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+import torch
 
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, SlotKind
@@ -31,14 +32,21 @@ WEIGHT_COLUMNS = {
     "l2_squared": "float64",
     "numel": "int64",
 }
-_BUFFER_BYTES = 1 << 18  # stays in a core's cache between the read and the sums
-_ROW = 4096
 _ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
-_GROUP_BYTES = 1 << 23  # work handed to a thread at once
-_ONES = np.ones(_ROW, dtype=np.float32)
-
-# (raw bytes, scratch words) -> (sum |w|, sum w^2)
-_SumsOf = Callable[[NDArray[np.uint8], NDArray[np.uint32]], tuple[float, float]]
+_TORCH = {
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+# Elements measured at once: few enough for the cores' caches, enough to be worth sharing out.
+_CHUNK = 1 << 19
+_ROW = 4096
+_WIDE = (torch.float32, torch.float64)
+_RELEASE_BYTES = 1 << 27  # of a mapped shard, after which its pages are given back
+# Linux maps a whole range at once for MADV_POPULATE_READ, which Python 3.11 does not name yet;
+# page by page, the faults would cost half as much as the sums.
+_POPULATE_READ = 22 if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,67 +66,72 @@ class _Piece:
         return (self.end - self.start) // _ITEM_BYTES[self.dtype]
 
 
-def _absolute_sums(absolute: NDArray[np.float32]) -> tuple[float, float]:
-    """Sum and sum of squares of values that are >= 0."""
-    whole = len(absolute) // _ROW * _ROW
-    rows = absolute[:whole].reshape(-1, _ROW)
-    tail = absolute[whole:].astype(np.float64)
-    # vecdot runs at memory speed and on this thread only; sum() is three times slower.
-    first = np.vecdot(rows, _ONES).sum(dtype=np.float64) + tail.sum()
-    second = np.vecdot(rows, rows).sum(dtype=np.float64) + tail @ tail
-    return float(first), float(second)
+class _MappedShard:
+    """A shard's bytes, mapped: read when touched, given back when measured."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        # Touching a page beyond the end of a file kills the process, so the size is checked.
+        if path.stat().st_size < size:
+            raise CheckpointError(f"{path.name} became shorter while it was read.")
+        with path.open("rb") as file:
+            # A private copy: torch wants a buffer that it may write to.
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._touched = 0
+
+    def chunks(self, piece: _Piece) -> Iterator[torch.Tensor]:
+        """The piece's elements, in order, a chunk at a time."""
+        item = _ITEM_BYTES[piece.dtype]
+        for start in range(piece.start, piece.end, _CHUNK * item):
+            stop = min(start + _CHUNK * item, piece.end)
+            self._populate(start, stop)
+            # A header of odd length leaves the elements off their natural places.
+            data = self._map if start % item == 0 else bytearray(self._map[start:stop])
+            offset = start if start % item == 0 else 0
+            yield torch.frombuffer(
+                data, dtype=_TORCH[piece.dtype], count=(stop - start) // item, offset=offset
+            )
+            self._release(stop - start)
+
+    def _populate(self, start: int, stop: int) -> None:
+        if _POPULATE_READ is None:
+            return
+        aligned = start // mmap.PAGESIZE * mmap.PAGESIZE
+        # Kernels before 5.14 do not know it; then the pages come one by one.
+        with suppress(OSError):
+            self._map.madvise(_POPULATE_READ, aligned, stop - aligned)
+
+    def _release(self, nbytes: int) -> None:
+        self._touched += nbytes
+        if self._touched >= _RELEASE_BYTES and hasattr(self._map, "madvise"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._touched = 0
 
 
-def _bf16_sums(raw: NDArray[np.uint8], scratch: NDArray[np.uint32]) -> tuple[float, float]:
-    if len(raw) % 4:  # an odd number of elements: the last one alone
-        last = raw[-2:].view("<u2").astype(np.uint32) << 16
-        value = abs(float(last.view(np.float32)[0]))
-        first, second = _bf16_sums(raw[:-2], scratch)
-        return first + value, second + value * value
-    # Two bf16 share a 32-bit word; each, moved to the upper half with its sign cut off, is the
-    # float32 of its absolute value.
-    words = raw.view("<u4")
-    upper = np.bitwise_and(words, 0x7FFF0000, out=scratch[: len(words)])
-    first_upper, second_upper = _absolute_sums(upper.view(np.float32))
-    lower = np.left_shift(words, 16, out=scratch[: len(words)])
-    np.bitwise_and(lower, 0x7FFFFFFF, out=lower)
-    first_lower, second_lower = _absolute_sums(lower.view(np.float32))
-    return first_upper + first_lower, second_upper + second_lower
+class _Ruler:
+    """Sums |w| and w^2, in a buffer that is used again: fresh memory would cost more than the sums.
 
+    bf16 goes through float32, row by row of 4,096 elements, which is exact to about 1e-7; all
+    other types through float64.
+    """
 
-def _other_sums(
-    kind: str,
-) -> Callable[[NDArray[np.uint8], NDArray[np.uint32]], tuple[float, float]]:
-    def sums(raw: NDArray[np.uint8], scratch: NDArray[np.uint32]) -> tuple[float, float]:
-        del scratch
-        values = np.abs(raw.view(kind).astype(np.float64))
-        return float(values.sum()), float(values @ values)
+    def __init__(self) -> None:
+        self._buffers = {dtype: torch.empty(_CHUNK, dtype=dtype) for dtype in _WIDE}
 
-    return sums
+    def measure(self, piece: _Piece, shard: _MappedShard) -> tuple[float, float]:
+        """Both sums over a piece."""
+        sums = [self._sums(chunk) for chunk in shard.chunks(piece)]
+        return sum(first for first, _ in sums), sum(second for _, second in sums)
 
-
-_SUMS = {
-    "BF16": _bf16_sums,
-    "F16": _other_sums("<f2"),
-    "F32": _other_sums("<f4"),
-    "F64": _other_sums("<f8"),
-}
-
-
-def _measure(piece: _Piece, file: int) -> tuple[float, float]:
-    raw = np.empty(_BUFFER_BYTES, dtype=np.uint8)
-    buffer = memoryview(raw.data)
-    scratch = np.empty(_BUFFER_BYTES // 4, dtype=np.uint32)
-    sums = _SUMS[piece.dtype]
-    l1 = l2_squared = 0.0
-    position = piece.start
-    while position < piece.end:
-        want = min(_BUFFER_BYTES, piece.end - position)
-        if os.preadv(file, [buffer[:want]], position) != want:
-            raise CheckpointError(f"{piece.shard} became shorter while it was read.")
-        first, second = sums(raw[:want], scratch)
-        l1, l2_squared, position = l1 + first, l2_squared + second, position + want
-    return l1, l2_squared
+    def _sums(self, chunk: torch.Tensor) -> tuple[float, float]:
+        narrow = chunk.dtype == torch.bfloat16
+        wide = self._buffers[torch.float32 if narrow else torch.float64][: len(chunk)]
+        wide.copy_(chunk).abs_()
+        whole = len(wide) // _ROW * _ROW
+        rows, tail = wide[:whole].view(-1, _ROW), wide[whole:].double()
+        norms = torch.linalg.vector_norm(rows, dim=1).double()
+        first = rows.sum(dim=1).double().sum() + tail.sum()
+        second = norms @ norms + tail @ tail
+        return float(first), float(second)
 
 
 def _stacked_pieces(tensor: LocatedTensor) -> Iterator[_Piece]:
@@ -164,18 +177,6 @@ def _pieces(model: MoEModel) -> list[_Piece]:
     return sorted(pieces, key=lambda piece: (piece.shard, piece.start))
 
 
-def _groups(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
-    """Neighbours together, so that small experts do not cost a hand-over each."""
-    group: list[_Piece] = []
-    for piece in pieces:
-        group.append(piece)
-        if sum(part.end - part.start for part in group) >= _GROUP_BYTES:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
 def _table(pieces: list[_Piece], sums: list[tuple[float, float]]) -> pd.DataFrame:
     rows = [
         (piece.layer, piece.expert, piece.projection, l1, l2_squared, piece.numel)
@@ -197,9 +198,7 @@ def _table(pieces: list[_Piece], sums: list[tuple[float, float]]) -> pd.DataFram
     )
 
 
-def measure_weights(
-    model: MoEModel, *, threads: int | None = None
-) -> Generator[Progress, None, pd.DataFrame]:
+def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     """Table `layer, expert, projection, l1, l2_squared, numel`: one row per expert matrix.
 
     l1 = sum |w|, l2_squared = sum w^2 (float64), numel = elements; projections gate, up, down.
@@ -210,36 +209,30 @@ def measure_weights(
     """
     pieces = _pieces(model)
     total = sum(piece.end - piece.start for piece in pieces)
+    sizes = {shard.name: shard.size for shard in model.checkpoint.shards}
+    ruler = _Ruler()
     sums: list[tuple[float, float]] = []
-    done = 0
-    with ExitStack() as stack:
-        files = {
-            shard.name: stack.enter_context((model.checkpoint.path / shard.name).open("rb"))
-            for shard in model.checkpoint.shards
-        }
-        pool = stack.enter_context(ThreadPoolExecutor(threads or min(8, os.cpu_count() or 1)))
-
-        def measure(group: list[_Piece]) -> list[tuple[float, float]]:
-            return [_measure(piece, files[piece.shard].fileno()) for piece in group]
-
-        groups = list(_groups(pieces))
-        for group, result in zip(groups, pool.map(measure, groups), strict=True):
-            sums.extend(result)
-            done += sum(piece.end - piece.start for piece in group)
-            yield Progress("reading weights", done, total, "bytes")
+    done = shown = 0
+    # Pieces are in the order of their bytes, so one shard is open at a time.
+    for name, group in groupby(pieces, key=lambda piece: piece.shard):
+        shard = _MappedShard(model.checkpoint.path / name, sizes[name])
+        for piece in group:
+            sums.append(ruler.measure(piece, shard))
+            done += piece.end - piece.start
+            if done - shown >= _RELEASE_BYTES or done == total:
+                shown = done
+                yield Progress("reading weights", done, total, "bytes")
     return _table(pieces, sums)
 
 
-def weight_statistics(
-    model: MoEModel, store: StatsStore, *, threads: int | None = None
-) -> Generator[Progress, None, Run]:
+def weight_statistics(model: MoEModel, store: StatsStore) -> Generator[Progress, None, Run]:
     """The model's weight statistics: from the cache, else measured and stored."""
     if cached := store.of_model(model.identity, "weights"):
         run = cached[0]
         yield Progress("cached", 1, 1, "", f"{run.manifest.run_id} is in the cache")
         return run
     started = time.monotonic()
-    table = yield from measure_weights(model, threads=threads)
+    table = yield from measure_weights(model)
     digest = digest_of(
         {"kind": "weights", "model": model.identity, "schema_version": SCHEMA_VERSION}
     )

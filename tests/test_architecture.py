@@ -33,11 +33,10 @@ DASHBOARD_ANALYSIS = (
     "analysis.stats",
     "analysis.store",
     "analysis.stratification",
-    "analysis.weights",
 )
 # Modules that load a model; all others of pruning and app are the dashboard's.
 NEEDS_TORCH = re.compile(
-    r"analysis\.calibration|analysis\.demo\.(build|tokenizer)|pruning\.masking|pruning\.evaluate"
+    r"analysis\.calibration|analysis\.weights|analysis\.demo\.(build|tokenizer)|pruning\.masking|pruning\.evaluate"
     r"|pruning\.search|pruning\.surgery\.forward_checks|app\.jobs\.worker"
 )
 

@@ -1,6 +1,5 @@
 """Export with sha256 and fsync against `cp` and `sync` of the bytes that it writes."""
 
-import resource
 import shutil
 import subprocess
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from synthetic import write_checkpoint
-from timing import in_turns, report
+from timing import in_turns, peak_memory_mib, report
 
 from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
@@ -63,8 +62,7 @@ def run(layout: str, folder: Path) -> None:
 def main() -> None:
     if len(sys.argv) == 3:
         export(Path(sys.argv[1]), Path(sys.argv[2]))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"  peak memory of a process that does nothing else: {peak:.0f} MiB")
+        print(f"  peak memory of a process that does nothing else: {peak_memory_mib():.0f} MiB")
         return
     with TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
         for layout in ("per-expert", "fused"):

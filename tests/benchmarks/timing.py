@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import median
 
 
@@ -22,3 +23,13 @@ def report(title: str, seconds: Mapping[str, float], base: str) -> None:
     print(title)
     for name, value in seconds.items():
         print(f"  {name:<44} {value * 1e3:10.1f} ms   {value / seconds[base]:6.2f} x")
+
+
+def peak_memory_mib() -> float:
+    """Most memory that this very process has held (Linux).
+
+    Not `ru_maxrss`: a process that was forked and then replaced inherits its parent's.
+    """
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024

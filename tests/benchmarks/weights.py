@@ -1,6 +1,5 @@
 """Weight statistics against one-thread numpy.copyto of the same bf16 bytes; peak memory."""
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from synthetic import write_checkpoint
-from timing import in_turns, report
+from timing import in_turns, peak_memory_mib, report
 
 from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
@@ -20,10 +19,10 @@ LAYERS, EXPERTS, HIDDEN, WIDTH = 4, 64, 1024, 512
 
 def peak(path: Path) -> None:
     """Memory of a process that does nothing else."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory_mib()
     drain(measure_weights(describe_model(open_checkpoint(path))))
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"  peak memory {after / 1024:.0f} MiB, {(after - before) / 1024:.0f} MiB above start")
+    after = peak_memory_mib()
+    print(f"  peak memory {after:.0f} MiB, {after - before:.0f} MiB above start")
 
 
 def main() -> None:
@@ -48,7 +47,6 @@ def main() -> None:
                 "numpy.copyto, in memory": lambda: np.copyto(target, source),
                 "numpy.copyto, from the mapped file": copy_mapped,
                 "weight statistics": lambda: drain(measure_weights(model)),
-                "weight statistics, one thread": lambda: drain(measure_weights(model, threads=1)),
             }
         )
         title = f"{len(source) / 2**30:.2f} GiB of bf16 in {len(shards)} shards"
