@@ -8,12 +8,13 @@ from pathlib import Path
 import streamlit as st
 
 from analysis.errors import ExportError, UserError
-from app.data import settings, size_report_of
+from app.data import settings, shown_model, size_report_of
 from app.explore_parts import is_dark
 from app.figures import sizes as size_figure
 from app.figures.theme import PLOTLY_CONFIG
 from app.job_queue import submit
 from app.selection import Selection
+from app.settings import shown_path
 from app.state import View, criterion_badge
 from app.task_requests import ExportRequest
 from pruning.plan import PruningPlan
@@ -55,7 +56,7 @@ def plan_part(view: View, selection: Selection, plan: PruningPlan) -> None:
     report = size_report_of(view.model, view.sparsity_percent)
     kept = sum(len(ids) for ids in plan.kept.values())
     st.markdown(f"**Plan**: {criterion.label}, {criterion_badge(criterion)}")
-    first, second, third = st.columns(3)
+    first, second, third = st.columns([5, 4, 3])
     first.metric("Experts kept", f"{kept} of {view.model.num_experts}")
     second.metric("On disk", format_bytes(report.bytes_after))
     third.metric("Per layer", _per_layer(plan))
@@ -92,9 +93,9 @@ def _per_layer(plan: PruningPlan) -> str:
 
 def _default_name(view: View, plan: PruningPlan) -> str:
     made = plan.provenance
-    corpora = [corpus.replace(":", "x") for corpus in made.corpora]
+    corpora = [Path(corpus).stem for corpus in made.corpora]
     words = (view.model.name, made.criterion.replace(",", ""), *corpora, str(view.sparsity_percent))
-    return "-".join(words)
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(words)).lstrip("._-")[:100]
 
 
 def preflight_part(view: View, plan: PruningPlan) -> Preflight:
@@ -116,10 +117,11 @@ def preflight_part(view: View, plan: PruningPlan) -> Preflight:
     needs = int(size_report_of(view.model, view.sparsity_percent).bytes_after * _SPACE_FACTOR)
     existing = next(path for path in (out, *out.parents) if path.exists())
     free = shutil.disk_usage(existing).free
+    is_new = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     least = min(len(ids) for ids in plan.kept.values())
     checks = (
         (free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}"),
-        (not (out.exists() and any(out.iterdir())), f"{root.name}/{name} is new"),
+        (is_new, f"{root.name}/{name} is {'new' if is_new else 'taken; choose another name'}"),
         (True, f"At least {least} experts stay, the router picks {view.model.layers[0].top_k}"),
         (True, "One count for all layers: transformers and serving engines load it as it is"),
     )
@@ -135,7 +137,7 @@ def start_part(view: View, selection: Selection, ready: Preflight) -> None:
         model=str(view.model.checkpoint.path), plan=selection.plan().to_dict(), out=ready.out
     )
     shown = request.model_copy(
-        update={"model": view.model.name, "out": Path(settings().export_root.name) / ready.out.name}
+        update={"model": shown_model(view.model), "out": shown_path(ready.out)}
     )
     if st.button(
         "Start export",
@@ -147,7 +149,10 @@ def start_part(view: View, selection: Selection, ready: Preflight) -> None:
     ):
         _start(request, shown.command(), ready)
     st.markdown("**The same from the command line**")
-    st.code(f"{selection.request.command()}\n{shown.command()}", language="bash", wrap_lines=True)
+    commands = [selection.request.command()]
+    if ready.out != settings().export_root:  # a name that can be used
+        commands.append(shown.command())
+    st.code("\n".join(commands), language="bash", wrap_lines=True)
 
 
 def _start(request: ExportRequest, command: str, ready: Preflight) -> None:

@@ -89,7 +89,7 @@ def _result_text(job: Job) -> str:
         text += f". Verified at level {verify['level']}: {passed} of {len(verify['checks'])} checks"
         if verify.get("max_abs_diff") is not None:
             text += (
-                f", largest logit difference to the masked original {verify['max_abs_diff']:.1e}"
+                f", largest logit difference to the masked original {verify['max_abs_diff']:.2g}"
             )
     return f"{text}. Written to {result.get('out', '?')}"
 
