@@ -10,6 +10,7 @@ from analysis.stats import GATES
 from app.components.expert_map import Arrangement, Mode
 from app.state import (
     CRITERION_OPTIONS,
+    DEFAULTS,
     PRESETS,
     UNIFIED,
     View,
@@ -56,6 +57,7 @@ def criterion_controls(view: View, *, baseline: bool) -> View:
         st.selectbox(
             "Criterion",
             CRITERION_OPTIONS,
+            index=CRITERION_OPTIONS.index(DEFAULTS["criterion"]),
             key="criterion",
             bind="query-params",
             format_func=_family_label,
@@ -65,6 +67,7 @@ def criterion_controls(view: View, *, baseline: bool) -> View:
             st.segmented_control(
                 label,
                 options,
+                default=DEFAULTS[key],
                 key=key,
                 bind="query-params",
                 required=True,
@@ -96,6 +99,7 @@ def _second_row(*, baseline: bool) -> None:
     st.segmented_control(
         "Gate weights",
         GATES,
+        default=DEFAULTS["gate"],
         key="gate",
         bind="query-params",
         required=True,
@@ -106,6 +110,7 @@ def _second_row(*, baseline: bool) -> None:
         st.selectbox(
             "Compare with",
             list(CRITERIA),
+            index=list(CRITERIA).index(DEFAULTS["baseline"]),
             key="baseline",
             bind="query-params",
             format_func=lambda name: CRITERIA[name].label,

@@ -11,7 +11,7 @@ from analysis.errors import StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
 from analysis.stats import ExpertStats, WeightStats
 from analysis.store import Run, load_expert_stats, load_weight_stats, read_run
-from app.settings import Settings
+from app.settings import Settings, default_stats_dir, shown_path
 from pruning.plan import PruningPlan, model_ref
 from pruning.schedules import uniform
 from pruning.sizes import SizeReport, size_report
@@ -31,6 +31,18 @@ class ModelChoice:
 def settings() -> Settings:
     """Folders of this server."""
     return Settings.from_environment()
+
+
+def shown_model(model: MoEModel) -> str:
+    """MODEL of a command line."""
+    path = model.checkpoint.path
+    return DEMO_MODEL if path == DEMO_CHECKPOINT.resolve() else str(shown_path(path))
+
+
+def shown_stats_dir() -> Path | None:
+    """What --stats-dir would be; None where the default serves."""
+    stats_dir = settings().stats_dir
+    return None if stats_dir == default_stats_dir() else shown_path(stats_dir)
 
 
 def model_choices() -> list[ModelChoice]:

@@ -5,8 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 from analysis.errors import UserError
-from app.sidebar import model_and_calibration
-from app.state import prepare_state
+from app.sidebar import copy_link, model_and_calibration
 
 HERE = Path(__file__).parent
 
@@ -16,7 +15,6 @@ st.set_page_config(
     page_icon=str(HERE / "static" / "favicon.png"),
     layout="wide",
 )
-prepare_state()
 page = st.navigation(
     [
         st.Page(HERE / "views" / "start.py", title="Start", icon=":material/home:", default=True),
@@ -31,4 +29,7 @@ except UserError as error:
     st.error(str(error), icon=":material/error:")
     st.stop()
 st.session_state["view"] = view
-page.run()
+try:
+    page.run()
+finally:  # also where a page stops early
+    copy_link()

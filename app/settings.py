@@ -19,6 +19,12 @@ def default_stats_dir() -> Path:
     return here if here.is_dir() else platformdirs.user_cache_path(_NAME) / "cached_stats"
 
 
+def shown_path(path: Path) -> Path:
+    """As a command line that is typed in the working directory would name it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Folders of one installation or server.

@@ -8,7 +8,7 @@ from analysis.errors import UserError
 from analysis.model import MoEModel
 from app.data import ModelChoice, load_model, model_choices, routed_runs
 from app.job_queue import job_store
-from app.state import SPARSITY_STEP, View, chosen_criterion, chosen_gate, exponents
+from app.state import DEFAULTS, SPARSITY_STEP, View, chosen_criterion, chosen_gate, exponents
 from pruning.sizes import format_bytes
 
 
@@ -37,12 +37,14 @@ def _sparsity(model: MoEModel) -> int:
     # A router needs top_k experts, so higher sparsities are not offered.
     most = min((layer.num_experts - layer.top_k) / layer.num_experts for layer in model.layers)
     options = list(range(0, int(most * 100) + 1, SPARSITY_STEP))
-    if st.session_state.get("sparsity") not in options:
-        st.session_state["sparsity"] = min(50, options[-1])
+    usual = min(int(DEFAULTS["sparsity"]), options[-1])
+    if st.session_state.get("sparsity", usual) not in options:
+        st.session_state["sparsity"] = usual
     return int(
         st.select_slider(
             "Sparsity",
             options,
+            value=usual,
             key="sparsity",
             bind="query-params",
             format_func=lambda value: f"{value}%",
@@ -78,14 +80,13 @@ def model_and_calibration() -> View:
         view = View(
             model=model,
             runs=runs,
-            corpus=corpus if corpus in runs else "",
+            corpus=corpus if corpus in runs else next(iter(runs), ""),
             sparsity_percent=_sparsity(model),
             exponents=exponents(),
             criterion=chosen_criterion(),
             gate=chosen_gate(),
         )
         _job_badge()
-        _link()
     return view
 
 
@@ -96,8 +97,9 @@ def _job_badge() -> None:
         st.badge(f"{len(active)} {word} running", icon=":material/sync:", color="blue")
 
 
-def _link() -> None:
-    with st.popover("Copy link", icon=":material/link:", width="stretch"):
+def copy_link() -> None:
+    """The address of what is on screen; drawn last, for the page's own controls change it."""
+    with st.sidebar, st.popover("Copy link", icon=":material/link:", width="stretch"):
         query = urlencode(st.query_params.to_dict())
         address = (st.context.url or "").partition("?")[0]
         st.text("This address opens the same view:")

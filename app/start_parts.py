@@ -95,7 +95,9 @@ def calibrate_form(view: View) -> None:
         seq_len=seq_len,
         stats_dir=data.settings().stats_dir,
     )
-    shown = request.model_copy(update={"model": view.model.name, "stats_dir": None})
+    shown = request.model_copy(
+        update={"model": data.shown_model(view.model), "stats_dir": data.shown_stats_dir()}
+    )
     if sent:
         _submit(request, f"{view.model.name} on {corpus}", shown.command())
     st.code(shown.command(), language="bash", wrap_lines=True)
@@ -107,7 +109,7 @@ def weights_button(view: View) -> None:
     request = WeightsRequest(
         model=str(view.model.checkpoint.path), stats_dir=data.settings().stats_dir
     )
-    shown = WeightsRequest(model=view.model.name)
+    shown = WeightsRequest(model=data.shown_model(view.model), stats_dir=data.shown_stats_dir())
     if data.weight_run(view.model) is not None:
         st.badge("weights measured", icon=":material/check:", color="green")
     elif st.button("Measure weights", icon=":material/play_arrow:", key="start.weights"):

@@ -1,14 +1,16 @@
 """The state that all pages share: widgets of the entry script, bound to the URL, validated here."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import streamlit as st
 
-from analysis.criteria import CRITERIA, Criterion, get_criterion
+from analysis.criteria import CRITERIA, VARIANTS, Criterion, get_criterion
 from analysis.errors import CriterionError
 from analysis.model import MoEModel
 from analysis.stats import GATES, Gate
 from analysis.store import Run
+from app.data import shown_model, shown_stats_dir
 from app.task_requests import SelectRequest
 
 UNIFIED = "unified"
@@ -17,7 +19,8 @@ OTHER = ("aimer", "magnitude", "mone", "hoyer", "random")
 CRITERION_OPTIONS = (UNIFIED, *OTHER)
 PRESETS = tuple(CRITERIA)
 SPARSITY_STEP = 5
-DEFAULTS: dict[str, object] = {
+# Declared to each widget as well: it is where the browser's Back button leads to.
+DEFAULTS: dict[str, Any] = {
     "criterion": UNIFIED,
     "baseline": "frequency",
     "b": 1,
@@ -63,18 +66,13 @@ class View:
         """The selection that the command line would be given."""
         routed = criterion.source == "routed"
         return SelectRequest(
-            model=self.model.name,
+            model=shown_model(self.model),
             criterion=criterion.name,
             corpora=(self.corpus,) if routed and self.corpus else (),
             gate=self.gate if criterion.uses_gate else "applied",
             sparsity=self.sparsity,
+            stats_dir=shown_stats_dir(),
         )
-
-
-def prepare_state() -> None:
-    """Give every control its first value; a URL may have given another before."""
-    for key, value in DEFAULTS.items():
-        st.session_state.setdefault(key, value)
 
 
 def apply_preset(name: str | None) -> None:
@@ -109,9 +107,9 @@ def use_unified() -> None:
 
 def chosen_criterion() -> Criterion | None:
     """The criterion of the controls; None for the constant variant (1, 0, 0)."""
-    name = st.session_state["criterion"]
-    if name != UNIFIED:
-        return get_criterion(name if name in OTHER else OTHER[0])
+    name = _value("criterion")
+    if name in OTHER:
+        return get_criterion(name)
     try:
         return get_criterion(",".join(map(str, exponents())))
     except CriterionError:
@@ -125,19 +123,24 @@ def with_choices(view: View) -> View:
 
 def chosen_baseline() -> Criterion:
     """The criterion beside."""
-    name = st.session_state["baseline"]
-    return CRITERIA[name if name in CRITERIA else str(DEFAULTS["baseline"])]
+    name = _value("baseline")
+    return CRITERIA[name if name in CRITERIA else DEFAULTS["baseline"]]
 
 
 def exponents() -> tuple[int, int, int]:
-    """(b, alpha, beta) of the toggles, forced into their range."""
-    b, alpha, beta = (int(st.session_state[key]) for key in ("b", "alpha", "beta"))
-    return min(max(b, 0), 1), min(max(alpha, 0), 2), min(max(beta, 0), 2)
+    """(b, alpha, beta) of the toggles; all as at first if they are out of their range."""
+    given = (_value("b"), _value("alpha"), _value("beta"))
+    return given if given in VARIANTS else (1, 1, 1)
+
+
+def _value(key: str) -> Any:
+    """What a control says; its first value where it was not drawn yet."""
+    return st.session_state.get(key, DEFAULTS[key])
 
 
 def chosen_gate() -> Gate:
     """The gate convention of the controls."""
-    gate = st.session_state["gate"]
+    gate = _value("gate")
     return gate if gate in GATES else "applied"
 
 

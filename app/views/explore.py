@@ -27,8 +27,11 @@ if view.criterion is None:
         icon=":material/info:",
     )
     st.stop()
-stats, baseline_stats = needed_stats(view, view.criterion), needed_stats(view, chosen_baseline())
-if stats is None or baseline_stats is None:
+stats = needed_stats(view, view.criterion)
+if stats is None:
+    st.stop()
+baseline_stats = needed_stats(view, chosen_baseline())
+if baseline_stats is None:
     st.stop()
 
 shown = rank(view.criterion, stats, view.gate)

@@ -22,9 +22,7 @@ _BUFFER_BYTES = 1 << 22
 _FLUSH_BYTES = 1 << 25  # flushing is started so often, so that little is left for the end
 _MAX_WORKERS = 4
 _POLL_SECONDS = 0.1
-# macOS has neither of these.
-_flush = getattr(os, "fdatasync", os.fsync)
-_copy_range = getattr(os, "copy_file_range", None)
+_flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 # The kernel's ways to say that it cannot copy between these two files.
 _CANNOT_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
 
@@ -114,10 +112,10 @@ def _append(source: int, target: int, block: Sequence[Span], content: memoryview
 
 def _kernel_copy(source: int, target: int, count: int, position: int) -> int:
     """Bytes that the kernel copied to the end of the target; 0 where it cannot."""
-    if _copy_range is None:
+    if not hasattr(os, "copy_file_range"):  # macOS
         return 0
     try:
-        return int(_copy_range(source, target, count, position))
+        return os.copy_file_range(source, target, count, position)
     except OSError as error:
         if error.errno in _CANNOT_COPY:
             return 0

@@ -1,6 +1,10 @@
 """Exports that succeed: what they compute and what their files hold."""
 
+import errno
+import hashlib
+import itertools
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -199,6 +203,44 @@ def test_a_shard_of_which_nothing_is_left_is_skipped(checkpoint, tmp_path):
     assert manifest.dropped_shards == ("model-a.safetensors",)
     assert not (tmp_path / "out" / "model-a.safetensors").exists()
     assert logits_of(AutoModelForCausalLM.from_pretrained(tmp_path / "out")).isfinite().all()
+
+
+def test_a_shard_of_which_only_the_numbers_change_gets_a_new_header(checkpoint, tmp_path):
+    def arrange(tensors):
+        alone = {name: t for name, t in tensors.items() if ".experts.5." in name}
+        rest = {name: t for name, t in tensors.items() if name not in alone}
+        return {"model-a.safetensors": alone, "model-b.safetensors": rest}
+
+    source = resave(checkpoint("olmoe").path, tmp_path / "source", arrange)
+    model = load_model_index(str(source))
+    plan = PruningPlan(model_ref(model), dict.fromkeys((0, 1, 2), (1, 2, 5)))
+    manifest = drain(export_checkpoint(model, plan, tmp_path / "out"))
+    first = manifest.shards[0]
+    assert (first.copied, first.cut, first.dropped) == (9, 0, 0)
+    assert all(".experts.2." in name for name in first.tensors)
+    after = load_file(tmp_path / "out" / first.name)
+    for name, tensor in load_file(source / first.name).items():
+        assert torch.equal(after[name.replace(".experts.5.", ".experts.2.")], tensor)
+
+
+def test_the_same_bytes_are_written_where_the_kernel_cannot_copy(checkpoint, tmp_path, monkeypatch):
+    source = checkpoint("olmoe").path
+    _, wanted = export(source, tmp_path / "out", 3)
+    calls = itertools.count()
+    real = os.copy_file_range
+
+    def now_and_then(source, target, count, position):
+        if next(calls) % 3 == 2:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return real(source, target, min(count, 1000), position)
+
+    monkeypatch.setattr("os.copy_file_range", now_and_then)
+    _, manifest = export(source, tmp_path / "again", 3)
+    assert manifest.shards == wanted.shards
+    for shard in wanted.shards:
+        again = (tmp_path / "again" / shard.name).read_bytes()
+        assert again == (tmp_path / "out" / shard.name).read_bytes()
+        assert hashlib.sha256(again).hexdigest() == shard.sha256
 
 
 def test_tensors_outside_the_trunk_are_copied_as_they_are(checkpoint, tmp_path):
