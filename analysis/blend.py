@@ -7,7 +7,7 @@ import numpy as np
 
 from analysis.errors import StatsError
 from analysis.stats import MOMENT_COLUMNS, ExpertStats
-from analysis.store import Run, digest_of, load_expert_stats, read_vectors
+from analysis.store import Run, check_addable, digest_of, load_expert_stats, read_vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,14 @@ def blend(parts: Sequence[Part]) -> ExpertStats:
     fractional. Every criterion of routed tokens works on the result.
 
     Raises:
-        StatsError: nothing to blend, a weight that is not positive, or different models.
+        StatsError: nothing to blend, a weight that is not positive, or see `check_addable`.
     """
     if not parts:
         raise StatsError("Nothing to blend; name at least one corpus.")
     for part in parts:
         if not (part.weight > 0 and np.isfinite(part.weight)):
             raise StatsError(f"The weight {part.weight} of {part.run.manifest.corpus} must be > 0.")
-    if len({part.run.manifest.model.identity for part in parts}) > 1:
-        raise StatsError("A blend needs runs of one model.")
+    check_addable([part.run for part in parts])
     stats = [load_expert_stats(part.run) for part in parts]
     if len(parts) == 1:
         return stats[0]  # a common factor changes no ranking and no mean

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.blend import Part, blend
+from analysis.corpora import corpus_name
 from analysis.criteria import Criterion
 from analysis.errors import StatsError, unknown_name
 from analysis.model import MoEModel
 from analysis.ranking import Stats
 from analysis.stats import NoStats
-from analysis.store import Run, StatsStore, load_expert_stats, load_weight_stats
+from analysis.store import Run, StatsStore, load_weight_stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,12 @@ def parse_corpus_weight(text: str) -> CorpusWeight:
     return CorpusWeight(name, value)
 
 
-def _check_model(run: Run, model: MoEModel) -> None:
+def _check_run(run: Run, model: MoEModel) -> None:
+    if run.manifest.kind != "routed":
+        raise StatsError(
+            f"The run {run.manifest.run_id} holds weight statistics, which need no --run; name a "
+            "calibration run."
+        )
     if run.manifest.model.identity != model.identity:
         raise StatsError(
             f"The run {run.manifest.run_id} holds statistics of another model "
@@ -64,13 +70,15 @@ def weight_run(store: StatsStore, model: MoEModel) -> Run:
 
 
 def newest_by_corpus(runs: Sequence[Run]) -> dict[str, Run]:
-    """One run per corpus: the one with most tokens, then the newest."""
-    best: dict[str, Run] = {}
-    for run in sorted(
-        runs, key=lambda run: (run.manifest.num_tokens, str(run.manifest.made.get("created_at")))
-    ):
-        best[run.manifest.corpus] = run
-    return {corpus: best[corpus] for corpus in sorted(best)}
+    """The newest calibration run of each corpus, by name of the corpus.
+
+    Merged runs are left out: beside their parts they would count the same tokens twice. They are
+    chosen by id.
+    """
+    single = [run for run in runs if len(run.manifest.corpora) == 1]
+    single.sort(key=lambda run: str(run.manifest.made.get("created_at")))
+    newest = {run.manifest.corpus: run for run in single}
+    return {corpus: newest[corpus] for corpus in sorted(newest)}
 
 
 def routed_runs(
@@ -81,17 +89,19 @@ def routed_runs(
     Raises:
         StatsError: none fits, several fit and none was named, or one is of another model.
     """
+    if run_ids and corpora:
+        raise StatsError("A run and a corpus were both named; give --run or --corpus, not both.")
     if run_ids:
         named = [store.get(run_id) for run_id in run_ids]
         for run in named:
-            _check_model(run, model)
+            _check_run(run, model)
         return [Part(run) for run in named]
     by_corpus = newest_by_corpus(store.of_model(model.identity, "routed"))
     if not by_corpus:
         raise StatsError(
             f"There are no calibration statistics of {model.name} in "
             f"{', '.join(str(path) for path in store.directories)}; run `moeprune calibrate MODEL "
-            "--corpus CORPUS`."
+            "--corpus CORPUS`, or name a merged run with --run."
         )
     if not corpora:
         if len(by_corpus) == 1:
@@ -99,12 +109,14 @@ def routed_runs(
         raise StatsError(
             f"{model.name} was calibrated on {', '.join(by_corpus)}; choose with --corpus."
         )
+    parts = []
     for wanted in corpora:
-        if wanted.corpus not in by_corpus:
-            raise StatsError(
-                unknown_name(f"calibrated corpus of {model.name}", wanted.corpus, by_corpus)
-            )
-    return [Part(by_corpus[wanted.corpus], wanted.weight) for wanted in corpora]
+        # A file is known by its name, wherever it lies.
+        name = corpus_name(wanted.corpus)
+        if name not in by_corpus:
+            raise StatsError(unknown_name(f"calibrated corpus of {model.name}", name, by_corpus))
+        parts.append(Part(by_corpus[name], wanted.weight))
+    return parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,12 +147,11 @@ def choose_stats(
             for part in parts
         )
         return Choice(blend(parts), tuple(part.run for part in parts), names)
+    if corpora or run_ids:
+        raise StatsError(
+            f"{criterion.label} reads no calibration text; leave --corpus and --run out."
+        )
     if criterion.source == "none":
         return Choice(NoStats(model.layers), (), ())
     run = weight_run(store, model)
     return Choice(load_weight_stats(run), (run,), ())
-
-
-def stats_by_corpus(runs: Sequence[Run]) -> dict[str, Stats]:
-    """Loaded statistics of the best run of each corpus."""
-    return {corpus: load_expert_stats(run) for corpus, run in newest_by_corpus(runs).items()}

@@ -218,6 +218,11 @@ _READERS: Mapping[str, Callable[[Path], Iterator[Document]]] = {
 }
 
 
+def corpus_name(corpus: str) -> str:
+    """What a corpus is called in manifests and plans: a file's name, never where it lies."""
+    return corpus if corpus in TEXTS else Path(corpus).name
+
+
 def read_documents(corpus: str) -> list[Document]:
     """All documents of a built-in corpus or of a local file, in their own order.
 

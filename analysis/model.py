@@ -12,6 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from analysis.checkpoint import Checkpoint, TensorEntry, open_checkpoint
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, MoEFamily, MoELayer, Slot, SlotKind, family_of
+from analysis.families.base import whole_number
 
 DEMO_MODEL = "demo"
 DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
@@ -70,7 +71,7 @@ class MoEModel:
     @property
     def hidden_size(self) -> int:
         """Width of the residual stream."""
-        return int(self.checkpoint.config["hidden_size"])
+        return whole_number(self.checkpoint.config, "hidden_size")
 
 
 def _check_layer(layer: MoELayer, found: Sequence[LocatedTensor]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock
 
 from analysis.errors import StatsError
 from analysis.stats import (
@@ -28,6 +29,8 @@ from analysis.stats import (
     WeightStats,
 )
 
+# The demo's runs, which lie beside the packages in a clone and in an installation.
+SHIPPED_STATS = Path(__file__).parent.parent / "cached_stats"
 MANIFEST, EXPERTS, VECTORS, WEIGHTS = (
     "manifest.json",
     "experts.parquet",
@@ -84,8 +87,8 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    """The time in UTC, fine enough to tell which of two runs is newer."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _manifest_json(manifest: RunManifest) -> str:
@@ -173,9 +176,18 @@ def load_weight_stats(run: Run) -> WeightStats:
 
 def _save(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -> Run:
     """Write everything beside its final place, the manifest last, then rename once."""
+    parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(parent / f".{manifest.run_id}.write{PARTIAL}.lock")
+    with lock:
+        run = _write_run(parent, manifest, tables)
+    Path(lock.lock_file).unlink(missing_ok=True)
+    return run
+
+
+def _write_run(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -> Run:
     target = parent / manifest.run_id
     partial = parent / (manifest.run_id + PARTIAL)
-    partial.mkdir(parents=True, exist_ok=True)
+    partial.mkdir(exist_ok=True)
     files = {}
     for name, table in tables.items():
         pq.write_table(table, partial / name, compression="zstd")
@@ -224,18 +236,10 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     """
     if len(runs) < 2:
         raise StatsError("A merge needs at least two calibration runs.")
+    check_addable(runs)
     manifests = [run.manifest for run in runs]
     first = manifests[0]
-    for other in manifests:
-        _check_mergeable(first, other)
     corpora = tuple(corpus for manifest in manifests for corpus in manifest.corpora)
-    seen: set[str] = set()
-    for corpus in corpora:
-        if corpus.digest in seen:
-            raise StatsError(
-                f"The tokens of {corpus.name} are in two of the runs; count them once."
-            )
-        seen.add(corpus.digest)
     digest = digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
     merged = RunManifest(
         kind="routed",
@@ -257,16 +261,33 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     return save_expert_stats(parent, merged, total, vectors)
 
 
-def _check_mergeable(first: RunManifest, other: RunManifest) -> None:
-    if first.kind != "routed" or other.kind != "routed":
-        raise StatsError("Only calibration runs merge; weight statistics are whole already.")
-    if first.model.identity != other.model.identity:
-        raise StatsError(f"{first.run_id} and {other.run_id} are statistics of different models.")
-    if first.settings["dtype"] != other.settings["dtype"]:
-        raise StatsError(
-            f"{first.run_id} was computed in {first.settings['dtype']}, {other.run_id} in "
-            f"{other.settings['dtype']}; calibrate both in one element type."
-        )
+def check_addable(runs: Sequence[Run]) -> None:
+    """Check that the sums of these runs may be added.
+
+    Raises:
+        StatsError: weight statistics, different models or element types, or the same tokens twice.
+    """
+    first = runs[0].manifest
+    seen: set[str] = set()
+    for run in runs:
+        other = run.manifest
+        if other.kind != "routed":
+            raise StatsError("Only calibration runs add up; weight statistics are whole already.")
+        if first.model.identity != other.model.identity:
+            raise StatsError(
+                f"{first.run_id} and {other.run_id} are statistics of different models."
+            )
+        if first.settings["dtype"] != other.settings["dtype"]:
+            raise StatsError(
+                f"{first.run_id} was computed in {first.settings['dtype']}, {other.run_id} in "
+                f"{other.settings['dtype']}; calibrate both in one element type."
+            )
+        for corpus in other.corpora:
+            if corpus.digest in seen:
+                raise StatsError(
+                    f"The tokens of {corpus.name} are in two of the runs; count them once."
+                )
+            seen.add(corpus.digest)
 
 
 class StatsStore:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import platformdirs
 
-from analysis.store import StatsStore
+from analysis.store import SHIPPED_STATS, StatsStore
 
 _NAME = "moeprune"
-SHIPPED_STATS = Path(__file__).parent.parent / "cached_stats"
 
 
 def default_stats_dir() -> Path:

@@ -55,23 +55,22 @@ class WeightsRequest(_Request):
         return _command("weights", self.model, *_options(self, "model"))
 
 
-class SelectRequest(_Request):
-    """A criterion, the statistics that it reads, and how much goes."""
+class OverlapRequest(_Request):
+    """Pruned sets of several corpora, to be compared; without a criterion, of all variants."""
 
     model: Text
-    criterion: Text
+    criterion: Text | None = None
     corpora: tuple[Text, ...] = ()
-    runs: tuple[Text, ...] = ()
     gate: Gate = "applied"
     sparsity: str
-    schedule: Literal["uniform"] = "uniform"
     revision: str | None = None
     stats_dir: Path | None = None
 
     @field_validator("criterion")
     @classmethod
-    def _known_criterion(cls, value: str) -> str:
-        get_criterion(value)
+    def _known_criterion(cls, value: str | None) -> str | None:
+        if value is not None:
+            get_criterion(value)
         return value
 
     @field_validator("sparsity")
@@ -84,6 +83,14 @@ class SelectRequest(_Request):
     def fraction(self) -> Fraction:
         """The sparsity as an exact number."""
         return parse_sparsity(self.sparsity)
+
+
+class SelectRequest(OverlapRequest):
+    """A criterion, the statistics that it reads, and how much goes."""
+
+    criterion: Text
+    runs: tuple[Text, ...] = ()
+    schedule: Literal["uniform"] = "uniform"
 
     def options(self) -> list[str]:
         """Options that `score`, `overlap` and `plan` share, defaults left out."""
@@ -117,6 +124,7 @@ class ExportRequest(_Request):
     def command(self, plan: str = "plan.json") -> str:
         """The equivalent command line; `plan` names the file that holds the plan."""
         options = ["--hash-source"] if self.hash_source else []
+        options += ["--verify"] if self.verify else []
         return _command("export", self.model, "--plan", plan, str(self.out), *options)
 
 

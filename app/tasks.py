@@ -42,7 +42,7 @@ def _quiet() -> None:
 
 def _prepare(request: CalibrateRequest) -> Generator[Progress, None, Prepared]:
     from analysis.calibration.run import CalibrationSettings, load_tokenizer
-    from analysis.corpora import Sampling, read_documents, tokenize
+    from analysis.corpora import Sampling, corpus_name, read_documents, tokenize
 
     _quiet()
     model = load_model_index(request.model, revision=request.revision)
@@ -54,7 +54,7 @@ def _prepare(request: CalibrateRequest) -> Generator[Progress, None, Prepared]:
     tokenizer = (
         load_tokenizer(model, trust_remote_code=request.trust_remote_code) if is_text else None
     )
-    sequences = tokenize(documents, tokenizer, sampling, corpus=request.corpus)
+    sequences = tokenize(documents, tokenizer, sampling, corpus=corpus_name(request.corpus))
     settings = CalibrationSettings(
         seq_len=request.seq_len,
         seed=request.seed,

@@ -1,6 +1,7 @@
 """The calibration run: load, feed every sequence once, save the sums; resumable."""
 
 import json
+import logging
 import os
 import platform
 import resource
@@ -18,6 +19,7 @@ import safetensors.torch
 import torch
 import transformers
 from filelock import FileLock, Timeout
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from analysis.calibration.experts import RoutedSums, batch_mask, collecting
@@ -44,6 +46,8 @@ from analysis.store import (
     save_expert_stats,
     sync_directory,
 )
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {
     "float32": torch.float32,
@@ -122,7 +126,7 @@ def load_tokenizer(model: MoEModel, *, trust_remote_code: bool = False) -> Token
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
             model.checkpoint.path, trust_remote_code=trust_remote_code, verbose=False
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, StrictDataclassError) as error:
         raise CheckpointError(problem) from error
     return tokenizer
 
@@ -143,7 +147,13 @@ def load_model(model: MoEModel, settings: CalibrationSettings) -> PreTrainedMode
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, RuntimeError, ValueError, safetensors.SafetensorError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        StrictDataclassError,
+        ValueError,
+        safetensors.SafetensorError,
+    ) as error:
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(f"transformers cannot load {model.name}: {reason}") from error
     if info["missing_keys"]:
@@ -224,7 +234,8 @@ class _PartialRun:
         self._digest = manifest.digest
         self._path = parent / (manifest.run_id + PARTIAL)
         self._path.mkdir(parents=True, exist_ok=True)
-        self.lock = FileLock(parent / f".{manifest.run_id}{PARTIAL}.lock", timeout=0)
+        self.lock_path = parent / f".{manifest.run_id}{PARTIAL}.lock"
+        self.lock = FileLock(self.lock_path, timeout=0)
 
     def save(self, sums: RoutedSums, state: _State) -> None:
         metadata = {"digest": self._digest, "state": json.dumps(asdict(state))}
@@ -240,11 +251,15 @@ class _PartialRun:
         path = self._path / _STATE
         if not path.is_file():
             return _State()
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("digest") != self._digest:
-                return _State()
-            sums.load({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("digest") != self._digest:
+                    return _State()
+                sums.load({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        except safetensors.SafetensorError:
+            logger.warning("The saved state %s cannot be read; starting anew.", path)
+            return _State()
         return _State(**json.loads(metadata["state"]))
 
     def forget(self) -> None:
@@ -392,11 +407,13 @@ def calibrate(
             sums = RoutedSums(model.layers, model.hidden_size)
             work = _Work(manifest, partial, sums, partial.restore(sums))
             manifest = yield from _calibrate(model, sequences, settings, work)
-            return _finish(store, manifest, sums)
+            run = _finish(store, manifest, sums)
+        partial.lock_path.unlink(missing_ok=True)
     except Timeout as error:
         raise StatsError(
             f"{manifest.run_id} is being calibrated by another process; wait for it to finish."
         ) from error
+    return run
 
 
 def _calibrate(

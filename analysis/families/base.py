@@ -60,7 +60,12 @@ def every_layer(config: Config, layer: int) -> bool:
     return True
 
 
-def _whole_number(config: Config, key: str) -> int:
+def whole_number(config: Config, key: str) -> int:
+    """A count of a configuration.
+
+    Raises:
+        CheckpointError: it is missing, or no whole number of at least 1.
+    """
     if key not in config:
         raise CheckpointError(f"config.json has no {key}.")
     value = config[key]
@@ -114,7 +119,7 @@ class MoEFamily:
             CheckpointError: no count, or two that differ (transformers would pick one silently).
         """
         present = [key for key in self.count_keys if config.get(key) is not None]
-        counts = {key: _whole_number(config, key) for key in present}
+        counts = {key: whole_number(config, key) for key in present}
         if not counts:
             raise CheckpointError(
                 f"config.json has none of {', '.join(self.count_keys)}, so the number of experts "
@@ -134,8 +139,8 @@ class MoEFamily:
         Raises:
             CheckpointError: a key is missing from the configuration, or cannot be.
         """
-        depth = _whole_number(config, "num_hidden_layers")
-        top_k = _whole_number(config, self.top_k_key)
+        depth = whole_number(config, "num_hidden_layers")
+        top_k = whole_number(config, self.top_k_key)
         count = self.num_experts(config)
         if top_k > count:
             raise CheckpointError(

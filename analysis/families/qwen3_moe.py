@@ -1,11 +1,11 @@
 """Qwen3-MoE: some layers may be dense; gate weights renormalised if norm_topk_prob."""
 
 from analysis.checkpoint import Config
-from analysis.families.base import MoEFamily
+from analysis.families.base import MoEFamily, whole_number
 
 
 def _is_sparse(config: Config, layer: int) -> bool:
-    step = int(config.get("decoder_sparse_step", 1))
+    step = whole_number({"decoder_sparse_step": 1, **config}, "decoder_sparse_step")
     return layer not in (config.get("mlp_only_layers") or ()) and (layer + 1) % step == 0
 
 

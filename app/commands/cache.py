@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from analysis.errors import StatsError
-from analysis.store import MANIFEST, merge_runs
+from analysis.store import MANIFEST, SHIPPED_STATS, merge_runs
 from app.commands import options
 from app.commands.console import err, out, show_table
-from app.settings import SHIPPED_STATS, stats_store
+from app.settings import stats_store
 
 runs = typer.Typer(help="The cache of runs.", no_args_is_help=True)
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its unique beginning.")]

@@ -1,7 +1,11 @@
 """What commands print: tables and results on standard output, progress on standard error."""
 
+import signal
 import sys
-from collections.abc import Generator, Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TypeVar
 
 from rich.console import Console
@@ -21,6 +25,7 @@ from rich.text import Text
 from analysis.progress import Progress
 
 Result = TypeVar("Result")
+_INTERRUPTED = 130  # what a shell calls a command that Ctrl-C ended
 # Into a file or a pipe, a table is as wide as it needs to be.
 _WIDE = None if sys.stdout.isatty() else 240
 out = Console(soft_wrap=True, highlight=False, width=_WIDE)
@@ -48,10 +53,32 @@ class _Display:
         self._bar.update(self._task, completed=step.done, total=step.total or None)
 
 
+@contextmanager
+def _interruption() -> Iterator[list[int]]:
+    """Holds the first Ctrl-C back until the task can stop; a second one stops at once."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del frame
+        seen.append(number)
+        err.print("stopping after this step; press Ctrl-C again to stop at once")
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 def follow(task: Generator[Progress, None, Result]) -> Result:
     """Run a task to its end with a progress bar and the time left; its result.
 
-    An interruption closes the task at once, so that it can save or clean up.
+    Ctrl-C closes the task after its current step, where it can save its state or clean up.
     """
     columns = (
         SpinnerColumn(),
@@ -63,16 +90,19 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
         TimeRemainingColumn(),
     )
     # Into a file or a pipe, a bar would leave nothing but an empty line.
-    with Bar(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+    bar = Bar(*columns, console=err, transient=True, disable=not err.is_terminal)
+    with _interruption() as stop, bar:
         display = _Display(bar)
         try:
-            while True:
+            while not stop:
                 display.show(next(task))
-        except StopIteration as stop:
-            result: Result = stop.value
+        except StopIteration as finished:
+            result: Result = finished.value
             return result
         finally:
             task.close()
+    err.print("interrupted; the same command goes on where it can")
+    raise SystemExit(_INTERRUPTED)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

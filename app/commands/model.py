@@ -4,7 +4,9 @@ from typing import Annotated
 
 import typer
 
+from analysis.criteria.weight_based import is_zero_expert
 from analysis.model import MoEModel, load_model_index
+from analysis.store import load_weight_stats
 from app.commands import options
 from app.commands.console import follow, out, show_facts, show_table
 from app.task_requests import (
@@ -136,4 +138,7 @@ def weights(
     )
     run = follow(weights_run(request))
     out.print(f"{run.manifest.run_id}: {run.manifest.made['seconds']} s", markup=False)
+    empty = int(is_zero_expert(load_weight_stats(run).per_expert()).sum())
+    if empty:
+        out.print(f"{empty} experts are all zero: AIMER and Magnitude prune them first")
     out.print(str(run.path), markup=False)

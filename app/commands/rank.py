@@ -8,15 +8,17 @@ import typer
 
 from analysis.choose import newest_by_corpus, parse_corpus_weight, routed_runs
 from analysis.criteria import get_criterion
-from analysis.errors import StatsError
+from analysis.errors import PlanError, StatsError
 from analysis.model import load_model_index
 from analysis.overlap import criterion_overlap, mean_overlaps, variant_overlaps
+from analysis.sparsity import num_removed
+from analysis.stats import ExpertStats
 from analysis.store import PARTIAL, load_expert_stats, write_durably
 from app.commands import options
 from app.commands.console import follow, out, show_table
 from app.selection import Selection, select
 from app.settings import stats_store
-from app.task_requests import SelectRequest, WeightsRequest, validated
+from app.task_requests import OverlapRequest, SelectRequest, WeightsRequest, validated
 from app.tasks import weights_run
 from pruning.plan import save_plan
 from pruning.sizes import format_bytes, size_report
@@ -29,7 +31,7 @@ def _select(model: str, given: dict[str, object]) -> Selection:
     request: SelectRequest = validated(SelectRequest, {"model": model, **given})
     described = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    reads_weights = get_criterion(request.criterion).source != "routed"
+    reads_weights = get_criterion(request.criterion).source == "weights"
     if reads_weights and not store.of_model(described.identity, "weights"):
         # Seconds, and cached: not worth a command of its own first.
         wanted = WeightsRequest(
@@ -79,6 +81,7 @@ def score(
         "rank 0 is kept first",
         markup=False,
     )
+    _say_runs(selection)
 
 
 def overlap(
@@ -99,10 +102,10 @@ def overlap(
 ) -> None:
     """Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV."""
     request = validated(
-        SelectRequest,
+        OverlapRequest,
         {
             "model": model,
-            "criterion": criterion or "reap",
+            "criterion": criterion,
             "corpora": tuple(corpus or ()),
             "gate": gate,
             "sparsity": sparsity,
@@ -110,25 +113,8 @@ def overlap(
             "stats_dir": stats_dir,
         },
     )
-    described = load_model_index(model, revision=revision)
-    store = stats_store(stats_dir)
-    if request.corpora:
-        wanted = [parse_corpus_weight(text) for text in request.corpora]
-        runs = [part.run for part in routed_runs(store, described, wanted, ())]
-    else:
-        runs = store.of_model(described.identity, "routed")
-    stats = {name: load_expert_stats(run) for name, run in newest_by_corpus(runs).items()}
-    if len(stats) < 2:
-        raise StatsError(
-            f"Overlap needs runs on at least two corpora; {described.name} has {len(stats)}."
-        )
-    if criterion:
-        chosen = get_criterion(criterion)
-        if chosen.source != "routed":
-            raise StatsError(f"{chosen.label} reads no corpus, so its overlap is always 1.")
-        table = criterion_overlap(chosen, stats, request.gate, request.fraction)
-    else:
-        table = variant_overlaps(stats, request.gate, request.fraction)
+    stats = _stats_to_compare(request)
+    table = _overlaps(request, stats)
     _save_csv(table, out_file)
     means = mean_overlaps(table).sort_values("overlap", ascending=False)
     if figure is not None:
@@ -136,6 +122,44 @@ def overlap(
     rows = means[["criterion", "overlap", "chance"]].to_numpy().tolist()
     show_table(f"Mean over pairs of {', '.join(stats)}", ("criterion", "overlap", "chance"), rows)
     out.print(f"{out_file}: {len(table)} rows", markup=False)
+
+
+def _stats_to_compare(request: OverlapRequest) -> dict[str, ExpertStats]:
+    model = load_model_index(request.model, revision=request.revision)
+    if not any(num_removed(layer.num_experts, request.fraction) for layer in model.layers):
+        least = 1 / max(layer.num_experts for layer in model.layers)
+        raise PlanError(
+            f"The sparsity {request.sparsity} removes no expert, so there is nothing to compare; "
+            f"the least that removes one per layer is {least:.4g}."
+        )
+    store = stats_store(request.stats_dir)
+    if request.corpora:
+        wanted = [parse_corpus_weight(text) for text in request.corpora]
+        runs = [part.run for part in routed_runs(store, model, wanted, ())]
+    else:
+        runs = store.of_model(model.identity, "routed")
+    stats = {name: load_expert_stats(run) for name, run in newest_by_corpus(runs).items()}
+    if len(stats) < 2:
+        raise StatsError(
+            f"Overlap needs runs on at least two corpora; {model.name} has {len(stats)}."
+        )
+    return stats
+
+
+def _overlaps(request: OverlapRequest, stats: dict[str, ExpertStats]) -> pd.DataFrame:
+    if request.criterion is None:
+        return variant_overlaps(stats, request.gate, request.fraction)
+    chosen = get_criterion(request.criterion)
+    if chosen.source != "routed":
+        raise StatsError(f"{chosen.label} reads no corpus, so its overlap is always 1.")
+    return criterion_overlap(chosen, stats, request.gate, request.fraction)
+
+
+def _say_runs(selection: Selection) -> None:
+    for run in selection.choice.runs:
+        tokens = f", {run.manifest.num_tokens:,} tokens" if run.manifest.num_tokens else ""
+        dtype = run.manifest.settings["dtype"]
+        out.print(f"from {run.manifest.run_id}{tokens}, {dtype}", markup=False)
 
 
 def _draw(means: pd.DataFrame, path: Path) -> None:
@@ -183,3 +207,4 @@ def plan(
         f"digest {made.digest[:8]}",
         markup=False,
     )
+    _say_runs(selection)

@@ -19,6 +19,7 @@ from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, Checkpoint
 from analysis.errors import ExportError
 from analysis.model import MoEModel
 from analysis.progress import Progress
+from analysis.store import sync_directory
 from pruning.plan import PruningPlan, fit_plan, tool_version
 from pruning.sizes import format_bytes
 from pruning.surgery.card import CARD_NAME, model_card
@@ -31,7 +32,7 @@ from pruning.surgery.manifest import (
     library_versions,
 )
 from pruning.surgery.shards import PlannedShard, plan_shards
-from pruning.surgery.writing import sync_directory, write_file, write_shards
+from pruning.surgery.writing import write_file, write_shards
 
 # What a reader needs besides weights, configuration and index.
 _COPIED_FILES = (

@@ -45,15 +45,6 @@ class _Work:
     stop: Event = field(default_factory=Event)
 
 
-def sync_directory(path: Path) -> None:
-    """Put a directory's entries on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write_file(path: Path, content: bytes) -> FileRecord:
     """Write and sync a small file; folders on the way are made."""
     path.parent.mkdir(parents=True, exist_ok=True)

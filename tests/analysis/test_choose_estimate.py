@@ -7,14 +7,20 @@ import pytest
 
 from analysis.calibration.estimate import active_params, estimate
 from analysis.calibration.run import CalibrationSettings
-from analysis.choose import CorpusWeight, choose_stats, parse_corpus_weight, routed_runs
+from analysis.choose import (
+    CorpusWeight,
+    choose_stats,
+    newest_by_corpus,
+    parse_corpus_weight,
+    routed_runs,
+)
 from analysis.corpora import TokenSequences
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.model import load_model_index
 from analysis.stats import model_ref
-from analysis.store import StatsStore, load_expert_stats, save_expert_stats
+from analysis.store import StatsStore, load_expert_stats, merge_runs, save_expert_stats
 from analysis.weights import weight_statistics
 from builders import NUM_EXPERTS, TOP_K, tiny_checkpoint
 
@@ -85,11 +91,39 @@ def test_several_corpora_must_be_chosen_from(model, store, calibrated):
     assert [part.run for part in routed_runs(store, model, (), [code.manifest.run_id])] == [code]
 
 
-def test_of_one_corpus_the_run_with_most_tokens_counts(model, store, calibrated):
+def test_of_one_corpus_the_newest_run_counts(model, store, calibrated):
     calibrated("prose", seed=1, tokens=400)
-    most = calibrated("prose", seed=2, tokens=900)
-    calibrated("prose", seed=3, tokens=500)
-    assert [part.run for part in routed_runs(store, model, (), ())] == [most]
+    calibrated("prose", seed=2, tokens=900)
+    newest = calibrated("prose", seed=3, tokens=500)
+    assert [part.run for part in routed_runs(store, model, (), ())] == [newest]
+
+
+def test_a_merged_run_is_no_corpus_of_its_own_and_is_chosen_by_id(model, store, calibrated):
+    runs = [calibrated("prose", seed=1), calibrated("code", seed=2)]
+    merged = merge_runs(runs, store.target)
+    assert set(newest_by_corpus([*runs, merged])) == {"prose", "code"}
+    assert [part.run for part in routed_runs(store, model, (), [merged.manifest.run_id])] == [
+        merged
+    ]
+
+
+def test_a_corpus_file_is_known_by_its_name(model, store, calibrated):
+    run = calibrated("notes.txt", seed=1)
+    for text in ("notes.txt", "somewhere/else/notes.txt"):
+        assert routed_runs(store, model, [CorpusWeight(text)], ())[0].run == run
+
+
+def test_options_that_would_be_ignored_are_refused(model, store, calibrated):
+    run = calibrated("prose", seed=1)
+    weights = drain(weight_statistics(model, store))
+    both = ([CorpusWeight("prose")], [run.manifest.run_id])
+    with pytest.raises(StatsError, match="not both"):
+        choose_stats(CRITERIA["reap"], store, model, *both)
+    for criterion in (CRITERIA["aimer"], CRITERIA["random"]):
+        with pytest.raises(StatsError, match="reads no calibration text"):
+            choose_stats(criterion, store, model, [CorpusWeight("prose")])
+    with pytest.raises(StatsError, match="holds weight statistics"):
+        choose_stats(CRITERIA["reap"], store, model, (), [weights.manifest.run_id])
 
 
 def test_without_runs_the_command_that_makes_them_is_named(model, store):

@@ -335,7 +335,7 @@ def test_what_cannot_be_merged_is_refused(save_run, tmp_path, make_manifest):
                     parent, make_manifest(kind="weights", corpora=()), weight_table()
                 ),
             ],
-            "Only calibration runs merge",
+            "Only calibration runs add up",
         ),
     ]
     before = sorted(path.name for path in parent.iterdir())
@@ -394,8 +394,12 @@ def test_what_cannot_be_blended_is_refused(save_run):
     other = save_run(2, corpora=("b",), identity="other")
     with pytest.raises(StatsError, match="name at least one corpus"):
         blend([])
-    with pytest.raises(StatsError, match="runs of one model"):
+    with pytest.raises(StatsError, match="statistics of different models"):
         blend([Part(run), Part(other)])
+    with pytest.raises(StatsError, match="The tokens of prose are in two of the runs"):
+        blend([Part(run), Part(run, 2.0)])
+    with pytest.raises(StatsError, match="calibrate both in one element type"):
+        blend([Part(run), Part(save_run(3, corpora=("c",), dtype="bfloat16"))])
     for weight in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(StatsError, match=r"The weight .* of prose must be > 0"):
             blend([Part(run, weight)])

@@ -1,0 +1,128 @@
+"""The program itself: help, usage errors, --debug, and a disk that fills up."""
+
+import os
+import re
+import resource
+import subprocess
+import sys
+
+import pytest
+
+import app.cli
+
+COMMANDS = (
+    *("demo", "inspect", "calibrate", "weights", "score", "overlap", "plan", "export", "verify"),
+    *("app", "runs list", "runs show", "runs merge", "runs verify", "runs remove"),
+    *("jobs list", "jobs show", "jobs logs", "jobs cancel"),
+)
+
+
+@pytest.fixture
+def process(here):
+    """Run the program as a user does; `before` is called in the new process."""
+
+    def run(*words, before=None, **environment):
+        return subprocess.run(
+            [sys.executable, "-m", "app.cli", *map(str, words)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **environment},
+            preexec_fn=before,
+            check=False,
+            timeout=120,
+        )
+
+    return run
+
+
+def test_a_bad_model_is_one_line_and_exit_1(process):
+    ended = process("inspect", "nowhere")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("error: nowhere is not a directory;")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_hub_id_that_cannot_be_fetched_is_one_line(process):
+    ended = process("inspect", "nobody/nothing", HF_HUB_OFFLINE="1")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("error: nobody/nothing is not a local directory and cannot be")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_the_entry_point_of_the_package_is_the_same_program():
+    from importlib.metadata import entry_points
+
+    (script,) = entry_points(group="console_scripts", name="moeprune")
+    assert script.load() is app.cli.main
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(moeprune, command):
+    outcome = moeprune(*command.split(), "--help")
+    assert outcome.code == 0
+    assert f"moeprune {command} " in outcome.out
+    assert not re.search(r"--\S+ +<\w+> +(\[|│)", outcome.out), "an option without a description"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "nothing",
+        "inspect",
+        "inspect demo extra",
+        "inspect demo --what",
+        "plan demo --sparsity 0.5",
+        "plan demo --criterion reap",
+        "calibrate demo",
+        "calibrate demo --corpus demo-math --tokens many",
+        "export demo out",
+        "runs show",
+        "runs nothing",
+        "jobs cancel",
+        "demo --port 0",
+        "demo --port 99999",
+        "score demo --criterion reap -o .",
+    ],
+)
+def test_usage_errors_exit_2(moeprune, words):
+    outcome = moeprune(*words.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Usage: moeprune" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_debug_gives_the_trace(process):
+    ended = process("inspect", "nowhere", "--debug")
+    assert ended.returncode == 1
+    assert "Traceback (most recent call last)" in ended.stderr
+    assert "CheckpointError: nowhere is not a directory" in ended.stderr
+
+
+def test_debug_may_stand_anywhere_and_changes_no_result(works, tiny):
+    assert works("--debug", "inspect", tiny) == works("inspect", tiny, "--debug")
+
+
+def small_files_only():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+
+def test_a_file_that_cannot_grow_is_one_line_and_leaves_no_run(process, tiny, corpora, here):
+    """As on a full disk: the system refuses to write more."""
+    words = ("calibrate", tiny, "--corpus", corpora[0], "--seq-len", 16, "--stats-dir", here)
+    ended = process(*words, before=small_files_only)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.fullmatch(r"error: .*[Ff]ile too large.*\n", ended.stderr)
+    assert all(".partial" in path.name for path in here.iterdir())
+    # The next run of the same command goes through, and tidies up.
+    ended = process(*words)
+    assert ended.returncode == 0, ended.stderr
+    (run,) = (path for path in here.iterdir() if path.is_dir())
+    assert ".partial" not in run.name
+
+
+def test_a_plan_that_cannot_be_written_leaves_nothing(process, here):
+    words = ("plan", "demo", "--criterion", "reap", "--corpus", "demo-math", "--sparsity", "50%")
+    ended = process(*words, before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "error: The plan cannot be written to plan.json: File too large.\n"
+    assert list(here.iterdir()) == []

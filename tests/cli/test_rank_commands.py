@@ -1,0 +1,164 @@
+"""score, overlap, plan: the files that they write."""
+
+import json
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+
+@pytest.fixture
+def command(works, tiny, stats, corpora, here):
+    """Run one of the three on `tiny` with both corpora at hand; the file that it wrote."""
+
+    def run(name, out, *options, corpus=None):
+        wanted = ("--corpus", corpora[corpus]) if corpus is not None else ()
+        works(name, tiny, *options, *wanted, "--stats-dir", stats, "-o", out)
+        return here / out
+
+    return run
+
+
+@pytest.fixture
+def moments(stats, run_ids):
+    return pd.read_parquet(stats / run_ids["tiny", "red"] / "experts.parquet")
+
+
+def test_score_columns_and_order(command):
+    table = pd.read_csv(command("score", "s.csv", "--criterion", "reap", corpus=0))
+    assert list(table) == ["layer", "expert", "score", "saliency", "rank", "num_tokens"]
+    assert list(zip(table["layer"], table["expert"], strict=True)) == [
+        (layer, expert) for layer in (0, 2, 3) for expert in range(6)
+    ]
+    for _, layer in table.groupby("layer"):
+        by_rank = layer.sort_values("rank")
+        assert list(by_rank["rank"]) == list(range(6))
+        assert by_rank["saliency"].is_monotonic_decreasing
+
+
+@pytest.mark.parametrize(
+    ("criterion", "expected"),
+    [
+        ("frequency", lambda m: m["num_tokens"]),
+        ("0,0,0", lambda m: m["num_tokens"]),
+        ("ean", lambda m: m["g0_f1"]),
+        ("man", lambda m: m["g0_f1"] / m["num_tokens"]),
+        ("reap", lambda m: m["applied_g1_f1"] / m["num_tokens"]),
+        ("1,2,2", lambda m: m["applied_g2_f2"] / m["num_tokens"]),
+    ],
+)
+def test_score_is_the_moment_that_the_exponents_name(command, moments, criterion, expected):
+    table = pd.read_csv(command("score", "s.csv", "--criterion", criterion, corpus=0))
+    # All 48 tokens, 2 experts each, 3 layers; an expert without tokens scores 0.
+    np.testing.assert_allclose(table["score"], expected(moments).fillna(0), rtol=1e-12)
+    assert table["num_tokens"].sum() == 48 * 2 * 3
+
+
+def test_score_with_renormalized_gates_reads_the_other_moments(command, moments):
+    options = ("--criterion", "seer", "--gate", "renormalized")
+    table = pd.read_csv(command("score", "s.csv", *options, corpus=0))
+    np.testing.assert_allclose(table["score"], moments["renormalized_g1_f0"], rtol=1e-12)
+
+
+def test_score_of_weights_has_no_token_counts_and_prunes_large_aimer_first(command):
+    table = pd.read_csv(command("score", "s.csv", "--criterion", "aimer"))
+    assert table["num_tokens"].isna().all()
+    np.testing.assert_array_equal(table["saliency"], -table["score"])
+    assert (table.sort_values("score").groupby("layer")["rank"].first() == 0).all()
+
+
+def test_score_measures_weights_by_itself(works, tiny, here):
+    works("score", tiny, "--criterion", "magnitude", "--stats-dir", "fresh")
+    assert len(pd.read_csv(here / "scores.csv")) == 18
+    assert len(list((here / "fresh").glob("tiny-weights-*/manifest.json"))) == 1
+
+
+def test_score_of_a_blend_lies_between_its_parts(works, tiny, stats, corpora, here):
+    words = ("score", tiny, "--criterion", "man", "--stats-dir", stats)
+    for name, weights in (("red", (1,)), ("blue", (1,)), ("both", (3, 1))):
+        used = corpora if name == "both" else [corpora[("red", "blue").index(name)]]
+        blend = [f"--corpus={path}:{weight}" for path, weight in zip(used, weights, strict=True)]
+        works(*words, *blend, "-o", f"{name}.csv")
+    red, blue, both = (pd.read_csv(here / f"{n}.csv")["score"] for n in ("red", "blue", "both"))
+    routed = (red > 0) & (blue > 0)
+    assert routed.any()
+    low, high = np.minimum(red, blue)[routed], np.maximum(red, blue)[routed]
+    assert (both[routed] >= low - 1e-12).all()
+    assert (both[routed] <= high + 1e-12).all()
+
+
+def test_overlap_columns_and_rows(command, corpora):
+    table = pd.read_csv(command("overlap", "o.csv", "--sparsity", "50%"))
+    assert list(table) == [
+        *("criterion", "b", "alpha", "beta", "sparsity"),
+        *("corpus_a", "corpus_b", "overlap", "chance"),
+    ]
+    rankable = {(b, a, c) for b in (0, 1) for a in (0, 1, 2) for c in (0, 1, 2)} - {(1, 0, 0)}
+    assert set(table[["b", "alpha", "beta"]].itertuples(index=False, name=None)) == rankable
+    assert len(table) == 17
+    assert set(table["sparsity"]) == {0.5}
+    assert set(table["chance"]) == {0.5}
+    assert set(table["corpus_a"]) | set(table["corpus_b"]) == {corpus.name for corpus in corpora}
+
+
+def test_overlap_equals_that_of_the_two_scores(command):
+    last_two = {}
+    for corpus in (0, 1):
+        table = pd.read_csv(command("score", "s.csv", "--criterion", "msan", corpus=corpus))
+        # A third of 6 experts goes: ranks 4 and 5.
+        gone = table[table["rank"] >= 4]
+        last_two[corpus] = gone.groupby("layer")["expert"].apply(set)
+    shared = [len(a & b) / 2 for a, b in zip(last_two[0], last_two[1], strict=True)]
+    written = command("overlap", "o.csv", "--sparsity", "0.34", "--criterion", "msan")
+    (row,) = pd.read_csv(written).itertuples()
+    assert row.overlap == pytest.approx(np.mean(shared), abs=1e-12)
+    # Rounded down: 2 of 6, not 34%.
+    assert row.chance == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("sparsity", "kept"), [("0", 6), ("50%", 3), ("0.34", 4), ("66%", 3)])
+def test_plan_keeps_the_first_ranks_of_each_layer(command, tiny, sparsity, kept):
+    table = pd.read_csv(command("score", "s.csv", "--criterion", "reap", corpus=1))
+    made = command("plan", "p.json", "--criterion", "reap", "--sparsity", sparsity, corpus=1)
+    plan = json.loads(made.read_text())
+    expected = {
+        str(layer): sorted(rows.loc[rows["rank"] < kept, "expert"])
+        for layer, rows in table.groupby("layer")
+    }
+    assert plan["kept"] == expected
+    assert plan["schema_version"] == 1
+    assert plan["granularity"] == "expert"
+    assert plan["model"]["name"] == "tiny"
+    assert (plan["criterion"], plan["sparsity"], plan["schedule"]) == ("reap", sparsity, "uniform")
+
+
+def test_plan_is_the_same_bytes_each_time(command):
+    words = ("--criterion", "man", "--sparsity", "50%")
+    first = command("plan", "a.json", *words, corpus=0).read_bytes()
+    assert command("plan", "b.json", *words, corpus=0).read_bytes() == first
+
+
+def test_plan_by_run_id_equals_plan_by_corpus(works, command, tiny, stats, run_ids, here):
+    by_corpus = command("plan", "a.json", "--criterion", "man", "--sparsity", "0.5", corpus=0)
+    run = ("--run", run_ids["tiny", "red"])
+    works(
+        *("plan", tiny, "--criterion", "man", "--sparsity", "0.5"),
+        *(*run, "--stats-dir", stats, "-o", "b.json"),
+    )
+    assert (
+        json.loads((here / "b.json").read_text())["kept"]
+        == json.loads(by_corpus.read_text())["kept"]
+    )
+
+
+def test_more_sparsity_keeps_a_subset(command):
+    plans = []
+    for percent in (0, 20, 40, 60):
+        made = command(
+            "plan", "p.json", "--criterion", "seer", "--sparsity", f"{percent}%", corpus=0
+        )
+        plans.append(json.loads(made.read_text())["kept"])
+    for more, less in combinations(plans, 2):
+        for layer, kept in less.items():
+            assert set(kept) <= set(more[layer])

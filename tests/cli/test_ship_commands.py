@@ -1,0 +1,70 @@
+"""export, verify."""
+
+import json
+
+import pytest
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+
+@pytest.fixture
+def exported(works, tiny, stats, here):
+    """Half of `tiny` by AIMER, written to `half/`."""
+    works("plan", tiny, "--criterion", "aimer", "--sparsity", "50%", "--stats-dir", stats)
+    works("export", tiny, "half", "--plan", "plan.json")
+    return here / "half"
+
+
+def test_export_writes_a_checkpoint_that_transformers_loads(exported, here):
+    model = AutoModelForCausalLM.from_pretrained(exported)
+    counts = {
+        index: layer.mlp.experts.num_experts
+        for index, layer in enumerate(model.model.layers)
+        if hasattr(layer.mlp, "experts")
+    }
+    assert counts == {0: 3, 2: 3, 3: 3}
+    plan = json.loads((here / "plan.json").read_text())
+    manifest = json.loads((exported / "moeprune_manifest.json").read_text())
+    assert manifest["plan"]["kept"] == plan["kept"]
+    assert not list(here.glob("*.partial*"))
+
+
+def test_export_of_everything_is_equal_to_its_source(works, tiny, stats, here):
+    works("plan", tiny, "--criterion", "aimer", "--sparsity", "0", "--stats-dir", stats)
+    works("export", tiny, "whole", "--plan", "plan.json", "--hash-source")
+    for shard in tiny.glob("*.safetensors"):
+        written = load_file(here / "whole" / shard.name)
+        assert {name: tensor.numpy().tobytes() for name, tensor in written.items()} == {
+            name: tensor.numpy().tobytes() for name, tensor in load_file(shard).items()
+        }
+
+
+def test_verify_goes_to_the_logits_when_it_has_the_source(works, exported, tiny):
+    said = works("verify", exported, "--source", tiny)
+    assert f"{exported}: level logits" in said
+    assert "the highest level" in said
+
+
+@pytest.mark.parametrize("level", ["bytes", "load"])
+def test_verify_stops_at_the_level_asked_for(works, exported, level):
+    assert f"{exported}: level {level}" in works("verify", exported, "--level", level)
+
+
+def test_verify_finds_one_changed_byte(moeprune, exported):
+    shard = sorted(exported.glob("*.safetensors"))[0]
+    with shard.open("r+b") as file:
+        file.seek(-1, 2)
+        last = file.read(1)[0]
+        file.seek(-1, 2)
+        file.write(bytes([last ^ 1]))
+    outcome = moeprune("verify", exported, "--level", "bytes")
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: {exported} fails: ")
+    assert outcome.err.count("\n") == 1
+    assert shard.name in outcome.err
+
+
+def test_export_can_verify_at_once(works, tiny, stats, here):
+    works("plan", tiny, "--criterion", "magnitude", "--sparsity", "0.5", "--stats-dir", stats)
+    said = works("export", tiny, "half", "--plan", "plan.json", "--verify")
+    assert "half: level logits" in said
