@@ -5,10 +5,13 @@ and its pages are given back. Biases are left out.
 """
 
 import mmap
+import os
 import sys
+import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -39,11 +42,11 @@ _TORCH = {
     "F32": torch.float32,
     "F64": torch.float64,
 }
-# Elements measured at once: few enough for the cores' caches, enough to be worth sharing out.
-_CHUNK = 1 << 19
+# Elements measured at once: each costs a fixed price of a dozen calls, so not too few.
+_CHUNK = 1 << 20
 _ROW = 4096
 _WIDE = (torch.float32, torch.float64)
-_RELEASE_BYTES = 1 << 27  # of a mapped shard, after which its pages are given back
+_GROUP_BYTES = 1 << 25  # handed to a thread at once, and given back at once
 # Linux maps a whole range at once for MADV_POPULATE_READ, which Python 3.11 does not name yet;
 # page by page, the faults would cost half as much as the sums.
 _POPULATE_READ = 22 if sys.platform == "linux" else None
@@ -76,49 +79,52 @@ class _MappedShard:
         with path.open("rb") as file:
             # A private copy: torch wants a buffer that it may write to.
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        self._touched = 0
 
     def chunks(self, piece: _Piece) -> Iterator[torch.Tensor]:
         """The piece's elements, in order, a chunk at a time."""
         item = _ITEM_BYTES[piece.dtype]
         for start in range(piece.start, piece.end, _CHUNK * item):
             stop = min(start + _CHUNK * item, piece.end)
-            self._populate(start, stop)
+            self._advise(_POPULATE_READ, start, stop)
             # A header of odd length leaves the elements off their natural places.
             data = self._map if start % item == 0 else bytearray(self._map[start:stop])
             offset = start if start % item == 0 else 0
             yield torch.frombuffer(
                 data, dtype=_TORCH[piece.dtype], count=(stop - start) // item, offset=offset
             )
-            self._release(stop - start)
 
-    def _populate(self, start: int, stop: int) -> None:
-        if _POPULATE_READ is None:
+    def release(self, start: int, stop: int) -> None:
+        """Give the pages of a range back."""
+        self._advise(getattr(mmap, "MADV_DONTNEED", None), start, stop)
+
+    def _advise(self, advice: int | None, start: int, stop: int) -> None:
+        if advice is None:
             return
         aligned = start // mmap.PAGESIZE * mmap.PAGESIZE
-        # Kernels before 5.14 do not know it; then the pages come one by one.
+        # Advice that a kernel does not know (Linux before 5.14) changes the speed only.
         with suppress(OSError):
-            self._map.madvise(_POPULATE_READ, aligned, stop - aligned)
-
-    def _release(self, nbytes: int) -> None:
-        self._touched += nbytes
-        if self._touched >= _RELEASE_BYTES and hasattr(self._map, "madvise"):
-            self._map.madvise(mmap.MADV_DONTNEED)
-            self._touched = 0
+            self._map.madvise(advice, aligned, stop - aligned)
 
 
 class _Ruler:
-    """Sums |w| and w^2, in a buffer that is used again: fresh memory would cost more than the sums.
+    """Sums |w| and w^2, in buffers that are used again: fresh memory would cost more than the sums.
 
     bf16 goes through float32, row by row of 4,096 elements, which is exact to about 1e-7; all
-    other types through float64.
+    other types through float64. One for each thread.
     """
 
     def __init__(self) -> None:
+        # One thread each: torch's own threads wait for one another wherever a core is busy.
+        torch.set_num_threads(1)
         self._buffers = {dtype: torch.empty(_CHUNK, dtype=dtype) for dtype in _WIDE}
 
-    def measure(self, piece: _Piece, shard: _MappedShard) -> tuple[float, float]:
-        """Both sums over a piece."""
+    def measure(self, group: Sequence[_Piece], shard: _MappedShard) -> list[tuple[float, float]]:
+        """Both sums over each piece of a group of neighbours."""
+        sums = [self._piece_sums(piece, shard) for piece in group]
+        shard.release(group[0].start, group[-1].end)
+        return sums
+
+    def _piece_sums(self, piece: _Piece, shard: _MappedShard) -> tuple[float, float]:
         sums = [self._sums(chunk) for chunk in shard.chunks(piece)]
         return sum(first for first, _ in sums), sum(second for _, second in sums)
 
@@ -198,6 +204,30 @@ def _table(pieces: list[_Piece], sums: list[tuple[float, float]]) -> pd.DataFram
     )
 
 
+def _groups(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, ...]]:
+    """Neighbours in one shard, so that small experts do not cost a hand-over each."""
+    for _, in_shard in groupby(pieces, key=lambda piece: piece.shard):
+        group: list[_Piece] = []
+        for piece in in_shard:
+            group.append(piece)
+            if piece.end - group[0].start >= _GROUP_BYTES:
+                yield tuple(group)
+                group = []
+        if group:
+            yield tuple(group)
+
+
+@contextmanager
+def _workers() -> Iterator[ThreadPoolExecutor]:
+    """A pool whose threads run torch on one thread each; torch's own number is restored."""
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(before)
+
+
 def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     """Table `layer, expert, projection, l1, l2_squared, numel`: one row per expert matrix.
 
@@ -209,19 +239,25 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     """
     pieces = _pieces(model)
     total = sum(piece.end - piece.start for piece in pieces)
+    names = dict.fromkeys(piece.shard for piece in pieces)
     sizes = {shard.name: shard.size for shard in model.checkpoint.shards}
-    ruler = _Ruler()
+    shards = {name: _MappedShard(model.checkpoint.path / name, sizes[name]) for name in names}
+    local = threading.local()
+
+    def measure(group: tuple[_Piece, ...]) -> list[tuple[float, float]]:
+        if not hasattr(local, "ruler"):
+            local.ruler = _Ruler()
+        ruler: _Ruler = local.ruler
+        return ruler.measure(group, shards[group[0].shard])
+
     sums: list[tuple[float, float]] = []
-    done = shown = 0
-    # Pieces are in the order of their bytes, so one shard is open at a time.
-    for name, group in groupby(pieces, key=lambda piece: piece.shard):
-        shard = _MappedShard(model.checkpoint.path / name, sizes[name])
-        for piece in group:
-            sums.append(ruler.measure(piece, shard))
-            done += piece.end - piece.start
-            if done - shown >= _RELEASE_BYTES or done == total:
-                shown = done
-                yield Progress("reading weights", done, total, "bytes")
+    done = 0
+    groups = list(_groups(pieces))
+    with _workers() as pool:
+        for group, result in zip(groups, pool.map(measure, groups), strict=True):
+            sums.extend(result)
+            done += sum(piece.end - piece.start for piece in group)
+            yield Progress("reading weights", done, total, "bytes")
     return _table(pieces, sums)
 
 

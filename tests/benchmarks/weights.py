@@ -14,7 +14,8 @@ from analysis.drain import drain
 from analysis.model import describe_model
 from analysis.weights import measure_weights
 
-LAYERS, EXPERTS, HIDDEN, WIDTH = 4, 64, 1024, 512
+# One layer of OLMoE-1B-7B.
+LAYERS, EXPERTS, HIDDEN, WIDTH = 1, 64, 2048, 1024
 
 
 def peak(path: Path) -> None:
