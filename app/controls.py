@@ -83,16 +83,20 @@ def criterion_controls(view: View, *, baseline: bool) -> View:
             icon=":material/bookmarks:",
         )
         if baseline:
-            st.button(
-                "AIMER beside Magnitude",
-                key="pair",
-                on_click=apply_pair,
-                args=("aimer", "magnitude"),
-                icon=":material/compare:",
-                help="The two criteria that read weights only, side by side.",
-            )
+            _pair_button()
         _second_row(baseline=baseline)
     return with_choices(view)
+
+
+def _pair_button() -> None:
+    st.button(
+        "AIMER beside Magnitude",
+        key="pair",
+        on_click=apply_pair,
+        args=("aimer", "magnitude"),
+        icon=":material/compare:",
+        help="The two criteria that read weights only, side by side.",
+    )
 
 
 def _second_row(*, baseline: bool) -> None:

@@ -303,5 +303,5 @@ def show_command(view: View) -> None:
     if view.criterion is None:
         return
     st.markdown("**The same from the command line**")
-    st.code(view.request(view.criterion).command(), language="bash", wrap_lines=True)
+    st.code(view.request(view.criterion).command(), language=None, wrap_lines=True)
     st.page_link("views/export.py", label="Export this plan", icon=":material/output:")

@@ -152,7 +152,7 @@ def start_part(view: View, selection: Selection, ready: Preflight) -> None:
     commands = [selection.request.command()]
     if ready.out != settings().export_root:  # a name that can be used
         commands.append(shown.command())
-    st.code("\n".join(commands), language="bash", wrap_lines=True)
+    st.code("\n".join(commands), language=None, wrap_lines=True)
 
 
 def _start(request: ExportRequest, command: str, ready: Preflight) -> None:

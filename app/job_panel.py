@@ -61,7 +61,7 @@ def _job(job: Job) -> None:
         elif job.state is JobState.DONE:
             st.text(_result_text(job))
         with st.expander("Log and command"):
-            st.code(job.command, language="bash", wrap_lines=True)
+            st.code(job.command, language=None, wrap_lines=True)
             st.code(job_store().tail(job.id) or "The log is empty.", language=None, height=180)
 
 

@@ -5,9 +5,17 @@ from pathlib import Path
 import streamlit as st
 
 from analysis.errors import UserError
+from app.controls import criterion_controls
 from app.sidebar import copy_link, model_and_calibration
 
 HERE = Path(__file__).parent
+HEADINGS = {
+    "": "Understand your experts before you remove them",
+    "explore": "Which experts does each criterion keep?",
+    "export": "Is this the checkpoint to ship?",
+}
+# Streamlit writes white on the primary colour, which in the dark theme is too bright for it.
+DARK_STYLE = '[data-testid^="stBaseButton-primary"] { color: #0f1518; }'
 
 st.set_page_config(
     page_title="MoE Prune Studio",
@@ -15,6 +23,8 @@ st.set_page_config(
     page_icon=str(HERE / "static" / "favicon.png"),
     layout="wide",
 )
+if st.context.theme.type == "dark":
+    st.html(f"<style>{DARK_STYLE}</style>")
 page = st.navigation(
     [
         st.Page(HERE / "views" / "start.py", title="Start", icon=":material/home:", default=True),
@@ -23,13 +33,20 @@ page = st.navigation(
     ],
     position="top",
 )
+st.title(HEADINGS[page.url_path])
 try:
     view = model_and_calibration()
+    if page.url_path in ("explore", "export"):
+        # Here and not on the pages: a widget of a page is another one on the next page, and
+        # neither its value nor its part of the address would come along.
+        view = criterion_controls(view, baseline=page.url_path == "explore")
 except UserError as error:
     st.error(str(error), icon=":material/error:")
     st.stop()
 st.session_state["view"] = view
 try:
     page.run()
+except UserError as error:
+    st.error(str(error), icon=":material/error:")
 finally:  # also where a page stops early
     copy_link()

@@ -45,7 +45,7 @@ def runs_table(view: View) -> None:
         st.info("No statistics yet: collect them below.", icon=":material/info:")
     for problem in problems:
         st.warning(problem, icon=":material/warning:")
-    st.code("moeprune runs list", language="bash")
+    st.code("moeprune runs list", language=None)
 
 
 def checks(view: View) -> None:
@@ -100,7 +100,7 @@ def calibrate_form(view: View) -> None:
     )
     if sent:
         _submit(request, f"{view.model.name} on {corpus}", shown.command())
-    st.code(shown.command(), language="bash", wrap_lines=True)
+    st.code(shown.command(), language=None, wrap_lines=True)
 
 
 def weights_button(view: View) -> None:
@@ -114,7 +114,7 @@ def weights_button(view: View) -> None:
         st.badge("weights measured", icon=":material/check:", color="green")
     elif st.button("Measure weights", icon=":material/play_arrow:", key="start.weights"):
         _submit(request, f"weights of {view.model.name}", shown.command())
-    st.code(shown.command(), language="bash", wrap_lines=True)
+    st.code(shown.command(), language=None, wrap_lines=True)
 
 
 def _submit(request: CalibrateRequest | WeightsRequest, title: str, command: str) -> None:

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.components.expert_map import expert_map, map_payload
-from app.controls import MODES, ORDERS, criterion_controls, switch
+from app.controls import MODES, ORDERS, switch
 from app.explore_parts import (
     apply_clicked_variant,
     metrics,
@@ -16,9 +16,7 @@ from app.explore_parts import (
 from app.maps import panel, rank
 from app.state import View, chosen_baseline
 
-shared: View = st.session_state["view"]
-st.title("Which experts does each criterion keep?")
-view = criterion_controls(shared, baseline=True)
+view: View = st.session_state["view"]
 
 if view.criterion is None:
     st.info(

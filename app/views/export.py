@@ -3,7 +3,6 @@
 import streamlit as st
 
 from analysis.errors import UserError
-from app.controls import criterion_controls
 from app.data import settings
 from app.explore_parts import needed_stats
 from app.export_parts import plan_part, preflight_part, start_part
@@ -11,9 +10,7 @@ from app.job_panel import job_panel
 from app.selection import select
 from app.state import View
 
-shared: View = st.session_state["view"]
-st.title("Is this the checkpoint to ship?")
-view = criterion_controls(shared, baseline=False)
+view: View = st.session_state["view"]
 
 if view.criterion is None:
     st.info("The variant (1, 0, 0) ranks nothing; choose other exponents.", icon=":material/info:")

@@ -7,7 +7,6 @@ from app.start_parts import calibrate_form, checks, runs_table, weights_button
 from app.state import View
 
 view: View = st.session_state["view"]
-st.title("Understand your experts before you remove them")
 st.markdown(
     "A Mixture-of-Experts model keeps every expert in memory, though each token uses few. "
     "See which experts each criterion would drop, how far that depends on the calibration text, "
