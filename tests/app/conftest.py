@@ -1,0 +1,121 @@
+"""The pages without a browser: AppTest, on the demo and on small models in various states."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from streamlit.testing.v1 import AppTest
+
+from app.task_requests import CalibrateRequest, WeightsRequest
+from app.tasks import calibrate_run, weights_run
+from builders import VOCAB, tiny_checkpoint
+
+# Tiny matrices: a second thread only waits for the first.
+torch.set_num_threads(1)
+ROOT = Path(__file__).parents[2]
+MAIN, SHIPPED = ROOT / "app" / "main.py", ROOT / "cached_stats"
+# Generous: nothing waits longer than it must, and the machine may be busy.
+TIMEOUT_SECONDS = 60
+
+logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context").setLevel("ERROR")
+
+
+def finish(task):
+    for _ in task:
+        pass
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """Models `bare`, `weighed`, `once`, named after the statistics that they have."""
+    root = tmp_path_factory.mktemp("dashboard")
+    models, stats = root / "models", root / "stats"
+    for seed, name in enumerate(("bare", "weighed", "once")):
+        # Layers 0, 2, 3 of 6 experts, top-2.
+        tiny_checkpoint(models / name, "qwen3_moe", seed=seed)
+    ids = np.random.default_rng(0).integers(3, VOCAB, (6, 9)).tolist()
+    corpus = models / "rows.jsonl"
+    corpus.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in ids))
+    stats.mkdir()
+    finish(weights_run(WeightsRequest(model=str(models / "weighed"), stats_dir=stats)))
+    request = CalibrateRequest(
+        model=str(models / "once"), corpus=str(corpus), tokens=64, seq_len=16, stats_dir=stats
+    )
+    finish(calibrate_run(request))
+    return models, stats
+
+
+@pytest.fixture
+def export_root(tmp_path):
+    return tmp_path / "exports"
+
+
+@pytest.fixture
+def models_root(folders):
+    return folders[0]
+
+
+@pytest.fixture
+def stats_dir(folders):
+    return folders[1]
+
+
+@pytest.fixture
+def environment(models_root, stats_dir, tmp_path, export_root, monkeypatch):
+    """The settings of a server process, as its launcher leaves them."""
+    monkeypatch.setenv("MOEPRUNE_MODELS_ROOT", str(models_root))
+    monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(stats_dir))
+    monkeypatch.setenv("MOEPRUNE_EXPORT_ROOT", str(export_root))
+    monkeypatch.setenv("MOEPRUNE_STATE_DIR", str(tmp_path / "state"))
+    # Settings are read once a process; the tables that other tests loaded stay good.
+    from app.data import settings
+
+    settings.clear()
+    yield
+    settings.clear()
+
+
+@pytest.fixture
+def open_page(environment):
+    """Open a page as a person does who follows a link; `address` is its query."""
+
+    def _open(page, model=None, **address):
+        test = AppTest.from_file(str(MAIN), default_timeout=TIMEOUT_SECONDS)
+        for key, value in {**({"model": model} if model else {}), **address}.items():
+            test.query_params[key] = value
+        test.run()
+        return go(test, page)
+
+    return _open
+
+
+@pytest.fixture
+def go_to():
+    return go
+
+
+def go(test, page):
+    test.switch_page(f"views/{page}.py").run()
+    assert not test.exception, test.exception
+    return test
+
+
+@pytest.fixture(scope="session")
+def demo_moments():
+    """The shipped statistics of the demo by corpus, read without the program."""
+    found = {}
+    for manifest in sorted(SHIPPED.glob("demo-*/manifest.json")):
+        table = manifest.with_name("experts.parquet")
+        if table.exists():
+            corpus = json.loads(manifest.read_text())["corpora"][0]["name"]
+            found[corpus] = pd.read_parquet(table)
+    return found
+
+
+@pytest.fixture(scope="session")
+def demo_checkpoint():
+    return ROOT / "analysis" / "demo" / "checkpoint"

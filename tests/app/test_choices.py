@@ -1,0 +1,179 @@
+"""Presets, the pair, the URL, and what stays when the page or the model changes."""
+
+import pytest
+
+EXPONENTS = {
+    "frequency": (0, 0, 0),
+    "seer": (0, 1, 0),
+    "ean": (0, 0, 1),
+    "reap": (1, 1, 1),
+    "man": (1, 0, 1),
+    "msan": (1, 0, 2),
+    "gate-ean": (0, 1, 1),
+    "squared-gate-energy": (0, 2, 2),
+}
+
+
+def chosen(test):
+    toggles = tuple(test.segmented_control(key=key).value for key in ("b", "alpha", "beta"))
+    return test.selectbox(key="criterion").value, toggles
+
+
+def criterion_shown(test):
+    return {metric.label: metric.value for metric in test.metric}["Criterion"]
+
+
+@pytest.mark.parametrize("name", EXPONENTS)
+def test_preset_of_the_unified_family_sets_the_toggles(open_page, name):
+    test = open_page("explore")
+    test.menu_button(key="preset").set_value(name).run()
+    assert not test.exception
+    assert chosen(test) == ("unified", EXPONENTS[name])
+    assert f"--criterion {name} " in test.code[0].value
+
+
+@pytest.mark.parametrize("name", ["aimer", "magnitude", "mone", "hoyer", "random"])
+def test_preset_of_another_criterion_leaves_the_toggles(open_page, name):
+    test = open_page("explore")
+    test.menu_button(key="preset").set_value(name).run()
+    assert not test.exception
+    assert chosen(test) == (name, (1, 1, 1))
+    assert f"--criterion {name} " in test.code[0].value
+
+
+def test_a_toggle_goes_back_to_the_unified_family(open_page):
+    test = open_page("explore")
+    test.selectbox(key="criterion").set_value("aimer").run()
+    test.segmented_control(key="beta").set_value(2).run()
+    assert chosen(test) == ("unified", (1, 1, 2))
+
+
+def test_aimer_beside_magnitude(open_page):
+    test = open_page("explore")
+    test.button(key="pair").click().run()
+    assert not test.exception
+    assert chosen(test)[0] == "aimer"
+    assert test.selectbox(key="baseline").value == "magnitude"
+    assert criterion_shown(test) == "AIMER"
+    assert "Pruned by Magnitude too" in [metric.label for metric in test.metric]
+
+
+ADDRESS = {
+    "corpus": "demo-math",
+    "sparsity": "25%",
+    "b": "0",
+    "alpha": "2",
+    "beta": "2",
+    "gate": "Renormalized",
+    "baseline": "AIMER",
+    "order": "By expert",
+    "show": "Kept",
+}
+
+
+def test_the_address_selects_the_state_of_the_first_view(open_page):
+    test = open_page("explore", **ADDRESS)
+    assert chosen(test) == ("unified", (0, 2, 2))
+    # Content, too, and not the controls alone.
+    assert criterion_shown(test) == "Squared-gate energy"
+    assert test.code[0].value == (
+        "moeprune plan demo --criterion squared-gate-energy --corpus demo-math "
+        "--gate renormalized --sparsity 25% --stats-dir {} -o plan.json"
+    ).format(test.code[0].value.partition("--stats-dir ")[2].partition(" ")[0])
+    assert "Pruned by AIMER too" in [metric.label for metric in test.metric]
+    assert test.segmented_control(key="show").value == "mask"
+
+
+def test_the_address_selects_the_plan_to_export(open_page):
+    test = open_page("export", **ADDRESS)
+    assert "--criterion squared-gate-energy --corpus demo-math" in test.code[0].value
+    # A quarter of 32 experts goes from each of six layers.
+    assert test.metric[0].value == "144 of 192"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"b": "7"},
+        {"alpha": "many"},
+        {"beta": "-1"},
+        {"criterion": "bogus"},
+        {"baseline": "bogus"},
+        {"gate": "strong"},
+        {"sparsity": "51%"},
+        {"sparsity": "99%"},
+        {"sparsity": "nan"},
+        {"corpus": "bogus"},
+        {"corpus": ""},
+        {"model": "../demo"},
+        {"model": ""},
+        {"show": "all"},
+        {"order": "1e9"},
+        {"overlap": "none"},
+        {"preset": "aimer"},
+        {"nothing": "to see"},
+        {"b": "<script>alert(1)</script>"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("view", ["explore", "export"])
+def test_bad_values_in_the_address_fall_back(open_page, view, address):
+    model = address.pop("model", None)
+    test = open_page(view, model, **address)
+    assert not test.exception
+    assert not test.error
+    assert test.selectbox(key="model").value == "demo"
+    assert chosen(test) == ("unified", (1, 1, 1))
+    assert "--criterion reap --corpus demo-code --sparsity 50%" in test.code[0].value
+
+
+def test_an_empty_value_in_the_address_shows_what_the_command_line_does(open_page):
+    """An empty parameter unselects a toggle, by Streamlit's rule; the page ranks nevertheless."""
+    test = open_page("explore", b="")
+    assert criterion_shown(test) == "REAP"
+    assert "--criterion reap " in test.code[0].value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("b", 7),
+        ("alpha", "x"),
+        ("beta", None),
+        ("criterion", None),
+        ("gate", "strong"),
+        ("sparsity", 99),
+        ("sparsity", "much"),
+        ("corpus", "nope"),
+        ("corpus", None),
+        ("overlap", "zz"),
+        ("preset", "nothing"),
+    ],
+)
+def test_values_outside_their_options_do_not_crash(open_page, key, value):
+    test = open_page("explore")
+    test.session_state[key] = value
+    test.run()
+    assert not test.exception
+    assert criterion_shown(test) == "REAP"
+
+
+def test_another_model_takes_over_what_fits_it(open_page):
+    test = open_page("explore", sparsity="85%", corpus="demo-math")
+    assert test.select_slider(key="sparsity").value == 85
+    test.selectbox(key="model").set_value("once").run()
+    assert not test.exception
+    # Six experts, top-2: at most 66.7% can go.
+    assert test.select_slider(key="sparsity").options[-1] == "65%"
+    assert test.select_slider(key="sparsity").value <= 65
+    assert test.metric
+    test.selectbox(key="model").set_value("demo").run()
+    assert not test.exception
+    assert test.metric
+
+
+def test_changing_the_calibration_changes_the_plan(open_page):
+    test = open_page("explore")
+    for corpus in ("demo-math", "demo-prose"):
+        test.pills(key="corpus").set_value(corpus).run()
+        assert f"--corpus {corpus} " in test.code[0].value

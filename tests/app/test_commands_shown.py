@@ -1,0 +1,91 @@
+"""The command lines on the pages are commands: they run, and give what the page shows."""
+
+import json
+import shlex
+import shutil
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import app.cli
+
+VIEWS = [
+    {"sparsity": "25%", "corpus": "demo-math"},
+    {"b": "1", "alpha": "0", "beta": "2", "corpus": "demo-prose"},
+    {"b": "0", "alpha": "2", "beta": "1", "gate": "Renormalized"},
+    {"criterion": "AIMER", "sparsity": "75%"},
+    {"criterion": "MoNE", "corpus": "demo-math"},
+    {"criterion": "Random"},
+    {"model": "once", "sparsity": "65%"},
+    {"model": "weighed", "criterion": "Magnitude", "baseline": "AIMER", "sparsity": "35%"},
+]
+
+
+@pytest.fixture
+def stats_dir(folders, tmp_path):
+    """A copy: some of the commands write."""
+    return shutil.copytree(folders[1], tmp_path / "stats")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a line as it stands on the page, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def _run(line):
+        program, *words = shlex.split(line)
+        assert program == "moeprune"
+        monkeypatch.setattr(sys, "argv", ["moeprune", *words])
+        result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return _run
+
+
+def kept_on_page(test):
+    (table,) = (frame.value for frame in test.dataframe)
+    return {
+        str(layer): [int(expert) for expert in kept.split(", ")]
+        for layer, kept in zip(table["layer"], table["kept"], strict=True)
+    }
+
+
+@pytest.mark.parametrize("address", VIEWS, ids=lambda address: "-".join(address.values()))
+def test_plan_command_keeps_what_the_page_keeps(open_page, run, tmp_path, address):
+    on_explore = open_page("explore", **address).code[0].value
+    test = open_page("export", **address)
+    plan_line, export_line = test.code[0].value.splitlines()
+    assert plan_line == on_explore
+    run(plan_line)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["kept"] == kept_on_page(test)
+    run(export_line)
+    (written,) = (tmp_path / "exports").iterdir()
+    manifest = json.loads((written / "moeprune_manifest.json").read_text())
+    assert manifest["plan"]["kept"] == plan["kept"]
+
+
+def test_downloaded_plan_is_the_one_of_the_command(open_page, run, tmp_path, monkeypatch):
+    """The button offers the very bytes, but for what says how they came about."""
+    offered = []
+    import app.export_parts as parts
+
+    monkeypatch.setattr(
+        parts.st, "download_button", lambda _label, data, **_options: offered.append(data)
+    )
+    test = open_page("export", corpus="demo-math")
+    run(test.code[0].value.splitlines()[0])
+    assert offered[-1] == (tmp_path / "plan.json").read_text()
+
+
+@pytest.mark.parametrize("model", [None, "bare", "once"])
+def test_commands_of_the_start_page_are_accepted(open_page, run, model):
+    listing, calibrate, weights = [code.value for code in open_page("start", model).code][:3]
+    assert "demo-weights" in run(listing)
+    if model is None:
+        # Without the work: only what it would take. The small models have no tokenizer.
+        assert "Nothing was run." in run(f"{calibrate} --dry-run")
+    run(weights)

@@ -1,0 +1,121 @@
+"""Export: where it may write, and what it says before it does."""
+
+import pytest
+
+from analysis.errors import ExportError
+from app.export_parts import export_path
+
+
+def name_field(test):
+    (field,) = test.text_input
+    return field
+
+
+def start_button(test):
+    (button,) = (button for button in test.button if button.label == "Start export")
+    return button
+
+
+BAD_NAMES = [
+    "../x",
+    "..",
+    ".",
+    "/tmp/x",  # noqa: S108  (nothing is written)
+    "a/b",
+    "a\\b",
+    "~",
+    "~root",
+    "-rf",
+    ".hidden",
+    "",
+    " ",
+    "a b",
+    "a\nb",
+    "a\x00b",
+    "..%2fx",
+    "caf\u00e9",
+    "$HOME",
+    "x" * 101,
+]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
+def test_names_that_lead_elsewhere_are_refused(tmp_path, name):
+    with pytest.raises(ExportError, match="not usable"):
+        export_path(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/b", "~root"])  # noqa: S108
+def test_the_page_refuses_them_and_offers_no_start(open_page, export_root, name):
+    test = open_page("export")
+    name_field(test).set_value(name).run()
+    assert not test.exception
+    (message,) = (error.value for error in test.error)
+    assert "not usable" in message
+    assert start_button(test).disabled
+    assert "export" not in test.code[0].value.replace("--export", "").split("plan.json")[-1]
+    assert not export_root.exists()
+
+
+def test_a_link_is_refused(open_page, export_root, tmp_path):
+    export_root.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (export_root / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ExportError, match="is a link"):
+        export_path(export_root, "link")
+    test = open_page("export")
+    name_field(test).set_value("link").run()
+    assert "is a link" in test.error[0].value
+    assert start_button(test).disabled
+
+
+def test_a_folder_that_is_taken_is_refused(open_page, export_root):
+    (export_root / "taken").mkdir(parents=True)
+    test = open_page("export")
+    name_field(test).set_value("taken").run()
+    # Empty: as good as new.
+    assert not start_button(test).disabled
+    (export_root / "taken" / "file").write_text("precious")
+    test.run()
+    assert start_button(test).disabled
+    assert any("taken; choose another name" in text.value for text in test.markdown)
+
+
+def test_a_file_of_that_name_is_refused(open_page, export_root):
+    export_root.mkdir()
+    (export_root / "file").write_text("precious")
+    test = open_page("export")
+    name_field(test).set_value("file").run()
+    assert not test.exception
+    assert start_button(test).disabled
+
+
+def test_a_full_disk_is_said_before_anything_is_written(open_page, monkeypatch):
+    from types import SimpleNamespace
+
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=1000))
+    test = open_page("export")
+    assert start_button(test).disabled
+    assert any("Free disk 1000 B" in text.value for text in test.markdown)
+
+
+@pytest.mark.parametrize("model", [None, "once"])
+def test_the_name_offered_can_be_used(open_page, export_root, model):
+    test = open_page("export", model)
+    offered = name_field(test).value
+    assert export_path(export_root, offered).parent == export_root.resolve()
+    assert not start_button(test).disabled
+
+
+def test_the_name_follows_the_plan(open_page):
+    names = {
+        name_field(open_page("export", **address)).value
+        for address in ({}, {"sparsity": "25%"}, {"corpus": "demo-math"}, {"criterion": "AIMER"})
+    }
+    assert len(names) == 4
+
+
+def test_opening_the_pages_writes_nothing_below_the_export_root(open_page, export_root):
+    for view in ("start", "explore", "export"):
+        open_page(view)
+    assert not export_root.exists()

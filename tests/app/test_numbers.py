@@ -1,0 +1,115 @@
+"""Numbers on screen equal what a few lines of plain Python make of the shipped files."""
+
+import json
+from itertools import combinations
+from math import floor
+
+import pytest
+from safetensors import safe_open
+
+SCORES = {
+    "reap": lambda t: t["applied_g1_f1"] / t["num_tokens"],
+    "man": lambda t: t["g0_f1"] / t["num_tokens"],
+    "frequency": lambda t: t["num_tokens"],
+    "squared-gate-energy": lambda t: t["applied_g2_f2"],
+}
+
+
+def pruned_sets(table, score, percent):
+    """Layer -> experts that go: the smallest scores; of equal ones, the higher ids."""
+    scored = table.assign(score=score(table).fillna(0))
+    gone = {}
+    for layer, rows in scored.groupby("layer"):
+        best_first = sorted(
+            rows["expert"], key=lambda e: (-rows.set_index("expert")["score"][e], e)
+        )
+        gone[layer] = set(best_first[len(rows) - floor(len(rows) * percent / 100) :])
+    return gone
+
+
+def shared(first, second):
+    shares = [len(first[layer] & second[layer]) / len(first[layer]) for layer in first]
+    return sum(shares) / len(shares)
+
+
+def metrics(test):
+    return {metric.label: (metric.value, metric.delta) for metric in test.metric}
+
+
+def percent_of(text):
+    return float(text.rstrip("%"))
+
+
+@pytest.mark.parametrize("percent", [25, 50, 75])
+@pytest.mark.parametrize("criterion", SCORES)
+def test_overlap_across_texts(open_page, demo_moments, criterion, percent):
+    test = open_page("explore", sparsity=f"{percent}%")
+    test.menu_button(key="preset").set_value(criterion).run()
+    sets = [pruned_sets(t, SCORES[criterion], percent) for t in demo_moments.values()]
+    pairs = [shared(a, b) for a, b in combinations(sets, 2)]
+    expected = 100 * sum(pairs) / len(pairs)
+    value, against_chance = metrics(test)["Overlap across texts"]
+    assert percent_of(value) == pytest.approx(expected, abs=0.51)
+    # Two random sets share the sparsity.
+    assert float(against_chance.split()[0]) == pytest.approx(expected - percent, abs=0.51)
+
+
+@pytest.mark.parametrize("corpus", ["demo-code", "demo-prose"])
+def test_pruned_by_the_other_criterion_too(open_page, demo_moments, corpus):
+    test = open_page("explore", corpus=corpus, b="1", alpha="0", beta="1", sparsity="25%")
+    table = demo_moments[corpus]
+    first, second = (pruned_sets(table, SCORES[name], 25) for name in ("man", "frequency"))
+    value, _ = metrics(test)["Pruned by Frequency too"]
+    assert percent_of(value) == pytest.approx(100 * shared(first, second), abs=0.51)
+
+
+@pytest.mark.parametrize("percent", [0, 25, 50, 85])
+def test_size_after_pruning_and_experts_kept(open_page, demo_checkpoint, percent):
+    kept = 32 - floor(32 * percent / 100)
+    size = 0
+    with safe_open(demo_checkpoint / "model.safetensors", framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118  (not a mapping)
+            tensor = file.get_tensor(name)
+            depends = ".experts." in name or name.endswith("mlp.gate.weight")
+            size += tensor.numel() * tensor.element_size() * (kept if depends else 32) // 32
+    shown = f"{size / 2**20:.1f} MiB"
+    assert metrics(open_page("explore", sparsity=f"{percent}%"))["Size after pruning"][0] == shown
+    on_export = metrics(open_page("export", sparsity=f"{percent}%"))
+    assert on_export["On disk"][0] == shown
+    assert on_export["Experts kept"][0] == f"{6 * kept} of 192"
+    assert on_export["Per layer"][0] == str(kept)
+
+
+EXPONENTS = {
+    "reap": "(1, 1, 1)",
+    "man": "(1, 0, 1)",
+    "frequency": "(0, 0, 0)",
+    "squared-gate-energy": "(0, 2, 2)",
+}
+
+
+def test_overlap_map_reads_every_variant(open_page, demo_moments):
+    charts = [json.loads(chart.proto.spec) for chart in open_page("explore").get("plotly_chart")]
+    (readings,) = (
+        trace["text"]
+        for chart in charts
+        for trace in chart["data"]
+        if len(trace.get("text", ())) == 18
+    )
+    found = {text.split("<br>")[0][-9:]: text.split("<br>")[1] for text in readings}
+    assert found["(1, 0, 0)"].endswith("nothing to rank")
+    for criterion, score in SCORES.items():
+        sets = [pruned_sets(table, score, 50) for table in demo_moments.values()]
+        pairs = [shared(a, b) for a, b in combinations(sets, 2)]
+        assert found[EXPONENTS[criterion]] == f"overlap {sum(pairs) / len(pairs):.3f}"
+
+
+def test_kept_experts_of_the_export_page(open_page, demo_moments):
+    test = open_page("export", corpus="demo-math", sparsity="25%")
+    gone = pruned_sets(demo_moments["demo-math"], SCORES["reap"], 25)
+    (table,) = (frame.value for frame in test.dataframe)
+    shown = {
+        layer: {int(expert) for expert in kept.split(", ")}
+        for layer, kept in zip(table["layer"], table["kept"], strict=True)
+    }
+    assert shown == {layer: set(range(32)) - experts for layer, experts in gone.items()}
