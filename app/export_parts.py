@@ -123,7 +123,7 @@ def preflight_part(view: View, plan: PruningPlan) -> Preflight:
         (free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}"),
         (is_new, f"{root.name}/{name} is {'new' if is_new else 'taken; choose another name'}"),
         (True, f"At least {least} experts stay, the router picks {view.model.layers[0].top_k}"),
-        (True, "One count for all layers: transformers and serving engines load it as it is"),
+        (True, "One count for all layers: stock transformers loads it"),
     )
     for ok, text in checks:
         icon = ":material/check_circle:" if ok else ":material/cancel:"

@@ -86,3 +86,14 @@ def test_constraints_are_plain_public_pins():
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         assert re.fullmatch(r"[A-Za-z0-9_.\-]+==[0-9][A-Za-z0-9.]*", line), line
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text()
+
+
+def test_every_relative_link_of_the_documentation_leads_to_a_file():
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    broken = [
+        (page.name, target)
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
