@@ -1,0 +1,337 @@
+"""The main job as a person does it: look, choose, export, load; and what must survive it."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, Page, expect
+from transformers import AutoModelForCausalLM
+
+from app.jobs.model import JobState
+
+pytestmark = pytest.mark.e2e
+
+JOB_MS = 90_000
+
+
+def visit(tab: Page, dashboard, path: str) -> None:
+    """Another address in the same browser, which has the scripts at hand by now."""
+    tab.goto(f"{dashboard.url}/{path}")
+    tab.get_by_role("heading", level=1).wait_for()
+
+
+def metric(tab: Page, label: str) -> Locator:
+    return tab.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
+
+
+def criterion(tab: Page) -> Locator:
+    return metric(tab, "Criterion")
+
+
+def choose(tab: Page, key: str, option: str) -> None:
+    group = tab.locator(f".st-key-{key}")
+    group.get_by_role("radio", name=option, exact=True).click()
+    expect(group.get_by_role("radio", name=option, exact=True)).to_be_checked()
+
+
+def preset(tab: Page, name: str) -> None:
+    tab.get_by_role("button", name="Presets").click()
+    tab.get_by_role("menuitem", name=re.compile(rf"^{name}\b")).click()
+
+
+def go(tab: Page, page: str, title: str) -> None:
+    tab.get_by_role("link", name=page, exact=True).first.click()
+    tab.get_by_role("heading", level=1, name=title).wait_for()
+
+
+def right_canvas(tab: Page) -> Locator:
+    canvas = tab.locator("canvas.base").nth(1)
+    canvas.wait_for()
+    # With the charts below comes a scroll bar, which takes some of the width.
+    tab.locator(".js-plotly-plot").nth(1).wait_for()
+    return canvas
+
+
+def paint(tab: Page) -> str:
+    """What the panel on the right shows, as an image."""
+    return right_canvas(tab).evaluate("canvas => canvas.toDataURL()")
+
+
+def repainted(tab: Page, before: str) -> str:
+    # A handle, for the canvas is in a shadow root, where no selector of the page's own reaches.
+    tab.wait_for_function(
+        "([canvas, before]) => canvas.toDataURL() !== before",
+        arg=[right_canvas(tab).element_handle(), before],
+    )
+    return paint(tab)
+
+
+def painted_as(tab: Page, wanted: str) -> None:
+    tab.wait_for_function(
+        "([canvas, wanted]) => canvas.toDataURL() === wanted",
+        arg=[right_canvas(tab).element_handle(), wanted],
+    )
+
+
+def job(tab: Page, title: str) -> Locator:
+    """The newest job of this title."""
+    return tab.locator('[class*="st-key-job-"]').filter(has_text=title).first
+
+
+def slide(tab: Page, key_of_widget: str, key: str) -> None:
+    slider = tab.locator(f".st-key-{key_of_widget}").get_by_role("slider")
+    before = slider.get_attribute("aria-valuenow")
+    slider.press(key)
+    expect(slider).not_to_have_attribute("aria-valuenow", before or "")
+
+
+def test_exponents_change_the_map_and_the_address(open_tab):
+    tab = open_tab()
+    tab.get_by_role("link", name="Explore the experts").click()
+    expect(criterion(tab)).to_have_text("REAP")
+    reap = paint(tab)
+    choose(tab, "alpha", "0")
+    expect(criterion(tab)).to_have_text("MAN")
+    man = repainted(tab, reap)
+    expect(tab).to_have_url(re.compile(r"/explore\?alpha=0$"))
+    choose(tab, "beta", "2")
+    expect(criterion(tab)).to_have_text("MSAN")
+    repainted(tab, man)
+    expect(tab).to_have_url(re.compile(r"alpha=0&beta=2$"))
+    expect(tab.get_by_test_id("stCode").first).to_contain_text("--criterion msan")
+    # The very picture again.
+    choose(tab, "beta", "1")
+    expect(criterion(tab)).to_have_text("MAN")
+    painted_as(tab, man)
+    choose(tab, "alpha", "1")
+    expect(criterion(tab)).to_have_text("REAP")
+    expect(tab).to_have_url(re.compile(r"/explore$"))
+
+
+def test_the_address_opens_the_same_view_elsewhere(open_tab):
+    first = open_tab("explore")
+    preset(first, "Squared-gate energy")
+    expect(criterion(first)).to_have_text("Squared-gate energy")
+    choose(first, "gate", "Renormalized")
+    choose(first, "corpus", "demo-math")
+    choose(first, "show", "Kept")
+    slide(first, "sparsity", "ArrowLeft")
+    expect(first.get_by_test_id("stCode").first).to_contain_text("--sparsity 45%")
+    first.get_by_role("button", name="Copy link").click()
+    link = first.get_by_test_id("stPopoverBody").get_by_test_id("stCode").inner_text().strip()
+    assert link == first.url
+    second = open_tab(link.split("/", 3)[3])
+    expect(criterion(second)).to_have_text("Squared-gate energy")
+    for tab in (first, second):
+        expect(tab.get_by_test_id("stCode").first).to_contain_text(
+            "--criterion squared-gate-energy --corpus demo-math --gate renormalized --sparsity 45%"
+        )
+    assert second.get_by_test_id("stMetricValue").all_inner_texts() == (
+        first.get_by_test_id("stMetricValue").all_inner_texts()
+    )
+    painted_as(second, paint(first))
+
+
+def test_back_leads_to_the_page_before_with_its_state(open_tab):
+    tab = open_tab("explore?alpha=0")
+    expect(criterion(tab)).to_have_text("MAN")
+    tab.get_by_role("link", name="Export this plan").click()
+    expect(tab.get_by_text("Plan: MAN")).to_be_visible()
+    expect(tab).to_have_url(re.compile(r"/export\?alpha=0$"))
+    tab.go_back()
+    expect(criterion(tab)).to_have_text("MAN")
+    tab.go_forward()
+    expect(tab.get_by_text("Plan: MAN")).to_be_visible()
+
+
+def test_back_undoes_a_preset(open_tab):
+    tab = open_tab("explore")
+    expect(metric(tab, "Size after pruning")).to_have_text("5.8 MiB")
+    preset(tab, "AIMER")
+    expect(criterion(tab)).to_have_text("AIMER")
+    tab.go_back()
+    expect(criterion(tab)).to_have_text("REAP")
+    # All controls are as before, also those that the preset did not touch.
+    expect(metric(tab, "Size after pruning")).to_have_text("5.8 MiB")
+    for key, option in (("b", "1"), ("alpha", "1"), ("beta", "1"), ("gate", "Applied")):
+        expect(
+            tab.locator(f".st-key-{key}").get_by_role("radio", name=option, exact=True)
+        ).to_be_checked()
+
+
+@pytest.mark.xfail(strict=True, reason="Streamlit 1.67 replaces the address when a widget changes")
+def test_back_undoes_a_toggle(open_tab):
+    tab = open_tab("explore")
+    before = tab.evaluate("history.length")
+    choose(tab, "beta", "2")
+    expect(tab).to_have_url(re.compile("beta=2"))
+    assert tab.evaluate("history.length") == before + 1
+
+
+def test_choices_survive_the_other_pages(open_tab):
+    tab = open_tab("explore")
+    choose(tab, "beta", "2")
+    expect(criterion(tab)).to_have_text("S(1,1,2)")
+    preset(tab, "MSAN")
+    expect(criterion(tab)).to_have_text("MSAN")
+    go(tab, "Export", "Is this the checkpoint to ship?")
+    expect(tab.get_by_text("Plan: MSAN")).to_be_visible()
+    expect(tab).to_have_url(re.compile(r"/export\?.*alpha=0"))
+    go(tab, "Start", "Understand your experts before you remove them")
+    go(tab, "Export", "Is this the checkpoint to ship?")
+    expect(tab.get_by_text("Plan: MSAN")).to_be_visible()
+    go(tab, "Explore", "Which experts does each criterion keep?")
+    expect(criterion(tab)).to_have_text("MSAN")
+    tab.reload()
+    expect(criterion(tab)).to_have_text("MSAN")
+
+
+def test_a_click_on_the_overlap_map_takes_the_exponents(open_tab):
+    tab = open_tab("explore")
+    expect(criterion(tab)).to_have_text("REAP")
+    chart = tab.locator(".js-plotly-plot").first
+    chart.scroll_into_view_if_needed()
+    # The cell of (0, 0, 0) is at x = 0, y = 0 of the chart's own axes.
+    x, y = chart.evaluate(
+        """chart => {
+            const {xaxis, yaxis} = chart._fullLayout, box = chart.getBoundingClientRect();
+            return [box.x + xaxis._offset + xaxis.d2p(0), box.y + yaxis._offset + yaxis.d2p(0)];
+        }"""
+    )
+    tab.mouse.click(x, y)
+    expect(criterion(tab)).to_have_text("Frequency")
+    expect(tab).to_have_url(re.compile("b=0"))
+
+
+def test_a_click_pins_an_expert_and_the_keyboard_moves_it(open_tab):
+    tab = open_tab("explore")
+    stage = tab.get_by_role("application", name=re.compile("Frequency beside REAP"))
+    stage.focus()
+    stage.press("ArrowRight")
+    readout = tab.locator(".expert-map").get_by_role("status")
+    expect(readout).to_contain_text(re.compile(r"layer \d+ . expert \d+ . Frequency: rank \d+/32"))
+    stage.press("Enter")
+    expect(readout).to_contain_text("selected")
+
+
+def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
+    tab = open_tab("export?sparsity=75%25")
+    expect(metric(tab, "Experts kept")).to_have_text("48 of 192")
+    tab.get_by_role("textbox", name="Folder name").fill("quarter")
+    tab.get_by_role("textbox", name="Folder name").press("Enter")
+    expect(tab.get_by_text("exports/quarter is new")).to_be_visible()
+    tab.get_by_role("button", name="Start export").click()
+    expect(job(tab, "quarter")).to_contain_text(re.compile("queued|running"))
+    tab.reload()
+    expect(job(tab, "quarter")).to_contain_text(re.compile("queued|running"))
+    expect(job(tab, "quarter")).to_contain_text("done", timeout=JOB_MS)
+    expect(job(tab, "quarter")).to_contain_text("Verified at level logits")
+    tab.get_by_role("textbox", name="Folder name").fill("quarter")
+    tab.get_by_role("textbox", name="Folder name").press("Enter")
+    expect(tab.get_by_text("exports/quarter is taken")).to_be_visible()
+    expect(tab.get_by_role("button", name="Start export")).to_be_disabled()
+    model = AutoModelForCausalLM.from_pretrained(dashboard.exports / "quarter")
+    assert [layer.mlp.experts.num_experts for layer in model.model.layers] == [8] * 6
+    assert [path.name for path in dashboard.exports.iterdir()] == ["quarter"]
+    (done,) = (job for job in dashboard.jobs.list() if job.title == "quarter")
+    assert done.command.startswith("moeprune export demo --plan plan.json ")
+    assert done.result["verify"]["max_abs_diff"] <= 1e-5
+    assert all(check["ok"] for check in done.result["verify"]["checks"])
+
+
+def start_calibration(tab: Page, text: str, *, longer: bool) -> None:
+    tab.get_by_role("combobox", name=re.compile("Text")).click()
+    tab.get_by_role("option", name=text, exact=True).click()
+    if longer:
+        slide(tab, "start-tokens", "End")
+    slide(tab, "start-seq_len", "ArrowRight")
+    tab.get_by_role("button", name="Calibrate").click()
+
+
+def test_calibration_survives_the_death_of_the_server(open_tab, dashboard):
+    tab = open_tab()
+    start_calibration(tab, "demo-math", longer=False)
+    expect(job(tab, "demo on demo-math")).to_contain_text("running")
+    tab.goto("about:blank")
+    dashboard.kill()
+    (running,) = (job for job in dashboard.jobs.list() if job.kind == "calibrate")
+    assert running.state is JobState.RUNNING
+    dashboard.start()
+    tab = open_tab()
+    expect(job(tab, "demo on demo-math")).to_contain_text("done", timeout=JOB_MS)
+    expect(job(tab, "demo on demo-math")).to_contain_text("are in the cache")
+    (run,) = (path for path in (dashboard.root / "stats").iterdir() if path.is_dir())
+    assert run.name.startswith("demo-demo-math-")
+    # The newer run of the same size is the one in use.
+    assert (run / "manifest.json").is_file()
+
+
+def test_a_job_is_canceled_from_the_page(open_tab, dashboard):
+    tab = open_tab()
+    start_calibration(tab, "demo-code", longer=True)
+    running = job(tab, "demo on demo-code")
+    expect(running).to_contain_text("running")
+    expect(tab.get_by_text("1 job running")).to_be_visible()
+    expect(running).to_contain_text(re.compile("calibrating [0-9,]+ of"), timeout=JOB_MS)
+    running.get_by_role("button", name="Cancel").click()
+    expect(running).to_contain_text("canceled", timeout=JOB_MS)
+    expect(running.get_by_role("button", name="Retry")).to_be_visible()
+    expect(tab.get_by_text("1 job running")).to_have_count(0)
+    finished = [path.name for path in (dashboard.root / "stats").iterdir() if path.is_dir()]
+    assert [name for name in finished if "demo-code" in name and ".partial" not in name] == []
+
+
+def test_no_torch_in_the_server_after_all_pages(open_tab, dashboard):
+    tab = open_tab()
+    for path in ("export", "explore?clarity=true&overlap=Against+sparsity"):
+        visit(tab, dashboard, path)
+    tab.locator(".js-plotly-plot").nth(2).wait_for()
+    libraries = dashboard.loaded_libraries()
+    assert any("numpy" in name or "multiarray" in name for name in libraries)
+    assert not [name for name in libraries if "torch" in name or "tokenizers" in name]
+
+
+# Nothing of Streamlit's own had to be excused so far: violation id -> why.
+EXCUSED: dict[str, str] = {}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility(open_tab, dashboard, scheme):
+    found = {}
+    tab = open_tab(scheme=scheme)
+    for path in (
+        *("", "explore", "export"),
+        "explore?criterion=AIMER&baseline=Magnitude&clarity=true&show=Kept",
+        "explore?b=1&alpha=0&beta=0",
+    ):
+        visit(tab, dashboard, path)
+        if path == "explore":
+            tab.locator(".js-plotly-plot").nth(1).wait_for()
+        # The theme is known from the second run on, and colours fade in.
+        if scheme == "dark":
+            tab.wait_for_function(
+                """() => [...document.querySelectorAll("style")]
+                    .some(style => style.textContent.includes("stBaseButton-primary"))"""
+            )
+        tab.locator('[data-testid="stApp"][data-test-script-state="notRunning"]').wait_for()
+        tab.wait_for_function("document.getAnimations().every(a => a.playState !== 'running')")
+        for violation in Axe().run(tab).response["violations"]:
+            if violation["impact"] in ("serious", "critical") and violation["id"] not in EXCUSED:
+                nodes = [node["html"][:200] for node in violation["nodes"]]
+                found[path, violation["id"]] = nodes
+    assert found == {}
+
+
+@pytest.mark.parametrize("width", [1440, 1000])
+def test_nothing_is_wider_than_the_window(open_tab, dashboard, width):
+    tab = open_tab(width=width)
+    for path in ("", "explore", "export"):
+        visit(tab, dashboard, path)
+        expect(tab.get_by_test_id("stMain")).to_be_visible()
+        wide = tab.evaluate(
+            """() => [...document.querySelectorAll('[data-testid="stMain"] *')]
+                .filter(e => e.getBoundingClientRect().right > window.innerWidth + 1
+                    && getComputedStyle(e).position !== 'absolute' && !e.closest('svg'))
+                .map(e => e.outerHTML.slice(0, 120))"""
+        )
+        assert wide == []
