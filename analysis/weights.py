@@ -6,12 +6,11 @@ and its pages are given back. Biases are left out.
 
 import mmap
 import os
-import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -47,9 +46,6 @@ _CHUNK = 1 << 20
 _ROW = 4096
 _WIDE = (torch.float32, torch.float64)
 _GROUP_BYTES = 1 << 25  # handed to a thread at once, and given back at once
-# Linux maps a whole range at once for MADV_POPULATE_READ, which Python 3.11 does not name yet;
-# page by page, the faults would cost half as much as the sums.
-_POPULATE_READ = 22 if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,6 @@ class _MappedShard:
         item = _ITEM_BYTES[piece.dtype]
         for start in range(piece.start, piece.end, _CHUNK * item):
             stop = min(start + _CHUNK * item, piece.end)
-            self._advise(_POPULATE_READ, start, stop)
             # A header of odd length leaves the elements off their natural places.
             data = self._map if start % item == 0 else bytearray(self._map[start:stop])
             offset = start if start % item == 0 else 0
@@ -95,15 +90,9 @@ class _MappedShard:
 
     def release(self, start: int, stop: int) -> None:
         """Give the pages of a range back."""
-        self._advise(getattr(mmap, "MADV_DONTNEED", None), start, stop)
-
-    def _advise(self, advice: int | None, start: int, stop: int) -> None:
-        if advice is None:
-            return
-        aligned = start // mmap.PAGESIZE * mmap.PAGESIZE
-        # Advice that a kernel does not know (Linux before 5.14) changes the speed only.
-        with suppress(OSError):
-            self._map.madvise(advice, aligned, stop - aligned)
+        if hasattr(mmap, "MADV_DONTNEED"):
+            aligned = start // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, aligned, stop - aligned)
 
 
 class _Ruler:

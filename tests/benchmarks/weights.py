@@ -14,8 +14,8 @@ from analysis.drain import drain
 from analysis.model import describe_model
 from analysis.weights import measure_weights
 
-# One layer of OLMoE-1B-7B.
-LAYERS, EXPERTS, HIDDEN, WIDTH = 1, 64, 2048, 1024
+# Three layers of OLMoE-1B-7B.
+LAYERS, EXPERTS, HIDDEN, WIDTH = 3, 64, 2048, 1024
 
 
 def peak(path: Path) -> None:
