@@ -1,59 +1,134 @@
-"""Blends: the statistics of several corpora added with weights."""
+"""Blends: the statistics of several corpora mixed after the fact, with any weights.
+
+Sums add, so a mix of corpora needs no new calibration: every corpus' sums are divided by its
+number of tokens, weighted, and added.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from analysis.errors import StatsError
-from analysis.stats import MOMENT_COLUMNS, ExpertStats
-from analysis.store import Run, check_addable, digest_of, load_expert_stats, read_vectors
+from analysis.merging import check_addable
+from analysis.stats import ExpertStats, FloatArray
+from analysis.store import Run, digest_of, load_expert_stats, read_vectors
+
+_NOT_ADDITIVE = ("layer", "expert", "vector_sum_sq")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One run of a blend; `weight` multiplies all its sums (1 and 1 = a plain merge)."""
+    """One run of a blend; `weight` is its corpus' share of the mix, before normalisation."""
 
     run: Run
     weight: float = 1.0
 
 
-def blend(parts: Sequence[Part]) -> ExpertStats:
-    """Statistics of a mix of corpora: sum over the parts of weight times sums.
+def _tokens(stats: ExpertStats) -> float:
+    """Tokens that were counted: each is routed to top_k experts of a layer."""
+    first = stats.layers[0]
+    routed = stats.table["num_tokens"][stats.table["layer"] == first.index].sum()
+    return float(routed) / first.top_k
 
-    Only the proportion of the weights counts: the largest is taken as 1. num_tokens becomes
-    fractional. Every criterion of routed tokens works on the result.
+
+class Mixture:
+    """The sums of several runs, ready to be mixed at any weights.
+
+    Args:
+        runs: calibration runs of one model, one element type and different tokens.
+
+    Raises:
+        StatsError: nothing to blend, or see `check_addable`.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        if not runs:
+            raise StatsError("Nothing to blend; name at least one corpus.")
+        check_addable(runs)
+        self.runs = tuple(runs)
+        self.stats = tuple(load_expert_stats(run) for run in runs)
+        shared = set.intersection(*(set(each.table.columns) for each in self.stats))
+        self._columns = [
+            name
+            for name in self.stats[0].table.columns
+            if name in shared and name not in _NOT_ADDITIVE
+        ]
+        self._index = self.stats[0].table[["layer", "expert"]]
+        self._sums = np.stack(
+            [each.table[self._columns].to_numpy(dtype=np.float64) for each in self.stats]
+        )
+
+    @cached_property
+    def _vector_products(self) -> FloatArray:
+        """(runs, runs, experts): inner products of the vector sums, all that their mix needs."""
+        vectors = [read_vectors(run) for run in self.runs]
+        return np.array([[(a * b).sum(axis=1) for b in vectors] for a in vectors])
+
+    def factors(self, weights: Sequence[float] | FloatArray) -> FloatArray:
+        """What each run's sums are multiplied by.
+
+        The mix is as large as it can be without using a corpus more than once, so that the
+        numbers of tokens keep their meaning: equal weights of equally long corpora are a merge.
+
+        Raises:
+            StatsError: a weight that is negative or not finite, or none that is positive.
+        """
+        shares = np.asarray(weights, dtype=np.float64)
+        for share, run in zip(shares, self.runs, strict=True):
+            if not (share >= 0 and np.isfinite(share)):
+                raise StatsError(f"The weight {share} of {run.manifest.corpus} must be >= 0.")
+        if not shares.any():
+            raise StatsError("Every weight of the blend is 0; give one corpus a positive weight.")
+        per_token = shares / [_tokens(each) for each in self.stats]
+        factors: FloatArray = per_token / per_token.max()
+        return factors
+
+    def table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
+        """Table of EXPERT_COLUMNS (num_tokens fractional) of the mix."""
+        return self._mixed(self.factors(weights))
+
+    def sums_table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
+        """`table` without the vector sums, which only MoNE reads and which are large."""
+        return self._summed(self.factors(weights))
+
+    def mixed(self, weights: Sequence[float]) -> ExpertStats:
+        """Statistics of the mix, under a manifest of their own."""
+        manifests = [run.manifest for run in self.runs]
+        manifest = replace(
+            manifests[0],
+            run_id="+".join(each.run_id for each in manifests),
+            digest=digest_of(
+                {each.digest: weight for each, weight in zip(manifests, weights, strict=True)}
+            ),
+            corpora=tuple(corpus for each in manifests for corpus in each.corpora),
+            made={},
+        )
+        return ExpertStats(manifest, self.table(weights))
+
+    def _summed(self, factors: FloatArray) -> pd.DataFrame:
+        sums = pd.DataFrame(np.tensordot(factors, self._sums, axes=1), columns=self._columns)
+        return pd.concat([self._index, sums], axis=1)
+
+    def _mixed(self, factors: FloatArray) -> pd.DataFrame:
+        squares = np.einsum("a,b,abe->e", factors, factors, self._vector_products)
+        return self._summed(factors).assign(vector_sum_sq=squares)
+
+
+def blend(parts: Sequence[Part]) -> ExpertStats:
+    """Statistics of a mix of corpora, each counting by its weight and not by its length.
+
+    Every criterion of routed tokens works on the result; num_tokens becomes fractional.
 
     Raises:
         StatsError: nothing to blend, a weight that is not positive, or see `check_addable`.
     """
-    if not parts:
-        raise StatsError("Nothing to blend; name at least one corpus.")
     for part in parts:
         if not (part.weight > 0 and np.isfinite(part.weight)):
             raise StatsError(f"The weight {part.weight} of {part.run.manifest.corpus} must be > 0.")
-    check_addable([part.run for part in parts])
-    stats = [load_expert_stats(part.run) for part in parts]
+    mixture = Mixture([part.run for part in parts])
     if len(parts) == 1:
-        return stats[0]  # a common factor changes no ranking and no mean
-    largest = max(part.weight for part in parts)
-    weights = [part.weight / largest for part in parts]
-    vectors = np.sum(
-        [weight * read_vectors(part.run) for weight, part in zip(weights, parts, strict=True)],
-        axis=0,
-    )
-    sums = {
-        column: sum(
-            weight * each.table[column] for weight, each in zip(weights, stats, strict=True)
-        )
-        for column in MOMENT_COLUMNS
-    }
-    table = stats[0].table.assign(**sums, vector_sum_sq=(vectors**2).sum(axis=1))
-    manifest = replace(
-        stats[0].manifest,
-        run_id="+".join(part.run.manifest.run_id for part in parts),
-        digest=digest_of({part.run.manifest.digest: part.weight for part in parts}),
-        corpora=tuple(corpus for part in parts for corpus in part.run.manifest.corpora),
-        made={},
-    )
-    return ExpertStats(manifest, table)
+        return mixture.stats[0]  # a common factor changes no ranking and no mean
+    return mixture.mixed([part.weight for part in parts])

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,13 @@ SINGLE_NAME = "model.safetensors"
 # The format's own limit on a header; a larger length means that this is no safetensors file.
 _MAX_HEADER = 100_000_000
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # 64 KiB a shard
+# Bytes of the element types whose size is a whole number of bytes.
+_ITEM_BYTES = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("BF16", "F16", "I16", "U16"), 2),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1),
+}
 _PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -143,6 +151,30 @@ def _entry(name: str, raw: Mapping[str, Any], shard: str, data_start: int) -> Te
     )
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a name that is there twice, other readers would take either."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"it holds {twice} twice")
+    return found
+
+
+def _check_entries(shard: str, entries: list[TensorEntry], data_start: int) -> None:
+    """Tensors in the order of their bytes neither overlap nor differ from their shape."""
+    end = data_start
+    for entry in entries:
+        size = _ITEM_BYTES.get(entry.dtype)
+        wanted = entry.nbytes if size is None else entry.numel * size
+        if entry.start < end or entry.nbytes != wanted or entry.end < entry.start:
+            raise CheckpointError(
+                f"The header of {shard} is damaged: {entry.name} {list(entry.shape)} of "
+                f"{entry.dtype} cannot lie in bytes {entry.start} to {entry.end}; fetch the file "
+                "again."
+            )
+        end = entry.end
+
+
 def read_shard(path: Path) -> Shard:
     """Header of one safetensors file.
 
@@ -159,12 +191,13 @@ def read_shard(path: Path) -> Shard:
             raise CheckpointError(f"{path.name} is not a safetensors file, or it is truncated.")
         header = file.read(length)
     try:
-        raw: dict[str, Any] = json.loads(header)
+        raw: dict[str, Any] = json.loads(header, object_pairs_hook=_once)
         metadata = raw.pop("__metadata__", {})
         entries = [_entry(name, value, path.name, 8 + length) for name, value in raw.items()]
+        entries.sort(key=lambda entry: (entry.start, entry.end))
+        _check_entries(path.name, entries, 8 + length)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"The header of {path.name} cannot be read: {error}.") from error
-    entries.sort(key=lambda entry: (entry.start, entry.end))
     expected = max((entry.end for entry in entries), default=8 + length)
     if size < expected:
         raise CheckpointError(
@@ -203,6 +236,11 @@ def _shard_names(path: Path) -> list[str]:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{index} is not a readable shard index.") from error
         for name in names:
+            if Path(name).name != name:
+                raise CheckpointError(
+                    f"{INDEX_NAME} names {name}, which is no file of its own folder; shards lie "
+                    "beside their index."
+                )
             if not (path / name).is_file():
                 raise CheckpointError(f"{INDEX_NAME} names {name}, which is missing from {path}.")
         return names
@@ -220,6 +258,18 @@ def _shard_names(path: Path) -> list[str]:
             "run code; convert them to safetensors first."
         )
     raise CheckpointError(f"{path} holds no safetensors file.")
+
+
+def _check_names(shards: tuple[Shard, ...]) -> None:
+    held: dict[str, str] = {}
+    for shard in shards:
+        for entry in shard.tensors:
+            if first := held.get(entry.name):
+                raise CheckpointError(
+                    f"{first} and {shard.name} both hold {entry.name}, and nobody can tell which "
+                    "is meant; fetch the checkpoint again."
+                )
+            held[entry.name] = shard.name
 
 
 def _check_index(path: Path, shards: tuple[Shard, ...]) -> None:
@@ -244,6 +294,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     config = read_config(path)
     shards = tuple(read_shard(path / name) for name in _shard_names(path))
+    _check_names(shards)
     _check_index(path, shards)
     return Checkpoint(path.resolve(), config, shards)
 

@@ -1,12 +1,13 @@
 """Which statistics a criterion ranks by: the runs of this model, by corpus or by id."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from analysis.blend import Part, blend
-from analysis.corpora import corpus_name
+from analysis.corpora import HUB, corpus_name
 from analysis.criteria import Criterion
 from analysis.errors import StatsError, unknown_name
+from analysis.groups import GROUPS
 from analysis.model import MoEModel
 from analysis.ranking import Stats
 from analysis.stats import NoStats
@@ -22,13 +23,13 @@ class CorpusWeight:
 
 
 def parse_corpus_weight(text: str) -> CorpusWeight:
-    """`NAME` or `NAME:WEIGHT`.
+    """`NAME` or `NAME:WEIGHT`; the colon of `hub:owner/name` begins no weight.
 
     Raises:
         StatsError: a weight that is no positive number.
     """
     name, colon, weight = text.rpartition(":")
-    if not colon:
+    if not colon or f"{name}:" == HUB:
         return CorpusWeight(text)
     try:
         value = float(weight)
@@ -69,22 +70,59 @@ def weight_run(store: StatsStore, model: MoEModel) -> Run:
     return runs[0]
 
 
-def newest_by_corpus(runs: Sequence[Run]) -> dict[str, Run]:
+def _has_columns(run: Run, criterion: Criterion | None) -> bool:
+    """Whether the run has the statistic groups that the criterion reads."""
+    # Of the groups, only `damage` is a column that criteria read; it has the group's name.
+    needed = set(criterion.columns("applied")) & set(GROUPS) if criterion else set()
+    return needed <= set(run.manifest.groups)
+
+
+def newest_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> dict[str, Run]:
     """The newest calibration run of each corpus, by name of the corpus.
 
-    Merged runs are left out: beside their parts they would count the same tokens twice. They are
-    chosen by id.
+    Runs that have what `criterion` reads go before newer ones that lack it. Merged runs are left
+    out: beside their parts they would count the same tokens twice. They are chosen by id.
     """
     single = [run for run in runs if len(run.manifest.corpora) == 1]
-    single.sort(key=lambda run: str(run.manifest.made.get("created_at")))
+    single.sort(
+        key=lambda run: (_has_columns(run, criterion), str(run.manifest.made.get("created_at")))
+    )
     newest = {run.manifest.corpus: run for run in single}
     return {corpus: newest[corpus] for corpus in sorted(newest)}
 
 
+def notes_on_others(
+    chosen: Iterable[Run], runs: Sequence[Run], criterion: Criterion | None = None
+) -> tuple[str, ...]:
+    """One line for each chosen run beside which others of its corpus exist, with other settings."""
+    notes = []
+    for run in chosen:
+        corpora = run.manifest.corpora
+        same = [
+            other
+            for other in runs
+            if [each.name for each in other.manifest.corpora] == [each.name for each in corpora]
+        ]
+        if len(same) > 1:
+            lacking = not all(_has_columns(other, criterion) for other in same)
+            needs = f" with what {criterion.label} reads" if criterion and lacking else ""
+            notes.append(
+                f"{run.manifest.corpus} has {len(same)} runs of different settings; used is the "
+                f"newest{needs}; --run chooses another (`moeprune runs list`)"
+            )
+    return tuple(notes)
+
+
 def routed_runs(
-    store: StatsStore, model: MoEModel, corpora: Sequence[CorpusWeight], run_ids: Sequence[str]
+    store: StatsStore,
+    model: MoEModel,
+    corpora: Sequence[CorpusWeight],
+    run_ids: Sequence[str],
+    criterion: Criterion | None = None,
 ) -> list[Part]:
     """The calibration runs that were asked for: by id, by corpus, or the only one there is.
+
+    Of several runs of a corpus, the newest one with what `criterion` reads.
 
     Raises:
         StatsError: none fits, several fit and none was named, or one is of another model.
@@ -96,7 +134,7 @@ def routed_runs(
         for run in named:
             _check_run(run, model)
         return [Part(run) for run in named]
-    by_corpus = newest_by_corpus(store.of_model(model.identity, "routed"))
+    by_corpus = newest_by_corpus(store.of_model(model.identity, "routed"), criterion)
     if not by_corpus:
         raise StatsError(
             f"There are no calibration statistics of {model.name} in "
@@ -121,11 +159,28 @@ def routed_runs(
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Statistics to rank by, and the runs that they come from."""
+    """Statistics to rank by, and the runs that they come from.
+
+    Args:
+        stats: the statistics.
+        runs: what they were read from.
+        corpora: the calibration corpora, with their weights.
+        notes: what a person should know of the choice, one line each.
+    """
 
     stats: Stats
     runs: tuple[Run, ...]
     corpora: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def routed_choice(parts: Sequence[Part]) -> Choice:
+    """The statistics of calibration runs, blended."""
+    names = tuple(
+        part.run.manifest.corpus + (f":{part.weight:g}" if part.weight != 1 else "")
+        for part in parts
+    )
+    return Choice(blend(parts), tuple(part.run for part in parts), names)
 
 
 def choose_stats(
@@ -141,12 +196,11 @@ def choose_stats(
         StatsError: see `routed_runs` and `weight_run`.
     """
     if criterion.source == "routed":
-        parts = routed_runs(store, model, corpora, run_ids)
-        names = tuple(
-            part.run.manifest.corpus + (f":{part.weight:g}" if part.weight != 1 else "")
-            for part in parts
-        )
-        return Choice(blend(parts), tuple(part.run for part in parts), names)
+        choice = routed_choice(routed_runs(store, model, corpora, run_ids, criterion))
+        if run_ids:
+            return choice
+        runs = store.of_model(model.identity, "routed")
+        return replace(choice, notes=notes_on_others(choice.runs, runs, criterion))
     if corpora or run_ids:
         raise StatsError(
             f"{criterion.label} reads no calibration text; leave --corpus and --run out."

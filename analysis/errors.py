@@ -24,6 +24,10 @@ class StatsError(UserError):
     """Cached statistics that are missing, damaged, of another model or of another schema."""
 
 
+class LostProcessError(UserError):
+    """Another process of the run ended or fell silent, so that it cannot tell of it itself."""
+
+
 class CriterionError(UserError):
     """An unknown criterion, or one that cannot rank."""
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-from analysis.checkpoint import Checkpoint, TensorEntry, open_checkpoint
+from analysis.checkpoint import Checkpoint, Config, TensorEntry, open_checkpoint
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.families import PROJECTIONS, MoEFamily, MoELayer, Slot, SlotKind, family_of
+from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
 from analysis.families.base import whole_number
 
+# Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
+_WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")
 DEMO_MODEL = "demo"
 DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
 _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*", "NOTICE*"]
@@ -53,9 +55,22 @@ class MoEModel:
         """Routed experts of all layers."""
         return sum(layer.num_experts for layer in self.layers)
 
+    @property
+    def config(self) -> Config:
+        """The text model's part of `config.json`, with what it leaves to defaults."""
+        return self.family.text_config(self.checkpoint.config)
+
+    @cached_property
+    def depth(self) -> int:
+        """Layers of the trunk, dense ones included."""
+        return self.family.depth(self.config)
+
     @cached_property
     def located(self) -> Mapping[int, tuple[LocatedTensor, ...]]:
-        """Expert and router tensors by layer, in checkpoint order."""
+        """Expert and router tensors by layer, in checkpoint order.
+
+        Layers from `depth` on are prediction heads.
+        """
         by_layer: defaultdict[int, list[LocatedTensor]] = defaultdict(list)
         for entry in self.checkpoint.tensors.values():
             if slot := self.family.locate(entry.name):
@@ -66,38 +81,37 @@ class MoEModel:
     def dtype(self) -> str:
         """Safetensors name of the experts' element type."""
         first = self.located[self.layers[0].index]
-        return next(item.entry.dtype for item in first if item.slot.kind is not SlotKind.ROUTER)
+        return next(item.entry.dtype for item in first if is_expert_weight(item.slot))
 
     @property
     def hidden_size(self) -> int:
         """Width of the residual stream."""
-        return whole_number(self.checkpoint.config, "hidden_size")
+        return whole_number(self.config, "hidden_size")
+
+    @property
+    def expert_output_size(self) -> int:
+        """Width of an expert's output: that of the residual stream, or of a latent space."""
+        key = self.family.output_size_key
+        return whole_number(self.config, key) if key in self.config else self.hidden_size
 
 
-def _check_layer(layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
-    seen = {(item.slot.expert, item.slot.projection) for item in found}
-    stacked = {item.slot.projection: item for item in found if item.slot.kind is SlotKind.STACKED}
-    if stacked:
-        wanted: set[tuple[int | None, str]] = {(None, "gate_up"), (None, "down")}
-        for item in stacked.values():
-            if item.entry.shape[0] != layer.num_experts:
-                raise CheckpointError(
-                    f"{item.entry.name} holds {item.entry.shape[0]} experts, but config.json says "
-                    f"{layer.num_experts}."
-                )
+def is_expert_weight(slot: Slot) -> bool:
+    """Whether a tensor holds the weights themselves of one expert or of all, quantised or not."""
+    return slot.kind is not SlotKind.ROUTER and slot.role in _WEIGHT_ROLES
+
+
+def _check_layer(family: MoEFamily, layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
+    experts = [item for item in found if item.slot.kind is not SlotKind.ROUTER]
+    _check_extents(layer, experts)
+    weights = [item.slot for item in experts if is_expert_weight(item.slot)]
+    is_stacked = any(slot.kind is SlotKind.STACKED for slot in weights) or not family.projections
+    wanted: set[tuple[int | None, str]]
+    if is_stacked:
+        wanted = {(None, projection) for projection in family.stacked}
     else:
-        wanted = {
-            (expert, projection)
-            for expert in range(layer.num_experts)
-            for projection in PROJECTIONS
-        }
-        extra = sorted(e for e, _ in seen if e is not None and e >= layer.num_experts)
-        if extra:
-            raise CheckpointError(
-                f"Layer {layer.index} holds an expert {extra[-1]}, but config.json says "
-                f"{layer.num_experts} experts (0..{layer.num_experts - 1})."
-            )
-    missing = sorted(wanted - seen, key=str)
+        numbers = range(layer.num_experts)
+        wanted = {(expert, part) for expert in numbers for part in family.projections}
+    missing = sorted(wanted - {(slot.expert, slot.projection) for slot in weights}, key=str)
     if missing:
         expert, projection = missing[0]
         what = f"expert {expert}'s {projection}" if expert is not None else f"stacked {projection}"
@@ -105,18 +119,26 @@ def _check_layer(layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
             f"Layer {layer.index} lacks the {what} projection ({len(missing)} such tensors "
             "missing); is a shard missing or an index out of date?"
         )
-    _check_router(layer, found)
-
-
-def _check_router(layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
-    routers = [item.entry for item in found if item.slot.kind is SlotKind.ROUTER]
-    if not routers:
+    routers = [item for item in found if item.slot.kind is SlotKind.ROUTER]
+    if not any(item.slot.role == family.router_tensors[0].name for item in routers):
         raise CheckpointError(f"Layer {layer.index} has no router tensor.")
-    for entry in routers:
-        if entry.shape[0] != layer.num_experts:
+    _check_extents(layer, routers)
+
+
+def _check_extents(layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
+    """The tensors have as many experts as the configuration says."""
+    last = max((item.slot.expert or 0 for item in found), default=0)
+    if last >= layer.num_experts:
+        raise CheckpointError(
+            f"Layer {layer.index} holds an expert {last}, but config.json says "
+            f"{layer.num_experts} experts (0..{layer.num_experts - 1})."
+        )
+    for entry, slot in ((item.entry, item.slot) for item in found):
+        held = entry.shape[slot.axis] if slot.axis < len(entry.shape) else 0
+        if slot.kind is not SlotKind.EXPERT and held != layer.num_experts:
+            what = f"has {held} rows" if slot.kind is SlotKind.ROUTER else f"holds {held} experts"
             raise CheckpointError(
-                f"{entry.name} has {entry.shape[0]} rows, but config.json says "
-                f"{layer.num_experts} experts."
+                f"{entry.name} {what}, but config.json says {layer.num_experts} experts."
             )
 
 
@@ -124,10 +146,11 @@ def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
     """Understand a checkpoint, and check that every expert that it should hold is there.
 
     Raises:
-        UnsupportedModelError: dense, or not in the table of families.
+        UnsupportedModelError: dense, or an architecture that cannot be handled.
         CheckpointError: tensors and configuration do not agree.
     """
-    family = family_of(checkpoint.config)
+    shapes = {entry.name: entry.shape for entry in checkpoint.tensors.values()}
+    family = family_of(checkpoint.config, shapes)
     layers = family.layers(checkpoint.config)
     if not layers:
         raise UnsupportedModelError(
@@ -135,9 +158,18 @@ def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
             "there is nothing to prune."
         )
     model = MoEModel(name or checkpoint.path.name, checkpoint, family, layers)
-    for layer in layers:
-        _check_layer(layer, model.located.get(layer.index, ()))
+    check_layers(model)
     return model
+
+
+def check_layers(model: MoEModel) -> None:
+    """Refuse a model that does not hold every expert that it should.
+
+    Raises:
+        CheckpointError: tensors and configuration do not agree.
+    """
+    for layer in model.layers:
+        _check_layer(model.family, layer, model.located.get(layer.index, ()))
 
 
 def resolve_model(model: str, *, revision: str | None = None) -> Path:

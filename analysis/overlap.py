@@ -28,7 +28,7 @@ def kept_counts(grid: Grid, sparsity: Fraction) -> NDArray[np.int64]:
 
 def pruned_mask(saliency: FloatArray, grid: Grid, sparsity: Fraction) -> BoolArray:
     """(layers, experts): True where the expert is pruned at this uniform sparsity."""
-    ranks = rank_of(order_of(saliency))
+    ranks = rank_of(order_of(saliency, grid))
     mask: BoolArray = (ranks >= kept_counts(grid, sparsity)[:, None]) & grid.present
     return mask
 

@@ -6,7 +6,16 @@ from numpy.typing import NDArray
 
 from analysis.criteria import Criterion
 from analysis.errors import CriterionError
-from analysis.stats import ExpertStats, FloatArray, Gate, Grid, NoStats, WeightStats
+from analysis.families import MoELayer
+from analysis.stats import (
+    OPTIONAL_COLUMNS,
+    ExpertStats,
+    FloatArray,
+    Gate,
+    Grid,
+    NoStats,
+    WeightStats,
+)
 
 RANKING_COLUMNS = ("layer", "expert", "score", "saliency", "rank", "num_tokens")
 Stats = ExpertStats | WeightStats | NoStats
@@ -17,26 +26,47 @@ def _table(criterion: Criterion, stats: Stats) -> pd.DataFrame:
         raise CriterionError(f"{criterion.label} needs calibration statistics, not weights alone.")
     if criterion.source == "weights" and not isinstance(stats, WeightStats):
         raise CriterionError(f"{criterion.label} needs weight statistics; run `moeprune weights`.")
-    return stats.per_expert() if isinstance(stats, WeightStats) else stats.table
+    table = stats.per_expert() if isinstance(stats, WeightStats) else stats.table
+    for column, hint in OPTIONAL_COLUMNS.items():
+        if column in criterion.columns("applied") and column not in table:
+            raise CriterionError(f"These statistics lack {column} for {criterion.label}: {hint}.")
+    return table
 
 
 def score_experts(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
     """The paper's number for every expert, in (layer, expert) order.
 
     Raises:
-        CriterionError: the criterion cannot rank, or `stats` is of the wrong kind.
+        CriterionError: the criterion cannot rank, or `stats` is of the wrong kind or lacks what
+            it reads.
     """
     if criterion.is_constant:
         raise CriterionError(f"{criterion.label} is the same for every expert; it ranks nothing.")
     return criterion.score(_table(criterion, stats), gate)
 
 
-def order_of(saliency: FloatArray) -> NDArray[np.int64]:
+def order_of(saliency: FloatArray, grid: Grid | None = None) -> NDArray[np.int64]:
     """(layers, experts) saliency -> expert ids from first to keep to last, within each layer.
 
-    Ties keep the lower id first; absent experts (NaN) come last.
+    Ties keep the lower id first; absent experts (NaN) come last. With `grid`, the groups of a
+    router that chooses among groups take turns: whatever number is kept, if it can be kept at
+    all, its first experts are the best of each group.
     """
-    return np.argsort(-saliency, axis=1, kind="stable")
+    order = np.argsort(-saliency, axis=1, kind="stable")
+    for row, layer in enumerate(grid.layers if grid else ()):
+        if layer.num_groups > 1:
+            order[row, : layer.num_experts] = _in_turns(order[row, : layer.num_experts], layer)
+    return order
+
+
+def _in_turns(order: NDArray[np.int64], layer: MoELayer) -> NDArray[np.int64]:
+    """The best of each group, then the second best of each, and so on."""
+    size = layer.num_experts // layer.num_groups
+    group = order // size
+    turn = np.empty_like(order)
+    for each in range(layer.num_groups):
+        turn[group == each] = np.arange(size)
+    return order[np.argsort(turn, kind="stable")]
 
 
 def rank_of(order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -54,13 +84,13 @@ def saliency_grid(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
 def rank_experts(criterion: Criterion, stats: Stats, gate: Gate) -> pd.DataFrame:
     """Table `layer, expert, score, saliency, rank, num_tokens`, one row an expert.
 
-    rank 0 is the first to keep within its layer. num_tokens is empty for criteria that read no
-    routed tokens.
+    rank 0 is the first to keep within its layer, see `order_of`. num_tokens is empty for criteria
+    that read no routed tokens.
     """
     grid: Grid = stats.grid
     score = score_experts(criterion, stats, gate)
     saliency = criterion.saliency(score)
-    ranks = rank_of(order_of(grid.fold(saliency)))[grid.present]
+    ranks = rank_of(order_of(grid.fold(saliency), grid))[grid.present]
     routed = criterion.source == "routed"
     # A blend has fractional numbers of tokens.
     num_tokens = (

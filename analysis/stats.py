@@ -1,7 +1,7 @@
 """ExpertStats and WeightStats: what a run measured, as tables with stated columns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -43,6 +43,12 @@ EXPERT_COLUMNS: Mapping[str, str] = {
     "vector_sum_sq": "float64",  # || sum_t f ||^2, all that MoNE needs of the vector sum
 }
 
+# Columns that a table may lack, and what to do about it.
+OPTIONAL_COLUMNS: Mapping[str, str] = {
+    "vector_sum_sq": "it is kept for all tokens together, not for a part of them",
+    "damage": "calibrate with --groups routed,damage",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
@@ -54,8 +60,14 @@ class ModelRef:
     layers: tuple[MoELayer, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; layers as [index, num_experts, top_k]."""
-        layers = [[layer.index, layer.num_experts, layer.top_k] for layer in self.layers]
+        """Plain JSON; layers as [index, num_experts, top_k], two more numbers where it has groups.
+
+        Those are its number of groups and the experts that each must keep.
+        """
+        layers = [
+            list(astuple(layer)) if _has_groups(layer) else list(astuple(layer)[:3])
+            for layer in self.layers
+        ]
         return {
             "name": self.name,
             "identity": self.identity,
@@ -68,6 +80,10 @@ class ModelRef:
         """Inverse of `to_json`."""
         layers = tuple(MoELayer(*map(int, layer)) for layer in raw["layers"])
         return cls(str(raw["name"]), str(raw["identity"]), str(raw["model_type"]), layers)
+
+
+def _has_groups(layer: MoELayer) -> bool:
+    return (layer.num_groups, layer.least_per_group) != (1, 1)
 
 
 def model_ref(model: MoEModel) -> ModelRef:
@@ -85,6 +101,9 @@ class CorpusRef:
         num_documents, num_sequences, num_tokens: what was fed; padding is not counted.
         num_padded: padding positions that the batches held.
         num_dropped: tokens read but left out.
+        num_counted: tokens that entered the sums; None: all of them, as in older manifests.
+        num_dropped_documents: documents read of which nothing was fed.
+        prepared: how the sequences were made: packing, truncation, selection, source.
     """
 
     name: str
@@ -94,6 +113,14 @@ class CorpusRef:
     num_tokens: int
     num_padded: int
     num_dropped: int
+    num_counted: int | None = None
+    num_dropped_documents: int = 0
+    prepared: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_summed(self) -> int:
+        """Tokens that entered the sums."""
+        return self.num_tokens if self.num_counted is None else self.num_counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +136,7 @@ class RunManifest:
         settings: what changes the numbers: seq_len, seed, dtype.
         made: what is shown but changes nothing: versions, batch size, host, time, memory.
         files: SHA-256 of each data file.
+        groups: statistic groups of a calibration run, see `analysis.groups`.
     """
 
     kind: Literal["routed", "weights"]
@@ -120,6 +148,7 @@ class RunManifest:
     made: Mapping[str, Any]
     files: Mapping[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
+    groups: tuple[str, ...] = ()
 
     @property
     def corpus(self) -> str:
@@ -179,13 +208,18 @@ def _check_cover(table: pd.DataFrame, layers: Sequence[MoELayer], what: str) -> 
 
 @dataclass(frozen=True, eq=False)
 class ExpertStats:
-    """Routed-token sums of one run; `table` has EXPERT_COLUMNS, sorted by layer and expert."""
+    """Routed-token sums of one run.
+
+    `table` has EXPERT_COLUMNS, sorted by layer and expert, and `damage` where that was measured;
+    a part of a run lacks `vector_sum_sq`.
+    """
 
     manifest: RunManifest
     table: pd.DataFrame
 
     def __post_init__(self) -> None:
-        missing = [column for column in EXPERT_COLUMNS if column not in self.table]
+        needed = [column for column in EXPERT_COLUMNS if column not in OPTIONAL_COLUMNS]
+        missing = [column for column in needed if column not in self.table]
         if missing:
             raise StatsError(f"The statistics lack the columns {', '.join(missing)}.")
         _check_cover(self.table, self.layers, "statistics")

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,6 @@ from filelock import FileLock
 from analysis.errors import StatsError
 from analysis.stats import (
     EXPERT_COLUMNS,
-    MOMENT_COLUMNS,
     SCHEMA_VERSION,
     CorpusRef,
     ExpertStats,
@@ -31,12 +30,9 @@ from analysis.stats import (
 
 # The demo's runs, which lie beside the packages in a clone and in an installation.
 SHIPPED_STATS = Path(__file__).parent.parent / "cached_stats"
-MANIFEST, EXPERTS, VECTORS, WEIGHTS = (
-    "manifest.json",
-    "experts.parquet",
-    "vectors.parquet",
-    "weights.parquet",
-)
+MANIFEST = "manifest.json"
+EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parquet"
+SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
 PARTIAL = ".partial"
 
 
@@ -112,6 +108,8 @@ def _parse_manifest(raw: Mapping[str, Any], where: Path) -> RunManifest:
         settings=dict(raw["settings"]),
         made=dict(raw["made"]),
         files=dict(raw["files"]),
+        # Runs from before there was a choice have the routed sums.
+        groups=tuple(raw.get("groups", ["routed"] if raw["kind"] == "routed" else [])),
     )
 
 
@@ -162,6 +160,16 @@ def _read_table(run: Run, name: str) -> pa.Table:
         ) from error
 
 
+def read_table(run: Run, name: str) -> pd.DataFrame:
+    """One of a run's tables, such as SHARDS; which there are is in `manifest.files`.
+
+    Raises:
+        StatsError: damaged or missing.
+    """
+    table: pd.DataFrame = _read_table(run, name).to_pandas()
+    return table
+
+
 def load_expert_stats(run: Run) -> ExpertStats:
     """Routed statistics of a run."""
     table = _read_table(run, EXPERTS).to_pandas()
@@ -210,13 +218,29 @@ def _write_run(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Tabl
 
 
 def save_expert_stats(
-    parent: Path, manifest: RunManifest, table: pd.DataFrame, vectors: FloatArray
+    parent: Path,
+    manifest: RunManifest,
+    table: pd.DataFrame,
+    vectors: FloatArray,
+    more: Mapping[str, pd.DataFrame] | None = None,
 ) -> Run:
-    """Store a calibration run; `vectors` holds sum_t f in the table's row order."""
+    """Store a calibration run.
+
+    Args:
+        parent: statistics directory.
+        manifest: of the run; `files` is filled in.
+        table: sums of each expert, sorted by layer and expert.
+        vectors: sum_t f in the table's row order.
+        more: further tables by file name: SHARDS, ROUTER, COACTIVATION.
+    """
     frame = table.assign(vector_sum_sq=(vectors**2).sum(axis=1)).astype(dict(EXPERT_COLUMNS))
-    stats = ExpertStats(manifest, frame[list(EXPERT_COLUMNS)])
-    experts = pa.Table.from_pandas(stats.table, preserve_index=False)
-    return _save(parent, manifest, {EXPERTS: experts, VECTORS: _vector_table(stats.table, vectors)})
+    columns = [*EXPERT_COLUMNS, *(name for name in ("damage",) if name in frame)]
+    stats = ExpertStats(manifest, frame[columns])
+    tables = {EXPERTS: stats.table, **(more or {})}
+    arrow = {
+        name: pa.Table.from_pandas(each, preserve_index=False) for name, each in tables.items()
+    }
+    return _save(parent, manifest, {**arrow, VECTORS: _vector_table(stats.table, vectors)})
 
 
 def save_weight_stats(parent: Path, manifest: RunManifest, table: pd.DataFrame) -> Run:
@@ -225,69 +249,6 @@ def save_weight_stats(parent: Path, manifest: RunManifest, table: pd.DataFrame) 
     return _save(
         parent, manifest, {WEIGHTS: pa.Table.from_pandas(stats.table, preserve_index=False)}
     )
-
-
-def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
-    """A run that holds the sums of several, as if their corpora had been one.
-
-    Raises:
-        StatsError: fewer than two, weight statistics, different models, element types or
-            schemas, or the same tokens twice.
-    """
-    if len(runs) < 2:
-        raise StatsError("A merge needs at least two calibration runs.")
-    check_addable(runs)
-    manifests = [run.manifest for run in runs]
-    first = manifests[0]
-    corpora = tuple(corpus for manifest in manifests for corpus in manifest.corpora)
-    digest = digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
-    merged = RunManifest(
-        kind="routed",
-        run_id=run_name(
-            first.model.name, *sorted(seen_name.name for seen_name in corpora), digest=digest
-        ),
-        digest=digest,
-        model=first.model,
-        corpora=corpora,
-        settings=first.settings,
-        made={"merged_from": [manifest.run_id for manifest in manifests], "created_at": now()},
-    )
-    columns = list(MOMENT_COLUMNS)
-    tables = [load_expert_stats(run).table for run in runs]
-    total = tables[0].assign(
-        **{column: sum(table[column] for table in tables) for column in columns}
-    )
-    vectors = np.sum([read_vectors(run) for run in runs], axis=0)
-    return save_expert_stats(parent, merged, total, vectors)
-
-
-def check_addable(runs: Sequence[Run]) -> None:
-    """Check that the sums of these runs may be added.
-
-    Raises:
-        StatsError: weight statistics, different models or element types, or the same tokens twice.
-    """
-    first = runs[0].manifest
-    seen: set[str] = set()
-    for run in runs:
-        other = run.manifest
-        if other.kind != "routed":
-            raise StatsError("Only calibration runs add up; weight statistics are whole already.")
-        if first.model.identity != other.model.identity:
-            raise StatsError(
-                f"{first.run_id} and {other.run_id} are statistics of different models."
-            )
-        if first.settings["dtype"] != other.settings["dtype"]:
-            raise StatsError(
-                f"{first.run_id} was computed in {first.settings['dtype']}, {other.run_id} in "
-                f"{other.settings['dtype']}; calibrate both in one element type."
-            )
-        for corpus in other.corpora:
-            if corpus.digest in seen:
-                raise StatsError(
-                    f"The tokens of {corpus.name} are in two of the runs; count them once."
-                )
-            seen.add(corpus.digest)
 
 
 class StatsStore:

@@ -6,25 +6,25 @@ and its pages are given back. Biases are left out.
 
 import mmap
 import os
-import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+import numba
 import numpy as np
 import pandas as pd
-import torch
+from numpy.typing import NDArray
 
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.families import PROJECTIONS, SlotKind
-from analysis.model import LocatedTensor, MoEModel
+from analysis.families import PROJECTIONS, MoEFamily
+from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.progress import Progress
 from analysis.stats import SCHEMA_VERSION, RunManifest, model_ref
 from analysis.store import Run, StatsStore, digest_of, now, run_name, save_weight_stats
+from analysis.weight_sums import absolute_and_square_sums
 
 WEIGHT_COLUMNS = {
     "layer": "int64",
@@ -35,22 +35,31 @@ WEIGHT_COLUMNS = {
     "numel": "int64",
 }
 _ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
-_TORCH = {
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-}
-# Elements measured at once: each costs a fixed price of a dozen calls, so not too few.
-_CHUNK = 1 << 20
-_ROW = 4096
-_WIDE = (torch.float32, torch.float64)
+_CHUNK_BYTES = 1 << 23  # measured at once, so that what must be widened or moved stays small
 _GROUP_BYTES = 1 << 25  # handed to a thread at once, and given back at once
 
 
 @dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns first, first + step, ... below last of a matrix with rows of `row` elements."""
+
+    row: int
+    first: int
+    last: int
+    step: int
+
+    def of(self, rows: NDArray[np.uint8], item: int) -> NDArray[np.uint8]:
+        """Their bytes, moved together."""
+        matrix = rows.reshape(-1, self.row, item)
+        return np.ascontiguousarray(matrix[:, self.first : self.last : self.step]).reshape(-1)
+
+    def __len__(self) -> int:
+        return len(range(self.first, self.last, self.step))
+
+
+@dataclass(frozen=True, slots=True)
 class _Piece:
-    """A byte range that holds elements of one projection of one expert."""
+    """A byte range that holds elements of one projection of one expert; if columns, only those."""
 
     layer: int
     expert: int
@@ -59,10 +68,16 @@ class _Piece:
     dtype: str
     start: int
     end: int
+    columns: _Columns | None = None
+
+    @property
+    def item(self) -> int:
+        return _ITEM_BYTES[self.dtype]
 
     @property
     def numel(self) -> int:
-        return (self.end - self.start) // _ITEM_BYTES[self.dtype]
+        elements = (self.end - self.start) // self.item
+        return elements // self.columns.row * len(self.columns) if self.columns else elements
 
 
 class _MappedShard:
@@ -73,87 +88,65 @@ class _MappedShard:
         if path.stat().st_size < size:
             raise CheckpointError(f"{path.name} became shorter while it was read.")
         with path.open("rb") as file:
-            # A private copy: torch wants a buffer that it may write to.
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._bytes = np.frombuffer(self._map, dtype=np.uint8)
 
-    def chunks(self, piece: _Piece) -> Iterator[torch.Tensor]:
-        """The piece's elements, in order, a chunk at a time."""
-        item = _ITEM_BYTES[piece.dtype]
-        for start in range(piece.start, piece.end, _CHUNK * item):
-            stop = min(start + _CHUNK * item, piece.end)
-            # A header of odd length leaves the elements off their natural places.
-            data = self._map if start % item == 0 else bytearray(self._map[start:stop])
-            offset = start if start % item == 0 else 0
-            yield torch.frombuffer(
-                data, dtype=_TORCH[piece.dtype], count=(stop - start) // item, offset=offset
-            )
+    def measure(self, group: Sequence[_Piece]) -> list[tuple[float, float]]:
+        """Both sums over each piece of a group of neighbours."""
+        sums = [self._sums(piece) for piece in group]
+        self._release(group[0].start, group[-1].end)
+        return sums
 
-    def release(self, start: int, stop: int) -> None:
-        """Give the pages of a range back."""
+    def _sums(self, piece: _Piece) -> tuple[float, float]:
+        whole_rows = piece.columns.row * piece.item if piece.columns else 1
+        chunk = max(1, _CHUNK_BYTES // whole_rows) * whole_rows
+        parts = []
+        for start in range(piece.start, piece.end, chunk):
+            data = self._bytes[start : min(start + chunk, piece.end)]
+            data = piece.columns.of(data, piece.item) if piece.columns else data
+            parts.append(absolute_and_square_sums(data, piece.dtype))
+        return sum(first for first, _ in parts), sum(second for _, second in parts)
+
+    def _release(self, start: int, stop: int) -> None:
         if hasattr(mmap, "MADV_DONTNEED"):
             aligned = start // mmap.PAGESIZE * mmap.PAGESIZE
             self._map.madvise(mmap.MADV_DONTNEED, aligned, stop - aligned)
 
 
-class _Ruler:
-    """Sums |w| and w^2, in buffers that are used again: fresh memory would cost more than the sums.
-
-    bf16 goes through float32, row by row of 4,096 elements, which is exact to about 1e-7; all
-    other types through float64. One for each thread.
-    """
-
-    def __init__(self) -> None:
-        # One thread each: torch's own threads wait for one another wherever a core is busy.
-        torch.set_num_threads(1)
-        self._buffers = {dtype: torch.empty(_CHUNK, dtype=dtype) for dtype in _WIDE}
-
-    def measure(self, group: Sequence[_Piece], shard: _MappedShard) -> list[tuple[float, float]]:
-        """Both sums over each piece of a group of neighbours."""
-        sums = [self._piece_sums(piece, shard) for piece in group]
-        shard.release(group[0].start, group[-1].end)
-        return sums
-
-    def _piece_sums(self, piece: _Piece, shard: _MappedShard) -> tuple[float, float]:
-        sums = [self._sums(chunk) for chunk in shard.chunks(piece)]
-        return sum(first for first, _ in sums), sum(second for _, second in sums)
-
-    def _sums(self, chunk: torch.Tensor) -> tuple[float, float]:
-        narrow = chunk.dtype == torch.bfloat16
-        wide = self._buffers[torch.float32 if narrow else torch.float64][: len(chunk)]
-        wide.copy_(chunk).abs_()
-        whole = len(wide) // _ROW * _ROW
-        rows, tail = wide[:whole].view(-1, _ROW), wide[whole:].double()
-        norms = torch.linalg.vector_norm(rows, dim=1).double()
-        first = rows.sum(dim=1).double().sum() + tail.sum()
-        second = norms @ norms + tail @ tail
-        return float(first), float(second)
+def _columns(family: MoEFamily, width: int) -> dict[str, _Columns]:
+    """Where gate and up lie in rows of `width` elements."""
+    if family.is_interleaved:
+        return {"gate": _Columns(width, 0, width, 2), "up": _Columns(width, 1, width, 2)}
+    half = width // 2
+    return {"gate": _Columns(width, 0, half, 1), "up": _Columns(width, half, width, 1)}
 
 
-def _stacked_pieces(tensor: LocatedTensor) -> Iterator[_Piece]:
+def _stacked_pieces(family: MoEFamily, tensor: LocatedTensor) -> Iterator[_Piece]:
     entry, slot = tensor.entry, tensor.slot
-    experts = entry.shape[0]
-    parts = ("gate", "up") if slot.projection == "gate_up" else (slot.projection,)
-    step = entry.nbytes // experts // len(parts)
-    starts = range(entry.start, entry.end, step)
-    for number, start in enumerate(starts):  # of each expert, the gate rows come first
-        expert, part = divmod(number, len(parts))
-        yield _Piece(slot.layer, expert, parts[part], entry.shard, entry.dtype, start, start + step)
+    step = entry.nbytes // entry.shape[0]
+    for expert in range(entry.shape[0]):
+        start = entry.start + expert * step
+        where = (entry.shard, entry.dtype, start, start + step)
+        if slot.projection != "gate_up":
+            yield _Piece(slot.layer, expert, slot.projection, *where)
+        elif family.is_transposed:
+            for part, columns in _columns(family, entry.shape[-1]).items():
+                yield _Piece(slot.layer, expert, part, *where, columns)
+        else:  # the gate rows come first
+            middle = start + step // 2
+            for part, span in (("gate", (start, middle)), ("up", (middle, start + step))):
+                yield _Piece(slot.layer, expert, part, entry.shard, entry.dtype, *span)
 
 
-def _tensor_pieces(tensor: LocatedTensor) -> Iterator[_Piece]:
+def _tensor_pieces(family: MoEFamily, tensor: LocatedTensor) -> Iterator[_Piece]:
     entry, slot = tensor.entry, tensor.slot
-    if slot.kind is SlotKind.STACKED:
-        yield from _stacked_pieces(tensor)
-    elif slot.expert is not None and entry.name.endswith(".weight"):
-        yield _Piece(
-            slot.layer,
-            slot.expert,
-            slot.projection,
-            entry.shard,
-            entry.dtype,
-            entry.start,
-            entry.end,
-        )
+    if not is_expert_weight(slot):
+        return
+    if slot.expert is None:
+        yield from _stacked_pieces(family, tensor)
+    else:
+        where = (entry.shard, entry.dtype, entry.start, entry.end)
+        yield _Piece(slot.layer, slot.expert, slot.projection, *where)
 
 
 def _pieces(model: MoEModel) -> list[_Piece]:
@@ -161,7 +154,7 @@ def _pieces(model: MoEModel) -> list[_Piece]:
         piece
         for layer in model.layers
         for tensor in model.located[layer.index]
-        for piece in _tensor_pieces(tensor)
+        for piece in _tensor_pieces(model.family, tensor)
     ]
     for piece in pieces:
         if piece.dtype not in _ITEM_BYTES:
@@ -206,21 +199,11 @@ def _groups(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, ...]]:
             yield tuple(group)
 
 
-@contextmanager
-def _workers() -> Iterator[ThreadPoolExecutor]:
-    """A pool whose threads run torch on one thread each; torch's own number is restored."""
-    before = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            yield pool
-    finally:
-        torch.set_num_threads(before)
-
-
 def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     """Table `layer, expert, projection, l1, l2_squared, numel`: one row per expert matrix.
 
-    l1 = sum |w|, l2_squared = sum w^2 (float64), numel = elements; projections gate, up, down.
+    l1 = sum |w|, l2_squared = sum w^2 (float64), numel = elements; projections gate, up, down
+    (no gate where experts have none).
 
     Raises:
         UnsupportedModelError: a quantised element type.
@@ -231,18 +214,14 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     names = dict.fromkeys(piece.shard for piece in pieces)
     sizes = {shard.name: shard.size for shard in model.checkpoint.shards}
     shards = {name: _MappedShard(model.checkpoint.path / name, sizes[name]) for name in names}
-    local = threading.local()
 
     def measure(group: tuple[_Piece, ...]) -> list[tuple[float, float]]:
-        if not hasattr(local, "ruler"):
-            local.ruler = _Ruler()
-        ruler: _Ruler = local.ruler
-        return ruler.measure(group, shards[group[0].shard])
+        return shards[group[0].shard].measure(group)
 
     sums: list[tuple[float, float]] = []
     done = 0
     groups = list(_groups(pieces))
-    with _workers() as pool:
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for group, result in zip(groups, pool.map(measure, groups), strict=True):
             sums.extend(result)
             done += sum(piece.end - piece.start for piece in group)
@@ -271,7 +250,7 @@ def weight_statistics(model: MoEModel, store: StatsStore) -> Generator[Progress,
         made={
             "created_at": now(),
             "seconds": round(time.monotonic() - started, 3),
-            "versions": {"numpy": np.__version__},
+            "versions": {"numba": numba.__version__, "numpy": np.__version__},
         },
     )
     return save_weight_stats(store.target, manifest, table)

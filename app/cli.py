@@ -8,10 +8,17 @@ import typer
 
 from analysis.errors import UserError
 from app.commands.cache import runs
+from app.commands.calibrate import calibrate
+from app.commands.compare import compare
 from app.commands.console import err
-from app.commands.model import calibrate, inspect, weights
+from app.commands.inspect import inspect
+from app.commands.launch import speak_for_all, speak_up
+from app.commands.mix import blend
+from app.commands.model import weights
+from app.commands.plan import plan, plans
 from app.commands.queue import jobs
-from app.commands.rank import overlap, plan, score
+from app.commands.rank import overlap, score
+from app.commands.run import run
 from app.commands.serve import app as app_command
 from app.commands.serve import demo
 from app.commands.ship import export, verify
@@ -24,10 +31,16 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (demo, inspect, calibrate, weights, score, overlap, plan, export, verify):
+_COMMANDS = (
+    *(demo, inspect, calibrate, weights),
+    *(score, overlap, compare, blend, plan),
+    *(export, verify, run),
+)
+for command in _COMMANDS:
     cli.command()(command)
 cli.command("app")(app_command)
 cli.add_typer(runs, name="runs")
+cli.add_typer(plans, name="plans")
 cli.add_typer(jobs, name="jobs")
 
 
@@ -36,6 +49,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     sys.argv = [word for word in sys.argv if word != "--debug"]
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
+    speak_for_all()
     try:
         cli()
     except UserError as error:
@@ -50,6 +64,7 @@ def main() -> None:
 
 
 def _end(message: str, error: Exception) -> NoReturn:
+    speak_up(error)
     err.print(f"error: {message}", markup=False)
     raise SystemExit(1) from error
 

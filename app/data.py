@@ -1,12 +1,15 @@
 """What the pages read: models, runs and statistics, cached; no weights, no torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
 
+from analysis.blend import Mixture
 from analysis.checkpoint import CONFIG_NAME, open_checkpoint
 from analysis.choose import newest_by_corpus
+from analysis.criteria import Criterion
 from analysis.errors import StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
 from analysis.stats import ExpertStats, WeightStats
@@ -91,11 +94,11 @@ def all_runs() -> tuple[list[Run], list[str]]:
     return settings().store.runs(note), problems
 
 
-def routed_runs(model: MoEModel) -> dict[str, Run]:
-    """The best calibration run of each corpus."""
+def routed_runs(model: MoEModel, criterion: Criterion | None = None) -> dict[str, Run]:
+    """The calibration run of each corpus that commands would use, see `newest_by_corpus`."""
     runs, _ = all_runs()
     mine = [run for run in runs if run.manifest.model.identity == model.identity]
-    return newest_by_corpus([run for run in mine if run.manifest.kind == "routed"])
+    return newest_by_corpus([run for run in mine if run.manifest.kind == "routed"], criterion)
 
 
 def weight_run(model: MoEModel) -> Run | None:
@@ -112,6 +115,32 @@ def expert_stats(run: Run) -> ExpertStats:
 @st.cache_resource(max_entries=32)
 def _expert_stats(path: str, digest: str) -> ExpertStats:
     return load_expert_stats(_run_at(path, digest))
+
+
+def mixture(runs: Sequence[Run]) -> Mixture:
+    """The sums of several runs, ready to be mixed.
+
+    Raises:
+        StatsError: runs that cannot be added.
+    """
+    return _mixture(tuple((str(run.path), run.manifest.digest) for run in runs))
+
+
+@st.cache_resource(max_entries=8)
+def _mixture(runs: tuple[tuple[str, str], ...]) -> Mixture:
+    return Mixture([_run_at(path, digest) for path, digest in runs])
+
+
+def blended_stats(runs: Sequence[Run], weights: Sequence[float]) -> ExpertStats:
+    """Statistics of a blend; runs of weight 0 are left out.
+
+    Raises:
+        StatsError: runs that cannot be added.
+    """
+    used = [(run, weight) for run, weight in zip(runs, weights, strict=True) if weight > 0]
+    if len(used) == 1:
+        return expert_stats(used[0][0])
+    return mixture([run for run, _ in used]).mixed([weight for _, weight in used])
 
 
 def weight_stats(run: Run) -> WeightStats:

@@ -1,82 +1,69 @@
-"""The parts of the Explore page: numbers on top, overlap maps, clarity of the cut, command."""
+"""The parts of the Explore page on top and below: numbers, clarity of the cut, command."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
-import pandas as pd
 import streamlit as st
 
-from analysis.criteria import Criterion, get_criterion
-from analysis.overlap import (
-    chance_overlap,
-    criterion_overlap,
-    mean_overlaps,
-    overlap_matrix,
-    variant_overlaps,
-)
+from analysis.criteria import Criterion
+from analysis.overlap import chance_overlap, criterion_overlap
 from analysis.ranking import Stats
-from analysis.stats import ExpertStats, Gate, NoStats
+from analysis.stats import NoStats
 from app import data, maps
-from app.controls import switch
-from app.figures import overlap_curve as curve_figure
-from app.figures import overlap_matrix as matrix_figure
+from app.charts import Chart, made_by, show_chart
 from app.figures import stratification as separation_figures
-from app.figures import variant_map as variant_figure
-from app.figures.theme import PLOTLY_CONFIG
-from app.state import View, apply_exponents, criterion_badge
+from app.overlap_parts import loaded, run_keys
+from app.state import View, chosen_baseline, criterion_badge
 from pruning.sizes import format_bytes
 
-_VARIANT_KEY = "explore.variants"
 
-
-def is_dark() -> bool:
-    """Whether the page is shown in the dark theme."""
-    return bool(st.context.theme.type == "dark")
+def what_is_missing(view: View, criterion: Criterion) -> str | None:
+    """What a criterion would read and the model lacks, and what to do; None if it can rank."""
+    if criterion.source == "routed" and not view.runs:
+        return (
+            f"{criterion.label} ranks by routed tokens, and {view.model.name} has not been "
+            "calibrated yet. Start a calibration on the **Start** page, or choose AIMER or "
+            "Magnitude, which need none."
+        )
+    if criterion.source == "weights" and data.weight_run(view.model) is None:
+        return (
+            f"{criterion.label} reads the weights of {view.model.name}, which have not been "
+            "measured yet. Start that on the **Start** page: it takes seconds."
+        )
+    return None
 
 
 def needed_stats(view: View, criterion: Criterion) -> Stats | None:
     """The statistics that a criterion reads; None after saying what is missing and what to do."""
+    missing = what_is_missing(view, criterion)
+    if missing is not None:
+        st.info(missing, icon=":material/info:")
+        return None
     if criterion.source == "routed":
-        if view.corpus:
-            return data.expert_stats(view.runs[view.corpus])
+        weights = view.weights
+        runs = [view.runs[corpus] for corpus in weights]
+        return data.blended_stats(runs, list(weights.values()))
+    run = data.weight_run(view.model) if criterion.source == "weights" else None
+    return NoStats(view.model.layers) if run is None else data.weight_stats(run)
+
+
+def ranked_pair(view: View) -> tuple[maps.Ranked, maps.Ranked] | None:
+    """The criterion and the one beside it; None after saying why there is nothing to show."""
+    if view.criterion is None:
         st.info(
-            f"{criterion.label} ranks by routed tokens, and {view.model.name} has not been "
-            "calibrated yet. Start a calibration on the **Start** page, or choose AIMER or "
-            "Magnitude, which need none.",
+            "The variant (1, 0, 0) gives every routed expert the score 1, so it ranks nothing. "
+            "Choose b = 0, or another exponent for the gate or the activation.",
             icon=":material/info:",
         )
         return None
-    if criterion.source == "none":
-        return NoStats(view.model.layers)
-    run = data.weight_run(view.model)
-    if run is not None:
-        return data.weight_stats(run)
-    st.info(
-        f"{criterion.label} reads the weights of {view.model.name}, which have not been measured "
-        "yet. Start that on the **Start** page: it takes seconds.",
-        icon=":material/info:",
-    )
-    return None
-
-
-@st.cache_data(max_entries=256)
-def _variant_overlaps(runs: tuple[tuple[str, str], ...], gate: Gate, percent: int) -> pd.DataFrame:
-    return mean_overlaps(variant_overlaps(_loaded(runs), gate, Fraction(percent, 100)))
-
-
-@st.cache_data(max_entries=256)
-def _curve(runs: tuple[tuple[str, str], ...], names: tuple[str, ...], gate: Gate) -> pd.DataFrame:
-    criteria = [get_criterion(name) for name in names]
-    return maps.overlap_curve(criteria, _loaded(runs), gate)
-
-
-def _loaded(runs: tuple[tuple[str, str], ...]) -> dict[str, ExpertStats]:
-    return {corpus: data.expert_stats(data.settings().store.get(run)) for corpus, run in runs}
-
-
-def _run_keys(view: View) -> tuple[tuple[str, str], ...]:
-    return tuple((corpus, run.manifest.run_id) for corpus, run in view.runs.items())
+    ranked = []
+    for criterion in (view.criterion, chosen_baseline()):
+        stats = needed_stats(view, criterion)
+        if stats is None:
+            return None
+        ranked.append(maps.rank(criterion, stats, view.gate))
+    return ranked[0], ranked[1]
 
 
 def metrics(view: View, shown: maps.Ranked, beside: maps.Ranked) -> None:
@@ -152,7 +139,7 @@ def _stability_metric(view: View, criterion: Criterion, fraction: Fraction) -> N
             help=note,
         )
         return
-    stats = _loaded(_run_keys(view))
+    stats = loaded(run_keys(view))
     table = criterion_overlap(criterion, stats, view.gate, fraction)
     overlap, chance = float(table["overlap"].mean()), float(table["chance"].mean())
     st.metric(
@@ -165,137 +152,26 @@ def _stability_metric(view: View, criterion: Criterion, fraction: Fraction) -> N
     )
 
 
-def apply_clicked_variant() -> None:
-    """A cell of the map was clicked: take its exponents."""
-    chosen = variant_figure.clicked_variant(st.session_state.get(_VARIANT_KEY))
-    if chosen is not None:
-        apply_exponents(chosen)
-
-
-def variant_part(view: View, *, on_select: Callable[[], None]) -> None:
-    """The 18 variants: how much the pruned set depends on the calibration text."""
-    st.markdown(
-        f"**Overlap map**: pruned experts that the calibration texts agree on, at "
-        f"{view.sparsity} sparsity. Click a cell to take its exponents."
-    )
-    if len(view.runs) < 2 or view.sparsity_percent == 0:
-        st.info(_why_no_overlap(view), icon=":material/info:")
-        return
-    table = _variant_overlaps(_run_keys(view), view.gate, view.sparsity_percent)
-    selected = view.criterion.exponents if view.criterion else None
-    st.plotly_chart(
-        variant_figure.variant_map(table, selected=selected, dark=is_dark()),
-        key=_VARIANT_KEY,
-        on_select=on_select,
-        selection_mode="points",
-        config=PLOTLY_CONFIG,
-        theme=None,
-        alt=variant_figure.describe(table),
-    )
-    _data_twin(table, "overlap-map.csv")
-
-
-def _why_no_overlap(view: View) -> str:
-    if view.sparsity_percent == 0:
-        return "Nothing is pruned at 0%, so there is nothing to compare. Raise the sparsity."
-    return (
-        f"Overlap compares calibrations on different texts; {view.model.name} has "
-        f"{len(view.runs)}. Calibrate on another text on the **Start** page."
-    )
-
-
-def overlap_part(view: View) -> None:
-    """Pairs of texts, and the course over sparsity."""
-    kind = switch("Overlap", "overlap", {"pairs": "Between texts", "sparsity": "Against sparsity"})
-    if len(view.runs) < 2 or view.sparsity_percent == 0:
-        st.info(_why_no_overlap(view), icon=":material/info:")
-        return
-    if view.criterion is None or view.criterion.source != "routed":
-        st.info(
-            f"{view.criterion.label if view.criterion else 'This criterion'} reads no text, so "
-            "all texts agree. Choose a calibrated criterion.",
-            icon=":material/info:",
-        )
-        return
-    if kind == "sparsity":
-        _curve_chart(view, view.criterion)
-    else:
-        _matrix_chart(view, view.criterion)
-
-
-def _matrix_chart(view: View, criterion: Criterion) -> None:
-    fraction = Fraction(view.sparsity_percent, 100)
-    pairs = criterion_overlap(criterion, _loaded(_run_keys(view)), view.gate, fraction)
-    table, chance = overlap_matrix(pairs, list(view.runs)), float(pairs["chance"].mean())
-    st.plotly_chart(
-        matrix_figure.overlap_matrix(table, chance=chance, dark=is_dark()),
-        key="explore.matrix",
-        config=PLOTLY_CONFIG,
-        theme=None,
-        alt=matrix_figure.describe(table, chance=chance),
-    )
-    _data_twin(pairs, "overlap.csv")
-
-
-def _curve_chart(view: View, criterion: Criterion) -> None:
-    names = tuple(dict.fromkeys((criterion.name, "frequency", "man")))
-    table = _curve(_run_keys(view), names, view.gate)
-    share = view.sparsity_percent / 100
-    st.plotly_chart(
-        curve_figure.overlap_curve(table, sparsity=share, dark=is_dark()),
-        key="explore.curve",
-        config=PLOTLY_CONFIG,
-        theme=None,
-        alt=curve_figure.describe(table, sparsity=share),
-    )
-    _data_twin(table, "overlap-by-sparsity.csv")
-
-
 def separation_part(view: View, panels: Sequence[maps.Ranked]) -> None:
-    """How clear the cut between kept and pruned is, layer by layer; drawn when opened."""
-    part = st.expander(
-        "Clarity of the cut, layer by layer",
-        key="clarity",
-        bind="query-params",
-        on_change="rerun",
-        icon=":material/content_cut:",
+    """How clear the cut between kept and pruned is, layer by layer."""
+    st.markdown(
+        "The gap in rescaled saliency between the last expert kept and the first pruned, and "
+        "the share of experts within 0.05 of that boundary."
     )
-    if not part.open:
+    if view.sparsity_percent == 0:
+        st.info("Nothing is pruned at 0%, so there is no cut.", icon=":material/info:")
         return
-    with part:
-        st.markdown(
-            "The gap in rescaled saliency between the last expert kept and the first pruned, and "
-            "the share of experts within 0.05 of that boundary."
+    distinct = {ranked.criterion.label: ranked for ranked in panels}
+    table = maps.separations(list(distinct.values()), Fraction(view.sparsity_percent, 100))
+    show_chart(
+        Chart(
+            "separation",
+            lambda dark: separation_figures.separation_figure(table, dark=dark),
+            table,
+            separation_figures.describe(table),
+            made_by(view.about(), " beside ".join(distinct)),
         )
-        if view.sparsity_percent == 0:
-            st.info("Nothing is pruned at 0%, so there is no cut.", icon=":material/info:")
-            return
-        distinct = {ranked.criterion.label: ranked for ranked in panels}
-        table = maps.separations(list(distinct.values()), Fraction(view.sparsity_percent, 100))
-        st.plotly_chart(
-            separation_figures.separation_figure(table, dark=is_dark()),
-            key="explore.separation",
-            config=PLOTLY_CONFIG,
-            theme=None,
-            alt=separation_figures.describe(table),
-        )
-        _data_twin(table, "separation.csv")
-
-
-def _data_twin(table: pd.DataFrame, name: str) -> None:
-    """The numbers behind a chart, to read and to take away; sent when opened."""
-    part = st.expander("Show data", key=f"explore.data.{name}", on_change="rerun")
-    if not part.open:
-        return
-    with part:
-        st.dataframe(table, hide_index=True)
-        st.download_button(
-            "Download CSV",
-            table.to_csv(index=False),
-            file_name=name,
-            key=f"explore.csv.{name}",
-            on_click="ignore",
-        )
+    )
 
 
 def show_command(view: View) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import streamlit as st
 
 from analysis.errors import ExportError, UserError
+from app.charts import is_dark
 from app.data import settings, shown_model, size_report_of
-from app.explore_parts import is_dark
 from app.figures import sizes as size_figure
 from app.figures.theme import PLOTLY_CONFIG
 from app.job_queue import submit
@@ -17,6 +17,7 @@ from app.selection import Selection
 from app.settings import shown_path
 from app.state import View, criterion_badge
 from app.task_requests import ExportRequest
+from pruning.engines import Reads, contents_of, verdicts
 from pruning.plan import PruningPlan
 from pruning.sizes import format_bytes
 
@@ -66,6 +67,11 @@ def plan_part(view: View, selection: Selection, plan: PruningPlan) -> None:
         config=PLOTLY_CONFIG,
         theme=None,
         alt=size_figure.describe(report.table),
+    )
+    before, after = report.loaded("bfloat16")
+    st.markdown(
+        f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}. Parameters that "
+        f"one token uses: {report.active_before:,}, then {report.active_after:,}."
     )
     st.download_button(
         "Download plan.json",
@@ -123,12 +129,37 @@ def preflight_part(view: View, plan: PruningPlan) -> Preflight:
         (free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}"),
         (is_new, f"{root.name}/{name} is {'new' if is_new else 'taken; choose another name'}"),
         (True, f"At least {least} experts stay, the router picks {view.model.layers[0].top_k}"),
-        (True, "One count for all layers: stock transformers loads it"),
+        (True, f"Read by: {_readers(view, plan)}"),
     )
     for ok, text in checks:
         icon = ":material/check_circle:" if ok else ":material/cancel:"
         st.markdown(f":{'green' if ok else 'red'}[{icon}] {text}")
+    _engines_part(view, plan)
     return Preflight(out, ok=all(ok for ok, _ in checks))
+
+
+def _engines_part(view: View, plan: PruningPlan) -> None:
+    """Every program, whether it reads the export, and why."""
+    found = verdicts(contents_of(view.model, plan))
+    with st.expander("Which programs read it, and why"):
+        st.dataframe(
+            {
+                "program": [each.engine for each in found],
+                "reads it": [str(each.reads) for each in found],
+                "why": [each.reason for each in found],
+            },
+            hide_index=True,
+            key="export.engines",
+        )
+
+
+def _readers(view: View, plan: PruningPlan) -> str:
+    """The programs that are known to read the export, or expected to."""
+    found = [each for each in verdicts(contents_of(view.model, plan)) if each.reads is not Reads.NO]
+    return ", ".join(
+        each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
+        for each in found
+    )
 
 
 def start_part(view: View, selection: Selection, ready: Preflight) -> None:

@@ -62,7 +62,8 @@ def _job(job: Job) -> None:
             st.text(_result_text(job))
         with st.expander("Log and command"):
             st.code(job.command, language=None, wrap_lines=True)
-            st.code(job_store().tail(job.id) or "The log is empty.", language=None, height=180)
+            log = job_store().tail(job.id) or "The log is empty."
+            st.code(log, language=None, height=180, wrap_lines=True)
 
 
 def _progress_text(job: Job) -> str:

@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.criteria import Criterion
+from analysis.criteria import CRITERIA, RANKABLE, Criterion, get_criterion, unified
+from analysis.effects import chance_all_way, corpora_overlap
+from analysis.families import MoELayer
 from analysis.overlap import (
     chance_overlap,
     criterion_overlap,
@@ -17,7 +19,7 @@ from analysis.overlap import (
     set_overlap,
 )
 from analysis.ranking import Stats, order_of, score_experts
-from analysis.stats import ExpertStats, FloatArray, Gate, Grid
+from analysis.stats import ExpertStats, FloatArray, Gate, Grid, NoStats, WeightStats
 from analysis.stratification import rescale, separation
 from app.components.expert_map import MapPanel
 
@@ -36,7 +38,7 @@ class Ranked:
     @property
     def order(self) -> NDArray[np.int64]:
         """Expert ids from first to keep to last; -1 where there are fewer."""
-        order = order_of(self.saliency)
+        order = order_of(self.saliency, self.grid)
         return np.where(self.grid.present, order, -1)
 
     def pruned(self, sparsity: Fraction) -> NDArray[np.bool_]:
@@ -82,16 +84,81 @@ def same_pruned(first: Ranked, second: Ranked, sparsity: Fraction) -> float:
 def overlap_curve(
     criteria: Sequence[Criterion], stats: Mapping[str, ExpertStats], gate: Gate
 ) -> pd.DataFrame:
-    """Table `sparsity, overlap, chance, series`: mean pairwise overlap at each sparsity."""
-    grid = next(iter(stats.values())).grid
-    rows = []
-    for criterion in criteria:
-        for percent in CURVE_PERCENTS:
-            sparsity = Fraction(percent, 100)
+    """Table `sparsity, overlap, chance, series, kind`, at each sparsity.
+
+    Mean over pairs of texts for every criterion; of three texts and more also the share that all
+    prune ("all texts"), for the first.
+    """
+    grid, count = next(iter(stats.values())).grid, len(stats)
+    rows: list[tuple[float, float, float, str, str]] = []
+    for percent in CURVE_PERCENTS:
+        sparsity = Fraction(percent, 100)
+        chance = chance_overlap(grid, sparsity)
+        for criterion in criteria:
             table = criterion_overlap(criterion, stats, gate, sparsity)
             overlap = float(table["overlap"].mean())
-            rows.append((percent / 100, overlap, chance_overlap(grid, sparsity), criterion.label))
-    return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance", "series"])
+            rows.append((percent / 100, overlap, chance, criterion.label, "pairs"))
+        if count > 2:
+            overlap = corpora_overlap(criteria[0], stats, gate, sparsity)
+            chance = chance_all_way(grid, sparsity, count)
+            name = f"{criteria[0].label}, all texts"
+            rows.append((percent / 100, overlap, chance, name, "all texts"))
+    return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance", "series", "kind"])
+
+
+def never_routed_experts(stats: Mapping[str, ExpertStats]) -> pd.DataFrame:
+    """Table `layer, expert, texts`: experts without a token, and on which texts."""
+    rows = [
+        (int(row.layer), int(row.expert), corpus)  # type: ignore[arg-type]
+        for corpus, each in stats.items()
+        for row in each.table.loc[each.table["num_tokens"] == 0, ["layer", "expert"]].itertuples()
+    ]
+    table = pd.DataFrame(rows, columns=["layer", "expert", "texts"])
+    return table.groupby(["layer", "expert"])["texts"].agg(", ".join).reset_index()
+
+
+def expert_sums(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> pd.DataFrame:
+    """Table `sum` and one column a corpus: every stored sum of one expert, and its token share."""
+    columns = {}
+    for corpus, each in stats.items():
+        rows = each.table[each.table["layer"] == layer].set_index("expert")
+        numbers = rows.loc[expert].drop("layer").astype(float)
+        share = numbers["num_tokens"] / max(float(rows["num_tokens"].sum()), 1.0)
+        columns[corpus] = pd.concat([pd.Series({"share of routed tokens": share}), numbers])
+    return pd.DataFrame(columns).rename_axis("sum").reset_index()
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """Everything measured of a model: by corpus, of the weights, and its layers."""
+
+    routed: Mapping[str, ExpertStats]
+    weights: WeightStats | None
+    layers: tuple[MoELayer, ...]
+
+    def of(self, criterion: Criterion) -> dict[str, Stats]:
+        """The statistics that a criterion can read, by what the reader calls them."""
+        if criterion.source == "routed":
+            return dict(self.routed)
+        if criterion.source == "none":
+            return {"no data": NoStats(self.layers)}
+        return {} if self.weights is None else {"weights": self.weights}
+
+
+def expert_ranks(sources: Sources, gate: Gate, place: tuple[int, int]) -> pd.DataFrame:
+    """Table `criterion, source, rank, of, score`: one expert under all that can rank; 1 = first."""
+    layer, expert = place
+    rows = []
+    for name in dict.fromkeys((*(unified(*each).name for each in RANKABLE), *CRITERIA)):
+        criterion = get_criterion(name)
+        for source, stats in sources.of(criterion).items():
+            ranked = rank(criterion, stats, gate)
+            row = [each.index for each in ranked.grid.layers].index(layer)
+            order = ranked.order[row]
+            found = int(np.flatnonzero(order == expert)[0]) + 1
+            count = int(ranked.grid.counts[row])
+            rows.append((criterion.label, source, found, count, float(ranked.score[row, expert])))
+    return pd.DataFrame(rows, columns=["criterion", "source", "rank", "of", "score"])
 
 
 def never_routed(stats: ExpertStats) -> int:

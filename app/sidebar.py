@@ -1,14 +1,31 @@
 """The sidebar: model, calibration text, sparsity, running jobs, link to this view."""
 
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Literal
 from urllib.parse import urlencode
 
 import streamlit as st
 
 from analysis.errors import UserError
 from analysis.model import MoEModel
+from analysis.sparsity import num_removed
+from analysis.store import Run
 from app.data import ModelChoice, load_model, model_choices, routed_runs
 from app.job_queue import job_store
-from app.state import DEFAULTS, SPARSITY_STEP, View, chosen_criterion, chosen_gate, exponents
+from app.state import (
+    BLEND,
+    DEFAULTS,
+    EQUAL_SHARE,
+    SPARSITY_STEP,
+    View,
+    chosen_criterion,
+    chosen_gate,
+    chosen_shares,
+    exponents,
+    share_key,
+)
+from pruning.allocation import count_problem
 from pruning.sizes import format_bytes
 
 
@@ -33,28 +50,76 @@ def _facts(model: MoEModel) -> str:
     )
 
 
-def _sparsity(model: MoEModel) -> int:
-    # A router needs top_k experts, so higher sparsities are not offered.
-    most = min((layer.num_experts - layer.top_k) / layer.num_experts for layer in model.layers)
-    options = list(range(0, int(most * 100) + 1, SPARSITY_STEP))
-    usual = min(int(DEFAULTS["sparsity"]), options[-1])
-    if st.session_state.get("sparsity", usual) not in options:
-        st.session_state["sparsity"] = usual
+def _is_possible(model: MoEModel, percent: int) -> bool:
+    # A router needs top_k experts, and one that chooses among groups the same number in each.
+    share = Fraction(percent, 100)
+    return not any(
+        count_problem(layer, layer.num_experts - num_removed(layer.num_experts, share))
+        for layer in model.layers
+    )
+
+
+def possible_percents(model: MoEModel) -> list[int]:
+    """The sparsities that leave every router enough experts, in percent."""
+    most = min((layer.num_experts - layer.least_kept) / layer.num_experts for layer in model.layers)
+    steps = range(0, int(most * 100) + 1, SPARSITY_STEP)
+    return [percent for percent in steps if _is_possible(model, percent)]
+
+
+def sparsity_slider(
+    model: MoEModel, label: str, key: str, width: int | Literal["stretch"] = "stretch"
+) -> int:
+    """Draw a slider of the possible sparsities; the percentage that it says."""
+    options = possible_percents(model)
+    usual = max(percent for percent in options if percent <= int(DEFAULTS["sparsity"]))
+    if st.session_state.get(key, usual) not in options:
+        st.session_state[key] = usual
     return int(
         st.select_slider(
-            "Sparsity",
+            label,
             options,
             value=usual,
-            key="sparsity",
+            key=key,
             bind="query-params",
             format_func=lambda value: f"{value}%",
             help="Share of the experts of each layer that is removed.",
+            width=width,
         )
     )
 
 
-def model_and_calibration() -> View:
-    """Draw the sidebar; what it says.
+def corpus_options(runs: Mapping[str, Run]) -> list[str]:
+    """What ranks: one corpus, or where there are several, their blend."""
+    return [*runs, BLEND] if len(runs) > 1 else list(runs)
+
+
+def _corpus(runs: Mapping[str, Run]) -> str:
+    if not runs:
+        st.text("No calibration yet.")
+        return ""
+    options = corpus_options(runs)
+    chosen = st.pills(
+        "Calibration",
+        options,
+        key="corpus",
+        bind="query-params",
+        required=True,
+        default=options[0],
+        help="The text whose statistics rank the experts, or a mix of all.",
+    )
+    return chosen if chosen in options else options[0]
+
+
+def blend_sliders(runs: Mapping[str, Run]) -> None:
+    """The share of each text in the blend."""
+    for corpus in runs:
+        st.slider(
+            f"Share of {corpus}", 0, 100, EQUAL_SHARE, key=share_key(corpus), bind="query-params"
+        )
+
+
+def model_and_calibration(*, recipe: bool = True) -> View:
+    """Draw the sidebar; what it says. Without `recipe`, no calibration text and no sparsity.
 
     Raises:
         UserError: no model, or one that cannot be used.
@@ -63,25 +128,17 @@ def model_and_calibration() -> View:
         st.markdown("#### MoE Prune Studio")
         model = _choose_model()
         st.text(_facts(model))
-        runs = routed_runs(model)
-        corpus = ""
-        if runs:
-            corpus = st.pills(
-                "Calibration",
-                list(runs),
-                key="corpus",
-                bind="query-params",
-                required=True,
-                default=next(iter(runs)),
-                help="The text whose statistics rank the experts.",
-            )
-        else:
-            st.text("No calibration yet.")
+        runs = routed_runs(model, chosen_criterion())
+        corpus = _corpus(runs) if recipe else next(iter(runs), "")
+        if corpus == BLEND:
+            blend_sliders(runs)
+        percent = sparsity_slider(model, "Sparsity", "sparsity") if recipe else 0
         view = View(
             model=model,
             runs=runs,
-            corpus=corpus if corpus in runs else next(iter(runs), ""),
-            sparsity_percent=_sparsity(model),
+            corpus=corpus,
+            shares=chosen_shares(runs),
+            sparsity_percent=percent,
             exponents=exponents(),
             criterion=chosen_criterion(),
             gate=chosen_gate(),

@@ -1,8 +1,11 @@
 """The parts of the Start page: statistics found, checks, and the forms that collect more."""
 
+from typing import cast
+
 import pandas as pd
 import streamlit as st
 
+from analysis.corpora import PRESETS, Count, Packing
 from analysis.demo.texts import TEXTS
 from analysis.errors import UserError
 from analysis.model import DEMO_MODEL
@@ -13,7 +16,14 @@ from app.state import View
 from app.task_requests import DEFAULT_SEQ_LEN, CalibrateRequest, WeightsRequest
 
 _FILES = ("*.txt", "*.jsonl", "*.parquet")
-_TOKENS = (8_192, 16_384, 65_536, 262_144, 1_048_576)
+_TOKENS = (8_192, 16_384, 65_536, 262_144, 524_288, 1_048_576)
+_PACKINGS = {
+    "auto": "end to end; rows of token ids as they are",
+    "concatenate": "end to end",
+    "pack": "side by side, unseen by each other",
+    "pad": "one a sequence",
+}
+_COUNTS = {"all": "all tokens", "response": "answers only"}
 
 
 def runs_table(view: View) -> None:
@@ -69,14 +79,30 @@ def checks(view: View) -> None:
 def _corpora() -> list[str]:
     root = data.settings().models_root
     files = sorted(path for glob in _FILES for path in root.glob(glob)) if root else []
-    return [*TEXTS, *(str(path) for path in files)]
+    return [*TEXTS, *(str(path) for path in files), *PRESETS]
+
+
+def _shown_corpus(corpus: str) -> str:
+    return f"{corpus} (from the hub)" if corpus in PRESETS else corpus
+
+
+def _feeding() -> tuple[Packing, Count]:
+    """How documents become sequences, and which of their tokens count."""
+    with st.expander("Documents and answers"):
+        packing = st.selectbox(
+            "Documents", tuple(_PACKINGS), format_func=_PACKINGS.__getitem__, key="start.packing"
+        )
+        count = st.selectbox(
+            "Counted", tuple(_COUNTS), format_func=_COUNTS.__getitem__, key="start.count"
+        )
+    return cast(Packing, packing), cast(Count, count)
 
 
 def calibrate_form(view: View) -> None:
     """Start a calibration as a job."""
     st.markdown("**Collect statistics**: run the model once over a text.")
     with st.form("start.calibrate", border=False):
-        corpus = st.selectbox("Text", _corpora(), key="start.corpus")
+        corpus = st.selectbox("Text", _corpora(), key="start.corpus", format_func=_shown_corpus)
         first, second = st.columns(2)
         tokens = first.select_slider(
             "Tokens", _TOKENS, value=65_536, key="start.tokens", format_func="{:,}".format
@@ -87,12 +113,15 @@ def calibrate_form(view: View) -> None:
             value=DEFAULT_SEQ_LEN,
             key="start.seq_len",
         )
+        packing, count = _feeding()
         sent = st.form_submit_button("Calibrate", icon=":material/play_arrow:", type="primary")
     request = CalibrateRequest(
         model=str(view.model.checkpoint.path),
         corpus=corpus,
         tokens=max(tokens, seq_len),
         seq_len=seq_len,
+        packing=packing,
+        count=count,
         stats_dir=data.settings().stats_dir,
     )
     shown = request.model_copy(

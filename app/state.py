@@ -1,5 +1,6 @@
 """The state that all pages share: widgets of the entry script, bound to the URL, validated here."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from analysis.errors import CriterionError
 from analysis.model import MoEModel
 from analysis.stats import GATES, Gate
 from analysis.store import Run
-from app.data import shown_model, shown_stats_dir
+from app.data import routed_runs, shown_model, shown_stats_dir
 from app.task_requests import SelectRequest
 
 UNIFIED = "unified"
@@ -19,6 +20,9 @@ OTHER = ("aimer", "magnitude", "mone", "hoyer", "random")
 CRITERION_OPTIONS = (UNIFIED, *OTHER)
 PRESETS = tuple(CRITERIA)
 SPARSITY_STEP = 5
+# The corpus that stands for a mix of all; no file is called so.
+BLEND = "(blend)"
+EQUAL_SHARE = 50
 # Declared to each widget as well: it is where the browser's Back button leads to.
 DEFAULTS: dict[str, Any] = {
     "criterion": UNIFIED,
@@ -38,7 +42,8 @@ class View:
     Args:
         model: the model on screen.
         runs: its best calibration run for each corpus.
-        corpus: the corpus whose statistics rank; empty when there are none.
+        corpus: the corpus whose statistics rank, or BLEND; empty when there are none.
+        shares: share of each corpus in the blend, not normalised.
         sparsity_percent: 0..95 in steps of 5.
         exponents: the three toggles, also when they are not in use.
         criterion: what ranks; None for (1, 0, 0), which cannot.
@@ -48,6 +53,7 @@ class View:
     model: MoEModel
     runs: dict[str, Run]
     corpus: str
+    shares: Mapping[str, int]
     sparsity_percent: int
     exponents: tuple[int, int, int]
     criterion: Criterion | None
@@ -58,9 +64,29 @@ class View:
         """As the command line writes it."""
         return f"{self.sparsity_percent}%"
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of every corpus in what ranks: shares of the blend, or 1 for the one chosen."""
+        if self.corpus != BLEND:
+            return {corpus: float(corpus == self.corpus) for corpus in self.runs}
+        return {corpus: float(self.shares[corpus]) for corpus in self.runs}
+
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """As --corpus takes them; what has no weight is left out."""
+        return corpora_of(self.corpus, self.weights)
+
     def source_of(self, criterion: Criterion) -> str:
         """Where a criterion's numbers come from, in a few words."""
-        return self.corpus if criterion.source == "routed" else criterion_badge(criterion)
+        if criterion.source != "routed":
+            return criterion_badge(criterion)
+        return " + ".join(self.corpora)
+
+    def about(self) -> str:
+        """Model, runs and sparsity, for the provenance of a figure."""
+        runs = ", ".join(run.manifest.run_id for run in self.runs.values())
+        facts = (f"{self.model.name} {self.model.identity[:8]}", runs, f"sparsity {self.sparsity}")
+        return " | ".join(filter(None, facts))
 
     def request(self, criterion: Criterion) -> SelectRequest:
         """The selection that the command line would be given."""
@@ -68,11 +94,40 @@ class View:
         return SelectRequest(
             model=shown_model(self.model),
             criterion=criterion.name,
-            corpora=(self.corpus,) if routed and self.corpus else (),
+            corpora=self.corpora if routed else (),
             gate=self.gate if criterion.uses_gate else "applied",
             sparsity=self.sparsity,
             stats_dir=shown_stats_dir(),
         )
+
+
+def corpora_of(corpus: str, weights: Mapping[str, float]) -> tuple[str, ...]:
+    """`corpus` as --corpus takes it; a blend as CORPUS:WEIGHT, without those of no weight."""
+    if corpus != BLEND:
+        return (corpus,) if corpus else ()
+    return tuple(f"{name}:{weight:g}" for name, weight in weights.items() if weight > 0)
+
+
+def share_key(corpus: str) -> str:
+    """Key of a blend's slider, and its name in the address."""
+    return f"share.{corpus}"
+
+
+def chosen_shares(corpora: Iterable[str]) -> dict[str, int]:
+    """What the sliders of the blend say; equal shares where all are 0 or none was drawn yet."""
+    shares = {}
+    for corpus in corpora:
+        given = st.session_state.get(share_key(corpus), EQUAL_SHARE)
+        shares[corpus] = given if isinstance(given, int) and 0 <= given <= 100 else EQUAL_SHARE
+    return shares if any(shares.values()) else dict.fromkeys(shares, EQUAL_SHARE)
+
+
+def apply_shares(weights: Mapping[str, float]) -> None:
+    """Blend with these weights, rounded to what the sliders can say."""
+    st.session_state["corpus"] = BLEND
+    total = sum(weights.values())
+    for corpus, weight in weights.items():
+        st.session_state[share_key(corpus)] = round(100 * weight / total)
 
 
 def apply_preset(name: str | None) -> None:
@@ -118,7 +173,10 @@ def chosen_criterion() -> Criterion | None:
 
 def with_choices(view: View) -> View:
     """The view with what the criterion controls say, once drawn: only then has the URL set them."""
-    return replace(view, exponents=exponents(), criterion=chosen_criterion(), gate=chosen_gate())
+    criterion = chosen_criterion()
+    # The same corpora; of each, the run that has what the criterion reads.
+    runs = routed_runs(view.model, criterion)
+    return replace(view, runs=runs, exponents=exponents(), criterion=criterion, gate=chosen_gate())
 
 
 def chosen_baseline() -> Criterion:

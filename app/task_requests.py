@@ -1,21 +1,45 @@
 """Requests: what a person asked for, validated, and the command line that asks the same."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from analysis.corpora import Count, Packing, Sampling, Truncate, parse_corpus
 from analysis.criteria import get_criterion
-from analysis.errors import UserError
+from analysis.errors import PlanError, UserError
+from analysis.groups import GROUPS, parse_groups
 from analysis.sparsity import parse_sparsity
 from analysis.stats import Gate
+from pruning.budget import TargetDtype
+from pruning.constraints import Constraints, parse_counts, parse_experts, parse_numbers
+from pruning.schedules import get_schedule
 
 DEFAULT_TOKENS = 65_536
 DEFAULT_SEQ_LEN = 256
+DEFAULT_SEED = 42
+_DEVICE_SIZE = re.compile(r"[^=]+=\d+(\.\d+)?[KMGT]i?B")
+# Fields that the command line calls otherwise than their name with dashes.
+_WRITTEN = {"model": "MODEL", "out": "OUT", "corpora": "--corpus", "runs": "--run"}
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+def _device_size(value: str) -> str:
+    if not _DEVICE_SIZE.fullmatch(value):
+        raise ValueError("write DEVICE=SIZE, as 0=20GiB or cpu=8GiB")
+    return value
 
 
 class _Request(BaseModel):
@@ -23,20 +47,85 @@ class _Request(BaseModel):
 
 
 class CalibrateRequest(_Request):
-    """One calibration: a model on one corpus."""
+    """One calibration: a model on one corpus.
+
+    What is not given of tokens, sequence length and seed is the preset's, or the default.
+    """
 
     model: Text
     corpus: Text
-    tokens: int = Field(default=DEFAULT_TOKENS, ge=2, le=10**10)
-    seq_len: int = Field(default=DEFAULT_SEQ_LEN, ge=2, le=10**6)
-    seed: int = Field(default=42, ge=0, lt=2**63)
+    tokens: int | None = Field(default=None, ge=2, le=10**10)
+    seq_len: int | None = Field(default=None, ge=2, le=10**6)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    packing: Packing = "auto"
+    truncate: Truncate | None = None
+    count: Count = "all"
+    select: Literal["kmeans"] | None = None
+    clusters: int | None = Field(default=None, ge=1, le=4096)
+    groups: str = "routed"
     dtype: str = "auto"
     device: str = "auto"
     batch_size: int = Field(default=8, ge=1, le=4096)
+    attention: str = "auto"
+    device_map: Text | None = None
+    max_memory: tuple[Annotated[str, AfterValidator(_device_size)], ...] = ()
+    offload_folder: Path | None = None
+    stream_layers: bool = False
+    hidden_states_dir: Path | None = None
+    expert_parallel: bool = False
     revision: str | None = None
     trust_remote_code: bool = False
     resume: bool = True
     stats_dir: Path | None = None
+
+    @field_validator("groups")
+    @classmethod
+    def _known_groups(cls, value: str) -> str:
+        if not value.strip(" ,"):
+            raise ValueError(f"name one of {', '.join(GROUPS)}, or leave the option out")
+        return ",".join(parse_groups(value))
+
+    @model_validator(mode="after")
+    def _clusters_are_selected_from(self) -> "CalibrateRequest":
+        if (self.select is None) != (self.clusters is None):
+            raise ValueError("--select kmeans and --clusters K belong together")
+        return self
+
+    @model_validator(mode="after")
+    def _placement_is_one(self) -> "CalibrateRequest":
+        ways = {
+            "--device-map": self.device_map,
+            "--stream-layers": self.stream_layers,
+            "--expert-parallel": self.expert_parallel,
+        }
+        if len(chosen := [option for option, value in ways.items() if value]) > 1:
+            raise ValueError(f"choose one of {', '.join(chosen)}")
+        if (self.offload_folder or self.max_memory) and not self.device_map:
+            raise ValueError("--offload-folder and --max-memory need --device-map auto")
+        if self.hidden_states_dir and not self.stream_layers:
+            raise ValueError("--hidden-states-dir needs --stream-layers")
+        return self
+
+    def sampling(self) -> Sampling:
+        """How much of the corpus is used, and how it is cut.
+
+        Rows of token ids are cut only where something says so.
+
+        Raises:
+            CorpusError: the corpus is unknown, or the values do not fit together.
+        """
+        preset = parse_corpus(self.corpus).preset
+        seq_len = self.seq_len or (preset.seq_len if preset else DEFAULT_SEQ_LEN)
+        seed = preset.seed if preset else DEFAULT_SEED
+        return Sampling(
+            self.tokens or (preset.tokens if preset else DEFAULT_TOKENS),
+            seq_len,
+            seed if self.seed is None else self.seed,
+            packing=self.packing,
+            truncate=self.truncate or "head",
+            count=self.count,
+            whole=not (self.seq_len or self.truncate or preset),
+        )
 
     def command(self) -> str:
         """The equivalent command line."""
@@ -90,7 +179,59 @@ class SelectRequest(OverlapRequest):
 
     criterion: Text
     runs: tuple[Text, ...] = ()
-    schedule: Literal["uniform"] = "uniform"
+    sparsity: str = ""
+    remove: int | None = Field(default=None, ge=0, le=10**6)
+    target_gib: Text | None = None
+    target_dtype: TargetDtype = "own"
+    schedule: str = "uniform"
+    schedule_file: Path | None = None
+    multiple_of: int = Field(default=1, ge=1, le=4096)
+    protect: tuple[Text, ...] = ()
+    pin: tuple[Text, ...] = ()
+    drop: tuple[Text, ...] = ()
+    layer_set: tuple[Text, ...] = ()
+    lock: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_budget_and_schedule(self) -> "SelectRequest":
+        given = [self.sparsity or None, self.remove, self.target_gib]
+        budgets = sum(value is not None for value in given)
+        if budgets > 1 or (budgets == 0 and self.schedule_file is None):
+            raise PlanError(
+                "Give one budget: --sparsity, --remove or --target-gib"
+                + (", not several." if budgets else "; or --schedule-file, which has its own.")
+            )
+        if (get_schedule(self.schedule).name == "file") != (self.schedule_file is not None):
+            raise PlanError("--schedule file and --schedule-file FILE belong together.")
+        _ = self.constraints  # says what is wrong with them
+        return self
+
+    @property
+    def fraction(self) -> Fraction:
+        """The sparsity as an exact number.
+
+        Raises:
+            PlanError: the budget was given in another way.
+        """
+        return parse_sparsity(self.sparsity)
+
+    @property
+    def constraints(self) -> Constraints:
+        """What the plan must respect besides its budget.
+
+        Raises:
+            PlanError: layers, experts or numbers that cannot be read.
+        """
+        layers = [parse_numbers(text, what="layers") for text in self.protect]
+        locked = [parse_numbers(text, what="layers") for text in self.lock]
+        return Constraints(
+            multiple_of=self.multiple_of,
+            protected=frozenset().union(*layers),
+            pinned=parse_experts(self.pin),
+            dropped=parse_experts(self.drop),
+            fixed=parse_counts(self.layer_set),
+            locked=frozenset().union(*locked),
+        )
 
     def options(self) -> list[str]:
         """Options that `score`, `overlap` and `plan` share, defaults left out."""
@@ -105,25 +246,37 @@ class SelectRequest(OverlapRequest):
 
     def command(self, out: str = "plan.json") -> str:
         """The command line that writes the plan."""
+        shared = ("criterion", "corpora", "runs", "gate", "stats_dir")
+        own = list(_options(self, "model", *shared))
         place = ["--stats-dir", str(self.stats_dir)] if self.stats_dir else []
-        return _command(
-            "plan", self.model, *self.options(), "--sparsity", self.sparsity, *place, "-o", out
-        )
+        return _command("plan", self.model, *self.options(), *own, *place, "-o", out)
 
 
 class ExportRequest(_Request):
-    """An export of a plan; `plan` is the content of plan.json."""
+    """An export of a plan; `plan` is the content of plan.json, `recipe` the text of a recipe."""
 
     model: Text
     plan: dict[str, Any]
+    recipe: str = Field(default="", max_length=1 << 20)
     out: Path
+    mtp: Literal["keep", "drop", "prune"] | None = None
     hash_source: bool = False
+    max_shard_size: str | None = Field(default=None, max_length=32)
+    keep_list: bool = False
     verify: bool = True
     revision: str | None = None
+    width_mode: Literal["uniform", "per-layer", "ragged"] | None = None
+    width_multiple_of: int = Field(default=8, ge=1, le=1 << 16)
 
     def command(self, plan: str = "plan.json") -> str:
         """The equivalent command line; `plan` names the file that holds the plan."""
-        options = ["--hash-source"] if self.hash_source else []
+        options = ["--mtp", self.mtp] if self.mtp else []
+        if self.width_mode:
+            options += ["--width-mode", self.width_mode]
+            options += ["--width-multiple-of", str(self.width_multiple_of)]
+        options += ["--hash-source"] if self.hash_source else []
+        options += ["--max-shard-size", self.max_shard_size] if self.max_shard_size else []
+        options += ["--keep-list"] if self.keep_list else []
         options += ["--verify"] if self.verify else []
         return _command("export", self.model, "--plan", plan, str(self.out), *options)
 
@@ -134,6 +287,10 @@ def _options(request: _Request, *positional: str) -> Iterator[str]:
         if name in positional or value == field.default or value is None:
             continue
         flag = name.replace("_", "-")
+        if isinstance(value, tuple):
+            for item in value:
+                yield from (f"--{flag}", str(item))
+            continue
         yield f"--no-{flag}" if value is False else f"--{flag}"
         if not isinstance(value, bool):
             yield str(value)
@@ -152,6 +309,14 @@ def validated(kind: type[_Request], values: dict[str, Any]) -> Any:
     try:
         return kind(**values)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "request"
-        raise UserError(f"{field}: {first['msg']} (got {first['input']!r}).") from error
+        raise UserError(_in_one_line(error)) from error
+
+
+def _in_one_line(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    message = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
+    if not first["loc"]:
+        return f"{message}."  # of several fields, which the message names
+    field = str(first["loc"][0])
+    written = _WRITTEN.get(field, f"--{field.replace('_', '-')}")
+    return f"{written}: {message} (got {first['input']!r})."

@@ -4,11 +4,12 @@ A worker finds them by kind in `TASKS`. Heavy libraries are imported when a task
 listing the kinds stays light.
 """
 
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.groups import parse_groups
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.store import Run
@@ -17,8 +18,9 @@ from app.task_requests import CalibrateRequest, ExportRequest, WeightsRequest, v
 
 if TYPE_CHECKING:
     from analysis.calibration.estimate import Estimate
-    from analysis.calibration.run import CalibrationSettings
-    from analysis.corpora import TokenSequences
+    from analysis.calibration.loading import CalibrationSettings, Placement
+    from analysis.corpora import Selection, TokenSequences
+    from analysis.stats import CorpusRef
 
 Task = Generator[Progress, None, dict[str, Any]]
 
@@ -40,37 +42,102 @@ def _quiet() -> None:
     logging.set_verbosity_error()
 
 
+def _selection(request: CalibrateRequest, model: MoEModel) -> "Selection | None":
+    if request.clusters is None:
+        return None
+    # scikit-learn takes a second to import.
+    from analysis.corpora.representatives import CheckpointEmbedding, kmeans_selection
+
+    return kmeans_selection(CheckpointEmbedding(model.checkpoint), request.clusters)
+
+
+def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
+    """Refuse what the model's configuration alone rules out, before anything is loaded."""
+    from analysis.calibration.feed import check_model_packs
+    from analysis.calibration.removal import check_removable
+
+    if request.packing == "pack":
+        check_model_packs(model, request.attention)
+    if "damage" in parse_groups(request.groups):
+        for layer in model.layers:
+            check_removable(model.family, layer)
+
+
 def _prepare(request: CalibrateRequest) -> Generator[Progress, None, Prepared]:
-    from analysis.calibration.run import CalibrationSettings, load_tokenizer
-    from analysis.corpora import Sampling, corpus_name, read_documents, tokenize
+    from analysis.calibration.loading import CalibrationSettings, load_tokenizer
+    from analysis.corpora import corpus_name, peek, tokenize
+    from analysis.corpora.streams import open_corpus
 
     _quiet()
     model = load_model_index(request.model, revision=request.revision)
-    sampling = Sampling(request.tokens, request.seq_len, request.seed)
-    yield Progress("reading the corpus", 0, request.tokens, "tokens")
-    documents = read_documents(request.corpus)
+    sampling = request.sampling()
+    _check_model(request, model)
+    yield Progress("reading the corpus", 0, sampling.tokens, "tokens")
+    first, source = peek(open_corpus(request.corpus), sampling.seed)
     # Token ids need no tokenizer, and a checkpoint may lack one.
-    is_text = any(document.input_ids is None for document in documents)
     tokenizer = (
-        load_tokenizer(model, trust_remote_code=request.trust_remote_code) if is_text else None
+        load_tokenizer(model, trust_remote_code=request.trust_remote_code)
+        if first is None or first.input_ids is None
+        else None
     )
-    sequences = tokenize(documents, tokenizer, sampling, corpus=corpus_name(request.corpus))
+    sequences = tokenize(
+        source,
+        tokenizer,
+        sampling,
+        corpus=corpus_name(request.corpus),
+        selection=_selection(request, model),
+    )
     settings = CalibrationSettings(
-        seq_len=request.seq_len,
-        seed=request.seed,
+        seq_len=max(sampling.seq_len, sequences.longest),
+        seed=sampling.seed,
         dtype=request.dtype,
         device=request.device,
         batch_size=request.batch_size,
         trust_remote_code=request.trust_remote_code,
+        attention=request.attention,
+        placement=_placement(request),
+        groups=parse_groups(request.groups),
     )
     return Prepared(model, sequences, settings)
 
 
+def _placement(request: CalibrateRequest) -> "Placement":
+    from analysis.calibration.loading import Placement
+
+    limits = (limit.partition("=") for limit in request.max_memory)
+    return Placement(
+        device_map=request.device_map or "",
+        max_memory=tuple((device, size) for device, _, size in limits),
+        offload_folder=request.offload_folder,
+        stream_layers=request.stream_layers,
+        hidden_states_dir=request.hidden_states_dir,
+        expert_parallel=request.expert_parallel,
+    )
+
+
+def check_corpora(requests: Sequence[CalibrateRequest]) -> Generator[Progress, None, None]:
+    """Open every corpus and read its first document, so that what is wrong is said before any runs.
+
+    Raises:
+        CorpusError: one is unknown, missing, out of reach, or its first document malformed.
+    """
+    from analysis.calibration.distributed import join
+    from analysis.corpora import peek
+    from analysis.corpora.streams import open_corpus
+
+    with join().together():
+        for number, request in enumerate(requests):
+            yield Progress("checking the corpora", number, len(requests))
+            peek(open_corpus(request.corpus), request.sampling().seed)
+
+
 def calibrate_run(request: CalibrateRequest) -> Generator[Progress, None, Run]:
     """Tokenise the corpus and run the model over it."""
+    from analysis.calibration.distributed import join
     from analysis.calibration.run import calibrate
 
-    ready = yield from _prepare(request)
+    with join().together():
+        ready = yield from _prepare(request)
     store = stats_store(request.stats_dir)
     return (
         yield from calibrate(
@@ -79,12 +146,16 @@ def calibrate_run(request: CalibrateRequest) -> Generator[Progress, None, Run]:
     )
 
 
-def estimate_run(request: CalibrateRequest) -> Generator[Progress, None, "Estimate"]:
-    """What `calibrate_run` would take."""
+def estimate_run(
+    request: CalibrateRequest,
+) -> Generator[Progress, None, tuple["CorpusRef", "Estimate"]]:
+    """What `calibrate_run` would feed, and what it would take."""
     from analysis.calibration.estimate import estimate
+    from analysis.calibration.run import corpus_ref
 
     ready = yield from _prepare(request)
-    return estimate(ready.model, ready.sequences, ready.settings)
+    corpus = corpus_ref(ready.sequences, request.batch_size)
+    return corpus, estimate(ready.model, ready.sequences, ready.settings)
 
 
 def weights_run(request: WeightsRequest) -> Generator[Progress, None, Run]:
@@ -113,26 +184,39 @@ def weights_task(raw: dict[str, Any]) -> Task:
 
 def export_run(request: ExportRequest) -> Task:
     """Write the pruned checkpoint, then prove it."""
+    from pruning.atoms.widths import WidthChoice, parse_mode
+    from pruning.heads import heads_in_words, parse_choice
     from pruning.plan import plan_from_dict
     from pruning.surgery.export import ExportOptions, export_checkpoint
+    from pruning.surgery.resharding import parse_size
 
     model = load_model_index(request.model, revision=request.revision)
     plan = plan_from_dict(request.plan)
-    options = ExportOptions(hash_source=request.hash_source)
+    recipe = request.recipe.encode()
+    widths = None
+    if request.width_mode:
+        widths = WidthChoice(parse_mode(request.width_mode), request.width_multiple_of)
+    options = ExportOptions(parse_choice(request.mtp), request.hash_source, recipe, widths)
+    largest = parse_size(request.max_shard_size) if request.max_shard_size else None
+    options = replace(options, max_shard_bytes=largest, keep_list=request.keep_list)
     manifest = yield from export_checkpoint(model, plan, request.out, options)
-    result: dict[str, Any] = {"out": str(request.out), "plan_digest": manifest.plan.digest}
+    result: dict[str, Any] = {
+        "out": str(request.out),
+        "plan_digest": manifest.plan.digest,
+        "heads": heads_in_words(model, manifest.heads),
+    }
     if request.verify:
         result["verify"] = yield from verify_result(request.out, None, model)
     return result
 
 
-def verify_result(out: Path, level: str | None, source: MoEModel | None) -> Task:
+def verify_result(out: Path, level: str | None, source: MoEModel | None, tokens: int = 128) -> Task:
     """Verify an export; the report as plain JSON."""
     from pruning.surgery.verify import verify_export
 
     _quiet()
     report = yield from verify_export(
-        out, level=level, source=source.checkpoint.path if source else None
+        out, level=level, source=source.checkpoint.path if source else None, tokens=tokens
     )
     return asdict(report)
 

@@ -1,5 +1,6 @@
 """How many experts each layer keeps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -7,25 +8,65 @@ from analysis.errors import PlanError
 from analysis.families import MoELayer
 
 
-def too_few_kept(layer: MoELayer, keep: int) -> str:
-    """Message for a layer that would keep fewer experts than its router picks."""
-    most = 100 * (layer.num_experts - layer.top_k) / layer.num_experts
+def count_problem(layer: MoELayer, keep: int) -> str | None:
+    """Why a layer cannot keep so many experts, with the nearest numbers that work; None if it can.
+
+    A router that chooses among groups needs the same number of experts in each.
+    """
+    count, groups = layer.num_experts, layer.num_groups
+    most = 100 * (count - layer.least_kept) / count
+    if keep > count:
+        return f"Layer {layer.index} would keep {keep} experts, but it has only {count}."
+    if keep < layer.top_k:
+        return (
+            f"Layer {layer.index} would keep {keep} of {count} experts, but its router picks "
+            f"{layer.top_k} per token; at most {most:.4g}% of them can go."
+        )
+    if keep < layer.least_kept:
+        return (
+            f"Layer {layer.index} would keep {keep} of {count} experts, but its router needs "
+            f"{layer.least_per_group} in each of {groups} groups; at most {most:.4g}% can go."
+        )
+    if keep % groups == 0:
+        return None
+    below, above = keep // groups * groups, (keep // groups + 1) * groups
+    near = [number for number in (below, above) if number >= layer.least_kept]
+    shares = [f"{number} ({100 * (count - number) / count:.4g}% removed)" for number in near]
     return (
-        f"Layer {layer.index} would keep {keep} of {layer.num_experts} experts, but its router "
-        f"picks {layer.top_k} per token; at most {most:.4g}% of them can go."
+        f"Layer {layer.index} would keep {keep} of {count} experts, but its router chooses among "
+        f"{groups} groups, each of which must keep as many; nearest: {' or '.join(shares)}."
     )
+
+
+def check_kept(layer: MoELayer, ids: Sequence[int]) -> None:
+    """Refuse experts with which the layer's router would not work, or not as before.
+
+    Raises:
+        PlanError: too few, or different numbers in the groups of a router that chooses among them
+            (the pruned model would form other groups, by position).
+    """
+    if problem := count_problem(layer, len(ids)):
+        raise PlanError(problem)
+    size = layer.num_experts // layer.num_groups
+    counts = [sum(expert // size == group for expert in ids) for group in range(layer.num_groups)]
+    if len(set(counts)) > 1:
+        raise PlanError(
+            f"The plan keeps {', '.join(map(str, counts))} experts in the {layer.num_groups} "
+            f"groups of layer {layer.index}, but a router that chooses among groups needs the same "
+            f"number in each; here {len(ids) // layer.num_groups} in each would work."
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Experts kept in each layer: top_k <= keep <= num_experts.
+    """Experts kept in each layer: top_k <= keep <= num_experts, as many in each group.
 
     Args:
         layers: the sparse layers, in decoder order.
         keep: experts kept, one number for each of them.
 
     Raises:
-        PlanError: a layer would keep too few or too many.
+        PlanError: a layer would keep too few, too many, or not as many in each of its groups.
     """
 
     layers: tuple[MoELayer, ...]
@@ -35,13 +76,8 @@ class Allocation:
         if len(self.layers) != len(self.keep):
             raise ValueError(f"{len(self.layers)} layers but {len(self.keep)} counts")
         for layer, keep in zip(self.layers, self.keep, strict=True):
-            if keep < layer.top_k:
-                raise PlanError(too_few_kept(layer, keep))
-            if keep > layer.num_experts:
-                raise PlanError(
-                    f"Layer {layer.index} would keep {keep} experts, but it has only "
-                    f"{layer.num_experts}."
-                )
+            if problem := count_problem(layer, keep):
+                raise PlanError(problem)
 
     @property
     def ratios(self) -> tuple[Fraction, ...]:

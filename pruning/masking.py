@@ -1,19 +1,23 @@
-"""Virtual pruning: a loaded model that routes as if some experts were gone.
+"""Virtual pruning: a loaded model that computes as if some experts, or neurons of them, were gone.
 
 The router's own forward runs on tensors cut to the kept experts, and the ids it returns are
-mapped back, so the result is bit for bit that of a physically pruned model. The cut is made when
-the router is called: accelerate puts offloaded weights in place only then.
+mapped back, so the result is bit for bit that of a physically pruned model. Each cut is made when
+the module that holds the tensor is called: accelerate puts offloaded weights in place only then.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from analysis.errors import PlanError, UnsupportedModelError
+from analysis.errors import PlanError
 from analysis.families import MoEFamily
+from analysis.routing import Holder, Routing, cut, find_block, routing_of, wrap_forward
+from pruning.allocation import check_kept
+from pruning.atoms.masking import atoms_masked, neuron_mask
 from pruning.plan import PruningPlan
 
 _MARK = "_moeprune_masked"
@@ -29,104 +33,101 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
     Args:
         model: a loaded transformers model, in memory or offloaded by accelerate.
         family: its architecture.
-        plan: the experts that stay; checked against the routers' sizes, not against the identity,
-            which a loaded model does not have.
+        plan: the experts and neurons that stay; checked against the model, not against the
+            identity, which a loaded model does not have.
 
     Raises:
-        PlanError: the plan names a layer or an expert that the model lacks.
+        PlanError: the plan names a layer, an expert or a neuron that the model lacks, or keeps
+            different numbers of experts in the groups of a router.
         UnsupportedModelError: a router holds tensors that the family's table does not name.
         RuntimeError: the model is masked already.
     """
     if _MARK in model.__dict__:
         raise RuntimeError("The model is masked already; leave that block before masking again.")
-    routers = {layer: _router(model, family, layer, ids) for layer, ids in plan.kept.items()}
+    routings = {
+        layer: routing_of(_block(model, family, layer), family, layer) for layer in plan.kept
+    }
+    for layer, ids in plan.kept.items():
+        _check_ids(routings[layer], layer, ids)
+    _check_groups(model, family, plan)
+    holders = {
+        layer: _block(model, family, layer).get_submodule("experts") for layer in plan.kept_atoms
+    }
+    masks = {
+        layer: neuron_mask(holders[layer], layer, atoms, is_transposed=family.is_transposed)
+        for layer, atoms in plan.kept_atoms.items()
+    }
     with ExitStack() as restore:
         model.__dict__[_MARK] = True
         restore.callback(model.__dict__.pop, _MARK)
         _silence_balancing_loss(model, restore)
         for layer, ids in plan.kept.items():
-            router = routers[layer]
-            if len(ids) < _rows(router, family):
-                _wrap(router, family.router_parameters, ids, restore)
+            if len(ids) < routings[layer].num_experts:
+                _prune(routings[layer], torch.tensor(ids), restore)
+        for layer, mask in masks.items():
+            _wrap(holders[layer], partial(atoms_masked, holders[layer], mask), restore)
         yield
 
 
 def _silence_balancing_loss(model: nn.Module, restore: ExitStack) -> None:
     # The loss over router logits is computed with the full model's one count and would fail.
+    top: Any = model.config
+    for config in {id(each): each for each in (top, top.get_text_config())}.values():
+        if wanted := getattr(config, "output_router_logits", False):
+            config.output_router_logits = False
+            restore.callback(setattr, config, "output_router_logits", wanted)
+
+
+def _block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module:
+    block = find_block(model, family, layer)
+    if block is None:
+        raise PlanError(f"The plan names layer {layer}, which has no router in the loaded model.")
+    return block
+
+
+def _check_ids(routing: Routing, layer: int, ids: tuple[int, ...]) -> None:
+    if ids[-1] >= routing.num_experts:
+        raise PlanError(
+            f"The plan keeps expert {ids[-1]} in layer {layer}, which has {routing.num_experts} "
+            f"experts (0..{routing.num_experts - 1})."
+        )
+
+
+def _check_groups(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> None:
+    if family.groups is None:
+        return
     config: Any = model.config
-    if wanted := getattr(config, "output_router_logits", False):
-        config.output_router_logits = False
-        restore.callback(setattr, config, "output_router_logits", wanted)
+    layers = {layer.index: layer for layer in family.layers(config.to_dict())}
+    for index, ids in plan.kept.items():
+        check_kept(layers[index], ids)
 
 
-def _rows(router: nn.Module, family: MoEFamily) -> int:
-    # An offloaded weight is on the meta device, where it still has its shape.
-    return int(router.get_parameter(family.router_parameters[0]).shape[0])
-
-
-def _router(model: nn.Module, family: MoEFamily, layer: int, ids: tuple[int, ...]) -> nn.Module:
-    """The router of a layer, once it is known that the plan fits it."""
-    try:
-        router = model.get_submodule(family.router_module(layer))
-    except AttributeError as error:
-        raise PlanError(
-            f"The plan names layer {layer}, which has no router in the loaded model."
-        ) from error
-    rows = _rows(router, family)
-    if ids[-1] >= rows:
-        raise PlanError(
-            f"The plan keeps expert {ids[-1]} in layer {layer}, which has {rows} experts "
-            f"(0..{rows - 1})."
-        )
-    held = {name for name, _ in (*router.named_parameters(), *router.named_buffers())}
-    unknown = sorted(held - set(family.router_parameters))
-    if unknown:
-        raise UnsupportedModelError(
-            f"The router of layer {layer} holds {unknown[0]!r}, of which the family "
-            f"{family.label} does not say how it depends on the experts."
-        )
-    return router
+def _prune(routing: Routing, kept: torch.Tensor, restore: ExitStack) -> None:
+    for holder in routing.holders:
+        if holder.module is not routing.router:
+            _wrap(holder.module, partial(cut, holder, kept), restore)
+    own = next((each for each in routing.holders if each.module is routing.router), None)
+    cut_router = partial(cut, own or Holder(routing.router, {}), kept)
+    _wrap(routing.router, cut_router, restore, kept)
 
 
 def _wrap(
-    router: nn.Module, names: tuple[str, ...], ids: tuple[int, ...], restore: ExitStack
+    module: nn.Module,
+    changed: Callable[[], Any],
+    restore: ExitStack,
+    kept: torch.Tensor | None = None,
 ) -> None:
-    # accelerate replaces `forward` by its hook and calls `_old_forward` once weights are in place.
-    attribute = "_old_forward" if "_old_forward" in router.__dict__ else "forward"
-    own = attribute in router.__dict__
-    inner: Callable[..., Any] = getattr(router, attribute)
-    kept = torch.tensor(ids)
+    """Run the module's forward inside `changed()`; with `kept`, map the ids it returns last."""
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        with _cut(router, names, kept):
-            *others, indices = inner(*args, **kwargs)
-        return (*others, kept.to(indices.device)[indices])
+    def around(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with changed():
+                result = inner(*args, **kwargs)
+            if kept is None:
+                return result
+            *others, indices = result
+            return (*others, kept.to(indices.device)[indices])
 
-    setattr(router, attribute, forward)
-    if own:
-        restore.callback(setattr, router, attribute, inner)
-    else:
-        restore.callback(delattr, router, attribute)
+        return forward
 
-
-@contextmanager
-def _cut(router: nn.Module, names: tuple[str, ...], kept: torch.Tensor) -> Iterator[None]:
-    """The router with its expert-indexed tensors and counts cut to the kept experts."""
-    attributes: dict[str, int] = {"num_experts": len(kept)}
-    if "top_k" in router.__dict__:
-        attributes["top_k"] = min(router.__dict__["top_k"], len(kept))
-    with ExitStack() as restore:
-        for name in names:
-            _cut_tensor(router._parameters, name, kept, restore)
-            _cut_tensor(router._buffers, name, kept, restore)
-        before = {name: router.__dict__[name] for name in attributes if name in router.__dict__}
-        restore.callback(router.__dict__.update, before)
-        router.__dict__.update({name: attributes[name] for name in before})
-        yield
-
-
-def _cut_tensor(held: Any, name: str, kept: torch.Tensor, restore: ExitStack) -> None:
-    if (tensor := held.get(name)) is not None:
-        restore.callback(held.__setitem__, name, tensor)
-        # Indexing keeps the graph, so a gradient reaches the kept rows.
-        held[name] = tensor[kept.to(tensor.device)]
+    wrap_forward(module, around, restore)

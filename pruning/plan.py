@@ -13,11 +13,23 @@ from typing import Any
 import pandas as pd
 
 from analysis.errors import PlanError
+from analysis.families import MoELayer
 from analysis.model import MoEModel
-from pruning.allocation import Allocation, too_few_kept
+from pruning.allocation import Allocation, check_kept
+from pruning.atoms.kept import (
+    KeptAtoms,
+    atoms_from_json,
+    atoms_text,
+    atoms_to_json,
+    fit_atoms,
+    ordered_atoms,
+)
+from pruning.constraints import Constraints, order_within, spans
 
 SCHEMA_VERSION = 1
 EXPERT_GRANULARITY = "expert"
+ATOMIC_GRANULARITY = "atomic"
+_GRANULARITIES = (EXPERT_GRANULARITY, ATOMIC_GRANULARITY)
 
 
 def tool_version() -> str:
@@ -50,6 +62,9 @@ class Provenance:
         schedule: name of the schedule.
         sparsity: fraction removed, as it was asked for.
         tool_version: version of the program that made the plan.
+        budget: how many experts go and how that was asked for, see `Budget.to_dict`.
+        schedule_parameters: what else the schedule was given, such as its file.
+        constraints: what had to be respected, see `Constraints.to_dict`.
     """
 
     criterion: str = ""
@@ -59,34 +74,48 @@ class Provenance:
     schedule: str = ""
     sparsity: str = ""
     tool_version: str = ""
+    # Plain JSON; plans of earlier versions lack them.
+    budget: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    schedule_parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    constraints: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
 class PruningPlan:
-    """The experts that stay, by layer.
+    """The experts that stay, by layer, and the neurons that stay inside them.
 
     Args:
         model: the model that it is for.
         kept: decoder index -> ids of the experts that stay, ascending. A layer that is absent
             stays whole.
         provenance: how it came about.
-        granularity: what is removed; only whole experts so far.
+        granularity: what is removed: whole experts, or atomic, which also removes neurons.
+        kept_atoms: decoder index -> expert -> ids of its neurons that stay, ascending; an expert
+            that is absent keeps all of its own. Only in an atomic plan.
 
     Raises:
-        PlanError: a layer without experts, or ids that repeat, are negative or out of order.
+        PlanError: a layer without experts, ids that repeat, are negative or out of order, or
+            neurons in a plan of whole experts.
     """
 
     model: ModelRef
     kept: Mapping[int, tuple[int, ...]] = field(hash=False)
     provenance: Provenance = Provenance()
     granularity: str = EXPERT_GRANULARITY
+    kept_atoms: KeptAtoms = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if self.granularity != EXPERT_GRANULARITY:
+        if self.granularity not in _GRANULARITIES:
             raise PlanError(
                 f"The plan removes parts of kind {self.granularity!r}; this version handles "
-                f"{EXPERT_GRANULARITY!r} only."
+                f"{' and '.join(map(repr, _GRANULARITIES))}."
             )
+        if self.kept_atoms and self.granularity != ATOMIC_GRANULARITY:
+            raise PlanError(
+                "The plan names neurons in 'kept_atoms', but its granularity is "
+                f"{self.granularity!r}; make it {ATOMIC_GRANULARITY!r}."
+            )
+        object.__setattr__(self, "kept_atoms", ordered_atoms(self.kept_atoms))
         for layer, ids in self.kept.items():
             _check_ids(layer, ids)
         in_order = {layer: tuple(self.kept[layer]) for layer in sorted(self.kept)}
@@ -94,13 +123,20 @@ class PruningPlan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what decides the result: model identity, granularity, kept experts."""
+        """SHA-256 of what decides the result: model identity, granularity, what is kept."""
         decides = {
             "model": self.model.identity,
             "granularity": self.granularity,
             "kept": {str(layer): list(ids) for layer, ids in self.kept.items()},
+            **self._atoms(),
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    def _atoms(self) -> dict[str, Any]:
+        """`kept_atoms` as JSON, in an atomic plan."""
+        if self.granularity != ATOMIC_GRANULARITY:
+            return {}
+        return {"kept_atoms": atoms_to_json(self.kept_atoms)}
 
     def to_dict(self) -> dict[str, Any]:
         """The content of plan.json."""
@@ -109,6 +145,7 @@ class PruningPlan:
             "model": asdict(self.model),
             "granularity": self.granularity,
             "kept": {str(layer): list(ids) for layer, ids in self.kept.items()},
+            **self._atoms(),
             **{
                 key: list(value) if isinstance(value, tuple) else value
                 for key, value in asdict(self.provenance).items()
@@ -116,13 +153,16 @@ class PruningPlan:
         }
 
     def to_json(self) -> str:
-        """plan.json as text: the same plan gives the same bytes. One line for each layer."""
+        """plan.json as text: the same plan gives the same bytes. One line a layer or expert."""
         raw = self.to_dict()
+        atoms = atoms_text(raw["kept_atoms"]) if "kept_atoms" in raw else "{}"
+        raw = {**raw, **({"kept_atoms": {}} if "kept_atoms" in raw else {})}
         kept = ",\n".join(f'    "{layer}": {json.dumps(ids)}' for layer, ids in raw["kept"].items())
         raw["kept"] = {}
         whole = json.dumps(raw, indent=2, ensure_ascii=False)
         body = f"{{\n{kept}\n  }}" if kept else "{}"
-        return whole.replace('\n  "kept": {}', f'\n  "kept": {body}', 1) + "\n"
+        whole = whole.replace('\n  "kept": {}', f'\n  "kept": {body}', 1)
+        return whole.replace('\n  "kept_atoms": {}', f'\n  "kept_atoms": {atoms}', 1) + "\n"
 
 
 def _check_ids(layer: int, ids: Sequence[int]) -> None:
@@ -143,7 +183,8 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
     """The plan with layers that were absent written out, checked against its model.
 
     Raises:
-        PlanError: another model, an unknown layer or expert, or fewer than top_k experts.
+        PlanError: another model, an unknown layer, expert or neuron, fewer than top_k experts, or
+            not as many in each group of a router that chooses among groups.
     """
     if plan.model.identity != model.identity:
         raise PlanError(
@@ -155,7 +196,7 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
         if index not in layers:
             raise PlanError(
                 f"The plan names layer {index}, which has no routed experts in {model.name}; "
-                f"its sparse layers are {_spans(list(layers))}."
+                f"its sparse layers are {spans(layers)}."
             )
         layer = layers[index]
         if ids[-1] >= layer.num_experts:
@@ -163,21 +204,10 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
                 f"The plan keeps expert {ids[-1]} in layer {index}, which has "
                 f"{layer.num_experts} experts (0..{layer.num_experts - 1})."
             )
-        if len(ids) < layer.top_k:
-            raise PlanError(too_few_kept(layer, len(ids)))
+        check_kept(layer, ids)
     whole = {index: tuple(range(layer.num_experts)) for index, layer in layers.items()}
-    return replace(plan, kept={**whole, **plan.kept})
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    """Ascending integers in short: 1..3, 5."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(f"{p[0]}..{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+    kept = {**whole, **plan.kept}
+    return replace(plan, kept=kept, kept_atoms=fit_atoms(plan.kept_atoms, kept, model))
 
 
 def model_ref(model: MoEModel) -> ModelRef:
@@ -197,8 +227,9 @@ def select_experts(
     *,
     model: ModelRef,
     provenance: Provenance | None = None,
+    constraints: Constraints | None = None,
 ) -> PruningPlan:
-    """Keep the first experts of each layer's ranking.
+    """Keep the first experts of each layer's ranking, equally many of each of its groups.
 
     Args:
         ranking: columns layer, expert, score, saliency, rank, num_tokens; rank 0 is the first to
@@ -206,10 +237,13 @@ def select_experts(
         allocation: how many each layer keeps.
         model: the model that was ranked.
         provenance: how the ranking was made; by default only the tool's version.
+        constraints: whose pinned experts stay and whose dropped ones go, whatever their rank.
 
     Raises:
-        PlanError: the ranking does not rank each expert of an allocated layer exactly once.
+        PlanError: the ranking does not rank each expert of an allocated layer exactly once, or the
+            allocation has no room for what is pinned or dropped.
     """
+    limits = constraints or Constraints()
     by_layer = {int(str(layer)): rows for layer, rows in ranking.groupby("layer")}
     kept: dict[int, tuple[int, ...]] = {}
     for layer, keep in zip(allocation.layers, allocation.keep, strict=True):
@@ -223,9 +257,26 @@ def select_experts(
         ranks = rows["rank"].tolist() if rows is not None else []
         if len(set(ranks)) != len(ranks) or any(rank != rank for rank in ranks):
             raise PlanError(f"The ranking of layer {layer.index} has equal or missing ranks.")
-        order = sorted(zip(ranks, ids, strict=True))
-        kept[layer.index] = tuple(sorted(int(expert) for _, expert in order[:keep]))
+        order = [int(expert) for _, expert in sorted(zip(ranks, ids, strict=True))]
+        pinned = limits.pinned.get(layer.index, frozenset())
+        dropped = limits.dropped.get(layer.index, frozenset())
+        stays = _first_of_groups(layer, order_within(order, pinned, dropped), keep)
+        if pinned - set(stays) or dropped & set(stays):
+            raise PlanError(
+                f"Layer {layer.index} keeps {keep} of {layer.num_experts} experts, which leaves no "
+                f"room for its {len(pinned)} pinned and {len(dropped)} dropped ones."
+            )
+        kept[layer.index] = stays
     return PruningPlan(model, kept, provenance or Provenance(tool_version=tool_version()))
+
+
+def _first_of_groups(layer: MoELayer, order: Sequence[int], keep: int) -> tuple[int, ...]:
+    """The first experts of each group, equally many; of the whole layer where there is one."""
+    size, share = layer.num_experts // layer.num_groups, keep // layer.num_groups
+    groups = [
+        [expert for expert in order if expert // size == group] for group in range(layer.num_groups)
+    ]
+    return tuple(sorted(expert for group in groups for expert in group[:share]))
 
 
 def plan_from_dict(raw: object) -> PruningPlan:
@@ -245,13 +296,14 @@ def plan_from_dict(raw: object) -> PruningPlan:
     granularity = raw.get("granularity", EXPERT_GRANULARITY)
     if granularity == EXPERT_GRANULARITY and "kept" not in raw:
         raise PlanError("The plan has no 'kept': layer -> ids of the experts that stay.")
+    atoms = raw.get("kept_atoms", None if granularity == ATOMIC_GRANULARITY else {})
     try:
         model = ModelRef(str(raw["model"]["name"]), str(raw["model"]["identity"]))
         kept = {_layer(key): _ids(key, ids) for key, ids in raw.get("kept", {}).items()}
         provenance = _provenance(raw)
     except (KeyError, TypeError, AttributeError) as error:
         raise PlanError(f"The plan is malformed at {error}.") from error
-    return PruningPlan(model, kept, provenance, granularity)
+    return PruningPlan(model, kept, provenance, granularity, atoms_from_json(atoms))
 
 
 def _layer(key: str) -> int:
@@ -269,11 +321,18 @@ def _ids(layer: str, ids: object) -> tuple[int, ...]:
 def _provenance(raw: Mapping[str, Any]) -> Provenance:
     texts = ("criterion", "gate", "schedule", "sparsity", "tool_version")
     lists = {key: raw.get(key, []) for key in ("corpora", "runs")}
+    objects = {key: raw.get(key, {}) for key in ("budget", "schedule_parameters", "constraints")}
     for key, value in lists.items():
         if not isinstance(value, list):
             raise PlanError(f"The plan's {key!r} is not a list.")
+    for key, value in objects.items():
+        if not isinstance(value, dict):
+            raise PlanError(f"The plan's {key!r} is not an object.")
     return Provenance(
         **{key: str(raw.get(key, "")) for key in texts},
+        budget=objects["budget"],
+        schedule_parameters=objects["schedule_parameters"],
+        constraints=objects["constraints"],
         corpora=tuple(map(str, lists["corpora"])),
         runs=tuple(map(str, lists["runs"])),
     )

@@ -1,4 +1,4 @@
-"""What a plan saves: bytes and parameters by part, from headers and configuration alone."""
+"""What a plan saves: bytes, parameters and FLOPs, from headers and configuration alone."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -9,10 +9,18 @@ import pandas as pd
 
 from analysis.checkpoint import TensorEntry
 from analysis.families import SlotKind
-from analysis.model import LocatedTensor, MoEModel
+from analysis.heads import prediction_heads
+from analysis.model import LocatedTensor, MoEModel, is_expert_weight
+from analysis.widths import atom_axis, expert_widths
+from pruning.atoms.kept import atoms_of
+from pruning.heads import heads_depend_on
 from pruning.plan import PruningPlan, fit_plan, keep_all
 
 SIZE_COLUMNS = ("part", "before", "after", "params_before", "params_after")
+LOADED_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+# Parts of quantised weights: scales stand for no weight of their own, a byte of MXFP4 for two.
+_SCALES = re.compile(r".+[._](scales?|scale_inv)")
+_PAIRS = re.compile(r".+_blocks")
 
 
 class Part(StrEnum):
@@ -21,16 +29,23 @@ class Part(StrEnum):
     EXPERTS = "routed experts"
     ROUTERS = "routers"
     MLP = "shared and dense MLP"
-    ATTENTION = "attention"
+    ATTENTION = "attention"  # and what stands in its place, such as Mamba
     EMBEDDINGS = "embeddings and head"
     OTHER = "norms and other"
+    HEADS = "prediction heads (MTP)"  # only where there are some
 
 
-# First match wins: the norms inside attention count as attention.
+# First match wins: the norms inside attention count as attention. A mixer may be either of two:
+# what it holds says which.
+_LAYER = r"(?:.+\.)?layers\.\d+\."
+_MIXERS = "self_attn|attention|linear_attn|mamba|conv"
+_BLOCKS = "mlp|block_sparse_moe|feed_forward|shared_mlp"
+_IN_MIXER = "experts|shared_experts|gate|fc[12]_latent_proj|up_proj|down_proj"
 _PART_PATTERNS = (
-    (re.compile(r"model\.layers\.\d+\.(self_attn|attention|linear_attn)\."), Part.ATTENTION),
-    (re.compile(r"(model\.embed_tokens|lm_head)\."), Part.EMBEDDINGS),
-    (re.compile(r"model\.layers\.\d+\.(mlp|block_sparse_moe|feed_forward)\."), Part.MLP),
+    (re.compile(rf"{_LAYER}({_MIXERS})\."), Part.ATTENTION),
+    (re.compile(r"(?:.+\.)?(embed_tokens|embeddings|lm_head)\."), Part.EMBEDDINGS),
+    (re.compile(rf"{_LAYER}(?:{_BLOCKS}|mixer\.(?:{_IN_MIXER}))\."), Part.MLP),
+    (re.compile(rf"{_LAYER}mixer\."), Part.ATTENTION),
 )
 
 
@@ -44,6 +59,9 @@ class SizeReport:
         experts_after: the same under the plan.
         active_before: parameters that one token uses: all but the experts that it is not routed to.
         active_after: the same under the plan.
+        expert_flops: floating-point operations that one token spends in routed experts: two, a
+            multiplication and an addition, per weight of the top_k experts of each layer. Biases,
+            activation and routing are not counted. Removing whole experts leaves it as it is.
     """
 
     table: pd.DataFrame
@@ -51,6 +69,7 @@ class SizeReport:
     experts_after: int
     active_before: int
     active_after: int
+    expert_flops: int
 
     @property
     def experts_removed(self) -> int:
@@ -69,13 +88,24 @@ class SizeReport:
 
     @property
     def params_before(self) -> int:
-        """Elements of all tensors on disk; tied weights count once."""
+        """Weights on disk, see `num_weights`; tied ones count once."""
         return int(self.table["params_before"].sum())
 
     @property
     def params_after(self) -> int:
-        """Elements of the tensors that an export writes."""
+        """Weights that an export writes."""
         return int(self.table["params_after"].sum())
+
+    def loaded(self, dtype: str | None = None) -> tuple[int, int]:
+        """Bytes of the loaded weights before and after, without activations and caches.
+
+        Args:
+            dtype: a key of LOADED_BYTES; None for the element types on disk.
+        """
+        if dtype is None:
+            return self.bytes_before, self.bytes_after
+        each = LOADED_BYTES[dtype]
+        return self.params_before * each, self.params_after * each
 
 
 def format_bytes(size: int) -> str:
@@ -87,6 +117,15 @@ def format_bytes(size: int) -> str:
     return f"{size / (1 << 10):.0f} KiB" if size >= 1 << 10 else f"{size} B"
 
 
+def num_weights(model: MoEModel, entry: TensorEntry) -> int:
+    """Weights that a tensor stands for: its elements, but for the parts of quantised ones."""
+    if not model.checkpoint.config.get("quantization_config"):
+        return entry.numel
+    if _SCALES.fullmatch(entry.name):
+        return 0
+    return entry.numel * (2 if entry.dtype == "U8" and _PAIRS.fullmatch(entry.name) else 1)
+
+
 def _part_outside_experts(name: str) -> Part:
     return next((part for pattern, part in _PART_PATTERNS if pattern.match(name)), Part.OTHER)
 
@@ -95,57 +134,113 @@ def _kept_share(item: LocatedTensor, kept: Collection[int]) -> tuple[int, int]:
     """How much of a tensor stays, as numerator and denominator."""
     if item.slot.kind is SlotKind.EXPERT:
         return int(item.slot.expert in kept), 1
-    return len(kept), item.entry.shape[0]
+    return len(kept), item.entry.shape[item.slot.axis]
+
+
+def _kept_atoms(model: MoEModel, plan: PruningPlan) -> dict[int, dict[int, tuple[int, int]]]:
+    """Layer -> kept expert -> neurons that stay, and all of them; layers that lose some only."""
+    widths = expert_widths(model) if plan.kept_atoms else {}
+    return {
+        layer: {
+            expert: (len(atoms_of(plan.kept_atoms, layer, expert, held)), held)
+            for expert, held in enumerate(widths[layer])
+            if expert in plan.kept[layer]
+        }
+        for layer in plan.kept_atoms
+    }
+
+
+def _atom_share(
+    model: MoEModel, item: LocatedTensor, atoms: Mapping[int, tuple[int, int]]
+) -> tuple[int, int]:
+    """How much of a tensor's kept experts stays, as numerator and denominator."""
+    is_router = item.slot.kind is SlotKind.ROUTER
+    if not atoms or is_router or atom_axis(model.family, item.slot) is None:
+        return 1, 1
+    if item.slot.expert is not None:
+        return atoms.get(item.slot.expert, (1, 1))
+    return sum(stays for stays, _ in atoms.values()), sum(of for _, of in atoms.values())
 
 
 def _table(model: MoEModel, plan: PruningPlan) -> pd.DataFrame:
     """part, before, after, params_before, params_after: one row per part."""
-    sums = {part: [0, 0, 0, 0] for part in Part}
+    heads = {name for head in prediction_heads(model) for name in head.tensors}
+    heads_stay = not heads_depend_on(model, plan)
+    sums = {part: [0, 0, 0, 0] for part in Part if heads or part is not Part.HEADS}
 
     def add(part: Part, entry: TensorEntry, stays: int = 1, of: int = 1) -> None:
-        values = (entry.nbytes, entry.nbytes * stays // of, entry.numel, entry.numel * stays // of)
+        held = num_weights(model, entry)
+        values = (entry.nbytes, entry.nbytes * stays // of, held, held * stays // of)
         sums[part] = [total + value for total, value in zip(sums[part], values, strict=True)]
 
     # `located` is computed once per model; this runs whenever somebody moves a slider.
     located = {item.entry.name for items in model.located.values() for item in items}
-    for layer, items in model.located.items():
-        kept = frozenset(plan.kept.get(layer, ()))
-        for item in items:
+    atoms = _kept_atoms(model, plan)
+    for layer in model.layers:
+        kept = frozenset(plan.kept[layer.index])
+        for item in model.located[layer.index]:
             part = Part.ROUTERS if item.slot.kind is SlotKind.ROUTER else Part.EXPERTS
-            # Layers beyond the trunk are in no plan and stay whole.
-            add(part, item.entry, *(_kept_share(item, kept) if kept else (1, 1)))
+            stays, of = _kept_share(item, kept)
+            inside, width = _atom_share(model, item, atoms.get(layer.index, {}))
+            add(part, item.entry, stays * inside, of * width)
     for entry in model.checkpoint.tensors.values():
-        if entry.name not in located:
+        if entry.name in heads:
+            add(Part.HEADS, entry, int(heads_stay))
+        elif entry.name not in located:
             add(_part_outside_experts(entry.name), entry)
     rows = [(str(part), *values) for part, values in sums.items()]
     return pd.DataFrame(rows, columns=list(SIZE_COLUMNS))
 
 
-def _idle_params(model: MoEModel, keep: Mapping[int, int]) -> int:
-    """Parameters of the experts that a token is not routed to, when `keep` are left in a layer."""
+def _idle_params(model: MoEModel, plan: PruningPlan) -> int:
+    """Parameters of the experts that a token is not routed to; on average, if widths differ."""
     idle = 0
+    atoms = _kept_atoms(model, plan)
     for layer in model.layers:
         located = model.located[layer.index]
-        held = sum(item.entry.numel for item in located if item.slot.kind is not SlotKind.ROUTER)
-        # All experts of a layer have the same shape.
-        idle += held // layer.num_experts * (keep[layer.index] - layer.top_k)
+        held = sum(
+            num_weights(model, item.entry)
+            for item in located
+            if item.slot.kind is not SlotKind.ROUTER
+        )
+        keep = len(plan.kept[layer.index])
+        inside = list(atoms.get(layer.index, {}).values()) or [(1, 1)]
+        stays, of = (sum(numbers) for numbers in zip(*inside, strict=True))
+        # All experts of a layer have the same shape in the source.
+        idle += held // layer.num_experts * (keep - layer.top_k) * stays // of
     return idle
+
+
+def _expert_flops(model: MoEModel) -> int:
+    """See `SizeReport.expert_flops`."""
+    total = 0
+    for layer in model.layers:
+        located = model.located[layer.index]
+        held = sum(
+            num_weights(model, item.entry) for item in located if is_expert_weight(item.slot)
+        )
+        total += 2 * held * layer.top_k // layer.num_experts
+    return total
 
 
 def size_report(model: MoEModel, plan: PruningPlan | None = None) -> SizeReport:
     """Sizes before and after `plan`; without one, after equals before.
+
+    Neurons that a plan removes count as gone; what is filled up with zeros again depends on the
+    width mode of the export, see `pruning.surgery.width_sizes.width_options`.
+    Prediction heads count as an export treats them by default, see `plan_heads`.
 
     Raises:
         PlanError: the plan is not for this model.
     """
     plan = keep_all(model) if plan is None else fit_plan(plan, model)
     table = _table(model, plan)
-    before = {layer.index: layer.num_experts for layer in model.layers}
-    after = {layer: len(ids) for layer, ids in plan.kept.items()}
+    whole = keep_all(model)
     return SizeReport(
         table=table,
-        experts_before=sum(before.values()),
-        experts_after=sum(after.values()),
-        active_before=int(table["params_before"].sum()) - _idle_params(model, before),
-        active_after=int(table["params_after"].sum()) - _idle_params(model, after),
+        experts_before=model.num_experts,
+        experts_after=sum(map(len, plan.kept.values())),
+        active_before=int(table["params_before"].sum()) - _idle_params(model, whole),
+        active_after=int(table["params_after"].sum()) - _idle_params(model, plan),
+        expert_flops=_expert_flops(model),
     )

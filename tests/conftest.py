@@ -1,5 +1,6 @@
 """Options and fixtures that all tests share."""
 
+import os
 import shutil
 from collections.abc import Callable
 
@@ -8,6 +9,11 @@ import pytest
 
 from analysis.families import MoELayer
 from analysis.stats import EXPERT_COLUMNS, CorpusRef, ExpertStats, Grid, ModelRef, RunManifest
+
+# One thread for each worker and for what it starts: matrices of tests are tiny, and workers that
+# share the cores would only wait for each other. Read when libraries compute for the first time.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

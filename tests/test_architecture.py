@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from analysis.families import FAMILIES
+
 ROOT = Path(__file__).parent.parent
 # From the top: each may import those to its right, never the other way.
 PACKAGES = ("app", "pruning", "analysis")
@@ -17,15 +19,20 @@ MAX_FUNCTION_LINES = 40
 
 # Everything that the dashboard's own process imports; calibration and the like run in jobs.
 DASHBOARD_ANALYSIS = (
+    "analysis.advice",
     "analysis.blend",
     "analysis.checkpoint",
     "analysis.choose",
+    "analysis.compare",
     "analysis.corpora",
+    "analysis.coverage",
     "analysis.criteria",
     "analysis.drain",
+    "analysis.effects",
     "analysis.errors",
     "analysis.families",
     "analysis.model",
+    "analysis.nonuniform.modeling_file",
     "analysis.overlap",
     "analysis.progress",
     "analysis.ranking",
@@ -36,8 +43,10 @@ DASHBOARD_ANALYSIS = (
 )
 # Modules that load a model; all others of pruning and app are the dashboard's.
 NEEDS_TORCH = re.compile(
-    r"analysis\.calibration|analysis\.weights|analysis\.demo\.(build|tokenizer)|pruning\.masking|pruning\.evaluate"
-    r"|pruning\.search|pruning\.surgery\.forward_checks|app\.jobs\.worker"
+    r"analysis\.calibration|analysis\.routing|analysis\.families\.deepseek_model|analysis\.weights"
+    r"|analysis\.nonuniform\.(loading|widths)"
+    r"|analysis\.demo\.(build|tokenizer)|pruning\.masking|pruning\.atoms\.masking|pruning\.evaluate"
+    r"|pruning\.outline|pruning\.search|pruning\.surgery\.forward_checks|app\.jobs\.worker"
 )
 
 
@@ -236,7 +245,7 @@ def test_only_the_command_line_prints():
 
 
 def test_model_types_are_named_only_by_their_families():
-    names = {"olmoe", "qwen3_moe", "mixtral"}
+    names = set(FAMILIES)
     wrong = [
         f"{relative(path)}:{node.lineno} {node.value}"
         for path in source_files(*PACKAGES)

@@ -34,7 +34,8 @@ def test_readme_lists_every_criterion_with_its_exponents():
 
 
 def test_readme_lists_every_family():
-    assert [name for name in FAMILIES if f"| `{name}`" not in README] == []
+    rows = [f"| `{f.model_type}` | {f.label} | {f.gate_rule} |" for f in FAMILIES.values()]
+    assert [row for row in rows if row not in README] == []
 
 
 def test_readme_tree_has_a_line_for_every_module():
@@ -80,6 +81,17 @@ def test_the_snippet_on_criteria_makes_a_working_criterion(make_expert_stats):
     table = make_expert_stats().table
     scores = criterion.score(table[list(criterion.columns("applied"))], "applied")
     assert scores.tolist() == pytest.approx(table["applied_g2_f0"].tolist())
+
+
+def test_the_snippet_on_families_makes_a_working_family():
+    namespace: dict[str, object] = {}
+    (snippet,) = snippets(ROOT / "docs" / "adding-a-family.md")
+    exec(compile(snippet, "adding-a-family.md", "exec"), namespace)  # noqa: S102
+    family = namespace["NEW_MOE"]
+    for block, bias in (("mlp", "gate.e_score"), ("block_sparse_moe", "e_score")):
+        slot = family.locate(f"model.layers.3.{block}.{bias}_correction_bias")
+        assert (slot.layer, slot.role) == (3, "gate.e_score_correction_bias")
+    assert family.locate("model.layers.3.block_sparse_moe.experts.2.w3.weight").projection == "up"
 
 
 def test_constraints_are_plain_public_pins():

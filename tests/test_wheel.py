@@ -20,10 +20,10 @@ DATA = (
     "analysis/demo/checkpoint/chat_template.jinja",
     "app/config.toml",
     "app/static/favicon.png",
-    "app/components/expert_map/expert_map.js",
-    "app/components/expert_map/model.js",
-    "app/components/expert_map/paint.js",
-    "app/components/expert_map/expert_map.css",
+    "app/components/expert_map/browser/expert_map.js",
+    "app/components/expert_map/browser/model.js",
+    "app/components/expert_map/browser/paint.js",
+    "app/components/expert_map/browser/expert_map.css",
 )
 
 

@@ -1,1 +1,1 @@
-"""Calibration: one forward pass, all routed-token statistics."""
+"""Calibration: one forward pass, all statistics of experts and routers."""

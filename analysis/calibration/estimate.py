@@ -5,11 +5,16 @@ from dataclasses import dataclass
 
 import torch
 
-from analysis.calibration.run import DTYPES, CalibrationSettings, resolve_device, resolve_dtype
+from analysis.calibration.loading import (
+    DTYPES,
+    CalibrationSettings,
+    resolve_device,
+    resolve_dtype,
+)
+from analysis.calibration.memory import MemoryNeeds, memory_needs
 from analysis.corpora import TokenSequences
 from analysis.families import SlotKind
 from analysis.model import MoEModel
-from analysis.stats import MOMENT_COLUMNS
 
 # Attention, norms and routing run far below the speed of a large matrix product. Measured on the
 # demo model and on a 64-expert layer, a forward reaches a third of it.
@@ -23,7 +28,9 @@ class Estimate:
 
     Args:
         num_sequences, num_tokens, num_padded: what would be fed.
-        memory_bytes: weights, sums and activations; the Python process itself comes on top.
+        memory_bytes: weights, sums and activations of the way that the settings choose; the
+            Python process itself comes on top.
+        needs: the same for each way, and what is free.
         seconds: of the forward passes, without loading the model.
     """
 
@@ -31,6 +38,7 @@ class Estimate:
     num_tokens: int
     num_padded: int
     memory_bytes: int
+    needs: MemoryNeeds
     seconds: float
 
 
@@ -50,20 +58,6 @@ def active_params(model: MoEModel) -> int:
     return active
 
 
-def _memory(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> int:
-    item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
-    sums = model.num_experts * (len(MOMENT_COLUMNS) + model.hidden_size) * 8
-    longest = max(len(row) for row in sequences.rows)
-    batch_tokens = settings.batch_size * longest
-    layer = model.layers[0]
-    routed = layer.top_k * (8 * len(MOMENT_COLUMNS) * 2)
-    return (
-        model.checkpoint.num_params * item
-        + sums
-        + batch_tokens * (12 * model.hidden_size * item + routed)
-    )
-
-
 def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
     """Multiply-adds per second, measured here and now."""
     device = resolve_device(settings.device)
@@ -81,12 +75,14 @@ def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
 
 def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> Estimate:
     """Exact tokens, and what memory and time to expect."""
+    needs = memory_needs(model, sequences, settings)
     padded = sequences.num_padded(settings.batch_size)
     work = active_params(model) * (sequences.num_tokens + padded)
     return Estimate(
         num_sequences=len(sequences.rows),
         num_tokens=sequences.num_tokens,
         num_padded=padded,
-        memory_bytes=_memory(model, sequences, settings),
+        memory_bytes=needs.streamed if settings.placement.stream_layers else needs.whole,
+        needs=needs,
         seconds=work / (_matmul_speed(model, settings) * _SHARE_OF_MATMUL_SPEED),
     )

@@ -5,10 +5,11 @@ model really applies, and every (token, expert) pair is computed once. Shape suf
 K experts per token, S = T*K routed pairs, E experts, D model width, M moments.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,67 +17,20 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from analysis.calibration.damage import reroute
+from analysis.calibration.recording import Collection, Recorder, route
+from analysis.calibration.removal import Removal, Without, check_removable
+from analysis.calibration.router_group import add_router
+from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
-from analysis.stats import EXPONENTS, GATES, MOMENT_COLUMNS, Gate, moment_column
+from analysis.routing import find_block, routing_of, wrap_forward
 
 IMPLEMENTATION = "moeprune_statistics"
 
 
-class RoutedSums:
-    """Sums over routed tokens, by layer; float64, on the device of the layer's experts.
-
-    Args:
-        layers: the sparse layers.
-        hidden_size: width of an expert's output.
-    """
-
-    def __init__(self, layers: tuple[MoELayer, ...], hidden_size: int) -> None:
-        self.moments_EM = {
-            layer.index: torch.zeros(layer.num_experts, len(MOMENT_COLUMNS), dtype=torch.float64)
-            for layer in layers
-        }
-        self.vectors_ED = {
-            layer.index: torch.zeros(layer.num_experts, hidden_size, dtype=torch.float64)
-            for layer in layers
-        }
-
-    def to_device(self, layer: int, device: torch.device) -> None:
-        """Keep a layer's sums where its experts are."""
-        self.moments_EM[layer] = self.moments_EM[layer].to(device)
-        self.vectors_ED[layer] = self.vectors_ED[layer].to(device)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All sums by name, on the CPU; what a resume needs."""
-        return {
-            **{f"moments.{layer}": value.cpu() for layer, value in self.moments_EM.items()},
-            **{f"vectors.{layer}": value.cpu() for layer, value in self.vectors_ED.items()},
-        }
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Inverse of `tensors`."""
-        for layer in self.moments_EM:
-            self.moments_EM[layer] = tensors[f"moments.{layer}"]
-            self.vectors_ED[layer] = tensors[f"vectors.{layer}"]
-
-
-@dataclass(slots=True)
-class _Collection:
-    """What the experts function needs to know while collection is on.
-
-    Args:
-        layer_of: decoder index of each experts module.
-        sums: where to add.
-        mask_T: True at real tokens of the current batch; None when nothing is padded.
-    """
-
-    layer_of: Mapping[nn.Module, int]
-    sums: RoutedSums
-    mask_T: Tensor | None = None
-
-
-_ACTIVE: ContextVar[_Collection | None] = ContextVar("moeprune_collection", default=None)
+_ACTIVE: ContextVar[Collection | None] = ContextVar("moeprune_collection", default=None)
 
 
 def _project(x_RD: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool) -> Tensor:
@@ -102,148 +56,140 @@ def _expert_output(experts: nn.Module, expert: int, x_RD: Tensor) -> Tensor:
     return output
 
 
-def _gates(weights_TK: Tensor, gate: Gate) -> Tensor:
-    weights = weights_TK.double()
-    if gate == "applied":
-        return weights
-    total = weights.sum(dim=-1, keepdim=True)
-    return torch.where(total == 0, 0.0, weights / total)
-
-
-def _moments(weights_TK: Tensor, order_S: Tensor, norms_S: Tensor) -> Tensor:
-    """(S, M) float64: the terms of MOMENT_COLUMNS for each routed pair, in sorted order."""
-    powers = {beta: norms_S**beta for beta in EXPONENTS}
-    terms: dict[str, Tensor] = {}
-    for gate in GATES:
-        gates_S = _gates(weights_TK, gate).reshape(-1)[order_S]
-        for alpha in EXPONENTS:
-            for beta in EXPONENTS:
-                terms[moment_column(alpha, beta, gate)] = gates_S**alpha * powers[beta]
-    return torch.stack([terms[column] for column in MOMENT_COLUMNS], dim=-1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Routing:
-    """Routed pairs sorted by expert, and by token within an expert.
-
-    Args:
-        expert_S, token_S: expert and token of each pair.
-        order_S: position of each pair in the flattened (T, K) arrays.
-        counts: pairs of each expert.
-    """
-
-    expert_S: Tensor
-    token_S: Tensor
-    order_S: Tensor
-    counts: list[int]
-
-
-def _route(index_TK: Tensor, num_experts: int) -> _Routing:
-    expert_S, order_S = torch.sort(index_TK.reshape(-1), stable=True)
-    # Ids beyond the last expert stand for experts of another process. They sort to the end.
-    counts = torch.bincount(expert_S, minlength=num_experts)[:num_experts].tolist()
-    routed = slice(sum(counts))
-    order_S = order_S[routed]
-    return _Routing(expert_S[routed], order_S // index_TK.shape[-1], order_S, counts)
-
-
-class _Recorder:
-    """Adds one layer's share of a batch to the sums, outside of any gradient."""
-
-    def __init__(self, collection: _Collection, layer: int, routing: _Routing) -> None:
-        self._routing = routing
-        self._layer = layer
-        self._sums = collection.sums
-        self._sums.to_device(layer, routing.token_S.device)
-        mask_T = collection.mask_T
-        self._mask_S = None if mask_T is None else mask_T[routing.token_S]
-        self._norms_S = torch.zeros(
-            len(routing.token_S), dtype=torch.float64, device=routing.token_S.device
-        )
-
-    @torch.no_grad()
-    def add(self, expert: int, span: slice, f_RD: Tensor) -> None:
-        """Norms and vector sum of one expert's outputs."""
-        wide = torch.promote_types(f_RD.dtype, torch.float32)
-        self._norms_S[span] = torch.linalg.vector_norm(f_RD, dim=-1, dtype=wide).double()
-        real_RD = f_RD if self._mask_S is None else f_RD[self._mask_S[span]]
-        self._sums.vectors_ED[self._layer][expert] += real_RD.sum(dim=0, dtype=torch.float64)
-
-    @torch.no_grad()
-    def close(self, weights_TK: Tensor) -> None:
-        """The fifteen sums of every expert."""
-        terms_SM = _moments(weights_TK, self._routing.order_S, self._norms_S)
-        if self._mask_S is not None:
-            # Not multiplied by the mask: padding may overflow.
-            terms_SM.masked_fill_(~self._mask_S[:, None], 0.0)
-        self._sums.moments_EM[self._layer].index_add_(0, self._routing.expert_S, terms_SM)
-
-
-def _recorder(experts: nn.Module, routing: _Routing) -> _Recorder | None:
-    collection = _ACTIVE.get()
+def _collection() -> Collection | None:
     # Under activation checkpointing the same tokens come again inside backward.
-    if collection is None or torch._C._current_graph_task_id() != -1:
-        return None
-    return _Recorder(collection, collection.layer_of[experts], routing)
+    return _ACTIVE.get() if torch._C._current_graph_task_id() == -1 else None
 
 
 def _collecting_experts(
     experts: nn.Module, hidden_TD: Tensor, index_TK: Tensor, weights_TK: Tensor
 ) -> Tensor:
     """Output of the routed experts, as the stock loop computes it; sums are added on the way."""
-    routing = _route(index_TK, int(experts.num_experts))  # type: ignore[arg-type]
-    recorder = _recorder(experts, routing)
+    routing = route(index_TK, int(experts.num_experts))  # type: ignore[arg-type]
+    recorder = None
+    if collection := _collection():
+        recorder = Recorder(collection, collection.layer_of[experts], routing, hidden_TD)
     weights_S = weights_TK.reshape(-1)[routing.order_S]
     output_TD = torch.zeros_like(hidden_TD)
     start = 0
     for expert, count in enumerate(routing.counts):
-        if count == 0:
-            continue
         span = slice(start, start + count)
         start += count
         rows = routing.token_S[span]
-        f_RD = _expert_output(experts, expert, hidden_TD[rows])
+        # In one product with those of its own: a few rows alone would cost as much as many.
+        needed = recorder.needed(expert, rows) if recorder else rows
+        if not len(needed):
+            continue
+        all_RD = _expert_output(experts, expert, hidden_TD.index_select(0, needed))
+        f_RD = all_RD[:count]
         weighted_RD = f_RD * weights_S[span, None]
         output_TD.index_add_(0, rows, weighted_RD.to(output_TD.dtype))
         if recorder:
             recorder.add(expert, span, f_RD)
+            recorder.keep(expert, needed, all_RD)
     if recorder:
-        recorder.close(weights_TK)
+        recorder.close(index_TK, weights_TK)
     return output_TD
 
 
 def _experts_modules(model: PreTrainedModel, described: MoEModel) -> dict[nn.Module, int]:
+    """The experts modules that are there; a model in memory may be a part of the described one."""
     found: dict[nn.Module, int] = {}
     for layer in described.layers:
-        path = described.family.experts_module(layer.index)
-        module = model.get_submodule(path)
+        block = find_block(model, described.family, layer.index)
+        if block is None:
+            continue
+        module = block.get_submodule("experts")
         if not hasattr(module, "has_gate"):
             raise UnsupportedModelError(
-                f"The experts of {described.family.label} at {path} do not go through "
+                f"The experts of {described.family.label} in layer {layer.index} do not go through "
                 "transformers' experts interface, so their statistics cannot be collected."
             )
         found[module] = layer.index
+    if not found:
+        raise UnsupportedModelError(
+            f"The loaded model has none of the sparse layers of {described.name}."
+        )
     return found
 
 
+def _on_routed(layer: MoELayer, routed: tuple[Tensor, ...], without: Without | None = None) -> None:
+    """Called after each forward of a router while collection is on.
+
+    Args:
+        layer: its experts.
+        routed: what it returned.
+        without: what it would return without an expert; None where nobody asks.
+    """
+    collection = _collection()
+    if collection is None:
+        return
+    if "router" in collection.sums.groups:
+        add_router(collection.sums, layer.index, routed, collection.mask_T)
+    if without is not None:
+        collection.rerouted[layer.index] = reroute(
+            routed, without, layer.num_experts, collection.mask_T
+        )
+
+
+def _listen_to_routers(
+    model: PreTrainedModel, described: MoEModel, sums: GroupSums, restore: ExitStack
+) -> None:
+    if sums.groups == ("routed",):
+        return
+    for layer in described.layers:
+        if "damage" in sums.groups:
+            check_removable(described.family, layer)
+        if block := find_block(model, described.family, layer.index):
+            routing = routing_of(block, described.family, layer.index)
+            if "damage" in sums.groups:
+                Removal(routing, layer).attach(partial(_on_routed, layer), restore)
+            else:
+                wrap_forward(routing.router, partial(_heard, layer), restore)
+
+
+def _heard(layer: MoELayer, inner: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        routed = inner(*args, **kwargs)
+        _on_routed(layer, routed)
+        return routed
+
+    return forward
+
+
 @contextmanager
-def collecting(model: PreTrainedModel, described: MoEModel, sums: RoutedSums) -> Iterator[None]:
-    """While open, every forward of `model` adds to `sums`; use `batch_mask` for padded batches."""
+def collecting(model: PreTrainedModel, described: MoEModel, sums: GroupSums) -> Iterator[None]:
+    """While open, every forward of `model` adds to `sums`; use `batch_mask` for padded batches.
+
+    The model may hold only some of the described layers, and its layers may run one at a time.
+
+    Raises:
+        UnsupportedModelError: experts outside transformers' interface, or a router that the
+            table of families does not describe well enough for the groups of `sums`.
+        StatsError: damage is not defined for a layer; while open, values that are not finite.
+    """
     if IMPLEMENTATION not in ALL_EXPERTS_FUNCTIONS:
         ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, _collecting_experts)
     previous = model.config._experts_implementation
-    token = _ACTIVE.set(_Collection(_experts_modules(model, described), sums))
-    model.set_experts_implementation(IMPLEMENTATION)
-    try:
+    modules = _experts_modules(model, described)
+    with ExitStack() as restore:
+        _listen_to_routers(model, described, sums, restore)
+        token = _ACTIVE.set(Collection(modules, sums))
+        restore.callback(_ACTIVE.reset, token)
+        restore.callback(model.set_experts_implementation, previous)
+        model.set_experts_implementation(IMPLEMENTATION)
         yield
-    finally:
-        model.set_experts_implementation(previous)
-        _ACTIVE.reset(token)
 
 
-def batch_mask(mask_BT: Tensor | None) -> None:
-    """Say which positions of the next forward are real tokens; None: all of them."""
+def batch_mask(mask_BT: Tensor | None, shard_BT: Tensor | None = None) -> None:
+    """Say what the next forward's positions are.
+
+    Args:
+        mask_BT: True at tokens that enter the sums; None: all of them do.
+        shard_BT: int64, the token shard of each; None: the first.
+    """
     collection = _ACTIVE.get()
     if collection is None:
         raise ValueError("batch_mask outside of collecting()")
     collection.mask_T = None if mask_BT is None else mask_BT.reshape(-1)
+    collection.shard_T = None if shard_BT is None else shard_BT.reshape(-1)

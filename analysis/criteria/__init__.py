@@ -3,6 +3,7 @@
 import re
 
 from analysis.criteria.base import Criterion, Source
+from analysis.criteria.damage import DAMAGE
 from analysis.criteria.mone import MONE
 from analysis.criteria.unified import NAMED_VARIANTS, RANKABLE, VARIANTS, unified
 from analysis.criteria.weight_based import AIMER, HOYER, MAGNITUDE, RANDOM
@@ -12,7 +13,7 @@ __all__ = ["CRITERIA", "RANKABLE", "VARIANTS", "Criterion", "Source", "get_crite
 
 CRITERIA = {
     criterion.name: criterion
-    for criterion in (*NAMED_VARIANTS, MONE, AIMER, MAGNITUDE, HOYER, RANDOM)
+    for criterion in (*NAMED_VARIANTS, MONE, DAMAGE, AIMER, MAGNITUDE, HOYER, RANDOM)
 }
 _EXPONENTS = re.compile(r"\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*")
 

@@ -1,36 +1,74 @@
 """The families, listed once. A new one is a file beside these and a line below."""
 
+from collections.abc import Mapping
+
 from analysis.checkpoint import Config
 from analysis.errors import UnsupportedModelError
+from analysis.families.aria import ARIA, ARIA_TEXT
 from analysis.families.base import PROJECTIONS, MoEFamily, MoELayer, Slot, SlotKind
-from analysis.families.mixtral import MIXTRAL
-from analysis.families.olmoe import OLMOE
-from analysis.families.qwen3_moe import QWEN3_MOE
+from analysis.families.deepseek import DEEPSEEK
+from analysis.families.deepseek_v2 import DEEPSEEK_V2
+from analysis.families.deepseek_v3 import DEEPSEEK_V3, DOTS1, GLM4_MOE
+from analysis.families.discovery import COUNT_KEYS, discover
+from analysis.families.ernie4_5_moe import ERNIE4_5_MOE
+from analysis.families.gpt_oss import GPT_OSS
+from analysis.families.granitemoe import GRANITEMOE, GRANITEMOEHYBRID, GRANITEMOESHARED
+from analysis.families.hunyuan_v1_moe import HUNYUAN_V1_MOE
+from analysis.families.jamba import JAMBA
+from analysis.families.lfm2_moe import LFM2_MOE
+from analysis.families.mixtral import MINIMAX, MINIMAX_M2, MIXTRAL, PHIMOE
+from analysis.families.nemotron_h import NEMOTRON_H
+from analysis.families.olmoe import FLEX_OLMO, OLMOE
+from analysis.families.qwen_moe import (
+    QWEN2_MOE,
+    QWEN3_5_MOE,
+    QWEN3_5_MOE_TEXT,
+    QWEN3_MOE,
+    QWEN3_NEXT,
+)
+from analysis.families.refused import REFUSED
 
 __all__ = ["FAMILIES", "PROJECTIONS", "MoEFamily", "MoELayer", "Slot", "SlotKind", "family_of"]
 
-FAMILIES = {family.model_type: family for family in (OLMOE, QWEN3_MOE, MIXTRAL)}
+_LISTED = (
+    *(OLMOE, FLEX_OLMO),
+    *(QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT),
+    *(MIXTRAL, MINIMAX, MINIMAX_M2, PHIMOE),
+    *(GRANITEMOE, GRANITEMOESHARED, GRANITEMOEHYBRID),
+    *(DEEPSEEK, DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE, DOTS1),
+    *(ERNIE4_5_MOE, GPT_OSS, HUNYUAN_V1_MOE, JAMBA, LFM2_MOE, NEMOTRON_H, ARIA, ARIA_TEXT),
+)
+FAMILIES = {family.model_type: family for family in _LISTED}
 
-_COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
-
-def family_of(config: Config) -> MoEFamily:
+def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = None) -> MoEFamily:
     """The family of a configuration.
 
+    Args:
+        config: the whole `config.json`.
+        shapes: of every tensor of the checkpoint, by name; with them, a model type that is not in
+            the table is discovered if it follows the common layout.
+
     Raises:
-        UnsupportedModelError: a dense model, or an architecture that is not in the table.
+        UnsupportedModelError: a dense model, or an architecture that cannot be handled.
     """
     model_type = str(config.get("model_type", ""))
     if family := FAMILIES.get(model_type):
         return family
     supported = ", ".join(sorted(FAMILIES))
+    if reason := REFUSED.get(model_type):
+        raise UnsupportedModelError(
+            f"The model type {model_type!r} is not supported: {reason}. Supported: {supported}."
+        )
     # Composite models keep their text part in a configuration of its own.
     inner = config.get("text_config") or {}
-    if not any(key in config or key in inner for key in _COUNT_KEYS):
+    if not any(key in config or key in inner for key in COUNT_KEYS):
         raise UnsupportedModelError(
             f"This {model_type or 'unnamed'} model is dense: its config.json names no experts, "
             f"so there is nothing to prune. Supported MoE model types: {supported}."
         )
-    raise UnsupportedModelError(
-        f"The model type {model_type!r} is not supported. Supported: {supported}."
-    )
+    if shapes is None:
+        raise UnsupportedModelError(
+            f"The model type {model_type!r} is not in the table of families: {supported}."
+        )
+    return discover(config, shapes)

@@ -1,15 +1,49 @@
 """What a family of MoE models is: a small table that says where its parts live."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 from analysis.checkpoint import Config
 from analysis.errors import CheckpointError
+from analysis.families.names import NamePatterns
+from analysis.families.rules import count_of, every_layer, per_layer_counts, whole_number
+
+__all__ = [
+    "HEAD_KEYS",
+    "PER_LAYER_KEY",
+    "PROJECTIONS",
+    "WIDTHS_KEY",
+    "GroupRule",
+    "MoEFamily",
+    "MoELayer",
+    "RouterTensor",
+    "SharedExperts",
+    "Slot",
+    "SlotKind",
+    "whole_number",
+]
 
 PROJECTIONS = ("gate", "up", "down")
+# Number of routed experts of each layer, 0 for a dense one; the scalar count is then the maximum.
+PER_LAYER_KEY = "per_layer_num_experts"
+# Neurons of each layer's experts, 0 for a dense one. The scalar width is then what it was before
+# pruning, because dense and shared layers may be built from it too.
+WIDTHS_KEY = "per_layer_expert_width"
+# Configuration keys of prediction heads beyond the trunk (MTP). An export without them says 0.
+HEAD_KEYS = (
+    "num_nextn_predict_layers",
+    "num_mtp_layers",
+    "mtp_num_hidden_layers",
+    "num_mtp_modules",
+)
+# What of a stacked projection has one entry per expert along axis 0: the weight itself, or the
+# parts of a quantised one (FP8 with scales, MXFP4 in blocks).
+_STACK_ROLES = frozenset(
+    ("weight", "blocks", "scales", "scale", "scale_inv", "weight_scale", "weight_scale_inv")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +54,21 @@ class MoELayer:
         index: decoder index as in the checkpoint, not a position among the sparse layers.
         num_experts: routed experts.
         top_k: experts selected per token.
+        num_groups: groups of neighbouring experts among which the router first chooses; 1 for a
+            router that does not. Every group keeps the same number of experts.
+        least_per_group: experts that each group must keep for the router to work.
     """
 
     index: int
     num_experts: int
     top_k: int
+    num_groups: int = 1
+    least_per_group: int = 1
+
+    @property
+    def least_kept(self) -> int:
+        """The smallest number of experts that the layer can keep."""
+        return max(self.top_k, self.num_groups * self.least_per_group)
 
 
 class SlotKind(StrEnum):
@@ -32,7 +76,7 @@ class SlotKind(StrEnum):
 
     EXPERT = "expert"  # belongs to one expert
     STACKED = "stacked"  # holds all experts along axis 0
-    ROUTER = "router"  # has one row per expert along axis 0
+    ROUTER = "router"  # has one entry per expert along an axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +84,14 @@ class Slot:
     """Where a tensor sits in the (layer, expert) grid.
 
     Args:
-        layer: decoder index.
+        layer: decoder index; in a head with a trunk of its own, the index there.
         kind: how it depends on the experts.
         projection: gate, up, down, or gate_up where both are stacked; empty for a router.
         expert: the expert it belongs to; None unless kind is EXPERT.
         template: its name with `{expert}` in place of the id; empty unless kind is EXPERT.
+        role: what it is of its projection: weight, bias, or a part of a quantised weight such as
+            weight_scale_inv, blocks, scales; for a router, its name inside the block.
+        axis: the axis with one entry per expert; 0 but for some biases of routers.
     """
 
     layer: int
@@ -52,74 +99,172 @@ class Slot:
     projection: str = ""
     expert: int | None = None
     template: str = ""
+    role: str = "weight"
+    axis: int = 0
 
 
-def every_layer(config: Config, layer: int) -> bool:
-    """No dense layers."""
-    del config, layer
-    return True
+@dataclass(frozen=True, slots=True)
+class RouterTensor:
+    """A tensor of the router with one entry per expert.
 
-
-def whole_number(config: Config, key: str) -> int:
-    """A count of a configuration.
-
-    Raises:
-        CheckpointError: it is missing, or no whole number of at least 1.
+    Args:
+        name: inside the block of the loaded model, such as `gate.weight`.
+        on_disk: the same in a checkpoint of the original layout, where it differs.
+        axis: the axis with one entry per expert.
     """
-    if key not in config:
-        raise CheckpointError(f"config.json has no {key}.")
-    value = config[key]
-    if type(value) is not int or value < 1:
-        raise CheckpointError(
-            f"config.json gives {key} = {value!r}; it must be a whole number of at least 1."
-        )
-    return value
+
+    name: str
+    on_disk: str = ""
+    axis: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRule:
+    """A router that first chooses groups of neighbouring experts, then experts within those.
+
+    Args:
+        best_of_group: how many of its best experts a group is judged by; each must keep as many.
+        applies: whether a configuration uses the rule.
+        num_groups_key: configuration key of the number of groups.
+        chosen_key: configuration key of the groups chosen per token.
+    """
+
+    best_of_group: int
+    applies: Callable[[Config], bool] = lambda config: True
+    num_groups_key: str = "n_group"
+    chosen_key: str = "topk_group"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExperts:
+    """Experts that every token uses: never scored, never pruned.
+
+    Args:
+        width_key: configuration key of their width.
+        count_key: configuration key of their number; empty where there is exactly one.
+        width_is_each: whether the width is that of one of them, not of all together.
+        note: what else is to say of them.
+    """
+
+    width_key: str
+    count_key: str = ""
+    width_is_each: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class MoEFamily:
     """Everything in which one architecture differs from another.
 
+    Names of tensors and modules are given relative to the MoE block of a layer.
+
     Args:
         model_type: `config.json`'s word for it.
         label: its name for people.
         gate_rule: how the router makes gate weights, in words.
+        trunks: prefixes of the layers in checkpoints.
+        module_trunks: prefixes of the layers in loaded models; the first is that of `auto_class`.
         disk_block: name of the MoE block inside a layer, in the checkpoint.
         module_block: the same in the loaded model.
-        router: name of the router inside the block, in both.
-        router_parameters: the loaded router's tensors with one row per expert, the matrix first.
-        projections: checkpoint names of the gate, up and down projections of one expert.
+        router: the module whose forward returns (logits, gate weights, expert ids).
+        router_tensors: tensors with one entry per expert, the router's matrix first.
+        projections: checkpoint names of the projections of one expert; empty where experts are
+            stacked in every layout. The keys say which projections there are.
+        stacked: names of the stacked projections in the loaded model, and so in checkpoints saved
+            from it; made from `projections` if empty.
+        stacked_on_disk: their names in the original layout, where that is stacked too.
+        is_transposed: stacked matrices are (experts, in, out) instead of (experts, out, in).
+        has_bias: the stacked projections have biases.
+        is_interleaved: gate and up alternate in the columns of a transposed gate_up, instead of
+            gate coming first.
         count_keys: configuration keys that may hold the number of experts.
         write_count_keys: keys that an export writes besides those present.
         top_k_key: configuration key of the experts selected per token.
+        fixed_top_k: the number itself, for a router that ignores its configuration; 0 for none.
         width_key: configuration key of an expert's width.
+        width_shared_with: what else is built from that width, so that it cannot change for the
+            experts alone; not shared experts, whose number can change along.
+        output_size_key: configuration key of the size of an expert's output, where it may differ
+            from hidden_size.
+        config_path: keys that lead to the text model's part of a composite configuration.
+        defaults: values of keys that a configuration may leave out.
+        allows_lists: counts may be lists with one number per layer, all equal.
+        depth: configuration -> number of layers.
         is_sparse: (config, decoder index) -> whether that layer has experts.
+        groups: how the router chooses within groups; None if it never does.
+        removal_keeps_order: without groups, removing an expert leaves the order of the others in
+            the router's selection as it was.
+        shared: experts outside the routing.
+        auto_class: the auto class of transformers that loads it.
+        discovered: the table was made from the checkpoint itself.
+        assumptions: what was assumed of a discovered one.
     """
 
     model_type: str
     label: str
     gate_rule: str
+    trunks: tuple[str, ...] = ("model.layers",)
+    module_trunks: tuple[str, ...] = ("model.layers",)
     disk_block: str = "mlp"
     module_block: str = "mlp"
     router: str = "gate"
-    router_parameters: tuple[str, ...] = ("weight",)
+    router_tensors: tuple[RouterTensor, ...] = (RouterTensor("gate.weight"),)
     projections: Mapping[str, str] = field(
         default_factory=lambda: {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
     )
+    stacked: Mapping[str, str] = field(
+        default_factory=lambda: {"gate_up": "experts.gate_up_proj", "down": "experts.down_proj"}
+    )
+    stacked_on_disk: Mapping[str, str] = field(default_factory=dict)
+    is_transposed: bool = False
+    has_bias: bool = False
+    is_interleaved: bool = False
     count_keys: tuple[str, ...] = ("num_experts", "num_local_experts")
     write_count_keys: tuple[str, ...] = ()
     top_k_key: str = "num_experts_per_tok"
+    fixed_top_k: int = 0
     width_key: str = "moe_intermediate_size"
+    width_shared_with: str = ""
+    output_size_key: str = ""
+    config_path: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    allows_lists: bool = False
+    depth: Callable[[Config], int] = lambda config: whole_number(config, "num_hidden_layers")
     is_sparse: Callable[[Config, int], bool] = every_layer
+    groups: GroupRule | None = None
+    removal_keeps_order: bool = True
+    shared: SharedExperts | None = None
+    auto_class: str = "AutoModelForCausalLM"
+    discovered: bool = False
+    assumptions: tuple[str, ...] = ()
+
+    # --- configuration ----------------------------------------------------------------------
+
+    def text_config(self, config: Config) -> Config:
+        """The text model's part of a configuration, with the family's defaults.
+
+        Raises:
+            CheckpointError: a composite configuration without that part.
+        """
+        part: Any = config
+        for key in self.config_path:
+            part = part.get(key)
+            if not isinstance(part, dict):
+                raise CheckpointError(f"config.json of this {self.label} model has no {key}.")
+        given = {key: value for key, value in part.items() if value is not None}
+        return {**self.defaults, **given}
 
     def num_experts(self, config: Config) -> int:
         """Routed experts of a sparse layer.
+
+        Args:
+            config: the text model's part.
 
         Raises:
             CheckpointError: no count, or two that differ (transformers would pick one silently).
         """
         present = [key for key in self.count_keys if config.get(key) is not None]
-        counts = {key: whole_number(config, key) for key in present}
+        counts = {key: self._count(config, key) for key in present}
         if not counts:
             raise CheckpointError(
                 f"config.json has none of {', '.join(self.count_keys)}, so the number of experts "
@@ -133,67 +278,160 @@ class MoEFamily:
             )
         return next(iter(counts.values()))
 
+    def _count(self, config: Config, key: str) -> int:
+        return count_of(config, key) if self.allows_lists else whole_number(config, key)
+
     def layers(self, config: Config) -> tuple[MoELayer, ...]:
         """Sparse layers only, in decoder order.
 
         Raises:
             CheckpointError: a key is missing from the configuration, or cannot be.
         """
-        depth = whole_number(config, "num_hidden_layers")
-        top_k = whole_number(config, self.top_k_key)
+        config = self.text_config(config)
+        top_k = self.fixed_top_k or self._count(config, self.top_k_key)
         count = self.num_experts(config)
         if top_k > count:
             raise CheckpointError(
                 f"config.json selects {self.top_k_key} = {top_k} experts per token, but the model "
                 f"has {count}."
             )
-        return tuple(
-            MoELayer(index, count, top_k) for index in range(depth) if self.is_sparse(config, index)
-        )
+        indices = (i for i in range(self.depth(config)) if self.is_sparse(config, i))
+        counts = dict.fromkeys(indices, count)
+        if config.get(PER_LAYER_KEY) is not None:
+            counts = per_layer_counts(config, PER_LAYER_KEY, self.depth(config), counts)
+        return tuple(self._layer(config, index, own, top_k) for index, own in counts.items())
 
-    def config_with_count(self, config: Config, count: int) -> dict[str, object]:
-        """A copy of `config` whose every expert count is `count`."""
-        keys = [key for key in self.count_keys if key in config]
-        return {**config, **dict.fromkeys((*keys, *self.write_count_keys), count)}
+    def _layer(self, config: Config, index: int, count: int, top_k: int) -> MoELayer:
+        if count < self.fixed_top_k:
+            raise CheckpointError(
+                f"Layer {index} has {count} experts according to config.json, but the router of "
+                f"{self.label} always selects {self.fixed_top_k}."
+            )
+        top_k = min(top_k, count)
+        return MoELayer(index, count, top_k, *self._groups(config, count, top_k))
+
+    def _groups(self, config: Config, count: int, top_k: int) -> tuple[int, int]:
+        """Number of groups, and the experts that each must keep."""
+        rule = self.groups
+        if rule is None or not rule.applies(config):
+            return 1, 1
+        groups = whole_number({rule.num_groups_key: 1, **config}, rule.num_groups_key)
+        chosen = whole_number({rule.chosen_key: 1, **config}, rule.chosen_key)
+        if count % groups or chosen > groups:
+            raise CheckpointError(
+                f"config.json gives {rule.num_groups_key} = {groups} and {rule.chosen_key} = "
+                f"{chosen}, which do not fit {count} experts."
+            )
+        least = max(-(-top_k // chosen), rule.best_of_group)
+        # One group is no restriction beyond what top_k asks for, but for a top-1 router.
+        return groups, least if groups > 1 or least > top_k else 1
+
+    def edited(self, config: Config, **values: Any) -> dict[str, Any]:
+        """A copy of a whole configuration with `values` set in the text model's part."""
+
+        def edit(part: Config, path: tuple[str, ...]) -> dict[str, Any]:
+            if not path:
+                return {**part, **values}
+            return {**part, path[0]: edit(part[path[0]], path[1:])}
+
+        return edit(config, self.config_path)
+
+    def config_with_count(self, config: Config, count: int) -> dict[str, Any]:
+        """A copy of a whole configuration whose every expert count is `count`."""
+
+        def counts(part: Config) -> dict[str, Any]:
+            return {
+                key: [count] * len(part[key]) if isinstance(part[key], list) else count
+                for key in self.count_keys
+                if part.get(key) is not None
+            }
+
+        inner: Any = config
+        for key in self.config_path:
+            inner = inner[key]
+        changed = {**dict.fromkeys(self.write_count_keys, count), **counts(inner)}
+        # Some composite configurations repeat the text model's keys at the top.
+        return self.edited({**config, **counts(config)}, **changed)
+
+    # --- modules of the loaded model ----------------------------------------------------------
+
+    def block_module(self, layer: int, trunk: str = "") -> str:
+        """Path of a layer's MoE block in the loaded model."""
+        return f"{trunk or self.module_trunks[0]}.{layer}.{self.module_block}"
 
     def router_module(self, layer: int) -> str:
         """Path of a layer's router in the loaded model."""
-        return f"model.layers.{layer}.{self.module_block}.{self.router}"
+        return f"{self.block_module(layer)}.{self.router}"
 
     def experts_module(self, layer: int) -> str:
         """Path of a layer's experts in the loaded model."""
-        return f"model.layers.{layer}.{self.module_block}.experts"
+        return f"{self.block_module(layer)}.experts"
+
+    # --- tensors of the checkpoint ------------------------------------------------------------
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Projections that an expert has: gate, up and down, or up and down."""
+        gated = "gate" in self.projections or "gate_up" in self.stacked
+        return PROJECTIONS if gated else PROJECTIONS[1:]
+
+    @property
+    def correction_biases(self) -> tuple[str, ...]:
+        """Router tensors that decide the selection and not the gate weight."""
+        names = (tensor.name for tensor in self.router_tensors[1:])
+        return tuple(name for name in names if name != f"{self.router}.bias")
 
     @cached_property
-    def _patterns(self) -> tuple[re.Pattern[str], ...]:
-        # Anchored to the trunk: heads such as `mtp.layers.0.mlp.experts` are other layers.
-        # A checkpoint saved with stacked experts has the loaded model's name for the block.
-        blocks = "|".join(dict.fromkeys((self.disk_block, self.module_block)))
-        block = rf"model\.layers\.(\d+)\.(?:{blocks})\."
-        names = "|".join(map(re.escape, self.projections.values()))
-        return (
-            re.compile(rf"({block}experts\.)(\d+)(\.({names})\.\w+)"),
-            re.compile(rf"{block}experts\.(gate_up|down)_proj"),
-            re.compile(rf"{block}{re.escape(self.router)}\.(weight|bias)"),
-            re.compile(rf"{block}(?:experts|{re.escape(self.router)})\."),
+    def _names(self) -> NamePatterns:
+        blocks = dict.fromkeys((self.disk_block, self.module_block))
+        both = (*self.stacked.items(), *self.stacked_on_disk.items())
+        stacked = {name: part for part, name in both}
+        return NamePatterns(
+            self.trunks, tuple(blocks), self.projections, stacked, tuple(self._router_names)
         )
 
+    @cached_property
+    def _router_names(self) -> Mapping[str, RouterTensor]:
+        """Every name that a router's tensor may have in a checkpoint."""
+        found: dict[str, RouterTensor] = {}
+        for tensor in self.router_tensors:
+            for name in filter(None, (tensor.name, tensor.on_disk)):
+                found[name] = tensor
+                # The bias of a matrix with a row per expert has an entry per expert.
+                if name.endswith(".weight"):
+                    bias = name.removesuffix("weight") + "bias"
+                    found.setdefault(bias, RouterTensor(bias))
+        return found
+
     def locate(self, tensor_name: str) -> Slot | None:
-        """The tensor's slot; None for a tensor that pruning leaves alone."""
-        expert, stacked, router, _ = self._patterns
-        if match := expert.fullmatch(tensor_name):
-            head, layer, number, tail, name = match.groups()
+        """The tensor's slot; None for a tensor that pruning leaves alone.
+
+        Layers beyond the trunk's depth are located too: they are prediction heads.
+        """
+        if match := self._names.expert.fullmatch(tensor_name):
+            head, layer, number, tail, name, role = match.groups()
             projection = next(key for key, value in self.projections.items() if value == name)
             template = f"{head}{{expert}}{tail}"
-            return Slot(int(layer), SlotKind.EXPERT, projection, int(number), template)
-        if match := stacked.fullmatch(tensor_name):
-            return Slot(int(match[1]), SlotKind.STACKED, match[2])
-        if match := router.fullmatch(tensor_name):
-            return Slot(int(match[1]), SlotKind.ROUTER)
+            return Slot(int(layer), SlotKind.EXPERT, projection, int(number), template, role)
+        if match := self._names.stacked_tensor.fullmatch(tensor_name):
+            layer, name, role = match.groups(default="weight")
+            if role in _STACK_ROLES or (role == "bias" and self.has_bias):
+                return Slot(int(layer), SlotKind.STACKED, self._names.stacked[name], role=role)
+        if match := self._names.router.fullmatch(tensor_name):
+            tensor = self._router_names[match[2]]
+            return Slot(int(match[1]), SlotKind.ROUTER, role=tensor.name, axis=tensor.axis)
         return None
 
     def routed_layer(self, tensor_name: str) -> int | None:
         """Layer whose experts or router the tensor belongs to by its name, located or not."""
-        *_, routed = self._patterns
-        match = routed.match(tensor_name)
+        match = self._names.routed.match(tensor_name)
+        return int(match[1]) if match else None
+
+    def block_layer(self, tensor_name: str) -> int | None:
+        """Layer whose block holds the tensor itself, in no module.
+
+        In a layer with experts such a tensor is a bias that the block hands to the router; a block
+        of the same name in another layer may be something else.
+        """
+        match = self._names.held_by_block.fullmatch(tensor_name)
         return int(match[1]) if match else None

@@ -1,4 +1,6 @@
-"""OLMoE: softmax over all experts, gate weights not renormalised by default."""
+"""OLMoE and FlexOlmo: softmax over all experts, gate weights not renormalised by default."""
+
+from dataclasses import replace
 
 from analysis.families.base import MoEFamily
 
@@ -8,3 +10,4 @@ OLMOE = MoEFamily(
     gate_rule="softmax, then top-k; renormalised only if norm_topk_prob",
     width_key="intermediate_size",
 )
+FLEX_OLMO = replace(OLMOE, model_type="flex_olmo", label="FlexOlmo")

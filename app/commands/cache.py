@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from analysis.errors import StatsError
-from analysis.store import MANIFEST, SHIPPED_STATS, merge_runs
+from analysis.merging import merge_runs
+from analysis.store import MANIFEST, SHIPPED_STATS
 from app.commands import options
 from app.commands.console import err, out, show_table
 from app.settings import stats_store

@@ -17,8 +17,13 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id, or its unique
 
 def _store() -> JobStore:
     store = JobStore(Settings.from_environment().jobs_db)
-    LocalRunner(store).tick()
+    _attend(store)
     return store
+
+
+def _attend(store: JobStore) -> None:
+    # Room for no job: dead workers are buried, but looking at the queue starts nothing.
+    LocalRunner(store, limit=0).tick()
 
 
 @jobs.command("list")
@@ -53,5 +58,5 @@ def cancel(job: JobId) -> None:
     """Stop a job and remove its partial output."""
     store = _store()
     store.cancel(job)
-    LocalRunner(store).tick()
+    _attend(store)
     out.print(f"{job}: {store.get(job).state}", markup=False)

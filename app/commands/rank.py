@@ -1,5 +1,6 @@
-"""Commands on statistics: score, overlap, plan."""
+"""Commands on statistics: score, overlap."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -7,27 +8,31 @@ import pandas as pd
 import typer
 
 from analysis.choose import newest_by_corpus, parse_corpus_weight, routed_runs
-from analysis.criteria import get_criterion
+from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.model import load_model_index
 from analysis.overlap import criterion_overlap, mean_overlaps, variant_overlaps
+from analysis.proxy import SPARSITIES, proxy_overlap
+from analysis.shards import parts_overlap
 from analysis.sparsity import num_removed
 from analysis.stats import ExpertStats
-from analysis.store import PARTIAL, load_expert_stats, write_durably
+from analysis.store import PARTIAL, Run, load_expert_stats, write_durably
 from app.commands import options
 from app.commands.console import follow, out, show_table
 from app.selection import Selection, select
 from app.settings import stats_store
 from app.task_requests import OverlapRequest, SelectRequest, WeightsRequest, validated
 from app.tasks import weights_run
-from pruning.plan import save_plan
-from pruning.sizes import format_bytes, size_report
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.", dir_okay=False)]
 
 
-def _select(model: str, given: dict[str, object]) -> Selection:
-    """The selection of a command's options; weights are measured first where they are needed."""
+def selection_of(model: str, given: dict[str, object]) -> Selection:
+    """The selection of a command's options; weights are measured first where they are needed.
+
+    Raises:
+        UserError: an option that is not valid, or no statistics that fit.
+    """
     request: SelectRequest = validated(SelectRequest, {"model": model, **given})
     described = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
@@ -41,7 +46,12 @@ def _select(model: str, given: dict[str, object]) -> Selection:
     return select(request, described, store)
 
 
-def _save_csv(table: pd.DataFrame, path: Path) -> None:
+def save_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table.
+
+    Raises:
+        StatsError: the place cannot be written to.
+    """
     try:
         write_durably(path, table.to_csv(index=False).encode())
     except OSError as error:
@@ -60,7 +70,7 @@ def score(
     stats_dir: options.StatsDir = None,
 ) -> None:
     """Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV."""
-    selection = _select(
+    selection = selection_of(
         model,
         {
             "criterion": criterion,
@@ -73,7 +83,7 @@ def score(
         },
     )
     table = selection.ranking()
-    _save_csv(table, out_file)
+    save_csv(table, out_file)
     larger = "prune first" if selection.criterion.prune_larger else "keep"
     direction = f"larger score = {larger}"
     out.print(
@@ -81,7 +91,7 @@ def score(
         "rank 0 is kept first",
         markup=False,
     )
-    _say_runs(selection)
+    say_runs(selection)
 
 
 def overlap(
@@ -97,6 +107,19 @@ def overlap(
         Path | None,
         typer.Option(help="Also draw the overlap map of the variants: .html, .svg, .png or .pdf."),
     ] = None,
+    parts: Annotated[
+        bool,
+        typer.Option(
+            "--parts",
+            help="Of each corpus: 1/8, 1/4, 1/2 of its tokens against all; default: reap.",
+        ),
+    ] = False,
+    proxy: Annotated[
+        bool,
+        typer.Option(
+            "--proxy", help="Of each corpus: exact damage against its proxy, also at 25% and 50%."
+        ),
+    ] = False,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
 ) -> None:
@@ -113,9 +136,16 @@ def overlap(
             "stats_dir": stats_dir,
         },
     )
+    if parts or proxy:
+        if (parts and proxy) or figure or (proxy and criterion):
+            raise StatsError(
+                "--parts, --proxy and --figure exclude each other; --proxy ranks by damage."
+            )
+        _show_within(_within_parts(request) if parts else _within_proxy(request), out_file)
+        return
     stats = _stats_to_compare(request)
     table = _overlaps(request, stats)
-    _save_csv(table, out_file)
+    save_csv(table, out_file)
     means = mean_overlaps(table).sort_values("overlap", ascending=False)
     if figure is not None:
         _draw(means, figure)
@@ -124,7 +154,7 @@ def overlap(
     out.print(f"{out_file}: {len(table)} rows", markup=False)
 
 
-def _stats_to_compare(request: OverlapRequest) -> dict[str, ExpertStats]:
+def _runs_to_compare(request: OverlapRequest, criterion: Criterion | None) -> dict[str, Run]:
     model = load_model_index(request.model, revision=request.revision)
     if not any(num_removed(layer.num_experts, request.fraction) for layer in model.layers):
         least = 1 / max(layer.num_experts for layer in model.layers)
@@ -133,17 +163,55 @@ def _stats_to_compare(request: OverlapRequest) -> dict[str, ExpertStats]:
             f"the least that removes one per layer is {least:.4g}."
         )
     store = stats_store(request.stats_dir)
-    if request.corpora:
+    runs = store.of_model(model.identity, "routed")
+    if request.corpora or not newest_by_corpus(runs):  # which says that there are none
         wanted = [parse_corpus_weight(text) for text in request.corpora]
-        runs = [part.run for part in routed_runs(store, model, wanted, ())]
-    else:
-        runs = store.of_model(model.identity, "routed")
-    stats = {name: load_expert_stats(run) for name, run in newest_by_corpus(runs).items()}
-    if len(stats) < 2:
+        runs = [part.run for part in routed_runs(store, model, wanted, (), criterion)]
+    return newest_by_corpus(runs, criterion)
+
+
+def _stats_to_compare(request: OverlapRequest) -> dict[str, ExpertStats]:
+    criterion = get_criterion(request.criterion) if request.criterion else None
+    runs = _runs_to_compare(request, criterion)
+    if len(runs) < 2:
+        (run,) = runs.values()
         raise StatsError(
-            f"Overlap needs runs on at least two corpora; {model.name} has {len(stats)}."
+            f"Overlap needs runs on at least two corpora; {run.manifest.model.name} has 1."
         )
-    return stats
+    return {name: load_expert_stats(run) for name, run in runs.items()}
+
+
+def _within_parts(request: OverlapRequest) -> pd.DataFrame:
+    """Table `corpus, tokens, overlap, chance`: parts of the tokens against all of them."""
+    criterion = get_criterion(request.criterion or "reap")
+    if criterion.source != "routed":
+        raise StatsError(f"{criterion.label} reads no corpus, so its overlap is always 1.")
+    return _by_corpus(
+        (name, parts_overlap(run, criterion, request.gate, request.fraction))
+        for name, run in _runs_to_compare(request, criterion).items()
+    )
+
+
+def _within_proxy(request: OverlapRequest) -> pd.DataFrame:
+    """Table `corpus, sparsity, overlap, chance`: the exact damage against its proxy."""
+    sparsities = sorted({*SPARSITIES, request.fraction})
+    return _by_corpus(
+        (name, proxy_overlap(load_expert_stats(run), sparsities))
+        for name, run in _runs_to_compare(request, get_criterion("damage")).items()
+    )
+
+
+def _by_corpus(tables: Iterable[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
+    named = [table.assign(corpus=name) for name, table in tables]
+    table = pd.concat(named, ignore_index=True)
+    return table[["corpus", *table.columns.drop("corpus")]]
+
+
+def _show_within(table: pd.DataFrame, path: Path) -> None:
+    save_csv(table, path)
+    rows = table.astype(object).to_numpy().tolist()
+    show_table("Pruned sets within each corpus", list(map(str, table.columns)), rows)
+    out.print(f"{path}: {len(table)} rows", markup=False)
 
 
 def _overlaps(request: OverlapRequest, stats: dict[str, ExpertStats]) -> pd.DataFrame:
@@ -155,11 +223,19 @@ def _overlaps(request: OverlapRequest, stats: dict[str, ExpertStats]) -> pd.Data
     return criterion_overlap(chosen, stats, request.gate, request.fraction)
 
 
-def _say_runs(selection: Selection) -> None:
+def say_runs(selection: Selection) -> None:
+    """Print which runs the numbers come from, and why these where there are others."""
     for run in selection.choice.runs:
-        tokens = f", {run.manifest.num_tokens:,} tokens" if run.manifest.num_tokens else ""
-        dtype = run.manifest.settings["dtype"]
-        out.print(f"from {run.manifest.run_id}{tokens}, {dtype}", markup=False)
+        say_run(run)
+    for note in selection.choice.notes:
+        out.print(note, markup=False)
+
+
+def say_run(run: Run) -> None:
+    """Print that numbers come from this run."""
+    tokens = f", {run.manifest.num_tokens:,} tokens" if run.manifest.num_tokens else ""
+    dtype = run.manifest.settings["dtype"]
+    out.print(f"from {run.manifest.run_id}{tokens}, {dtype}", markup=False)
 
 
 def _draw(means: pd.DataFrame, path: Path) -> None:
@@ -169,42 +245,3 @@ def _draw(means: pd.DataFrame, path: Path) -> None:
 
     write_figure(variant_map(means), path)
     out.print(str(path), markup=False)
-
-
-def plan(
-    model: options.Model,
-    criterion: options.CriterionName,
-    sparsity: options.Sparsity,
-    out_file: Out = Path("plan.json"),
-    corpus: options.Corpora = None,
-    run: options.Runs = None,
-    gate: options.GateOption = options.DEFAULT_GATE,
-    schedule: Annotated[str, typer.Option(help="How the budget is spread: uniform.")] = "uniform",
-    revision: options.Revision = None,
-    stats_dir: options.StatsDir = None,
-) -> None:
-    """Choose the experts that stay; writes plan.json."""
-    selection = _select(
-        model,
-        {
-            "criterion": criterion,
-            "corpora": tuple(corpus or ()),
-            "runs": tuple(run or ()),
-            "gate": gate,
-            "sparsity": sparsity,
-            "schedule": schedule,
-            "revision": revision,
-            "stats_dir": stats_dir,
-        },
-    )
-    described, made = selection.model, selection.plan()
-    save_plan(made, out_file)
-    report = size_report(described, made)
-    kept = sum(len(ids) for ids in made.kept.values())
-    out.print(
-        f"{out_file}: keeps {kept} of {described.num_experts} experts, "
-        f"{format_bytes(report.bytes_before)} -> {format_bytes(report.bytes_after)}, "
-        f"digest {made.digest[:8]}",
-        markup=False,
-    )
-    _say_runs(selection)

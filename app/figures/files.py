@@ -18,16 +18,25 @@ def write_figure(figure: go.Figure, path: Path) -> None:
         UserError: an unknown ending, or no way to draw an image on this machine.
     """
     if path.suffix == ".html":
-        # plotly.js goes inside, so that the file opens offline.
-        page = figure.to_html(include_plotlyjs=True, full_html=True, config=PLOTLY_CONFIG)
-        write_durably(path, page.encode())
+        write_durably(path, figure_html(figure).encode())
         return
     if path.suffix not in _IMAGES:
         raise UserError(f"{path.name} has no known ending; use .html, {', '.join(_IMAGES)}.")
-    write_durably(path, _image(figure, path.suffix.removeprefix(".")))
+    write_durably(path, figure_image(figure, path.suffix.removeprefix(".")))
 
 
-def _image(figure: go.Figure, kind: str) -> bytes:
+def figure_html(figure: go.Figure) -> str:
+    """A page that holds the figure and plotly.js, so that it opens offline."""
+    page: str = figure.to_html(include_plotlyjs=True, full_html=True, config=PLOTLY_CONFIG)
+    return page
+
+
+def figure_image(figure: go.Figure, kind: str) -> bytes:
+    """The figure on white as `svg`, `png` or `pdf`.
+
+    Raises:
+        UserError: no way to draw an image on this machine.
+    """
     white = go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
     try:
         image: bytes = white.to_image(format=kind, width=1000)

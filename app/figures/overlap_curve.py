@@ -18,29 +18,24 @@ from app.figures.theme import (
 def overlap_curve(
     table: pd.DataFrame, *, sparsity: float | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table `sparsity, overlap, chance, series`: one line a series.
+    """Figure of a table `sparsity, overlap, chance, series, kind`: one line a series.
 
-    All three numbers are shares, 0..1. `chance` is the overlap of random sets of that size.
+    All three numbers are shares, 0..1. `chance` is the overlap of random sets of that size, one
+    line for each `kind` (pairs, or all texts at once); a table without kinds has one.
     `sparsity` is the current one: it is marked, with the overlap of each series there.
     """
     fig = go.Figure()
-    chance = table.drop_duplicates("sparsity").sort_values("sparsity")
-    fig.add_trace(
-        go.Scatter(
-            x=chance["sparsity"],
-            y=chance["chance"],
-            name="chance",
-            mode="lines",
-            line={"color": muted(dark), "dash": "dot", "width": 2},
-            hovertemplate="chance %{y:.3f}<extra></extra>",
-        )
-    )
+    kinds = table.get("kind", pd.Series("pairs", index=table.index))
+    for place, (kind, rows) in enumerate(table.groupby(kinds, sort=False)):
+        fig.add_trace(_chance(place, str(kind), rows, dark))
     for index, (name, rows) in enumerate(table.groupby("series", sort=False)):
         fig.add_trace(_line(index, str(name), rows.sort_values("sparsity"), sparsity, dark))
     if sparsity is not None:
         _mark(fig, sparsity, dark)
     apply_theme(fig, dark)
-    fig.update_layout(height=300, hovermode="x unified", margin={"t": 30})
+    # In a narrow column each name of the legend takes a line.
+    height = 300 + 18 * max(0, len(fig.data) - 3)
+    fig.update_layout(height=height, hovermode="x unified", margin={"t": 30})
     fig.update_xaxes(title_text="sparsity", tickformat=".0%", hoverformat=".0%", showgrid=False)
     fig.update_yaxes(title_text="overlap of pruned sets", range=[-0.03, 1.06], tickformat=".1f")
     return fig
@@ -54,12 +49,25 @@ def describe(table: pd.DataFrame, *, sparsity: float | None = None) -> str:
     wanted = float(known["sparsity"].median()) if sparsity is None else sparsity
     nearest = min(known["sparsity"].tolist(), key=lambda value: abs(value - wanted))
     here = known[known["sparsity"] == nearest].sort_values("overlap", ascending=False)
-    chance = here["chance"].iloc[0]
+    chance = here["chance"].max()  # of pairs, where there is more than one kind
     shares = ", ".join(
         f"{name} {overlap:.0%}"
         for name, overlap in zip(here["series"], here["overlap"], strict=True)
     )
     return f"At {nearest:.0%} sparsity the pruned sets share: {shares}; chance {chance:.0%}."
+
+
+def _chance(place: int, kind: str, rows: pd.DataFrame, dark: bool) -> go.Scatter:
+    line = rows.drop_duplicates("sparsity").sort_values("sparsity")
+    name = "chance" if place == 0 else f"chance, {kind}"
+    return go.Scatter(
+        x=line["sparsity"],
+        y=line["chance"],
+        name=name,
+        mode="lines",
+        line={"color": muted(dark), "dash": "dot", "width": 2 if place == 0 else 1},
+        hovertemplate=f"{name} %{{y:.3f}}<extra></extra>",
+    )
 
 
 def _line(

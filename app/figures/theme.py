@@ -143,7 +143,7 @@ def add_provenance(fig: go.Figure, text: str) -> go.Figure:
     """
     # Plotly places annotations against the plot, so the distance to the figure's edge is the
     # margin, which must be wide enough that tick labels and axis titles do not widen it.
-    lines = textwrap.wrap(text, _FOOTER_CHARACTERS)
+    lines = textwrap.wrap(text, _FOOTER_CHARACTERS, break_on_hyphens=False)
     bottom = _AXIS_MARGIN + _FOOTER_LINE * len(lines)
     if fig.layout.height is not None:
         fig.update_layout(height=fig.layout.height + _FOOTER_LINE * (len(lines) + 1))

@@ -2,51 +2,38 @@
 
 import streamlit as st
 
+from app.advice_parts import advice_part
+from app.blend_parts import blend_part
 from app.components.expert_map import expert_map, map_payload
 from app.controls import MODES, ORDERS, switch
-from app.explore_parts import (
-    apply_clicked_variant,
-    metrics,
-    needed_stats,
-    overlap_part,
-    separation_part,
-    show_command,
-    variant_part,
-)
-from app.maps import panel, rank
-from app.state import View, chosen_baseline
+from app.expert_parts import expert_part
+from app.explore_parts import metrics, ranked_pair, separation_part, show_command
+from app.maps import Ranked, panel
+from app.overlap_parts import apply_clicked_variant, effects_part, overlap_part, variant_part
+from app.state import View
 
-view: View = st.session_state["view"]
+PARTS = {
+    "overlap": "Overlap",
+    "exponents": "Exponents",
+    "blend": "Blend",
+    "cut": "Cut",
+    "experts": "Experts",
+    "advice": "Which criterion?",
+}
 
-if view.criterion is None:
-    st.info(
-        "The variant (1, 0, 0) gives every routed expert the score 1, so it ranks nothing. Choose "
-        "b = 0, or another exponent for the gate or the activation.",
-        icon=":material/info:",
-    )
-    st.stop()
-stats = needed_stats(view, view.criterion)
-if stats is None:
-    st.stop()
-baseline_stats = needed_stats(view, chosen_baseline())
-if baseline_stats is None:
-    st.stop()
 
-shown = rank(view.criterion, stats, view.gate)
-beside = rank(chosen_baseline(), baseline_stats, view.gate)
-metrics(view, shown, beside)
-
-with st.container(border=True):
+def stratification(view: View, shown: Ranked, beside: Ranked) -> tuple[int, int] | None:
+    """The two maps; what is selected in them."""
     with st.container(horizontal=True, horizontal_alignment="distribute"):
         st.markdown(
-            "**Expert stratification**: saliency rescaled to 0..1 in each layer; left of the cut "
-            "line is kept. Click an expert to pin it, or move with the arrow keys."
+            "**Expert stratification**: saliency rescaled to 0..1 in each layer; left of the "
+            "cut line is kept. Click an expert to pin it, or move with the arrow keys."
         )
         with st.container(horizontal=True, width="content"):
             arrangement = switch("Order", "order", ORDERS)
             mode = switch("Show", "show", MODES)
-    fraction = view.request(view.criterion).fraction
-    expert_map(
+    fraction = view.request(shown.criterion).fraction
+    return expert_map(
         map_payload(
             [layer.index for layer in view.model.layers],
             [
@@ -60,10 +47,40 @@ with st.container(border=True):
         key="explore.map",
     )
 
-left, right = st.columns([3, 2])
-with left, st.container(border=True):
-    variant_part(view, on_select=apply_clicked_variant)
-with right, st.container(border=True):
-    overlap_part(view)
-separation_part(view, (beside, shown))
-show_command(view)
+
+def overlap_tab(view: View) -> None:
+    """The 18 variants beside the texts."""
+    left, right = st.columns([3, 2])
+    with left, st.container(border=True):
+        variant_part(view, on_select=apply_clicked_variant)
+    with right, st.container(border=True):
+        overlap_part(view)
+
+
+def explore(view: View, shown: Ranked, beside: Ranked) -> None:
+    """The page."""
+    metrics(view, shown, beside)
+    with st.container(border=True):
+        selected = stratification(view, shown, beside)
+    # Only one is drawn: the others would be sent with every toggle. Not `st.tabs`, whose content
+    # takes the browser longer to lay out.
+    part = switch("Part", "tab", PARTS)
+    if part == "overlap":
+        overlap_tab(view)
+    elif part == "exponents":
+        effects_part(view)
+    elif part == "blend":
+        blend_part(view, shown.criterion)
+    elif part == "cut":
+        separation_part(view, (beside, shown))
+    elif part == "experts":
+        expert_part(view, selected)
+    else:
+        advice_part(view)
+    show_command(view)
+
+
+# Not `st.stop()`: what the entry script draws after the page would be missing.
+current: View = st.session_state["view"]
+if (pair := ranked_pair(current)) is not None:
+    explore(current, *pair)

@@ -20,12 +20,12 @@ elif needed_stats(view, view.criterion) is not None:
         plan = selection.plan()
     except UserError as error:
         st.error(str(error), icon=":material/error:")
-        st.stop()
-    left, right = st.columns(2)
-    with left, st.container(border=True):
-        plan_part(view, selection, plan)
-    with right, st.container(border=True):
-        ready = preflight_part(view, plan)
-        start_part(view, selection, ready)
+    else:
+        left, right = st.columns(2)
+        with left, st.container(border=True):
+            plan_part(view, selection, plan)
+        with right, st.container(border=True):
+            ready = preflight_part(view, plan)
+            start_part(view, selection, ready)
 
 job_panel()

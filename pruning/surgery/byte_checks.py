@@ -11,6 +11,7 @@ from analysis.checkpoint import INDEX_NAME, Checkpoint, open_checkpoint
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
+from pruning.atoms.widths import plan_widths
 from pruning.plan import fit_plan
 from pruning.surgery.config import read_index
 from pruning.surgery.manifest import Manifest
@@ -150,8 +151,10 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
         model = describe_model(checkpoint)
     except (CheckpointError, UnsupportedModelError) as error:
         return [headers, Check("experts", False, str(error))]
-    count = model.layers[0].num_experts
-    fine = f"ids 0..{count - 1} in each of {len(model.layers)} sparse layers, as config.json says"
+    counts = [layer.num_experts for layer in model.layers]
+    spans = dict.fromkeys(f"0..{count - 1}" for count in (min(counts), max(counts)))
+    found = " to ".join(spans)
+    fine = f"ids {found} in each of {len(counts)} sparse layers, as config.json says"
     return [headers, _check("experts", _expert_problems(model, manifest), fine)]
 
 
@@ -164,7 +167,9 @@ def _check_source(path: Path, manifest: Manifest, source: MoEModel) -> Check:
             f"{manifest.source.name} (identity {manifest.source.identity[:8]})",
         )
     try:
-        planned = plan_shards(source, fit_plan(manifest.plan, source))
+        plan = fit_plan(manifest.plan, source)
+        widths = plan_widths(source, plan, manifest.widths)
+        planned = plan_shards(source, plan, manifest.heads, widths)
         held = open_checkpoint(path).tensors
     except (PlanError, ExportError, CheckpointError) as error:
         return Check("source", False, str(error))

@@ -1,5 +1,6 @@
 """The model card of an export: what was removed, by which criterion, and how to load it."""
 
+import json
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -11,8 +12,13 @@ from huggingface_hub.repocard import metadata_load
 
 from analysis.errors import ExportError
 from analysis.model import MoEModel
-from pruning.plan import PruningPlan
-from pruning.sizes import format_bytes, size_report
+from pruning.atoms.kept import count_atoms
+from pruning.atoms.widths import WidthPlan
+from pruning.engines import Contents, contents_of, verdicts
+from pruning.heads import HeadPlan, heads_in_words
+from pruning.plan import PruningPlan, tool_version
+from pruning.sizes import SizeReport, format_bytes, size_report
+from pruning.surgery.width_sizes import option_of
 
 CARD_NAME = "README.md"
 _LICENSE_KEYS = ("license", "license_name", "license_link")
@@ -59,32 +65,80 @@ def _kept_table(model: MoEModel, plan: PruningPlan) -> str:
     return "\n".join(lines)
 
 
-def _facts(model: MoEModel, plan: PruningPlan) -> str:
+def _discovered_fact(model: MoEModel) -> str:
+    """What was assumed of an architecture that the program does not know."""
+    assumed = "; ".join(model.family.assumptions)
+    return f"discovered from the checkpoint, assuming that {assumed}" if assumed else ""
+
+
+def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan) -> str:
     sizes, made = size_report(model, plan), plan.provenance
     share = sizes.experts_removed / sizes.experts_before
-    before, after = format_bytes(sizes.bytes_before), format_bytes(sizes.bytes_after)
     facts = {
         "Criterion": made.criterion,
         "Gate weights": made.gate,
         "Calibration corpus": ", ".join(made.corpora),
         "Schedule": made.schedule,
         "Sparsity asked for": made.sparsity,
+        "Budget": _in_words(made.budget),
+        "Schedule's parameters": _in_words(made.schedule_parameters),
+        "Constraints": _in_words(made.constraints),
         "Experts removed": f"{sizes.experts_removed} of {sizes.experts_before} ({share:.1%})",
-        "Parameters": f"{sizes.params_after:,} (before: {sizes.params_before:,})",
-        "Weights": f"{after} (before: {before})",
         "Source identity": f"`{model.identity}`",
+        "Calibration runs": ", ".join(f"`{run}`" for run in made.runs),
         "Plan digest": f"`{plan.digest}`",
+        "Program": f"MoE Prune Studio {tool_version()}",
+        "Prediction heads (MTP)": heads_in_words(model, heads),
+        "Architecture": _discovered_fact(model),
     }
     return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)
+
+
+def _atom_facts(model: MoEModel, plan: PruningPlan, widths: WidthPlan | None) -> list[str]:
+    """What is to say of neurons that were removed."""
+    if not (plan.kept_atoms and widths):
+        return []
+    kept, of = count_atoms(plan.kept_atoms, plan.kept, model)
+    option = option_of(model, plan, widths)
+    least, most = option.widths
+    width = f"{most}" if least == most else f"{least} to {most}"
+    disk, loaded = format_bytes(option.disk_bytes), format_bytes(option.loaded_bytes)
+    return [
+        f"- Neurons removed: {of - kept:,} of {of:,} ({1 - kept / of:.1%})",
+        f"- Widths: {option.mode}, {width} when loaded; filled up with neurons that are zero",
+        f"- With those zeros: {disk} on disk, {loaded} when loaded in the same types",
+    ]
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    """Plain JSON on one line; empty for nothing."""
+    return f"`{json.dumps(values, sort_keys=True)}`" if values else ""
+
+
+def _numbers(report: SizeReport) -> str:
+    rows = {
+        "parameters": (report.params_before, report.params_after),
+        "active per token": (report.active_before, report.active_after),
+    }
+    loaded = report.loaded("bfloat16")
+    sizes = {
+        "weights on disk": (report.bytes_before, report.bytes_after),
+        "loaded in bfloat16": loaded,
+    }
+    lines = ["| | before | after |", "|---|---|---|"]
+    lines += [f"| {name} | {first:,} | {last:,} |" for name, (first, last) in rows.items()]
+    for name, (first, last) in sizes.items():
+        lines.append(f"| {name} | {format_bytes(first)} | {format_bytes(last)} |")
+    return "\n".join(lines)
 
 
 _CARD = """---
 {metadata}
 ---
 
-# {name}
+# {model}, pruned
 
-{model} ({family}) with some of its routed experts removed. The weights that stay are those of the
+{model} ({family}) with some of {what} removed. The weights that stay are those of the
 source, byte for byte; nothing was trained afterwards.
 {licence}
 ## What was removed
@@ -93,42 +147,88 @@ source, byte for byte; nothing was trained afterwards.
 
 {facts}
 
+{numbers}
+
 The ids of the experts that stay, and the SHA-256 of every file, are in `moeprune_manifest.json`.
 
 ## How to load it
 
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+{imports}
 
-name = "{name}"  # this folder, or its id on the hub
-model = AutoModelForCausalLM.from_pretrained(name)
+name = "path/to/this/folder"  # or its id on the hub
+model = {load}
 tokenizer = AutoTokenizer.from_pretrained(name)
 ```
+
+{readers}
+{recipe}"""
+_RECIPE = """
+## Recipe
+
+```yaml
+{recipe}
+```
 """
+_LOAD_PRUNED = (
+    "from pruning import load_pruned  # MoE Prune Studio\nfrom transformers import AutoTokenizer",
+    "load_pruned(name)",
+)
 _NO_LICENCE = """
 The source names no licence in its card; look it up before you pass this model on.
 """
 
 
-def model_card(model: MoEModel, plan: PruningPlan, name: str) -> bytes:
-    """The README.md of an export.
+def _loading(model: MoEModel, contents: Contents) -> tuple[str, str]:
+    """The imports and the expression that load the export."""
+    if not contents.in_transformers or contents.has_own_widths:
+        return _LOAD_PRUNED
+    auto_class = model.family.auto_class
+    # A reader without the flag stops with an error.
+    flag = "" if contents.is_uniform else ", trust_remote_code=True"
+    load = f"{auto_class}.from_pretrained(name{flag})"
+    return f"from transformers import {auto_class}, AutoTokenizer", load
+
+
+def _readers_table(contents: Contents) -> str:
+    rows = (f"| {each.engine} | {each.reads} | {each.reason} |" for each in verdicts(contents))
+    return "\n".join(("| program | reads it | why |", "|---|---|---|", *rows))
+
+
+def model_card(
+    model: MoEModel,
+    plan: PruningPlan,
+    heads: HeadPlan,
+    recipe: str = "",
+    widths: WidthPlan | None = None,
+) -> bytes:
+    """The README.md of an export. The name of its folder is not in it, so it is reproducible.
 
     Args:
         model: the source.
         plan: complete, see `fit_plan`.
-        name: what the export is called.
+        heads: what became of prediction heads.
+        recipe: text of the recipe that asked for the export.
+        widths: of its experts, where neurons are removed.
 
     Raises:
         ExportError: the source's card has metadata that cannot be read.
     """
     source = source_metadata(model.checkpoint.path)
+    contents = contents_of(model, plan, widths)
+    imports, load = _loading(model, contents)
     text = _CARD.format(
         metadata=_card_data(model, source).to_yaml(),
-        name=name,
         model=model.name,
         family=model.family.label,
         licence="" if source.get("license") else _NO_LICENCE,
         kept=_kept_table(model, plan),
-        facts=_facts(model, plan),
+        imports=imports,
+        load=load,
+        readers=_readers_table(contents),
+        what="neurons of its routed experts" if plan.kept_atoms else "its routed experts",
+        facts="\n".join((_facts(model, plan, heads), *_atom_facts(model, plan, widths))),
+        numbers=_numbers(size_report(model, plan)),
+        recipe=_RECIPE.format(recipe=recipe.rstrip()) if recipe else "",
     )
     return str(ModelCard(text).content).encode()

@@ -11,48 +11,71 @@ from pathlib import Path
 from typing import Any
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
-from analysis.errors import ExportError
+from analysis.families import MoEFamily
+from analysis.families.base import PER_LAYER_KEY
 from analysis.model import MoEModel
+from analysis.nonuniform.modeling_file import auto_map
 from pruning.plan import PruningPlan
 from pruning.surgery.shards import PlannedShard
+
+# Entries of auto_map that decide which class a model becomes.
+MODEL_CLASSES = ("AutoConfig", "AutoModel")
 
 
 def _dump(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def kept_count(plan: PruningPlan) -> int:
-    """The one number of experts that every sparse layer keeps.
-
-    Raises:
-        ExportError: layers keep different numbers.
-    """
-    counts = {len(ids) for ids in plan.kept.values()}
-    if len(counts) != 1:
-        raise ExportError(
-            f"The plan keeps between {min(counts)} and {max(counts)} experts per layer, but a "
-            "checkpoint that stock readers load has one count; use a uniform schedule."
-        )
-    return counts.pop()
-
-
-def pruned_config(model: MoEModel, plan: PruningPlan) -> bytes:
-    """`config.json` of the pruned checkpoint; the source's bytes when the count stays.
+def per_layer_counts(model: MoEModel, plan: PruningPlan) -> list[int] | None:
+    """Experts of each decoder layer after pruning, 0 in a dense one; None if all have as many.
 
     Args:
         model: the source.
         plan: complete, see `fit_plan`.
+    """
+    if len({len(ids) for ids in plan.kept.values()}) == 1:
+        return None
+    return [len(plan.kept.get(layer, ())) for layer in range(model.depth)]
 
-    Raises:
-        ExportError: layers keep different numbers of experts.
+
+def pruned_config(model: MoEModel, plan: PruningPlan) -> bytes:
+    """`config.json` of the pruned checkpoint; the source's bytes when no count changes.
+
+    Args:
+        model: the source.
+        plan: complete, see `fit_plan`.
     """
     raw = (model.checkpoint.path / CONFIG_NAME).read_bytes()
-    count = kept_count(plan)
-    if all(layer.num_experts == count for layer in model.layers):
+    kept = {layer: len(ids) for layer, ids in plan.kept.items()}
+    if kept == {layer.index: layer.num_experts for layer in model.layers}:
         return raw
-    config = model.family.config_with_count(json.loads(raw), count)
-    # Its balancing loss is meant for training the full set of experts.
-    return _dump({**config, "output_router_logits": False})
+    family, counts = model.family, per_layer_counts(model, plan)
+    config = family.config_with_count(json.loads(raw), max(kept.values()))
+    # Its balancing loss is meant for training the full set of experts, and for one count.
+    changes: dict[str, Any] = {"output_router_logits": False}
+    if counts or PER_LAYER_KEY in model.config:
+        changes[PER_LAYER_KEY] = counts
+    return _dump(_with_classes(family.edited(config, **changes), family, counts))
+
+
+def _with_classes(
+    config: Mapping[str, Any], family: MoEFamily, counts: list[int] | None
+) -> dict[str, Any]:
+    """The configuration with the model classes of `modeling_pruned.py`, or without them."""
+    ours = auto_map(family)
+    classes = {
+        name: where
+        for name, where in (config.get("auto_map") or {}).items()
+        # Code that came with the source builds every layer with the same number of experts.
+        if where != ours.get(name) and not (counts and name.startswith(MODEL_CLASSES))
+    }
+    if counts:
+        classes |= ours
+    return {**{key: config[key] for key in config if key != "auto_map"}, **_entry(classes)}
+
+
+def _entry(classes: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
+    return {"auto_map": classes} if classes else {}
 
 
 def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | None:

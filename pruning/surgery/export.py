@@ -5,33 +5,41 @@ The manifest is the last file, so its presence means that the export is finished
 """
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, Checkpoint
 from analysis.errors import ExportError
+from analysis.families.base import WIDTHS_KEY
 from analysis.model import MoEModel
+from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
 from analysis.progress import Progress
 from analysis.store import sync_directory
+from pruning.atoms.widths import WidthChoice, WidthPlan, plan_widths, widths_config
+from pruning.heads import HeadChoice, HeadPlan
 from pruning.plan import PruningPlan, fit_plan, tool_version
 from pruning.sizes import format_bytes
 from pruning.surgery.card import CARD_NAME, model_card
-from pruning.surgery.config import pruned_config, pruned_index
+from pruning.surgery.config import per_layer_counts, pruned_config, pruned_index
+from pruning.surgery.heads import config_of_heads
 from pruning.surgery.manifest import (
     MANIFEST_NAME,
+    PARTIAL,
     FileRecord,
     Manifest,
     SourceRecord,
     library_versions,
 )
+from pruning.surgery.resharding import new_index, reshard
 from pruning.surgery.shards import PlannedShard, plan_shards
+from pruning.surgery.width_config import config_of_widths, heads_beside
 from pruning.surgery.writing import write_file, write_shards
 
 # What a reader needs besides weights, configuration and index.
@@ -54,18 +62,32 @@ _COPIED_FILES = (
     "NOTICE*",
     "USE_POLICY*",
 )
+RECIPE_NAME = "recipe.yaml"
+KEEP_LIST_NAME = "kept_experts.json"
 _SLACK_BYTES = 1 << 20  # directory entries, manifest and rounding to blocks
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Choices that do not change the weights written.
+    """Choices besides the plan.
 
     Args:
+        heads: what becomes of prediction heads; None for the safe default, see `plan_heads`.
+        widths: how widths of experts are stored, for a plan that removes neurons; None for one
+            width for the whole model.
         hash_source: also read the whole source and put its SHA-256 into the manifest.
+        recipe: content of the recipe file that asks for this export; a copy goes with it.
+        max_shard_bytes: put the tensors into shards anew, none larger than this unless it holds a
+            single tensor; None to leave each in the shard that it was in.
+        keep_list: also write KEEP_LIST_NAME, layer -> ids that the kept experts had.
     """
 
+    heads: HeadChoice | None = None
     hash_source: bool = False
+    recipe: bytes = b""
+    widths: WidthChoice | None = None
+    max_shard_bytes: int | None = None
+    keep_list: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +97,8 @@ class PreparedExport:
     Args:
         model: the source.
         plan: complete, see `fit_plan`.
+        heads: what becomes of prediction heads.
+        widths: widths of experts, where neurons are removed.
         out: where the checkpoint goes; absolute.
         shards: the shards to write.
         files: other small files by name, relative to `out`, except the card and the manifest.
@@ -83,6 +107,8 @@ class PreparedExport:
 
     model: MoEModel
     plan: PruningPlan
+    heads: HeadPlan
+    widths: WidthPlan | None
     out: Path
     shards: tuple[PlannedShard, ...]
     files: dict[str, bytes]
@@ -96,30 +122,63 @@ class PreparedExport:
         return sum(shard.nbytes for shard in self.shards) + small + _SLACK_BYTES
 
 
-def prepare_export(model: MoEModel, plan: PruningPlan, out: Path) -> PreparedExport:
+def prepare_export(
+    model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions | None = None
+) -> PreparedExport:
     """Check everything that can be checked without writing.
 
     Raises:
         PlanError: the plan is not for this model.
         ExportError: the target is not free, or the checkpoint cannot be pruned in this way.
     """
+    options = options or ExportOptions()
     plan = fit_plan(plan, model)
     target = Path(os.path.realpath(out.expanduser()))
-    _check_free(target)
-    shards = plan_shards(model, plan)
+    _check_free(target, model.checkpoint.path)
+    widths = plan_widths(model, plan, options.widths)
+    heads = heads_beside(model, plan, options.heads, widths)
+    shards = plan_shards(model, plan, heads, widths)
+    if options.max_shard_bytes:
+        shards = reshard(model, shards, options.max_shard_bytes)
     # The order is that of writing: the index after the configuration, both after the rest.
-    files = {name: (model.checkpoint.path / name).read_bytes() for name in _copied_files(model)}
-    files[CONFIG_NAME] = pruned_config(model, plan)
-    if index := pruned_index(model, shards):
+    files = _companions(model, plan, options)
+    config = config_of_widths(pruned_config(model, plan), model, widths)
+    # The file builds layers with other numbers of experts, not with other widths of them.
+    has_list = bool(widths and widths_config(widths, model).get(WIDTHS_KEY))
+    if per_layer_counts(model, plan) and auto_map(model.family) and not has_list:
+        files[MODELING_NAME] = modeling_file(model.family).encode()
+    files[CONFIG_NAME] = config_of_heads(config, model, heads)
+    if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):
         files[INDEX_NAME] = index
-    card = model_card(model, plan, target.name)
-    return PreparedExport(model, plan, target, shards, files, card)
+    card = model_card(model, plan, heads, options.recipe.decode(), widths)
+    return PreparedExport(model, plan, heads, widths, target, shards, files, card)
 
 
-def _check_free(out: Path) -> None:
+def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> dict[str, bytes]:
+    """Files beside weights, configuration and index."""
+    files = {name: (model.checkpoint.path / name).read_bytes() for name in _copied_files(model)}
+    # The one copied, if the source was pruned too, is for another set of counts or for none.
+    files.pop(MODELING_NAME, None)
+    if options.keep_list:
+        kept = (f'"{layer}": {json.dumps(ids)}' for layer, ids in plan.kept.items())
+        files[KEEP_LIST_NAME] = ("{\n" + ",\n".join(kept) + "\n}\n").encode()
+    if options.recipe:
+        files[RECIPE_NAME] = options.recipe
+    return files
+
+
+def _check_free(out: Path, source: Path) -> None:
+    if out.name.endswith(PARTIAL):
+        raise ExportError(
+            f"{out}: names that end in {PARTIAL} are those of unfinished exports; choose another."
+        )
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         what = "a file" if out.is_file() else "not empty"
         raise ExportError(f"{out} is {what}; give a new or empty directory for the export.")
+    if out.is_relative_to(source):
+        raise ExportError(
+            f"{out} lies inside the checkpoint {source}; choose a directory outside of it."
+        )
 
 
 def _copied_files(model: MoEModel) -> list[str]:
@@ -145,7 +204,7 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
     What an earlier, killed export left there is removed first.
     """
     out = prepared.out
-    partial = out.with_name(out.name + ".partial")
+    partial = out.with_name(out.name + PARTIAL)
     out.parent.mkdir(parents=True, exist_ok=True)
     # Not thread-local: a generator may be closed by another thread than began it.
     lock = FileLock(f"{partial}.lock", blocking=False, thread_local=False)
@@ -209,10 +268,12 @@ def _write_export(
     manifest = Manifest(
         source=SourceRecord(prepared.model.name, prepared.model.identity, content),
         plan=prepared.plan,
+        heads=prepared.heads,
+        widths=prepared.widths.choice if prepared.widths else None,
+        assumptions=prepared.model.family.assumptions,
         shards=shards,
         files=files,
         dropped_shards=_dropped_shards(prepared),
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         tool_version=tool_version(),
         libraries=library_versions(),
     )
@@ -221,8 +282,9 @@ def _write_export(
 
 
 def _dropped_shards(prepared: PreparedExport) -> tuple[str, ...]:
-    kept = {shard.name for shard in prepared.shards}
-    return tuple(shard.name for shard in prepared.model.checkpoint.shards if shard.name not in kept)
+    kept = {tensor.source.shard for shard in prepared.shards for tensor in shard.tensors}
+    shards = prepared.model.checkpoint.shards
+    return tuple(shard.name for shard in shards if shard.tensors and shard.name not in kept)
 
 
 def export_checkpoint(
@@ -238,10 +300,11 @@ def export_checkpoint(
         ExportError: the target is not free, the checkpoint cannot be pruned in this way, or the
             disk is full or fails.
     """
-    prepared = prepare_export(model, plan, out)
+    options = options or ExportOptions()
+    prepared = prepare_export(model, plan, out, options)
     try:
         with _partial_directory(prepared) as partial:
-            manifest = yield from _write_export(prepared, options or ExportOptions(), partial)
+            manifest = yield from _write_export(prepared, options, partial)
             _publish(partial, prepared.out)
     except OSError as error:
         raise ExportError(

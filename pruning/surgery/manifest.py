@@ -1,4 +1,7 @@
-"""moeprune_manifest.json: what an export holds and where it came from. Written last."""
+"""moeprune_manifest.json: what an export holds and where it came from. Written last.
+
+It holds no time: the same plan and source give the same bytes, file by file.
+"""
 
 import hashlib
 import json
@@ -10,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import ExportError, PlanError
+from pruning.atoms.widths import WidthChoice
+from pruning.heads import HeadPlan
 from pruning.plan import PruningPlan, plan_from_dict
 
 MANIFEST_NAME = "moeprune_manifest.json"
+PARTIAL = ".partial"  # the end of an unfinished export's name
 SCHEMA_VERSION = 1
 _LIBRARIES = ("numpy", "safetensors", "torch", "transformers")
 
@@ -70,37 +76,49 @@ class Manifest:
     Args:
         source: what was pruned.
         plan: the whole plan, with every layer.
+        heads: what became of prediction heads.
+        widths: how the widths of experts are stored; None unless the plan removes neurons.
+        assumptions: what was assumed of an architecture that was discovered, not listed.
         shards: in name order.
         files: configuration, index, tokenizer and so on by name; not the card, which is edited.
         dropped_shards: shards of the source of which nothing is left.
-        created_at: UTC, ISO 8601.
         tool_version: version of the program that wrote the export.
         libraries: name -> version.
     """
 
     source: SourceRecord
     plan: PruningPlan
+    heads: HeadPlan
+    assumptions: tuple[str, ...]
     shards: tuple[ShardRecord, ...]
     files: Mapping[str, FileRecord]
     dropped_shards: tuple[str, ...]
-    created_at: str
     tool_version: str
     libraries: Mapping[str, str]
+    widths: WidthChoice | None = None
 
     @property
     def nbytes(self) -> int:
         """Size of all shards."""
         return sum(shard.bytes for shard in self.shards)
 
+    @property
+    def has_uniform_counts(self) -> bool:
+        """Whether every sparse layer keeps as many experts, so that stock readers load it."""
+        return len({len(ids) for ids in self.plan.kept.values()}) == 1
+
     def to_json(self) -> str:
         """The content of the manifest file."""
         raw = {
             "schema_version": SCHEMA_VERSION,
             "tool_version": self.tool_version,
-            "created_at": self.created_at,
             "source": {key: value for key, value in asdict(self.source).items() if value},
             "plan_digest": self.plan.digest,
+            "uniform_counts": self.has_uniform_counts,
             "plan": self.plan.to_dict(),
+            "heads": self.heads.to_json(),
+            **({"widths": self.widths.to_json()} if self.widths else {}),
+            **({"discovered": list(self.assumptions)} if self.assumptions else {}),
             "shards": [asdict(shard) for shard in self.shards],
             "dropped_shards": list(self.dropped_shards),
             "files": {name: asdict(record) for name, record in self.files.items()},
@@ -131,6 +149,8 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         ExportError: there is none, or it cannot be read, or its plan does not have its digest.
     """
+    if path.name.endswith(PARTIAL):
+        raise ExportError(f"{path} is an unfinished export, by its name; export again.")
     try:
         raw = json.loads((path / MANIFEST_NAME).read_bytes())
     except FileNotFoundError as error:
@@ -157,13 +177,16 @@ def _manifest(raw: Mapping[str, Any]) -> Manifest:
     return Manifest(
         source=SourceRecord(**raw["source"]),
         plan=plan_from_dict(raw["plan"]),
+        # Exports of the first version kept heads and say nothing of them.
+        heads=HeadPlan.from_json(raw["heads"]) if "heads" in raw else HeadPlan(),
+        widths=WidthChoice.from_json(raw["widths"]) if "widths" in raw else None,
+        assumptions=tuple(map(str, raw.get("discovered", ()))),
         shards=tuple(map(_shard_record, raw["shards"])),
         files={
             str(name): FileRecord(int(record["bytes"]), str(record["sha256"]))
             for name, record in raw["files"].items()
         },
         dropped_shards=tuple(raw["dropped_shards"]),
-        created_at=str(raw["created_at"]),
         tool_version=str(raw["tool_version"]),
         libraries=dict(raw["libraries"]),
     )

@@ -1,32 +1,26 @@
-"""What each pruned shard consists of: a new header and byte ranges of the source. Nothing is read.
+"""What each pruned shard consists of: a new header and pieces of the source. Nothing is read.
 
 Pruning never computes with weights, so it only moves bytes, of whatever element type.
 """
 
 import json
+import math
 import struct
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from analysis.checkpoint import Shard, TensorEntry
 from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
 from analysis.model import MoEModel
+from pruning.atoms.widths import WidthPlan
+from pruning.heads import HeadPlan
 from pruning.plan import PruningPlan
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Bytes start..end-1 of a source file."""
-
-    start: int
-    end: int
-
-    @property
-    def nbytes(self) -> int:
-        """Length in bytes."""
-        return self.end - self.start
+from pruning.surgery.heads import head_slots
+from pruning.surgery.pieces import Gather, Piece, Span
+from pruning.surgery.widths import resized_experts, resized_shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +31,42 @@ class PlannedTensor:
         source: the entry that it comes from.
         name: its name in the pruned checkpoint.
         shape: its shape there.
-        spans: its bytes in the source shard, in order.
+        spans: its bytes, in order: ranges and gathers of the source shard.
     """
 
     source: TensorEntry
     name: str
     shape: tuple[int, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[Piece, ...]
 
     @property
     def nbytes(self) -> int:
         """Bytes in the pruned checkpoint."""
         return sum(span.nbytes for span in self.spans)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is not simply the source's: neurons may be zeros without another shape."""
+        gathered = any(isinstance(piece, Gather) for piece in self.spans)
+        return gathered or self.shape != self.source.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is read of one source shard, in order.
+
+    Args:
+        source: its file name.
+        pieces: ranges and gathers of it.
+    """
+
+    source: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that come out."""
+        return sum(piece.nbytes for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +74,17 @@ class PlannedShard:
     """A shard of the pruned checkpoint, before a byte of it is written.
 
     Args:
-        name: file name, that of its source.
-        prefix: bytes before the first span: length and header; empty for a shard copied whole.
-        spans: byte ranges of the source shard that follow.
+        name: file name, that of its source unless tensors were put into shards anew.
+        prefix: bytes before the tensors: length and header; empty for a shard copied whole.
+        readings: the bytes that follow, source by source.
         tensors: its tensors, in the order of their bytes.
-        cut: tensors from which experts were cut out.
-        dropped: source tensors that are gone.
+        cut: tensors from which experts or neurons were cut out, or that were filled up with zeros.
+        dropped: tensors of its source that are gone.
     """
 
     name: str
     prefix: bytes
-    spans: tuple[Span, ...]
+    readings: tuple[Reading, ...]
     tensors: tuple[PlannedTensor, ...]
     cut: int
     dropped: int
@@ -79,7 +97,7 @@ class PlannedShard:
     @property
     def nbytes(self) -> int:
         """Size of the file."""
-        return len(self.prefix) + sum(span.nbytes for span in self.spans)
+        return len(self.prefix) + sum(reading.nbytes for reading in self.readings)
 
 
 def check_located(model: MoEModel) -> None:
@@ -89,11 +107,12 @@ def check_located(model: MoEModel) -> None:
         ExportError: such a tensor, in a layer of the trunk.
     """
     layers = {layer.index for layer in model.layers}
-    depth = int(model.checkpoint.config["num_hidden_layers"])
     for name in model.checkpoint.tensors:
         index = model.family.routed_layer(name)
+        if index is None and model.family.block_layer(name) in layers:
+            index = model.family.block_layer(name)
         # Layers beyond the trunk are prediction heads; they are copied as they are.
-        if index is None or index >= depth:
+        if index is None or index >= model.depth:
             continue
         if index not in layers:
             raise ExportError(
@@ -107,22 +126,25 @@ def check_located(model: MoEModel) -> None:
             )
 
 
-def _rows(entry: TensorEntry, kept: Sequence[int]) -> tuple[Span, ...]:
-    """The byte ranges of rows of axis 0; rows that follow each other share one."""
-    size = entry.nbytes // entry.shape[0]
-    if size * entry.shape[0] != entry.nbytes:
+def _entries(entry: TensorEntry, axis: int, kept: Sequence[int]) -> tuple[Piece, ...]:
+    """The byte ranges of the kept entries along an axis; neighbours share one."""
+    count, outer = entry.shape[axis], math.prod(entry.shape[:axis])
+    size = entry.nbytes // (outer * count)
+    if size * outer * count != entry.nbytes:
         raise ExportError(
             f"The rows of {entry.name} do not fall on whole bytes, so it cannot be cut."
         )
-    return _joined(Span(entry.start + row * size, entry.start + (row + 1) * size) for row in kept)
+    starts = (entry.start + (row * count + one) * size for row in range(outer) for one in kept)
+    return _joined(Span(start, start + size) for start in starts)
 
 
-def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+def _joined(spans: Iterable[Piece]) -> tuple[Piece, ...]:
     """The same bytes in as few ranges as possible."""
-    joined: list[Span] = []
+    joined: list[Piece] = []
     for span in spans:
-        if joined and joined[-1].end == span.start:
-            joined[-1] = Span(joined[-1].start, span.end)
+        last = joined[-1] if joined else None
+        if isinstance(span, Span) and isinstance(last, Span) and last.end == span.start:
+            joined[-1] = Span(last.start, span.end)
         else:
             joined.append(span)
     return tuple(joined)
@@ -146,46 +168,90 @@ def plan_tensor(
             return None
         name = slot.template.format(expert=kept.index(slot.expert))
         return PlannedTensor(entry, name, entry.shape, whole)
-    shape = (len(kept), *entry.shape[1:])
-    return PlannedTensor(entry, entry.name, shape, _rows(entry, kept))
+    shape = (*entry.shape[: slot.axis], len(kept), *entry.shape[slot.axis + 1 :])
+    return PlannedTensor(entry, entry.name, shape, _entries(entry, slot.axis, kept))
 
 
-def plan_shards(model: MoEModel, plan: PruningPlan) -> tuple[PlannedShard, ...]:
+def plan_shards(
+    model: MoEModel,
+    plan: PruningPlan,
+    heads: HeadPlan | None = None,
+    widths: WidthPlan | None = None,
+) -> tuple[PlannedShard, ...]:
     """The shards that an export writes; a shard of which nothing is left is not among them.
 
     Args:
         model: the source.
         plan: complete, see `fit_plan`.
+        heads: what becomes of prediction heads; they stay as they are by default.
+        widths: of the experts, where neurons are removed.
 
     Raises:
         ExportError: a tensor that cannot be cut.
     """
     check_located(model)
-    planned = (_plan_shard(shard, model, plan) for shard in model.checkpoint.shards)
+    shared = resized_shared(model, widths) if widths else {}
+    slots = head_slots(model, heads or HeadPlan())
+    kept = {layer.index: plan.kept[layer.index] for layer in model.layers}
+
+    def target(entry: TensorEntry) -> PlannedTensor | None:
+        if entry.name in slots.dropped:
+            return None
+        if entry.name in slots.cut:
+            return plan_tensor(entry, *slots.cut[entry.name])
+        slot = model.family.locate(entry.name)
+        ids = kept.get(slot.layer) if slot else None
+        target = plan_tensor(entry, slot, ids)
+        resized = shared.get(entry.name)
+        if widths and target and slot and ids:
+            resized = resized_experts(entry, slot, ids, model.family, widths)
+        if target is None or resized is None:
+            return target
+        return replace(target, shape=resized.shape, spans=resized.pieces)
+
+    planned = (_plan_shard(shard, target) for shard in model.checkpoint.shards)
     return tuple(shard for shard in planned if shard.tensors or not shard.dropped)
 
 
-def _plan_shard(shard: Shard, model: MoEModel, plan: PruningPlan) -> PlannedShard:
+def _plan_shard(
+    shard: Shard, plan_one: Callable[[TensorEntry], PlannedTensor | None]
+) -> PlannedShard:
     tensors: list[PlannedTensor] = []
     cut = dropped = 0
     for entry in shard.tensors:
-        slot = model.family.locate(entry.name)
-        target = plan_tensor(entry, slot, plan.kept.get(slot.layer) if slot else None)
+        target = plan_one(entry)
         if target is None:
             dropped += 1
         else:
             tensors.append(target)
-            cut += target.shape != entry.shape
+            cut += target.is_cut
     # Nothing of this shard may be cut and yet its experts renumbered, because others are gone.
     renamed = any(tensor.name != tensor.source.name for tensor in tensors)
     if not (cut or dropped or renamed):
-        return PlannedShard(shard.name, b"", (Span(0, shard.size),), tuple(tensors), 0, 0)
+        whole = Reading(shard.name, (Span(0, shard.size),))
+        return PlannedShard(shard.name, b"", (whole,), tuple(tensors), 0, 0)
+    return replace(assemble(shard.name, tensors, shard.metadata), dropped=dropped)
+
+
+def assemble(
+    name: str, tensors: Sequence[PlannedTensor], metadata: Mapping[str, str]
+) -> PlannedShard:
+    """A shard with a new header that holds these tensors, of one source shard or of several.
+
+    Args:
+        name: its file name.
+        tensors: what it holds.
+        metadata: the header's `__metadata__`.
+    """
     # Largest elements first, as safetensors writes: a cut tensor of narrow elements must not
     # leave a wider one after it at an odd address. Sorting is stable, so most often nothing moves.
-    tensors.sort(key=lambda tensor: -_item_bytes(tensor.source))
-    spans = _joined(span for tensor in tensors for span in tensor.spans)
-    prefix = _header(tensors, shard.metadata)
-    return PlannedShard(shard.name, prefix, spans, tuple(tensors), cut, dropped)
+    order = sorted(tensors, key=lambda tensor: -_item_bytes(tensor.source))
+    readings = tuple(
+        Reading(source, _joined(span for tensor in run for span in tensor.spans))
+        for source, run in groupby(order, key=lambda tensor: tensor.source.shard)
+    )
+    cut = sum(tensor.is_cut for tensor in order)
+    return PlannedShard(name, _header(order, metadata), readings, tuple(order), cut, dropped=0)
 
 
 def _item_bytes(entry: TensorEntry) -> int:

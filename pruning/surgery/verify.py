@@ -15,7 +15,7 @@ from pruning.sizes import format_bytes
 from pruning.surgery.byte_checks import Check, check_bytes
 from pruning.surgery.manifest import Manifest, read_manifest
 
-_FLOAT32_BYTES = 4
+_FLOAT32_BYTES, _FLOAT64_BYTES = 4, 8  # see `check_logits`
 # Beside the weights: the converted copy of a layer while loading, activations, the libraries.
 _MEMORY_FACTOR, _MEMORY_EXTRA = 1.25, 1 << 29
 
@@ -50,9 +50,10 @@ class VerifyReport:
         return all(check.ok for check in self.checks)
 
 
-def _needed(source: MoEModel) -> int:
+def _needed(source: MoEModel, manifest: Manifest) -> int:
     """Bytes of memory for the logits level, which loads one model after the other."""
-    weights = source.checkpoint.num_params * _FLOAT32_BYTES
+    each = _FLOAT64_BYTES if manifest.plan.kept_atoms else _FLOAT32_BYTES
+    weights = source.checkpoint.num_params * each
     return int(weights * _MEMORY_FACTOR) + _MEMORY_EXTRA
 
 
@@ -73,15 +74,15 @@ def _choose(level: Level | None, manifest: Manifest, source: MoEModel | None) ->
     if level:
         return level, "as asked for"
     available = psutil.virtual_memory().available
-    if source is not None and _needed(source) <= available:
+    if source is not None and _needed(source, manifest) <= available:
         return Level.LOGITS, (
-            f"the highest level: it needs {format_bytes(_needed(source))} of memory, "
+            f"the highest level: it needs {format_bytes(_needed(source, manifest))} of memory, "
             f"{format_bytes(available)} are available"
         )
     lacking = (
         "no source was given to compare logits with"
         if source is None
-        else f"the level 'logits' needs {format_bytes(_needed(source))} of memory, "
+        else f"the level 'logits' needs {format_bytes(_needed(source, manifest))} of memory, "
         f"{format_bytes(available)} are available"
     )
     to_load = int(manifest.nbytes * _MEMORY_FACTOR) + _MEMORY_EXTRA
@@ -105,21 +106,24 @@ def verify_export(
         level: how far to go, see `Level`; None for the highest that the memory allows.
         source: the checkpoint that was exported; needed for `logits`, and with it every tensor of
             the source is accounted for.
-        tokens: random tokens to run.
+        tokens: random tokens to run; rounded up to whole rows.
 
     Raises:
-        ExportError: not a directory, an unknown level, or `logits` without a source.
+        ExportError: not a directory, an unknown level, `logits` without a source, or no tokens.
         CheckpointError: the source cannot be read.
     """
     if not path.is_dir():
         raise ExportError(f"{path} is not a directory; give the folder of an export.")
+    if tokens < 1:
+        raise ExportError(f"{tokens} tokens say nothing; run at least 1.")
     original = describe_model(open_checkpoint(source), name=source.name) if source else None
     try:
         manifest = read_manifest(path)
     except ExportError as error:
         return VerifyReport(Level.BYTES, "no manifest", (Check("manifest", False, str(error)),))
     wanted, reason = _choose(_level(level), manifest, original)
-    found = Check("manifest", True, f"plan {manifest.plan.digest[:8]}, {manifest.created_at}")
+    made_by = f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}"
+    found = Check("manifest", True, made_by)
     checks = (found, *(yield from check_bytes(path, manifest, original)))
     if not all(check.ok for check in checks):
         return VerifyReport(Level.BYTES, "the bytes are not those of the export", checks)
@@ -136,15 +140,16 @@ def _verify_forward(
     # Here and not above: the dashboard imports this module and must start without torch.
     from pruning.surgery.forward_checks import check_load, check_logits, random_tokens
 
-    ids = random_tokens(open_checkpoint(path).config, tokens)
+    exported = describe_model(open_checkpoint(path))
+    ids = random_tokens(exported, tokens)
     yield Progress("loading", 0, 1, "models")
-    load = check_load(path, ids)
+    load = check_load(exported, ids)
     report = replace(report, checks=(*report.checks, load))
     if not load.ok:
         return replace(report, level=Level.LOAD, reason="the export does not load or run")
     if report.level is Level.LOAD or original is None:
         return report
     yield Progress("comparing logits", 0, 1, "models")
-    logits = check_logits(path, original, manifest.plan, ids)
+    logits = check_logits(exported, original, manifest.plan, ids)
     checks = (*report.checks, logits.check)
     return replace(report, checks=checks, max_abs_diff=logits.max_abs_diff)

@@ -16,7 +16,8 @@ from threading import Event
 from analysis.errors import ExportError
 from analysis.progress import Progress
 from pruning.surgery.manifest import FileRecord, ShardRecord, file_record
-from pruning.surgery.shards import PlannedShard, Span
+from pruning.surgery.pieces import Gather, Piece, Span, read_into
+from pruning.surgery.shards import PlannedShard
 
 _BUFFER_BYTES = 1 << 22
 _FLUSH_BYTES = 1 << 25  # flushing is started so often, so that little is left for the end
@@ -55,41 +56,49 @@ def write_file(path: Path, content: bytes) -> FileRecord:
     return file_record(content)
 
 
-def _blocks(spans: Sequence[Span]) -> Iterator[list[Span]]:
+def _blocks(spans: Sequence[Piece]) -> Iterator[list[Piece]]:
     """The same bytes in groups that fill a buffer: small tensors share one, large ones are cut."""
-    block: list[Span] = []
+    block: list[Piece] = []
     room = _BUFFER_BYTES
-    for span in spans:
-        start = span.start
-        while start < span.end:
-            end = min(span.end, start + room)
-            block.append(Span(start, end))
-            room -= end - start
-            start = end
-            if not room:
-                yield block
-                block, room = [], _BUFFER_BYTES
+    for part in _parts(spans):
+        if part.nbytes > room:
+            yield block
+            block, room = [], _BUFFER_BYTES
+        block.append(part)
+        room -= part.nbytes
     if block:
         yield block
 
 
-def _read(file: int, block: Sequence[Span], buffer: memoryview, name: str) -> memoryview:
+def _parts(spans: Sequence[Piece]) -> Iterator[Piece]:
+    """The same bytes in parts, none larger than a buffer."""
+    for span in spans:
+        if isinstance(span, Gather):
+            yield from span.parts(_BUFFER_BYTES)
+            continue
+        for start in range(span.start, span.end, _BUFFER_BYTES):
+            yield Span(start, min(span.end, start + _BUFFER_BYTES))
+
+
+def _read(file: int, block: Sequence[Piece], buffer: memoryview, name: str) -> memoryview:
     filled = 0
     for span in block:
-        wanted = filled + span.nbytes
-        position = span.start
-        while filled < wanted:
-            got = os.preadv(file, [buffer[filled:wanted]], position)
-            if not got:
-                raise ExportError(f"The source's {name} became shorter while it was read.")
-            filled += got
-            position += got
+        target = buffer[filled : filled + span.nbytes]
+        if isinstance(span, Gather):
+            span.read(file, target, name)
+        else:
+            read_into(file, target, span.start, name)
+        filled += span.nbytes
     return buffer[:filled]
 
 
-def _append(source: int, target: int, block: Sequence[Span], content: memoryview) -> None:
+def _append(source: int, target: int, block: Sequence[Piece], content: memoryview) -> None:
     """Append a block to the target. `content` is the same bytes, for where the kernel cannot."""
     for span in block:
+        if isinstance(span, Gather):
+            _write_all(target, content[: span.nbytes])
+            content = content[span.nbytes :]
+            continue
         position = span.start
         # Costs about half of what writing from our memory costs, and nothing on file systems
         # that let two files share their blocks.
@@ -118,7 +127,15 @@ def _write_all(file: int, content: memoryview) -> None:
         content = content[os.write(file, content) :]
 
 
-def _copy(planned: PlannedShard, source: int, target: int, work: _Work) -> str:
+def _blocks_of(planned: PlannedShard, folder: Path) -> Iterator[tuple[int, str, list[Piece]]]:
+    """Open file and name of a source shard, and a block of it; one source after the other."""
+    for reading in planned.readings:
+        with (folder / reading.source).open("rb", buffering=0) as source:
+            for block in _blocks(reading.pieces):
+                yield source.fileno(), reading.source, block
+
+
+def _copy(planned: PlannedShard, target: int, work: _Work) -> str:
     """Write one shard to an open file; its SHA-256."""
     sha = hashlib.sha256(planned.prefix)
     _write_all(target, memoryview(planned.prefix))
@@ -126,11 +143,11 @@ def _copy(planned: PlannedShard, source: int, target: int, work: _Work) -> str:
     hashing: Future[None] | None = None
     flushing: Future[None] | None = None
     unflushed = 0
-    for number, block in enumerate(_blocks(planned.spans)):
+    for number, (source, name, block) in enumerate(_blocks_of(planned, work.source)):
         if work.stop.is_set():
             raise _Cancelled
         # Reading fills one buffer while the other is still being hashed.
-        content = _read(source, block, buffers[number % 2], planned.name)
+        content = _read(source, block, buffers[number % 2], name)
         if hashing:
             hashing.result()
         if work.hash_aside:
@@ -152,11 +169,8 @@ def _copy(planned: PlannedShard, source: int, target: int, work: _Work) -> str:
 
 def _write_shard(planned: PlannedShard, work: _Work) -> ShardRecord:
     try:
-        with (
-            (work.source / planned.name).open("rb", buffering=0) as source,
-            (work.target / planned.name).open("xb", buffering=0) as target,
-        ):
-            digest = _copy(planned, source.fileno(), target.fileno(), work)
+        with (work.target / planned.name).open("xb", buffering=0) as target:
+            digest = _copy(planned, target.fileno(), work)
     except OSError as error:
         raise ExportError(
             f"Writing {planned.name} failed: {error.strerror}; the unfinished export was removed."

@@ -64,7 +64,7 @@ def make_stats():
         counts = counts or (len(next(iter(columns.values()))),)
         manifest = _manifest(counts, corpora, identity, "float32")
         table = Grid(manifest.model.layers).index()
-        blank = dict.fromkeys(EXPERT_COLUMNS, np.nan)
+        blank = dict.fromkeys((*EXPERT_COLUMNS, "damage"), np.nan)
         del blank["layer"], blank["expert"]
         return ExpertStats(manifest, table.assign(**{**blank, **columns}))
 
@@ -90,6 +90,7 @@ def _random_columns(seed, count):
             for a in (1, 2):
                 for b in (0, 1, 2):
                     row[f"{gate}_g{a}_f{b}"] = (g**a * norms**b).sum()
+        row["damage"] = (applied * norms * norms).sum()
         rows.append(row)
         vectors.append(f.sum(axis=0))
     return pd.DataFrame(rows), np.array(vectors)
@@ -113,11 +114,18 @@ def save_run(tmp_path):
     """A calibration run in a directory, made of random but consistent sums."""
 
     def save(
-        seed, *, counts=(5, 3), corpora=("prose",), identity="tiny", dtype="float32", parent=None
+        seed,
+        *,
+        counts=(5, 3),
+        corpora=("prose",),
+        identity="tiny",
+        dtype="float32",
+        parent=None,
+        repeat=1,
     ):
         columns, vectors = _random_columns(seed, sum(counts))
         manifest = _manifest(counts, corpora, identity, dtype)
-        table = Grid(manifest.model.layers).index().join(columns)
-        return save_expert_stats(parent or tmp_path / "stats", manifest, table, vectors)
+        table = Grid(manifest.model.layers).index().join(columns * repeat)
+        return save_expert_stats(parent or tmp_path / "stats", manifest, table, vectors * repeat)
 
     return save

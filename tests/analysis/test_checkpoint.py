@@ -175,7 +175,44 @@ def drop_index(path):
     (path / INDEX).unlink()
 
 
+def entry(start, end, shape=(1,), dtype="F32"):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+
+
+def hold_in_two_shards(path):
+    second = path / FIRST.replace("00001", "00002")
+    name, tensor = next(iter(load_file(path / FIRST).items()))
+    save_file({**load_file(second), name: tensor.clone()}, second)
+
+
 BAD = {
+    "a name twice in a header": (
+        lambda path: write_raw(
+            path / FIRST, b'{"w":%b,"w":%b}' % ((json.dumps(entry(0, 4)).encode(),) * 2), b"0000"
+        ),
+        rf"The header of {FIRST} cannot be read: it holds w twice",
+    ),
+    "a name in two shards": (hold_in_two_shards, r"both hold lm_head\.weight, and nobody can tell"),
+    "tensors that overlap": (
+        lambda path: write_raw(path / FIRST, {"v": entry(0, 8, (2,)), "w": entry(4, 8)}, bytes(8)),
+        rf"The header of {FIRST} is damaged: w \[1\] of F32 cannot lie in bytes",
+    ),
+    "offsets that are not those of the shape": (
+        lambda path: write_raw(path / FIRST, {"w": entry(0, 8, (3,))}, bytes(8)),
+        rf"The header of {FIRST} is damaged: w \[3\] of F32 cannot lie in bytes",
+    ),
+    "a shape of words": (
+        lambda path: write_raw(path / FIRST, {"w": entry(0, 8, ("a", "b"))}, bytes(8)),
+        rf"The header of {FIRST} cannot be read",
+    ),
+    "index leads out of the folder": (
+        lambda path: edit_index(path, **{"extra": "../other.safetensors"}),
+        rf"{INDEX} names \.\./other\.safetensors, which is no file of its own folder",
+    ),
+    "a link to nowhere": (
+        lambda path: ((path / FIRST).unlink(), (path / FIRST).symlink_to(path / "gone")),
+        rf"{INDEX} names {FIRST}, which is missing from",
+    ),
     "missing shard": (
         lambda path: (path / FIRST).unlink(),
         rf"{INDEX} names {FIRST}, which is missing from",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.calibration.estimate import active_params, estimate
-from analysis.calibration.run import CalibrationSettings
+from analysis.calibration.loading import CalibrationSettings
 from analysis.choose import (
     CorpusWeight,
     choose_stats,
@@ -18,9 +18,10 @@ from analysis.corpora import TokenSequences
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import StatsError
+from analysis.merging import merge_runs
 from analysis.model import load_model_index
 from analysis.stats import model_ref
-from analysis.store import StatsStore, load_expert_stats, merge_runs, save_expert_stats
+from analysis.store import StatsStore, load_expert_stats, save_expert_stats
 from analysis.weights import weight_statistics
 from builders import NUM_EXPERTS, TOP_K, tiny_checkpoint
 
@@ -41,15 +42,20 @@ def calibrated(model, store, make_manifest, random_stats):
     """A run of this model on a corpus, made of random sums."""
     counts = tuple(layer.num_experts for layer in model.layers)
 
-    def make(corpus, seed=1, tokens=40):
+    def make(corpus, seed=1, tokens=40, groups=("routed",)):
         manifest = make_manifest(counts=counts, corpora=(corpus,), identity=f"{corpus}-{seed}")
         (ref,) = manifest.corpora
         manifest = replace(
-            manifest, model=model_ref(model), corpora=(replace(ref, num_tokens=tokens),)
+            manifest,
+            model=model_ref(model),
+            corpora=(replace(ref, num_tokens=tokens),),
+            groups=groups,
         )
         stats = random_stats(seed, counts=counts).table
         layers = [layer.index for layer in model.layers]
         table = stats.assign(layer=np.repeat(layers, counts))
+        if "damage" in groups:
+            table = table.assign(damage=np.arange(len(table), dtype=float))
         vectors = np.sqrt(stats[["vector_sum_sq"]].to_numpy())
         return save_expert_stats(store.target, manifest, table, vectors)
 
@@ -96,6 +102,30 @@ def test_of_one_corpus_the_newest_run_counts(model, store, calibrated):
     calibrated("prose", seed=2, tokens=900)
     newest = calibrated("prose", seed=3, tokens=500)
     assert [part.run for part in routed_runs(store, model, (), ())] == [newest]
+
+
+def test_a_newer_run_without_what_the_criterion_reads_does_not_hide_an_older_one(
+    model, store, calibrated
+):
+    with_damage = calibrated("prose", seed=1, groups=("routed", "damage"))
+    newest = calibrated("prose", seed=2)
+    assert choose_stats(CRITERIA["damage"], store, model).runs == (with_damage,)
+    for criterion in (CRITERIA["reap"], CRITERIA["frequency"]):
+        assert choose_stats(criterion, store, model).runs == (newest,)
+    # Of several that have it, the newest.
+    latest = calibrated("prose", seed=3, groups=("routed", "damage"))
+    assert choose_stats(CRITERIA["damage"], store, model).runs == (latest,)
+
+
+def test_a_choice_among_several_runs_of_a_corpus_is_said(model, store, calibrated):
+    calibrated("prose", seed=1, groups=("routed", "damage"))
+    assert choose_stats(CRITERIA["reap"], store, model).notes == ()
+    newest = calibrated("prose", seed=2)
+    (note,) = choose_stats(CRITERIA["reap"], store, model).notes
+    assert "prose has 2 runs of different settings; used is the newest; --run chooses" in note
+    (note,) = choose_stats(CRITERIA["damage"], store, model).notes
+    assert "the newest with what" in note
+    assert choose_stats(CRITERIA["reap"], store, model, (), [newest.manifest.run_id]).notes == ()
 
 
 def test_a_merged_run_is_no_corpus_of_its_own_and_is_chosen_by_id(model, store, calibrated):
@@ -146,9 +176,17 @@ def test_a_criterion_gets_the_statistics_that_it_reads(model, store, calibrated)
         CRITERIA["man"], store, model, [CorpusWeight("code", 2.0), CorpusWeight("prose")]
     )
     tables = [load_expert_stats(run).table for run in runs]
-    # Weights 2 and 1 are 1 and 1/2: only their proportion counts.
-    expected = tables[0]["g0_f1"] + tables[1]["g0_f1"] / 2
-    assert chosen.stats.table["g0_f1"].tolist() == pytest.approx(expected.tolist())
+    # A token of code counts twice as much as one of prose; which number of tokens that makes is
+    # the blend's affair, so the two are compared by the mean that MAN takes.
+    first = [table["layer"] == table["layer"].min() for table in tables]
+    tokens = [table["num_tokens"][rows].sum() for table, rows in zip(tables, first, strict=True)]
+    mixed = {
+        column: 2 / tokens[0] * tables[0][column] + 1 / tokens[1] * tables[1][column]
+        for column in ("g0_f1", "num_tokens")
+    }
+    score = CRITERIA["man"].score(chosen.stats.table, "applied")
+    expected = (mixed["g0_f1"] / mixed["num_tokens"]).fillna(0)  # never routed scores 0
+    assert score.tolist() == pytest.approx(expected.tolist())
     assert chosen.runs == runs
     assert chosen.corpora == ("code:2", "prose")
     assert choose_stats(CRITERIA["aimer"], store, model).runs == (weights,)

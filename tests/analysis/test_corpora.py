@@ -4,12 +4,14 @@ import hashlib
 import json
 import operator
 import re
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from letters import MESSAGES, LetterTokenizer, as_lists, sequences_of
 
 from analysis.corpora import Document, Sampling, TokenSequences, read_documents, tokenize
 from analysis.demo.texts import TEXTS, DemoText, demo_texts
@@ -17,39 +19,9 @@ from analysis.demo.tokenizer import train_tokenizer
 from analysis.errors import CorpusError
 
 
-class LetterTokenizer:
-    """One token a letter: a = 1 ... z = 26, end = 0; a conversation is 30, words, 31, words."""
-
-    eos_token_id = 0
-
-    def encode(self, text):
-        return [ord(letter) - 96 for letter in text if letter.isalpha()]
-
-    def apply_chat_template(self, conversation, **options):
-        assert options == {"tokenize": True, "return_dict": True}
-        ids = []
-        for message in conversation:
-            ids += [
-                {"user": 30, "assistant": 31}[message["role"]],
-                *self.encode(message["content"]),
-            ]
-        return {"input_ids": ids}
-
-
-def sequences_of(documents, tokens, seq_len, seed=42, corpus="letters"):
-    return tokenize(documents, LetterTokenizer(), Sampling(tokens, seq_len, seed), corpus=corpus)
-
-
 def write(path, *rows):
     path.write_text("".join(row + "\n" for row in rows), encoding="utf-8")
     return str(path)
-
-
-def as_lists(sequences):
-    return [row.tolist() for row in sequences.rows]
-
-
-MESSAGES = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}]
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -225,7 +197,7 @@ def test_token_ids_and_text_do_not_mix(ids_first):
     documents = [Document(input_ids=(1, 2)), Document(text="abc")]
     documents = documents if ids_first else documents[::-1]
     with pytest.raises(CorpusError, match="letters mixes token ids with text; give one kind"):
-        sequences_of(documents, 4, 2)
+        sequences_of(documents, 100, 2)
 
 
 def test_a_corpus_shorter_than_one_sequence_says_how_long_it_is():
@@ -245,7 +217,7 @@ def test_a_corpus_shorter_than_one_sequence_says_how_long_it_is():
 )
 def test_a_sampling_that_gives_nothing_is_refused(sampling, message):
     with pytest.raises(CorpusError, match=message):
-        Sampling(*sampling)
+        Sampling(*sampling, packing="concatenate")
 
 
 def test_a_tokenizer_without_chat_template_says_what_works():
@@ -302,6 +274,21 @@ def test_digest_covers_tokens_and_ends_and_nothing_else():
         make_sequences([1, 2, 3]),
     ]
     assert len({digest, *(other.digest for other in others)}) == 6
+
+
+def test_digest_covers_what_counts_and_who_sees_whom_where_that_is_said():
+    plain = make_sequences([1, 2, 3], [4])
+    all_count = tuple(np.ones(len(row), dtype=bool) for row in plain.rows)
+    answers = (np.array([False, True, True]), np.array([True]))
+    places = tuple(np.array(row, dtype=np.int32) for row in ([0, 1, 0], [0]))
+    variants = [
+        plain,
+        replace(plain, counted=answers),
+        replace(plain, counted=all_count),
+        replace(plain, positions=places),
+        replace(plain, counted=answers, positions=places),
+    ]
+    assert len({variant.digest for variant in variants}) == 5
 
 
 def test_digest_is_that_of_little_endian_lengths_and_ids():

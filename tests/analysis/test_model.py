@@ -84,45 +84,132 @@ class TestFamilies:
 
     def test_an_expert_tensor_can_be_renumbered(self, family):
         for projection, stem in family.projections.items():
-            name = f"model.layers.12.{family.disk_block}.experts.37.{stem}.weight"
+            name = f"{family.trunks[0]}.12.{family.disk_block}.experts.37.{stem}.weight"
             slot = family.locate(name)
             assert (slot.layer, slot.kind, slot.expert) == (12, SlotKind.EXPERT, 37)
-            assert slot.projection == projection
+            assert (slot.projection, slot.role) == (projection, "weight")
             assert slot.template.format(expert=37) == name
             assert slot.template.format(expert=0) == name.replace(".37.", ".0.")
 
-    def test_stacked_tensors_are_known_under_the_loaded_models_name(self, family):
-        for projection in ("gate_up", "down"):
-            name = f"model.layers.3.{family.module_block}.experts.{projection}_proj"
+    def test_scales_of_quantised_experts_follow_their_expert(self, family):
+        for stem in family.projections.values():
+            name = f"{family.trunks[-1]}.2.{family.disk_block}.experts.5.{stem}.weight_scale_inv"
             slot = family.locate(name)
-            assert (slot.layer, slot.kind, slot.projection) == (3, SlotKind.STACKED, projection)
+            assert (slot.layer, slot.expert, slot.role) == (2, 5, "weight_scale_inv")
 
-    def test_the_router_is_known(self, family):
-        name = f"model.layers.3.{family.disk_block}.{family.router}.weight"
-        assert family.locate(name).kind is SlotKind.ROUTER
+    def test_stacked_tensors_are_known_in_both_layouts(self, family):
+        for block, names in (
+            (family.module_block, family.stacked),
+            (family.disk_block, family.stacked_on_disk),
+        ):
+            for projection, name in names.items():
+                slot = family.locate(f"{family.trunks[-1]}.3.{block}.{name}")
+                assert (slot.layer, slot.kind, slot.axis) == (3, SlotKind.STACKED, 0)
+                assert slot.projection == projection
+
+    def test_every_tensor_of_the_router_is_known_in_both_layouts(self, family):
+        for tensor in family.router_tensors:
+            for block, name in (
+                (family.module_block, tensor.name),
+                (family.disk_block, tensor.on_disk or tensor.name),
+            ):
+                slot = family.locate(f"{family.trunks[0]}.3.{block}.{name}")
+                assert (slot.layer, slot.kind, slot.role) == (3, SlotKind.ROUTER, tensor.name)
+                assert slot.axis == tensor.axis
 
     @pytest.mark.parametrize("prefix", ["mtp.", "model.vision.", "model.language_"])
     def test_other_trunks_are_left_alone(self, family, prefix):
-        name = f"{prefix}layers.0.{family.disk_block}.{family.router}.weight"
+        name = f"{prefix}layers.0.{family.disk_block}.{family.router_tensors[0].name}"
         assert family.locate(name) is None
 
     @pytest.mark.parametrize(
         "name",
-        ["model.layers.0.self_attn.q_proj.weight", "model.embed_tokens.weight", "lm_head.weight"],
+        [
+            "self_attn.q_proj.weight",
+            "mlp.shared_expert.up_proj.weight",
+            "mlp.shared_experts.down_proj.weight",
+            "mlp.shared_expert_gate.weight",
+            "mlp.shared_mlp.up_proj.weight",
+            "shared_mlp.input_linear.weight",
+            "mixer.shared_experts.up_proj.weight",
+            "mixer.fc1_latent_proj.weight",
+        ],
     )
-    def test_tensors_without_experts_are_left_alone(self, family, name):
-        assert family.locate(name) is None
+    def test_tensors_without_routed_experts_are_left_alone(self, family, name):
+        assert family.locate(f"{family.trunks[0]}.0.{name}") is None
+        assert family.routed_layer(f"{family.trunks[0]}.0.{name}") is None
 
     def test_a_new_count_is_written_to_every_key_that_is_present(self, family):
-        config = {"hidden_size": 8, "num_experts": 7, "num_local_experts": 7}
+        counts = dict.fromkeys(family.count_keys, 7)
+        config = {"model_type": family.model_type, **counts}
+        for key in family.config_path:
+            config = {"model_type": family.model_type, "hidden_size": 8, key: counts}
         changed = family.config_with_count(config, 5)
-        assert changed == {"hidden_size": 8, "num_experts": 5, "num_local_experts": 5}
-        assert config["num_experts"] == 7
-        assert family.num_experts(changed) == 5
+        assert family.num_experts(family.text_config(changed)) == 5
+        assert "7" not in json.dumps(changed)
+        assert json.dumps(config).count("7") == len(counts)
+        assert changed.keys() == config.keys()
 
-    def test_a_count_is_found_under_either_name(self, family):
-        for key in ("num_experts", "num_local_experts"):
+    def test_a_count_is_found_under_each_of_its_names(self, family):
+        for key in family.count_keys:
             assert family.num_experts({key: 11}) == 11
+
+
+def test_a_composite_configuration_keeps_everything_else():
+    config = {
+        "model_type": "qwen3_5_moe",
+        "text_config": {"num_experts": 8, "hidden_size": 4},
+        "vision_config": {"num_experts": 8},
+    }
+    assert FAMILIES["qwen3_5_moe"].config_with_count(config, 6) == {
+        "model_type": "qwen3_5_moe",
+        "text_config": {"num_experts": 6, "hidden_size": 4},
+        "vision_config": {"num_experts": 8},
+    }
+
+
+def test_a_composite_configuration_without_its_text_part_says_so():
+    with pytest.raises(CheckpointError, match=r"this Aria model has no text_config"):
+        FAMILIES["aria"].layers({"model_type": "aria"})
+
+
+def test_counts_given_per_layer_are_kept_as_lists():
+    hunyuan = FAMILIES["hunyuan_v1_moe"]
+    config = {"num_hidden_layers": 2, "num_experts": [8, 8], "moe_topk": [2, 2]}
+    assert hunyuan.layers(config) == (MoELayer(0, 8, 2), MoELayer(1, 8, 2))
+    assert hunyuan.config_with_count(config, 6)["num_experts"] == [6, 6]
+    with pytest.raises(CheckpointError, match=r"moe_topk = \[2, 1\], but only one number"):
+        hunyuan.layers({**config, "moe_topk": [2, 1]})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "sparse"),
+    [
+        ("deepseek_v2", {"first_k_dense_replace": 2}, [2, 3, 4]),
+        ("deepseek_v2", {}, [0, 1, 2, 3, 4]),
+        ("deepseek_v3", {"n_group": 1, "topk_group": 1}, [3, 4]),  # three are dense by default
+        ("glm4_moe", {}, [1, 2, 3, 4]),
+        ("ernie4_5_moe", {}, [1, 2, 3, 4]),
+        ("ernie4_5_moe", {"moe_layer_interval": 2, "moe_layer_end_index": 3}, [1, 3]),
+        ("ernie4_5_moe", {"moe_layer_start_index": 2, "moe_layer_end_index": -1}, [2, 3, 4]),
+        ("jamba", {}, [1, 3]),
+        ("jamba", {"expert_layer_period": 3, "expert_layer_offset": 0}, [0, 3]),
+        ("lfm2_moe", {}, [2, 3, 4]),
+        ("lfm2_moe", {"num_dense_layers": 0}, [0, 1, 2, 3, 4]),
+        ("nemotron_h", {"hybrid_override_pattern": "ME*E-"}, [1, 3]),
+        ("nemotron_h", {"layers_block_type": ["moe", "mamba", "moe"]}, [0, 2]),
+        ("qwen3_5_moe_text", {"decoder_sparse_step": 2}, [0, 1, 2, 3, 4]),  # which it ignores
+    ],
+)
+def test_sparse_layers_are_those_of_the_family(model_type, changes, sparse):
+    family = FAMILIES[model_type]
+    config = {"num_hidden_layers": 5, family.count_keys[0]: 6, family.top_k_key: 2, **changes}
+    assert [layer.index for layer in family.layers(config)] == sparse
+
+
+def test_phimoe_routes_to_two_experts_whatever_its_configuration_says():
+    config = {"num_hidden_layers": 1, "num_local_experts": 6, "num_experts_per_tok": 4}
+    assert FAMILIES["phimoe"].layers(config) == (MoELayer(0, 6, 2),)
 
 
 def test_qwen3_moe_writes_both_names_of_the_count():
@@ -167,7 +254,7 @@ def test_an_unsupported_model_type_lists_the_supported(tmp_path):
     edit_config(tmp_path, model_type="dbrx")
     with pytest.raises(UnsupportedModelError, match=r"'dbrx' is not supported") as caught:
         load_model_index(str(tmp_path))
-    assert str(caught.value).endswith("Supported: mixtral, olmoe, qwen3_moe.")
+    assert ", mixtral, nemotron_h, olmoe, " in str(caught.value)
     assert_one_line(caught)
 
 
@@ -179,13 +266,13 @@ def test_a_dense_model_is_called_dense(tmp_path):
     LlamaForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match=r"This llama model is dense") as caught:
         load_model_index(str(tmp_path))
-    assert "mixtral, olmoe, qwen3_moe" in str(caught.value)
+    assert ", mixtral, nemotron_h, olmoe, " in str(caught.value)
     assert_one_line(caught)
 
 
 def test_a_count_in_the_text_part_of_a_composite_model_is_seen():
     config = {"model_type": "new_vl", "text_config": {"num_experts": 4}}
-    with pytest.raises(UnsupportedModelError, match="'new_vl' is not supported"):
+    with pytest.raises(UnsupportedModelError, match="'new_vl' is not in the table"):
         family_of(config)
 
 

@@ -15,6 +15,7 @@ from analysis.blend import Part, blend
 from analysis.checkpoint import open_checkpoint
 from analysis.criteria import CRITERIA
 from analysis.errors import StatsError
+from analysis.merging import merge_runs
 from analysis.model import DEMO_CHECKPOINT
 from analysis.ranking import rank_experts
 from analysis.stats import EXPERT_COLUMNS, MOMENT_COLUMNS, WeightStats
@@ -24,7 +25,6 @@ from analysis.store import (
     file_sha256,
     load_expert_stats,
     load_weight_stats,
-    merge_runs,
     read_run,
     read_vectors,
     run_name,
@@ -59,11 +59,10 @@ def test_a_run_is_read_as_it_was_written(save_run, random_stats):
     again = read_run(run.path)
     assert again == run
     stats = load_expert_stats(again)
-    assert list(stats.table.columns) == list(EXPERT_COLUMNS)
-    assert dict(stats.table.dtypes.astype(str)) == dict(EXPERT_COLUMNS)
-    pd.testing.assert_frame_equal(
-        stats.table, random_stats(4).table[list(EXPERT_COLUMNS)], check_exact=True
-    )
+    assert list(stats.table.columns) == [*EXPERT_COLUMNS, "damage"]
+    assert dict(stats.table.dtypes.astype(str)) == {**EXPERT_COLUMNS, "damage": "float64"}
+    written = random_stats(4).table[[*EXPERT_COLUMNS, "damage"]]
+    pd.testing.assert_frame_equal(stats.table, written, check_exact=True)
     vectors = read_vectors(again)
     assert vectors.dtype == np.float64
     assert (vectors**2).sum(axis=1).tolist() == stats.table["vector_sum_sq"].tolist()
@@ -350,27 +349,44 @@ def test_what_cannot_be_merged_is_refused(save_run, tmp_path, make_manifest):
     assert len(after) == len(before) + 2
 
 
-def test_a_blend_equals_the_weighted_sums(save_run):
+def tokens_of(table, layer=3):
+    return table["num_tokens"][table["layer"] == layer].sum() / 2  # top_k is 2
+
+
+def test_a_blend_equals_the_weighted_sums_per_token(save_run):
     runs = [save_run(i, corpora=(name,)) for i, name in enumerate(("prose", "code"))]
-    weights = (0.5, 2.0)  # taken as 1/4 and 1: only their proportion counts
+    weights = (0.5, 2.0)
     found = blend([Part(*pair) for pair in zip(runs, weights, strict=True)]).table
     tables = [load_expert_stats(run).table for run in runs]
+    factors = [weight / tokens_of(table) for weight, table in zip(weights, tables, strict=True)]
+    a, b = (factor / max(factors) for factor in factors)  # no corpus counts more than once
     for column in SUMS:
-        expected = 0.25 * tables[0][column] + tables[1][column]
-        assert found[column].tolist() == pytest.approx(expected.tolist(), rel=1e-15), column
-    vectors = 0.25 * read_vectors(runs[0]) + read_vectors(runs[1])
+        expected = a * tables[0][column] + b * tables[1][column]
+        assert found[column].tolist() == pytest.approx(expected.tolist(), rel=1e-14), column
+    vectors = a * read_vectors(runs[0]) + b * read_vectors(runs[1])
     expected = (vectors**2).sum(axis=1).tolist()
-    assert found["vector_sum_sq"].tolist() == pytest.approx(expected, rel=1e-14)
+    assert found["vector_sum_sq"].tolist() == pytest.approx(expected, rel=1e-13)
 
 
-def test_a_blend_at_weights_one_is_a_merge(save_run, tmp_path):
-    runs = [save_run(i, corpora=(name,)) for i, name in enumerate(("prose", "code"))]
+def test_a_long_corpus_weighs_no_more_than_a_short_one(save_run):
+    one = save_run(0, corpora=("prose",))
+    twice = save_run(0, corpora=("prose twice",), repeat=2)
+    other = save_run(1, corpora=("code",))
+    single, double = (
+        rank_experts(CRITERIA["reap"], blend([Part(run), Part(other)]), "applied")
+        for run in (one, twice)
+    )
+    np.testing.assert_allclose(single["score"], double["score"], rtol=1e-12)
+
+
+def test_a_blend_of_equally_long_corpora_at_equal_weights_is_a_merge(save_run, tmp_path):
+    runs = [save_run(0, corpora=("prose",)), save_run(0, corpora=("prose again",))]
     merged = load_expert_stats(merge_runs(runs, tmp_path / "stats")).table
     blended = blend([Part(run) for run in runs])
     pd.testing.assert_frame_equal(
-        blended.table[list(merged.columns)], merged, check_dtype=False, rtol=1e-15
+        blended.table[list(merged.columns)], merged, check_dtype=False, rtol=1e-13
     )
-    assert blended.manifest.corpus == "prose+code"
+    assert blended.manifest.corpus == "prose+prose again"
 
 
 @pytest.mark.parametrize("criterion", [c for c in CRITERIA.values() if c.source == "routed"])

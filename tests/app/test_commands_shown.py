@@ -46,7 +46,7 @@ def run(tmp_path, monkeypatch):
 
 
 def kept_on_page(test):
-    (table,) = (frame.value for frame in test.dataframe)
+    (table,) = (frame.value for frame in test.dataframe if "kept" in frame.value)
     return {
         str(layer): [int(expert) for expert in kept.split(", ")]
         for layer, kept in zip(table["layer"], table["kept"], strict=True)
@@ -89,3 +89,24 @@ def test_commands_of_the_start_page_are_accepted(open_page, run, model):
         # Without the work: only what it would take. The small models have no tokenizer.
         assert "Nothing was run." in run(f"{calibrate} --dry-run")
     run(weights)
+
+
+def test_the_command_of_a_calibration_says_how_documents_are_fed(open_page, run, monkeypatch):
+    import app.start_parts as parts
+
+    # What a form holds is sent with its button, which would start the work.
+    asked = []
+    monkeypatch.setattr(parts, "submit", lambda request, **_options: asked.append(request))
+    test = open_page("start")
+    presets = [option for option in test.selectbox(key="start.corpus").options if "hub" in option]
+    assert presets[0] == "c4 (from the hub)"
+    test.selectbox(key="start.corpus").select("demo-math")
+    test.selectbox(key="start.packing").select("pack")
+    test.selectbox(key="start.count").select("response")
+    next(button for button in test.button if button.label == "Calibrate").click().run()
+    (request,) = asked
+    command = request.model_copy(update={"model": "demo"}).command()
+    assert "--packing pack --count response" in command
+    said = dict(line.split(None, 1) for line in run(f"{command} --dry-run").splitlines()[2:])
+    assert (said["corpus"], said["packing"], said["count"]) == ("demo-math", "pack", "response")
+    assert int(said["counted"].replace(",", "")) < int(said["tokens"].replace(",", ""))

@@ -3,7 +3,9 @@
 import pytest
 
 from analysis.errors import ExportError
+from analysis.model import load_model_index
 from app.export_parts import export_path
+from pruning.sizes import format_bytes, size_report
 
 
 def name_field(test):
@@ -105,6 +107,15 @@ def test_the_name_offered_can_be_used(open_page, export_root, model):
     offered = name_field(test).value
     assert export_path(export_root, offered).parent == export_root.resolve()
     assert not start_button(test).disabled
+
+
+def test_the_page_says_who_reads_the_export_and_what_it_takes(open_page):
+    test = open_page("export")
+    (engines,) = (table.value for table in test.dataframe if "program" in table.value.columns)
+    assert {"transformers", "moeprune, load_pruned", "vLLM"} <= set(engines["program"])
+    assert engines["why"].str.len().min() > 0
+    loaded = format_bytes(size_report(load_model_index("demo")).loaded("bfloat16")[0])
+    assert any(f"Loaded in bfloat16: {loaded}, then" in each.value for each in test.markdown)
 
 
 def test_the_name_follows_the_plan(open_page):

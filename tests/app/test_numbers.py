@@ -107,7 +107,7 @@ def test_overlap_map_reads_every_variant(open_page, demo_moments):
 def test_kept_experts_of_the_export_page(open_page, demo_moments):
     test = open_page("export", corpus="demo-math", sparsity="25%")
     gone = pruned_sets(demo_moments["demo-math"], SCORES["reap"], 25)
-    (table,) = (frame.value for frame in test.dataframe)
+    (table,) = (frame.value for frame in test.dataframe if "kept" in frame.value)
     shown = {
         layer: {int(expert) for expert in kept.split(", ")}
         for layer, kept in zip(table["layer"], table["kept"], strict=True)

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-VIEWS = ("start", "explore", "export")
+VIEWS = ("start", "explore", "compare", "export")
 STATES = (None, "bare", "weighed", "once")
 VARIANTS = tuple(product((0, 1), (0, 1, 2), (0, 1, 2)))
 

@@ -9,7 +9,8 @@ from timing import in_turns, report
 from torch import nn
 from transformers import OlmoeConfig, OlmoeForCausalLM
 
-from analysis.calibration.experts import RoutedSums, collecting
+from analysis.calibration.experts import collecting
+from analysis.calibration.sums import GroupSums, sums_of
 from analysis.checkpoint import open_checkpoint
 from analysis.model import describe_model
 from analysis.stats import MOMENT_COLUMNS
@@ -81,7 +82,7 @@ def main() -> None:
         with torch.no_grad():
             model.model(input_ids=ids, use_cache=False)
 
-    sums = RoutedSums(described.layers, HIDDEN)
+    sums = sums_of(described)
 
     def calibrate() -> None:
         with collecting(model, described, sums), torch.no_grad():
@@ -112,16 +113,18 @@ def main() -> None:
         f"  against the observer: {seconds['observer, every expert on every token'] / ours:.1f} x"
     )
     print(f"  against grouped_mm: {ours / seconds['plain forward, grouped_mm']:.2f} x")
-    sums = RoutedSums(described.layers, HIDDEN)
+    sums = sums_of(described)
     calibrate()
     compare(sums, observe())
 
 
-def compare(sums: RoutedSums, observer: Observer) -> None:
+def compare(sums: GroupSums, observer: Observer) -> None:
     """The same numbers, relative."""
     column = {name: index for index, name in enumerate(MOMENT_COLUMNS)}
     for name, theirs in (("g0_f1", observer.norm_sum), ("applied_g1_f1", observer.gate_norm_sum)):
-        mine = torch.stack([sums.moments_EM[layer][:, column[name]] for layer in range(LAYERS)])
+        mine = torch.stack(
+            [sums.of("moments", layer).sum(0)[:, column[name]] for layer in range(LAYERS)]
+        )
         gap = ((mine - theirs).abs() / theirs.abs().clamp(min=1e-12)).max().item()
         print(f"  {name}: largest relative difference to the observer {gap:.1e}")
 

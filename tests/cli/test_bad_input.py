@@ -6,9 +6,9 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from transformers import LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, PhimoeConfig
 
-from builders import tiny_model
+from builders import VOCAB, tiny_model
 
 NO_LAYER_HAS_EXPERTS = {"mlp_only_layers": [0, 1, 2, 3]}
 
@@ -109,7 +109,7 @@ BROKEN = {
     no_config: ["has no config.json"],
     config_is_no_json: ["config.json is not valid JSON"],
     config_is_a_list: ["config.json does not hold a JSON object"],
-    unsupported: ["llama", "mixtral, olmoe, qwen3_moe"],
+    unsupported: ["llama", "mixtral", "olmoe", "qwen3_moe"],
     dense: ["dense", "nothing to prune"],
     missing_shard: ["model-00002-of-", "missing"],
     index_names_a_missing_file: ["elsewhere.safetensors", "missing"],
@@ -173,14 +173,65 @@ def test_bad_corpus_file(refused, tiny, here, name):
         (("--corpus", "demo-moth"), "Did you mean 'demo-math'?"),
         (("--corpus", "absent.jsonl"), "absent.jsonl does not exist"),
         (("--corpus", "demo-math", "--tokens", 100), "less than one sequence of 256"),
-        (("--corpus", "demo-math", "--tokens", 0), "tokens: "),
-        (("--corpus", "demo-math", "--batch-size", 0), "batch_size: "),
-        (("--corpus", "demo-math", "--seed", -1), "seed: "),
+        (("--corpus", "demo-math", "--tokens", 0), "--tokens: "),
+        (("--corpus", "demo-math", "--batch-size", 0), "--batch-size: "),
+        (("--corpus", "demo-math", "--seed", -1), "--seed: "),
         (("--corpus", "demo-math", "--dtype", "int8"), "auto, float32, bfloat16"),
+        (
+            ("--corpus", "demo-math", "--device-map", "auto", "--max-memory", "cpu=lots"),
+            "error: --max-memory: write DEVICE=SIZE, as 0=20GiB or cpu=8GiB (got 'cpu=lots').\n",
+        ),
+        (
+            ("--corpus", "demo-math", "--groups", " ,"),
+            "error: --groups: name one of routed, router, damage, or leave the option out (got ",
+        ),
+        (
+            ("--corpus", "demo-math", "--select", "kmeans"),
+            "error: --select kmeans and --clusters K belong together.\n",
+        ),
     ],
 )
 def test_bad_calibration(refused, options, words):
     assert words in refused("calibrate", "demo", *options, "--stats-dir", "kept")
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ("demo-moth", "Did you mean 'demo-math'?"),
+        ("absent.jsonl", "absent.jsonl does not exist"),
+        ("wrong.jsonl", "wrong.jsonl, line 1 has the fields words"),
+    ],
+)
+def test_a_bad_corpus_is_found_before_the_ones_before_it_run(
+    refused, here, tiny, corpora, second, words
+):
+    (here / "wrong.jsonl").write_text('{"words": "A cat."}\n')
+    names = ("--corpus", corpora[0], "--corpus", second)
+    message = refused("calibrate", tiny, *names, "--stats-dir", "kept")
+    assert words in message
+
+
+def test_packing_knows_the_attention_before_the_model_is_loaded(refused, tiny, corpora):
+    options = ("--packing", "pack", "--attention", "flash_attention_2", "--dry-run")
+    message = refused("calibrate", tiny, "--corpus", corpora[0], *options)
+    assert "cannot be packed with the attention flash_attention_2; choose one of eager" in message
+
+
+def test_damage_is_refused_before_the_model_is_loaded(refused, here, corpora):
+    config = PhimoeConfig(
+        vocab_size=VOCAB,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=2,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(here / "two")
+    options = ("--groups", "damage", "--dry-run")
+    message = refused("calibrate", "two", "--corpus", corpora[0], *options)
+    assert "layer 0 works only with all of its 2 experts" in message
 
 
 def test_unusable_device_leaves_at_most_partials(moeprune, here):
@@ -216,7 +267,7 @@ def test_corpus_shorter_than_one_sequence(refused, here):
         ("--criterion reap --sparsity 0.5 --run tiny-", "is not unique"),
         ("--criterion reap --sparsity 0.5 --run tiny-weights", ""),
         ("--criterion reap --sparsity 0.5 --run tiny-red --gate strong", "'applied'"),
-        ("--criterion reap --sparsity 0.5 --run tiny-red --schedule slope", "'uniform'"),
+        ("--criterion reap --sparsity 0.5 --run tiny-red --schedule slope", "'slope'"),
         ("--criterion reap --sparsity 0.5 --run tiny-red -o no/plan.json", "no/plan.json"),
     ],
 )

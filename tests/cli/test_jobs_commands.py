@@ -44,3 +44,12 @@ def test_cancel_of_an_ended_job_is_refused(moeprune, job):
     outcome = moeprune("jobs", "cancel", job.id)
     assert outcome.code == 1
     assert "canceled already" in outcome.err
+
+
+def test_looking_at_the_queue_starts_nothing(works, store):
+    job = store.submit("export", {"out": "half"}, "half", "moeprune export x half", "ann")
+    for words in (("list",), ("show", job.id), ("logs", job.id)):
+        works("jobs", *words)
+    assert store.get(job.id).state == "queued"
+    works("jobs", "cancel", job.id)
+    assert store.get(job.id).state == "canceled"

@@ -42,6 +42,7 @@ def test_calibrate_makes_one_run_for_each_corpus(works, tiny, corpora, here):
         assert {path.name for path in run.iterdir()} == {
             "manifest.json",
             "experts.parquet",
+            "shards.parquet",
             "vectors.parquet",
         }
         # 48 tokens pick 2 experts each, in three layers.
@@ -64,7 +65,11 @@ def test_dry_run_says_tokens_memory_and_time_and_writes_nothing(works, tiny, cor
     for column in ("sequences", "tokens", "padded", "memory", "time"):
         assert column in said
     # The first batch holds all six rows, padded to 9: 6 * 9 - 48.
-    assert re.search(r"red\.jsonl +│ +6 │ +48 │ +6 │ [\d.]+ [KM]iB +│ about \d+ s", said)
+    facts = dict(re.findall(r"^(\w+) {2,}(.+?) *$", said, flags=re.M))
+    assert facts["corpus"] == "red.jsonl"
+    assert (facts["sequences"], facts["tokens"], facts["padded"]) == ("6", "48", "6")
+    assert re.fullmatch(r"[\d.]+ [KM]iB", facts["memory"])
+    assert re.fullmatch(r"about \d+ s", facts["time"])
     assert files_below(tmp_path) == before
 
 

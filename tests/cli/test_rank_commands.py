@@ -162,3 +162,91 @@ def test_more_sparsity_keeps_a_subset(command):
     for more, less in combinations(plans, 2):
         for layer, kept in less.items():
             assert set(kept) <= set(more[layer])
+
+
+def test_blend_shows_what_each_corpus_keeps_and_a_fair_one_is_no_worse(works, tiny, stats, corpora):
+    words = ("blend", tiny, "--criterion", "ean", "--sparsity", "34%", "--stats-dir", stats)
+    both = [f"--corpus={path}" for path in corpora]
+    worst = []
+    for extra in ((), ("--fair",)):
+        output = works(*words, *both, *extra)
+        assert all(path.name in output for path in corpora)
+        worst.append(float(output.rpartition("worst ")[2].partition(";")[0]))
+    assert 0 < worst[0] <= worst[1] <= 1
+
+
+def test_blend_says_its_runs_and_takes_them_by_id(works, tiny, stats, corpora, run_ids):
+    words = ("blend", tiny, "--criterion", "ean", "--sparsity", "34%", "--stats-dir", stats)
+    by_name = works(*words, *(f"--corpus={path}" for path in corpora))
+    used = [
+        line.split()[1].rstrip(",") for line in by_name.splitlines() if line.startswith("from ")
+    ]
+    assert sorted(used) == sorted(run_ids["tiny", word] for word in ("red", "blue"))
+    assert works(*words, *(f"--run={run_id}" for run_id in used)) == by_name
+
+
+def test_blend_refuses_a_sparsity_that_no_plan_can_have(moeprune, tiny, stats, corpora):
+    words = ("blend", tiny, "--criterion", "ean", "--sparsity", "99%", "--stats-dir", stats)
+    outcome = moeprune(*words, *(f"--corpus={path}" for path in corpora))
+    assert outcome.code == 1
+    # Six experts, of which the router picks two.
+    assert "at most 66.67% of them can go" in outcome.err
+
+
+def test_a_copy_of_a_calibrated_corpus_is_said_to_be_kept_under_its_first_name(
+    works, tiny, stats, corpora, run_ids, here
+):
+    (here / "copy.jsonl").write_bytes(corpora[0].read_bytes())
+    words = ("calibrate", tiny, "--tokens", 64, "--seq-len", 16, "--stats-dir", stats)
+    run_id = run_ids["tiny", "red"]
+    said = f"choose it with --corpus red.jsonl or --run {run_id}"
+    assert said in works(*words, "--corpus", "copy.jsonl")
+    assert "choose it with" not in works(*words, "--corpus", corpora[0])
+    # What is named there works.
+    score = ("score", tiny, "--criterion", "ean", "--stats-dir", stats)
+    assert run_id in works(*score, "--corpus", "red.jsonl")
+
+
+def test_overlap_of_parts_of_the_tokens_by_the_first_half_of_the_shards(
+    command, stats, run_ids, corpora
+):
+    table = pd.read_csv(command("overlap", "p.csv", "--sparsity", "34%", "--parts"))
+    assert list(table) == ["corpus", "tokens", "overlap", "chance"]
+    red = table[table["corpus"] == corpora[0].name].set_index("tokens")
+    assert list(red.index) == [6, 12, 24, 48]
+    # REAP by hand of the shards 0 to 3, and of all: two of six experts go.
+    shards = pd.read_parquet(stats / run_ids["tiny", "red"] / "shards.parquet")
+    pruned = []
+    for last in (3, 7):
+        sums = shards[shards["shard"] <= last].groupby(["layer", "expert"]).sum()
+        reap = (sums["applied_g1_f1"] / sums["num_tokens"]).fillna(0.0)
+        pruned.append(
+            {
+                layer: set(sorted(range(6), key=lambda e: (-each[layer, e], e))[4:])
+                for layer in (0, 2, 3)
+                for each in (reap,)
+            }
+        )
+    shared = [len(pruned[0][layer] & pruned[1][layer]) / 2 for layer in (0, 2, 3)]
+    assert red.loc[24, "overlap"] == pytest.approx(np.mean(shared), abs=1e-12)
+    assert red.loc[48, "overlap"] == 1
+    assert red["chance"].tolist() == pytest.approx([1 / 3] * 4)
+
+
+def test_overlap_of_damage_and_its_proxy(works, moeprune, tiny, stats, here):
+    works("overlap", "demo", "--sparsity", "50%", "--proxy", "-o", "p.csv")
+    table = pd.read_csv(here / "p.csv")
+    assert table.groupby("corpus")["sparsity"].apply(list).tolist() == [[0.25, 0.5]] * 3
+    # What the criteria themselves prune, pair by pair.
+    scores = []
+    for criterion in ("damage", "0,1,1"):
+        works("score", "demo", "--criterion", criterion, "--corpus", "demo-math", "-o", "s.csv")
+        scores.append(pd.read_csv(here / "s.csv"))
+    half = scores[0].groupby("layer")["rank"].transform("size") / 2
+    gone = [scored["rank"] >= half for scored in scores]
+    shared = (gone[0] & gone[1]).groupby(scores[0]["layer"]).sum()
+    sizes = gone[0].groupby(scores[0]["layer"]).sum()
+    row = table[(table["corpus"] == "demo-math") & (table["sparsity"] == 0.5)].iloc[0]
+    assert row["overlap"] == pytest.approx((shared / sizes).mean(), abs=1e-12)
+    refused = moeprune("overlap", tiny, "--sparsity", "50%", "--proxy", "--stats-dir", stats)
+    assert "calibrate with --groups routed,damage" in refused.err

@@ -283,9 +283,9 @@ def test_a_job_is_canceled_from_the_page(open_tab, dashboard):
 
 def test_no_torch_in_the_server_after_all_pages(open_tab, dashboard):
     tab = open_tab()
-    for path in ("export", "explore?clarity=true&overlap=Against+sparsity"):
+    for path in ("export", "explore?tab=Cut"):
         visit(tab, dashboard, path)
-    tab.locator(".js-plotly-plot").nth(2).wait_for()
+    tab.locator(".js-plotly-plot").first.wait_for()
     libraries = dashboard.loaded_libraries()
     assert any("numpy" in name or "multiarray" in name for name in libraries)
     assert not [name for name in libraries if "torch" in name or "tokenizers" in name]
@@ -300,12 +300,12 @@ def test_accessibility(open_tab, dashboard, scheme):
     found = {}
     tab = open_tab(scheme=scheme)
     for path in (
-        *("", "explore", "export"),
-        "explore?criterion=AIMER&baseline=Magnitude&clarity=true&show=Kept",
+        *("", "explore", "compare", "export"),
+        "explore?criterion=AIMER&baseline=Magnitude&tab=Cut&show=Kept",
         "explore?b=1&alpha=0&beta=0",
     ):
         visit(tab, dashboard, path)
-        if path == "explore":
+        if path in ("explore", "compare"):
             tab.locator(".js-plotly-plot").nth(1).wait_for()
         # The theme is known from the second run on, and colours fade in.
         if scheme == "dark":
@@ -322,12 +322,12 @@ def test_accessibility(open_tab, dashboard, scheme):
     assert found == {}
 
 
-@pytest.mark.parametrize("width", [1440, 1000])
+@pytest.mark.parametrize("width", [1440, 1280, 1000, 800])
 def test_nothing_is_wider_than_the_window(open_tab, dashboard, width):
     tab = open_tab(width=width)
-    for path in ("", "explore", "export"):
+    for path in ("", "explore", "compare", "export"):
         visit(tab, dashboard, path)
-        expect(tab.get_by_test_id("stMain")).to_be_visible()
+        tab.locator('[data-testid="stApp"][data-test-script-state="notRunning"]').wait_for()
         wide = tab.evaluate(
             """() => [...document.querySelectorAll('[data-testid="stMain"] *')]
                 .filter(e => e.getBoundingClientRect().right > window.innerWidth + 1

@@ -40,7 +40,7 @@ def test_colour_of_a_share_meets_the_stops_and_is_clamped():
 def test_scale_of_the_page_is_the_scale_of_the_expert_map():
     from importlib.resources import files
 
-    script = files("app.components.expert_map").joinpath("paint.js").read_text("utf-8")
+    script = files("app.components.expert_map").joinpath("browser", "paint.js").read_text("utf-8")
     assert ", ".join(f'"{color}"' for color in theme.CIVIDIS[:5]) in script
     assert ", ".join(f'"{color}"' for color in theme.CIVIDIS[5:]) in script
 

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from atom_cases import Exported, Source, export_widths, make_source
+from nonuniform_cases import NAMED, Pruned, make_pruned
 
 from builders import TinyCheckpoint, tiny_checkpoint
+from families.configs import Case
 
 MakeCheckpoint = Callable[..., TinyCheckpoint]
 
@@ -24,6 +27,54 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> MakeCheckpoint:
         return made[key]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def pruned_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Pruned]:
+    """`pruned_case(case)`: the non-uniform export of a family; each is made once."""
+    made: dict[str, Pruned] = {}
+
+    def get(case: Case) -> Pruned:
+        if case.name not in made:
+            made[case.name] = make_pruned(case, tmp_path_factory.mktemp(case.name))
+        return made[case.name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def atom_source(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Source]:
+    """`atom_source(case)`: the checkpoint of a family and a plan of neurons; each is made once."""
+    made: dict[str, Source] = {}
+
+    def get(case: Case) -> Source:
+        if case.name not in made:
+            made[case.name] = make_source(case, tmp_path_factory.mktemp(case.name))
+        return made[case.name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def width_export(
+    tmp_path_factory: pytest.TempPathFactory, atom_source: Callable[[Case], Source]
+) -> Callable[[Case, str], Exported]:
+    """`width_export(case, mode)`: the plan of a family's neurons, exported; each is made once."""
+    made: dict[tuple[str, str], Exported] = {}
+
+    def get(case: Case, mode: str) -> Exported:
+        if (case.name, mode) not in made:
+            path = tmp_path_factory.mktemp(f"{case.name}-{mode}") / "out"
+            made[case.name, mode] = export_widths(atom_source(case), path, mode)
+        return made[case.name, mode]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def flex_olmo(pruned_case: Callable[[Case], Pruned]) -> Pruned:
+    """A non-uniform export of the plainest family, with 6 and 3 of 7 experts."""
+    return pruned_case(NAMED["flex_olmo"])
 
 
 @pytest.fixture(scope="session", autouse=True)

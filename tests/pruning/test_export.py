@@ -243,11 +243,50 @@ def test_the_same_bytes_are_written_where_the_kernel_cannot_copy(checkpoint, tmp
         assert hashlib.sha256(again).hexdigest() == shard.sha256
 
 
+def files_of(out):
+    return {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_the_same_plan_and_source_give_the_same_bytes(checkpoint, tmp_path):
+    source = checkpoint("qwen3_moe").path
+    export(source, tmp_path / "out", 3)
+    export(source, tmp_path / "of-another-name", 3)
+    wanted = files_of(tmp_path / "out")
+    assert {str(path) for path in wanted} >= {"README.md", "config.json", MANIFEST_NAME}
+    assert files_of(tmp_path / "of-another-name") == wanted
+
+
+def test_shards_that_are_links_are_read_and_written_as_files(checkpoint, tmp_path):
+    # As in the cache of the hub, where a snapshot holds links to blobs.
+    source, linked = checkpoint("olmoe").path, tmp_path / "linked"
+    linked.mkdir()
+    for file in source.iterdir():
+        (linked / file.name).symlink_to(file)
+    export(source, tmp_path / "out", 3)
+    _, manifest = export(linked, tmp_path / "of-links", 3)
+    for shard in manifest.shards:
+        written = tmp_path / "of-links" / shard.name
+        assert not written.is_symlink()
+        assert written.read_bytes() == (tmp_path / "out" / shard.name).read_bytes()
+
+
+def test_tensors_without_elements_are_copied(checkpoint, tmp_path):
+    empty = {"model.layers.0.self_attn.empty": torch.zeros(0, 16), "model.none": torch.zeros(3, 0)}
+    source = resave(
+        checkpoint("olmoe").path,
+        tmp_path / "source",
+        lambda tensors: {"model-a.safetensors": tensors | empty},
+    )
+    export(source, tmp_path / "out", 3)
+    after = tensors_of(tmp_path / "out")
+    assert all(after[name].shape == tensor.shape for name, tensor in empty.items())
+
+
 def test_tensors_outside_the_trunk_are_copied_as_they_are(checkpoint, tmp_path):
     extra = {
-        "mtp.layers.0.mlp.experts.6.gate_proj.weight": torch.rand(24, 16),
-        "model.layers.3.mlp.experts.6.down_proj.weight": torch.rand(16, 24),
-        "model.layers.3.mlp.gate.weight": torch.rand(7, 16),
+        "vision.layers.0.mlp.experts.6.gate_proj.weight": torch.rand(24, 16),
+        "model.layers.3.mlp.up_proj.weight": torch.rand(16, 24),
+        "mtp.layers.0.mlp.up_proj.weight": torch.rand(7, 16),
     }
     source = resave(
         checkpoint("olmoe").path,

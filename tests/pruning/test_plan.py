@@ -166,8 +166,8 @@ def test_bad_plans_get_one_clear_line(tmp_path, olmoe, kept, message):
         ('{"schema_version": 1, "model": {}}', "has no 'kept'"),
         (
             '{"schema_version": 1, "model": {"name": "m", "identity": "i"}, '
-            '"granularity": "atomic", "kept_atoms": {}}',
-            "'atomic'; this version handles 'expert' only",
+            '"granularity": "row", "kept": {}}',
+            "'row'; this version handles 'expert' and 'atomic'",
         ),
         (
             '{"schema_version": 1, "model": {"name": "m", "identity": "i"}, "kept": {}, '

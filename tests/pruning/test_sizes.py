@@ -1,11 +1,15 @@
+import shutil
+
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
 from builders import MODEL_TYPES
 from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.sizes import SIZE_COLUMNS, format_bytes, size_report
+from pruning.sizes import SIZE_COLUMNS, Part, format_bytes, size_report
 from pruning.surgery.export import export_checkpoint
 
 
@@ -85,3 +89,30 @@ def test_a_plan_of_another_model_is_refused(checkpoint):
 )
 def test_bytes_for_people(size, text):
     assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("model.layers.0.mamba.in_proj.weight", Part.ATTENTION),
+        ("model.layers.0.linear_attn.conv1d.weight", Part.ATTENTION),
+        ("backbone.layers.2.mixer.in_proj.weight", Part.ATTENTION),
+        ("backbone.layers.2.mixer.A_log", Part.ATTENTION),
+        ("backbone.layers.3.mixer.shared_experts.up_proj.weight", Part.MLP),
+        ("backbone.layers.3.mixer.fc1_latent_proj.weight", Part.MLP),
+        ("model.layers.1.shared_mlp.input_linear.weight", Part.MLP),
+        ("model.layers.1.mlp.shared_expert_gate.weight", Part.MLP),
+        ("language_model.model.embed_tokens.weight", Part.EMBEDDINGS),
+        ("backbone.embeddings.weight", Part.EMBEDDINGS),
+        ("model.language_model.norm.weight", Part.OTHER),
+    ],
+)
+def test_parts_are_told_by_name_in_every_family(checkpoint, tmp_path, name, part):
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint("olmoe", shards=1).path, source)
+    tensors = load_file(source / "model.safetensors")
+    before = size_report(load_model_index(str(source))).table.set_index("part")["before"]
+    extra = {name: torch.zeros(3, 5)}
+    save_file({**tensors, **extra}, source / "model.safetensors", metadata={"format": "pt"})
+    after = size_report(load_model_index(str(source))).table.set_index("part")["before"]
+    assert (after - before).loc[lambda grown: grown != 0].to_dict() == {str(part): 60}

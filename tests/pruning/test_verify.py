@@ -119,7 +119,11 @@ def test_a_level_that_was_asked_for_is_the_one_reached(exported):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"level": "logits"}, "give its directory"), ({"level": "bites"}, "Did you mean 'bytes'")],
+    [
+        ({"level": "logits"}, "give its directory"),
+        ({"level": "bites"}, "Did you mean 'bytes'"),
+        ({"tokens": 0}, "run at least 1"),
+    ],
 )
 def test_requests_that_make_no_sense_are_refused(exported, options, message):
     with pytest.raises(ExportError, match=message):
@@ -136,9 +140,23 @@ def test_a_source_that_cannot_be_read_is_refused(exported, tmp_path):
         drain(verify_export(exported[1], source=tmp_path / "absent"))
 
 
+@pytest.mark.parametrize(("tokens", "run"), [(1, 1), (33, 64), (64, 64)])
+def test_so_many_tokens_are_run_or_a_few_more(exported, tokens, run):
+    report = drain(verify_export(exported[1], source=exported[0], tokens=tokens))
+    assert report.ok
+    (logits,) = (check for check in report.checks if check.name == "logits")
+    assert f"on {run} random tokens" in logits.detail
+
+
 def test_no_manifest_means_no_finished_export(exported):
     (exported[1] / MANIFEST_NAME).unlink()
     assert "not a finished export" in failed(exported[1])["manifest"]
+
+
+def test_what_is_called_unfinished_is_not_a_finished_export(exported):
+    exported[1].rename(exported[1].with_name("out.partial"))
+    found = failed(exported[1].with_name("out.partial"))
+    assert "is an unfinished export, by its name" in found["manifest"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""Which criterion for which purpose: what the literature recommends, and what this model says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pandas as pd
+
+from analysis.criteria import get_criterion
+
+Purpose = Literal["agnostic", "specific"]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A recommendation.
+
+    Args:
+        criteria: names, the first one first.
+        text: the calibration text that goes with them.
+        why: the paper's reason.
+        source: where it says so.
+    """
+
+    criteria: tuple[str, ...]
+    text: str
+    why: str
+    source: str
+
+
+_SOURCE: Final = "arXiv:2606.15716, sections 4.3 and 5"
+ADVICE: Final[Mapping[Purpose, Advice]] = {
+    "agnostic": Advice(
+        criteria=("man", "msan"),
+        text="general text, such as C4",
+        why="Averaging over the routed tokens takes out how often an expert was chosen, leaving "
+        "out the gate weight takes out how strongly: both follow the calibration text. What is "
+        "left, the strength of the activation, depends on the text least.",
+        source=_SOURCE,
+    ),
+    "specific": Advice(
+        criteria=("gate-ean", "squared-gate-energy"),
+        text="text of the very task",
+        why="When the calibration text is the task, how often and how strongly the router chooses "
+        "an expert says how much the task needs it: keep routing frequency and gate weights.",
+        source=_SOURCE,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What this model's own overlap says about a recommendation.
+
+    Args:
+        table: `criterion, label, overlap, place, recommended`, most overlap first; place 1 is the
+            variant that depends on the text least.
+        agrees: whether it bears the paper's reason out.
+        sentence: the same in words.
+    """
+
+    table: pd.DataFrame
+    agrees: bool
+    sentence: str
+
+
+def read_overlaps(purpose: Purpose, means: pd.DataFrame) -> Reading:
+    """Hold the recommendation against the overlaps of the variants on this model.
+
+    Task-agnostic: borne out where no other variant depends on the text less than the better of the
+    recommended. Task-specific: borne out where each recommended variant follows the text more than
+    the median variant. Overlap is no benchmark: it says what the choice depends on, not how good
+    the pruned model is.
+
+    Args:
+        means: table `criterion, overlap`, one row a variant, as by `mean_overlaps`.
+    """
+    advised = ADVICE[purpose].criteria
+    table = means[["criterion", "overlap"]].sort_values("overlap", ascending=False, kind="stable")
+    table = table.assign(
+        label=[get_criterion(name).label for name in table["criterion"]],
+        place=table["overlap"].rank(ascending=False, method="min").astype(int),
+        recommended=table["criterion"].isin(advised),
+    ).reset_index(drop=True)
+    table = table[["criterion", "label", "overlap", "place", "recommended"]]
+    chosen = table[table["recommended"]]
+    if purpose == "agnostic":
+        agrees = bool((chosen["place"] == 1).any())
+    else:
+        agrees = bool((chosen["overlap"] < table["overlap"].median()).all())
+    return Reading(table, agrees, _sentence(purpose, table, agrees))
+
+
+def _sentence(purpose: Purpose, table: pd.DataFrame, agrees: bool) -> str:
+    total = len(table)
+    chosen = ", ".join(
+        f"{row['label']} {row['overlap']:.2f} (place {row['place']} of {total})"
+        for _, row in table[table["recommended"]].iterrows()
+    )
+    best = table.iloc[0]
+    if purpose == "agnostic":
+        verdict = "which is the paper's choice" if agrees else "which is not the paper's choice"
+        return (
+            f"On this model {best['label']} depends on the text least, {verdict}: overlap "
+            f"{best['overlap']:.2f}. The paper's: {chosen}."
+        )
+    median = table["overlap"].median()
+    verdict = "more than" if agrees else "no more than"
+    return (
+        f"On this model the paper's choice follows the text {verdict} the median variant "
+        f"(overlap {median:.2f}): {chosen}. Less overlap means that the text decides more."
+    )

@@ -1,0 +1,183 @@
+"""The group `damage`: how much a layer's output changes when an expert is removed.
+
+D_j = sum over the tokens routed to j of || y_t - y_t^(-j) ||_2, where y^(-j) is the output of a
+router that never had j (arXiv:2606.15716, Eq. 5-8). Per batch a layer computes, besides what it
+computes anyway, only the experts that enter in place of a removed one: where the router keeps the
+order of the others that is one expert per token, whichever of its experts goes.
+
+Shape suffixes as in `experts`, and P routed pairs whose token counts, Q experts per token without
+one, X entering experts of a token, U = K + X.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from analysis.calibration.removal import Without
+from analysis.errors import UnsupportedModelError
+
+_CHUNK = 64  # tokens whose differences are in memory at once
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rerouted:
+    """What one forward of a router would have been without each expert that it chose.
+
+    Args:
+        ids_TK, gates_TK: what it returned.
+        token_P, place_P: the routed pairs that count: token, and position among its experts.
+        ids_PQ, gates_PQ: experts and gate weights of that token without that expert.
+    """
+
+    ids_TK: Tensor
+    gates_TK: Tensor
+    token_P: Tensor
+    place_P: Tensor
+    ids_PQ: Tensor
+    gates_PQ: Tensor
+
+
+@torch.no_grad()
+def reroute(
+    routed: tuple[Tensor, ...], without: Without, num_experts: int, mask_T: Tensor | None
+) -> Rerouted:
+    """Ask a router for its choice without each expert, on the tokens that chose it.
+
+    Args:
+        routed: what it returned: gate weights (T, K) and ids (T, K) last.
+        without: see `Removal`.
+        num_experts: experts of the layer.
+        mask_T: True at tokens that count; None: all of them.
+
+    Raises:
+        UnsupportedModelError: some of the experts are in another process.
+    """
+    *_, gates_TK, ids_TK = routed
+    places = ids_TK.shape[-1]
+    expert_S, order_S = torch.sort(ids_TK.reshape(-1), stable=True)
+    if mask_T is not None:
+        counts_S = mask_T[order_S // places]
+        expert_S, order_S = expert_S[counts_S], order_S[counts_S]
+    counts = torch.bincount(expert_S, minlength=num_experts).tolist()
+    if len(counts) > num_experts:
+        raise UnsupportedModelError(
+            "The group damage needs all experts of a layer in one process; calibrate it without "
+            "expert parallelism."
+        )
+    token_P = order_S // places
+    answers, start = [], 0
+    for expert, count in enumerate(counts):
+        if count and num_experts > 1:
+            answers.append(without(expert, token_P[start : start + count]))
+        start += count
+    # A layer's only expert leaves nothing behind.
+    nothing = (ids_TK.new_zeros(len(token_P), 0), gates_TK.new_zeros(len(token_P), 0))
+    ids_PQ, gates_PQ = map(torch.cat, zip(*answers, strict=True)) if answers else nothing
+    return Rerouted(ids_TK, gates_TK, token_P, order_S % places, ids_PQ, gates_PQ)
+
+
+class Scratch:
+    """Memory that is used again and again: new memory costs more than what is written to it."""
+
+    def __init__(self) -> None:
+        self._flat: Tensor | None = None
+
+    def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A tensor of this shape with anything in it; valid until the next one is taken."""
+        size = math.prod(shape)
+        flat = self._flat
+        fits = flat is not None and (flat.dtype, flat.device) == (like.dtype, like.device)
+        if flat is None or not fits or len(flat) < size:
+            flat = self._flat = like.new_empty(size)
+        return flat[:size].view(shape)
+
+
+class LayerDamage:
+    """Differences of one layer's output on one batch.
+
+    y_t - y_t^(-j) is a combination of the outputs of the token's experts and of those that enter:
+    this keeps these outputs (T, U, D) and the coefficients of each pair.
+    """
+
+    def __init__(self, rerouted: Rerouted, num_experts: int, scratch: Scratch) -> None:
+        self._rerouted = rerouted
+        self._scratch = scratch
+        tokens, places = rerouted.ids_TK.shape
+        everywhere_TU = torch.arange(places, device=rerouted.ids_TK.device).expand(tokens, -1)
+        # Place of each expert among the outputs kept for a token; -1: its output is not needed.
+        place_TE = rerouted.ids_TK.new_full((tokens, num_experts), -1)
+        place_TE.scatter_(1, rerouted.ids_TK, everywhere_TU)
+        named_TE = torch.zeros_like(place_TE, dtype=torch.bool)
+        named_TE[rerouted.token_P[:, None], rerouted.ids_PQ] = True
+        enters_TE = named_TE & (place_TE < 0)
+        order_TE = enters_TE.cumsum(dim=1) + places - 1
+        self._place_TE = torch.where(enters_TE, order_TE, place_TE)
+        self._used_T = enters_TE.sum(dim=1) + places
+        self.num_entering = int(enters_TE.sum())
+        self._width = int(self._used_T.max()) if tokens else places
+        expert_X, token_X = enters_TE.T.nonzero(as_tuple=True)
+        counts = torch.bincount(expert_X, minlength=num_experts).tolist()
+        self._entering = torch.split(token_X, counts)
+        self._outputs_TUD: Tensor | None = None
+
+    def is_of(self, ids_TK: Tensor, gates_TK: Tensor) -> bool:
+        """Whether these are the ids and gate weights that the router returned."""
+        own = self._rerouted
+        same_ids = torch.equal(own.ids_TK, ids_TK)
+        mine, theirs = own.gates_TK.double(), gates_TK.double()
+        # Padding may hold anything, also what is not equal to itself.
+        return same_ids and torch.allclose(mine, theirs, rtol=0.0, atol=0.0, equal_nan=True)
+
+    def entering(self, expert: int) -> Tensor:
+        """Tokens for which this expert is needed though they did not choose it."""
+        return self._entering[expert]
+
+    @torch.no_grad()
+    def keep(self, expert: int, token_R: Tensor, f_RD: Tensor) -> None:
+        """Keep outputs of one expert, before the gate weight."""
+        if self._outputs_TUD is None:
+            shape = (len(self._place_TE), self._width, f_RD.shape[-1])
+            self._outputs_TUD = self._scratch.take(shape, f_RD)
+            place_U = torch.arange(self._width, device=f_RD.device)
+            unused_TU = place_U >= self._used_T[:, None]
+            if unused_TU.any():
+                # Their coefficients are 0, but what is left there need not be a number.
+                self._outputs_TUD[unused_TU] = 0.0
+        at_R = token_R * self._width + self._place_TE[token_R, expert]
+        self._outputs_TUD.view(-1, f_RD.shape[-1]).index_copy_(0, at_R, f_RD)
+
+    @cached_property
+    def _coefficients_TKU(self) -> Tensor:
+        """Of each output in each pair's difference: gate with the expert minus gate without."""
+        rerouted = self._rerouted
+        tokens, places = rerouted.ids_TK.shape
+        wide = torch.promote_types(rerouted.gates_TK.dtype, torch.float32)
+        coefficients = torch.zeros(
+            tokens, places, self._width, dtype=wide, device=rerouted.gates_TK.device
+        )
+        coefficients[:, :, :places] = rerouted.gates_TK.to(wide)[:, None, :]
+        place_PQ = self._place_TE[rerouted.token_P[:, None], rerouted.ids_PQ]
+        at = (rerouted.token_P[:, None], rerouted.place_P[:, None], place_PQ)
+        coefficients[at] -= rerouted.gates_PQ.to(wide)
+        return coefficients
+
+    @torch.no_grad()
+    def norms(self) -> Tensor:
+        """(T, K) float64: || y_t - y_t^(-j) || for each pair; only those that count mean it."""
+        if self._outputs_TUD is None:
+            return torch.zeros(self._rerouted.ids_TK.shape, dtype=torch.float64)
+        wide = torch.promote_types(self._outputs_TUD.dtype, self._coefficients_TKU.dtype)
+        norms = [
+            torch.linalg.vector_norm(
+                torch.bmm(coefficients.to(wide), outputs.to(wide)), dim=-1
+            ).double()
+            for coefficients, outputs in zip(
+                torch.split(self._coefficients_TKU, _CHUNK),
+                torch.split(self._outputs_TUD, _CHUNK),
+                strict=True,
+            )
+        ]
+        return torch.cat(norms)

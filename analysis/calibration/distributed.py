@@ -1,0 +1,179 @@
+"""Several processes, one run: who takes which batch, sums brought together, failures told to all.
+
+A launcher (`torchrun`, `accelerate launch`) starts the processes and tells each its rank. Sums
+travel as float64 over the CPU: exact, small beside the forward passes, and the same on any device.
+"""
+
+import atexit
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import safetensors.torch
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from analysis.errors import LostProcessError, StatsError
+from analysis.launcher import launched_world
+
+Sums = Mapping[str, Tensor]
+# Longer than the slowest process takes to read its weights; a process that dies is noticed at once.
+PATIENCE = timedelta(minutes=30)
+
+
+class OtherProcessError(StatsError):
+    """Another process of the run failed, and said why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes of this run.
+
+    Args:
+        rank: number of this one.
+        world: how many there are.
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one that writes, and that holds the lock."""
+        return self.rank == 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Run a block in every process; if it fails in one, all of them stop.
+
+        Raises:
+            OtherProcessError: it failed elsewhere; says where and why.
+            LostProcessError: a process is gone or does not answer.
+        """
+        try:
+            yield
+        except Exception as error:
+            self._compare(f"{type(error).__name__}: {error}" if not str(error) else str(error))
+            raise
+        if failed := self._compare(""):
+            rank, reason = failed
+            raise OtherProcessError(f"Process {rank} of {self.world} failed: {reason}")
+
+    def _compare(self, failure: str) -> tuple[int, str] | None:
+        """The first process that failed and its reason, or None."""
+        if self.world == 1:
+            return None
+        with _noticing_loss():
+            failed = torch.tensor([bool(failure)], dtype=torch.int64)
+            dist.all_reduce(failed)
+            if not failed.item():
+                return None
+            reasons = [self._broadcast(failure.encode(), rank) for rank in range(self.world)]
+        return next((rank, text.decode()) for rank, text in enumerate(reasons) if text)
+
+    def share(self, value: Any) -> Any:
+        """What the first process passed, as JSON carries it."""
+        if self.world == 1:
+            return value
+        with _noticing_loss():
+            return json.loads(self._broadcast(json.dumps(value).encode(), 0))
+
+    def gather(self, sums: Sums) -> list[dict[str, Tensor]]:
+        """The sums of all processes by rank, in the first process; elsewhere an empty list."""
+        return list(self.incoming(sums))
+
+    def incoming(self, sums: Sums) -> Iterator[dict[str, Tensor]]:
+        """As `gather`, one at a time: the first process need not hold those of all at once.
+
+        To be read to the end in every process.
+        """
+        if not self.is_first:
+            with _noticing_loss():
+                self._send(safetensors.torch.save(dict(sums)), 0)
+            return
+        yield dict(sums)
+        for rank in range(1, self.world):
+            with _noticing_loss():
+                part = self._receive(rank)
+            yield safetensors.torch.load(part)
+
+    def scatter(self, parts: Sequence[Sums]) -> dict[str, Tensor]:
+        """This process's part of those that the first process passes, one for each rank."""
+        if self.world == 1:
+            return dict(parts[0])
+        with _noticing_loss():
+            if not self.is_first:
+                own: dict[str, Tensor] = safetensors.torch.load(self._receive(0))
+                return own
+            for rank in range(1, self.world):
+                self._send(safetensors.torch.save(dict(parts[rank])), rank)
+        return dict(parts[0])
+
+    def _broadcast(self, data: bytes, source: int) -> bytes:
+        size = torch.tensor([len(data)], dtype=torch.int64)
+        dist.broadcast(size, source)
+        if not size.item():
+            return b""
+        buffer = _buffer(data) if self.rank == source else _buffer(bytes(int(size.item())))
+        dist.broadcast(buffer, source)
+        return buffer.numpy().tobytes()
+
+    def _send(self, data: bytes, rank: int) -> None:
+        dist.send(torch.tensor([len(data)], dtype=torch.int64), rank)
+        dist.send(_buffer(data), rank)
+
+    def _receive(self, rank: int) -> bytes:
+        size = torch.zeros(1, dtype=torch.int64)
+        dist.recv(size, rank)
+        buffer = _buffer(bytes(int(size.item())))
+        dist.recv(buffer, rank)
+        return buffer.numpy().tobytes()
+
+
+def _buffer(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+@contextmanager
+def _noticing_loss() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        # gloo names no rank, and its own text speaks of sockets.
+        raise LostProcessError(
+            "Another process of this run ended or did not answer, so this one stops too. The same "
+            "command goes on from what was saved."
+        ) from error
+
+
+def join(patience: timedelta = PATIENCE) -> Processes:
+    """The processes that a launcher started; joins them the first time. Alone without a launcher.
+
+    Args:
+        patience: how long to wait for a process that is alive but silent.
+
+    Raises:
+        LostProcessError: the others cannot be reached.
+    """
+    if launched_world() == 1:
+        return Processes()
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        with _noticing_loss():
+            dist.init_process_group(backend, timeout=patience)
+        atexit.register(dist.destroy_process_group)
+    return Processes(dist.get_rank(), dist.get_world_size())
+
+
+def folded(parts: Iterable[Sums]) -> dict[str, Tensor]:
+    """One set of sums from several, added in the order of the ranks; empty without any."""
+    remaining = iter(parts)
+    total = {name: tensor.clone() for name, tensor in next(remaining, {}).items()}
+    for part in remaining:
+        for name, tensor in part.items():
+            total[name] += tensor
+    return total

@@ -1,0 +1,105 @@
+"""Expert parallel runs: every process holds a contiguous block of each layer's experts.
+
+All of them feed the same batches; transformers sums the outputs of the blocks (`all_reduce`), and
+the blocks' statistics are joined along the experts. Its other ways do not serve: `all_to_all` hands
+experts gate weights of 1, and experts cut across their width (tensor parallel) have outputs that
+are partial sums, whose norms mean nothing. Everything but the experts is held whole by each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig
+from transformers.distributed import DistributedConfig
+from transformers.distributed.expert_parallel import AllReduceEP, EPImplementationInterface
+
+from analysis.calibration.distributed import Processes, Sums
+from analysis.calibration.recording import WHOLE_WEIGHTS
+from analysis.calibration.sums import GroupSums
+from analysis.errors import UnsupportedModelError
+from analysis.groups import Group
+from analysis.model import MoEModel
+
+_IMPLEMENTATION = "moeprune_all_reduce"
+_EXPERT_AXIS = {"moments": 1, "vectors": 0}
+
+
+class _AllReduce(AllReduceEP):  # type: ignore[misc]
+    """Remembers the gate weights of all experts, of which a process sees only its block's."""
+
+    def __call__(self, hidden_TD: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
+        token = WHOLE_WEIGHTS.set(weights_TK)
+        try:
+            output: Tensor = super().__call__(hidden_TD, index_TK, weights_TK)
+        finally:
+            WHOLE_WEIGHTS.reset(token)
+        return output
+
+
+def check_divides(model: MoEModel, processes: Processes, groups: Sequence[Group]) -> None:
+    """Refuse what cannot be dealt out to these processes.
+
+    Raises:
+        UnsupportedModelError: says what would work.
+    """
+    counts = {layer.num_experts for layer in model.layers}
+    common = [n for n in range(2, min(counts) + 1) if all(count % n == 0 for count in counts)]
+    numbers = ", ".join(map(str, common)) or "none"
+    if processes.world == 1:
+        raise UnsupportedModelError(
+            "--expert-parallel deals experts out to several processes, which torchrun starts: "
+            "torchrun --nproc-per-node N -m app.cli calibrate ...; N that works for "
+            f"{model.name}: {numbers}."
+        )
+    if processes.world not in common:
+        raise UnsupportedModelError(
+            f"{' and '.join(map(str, sorted(counts)))} experts cannot be dealt out to "
+            f"{processes.world} processes; --nproc-per-node that works: {numbers}."
+        )
+    if tuple(groups) != ("routed",):
+        raise UnsupportedModelError(
+            "With --expert-parallel no process sees a token's whole layer, so only the group "
+            "routed can be collected."
+        )
+
+
+def loading_options(model: MoEModel, processes: Processes, *, trust: bool) -> dict[str, Any]:
+    """What `from_pretrained` takes so that this process loads its block of experts.
+
+    Raises:
+        UnsupportedModelError: transformers has no such plan for the architecture.
+    """
+    config = AutoConfig.from_pretrained(model.checkpoint.path, trust_remote_code=trust)
+    plan = getattr(config, "base_model_ep_plan", None) or {}
+    if "ep_dispatch_experts" not in plan.values():
+        raise UnsupportedModelError(
+            f"transformers cannot deal out the experts of {model.family.label} to processes; leave "
+            "--expert-parallel out: each process then takes other batches."
+        )
+    # Attention and the rest stay whole: cut across processes they would round differently.
+    config.base_model_tp_plan = {}
+    EPImplementationInterface.register(_IMPLEMENTATION, _AllReduce)
+    world = processes.world
+    dealt = DistributedConfig(tp_size=world, ep_size=world, ep_implementation=_IMPLEMENTATION)
+    return {"config": config, "distributed_config": dealt}
+
+
+def block_sums(model: MoEModel, processes: Processes) -> GroupSums:
+    """Sums of nothing, for the experts of one process."""
+    layers = [
+        replace(layer, num_experts=count, top_k=min(layer.top_k, count), num_groups=1)
+        for layer in model.layers
+        for count in [layer.num_experts // processes.world]
+    ]
+    return GroupSums(layers, model.expert_output_size)
+
+
+def joined(parts: Sequence[Sums]) -> dict[str, Tensor]:
+    """The sums of all experts from those of the processes' blocks, by rank; empty without any."""
+    return {
+        name: torch.cat([part[name] for part in parts], dim=_EXPERT_AXIS[name.partition(".")[0]])
+        for name in (parts[0] if parts else {})
+    }

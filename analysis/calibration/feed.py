@@ -1,0 +1,79 @@
+"""One forward pass over a batch, with what is padded kept out of the sums."""
+
+import torch
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+
+from analysis.calibration.experts import batch_mask
+from analysis.corpora import TokenBatch
+from analysis.families.packing import check_packing
+from analysis.model import MoEModel
+
+
+def feed(model: PreTrainedModel, batch: TokenBatch) -> None:
+    """Run the model on a batch inside `collecting`.
+
+    Raises:
+        UnsupportedModelError: documents share a sequence and would see each other.
+    """
+    if batch.positions is not None:
+        check_config(model.config)
+    device = input_device(model)
+    counted = None if batch.counted.all() else torch.from_numpy(batch.counted).to(device)
+    batch_mask(counted, torch.from_numpy(batch.token_shard).to(device))
+    # The head is not needed: the statistics are complete after the last layer.
+    model.base_model(**model_inputs(batch, device), use_cache=False)
+
+
+def input_device(model: PreTrainedModel) -> torch.device:
+    """Where a model takes its input: where the first weights are that are not kept elsewhere."""
+    held = (parameter.device for parameter in model.parameters() if not parameter.is_meta)
+    return next(held, torch.device("cpu"))
+
+
+def model_inputs(batch: TokenBatch, device: torch.device) -> dict[str, torch.Tensor | None]:
+    """What a model's forward takes of a batch, to be called with `use_cache=False`.
+
+    Packed documents are told apart by their positions, and only where there is neither a mask nor
+    a cache. Padding then needs no mask: its positions are all 0, so each is a document by itself.
+    """
+    ids = torch.from_numpy(batch.input_ids).to(device)
+    if batch.positions is not None:
+        positions = torch.from_numpy(batch.positions).to(device)
+        return {"input_ids": ids, "attention_mask": None, "position_ids": positions}
+    if batch.mask.all():
+        return {"input_ids": ids, "attention_mask": None}
+    mask = torch.from_numpy(batch.mask).to(device=device, dtype=torch.int64)
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def check_config(config: PreTrainedConfig, attention: str = "auto") -> None:
+    """Refuse packed documents for a model of this configuration.
+
+    Args:
+        config: of the model.
+        attention: the implementation asked for; "auto" is the one that the configuration has.
+
+    Raises:
+        UnsupportedModelError: they would see each other.
+    """
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or ()
+    own = getattr(config, "_attn_implementation", None)
+    check_packing(text.model_type, kinds, own if attention == "auto" else attention)
+
+
+def check_model_packs(model: MoEModel, attention: str = "auto") -> None:
+    """Refuse packed documents before the model is loaded, where its configuration says enough.
+
+    Args:
+        model: the model as its files describe it.
+        attention: the implementation asked for, or "auto".
+
+    Raises:
+        UnsupportedModelError: they would see each other.
+    """
+    try:
+        config = AutoConfig.from_pretrained(model.checkpoint.path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError):
+        return  # an architecture that transformers does not know; loading says so
+    check_config(config, attention)

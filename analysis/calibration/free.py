@@ -1,0 +1,52 @@
+"""Memory that this process may still take: of the machine, its control group and its own limit."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from analysis.launcher import local_world
+
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUP = Path("/proc/self/cgroup")
+
+
+def free_memory(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
+    """Bytes for this process; processes of one run on one machine get equal shares.
+
+    Args:
+        groups: where control groups (version 2) are mounted, which is how containers are limited.
+        own_group: names those of this process.
+    """
+    free = int(psutil.virtual_memory().available)
+    shared = min([free, *_left_in_groups(groups, own_group)]) // local_world()
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return shared
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return shared
+    return min(shared, max(0, limit - psutil.Process().memory_info().vms))
+
+
+def _left_in_groups(groups: Path, own_group: Path) -> Iterator[int]:
+    """What each limit leaves: that of the process's group and of those around it."""
+    lines = own_group.read_text().splitlines() if own_group.is_file() else []
+    for line in lines:
+        number, _, path = line.split(":", 2)
+        if number != "0":  # version 1
+            continue
+        inner = groups / path.lstrip("/")
+        # Inside a container the mount may begin at its own group, and the path lead nowhere.
+        for group in (inner, *(above for above in inner.parents if above.is_relative_to(groups))):
+            limit = group / "memory.max"
+            if limit.is_file() and (most := limit.read_text().strip()) != "max":
+                yield max(0, int(most) - _in_use(group))
+
+
+def _in_use(group: Path) -> int:
+    """Bytes held, without those of files that were read and may go at any time."""
+    held = int((group / "memory.current").read_text())
+    statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return held - int(statistics.get("inactive_file", 0))

@@ -1,0 +1,107 @@
+"""Hidden states of all tokens between two layers of a streamed run, in memory or on disk."""
+
+import os
+import shutil
+from pathlib import Path
+
+import safetensors.torch
+from torch import Tensor
+
+from analysis.calibration.free import free_memory
+from analysis.errors import CheckpointError
+
+# Beyond this share of the free memory they go to disk.
+_SHARE_OF_MEMORY = 0.25
+_NAME = "hidden"
+
+
+def are_too_large(nbytes: int) -> bool:
+    """Whether hidden states of this size had better lie on disk."""
+    return nbytes > _SHARE_OF_MEMORY * free_memory()
+
+
+class HiddenStates:
+    """Hidden states of every batch, before the layer under way and after it.
+
+    Args:
+        folder: where they are kept on disk, or saved.
+        on_disk: keep them there and not in memory.
+
+    Within the folder, `hidden-LAYER/BATCH.safetensors` is what a layer gets of a batch.
+    """
+
+    def __init__(self, folder: Path, *, on_disk: bool) -> None:
+        self._folder = folder
+        self._on_disk = on_disk
+        self._layer = 0
+        self._held: dict[int, Tensor] = {}
+
+    def get(self, batch: int) -> Tensor:
+        """(sequences, length, width): what the layer under way gets of a batch."""
+        if self._on_disk:
+            return _read(self._file(self._layer, batch))
+        return self._held[batch]
+
+    def put(self, batch: int, hidden_BTD: Tensor) -> None:
+        """What the layer under way made of a batch, for the next one."""
+        if self._on_disk:
+            _write(self._file(self._layer + 1, batch), hidden_BTD)
+        else:
+            # In place of what this layer got: it is not asked for again.
+            self._held[batch] = hidden_BTD.cpu()
+
+    def start(self, batch: int, hidden_BTD: Tensor) -> None:
+        """What the first layer gets of a batch."""
+        if self._on_disk:
+            _write(self._file(0, batch), hidden_BTD)
+        else:
+            self._held[batch] = hidden_BTD.cpu()
+
+    def advance(self) -> None:
+        """Go on to the next layer."""
+        self._layer += 1
+
+    def save(self) -> None:
+        """Make what the layer under way gets durable, for a run that goes on later."""
+        if not self._on_disk:
+            for batch, hidden_BTD in self._held.items():
+                _write(self._file(self._layer, batch), hidden_BTD)
+
+    def resume(self, layer: int, num_batches: int) -> None:
+        """Go on before `layer`, from what was saved.
+
+        Raises:
+            CheckpointError: it is not there any more.
+        """
+        self._layer = layer
+        files = [self._file(layer, batch) for batch in range(num_batches)]
+        if missing := [file for file in files if not file.is_file()]:
+            raise CheckpointError(
+                f"The hidden states {missing[0]} of the unfinished run are gone; start anew with "
+                "--no-resume."
+            )
+        if not self._on_disk:
+            self._held = {batch: _read(file) for batch, file in enumerate(files)}
+
+    def clear(self, but: int | None = None) -> None:
+        """Delete what is on disk, except what layer `but` gets."""
+        for folder in self._folder.glob(f"{_NAME}-*"):
+            if but is None or folder != self._file(but, 0).parent:
+                shutil.rmtree(folder)
+
+    def _file(self, layer: int, batch: int) -> Path:
+        return self._folder / f"{_NAME}-{layer}" / f"{batch}.safetensors"
+
+
+def _read(file: Path) -> Tensor:
+    # Not mapped: address space may be scarce.
+    hidden_BTD: Tensor = safetensors.torch.load(file.read_bytes())[_NAME]
+    return hidden_BTD
+
+
+def _write(file: Path, hidden_BTD: Tensor) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as out:
+        out.write(safetensors.torch.save({_NAME: hidden_BTD.contiguous().cpu()}))
+        out.flush()
+        os.fsync(out.fileno())

@@ -1,0 +1,217 @@
+"""From a described checkpoint to a model and a tokenizer that run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import safetensors
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoTokenizer, PreTrainedModel
+
+from analysis.calibration.distributed import join
+from analysis.calibration.expert_parallel import loading_options
+from analysis.calibration.quantised import DEQUANTISED_TYPE, dequantising_config, quantisation
+from analysis.corpora import Tokenizer
+from analysis.errors import CheckpointError
+from analysis.groups import Group
+from analysis.launcher import launched_world, local_rank
+from analysis.model import MoEModel
+from analysis.nonuniform.loading import auto_class_of
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+# transformers makes an empty tokenizer where a checkpoint has none.
+_VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where weights and hidden states lie while the model runs; changes no number.
+
+    Args:
+        device_map: "auto", "balanced", ... to spread the weights over devices, memory and disk as
+            accelerate does; empty: all on one device.
+        max_memory: at most so much on each device, as ("0", "20GiB") or ("cpu", "8GiB").
+        offload_folder: where weights go that fit nowhere else.
+        stream_layers: load one layer at a time and run all tokens through it.
+        hidden_states_dir: where hidden states go meanwhile; None: in memory while they are small.
+        expert_parallel: each process holds a part of the experts.
+    """
+
+    device_map: str = ""
+    max_memory: tuple[tuple[str, str], ...] = ()
+    offload_folder: Path | None = None
+    stream_layers: bool = False
+    hidden_states_dir: Path | None = None
+    expert_parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSettings:
+    """How a calibration is run.
+
+    Args:
+        seq_len: tokens in a sequence.
+        seed: of the order of documents.
+        dtype: element type of the computation; "auto" is the checkpoint's.
+        device: "cpu", "cuda", ...; "auto" is an accelerator if there is one.
+        batch_size: sequences in one forward; does not change the numbers beyond rounding.
+        trust_remote_code: run code that comes with the checkpoint; off unless asked for.
+        groups: statistics to collect.
+        attention: "eager", "sdpa", "flash_attention_2"; "auto" leaves it to transformers.
+        placement: where weights lie.
+    """
+
+    seq_len: int
+    seed: int = 42
+    dtype: str = "auto"
+    device: str = "auto"
+    batch_size: int = 8
+    trust_remote_code: bool = False
+    groups: tuple[Group, ...] = ("routed",)
+    attention: str = "auto"
+    placement: Placement = Placement()
+
+
+def attention_option(settings: CalibrationSettings) -> dict[str, str]:
+    """What transformers' constructors take for the attention; nothing where it may choose."""
+    if settings.attention == "auto":
+        return {}
+    return {"attn_implementation": settings.attention}
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of this name; "auto" prefers an accelerator.
+
+    Of several processes on one machine each gets a device of its own, unless the name has a number.
+
+    Raises:
+        CheckpointError: the device is not there.
+    """
+    if name == "auto":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        # Apple's accelerator has no float64, which the sums need.
+        name = "cuda" if accelerator and accelerator.type == "cuda" else "cpu"
+    if name == "cuda" and launched_world() > 1:
+        name = f"cuda:{local_rank()}"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise CheckpointError(f"The device {name!r} cannot be used here; try cpu.") from error
+
+
+def resolve_dtype(name: str, model: MoEModel) -> str:
+    """Name of the element type of the computation.
+
+    Raises:
+        CheckpointError: unknown, or "auto" on a checkpoint of a type that torch cannot compute in.
+    """
+    stored = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+    own = DEQUANTISED_TYPE if quantisation(model) else stored.get(model.dtype, model.dtype)
+    resolved = own if name == "auto" else name
+    if resolved not in DTYPES:
+        raise CheckpointError(
+            f"Cannot compute in {resolved!r}; choose one of auto, {', '.join(DTYPES)}."
+        )
+    return resolved
+
+
+def load_tokenizer(model: MoEModel, *, trust_remote_code: bool = False) -> Tokenizer:
+    """The checkpoint's own tokenizer.
+
+    Raises:
+        CheckpointError: there is none that transformers can read.
+    """
+    problem = f"{model.name} has no tokenizer that can be read; use a corpus of input_ids."
+    if not any(any(model.checkpoint.path.glob(pattern)) for pattern in _VOCABULARIES):
+        raise CheckpointError(problem)
+    try:
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
+            model.checkpoint.path, trust_remote_code=trust_remote_code, verbose=False
+        )
+    except (OSError, ValueError, StrictDataclassError) as error:
+        raise CheckpointError(problem) from error
+    return tokenizer
+
+
+@contextmanager
+def offload_space(placement: Placement) -> Iterator[Path | None]:
+    """A folder of its own for weights that fit nowhere else; gone afterwards."""
+    if placement.offload_folder is None:
+        yield None
+        return
+    folder = placement.offload_folder.expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="moeprune-offload-", dir=folder) as own:
+        yield Path(own)
+
+
+def _placed(model: MoEModel, settings: CalibrationSettings, offload: Path | None) -> dict[str, Any]:
+    place = settings.placement
+    if place.expert_parallel:
+        return loading_options(model, join(), trust=settings.trust_remote_code)
+    if place.device_map:
+        # accelerate counts devices by number and knows "cpu" and "disk" by name.
+        limits = {int(key) if key.isdigit() else key: size for key, size in place.max_memory}
+        return {
+            "device_map": place.device_map,
+            "max_memory": limits or None,
+            "offload_folder": offload,
+        }
+    device = resolve_device(settings.device)
+    return {"device_map": None if device.type == "cpu" else {"": device}}
+
+
+def load_model(
+    model: MoEModel, settings: CalibrationSettings, offload: Path | None = None
+) -> PreTrainedModel:
+    """The model in evaluation mode, ready to run.
+
+    Args:
+        model: the checkpoint.
+        settings: element type, attention, placement.
+        offload: where weights go that fit nowhere else.
+
+    Raises:
+        CheckpointError: tensors are missing or do not fit, or what was asked for is not there.
+        UnsupportedModelError: weights quantised in a way that cannot be undone here.
+    """
+    try:
+        loaded, info = auto_class_of(model).from_pretrained(
+            model.checkpoint.path,
+            dtype=DTYPES[resolve_dtype(settings.dtype, model)],
+            quantization_config=dequantising_config(model),
+            trust_remote_code=settings.trust_remote_code,
+            use_safetensors=True,
+            output_loading_info=True,
+            **attention_option(settings),
+            **_placed(model, settings, offload),
+        )
+    except (
+        ImportError,
+        OSError,
+        RuntimeError,
+        StrictDataclassError,
+        ValueError,
+        safetensors.SafetensorError,
+    ) as error:
+        raise load_error(model, error) from error
+    if info["missing_keys"]:
+        raise CheckpointError(f"{model.name} lacks the tensor {sorted(info['missing_keys'])[0]}.")
+    loaded.requires_grad_(False)
+    ready: PreTrainedModel = loaded.eval()
+    return ready
+
+
+def load_error(model: MoEModel, error: Exception) -> CheckpointError:
+    """What transformers says, in one line."""
+    reason = str(error).strip().partition("\n")[0]
+    return CheckpointError(f"transformers cannot load {model.name}: {reason}")

@@ -1,0 +1,204 @@
+"""An unfinished run: its lock, the state on disk from which it goes on, and when to save it."""
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from analysis.calibration.distributed import Processes, Sums, folded
+from analysis.calibration.expert_parallel import joined
+from analysis.calibration.sums import GroupSums
+from analysis.errors import StatsError
+from analysis.stats import RunManifest
+from analysis.store import PARTIAL, sync_directory
+
+logger = logging.getLogger(__name__)
+
+_STATE = "state.safetensors"
+_SAVE_EVERY_SECONDS = 30.0
+# Sums of large models take long to write; saving them stays below a twentieth of the time.
+_TIMES_THE_SAVE = 20
+
+
+@dataclass(slots=True)
+class RunState:
+    """Where a run stands, which all its processes agree on.
+
+    Args:
+        done: sequences that are in the sums; not used where layers are streamed.
+        tokens: their tokens, once for each layer where layers are streamed.
+        seconds: time spent on them.
+        layers: layers done, where they are streamed.
+        way: how the run goes through the work; another way cannot go on from here.
+        attention: implementation that the model used; empty in states of before this was kept.
+        devices: where its weights lay.
+    """
+
+    done: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    layers: int = 0
+    way: str = "batches"
+    attention: str = ""
+    devices: str = ""
+
+
+class PartialRun:
+    """The `.partial` directory of a run: its lock and its resumable state."""
+
+    def __init__(self, parent: Path, manifest: RunManifest) -> None:
+        self._manifest = manifest
+        self.path = parent / (manifest.run_id + PARTIAL)
+        self._lock = FileLock(parent / f".{manifest.run_id}{PARTIAL}.lock", timeout=0)
+        self._saved_at = time.monotonic()
+        self._save_took = 0.0
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run; the directory exists meanwhile, and afterwards if something is in it.
+
+        Raises:
+            StatsError: another process holds it.
+        """
+        # Not made before the lock is held: whoever holds it may rename the directory away.
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._lock:
+                self.path.mkdir(exist_ok=True)
+                try:
+                    yield
+                finally:
+                    if self.path.is_dir() and not any(self.path.iterdir()):
+                        self.path.rmdir()
+                    # While it is held: afterwards it may be another's.
+                    Path(self._lock.lock_file).unlink(missing_ok=True)
+        except Timeout as error:
+            raise StatsError(
+                f"{self._manifest.run_id} is being calibrated by another process; wait for it to "
+                "finish."
+            ) from error
+
+    def is_due(self) -> bool:
+        """Whether it is time to save."""
+        pause = max(_SAVE_EVERY_SECONDS, _TIMES_THE_SAVE * self._save_took)
+        return time.monotonic() - self._saved_at > pause
+
+    def save(self, parts: Sequence[Mapping[str, Tensor]], state: RunState) -> None:
+        """Replace the saved state in one step.
+
+        One part for each process, so that each gets its own sums back: the numbers then do not
+        depend on where a run stopped.
+        """
+        started = time.monotonic()
+        metadata = {"digest": self._manifest.digest, "state": json.dumps(asdict(state))}
+        draft = self.path / (_STATE + PARTIAL)
+        tensors = {
+            f"{rank}/{name}": t for rank, part in enumerate(parts) for name, t in part.items()
+        }
+        safetensors.torch.save_file(tensors, draft, metadata=metadata)
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(self.path / _STATE)
+        sync_directory(self.path)
+        self._saved_at = time.monotonic()
+        self._save_took = self._saved_at - started
+
+    def restore(self) -> tuple[RunState, list[dict[str, Tensor]]]:
+        """The saved state and the sums of each process; no sums when there are none of this run."""
+        path = self.path / _STATE
+        if not path.is_file():
+            return RunState(), []
+        parts: dict[int, dict[str, Tensor]] = {}
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("digest") != self._manifest.digest:
+                    return RunState(), []
+                for key in file.keys():  # noqa: SIM118
+                    rank, _, name = key.partition("/")
+                    parts.setdefault(int(rank), {})[name] = file.get_tensor(key)
+            state = RunState(**json.loads(metadata["state"]))
+        except (safetensors.SafetensorError, ValueError, KeyError, TypeError):
+            logger.warning("The saved state %s cannot be read; starting anew.", path)
+            return RunState(), []
+        return state, [parts[rank] for rank in sorted(parts)]
+
+    def forget(self) -> None:
+        """Start anew the next time."""
+        for left in self.path.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A run under way, in one of its processes.
+
+    Args:
+        manifest: what the run will be.
+        processes: who takes part.
+        partial: where the first process keeps the state; None in the others.
+        sums: this process's share.
+        state: where the run stands.
+        shares_batches: all processes run the same batches, each with a part of the experts.
+    """
+
+    manifest: RunManifest
+    processes: Processes
+    partial: PartialRun | None
+    sums: GroupSums
+    state: RunState
+    shares_batches: bool = False
+
+    @property
+    def turn(self) -> int:
+        """Batches that are run at the same time, by all processes together."""
+        return 1 if self.shares_batches else self.processes.world
+
+    def save(self) -> None:
+        """Save where the run stands; all processes take part."""
+        parts = self.processes.gather(self.sums.tensors())
+        if self.partial:
+            self.partial.save(parts, self.state)
+
+    def save_if_due(self) -> None:
+        """Save when the first process finds that it is time."""
+        if self.is_due():
+            self.save()
+
+    def is_due(self) -> bool:
+        """Whether the first process finds that it is time to save."""
+        return bool(self.processes.share(self.partial.is_due() if self.partial else None))
+
+    def collect(self) -> None:
+        """Bring all sums together in the first process."""
+        parts = self.processes.incoming(self.sums.tensors())
+        # Blocks of experts are no larger together than the whole; sums of all experts are.
+        if total := joined(list(parts)) if self.shares_batches else folded(parts):
+            self.sums.load(total)
+
+
+def resumed(processes: Processes, partial: PartialRun | None, way: str) -> tuple[RunState, Sums]:
+    """Where the run goes on, and the sums that this process has from before; empty: none."""
+    state, parts = partial.restore() if partial else (RunState(), [])
+    if state.way != way or not parts:
+        state, parts = RunState(way=way), []
+        if partial:
+            partial.forget()
+    shared = processes.share({"state": asdict(state), "parts": len(parts)})
+    state = RunState(**shared["state"])
+    if not shared["parts"]:
+        return state, {}
+    if parts and len(parts) != processes.world:
+        # Fewer or more processes than before: the first one takes all that there is.
+        parts = [folded(parts)] + [{} for _ in range(processes.world - 1)]
+    return state, processes.scatter(parts)

@@ -1,0 +1,64 @@
+"""What a manifest says of how a run was made: host, time, memory, versions."""
+
+import platform
+import resource
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from analysis.calibration.loading import CalibrationSettings, Placement, resolve_device
+from analysis.calibration.partial import RunState, Work
+from analysis.store import now
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Most memory that this process has held: on the accelerator if that is where it ran."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    # Linux counts KiB, macOS bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def note_model(state: RunState, loaded: PreTrainedModel, settings: CalibrationSettings) -> None:
+    """Keep what only the model that runs can tell: a run that goes on may not load it again."""
+    state.attention = str(loaded.config.get_text_config()._attn_implementation)
+    devices = {str(resolve_device(settings.device))}
+    if settings.placement.device_map:
+        # accelerate calls an accelerator by its number.
+        places = loaded.hf_device_map.values()
+        devices = {f"cuda:{place}" if isinstance(place, int) else str(place) for place in places}
+    state.devices = ", ".join(sorted(devices))
+
+
+def _way(place: Placement) -> str:
+    if place.stream_layers:
+        return "layers"
+    return "experts" if place.expert_parallel else "batches"
+
+
+def made(work: Work, settings: CalibrationSettings) -> dict[str, Any]:
+    """The manifest's `made`: shown, but no part of the digest."""
+    state, device = work.state, resolve_device(settings.device)
+    return {
+        "created_at": now(),
+        "batch_size": settings.batch_size,
+        "device": state.devices or str(device),
+        "processes": work.processes.world,
+        "way": _way(settings.placement),
+        "attention": state.attention or settings.attention,
+        "system": f"{platform.system()} {platform.machine()}",
+        "seconds": round(state.seconds, 2),
+        "tokens_per_second": round(work.manifest.num_tokens / max(state.seconds, 1e-9), 1),
+        "peak_memory_bytes": peak_memory_bytes(device),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__.partition("+")[0],
+            "transformers": transformers.__version__,
+            "numpy": np.__version__,
+        },
+    }

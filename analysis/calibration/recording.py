@@ -1,0 +1,198 @@
+"""One layer's share of a batch, added to the sums."""
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from analysis.calibration.damage import LayerDamage, Rerouted, Scratch
+from analysis.calibration.finite import not_finite
+from analysis.calibration.sums import GroupSums
+from analysis.errors import UnsupportedModelError
+from analysis.stats import EXPONENTS, GATES, MOMENT_COLUMNS, Gate, moment_column
+
+
+@dataclass(slots=True)
+class Collection:
+    """What the experts function needs to know while collection is on.
+
+    Args:
+        layer_of: decoder index of each experts module.
+        sums: where to add.
+        mask_T: True at tokens of the current batch that count; None when all do.
+        shard_T: the shard of each token; None when all are of the first.
+        rerouted: by layer, what its router said just before its experts run.
+        scratch: memory that one layer after the other uses.
+    """
+
+    layer_of: Mapping[nn.Module, int]
+    sums: GroupSums
+    mask_T: Tensor | None = None
+    shard_T: Tensor | None = None
+    rerouted: dict[int, Rerouted] = field(default_factory=dict)
+    scratch: Scratch = field(default_factory=Scratch)
+
+
+# Where a process holds a part of the experts only: the gate weights of all, (T, K).
+WHOLE_WEIGHTS: ContextVar[Tensor | None] = ContextVar("moeprune_whole_weights", default=None)
+
+
+def _gates(weights_TK: Tensor, gate: Gate) -> Tensor:
+    weights = weights_TK.double()
+    if gate == "applied":
+        return weights
+    whole_TK = WHOLE_WEIGHTS.get()
+    total = (weights if whole_TK is None else whole_TK.double()).sum(dim=-1, keepdim=True)
+    return torch.where(total == 0, 0.0, weights / total)
+
+
+def _moments(weights_TK: Tensor, order_S: Tensor, norms_S: Tensor) -> Tensor:
+    """(S, M) float64: the terms of MOMENT_COLUMNS for each routed pair, in sorted order."""
+    powers = {beta: norms_S**beta for beta in EXPONENTS}
+    terms: dict[str, Tensor] = {}
+    for gate in GATES:
+        gates_S = _gates(weights_TK, gate).reshape(-1)[order_S]
+        for alpha in EXPONENTS:
+            for beta in EXPONENTS:
+                terms[moment_column(alpha, beta, gate)] = gates_S**alpha * powers[beta]
+    return torch.stack([terms[column] for column in MOMENT_COLUMNS], dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Routed pairs sorted by expert, and by token within an expert.
+
+    Args:
+        expert_S, token_S: expert and token of each pair.
+        order_S: position of each pair in the flattened (T, K) arrays.
+        counts: pairs of each expert.
+    """
+
+    expert_S: Tensor
+    token_S: Tensor
+    order_S: Tensor
+    counts: list[int]
+
+
+def route(index_TK: Tensor, num_experts: int) -> Routing:
+    """Sort the (T, K) selected ids by expert; those of other processes are left out."""
+    expert_S, order_S = torch.sort(index_TK.reshape(-1), stable=True)
+    # Ids beyond the last expert stand for experts of another process. They sort to the end.
+    counts = torch.bincount(expert_S, minlength=num_experts)[:num_experts].tolist()
+    routed = slice(sum(counts))
+    order_S = order_S[routed]
+    return Routing(expert_S[routed], order_S // index_TK.shape[-1], order_S, counts)
+
+
+class Recorder:
+    """Adds what one layer computes in one batch to the sums, outside of any gradient.
+
+    Args:
+        collection: where to add, and which tokens count.
+        layer: decoder index.
+        routing: the routed pairs in the order in which their outputs come.
+        hidden_TD: input of the experts.
+    """
+
+    def __init__(
+        self, collection: Collection, layer: int, routing: Routing, hidden_TD: Tensor
+    ) -> None:
+        self._sums = collection.sums
+        self._layer = layer
+        self._routing = routing
+        self._hidden_TD = hidden_TD
+        self._device = routing.token_S.device
+        self._mask_T = _moved(collection.mask_T, self._device)
+        self._mask_S = None if self._mask_T is None else self._mask_T[routing.token_S]
+        shard_T = _moved(collection.shard_T, self._device)
+        self._shard_S: Tensor | int = 0 if shard_T is None else shard_T[routing.token_S]
+        self._vectors_ED = self._sums.of("vectors", layer, self._device)
+        self._norms_S = torch.zeros(len(routing.token_S), dtype=torch.float64, device=self._device)
+        rerouted = collection.rerouted.pop(layer, None)
+        self._damage = None
+        if rerouted is not None:
+            self._damage = LayerDamage(rerouted, len(self._vectors_ED), collection.scratch)
+
+    @torch.no_grad()
+    def add(self, expert: int, span: slice, f_RD: Tensor) -> None:
+        """Outputs of one expert on its own tokens: norms and vector sum."""
+        wide = torch.promote_types(f_RD.dtype, torch.float32)
+        self._norms_S[span] = torch.linalg.vector_norm(f_RD, dim=-1, dtype=wide).double()
+        real_RD = f_RD if self._mask_S is None else f_RD[self._mask_S[span]]
+        self._vectors_ED[expert] += real_RD.sum(dim=0, dtype=torch.float64)
+
+    def needed(self, expert: int, token_R: Tensor) -> Tensor:
+        """Tokens on which an expert is needed: its own, then those that did not choose it."""
+        if self._damage is None:
+            return token_R
+        return torch.cat([token_R, self._damage.entering(expert)])
+
+    def keep(self, expert: int, token_R: Tensor, f_RD: Tensor) -> None:
+        """Outputs of one expert wherever it is needed."""
+        if self._damage:
+            self._damage.keep(expert, token_R, f_RD)
+
+    @torch.no_grad()
+    def close(self, index_TK: Tensor, weights_TK: Tensor) -> None:
+        """The fifteen sums of every expert, and its damage.
+
+        Raises:
+            StatsError: an output or a gate weight is not finite.
+            UnsupportedModelError: damage is asked for, but the experts did not get what the
+                router returned.
+        """
+        self._check_outputs()
+        # Before the damage: a NaN is not even equal to itself, so gates would seem to be others.
+        self._check_gates(weights_TK)
+        self._add("moments", _moments(weights_TK, self._routing.order_S, self._norms_S))
+        if "damage" in self._sums.groups:
+            damage = self._checked_damage(index_TK, weights_TK)
+            self._add("damage", damage.norms().reshape(-1)[self._routing.order_S])
+            counted = len(weights_TK) if self._mask_T is None else int(self._mask_T.sum())
+            self._sums.of("extra", self._layer, self._device).add_(damage.num_entering)
+            self._sums.of("counted", self._layer, self._device).add_(counted)
+
+    def _add(self, name: str, terms: Tensor) -> None:
+        """Add one term of each pair to its expert's sum in its token's shard."""
+        if self._mask_S is not None:
+            # Not multiplied by the mask: padding may overflow.
+            wanted = self._mask_S.reshape(-1, *(1 for _ in terms.shape[1:]))
+            terms = terms.masked_fill(~wanted, 0.0)
+        sums = self._sums.of(name, self._layer, self._device)
+        row_S = self._routing.expert_S + self._shard_S * sums.shape[1]
+        sums.view(-1, *sums.shape[2:]).index_add_(0, row_S, terms)
+
+    def _checked_damage(self, index_TK: Tensor, weights_TK: Tensor) -> LayerDamage:
+        if self._damage and self._damage.is_of(index_TK, weights_TK):
+            return self._damage
+        raise UnsupportedModelError(
+            f"The experts of layer {self._layer} do not get what the router returns, so their "
+            "damage is not known; leave the group damage out."
+        )
+
+    def _check_gates(self, weights_TK: Tensor) -> None:
+        bad_T = ~weights_TK.isfinite().all(dim=-1)
+        if self._mask_T is not None:
+            bad_T &= self._mask_T
+        if bad_T.any():
+            raise not_finite(f"The router of layer {self._layer} gave", self._hidden_TD.dtype)
+
+    def _check_outputs(self) -> None:
+        bad_S = ~self._norms_S.isfinite()
+        if self._mask_S is not None:
+            bad_S &= self._mask_S
+        if not bad_S.any():
+            return
+        pair = int(bad_S.nonzero()[0])
+        expert, token = int(self._routing.expert_S[pair]), int(self._routing.token_S[pair])
+        arrived = self._hidden_TD[token].isfinite().all()
+        where = f"Expert {expert} of layer {self._layer} gave"
+        source = where if arrived else f"Layer {self._layer} received"
+        raise not_finite(source, self._hidden_TD.dtype)
+
+
+def _moved(tensor: Tensor | None, device: torch.device) -> Tensor | None:
+    """The layers of a model may be on several devices, and the batch on the first."""
+    return None if tensor is None else tensor.to(device)

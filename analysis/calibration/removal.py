@@ -1,0 +1,210 @@
+"""What a router would do without an expert: its own forward, run again on the tokens that chose it.
+
+Nothing is assumed of the router but which of its tensors have an entry per expert, so the answer
+is the pruned model's, whatever the router does with its scores.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from analysis.errors import StatsError, UnsupportedModelError
+from analysis.families import MoEFamily, MoELayer
+from analysis.routing import Holder, Routing, cut, replace_tensor, wrap_forward
+
+# (expert, rows of the tokens) -> (rows, K') ids and gate weights without that expert.
+Without = Callable[[int, Tensor], tuple[Tensor, Tensor]]
+# (what the router returned, what it would return) -> None
+Listener = Callable[[tuple[Tensor, ...], Without], None]
+
+
+def check_removable(family: MoEFamily, layer: MoELayer) -> None:
+    """Check that the router still works when any one expert is gone.
+
+    A layer may be left with fewer than top_k experts: it then selects all of them.
+
+    Raises:
+        StatsError: it would not.
+    """
+    left_in_group = layer.num_experts // layer.num_groups - 1
+    needs_group = layer.least_per_group > 1 and left_in_group < layer.least_per_group
+    if needs_group or layer.num_experts - 1 < family.fixed_top_k:
+        raise StatsError(
+            f"The router of layer {layer.index} works only with all of its {layer.num_experts} "
+            "experts, so the damage of removing one is not defined; leave the group damage out."
+        )
+
+
+class Removal:
+    """One layer's router, which can be asked what it would do without an expert.
+
+    Args:
+        routing: the router and its tensors.
+        layer: its experts; in a router that chooses among groups an expert is masked inside its
+            group instead of cut out, since without it the groups would be others.
+    """
+
+    def __init__(self, routing: Routing, layer: MoELayer) -> None:
+        self._routing = routing
+        self._layer = layer
+        self._expert: int | None = None  # the one that is gone right now
+        self._logits: Tensor | None = None  # of the forward under way
+
+    def attach(self, listener: Listener, restore: ExitStack) -> None:
+        """Call `listener` after every forward of the router until `restore` closes."""
+        for holder in self._routing.holders:
+            if holder.module not in (self._routing.router, self._routing.block):
+                wrap_forward(holder.module, partial(self._wrap_part, holder), restore)
+        wrap_forward(self._routing.router, partial(self._wrap_router, listener), restore)
+
+    def _wrap_part(self, holder: Holder, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with self._reduced(holder):
+                return inner(*args, **kwargs)
+
+        return forward
+
+    def _wrap_router(self, listener: Listener, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with _Logits(self._layer.num_experts) as recorded:
+                result = inner(*args, **kwargs)
+            self._logits = recorded.logits
+
+            def without(expert: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+                self._expert = expert
+                try:
+                    return self._without(inner, args, kwargs, rows)
+                finally:
+                    self._expert = None
+
+            try:
+                listener(result, without)
+            finally:
+                self._logits = None  # (T, E): not to be held while the other layers run
+            return result
+
+        return forward
+
+    def _without(
+        self,
+        inner: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        rows: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        hidden = args[0].reshape(-1, args[0].shape[-1]).index_select(0, rows)
+        others = [self._argument(value) for value in args[1:]]
+        named = {name: self._argument(value) for name, value in kwargs.items()}
+        with self._reduced(self._holder_of(self._routing.router)), self._given(rows):
+            *_, gates, ids = inner(hidden, *others, **named)
+        return ids if self._masks else self._kept(ids.device)[ids], gates
+
+    @property
+    def _masks(self) -> bool:
+        return self._layer.num_groups > 1
+
+    def _kept(self, device: torch.device) -> Tensor:
+        """Ids of the experts that are left."""
+        everyone = torch.arange(self._layer.num_experts, device=device)
+        return everyone[everyone != self._expert]
+
+    def _holder_of(self, module: nn.Module) -> Holder:
+        found = (each for each in self._routing.holders if each.module is module)
+        return next(found, Holder(module, {}))
+
+    def _argument(self, value: Any) -> Any:
+        """A further argument of the router; a tensor of the block around it loses the expert."""
+        if not isinstance(value, Tensor):
+            return value
+        holder = self._holder_of(self._routing.block)
+        for name, tensor in holder.tensors():
+            if tensor is value:
+                return self._reduced_tensor(holder, name, tensor)
+        raise UnsupportedModelError(
+            f"The router of layer {self._layer.index} takes a tensor that the table of families "
+            "does not name, so it cannot be run without an expert; leave the group damage out."
+        )
+
+    def _reduced_tensor(self, holder: Holder, name: str, tensor: Tensor) -> Tensor:
+        axis = holder.axes[name]
+        if not self._masks:
+            return tensor.index_select(axis, self._kept(tensor.device))
+        gone = torch.tensor([self._expert], device=tensor.device)
+        return tensor.index_fill(axis, gone, -torch.inf)
+
+    @contextmanager
+    def _reduced(self, holder: Holder) -> Iterator[None]:
+        """The module without the expert that is gone right now, if one is."""
+        with ExitStack() as restore:
+            if self._expert is not None and not self._masks:
+                weight = next(holder.module.parameters(), torch.empty(0))
+                restore.enter_context(cut(holder, self._kept(weight.device)))
+            elif self._expert is not None:
+                for name, tensor in tuple(holder.tensors()):
+                    # The matrix stays: its product is masked.
+                    if (holder.module, name) != self._routing.matrix:
+                        reduced = self._reduced_tensor(holder, name, tensor)
+                        replace_tensor(holder.module, name, reduced, restore)
+            yield
+
+    @contextmanager
+    def _given(self, rows: Tensor) -> Iterator[None]:
+        """The router's logits without the expert, taken from those that it has computed.
+
+        They are the same numbers, but for rounding, and need no further product.
+        """
+        if self._logits is None and not self._masks:
+            yield
+            return
+        if self._logits is None:
+            raise UnsupportedModelError(
+                f"The router of layer {self._layer.index} computes its logits in a way that "
+                "cannot be masked inside a group; leave the group damage out."
+            )
+        logits = self._logits.reshape(-1, self._layer.num_experts).index_select(0, rows)
+        if self._masks:
+            logits[:, self._expert] = -torch.inf
+        else:
+            logits = logits.index_select(1, self._kept(logits.device))
+        with _Logits(logits.shape[-1], logits):
+            yield
+
+
+class _Logits(TorchFunctionMode):
+    """While active, the first linear map onto the experts is recorded, or given instead.
+
+    Args:
+        num_experts: how many it maps onto.
+        logits: what it is to give; None: what it gives.
+    """
+
+    def __init__(self, num_experts: int, logits: Tensor | None = None) -> None:
+        super().__init__()
+        self._num_experts = num_experts
+        self._is_given = logits is not None
+        self._is_done = False
+        self.logits = logits
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is not functional.linear or self._is_done:
+            return func(*args, **kwargs)
+        weight = kwargs["weight"] if "weight" in kwargs else args[1]
+        if len(weight) != self._num_experts:
+            return func(*args, **kwargs)
+        self._is_done = True
+        if not self._is_given:
+            self.logits = func(*args, **kwargs)
+        return self.logits

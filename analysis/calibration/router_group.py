@@ -1,0 +1,54 @@
+"""The group `router`: how routers spread their probability, and which experts work together."""
+
+import torch
+from torch import Tensor
+
+from analysis.calibration.finite import not_finite
+from analysis.calibration.sums import GroupSums
+
+
+@torch.no_grad()
+def add_router(
+    sums: GroupSums, layer: int, routed: tuple[Tensor, ...], mask_T: Tensor | None
+) -> None:
+    """Add one forward of a router to the sums.
+
+    The probabilities are the softmax over all logits, as MoE Pathfinder defines r, also where the
+    router scores by sigmoids and its gates are others; the entropy is theirs, in nats.
+
+    Args:
+        sums: with the group `router`.
+        layer: decoder index.
+        routed: what the router returned: logits (T, E) first, ids (T, K) last.
+        mask_T: True at tokens that count; None: all of them.
+
+    Raises:
+        StatsError: a logit is not finite, which a gate weight made of it need not show.
+    """
+    logits_TE, ids_TK = routed[0], routed[-1]
+    logits_TE = logits_TE.reshape(-1, logits_TE.shape[-1])
+    if mask_T is not None:
+        logits_TE, ids_TK = logits_TE[mask_T], ids_TK[mask_T]
+    device = logits_TE.device
+    wide = torch.promote_types(logits_TE.dtype, torch.float32)
+    probability_TE = torch.softmax(logits_TE, dim=-1, dtype=wide)
+    sums.of("probabilities", layer, device).add_(probability_TE.sum(dim=0, dtype=torch.float64))
+    # Not p log p: a probability that rounds to 0 adds nothing.
+    terms_TE = torch.special.xlogy(probability_TE, probability_TE)
+    entropy = terms_TE.sum(dtype=torch.float64)
+    if not entropy.isfinite():
+        raise not_finite(f"The router of layer {layer} gave", logits_TE.dtype)
+    sums.of("entropy", layer, device).sub_(entropy)
+    sums.of("tokens", layer, device).add_(len(ids_TK))
+    _add_coactivation(sums.of("coactivation", layer, device), ids_TK)
+
+
+def _add_coactivation(counts_EE: Tensor, ids_TK: Tensor) -> None:
+    """Tokens that selected both experts of a pair; on the diagonal those that selected one."""
+    count = len(counts_EE)
+    # Ids beyond the last expert stand for experts of another process.
+    chosen_TE = torch.zeros(len(ids_TK), count + 1, device=ids_TK.device)
+    chosen_TE.scatter_(1, ids_TK.clamp(max=count), 1.0)
+    chosen_TE = chosen_TE[:, :count]
+    # float32 counts whole numbers exactly up to 2**24, more tokens than a batch has.
+    counts_EE.add_((chosen_TE.T @ chosen_TE).to(torch.int64))

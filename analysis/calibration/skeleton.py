@@ -1,0 +1,319 @@
+"""A model without its weights, and the layers of its checkpoint, loaded and dropped one at a time.
+
+The steps are those of transformers' own `from_pretrained`: the same classes, the same conversion
+from the layout on disk, the same quantisers. Only that tensors are read when their layer's turn
+comes, by ranges of bytes and not by mapping files, so that address space stays small too.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import EllipsisType
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
+    WeightConverter,
+    WeightRenaming,
+    convert_and_load_state_dict_in_model,
+    dot_natural_key,
+    rename_source_key,
+)
+from transformers.modeling_utils import LoadStateDictConfig
+from transformers.quantizers.auto import get_hf_quantizer
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.generic import ContextManagers
+
+from analysis.calibration.loading import (
+    DTYPES,
+    CalibrationSettings,
+    attention_option,
+    load_error,
+    resolve_device,
+    resolve_dtype,
+)
+from analysis.calibration.quantised import dequantising_config
+from analysis.checkpoint import TensorEntry
+from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.model import MoEModel
+from analysis.nonuniform.loading import auto_class_of
+
+EMBEDDINGS = -1
+"""Where the hidden states start: what is loaded before the first layer."""
+
+_TORCH_TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor on disk that is read when it is indexed with `...`, as transformers' loader does."""
+
+    folder: Path
+    entry: TensorEntry
+
+    def __getitem__(self, index: EllipsisType) -> Tensor:
+        del index
+        entry = self.entry
+        flat = torch.empty(entry.nbytes, dtype=torch.uint8)
+        self.read_into(flat)
+        return flat.view(self.dtype).reshape(entry.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type on disk."""
+        return _TORCH_TYPES[self.entry.dtype]
+
+    def get_dtype(self) -> str:
+        """Element type by its safetensors name."""
+        return self.entry.dtype
+
+    def get_shape(self) -> list[int]:
+        """Sizes of its axes."""
+        return list(self.entry.shape)
+
+    def read_into(self, target: Tensor) -> None:
+        """Fill a contiguous tensor of as many bytes on the CPU.
+
+        Raises:
+            CheckpointError: the file has become shorter.
+        """
+        if not self.entry.nbytes:
+            return
+        space = target.view(-1).view(torch.uint8).numpy().data
+        with (self.folder / self.entry.shard).open("rb", buffering=0) as file:
+            file.seek(self.entry.start)
+            filled = 0
+            while filled < len(space):
+                count = file.readinto(space[filled:])
+                if not count:
+                    raise CheckpointError(f"{self.entry.shard} became shorter while it was read.")
+                filled += count
+            if hasattr(os, "posix_fadvise"):
+                # Each weight is read once; kept pages would push out what is needed again.
+                os.posix_fadvise(
+                    file.fileno(), self.entry.start, self.entry.nbytes, os.POSIX_FADV_DONTNEED
+                )
+
+
+@dataclass(slots=True)
+class _LayerFiles:
+    """What lies on disk of one layer.
+
+    Args:
+        plain: tensors that transformers' loader takes, by name.
+        stacks: parameters made of one tensor per expert: for each of their parts, gate and up or
+            down alone, the experts' tensors in order.
+    """
+
+    plain: dict[str, StoredTensor] = field(default_factory=dict)
+    stacks: dict[str, dict[str, list[StoredTensor]]] = field(default_factory=dict)
+
+
+def _is_stack(converter: WeightConverter) -> bool:
+    """Whether it stacks experts, and at most joins the rows of two projections."""
+    match converter.operations:
+        case [MergeModulelist(dim=0)]:
+            return True
+        case [MergeModulelist(dim=0), Concatenate(dim=1)]:
+            return True
+    return False
+
+
+class Skeleton:
+    """The model on the meta device; `load` fills one layer, `drop` empties it.
+
+    Args:
+        described: the checkpoint.
+        settings: element type, device, attention.
+
+    Raises:
+        CheckpointError: transformers cannot build the model.
+        UnsupportedModelError: its layers are not a plain stack.
+    """
+
+    def __init__(self, described: MoEModel, settings: CalibrationSettings) -> None:
+        self._described = described
+        self.device = resolve_device(settings.device)
+        self._dtype = DTYPES[resolve_dtype(settings.dtype, described)]
+        try:
+            self.model, self._quantizer = _empty_model(described, settings, self._dtype)
+        except (ImportError, OSError, StrictDataclassError, ValueError) as error:
+            raise load_error(described, error) from error
+        self._load_config = LoadStateDictConfig(
+            dtype=self._dtype,
+            dtype_plan=self.model._get_dtype_plan(self._dtype),
+            hf_quantizer=self._quantizer,
+            weight_mapping=get_model_conversion_mapping(self.model, None, self._quantizer),
+            device_map={"": self.device},
+        )
+        # Tables such as the frequencies of rotary embeddings are computed and not stored.
+        self.model._move_missing_keys_from_meta_to_device(
+            set(), self._load_config.device_map, None, self._quantizer
+        )
+        self.model._initialize_missing_keys(self._quantizer is not None)
+        self.trunk, self.layers = _decoder_layers(self.model, described)
+        embeddings = self.model.get_input_embeddings()
+        self._embeddings = next(
+            name for name, module in self.model.named_modules() if module is embeddings
+        )
+        self._name = described.name
+        self._files = self._by_layer()
+
+    def load(self, layer: int) -> None:
+        """Read the weights of one layer, or of the embeddings.
+
+        Raises:
+            CheckpointError: a tensor is missing or does not fit.
+        """
+        files = self._files[layer]
+        # The loader's threads would each hold a tensor, and reserve address space.
+        with _environment("HF_DEACTIVATE_ASYNC_LOAD", "1"):
+            info, _ = convert_and_load_state_dict_in_model(
+                self.model, dict(files.plain), self._load_config
+            )
+        for problems in (info.conversion_errors, info.mismatched_keys):
+            if problems:
+                first = sorted(str(problem) for problem in problems)[0]
+                raise CheckpointError(f"{self._name}: {first} cannot be loaded.")
+        for target, parts in files.stacks.items():
+            self._load_stack(target, list(parts.values()))
+        for path, parameter in self._module(layer).named_parameters():
+            if parameter.is_meta:
+                raise CheckpointError(f"{self._name} lacks the tensor {self._path(layer)}.{path}.")
+            parameter.requires_grad_(False)
+
+    def _load_stack(self, target: str, parts: list[list[StoredTensor]]) -> None:
+        """Read experts straight to their place: stacked later, they would be held twice."""
+        path, _, name = target.rpartition(".")
+        module = self.model.get_submodule(path)
+        empty = module.get_parameter(name)
+        stack_ERC = torch.empty(empty.shape, dtype=empty.dtype)
+        row = 0
+        for experts in parts:
+            height = experts[0].entry.shape[0]
+            for expert, stored in enumerate(experts):
+                place_RC = stack_ERC[expert, row : row + height]
+                if len(experts) != len(stack_ERC) or stored.entry.shape != place_RC.shape:
+                    raise CheckpointError(f"{self._name}: {stored.entry.name} does not fit.")
+                stored.read_into(place_RC)
+            row += height
+        if row != stack_ERC.shape[1]:
+            raise CheckpointError(f"{self._name} lacks a part of {target}.")
+        module._parameters[name] = nn.Parameter(stack_ERC.to(self.device), requires_grad=False)
+
+    def drop(self, layer: int) -> None:
+        """Free the weights of a layer."""
+        for module in self._module(layer).modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    empty = nn.Parameter(parameter.to("meta"), requires_grad=False)
+                    module._parameters[name] = empty
+
+    def _path(self, layer: int) -> str:
+        return self._embeddings if layer == EMBEDDINGS else f"{self.trunk}.{layer}"
+
+    def _module(self, layer: int) -> nn.Module:
+        if layer == EMBEDDINGS:
+            embeddings: nn.Module = self.model.get_input_embeddings()
+            return embeddings
+        return self.layers[layer]
+
+    def _by_layer(self) -> Mapping[int, _LayerFiles]:
+        """Tensors on disk by the layer that they belong to once converted; others are left out."""
+        mapping = self._load_config.weight_mapping or []
+        renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+        converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+        stacking = {
+            pattern: converter
+            for converter in converters
+            if self._quantizer is None and _is_stack(converter)
+            for pattern in converter.source_patterns
+        }
+        known = self.model.state_dict()
+        found: defaultdict[int, _LayerFiles] = defaultdict(_LayerFiles)
+        checkpoint = self._described.checkpoint
+        for name in sorted(checkpoint.tensors, key=dot_natural_key):
+            target, pattern = rename_source_key(
+                name, renamings, converters, self.model.base_model_prefix, known
+            )
+            layer = self._layer_of(target)
+            if layer is None:
+                continue
+            stored = StoredTensor(checkpoint.path, checkpoint.tensors[name])
+            if pattern in stacking and target in known and known[target].dtype == stored.dtype:
+                # Parts in the order in which they are joined, whatever order they are met in.
+                parts = found[layer].stacks.setdefault(
+                    target, {part: [] for part in stacking[pattern].source_patterns}
+                )
+                parts[pattern].append(stored)
+            else:
+                found[layer].plain[name] = stored
+        return found
+
+    def _layer_of(self, target: str) -> int | None:
+        if target.startswith(f"{self.trunk}."):
+            return int(target.removeprefix(f"{self.trunk}.").partition(".")[0])
+        return EMBEDDINGS if target.startswith(f"{self._embeddings}.") else None
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _empty_model(
+    described: MoEModel, settings: CalibrationSettings, dtype: torch.dtype
+) -> tuple[PreTrainedModel, HfQuantizer | None]:
+    auto = auto_class_of(described)
+    path, trust = described.checkpoint.path, settings.trust_remote_code
+    config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
+    quantizer, config, _ = get_hf_quantizer(config, dequantising_config(described), None, True, {})
+    options = {"dtype": dtype, "trust_remote_code": trust, **attention_option(settings)}
+    contexts = PreTrainedModel.get_init_context(dtype, quantizer is not None, False, False)
+    with ContextManagers(contexts):
+        model: PreTrainedModel = auto.from_config(config, **options)
+        if quantizer is not None:
+            quantizer.preprocess_model(model=model, dtype=dtype, device_map=None)
+    return model.eval().requires_grad_(False), quantizer
+
+
+def _decoder_layers(model: PreTrainedModel, described: MoEModel) -> tuple[str, nn.ModuleList]:
+    """Path of the list of decoder layers, and the list."""
+    experts = described.family.experts_module(described.layers[0].index)
+    parts = experts.split(".")
+    for length in range(1, len(parts)):
+        module = model.get_submodule(".".join(parts[:length]))
+        if isinstance(module, nn.ModuleList):
+            return ".".join(parts[:length]), module
+    raise UnsupportedModelError(
+        f"The layers of {described.family.label} are not a plain stack, so they cannot be "
+        "streamed; use --device-map auto with --offload-folder."
+    )

@@ -1,0 +1,263 @@
+"""Layer-streamed calibration: one layer in memory at a time, every token through it.
+
+For models larger than memory. Each weight is read once; between layers the hidden states of all
+tokens are kept, in memory or on disk. The model's own forward runs for every batch and layer: what
+comes before the layer passes hidden states through untouched, what comes after is not reached. So
+masks, positions and whatever else a layer gets are made by the model itself.
+"""
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from analysis.calibration.economy import give_back_memory
+from analysis.calibration.experts import collecting
+from analysis.calibration.feed import feed
+from analysis.calibration.finite import not_finite
+from analysis.calibration.hidden import HiddenStates, are_too_large
+from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_dtype
+from analysis.calibration.partial import Work
+from analysis.calibration.provenance import note_model
+from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
+from analysis.corpora import TokenBatch, TokenSequences
+from analysis.errors import StatsError, UnsupportedModelError
+from analysis.model import MoEModel
+from analysis.progress import Progress
+
+
+def way(settings: CalibrationSettings) -> str:
+    """Name of this way through the work: another batch size lays out hidden states otherwise."""
+    return f"layers of batches of {settings.batch_size}"
+
+
+def hidden_bytes(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> int:
+    """Size of the hidden states of all tokens between two layers."""
+    item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
+    tokens = sequences.num_tokens + sequences.num_padded(settings.batch_size)
+    return tokens * model.hidden_size * item
+
+
+def num_streamed(model: MoEModel) -> int:
+    """Layers that run: what comes after the last one with experts changes no statistics."""
+    return model.layers[-1].index + 1
+
+
+def stream(
+    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, work: Work
+) -> Generator[Progress, None, None]:
+    """Add the statistics of all tokens to the sums of `work`, layer by layer.
+
+    Goes on after the last layer that was saved. The sums are those of a run of the whole model
+    with the same batches, bit for bit.
+
+    Raises:
+        CheckpointError: the model cannot be built, or lacks a tensor.
+        UnsupportedModelError: its layers cannot be run one by one.
+        StatsError: a layer gave values that are no finite numbers.
+    """
+    if work.partial is None or work.processes.world > 1:
+        raise StatsError("Layers are streamed in one process; leave the launcher out.")
+    give_back_memory()
+    place = settings.placement
+    folder = work.partial.path
+    if place.hidden_states_dir:
+        folder = place.hidden_states_dir.expanduser() / folder.name
+    on_disk = bool(place.hidden_states_dir)
+    on_disk = on_disk or are_too_large(hidden_bytes(model, sequences, settings))
+    hidden = HiddenStates(folder, on_disk=on_disk)
+    layers = num_streamed(model)
+    if work.state.layers < layers:
+        streamed = _Stream(model, sequences, settings, work, hidden)
+        yield from streamed.run(layers, saves_each=on_disk)
+        # Then the hidden states: until this is on disk, they are what a resume needs.
+        work.save()
+    hidden.clear()
+    if place.hidden_states_dir and folder.is_dir():
+        folder.rmdir()
+
+
+class _Stream:
+    """One pass through the layers."""
+
+    def __init__(
+        self,
+        model: MoEModel,
+        sequences: TokenSequences,
+        settings: CalibrationSettings,
+        work: Work,
+        hidden: HiddenStates,
+    ) -> None:
+        self._model = model
+        self._sequences = sequences
+        self._batch_size = settings.batch_size
+        self._work = work
+        self._hidden = hidden
+        self._skeleton = Skeleton(model, settings)
+        note_model(work.state, self._skeleton.model, settings)
+        self._relay = Relay(self._skeleton.model, self._skeleton.layers, model.family.label)
+        self._total = sequences.num_tokens * num_streamed(model)
+
+    def run(self, layers: int, *, saves_each: bool) -> Generator[Progress, None, None]:
+        """Run layers from where the work stands; save after each, or when it is due."""
+        state = self._work.state
+        with collecting(self._skeleton.model, self._model, self._work.sums):
+            if state.layers:
+                self._hidden.resume(state.layers, sum(1 for _ in self._batches()))
+                yield self._progress(f"resumed after {state.layers} of {layers} layers")
+            else:
+                self._hidden.clear()
+                yield from self._embed()
+            for number in range(state.layers, layers):
+                yield from self._layer(number, is_last=number == layers - 1)
+                state.layers += 1
+                self._hidden.advance()
+                if number < layers - 1 and (saves_each or self._work.is_due()):
+                    self._hidden.save()
+                    self._work.save()
+                    self._hidden.clear(but=state.layers)
+
+    def _batches(self) -> Iterator[TokenBatch]:
+        return self._sequences.batches(self._batch_size)
+
+    def _embed(self) -> Generator[Progress, None, None]:
+        self._skeleton.load(EMBEDDINGS)
+        for number, batch in enumerate(self._batches()):
+            with torch.no_grad():
+                self._hidden.start(number, self._relay.embed(batch))
+            yield self._progress()
+        self._skeleton.drop(EMBEDDINGS)
+
+    def _layer(self, layer: int, *, is_last: bool) -> Generator[Progress, None, None]:
+        started, state = time.monotonic(), self._work.state
+        self._skeleton.load(layer)
+        for number, batch in enumerate(self._batches()):
+            with torch.no_grad():
+                before = self._hidden.get(number).to(self._skeleton.device)
+                after = self._relay.layer(layer, batch, before)
+            if not after[torch.from_numpy(batch.mask)].isfinite().all():
+                raise not_finite(f"Layer {layer} gave", after.dtype)
+            if not is_last:
+                self._hidden.put(number, after)
+            state.tokens += int(batch.mask.sum())
+            yield self._progress(layer=layer)
+        self._skeleton.drop(layer)
+        state.seconds += time.monotonic() - started
+
+    def _progress(self, note: str = "", layer: int = EMBEDDINGS) -> Progress:
+        phase = "calibrating" if layer == EMBEDDINGS else f"calibrating layer {layer}"
+        return Progress(phase, self._work.state.tokens, self._total, "tokens of a layer", note)
+
+
+class _Reached(Exception):
+    """Carries hidden states out of a forward."""
+
+    def __init__(self, hidden_BTD: Tensor) -> None:
+        super().__init__()
+        self.hidden_BTD = hidden_BTD
+
+
+class Relay:
+    """Runs one layer of a model on given hidden states, or the embeddings alone.
+
+    Args:
+        model: its embeddings and layers may be empty, save those that run.
+        layers: its decoder layers.
+        label: what the family is called in messages.
+    """
+
+    def __init__(self, model: PreTrainedModel, layers: nn.ModuleList, label: str) -> None:
+        self._model = model
+        self._layers = layers
+        self._label = label
+
+    def embed(self, batch: TokenBatch) -> Tensor:
+        """Hidden states (sequences, length, width) that the first layer gets.
+
+        Raises:
+            UnsupportedModelError: more than hidden states passes from layer to layer.
+        """
+        seen: list[Tensor] = []
+
+        def check(position: int, hidden_BTD: Tensor, others: Any) -> Tensor:
+            if position and hidden_BTD is not seen[-1]:
+                raise self._refusal("the model changes hidden states between its layers")
+            for value in _tensors(others):
+                if value is hidden_BTD or value.shape == hidden_BTD.shape:
+                    raise self._refusal("a layer gets hidden states of another one")
+            seen.append(hidden_BTD)
+            if position == len(self._layers) - 1:
+                raise _Reached(hidden_BTD)
+            return hidden_BTD
+
+        forwards = [
+            lambda hidden, *args, _at=at, **named: check(_at, hidden, (args, named))
+            for at in range(len(self._layers))
+        ]
+        return self._run(batch, forwards)
+
+    def layer(self, number: int, batch: TokenBatch, hidden_BTD: Tensor) -> Tensor:
+        """What the layer makes of these hidden states."""
+
+        def through(hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+            return hidden
+
+        def run(_: Tensor, *args: Any, **named: Any) -> Tensor:
+            output = original(hidden_BTD, *args, **named)
+            raise _Reached(output if isinstance(output, Tensor) else output[0])
+
+        original = self._layers[number].forward
+        embeddings = self._model.get_input_embeddings()
+        with _forward(embeddings, lambda *_, **__: hidden_BTD):
+            return self._run(batch, [through] * number + [run])
+
+    def _run(self, batch: TokenBatch, forwards: list[Any]) -> Tensor:
+        with _forwards(list(self._layers)[: len(forwards)], forwards):
+            try:
+                feed(self._model, batch)
+            except _Reached as reached:
+                return reached.hidden_BTD
+        raise self._refusal("its layers do not run one after the other")
+
+    def _refusal(self, reason: str) -> UnsupportedModelError:
+        return UnsupportedModelError(
+            f"{self._label} cannot be streamed layer by layer: {reason}. Use --device-map auto "
+            "with --offload-folder instead."
+        )
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+@contextmanager
+def _forward(module: nn.Module, forward: Any) -> Iterator[None]:
+    """Another forward for a while; the module keeps its attributes, which its model may read."""
+    own = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+@contextmanager
+def _forwards(modules: Sequence[nn.Module], forwards: Sequence[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for module, forward in zip(modules, forwards, strict=True):
+            stack.enter_context(_forward(module, forward))
+        yield

@@ -1,0 +1,90 @@
+"""From the sums of a finished calibration to the tables of a run."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from analysis.calibration.sums import GroupSums
+from analysis.corpora import TOKEN_SHARDS
+from analysis.shards import add_shards
+from analysis.stats import MOMENT_COLUMNS, Grid, RunManifest
+from analysis.store import COACTIVATION, ROUTER, SHARDS, Run, save_expert_stats
+
+Array = NDArray[Any]
+
+
+class _Sums:
+    """Sums by name, put together over the layers in order."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], layers: list[int]) -> None:
+        self._tensors = tensors
+        self._layers = layers
+
+    def __call__(self, name: str, change: Callable[[Array], Array] = lambda array: array) -> Array:
+        parts = [change(self._tensors[f"{name}.{layer}"].numpy()) for layer in self._layers]
+        return np.concatenate(parts)
+
+
+def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
+    """Store a finished calibration in the directory `parent`."""
+    get = _Sums(sums.tensors(), [layer.index for layer in manifest.model.layers])
+    tables = {SHARDS: _shards(manifest, get)}
+    if "router" in sums.groups:
+        tables |= {ROUTER: _router(manifest, get), COACTIVATION: _coactivation(manifest, get)}
+    return save_expert_stats(parent, manifest, add_shards(tables[SHARDS]), get("vectors"), tables)
+
+
+def _shards(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
+    index = Grid(manifest.model.layers).index()
+    repeated = index.loc[index.index.repeat(TOKEN_SHARDS)].reset_index(drop=True)
+    repeated["shard"] = np.tile(np.arange(TOKEN_SHARDS, dtype=np.int64), len(index))
+    moments = get("moments", lambda sec: sec.transpose(1, 0, 2).reshape(-1, sec.shape[2]))
+    table = pd.concat([repeated, pd.DataFrame(moments, columns=list(MOMENT_COLUMNS))], axis=1)
+    table["num_tokens"] = table["num_tokens"].astype("int64")
+    if "damage" in manifest.groups:
+        table["damage"] = get("damage", lambda se: se.T.reshape(-1))
+    return table
+
+
+def _router(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
+    grid = Grid(manifest.model.layers)
+    return grid.index().assign(
+        probability_sum=get("probabilities"),
+        entropy_sum=np.repeat(get("entropy"), grid.counts),
+        num_tokens=np.repeat(get("tokens"), grid.counts),
+    )
+
+
+def _coactivation(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
+    pairs = [
+        (layer.index, expert, other)
+        for layer in manifest.model.layers
+        for expert in range(layer.num_experts)
+        for other in range(expert, layer.num_experts)
+    ]
+    table = pd.DataFrame(pairs, columns=["layer", "expert", "other"]).astype("int64")
+    # Row by row above the diagonal: the order of the pairs.
+    counts = get("coactivation", lambda square: square[np.triu_indices(len(square))])
+    return table.assign(num_tokens=counts)
+
+
+def measured(manifest: RunManifest, sums: GroupSums) -> dict[str, Any]:
+    """What the manifest's `made` says of the chosen groups beyond the tables."""
+    if "damage" not in sums.groups:
+        return {}
+    tensors = sums.tensors()
+    extra = {
+        str(layer.index): round(
+            int(tensors[f"extra.{layer.index}"]) / max(1, int(tensors[f"counted.{layer.index}"])),
+            4,
+        )
+        for layer in manifest.model.layers
+    }
+    grouped = any(layer.num_groups > 1 for layer in manifest.model.layers)
+    removal = "masked inside its group" if grouped else "cut out of the router"
+    return {"damage": {"extra_experts_per_token": extra, "removed_expert": removal}}

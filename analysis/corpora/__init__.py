@@ -1,0 +1,40 @@
+"""Calibration corpora: a name or a file -> documents -> token sequences, seeded and counted.
+
+Data sets of the hub are read by `analysis.corpora.streams`, which imports `datasets`; k-means
+selection is in `analysis.corpora.representatives`, which imports scikit-learn. Nothing here does.
+"""
+
+from analysis.corpora.documents import Document, Fields, demo_document
+from analysis.corpora.encoding import Count, Encoded, Tokenizer
+from analysis.corpora.packing import Packing, Truncate
+from analysis.corpora.presets import PRESETS, Preset
+from analysis.corpora.sampling import Sampling, Selection, tokenize
+from analysis.corpora.sequences import TOKEN_SHARDS, TokenBatch, TokenSequences
+from analysis.corpora.sources import Source, peek, read_documents
+from analysis.corpora.spec import HUB, CorpusSpec, corpus_name, parse_corpus
+
+__all__ = [
+    "HUB",
+    "PRESETS",
+    "TOKEN_SHARDS",
+    "CorpusSpec",
+    "Count",
+    "Document",
+    "Encoded",
+    "Fields",
+    "Packing",
+    "Preset",
+    "Sampling",
+    "Selection",
+    "Source",
+    "TokenBatch",
+    "TokenSequences",
+    "Tokenizer",
+    "Truncate",
+    "corpus_name",
+    "demo_document",
+    "parse_corpus",
+    "peek",
+    "read_documents",
+    "tokenize",
+]

@@ -1,0 +1,140 @@
+"""Documents: what one row of a corpus is, and which of its fields say so."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.errors import CorpusError
+
+_TOO_LARGE = 1 << 31
+_IGNORED = -100  # what a label is where the loss is not taken, by the custom of transformers
+_FORMS = "input_ids; messages; text; prompt and response"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a corpus: exactly one of text, messages and input_ids is present.
+
+    Args:
+        text: plain text.
+        messages: a conversation, each message with `role` and `content`.
+        input_ids: token ids, used as they are.
+        answer: for each token id, whether it belongs to the answer; only beside `input_ids`.
+    """
+
+    text: str | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    input_ids: tuple[int, ...] | None = None
+    answer: tuple[bool, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Names of the fields that hold a document; the first form that a row has is used.
+
+    An empty name is never looked for.
+    """
+
+    input_ids: str = "input_ids"
+    messages: str = "messages"
+    text: str = "text"
+    prompt: str = "prompt"
+    response: str = "response"
+
+    @classmethod
+    def only(cls, **names: str) -> "Fields":
+        """These fields and no other form."""
+        return cls(**{form: names.get(form, "") for form in cls.__dataclass_fields__})
+
+    @property
+    def named(self) -> dict[str, str]:
+        """What is looked for: form -> field."""
+        forms = {form: str(getattr(self, form)) for form in type(self).__dataclass_fields__}
+        return {form: name for form, name in forms.items() if name}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All fields that may be read."""
+        return ("attention_mask", "labels", *self.named.values())
+
+
+DEFAULT_FIELDS = Fields()
+
+
+def demo_document(prompt: str, response: str) -> Document:
+    """A pair as a document: a conversation where there is an answer, else plain text."""
+    if not response:
+        return Document(text=prompt)
+    user = {"role": "user", "content": prompt}
+    return Document(messages=(user, {"role": "assistant", "content": response}))
+
+
+def _whole_numbers(value: Any, where: str, name: str, *, least: int) -> list[int]:
+    if not isinstance(value, list) or not all(
+        type(number) is int and least <= number < _TOO_LARGE for number in value
+    ):
+        what = "token ids, whole numbers from 0" if least == 0 else "whole numbers"
+        raise CorpusError(f"{where}: {name} must be a list of {what}.")
+    return value
+
+
+def _tokens(row: Mapping[str, Any], fields: Fields, where: str) -> Document:
+    ids = _whole_numbers(row[fields.input_ids], where, fields.input_ids, least=0)
+    beside = {
+        name: _whole_numbers(row[name], where, name, least=_IGNORED)
+        for name in ("attention_mask", "labels")
+        if row.get(name) is not None
+    }
+    for name, values in beside.items():
+        if len(values) != len(ids):
+            raise CorpusError(f"{where}: {name} has {len(values)} values for {len(ids)} tokens.")
+    # Padding that a data set brings along is no text; it is left out, not counted.
+    seen = beside.get("attention_mask", [1] * len(ids))
+    real = [place for place, is_real in enumerate(seen) if is_real]
+    answer = beside.get("labels")
+    return Document(
+        input_ids=tuple(ids[place] for place in real),
+        answer=None if answer is None else tuple(answer[place] != _IGNORED for place in real),
+    )
+
+
+def _messages(value: Any, where: str, name: str) -> Document:
+    if not isinstance(value, list) or not value or not all(isinstance(m, dict) for m in value):
+        raise CorpusError(f"{where}: {name} must be a list of objects with role and content.")
+    return Document(messages=tuple(value))
+
+
+def row_document(
+    row: Mapping[str, Any],
+    where: str,
+    fields: Fields = DEFAULT_FIELDS,
+    *,
+    columns: Iterable[str] | None = None,
+) -> Document:
+    """The document that a row holds.
+
+    Args:
+        row: names and values.
+        where: the row's place, for messages.
+        fields: how the corpus names its fields.
+        columns: all fields of the corpus, where `row` has only some of them.
+
+    Raises:
+        CorpusError: no form of a document is complete, or one is malformed.
+    """
+    if row.get(fields.input_ids) is not None:
+        return _tokens(row, fields, where)
+    if row.get(fields.messages) is not None:
+        return _messages(row[fields.messages], where, fields.messages)
+    if row.get(fields.text) is not None:
+        return Document(text=str(row[fields.text]))
+    if row.get(fields.prompt) is not None and row.get(fields.response) is not None:
+        return demo_document(str(row[fields.prompt]), str(row[fields.response]))
+    found = ", ".join(sorted(row if columns is None else columns)) or "none"
+    if fields != DEFAULT_FIELDS:
+        wanted = ", ".join(f"{form}={name}" for form, name in fields.named.items())
+        raise CorpusError(f"{where} has the fields {found}; {wanted} was asked for.")
+    raise CorpusError(
+        f"{where} has the fields {found}; a corpus needs one of: {_FORMS}. "
+        "Other names are given behind the corpus, such as ,text=content."
+    )

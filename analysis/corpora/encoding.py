@@ -1,0 +1,143 @@
+"""From a document to token ids, and which of them belong to an answer."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+from jinja2 import TemplateError
+from numpy.typing import NDArray
+
+from analysis.corpora.documents import Document
+from analysis.corpora.sequences import TokenIds
+from analysis.errors import CorpusError
+
+Count = Literal["all", "response"]
+COUNTS: tuple[Count, ...] = get_args(Count)
+_GENERATION = re.compile(r"{%-?\s*generation\s*-?%}")
+
+
+class Tokenizer(Protocol):
+    """The part of a transformers tokenizer that corpora use."""
+
+    eos_token_id: int | None
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids, with the special tokens that the model expects."""
+        ...
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        """Token ids of a conversation in the model's own format."""
+        ...
+
+    def get_chat_template(self) -> str:
+        """The template of conversations; a ValueError where there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """Token ids of a document.
+
+    Args:
+        ids: (tokens,) int32.
+        counted: (tokens,) bool, which of them enter the sums; None: all.
+    """
+
+    ids: TokenIds
+    counted: NDArray[np.bool_] | None = None
+
+    def part(self, start: int, end: int) -> "Encoded":
+        """The tokens from `start` to before `end`."""
+        counted = None if self.counted is None else self.counted[start:end]
+        return Encoded(self.ids[start:end], counted)
+
+
+def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus: str) -> Encoded:
+    """Token ids of a document; with count "response", those of its answers enter the sums.
+
+    Raises:
+        CorpusError: there is no tokenizer for text, no template for a conversation, or no answer
+            that can be told apart.
+    """
+    if document.input_ids is not None:
+        answer = document.answer if count == "response" else None
+        if count == "response" and answer is None:
+            raise CorpusError(
+                f"The corpus {corpus} has token ids without labels, which would say what the "
+                "response is; use --count all."
+            )
+        ids = np.asarray(document.input_ids, dtype=np.int32)
+        return Encoded(ids, None if answer is None else np.asarray(answer, dtype=np.bool_))
+    if tokenizer is None:
+        raise CorpusError(f"The corpus {corpus} is text, which needs a tokenizer.")
+    if document.messages is not None:
+        return _conversation(document.messages, tokenizer, count)
+    if count == "response":
+        raise CorpusError(
+            f"The corpus {corpus} has plain text, in which nothing is a response; use --count all."
+        )
+    tokens = list(tokenizer.encode(document.text or ""))
+    if tokenizer.eos_token_id is not None and tokens and tokens[-1] != tokenizer.eos_token_id:
+        tokens.append(tokenizer.eos_token_id)
+    return Encoded(np.asarray(tokens, dtype=np.int32))
+
+
+def _templated(
+    messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, **options: Any
+) -> Mapping[str, Any]:
+    try:
+        encoding: Mapping[str, Any] = tokenizer.apply_chat_template(
+            list(messages), tokenize=True, return_dict=True, **options
+        )
+    except (ValueError, TypeError, KeyError, TemplateError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CorpusError(
+            f"The model's tokenizer cannot format a conversation ({reason}); "
+            "give a corpus of text or of input_ids."
+        ) from error
+    return encoding
+
+
+def _conversation(
+    messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, count: Count
+) -> Encoded:
+    if count == "all":
+        encoding = _templated(messages, tokenizer)
+        return Encoded(np.asarray(encoding["input_ids"], dtype=np.int32))
+    if all(message.get("role") != "assistant" for message in messages):
+        raise CorpusError("A conversation has no assistant's turn to count; use --count all.")
+    try:
+        template = tokenizer.get_chat_template()
+    except ValueError:
+        template = ""  # formatting says what is wrong
+    if _GENERATION.search(template):
+        encoding = _templated(messages, tokenizer, return_assistant_tokens_mask=True)
+        counted = np.asarray(encoding["assistant_masks"], dtype=np.bool_)
+        return Encoded(np.asarray(encoding["input_ids"], dtype=np.int32), counted)
+    return _by_prefixes(messages, tokenizer)
+
+
+def _by_prefixes(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> Encoded:
+    """An answer is what its turn adds to the tokens of all before it.
+
+    Exact, because both must be prefixes of the whole, token by token; where the template rewrites
+    earlier turns or a token spans the border, they are not.
+    """
+    ids = np.asarray(_templated(messages, tokenizer)["input_ids"], dtype=np.int32)
+    counted = np.zeros(len(ids), dtype=np.bool_)
+    for turn, message in enumerate(messages):
+        if message.get("role") != "assistant":
+            continue
+        before = _templated(messages[:turn], tokenizer, add_generation_prompt=True)["input_ids"]
+        after = _templated(messages[: turn + 1], tokenizer)["input_ids"]
+        for prefix in (before, after):
+            if not np.array_equal(prefix, ids[: len(prefix)]):
+                raise CorpusError(
+                    "The model's chat template has no {% generation %} and formats a turn by what "
+                    "follows it, so the tokens of an answer cannot be told apart exactly; use "
+                    "--count all."
+                )
+        counted[len(before) : len(after)] = True
+    return Encoded(ids, counted)

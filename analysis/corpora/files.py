@@ -1,0 +1,222 @@
+"""Local files of documents, read in any order without holding them in memory."""
+
+import json
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.corpora.documents import Document, Fields, row_document
+from analysis.errors import CorpusError
+
+# One place in the file is kept for so many documents: 16 bytes for each 16 documents.
+_STRIDE = 16
+_LONGEST_DOCUMENT = 1 << 26  # characters
+_PARQUET_ROWS = 1024
+
+
+class DocumentFile(Protocol):
+    """A file whose documents are numbered from 0."""
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        ...
+
+    def read(self, numbers: Sequence[int]) -> Iterator[Document]:
+        """The documents of these numbers, in the order asked for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """One document as it lies in a file: first byte, line (from 1) and content."""
+
+    start: int
+    line: int
+    data: bytes
+
+
+_Scan = Callable[[BinaryIO, int, str], Iterator[_Record]]
+
+
+def _json_lines(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
+    start = file.tell()
+    for number, data in enumerate(file, line):
+        if data.strip():
+            yield _Record(start, number, data)
+        start += len(data)
+
+
+def _has_text(data: bytes | bytearray, start: int, name: str) -> bool:
+    if len(data) > _LONGEST_DOCUMENT:
+        raise CorpusError(
+            f"{name} has a document of more than {_LONGEST_DOCUMENT >> 20} MiB at byte {start}; "
+            "documents of a text file are parted by blank lines."
+        )
+    try:
+        return bool(data.decode("utf-8").strip())
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{name} is not UTF-8 text (byte {start + error.start}).") from error
+
+
+def _paragraphs(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
+    """What `text.split("\\n\\n")` gives, without the parts that are blank.
+
+    A separator is the end of a line and the blank line that follows it, the leftmost first.
+    """
+    start = offset = file.tell()
+    parts = bytearray()
+    begun = line
+    for number, data in enumerate(file, line):
+        offset += len(data)
+        if data in (b"\n", b"\r\n") and parts.endswith(b"\n"):
+            if _has_text(parts, start, name):
+                yield _Record(start, begun, _without_end(parts))
+            start, begun, parts = offset, number + 1, bytearray()
+        else:
+            parts += data
+            if len(parts) > _LONGEST_DOCUMENT:
+                _has_text(parts, start, name)
+    if _has_text(parts, start, name):
+        yield _Record(start, begun, bytes(parts))
+
+
+def _without_end(data: bytearray) -> bytes:
+    return bytes(data[: -2 if data.endswith(b"\r\n") else -1])
+
+
+def _plain_text(record: _Record, name: str, fields: Fields) -> Document:
+    text = record.data.decode("utf-8")
+    return Document(text=text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _json_row(record: _Record, name: str, fields: Fields) -> Document:
+    where = f"{name}, line {record.line}"
+    try:
+        row = json.loads(record.data)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CorpusError(f"{where} is not JSON: {error}.") from error
+    if not isinstance(row, dict):
+        raise CorpusError(f"{where} is not a JSON object.")
+    return row_document(row, where, fields)
+
+
+class _LineFile:
+    """A file that is read from front to back, with a mark at every sixteenth document."""
+
+    def __init__(
+        self,
+        path: Path,
+        scan: _Scan,
+        parse: Callable[[_Record, str, Fields], Document],
+        fields: Fields,
+    ) -> None:
+        self._path, self._scan, self._parse, self._fields = path, scan, parse, fields
+        self._starts, self._lines = array("q"), array("q")
+        self._total = 0
+        with path.open("rb") as file:
+            for record in scan(file, 1, path.name):
+                if self._total % _STRIDE == 0:
+                    self._starts.append(record.start)
+                    self._lines.append(record.line)
+                self._total += 1
+
+    def __len__(self) -> int:
+        return self._total
+
+    def read(self, numbers: Sequence[int]) -> Iterator[Document]:
+        """The documents of these numbers, in the order asked for."""
+        with self._path.open("rb") as file:
+            for number in numbers:
+                mark, beyond = divmod(number, _STRIDE)
+                file.seek(self._starts[mark])
+                records = self._scan(file, self._lines[mark], self._path.name)
+                record = next(islice(records, beyond, None))
+                yield self._parse(record, self._path.name, self._fields)
+
+
+class _ParquetFile:
+    """A parquet file; of the rows that are asked for at once, each row group is read once."""
+
+    def __init__(self, path: Path, fields: Fields) -> None:
+        self._path, self._fields = path, fields
+        with self._opened() as table:
+            schema = table.schema_arrow
+            groups = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
+        self._all_columns = tuple(schema.names)
+        self._columns = [name for name in fields.columns if name in self._all_columns]
+        self._ends = np.cumsum(groups, dtype=np.int64)
+
+    def _opened(self) -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(self._path)
+        except (OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise CorpusError(
+                f"{self._path.name} is not a readable parquet file: {reason}."
+            ) from error
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def read(self, numbers: Sequence[int]) -> Iterator[Document]:
+        """The documents of these numbers, in the order asked for; all are held at once."""
+        found: dict[int, Mapping[str, Any]] = {}
+        with self._opened() as table:
+            groups = np.searchsorted(self._ends, np.asarray(numbers), side="right")
+            for group in np.unique(groups):
+                wanted = np.asarray(numbers)[groups == group]
+                found.update(self._rows(table, int(group), np.unique(wanted)))
+        for number in numbers:
+            where = f"{self._path.name}, row {number + 1}"
+            yield row_document(found[number], where, self._fields, columns=self._all_columns)
+
+    def _rows(
+        self, table: pq.ParquetFile, group: int, wanted: np.ndarray[Any, np.dtype[np.int64]]
+    ) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        first = int(self._ends[group - 1]) if group else 0
+        try:
+            for batch in table.iter_batches(
+                _PARQUET_ROWS, row_groups=[group], columns=self._columns
+            ):
+                here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
+                rows = (
+                    batch.take(pa.array(here - first)).to_pylist()
+                    if self._columns
+                    else [{}] * len(here)
+                )
+                yield from zip(here.tolist(), rows, strict=True)
+                first += batch.num_rows
+                if first > wanted[-1]:
+                    return
+        except (OSError, ValueError) as error:
+            raise CorpusError(f"{self._path.name} is damaged: {error}.") from error
+
+
+_OPENERS: Mapping[str, Callable[[Path, Fields], DocumentFile]] = {
+    ".txt": lambda path, fields: _LineFile(path, _paragraphs, _plain_text, fields),
+    ".jsonl": lambda path, fields: _LineFile(path, _json_lines, _json_row, fields),
+    ".parquet": _ParquetFile,
+}
+SUFFIXES = tuple(_OPENERS)
+
+
+def open_documents(path: Path, fields: Fields) -> DocumentFile:
+    """The documents of a local file.
+
+    Raises:
+        CorpusError: the file is missing, empty or malformed. A malformed row is found when it is
+            read.
+    """
+    if not path.is_file():
+        raise CorpusError(f"The corpus file {path} does not exist.")
+    documents = _OPENERS[path.suffix](path, fields)
+    if len(documents) == 0:
+        raise CorpusError(f"The corpus {path} is empty.")
+    return documents

@@ -1,0 +1,76 @@
+"""Presets: the data sets of the papers, with the papers' settings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from analysis.corpora.documents import DEFAULT_FIELDS, Fields
+
+_UNIFIED = "arXiv:2606.15716"
+_HALF_A_MILLION = 256 * 2048
+
+
+@dataclass(frozen=True, slots=True)
+class HubDataset:
+    """A data set of the hub.
+
+    Args:
+        repo: owner/name.
+        config: configuration, where the data set has several.
+        split: which part.
+        revision: branch, tag or commit; None is the newest.
+        fields: names of its fields.
+    """
+
+    repo: str
+    config: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    fields: Fields = DEFAULT_FIELDS
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A data set, and how much of it a paper used.
+
+    Args:
+        dataset: where it is.
+        tokens: tokens used.
+        seq_len: tokens in a sequence.
+        reference: the paper.
+        join: what stands between rows where the whole data set is one text; None where each row
+            is a document of its own.
+        seed: of the order.
+    """
+
+    dataset: HubDataset
+    tokens: int
+    seq_len: int
+    reference: str
+    join: str | None = None
+    seed: int = 42
+
+
+# arXiv:2606.15716 says 0.5M tokens and gives no sequence length; 2048 is HEAPr's and ours.
+PRESETS: Mapping[str, Preset] = {
+    "c4": Preset(HubDataset("allenai/c4", "en"), _HALF_A_MILLION, 2048, _UNIFIED),
+    "evol-codealpaca": Preset(
+        HubDataset(
+            "theblackcat102/evol-codealpaca-v1",
+            fields=Fields.only(prompt="instruction", response="output"),
+        ),
+        _HALF_A_MILLION,
+        2048,
+        _UNIFIED,
+    ),
+    "tulu-math": Preset(
+        HubDataset("allenai/tulu-3-sft-personas-math"), _HALF_A_MILLION, 2048, _UNIFIED
+    ),
+    "wikitext2": Preset(
+        HubDataset("Salesforce/wikitext", "wikitext-2-raw-v1"),
+        128 * 2048,
+        2048,
+        "HEAPr, appendix B",
+        join="\n\n",
+        seed=0,
+    ),
+}

@@ -1,0 +1,148 @@
+"""Representative documents: k-means over mean embeddings, the document nearest each centroid.
+
+MoE Pathfinder selects its calibration samples so and names no features. Ours are the mean of the
+embedding output over a document's tokens, L2-normalised; a constant that a model multiplies its
+embeddings by does not change them.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from sklearn.cluster import KMeans
+
+from analysis.checkpoint import Checkpoint, TensorEntry
+from analysis.corpora.encoding import Encoded
+from analysis.corpora.sampling import Selection
+from analysis.errors import CorpusError
+
+# Documents, in seeded order, among which representatives are looked for.
+POOL = 4096
+_ROWS_AT_ONCE = 4096
+_RESTARTS = 10
+# How the checkpoints name the table of input embeddings; behind any prefix.
+_NAMES = (
+    "embed_tokens.weight",
+    "embeddings.weight",
+    "word_embeddings.weight",
+    "tok_embeddings.weight",
+    "wte.weight",
+)
+_SEED_LIMIT = 1 << 32  # of scikit-learn
+
+FloatArray = NDArray[np.float64]
+
+
+class EmbeddingRows(Protocol):
+    """Rows of a table of embeddings."""
+
+    num_tokens: int
+
+    def rows(self, tokens: NDArray[np.int64]) -> FloatArray:
+        """(tokens, hidden size) embeddings of these token ids."""
+        ...
+
+
+class CheckpointEmbedding:
+    """The input embeddings of a checkpoint, of which only the rows asked for are read."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._entry = _embedding(checkpoint)
+        self._path = checkpoint.path / self._entry.shard
+        self.num_tokens = self._entry.shape[0]
+
+    def rows(self, tokens: NDArray[np.int64]) -> FloatArray:
+        """(tokens, hidden size) embeddings of these token ids."""
+        size = self._entry.nbytes // self.num_tokens
+        with self._path.open("rb") as file:
+            parts = []
+            for token in tokens.tolist():
+                file.seek(self._entry.start + token * size)
+                parts.append(file.read(size))
+        return _as_float(b"".join(parts), self._entry).reshape(len(tokens), -1)
+
+
+def _embedding(checkpoint: Checkpoint) -> TensorEntry:
+    found = [
+        entry
+        for entry in checkpoint.tensors.values()
+        if len(entry.shape) == 2
+        and any(entry.name == name or entry.name.endswith(f".{name}") for name in _NAMES)
+    ]
+    # Towers of other senses and extra prediction heads have tables of their own, deeper or later.
+    found.sort(key=lambda entry: (-entry.shape[0], entry.name.count("."), entry.name))
+    if not found or found[0].dtype not in ("BF16", "F16", "F32", "F64"):
+        what = f"in {found[0].dtype}" if found else "under a known name"
+        raise CorpusError(
+            f"The checkpoint has no table of embeddings {what} that representative documents could "
+            "be chosen by; leave --select out."
+        )
+    return found[0]
+
+
+def _as_float(raw: bytes, entry: TensorEntry) -> FloatArray:
+    if entry.dtype == "BF16":
+        upper = np.frombuffer(raw, dtype="<u2").astype(np.uint32) << 16
+        return upper.view(np.float32).astype(np.float64)
+    kinds = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+    return np.frombuffer(raw, dtype=kinds[entry.dtype]).astype(np.float64)
+
+
+def mean_embeddings(documents: Sequence[Encoded], embedding: EmbeddingRows) -> FloatArray:
+    """(documents, hidden size): the mean embedding of each document's tokens, of length 1."""
+    tokens, places = np.unique(np.concatenate([doc.ids for doc in documents]), return_inverse=True)
+    if tokens[-1] >= embedding.num_tokens:
+        raise CorpusError(
+            f"The corpus has the token id {tokens[-1]}, but the model has {embedding.num_tokens} "
+            "embeddings; was it tokenised for another model?"
+        )
+    lengths = [len(doc.ids) for doc in documents]
+    owners = np.repeat(np.arange(len(documents)), lengths)
+    counts = csr_array(
+        (np.ones(len(places)), (owners, places)), shape=(len(documents), len(tokens))
+    ).tocsc()
+    sums = np.zeros(())
+    for start in range(0, len(tokens), _ROWS_AT_ONCE):
+        chunk = slice(start, start + _ROWS_AT_ONCE)
+        sums = sums + counts[:, chunk] @ embedding.rows(tokens[chunk].astype(np.int64))
+    means = sums / np.asarray(lengths)[:, None]
+    norms = np.linalg.norm(means, axis=1, keepdims=True)
+    features: FloatArray = means / np.where(norms > 0, norms, 1)
+    return features
+
+
+def nearest_to_centroids(features: FloatArray, clusters: int, seed: int) -> list[int]:
+    """Of each cluster the row nearest its centroid, in ascending order; `clusters` rows.
+
+    Raises:
+        CorpusError: fewer distinct rows than clusters.
+    """
+    distinct = len(np.unique(features, axis=0))
+    if distinct < clusters:
+        raise CorpusError(
+            f"The corpus has {distinct} distinct documents to choose from, less than {clusters} "
+            "clusters; ask for fewer with --clusters."
+        )
+    fitted = KMeans(clusters, n_init=_RESTARTS, random_state=seed % _SEED_LIMIT).fit(features)
+    distances = np.linalg.norm(features - fitted.cluster_centers_[fitted.labels_], axis=1)
+    chosen = []
+    for cluster in range(clusters):
+        members = np.flatnonzero(fitted.labels_ == cluster)
+        chosen.append(int(members[np.argmin(distances[members])]))
+    return sorted(chosen)
+
+
+def kmeans_selection(embedding: EmbeddingRows, clusters: int) -> Selection:
+    """The documents nearest the centroids of `clusters` clusters, in the order they were drawn."""
+
+    def choose(documents: Iterator[Encoded], seed: int) -> Iterator[Encoded]:
+        pool = list(islice((item for item in documents if len(item.ids)), POOL))
+        if not pool:
+            return
+        for number in nearest_to_centroids(mean_embeddings(pool, embedding), clusters, seed):
+            yield pool[number]
+
+    return Selection(choose, f"kmeans, {clusters} clusters of at most {POOL} documents")

@@ -1,0 +1,230 @@
+"""Token sequences of a corpus: which documents, how they are cut, and what counts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from analysis.corpora.documents import Document
+from analysis.corpora.encoding import Count, Encoded, Tokenizer, encode
+from analysis.corpora.packing import PACKERS, Limits, Packed, Packing, Truncate, concatenate
+from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.sources import Source, in_memory
+from analysis.errors import CorpusError
+
+_LONGEST_JOINED = 1 << 28  # characters
+Documents = Iterator[Encoded]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A choice among the documents, made on their token ids.
+
+    Args:
+        choose: documents in seeded order, seed -> those to use.
+        description: what manifests say of it.
+    """
+
+    choose: Callable[[Documents, int], Documents]
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How much of a corpus is used, and how it is cut into sequences.
+
+    Args:
+        tokens: tokens wanted; the run takes whole sequences, the last that fits included.
+        seq_len: tokens in a sequence.
+        seed: of the order in which documents are drawn.
+        packing: "concatenate" joins documents end to end, "pack" sets them side by side where
+            they do not see each other, "pad" gives each a sequence of its own; "auto" joins text
+            and keeps rows of token ids as they are.
+        truncate: which end of a document longer than a sequence is kept, or "drop".
+        count: "all" tokens enter the sums, or those of the "response" only.
+        whole: rows of token ids that are not joined are used whole, however long; `seq_len` and
+            `truncate` then cut text only.
+    """
+
+    tokens: int
+    seq_len: int
+    seed: int = 42
+    packing: Packing = "auto"
+    truncate: Truncate = "head"
+    count: Count = "all"
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise CorpusError(f"The seed {self.seed} is negative; use a whole number from 0.")
+        if self.seq_len < 2:
+            raise CorpusError(f"A sequence of {self.seq_len} tokens is too short; use at least 2.")
+        if self.packing == "concatenate":
+            _check_joins(self)
+
+
+def _check_joins(sampling: Sampling) -> None:
+    if sampling.truncate != "head":
+        raise CorpusError(
+            f"Joined documents are not truncated, so there is no {sampling.truncate!r}; use "
+            "--packing pad or pack."
+        )
+    # Documents that are not joined may be shorter than a sequence, so they may fit all the same.
+    if sampling.tokens < sampling.seq_len:
+        raise CorpusError(
+            f"{sampling.tokens} tokens are less than one sequence of {sampling.seq_len}; "
+            f"ask for at least {sampling.seq_len} tokens or a shorter sequence length."
+        )
+
+
+def tokenize(
+    documents: Source | Sequence[Document],
+    tokenizer: Tokenizer | None,
+    sampling: Sampling,
+    *,
+    corpus: str,
+    selection: Selection | None = None,
+) -> TokenSequences:
+    """Token sequences drawn in seeded order; no more documents are read than are needed.
+
+    Rows of token ids need no tokenizer.
+
+    Raises:
+        CorpusError: a document is malformed, or there is not enough for one sequence.
+    """
+    source = documents if isinstance(documents, Source) else in_memory(documents)
+    if source.join is not None:
+        return _one_text(source, tokenizer, sampling, corpus, selection)
+    drawn = source.drawn(sampling.seed)
+    first = next(drawn, None)
+    if first is None:
+        raise CorpusError(f"The corpus {corpus} is empty.")
+    ready = first.input_ids is not None
+    packing: Packing = sampling.packing
+    if packing == "auto":
+        packing = "pad" if ready else "concatenate"
+    if packing == "concatenate":
+        _check_joins(sampling)
+    encoded = _encoded(chain([first], drawn), tokenizer, sampling.count, corpus)
+    if selection is not None:
+        encoded = selection.choose(encoded, sampling.seed)
+    whole = ready and sampling.whole
+    limits = Limits(sampling.tokens, sampling.seq_len, sampling.truncate, whole)
+    packed = PACKERS[packing](encoded, limits)
+    if not packed.rows:
+        raise CorpusError(_nothing(packed, sampling, packing, corpus))
+    facts = _facts(packing, sampling, selection)
+    if packing != "concatenate":
+        facts["truncate"] = "none" if whole else sampling.truncate
+    return _sequences(packed, source, sampling, corpus, facts)
+
+
+def _encoded(
+    documents: Iterator[Document], tokenizer: Tokenizer | None, count: Count, corpus: str
+) -> Iterator[Encoded]:
+    ready = None
+    for document in documents:
+        is_ready = document.input_ids is not None
+        if ready is not None and ready != is_ready:
+            raise CorpusError(f"The corpus {corpus} mixes token ids with text; give one kind.")
+        ready = is_ready
+        yield encode(document, tokenizer, count, corpus)
+
+
+def _nothing(packed: Packed, sampling: Sampling, packing: Packing, corpus: str) -> str:
+    if packed.num_read == 0:
+        return f"The corpus {corpus} holds no token."
+    if packing != "concatenate" and packed.num_too_much:
+        return (
+            f"The first sequence of the corpus {corpus} would have {packed.num_too_much} tokens, "
+            f"more than the {sampling.tokens} asked for; ask for more tokens or a shorter "
+            "sequence length."
+        )
+    if packing != "concatenate":
+        return (
+            f"Every document of the corpus {corpus} is longer than {sampling.seq_len} tokens; "
+            "give a greater sequence length or --truncate head."
+        )
+    return (
+        f"The corpus {corpus} has {packed.num_read} tokens, less than one sequence of "
+        f"{sampling.seq_len}; give a longer corpus or a shorter sequence length."
+    )
+
+
+def _one_text(
+    source: Source,
+    tokenizer: Tokenizer | None,
+    sampling: Sampling,
+    corpus: str,
+    selection: Selection | None,
+) -> TokenSequences:
+    """All documents as one text, cut into sequences, of which some are drawn.
+
+    As HEAPr does with WikiText-2 (appendix B): joined with blank lines, tokenised as a whole, cut
+    into consecutive sequences, 128 of them chosen at random.
+    """
+    if selection or sampling.packing not in ("auto", "concatenate") or sampling.count != "all":
+        raise CorpusError(
+            f"The corpus {corpus} is one text, whose sequences are drawn at random; it takes "
+            "neither --packing, --count nor --select."
+        )
+    _check_joins(sampling)
+    text = Document(text=_whole_text(source, corpus))
+    stream = encode(text, tokenizer, "all", corpus)
+    # The one text has no end of a document in it.
+    if tokenizer is not None and len(stream.ids) and stream.ids[-1] == tokenizer.eos_token_id:
+        stream = stream.part(0, len(stream.ids) - 1)
+    packed = concatenate(iter([stream]), Limits(len(stream.ids), sampling.seq_len))
+    if not packed.rows:
+        raise CorpusError(_nothing(packed, sampling, "concatenate", corpus))
+    order = np.random.default_rng(sampling.seed).permutation(len(packed.rows))
+    chosen = order[: sampling.tokens // sampling.seq_len]
+    packed.rows = [packed.rows[number] for number in chosen]
+    packed.counted = [packed.counted[number] for number in chosen]
+    facts = _facts("concatenate", sampling, None) | {"drawn": "sequences of one text"}
+    return _sequences(packed, source, sampling, corpus, facts)
+
+
+def _whole_text(source: Source, corpus: str) -> str:
+    parts: list[str] = []
+    length = 0
+    for document in source.drawn(0):
+        if document.text is None:
+            raise CorpusError(f"The corpus {corpus} is joined to one text, but a row is no text.")
+        parts.append(document.text)
+        length += len(document.text)
+        if length > _LONGEST_JOINED:
+            raise CorpusError(
+                f"The corpus {corpus} is joined to one text, but holds more than "
+                f"{_LONGEST_JOINED >> 20} MiB; is it a copy of another data set?"
+            )
+    return (source.join or "").join(parts)
+
+
+def _facts(packing: Packing, sampling: Sampling, selection: Selection | None) -> dict[str, object]:
+    facts: dict[str, object] = {"packing": packing, "count": sampling.count}
+    if selection is not None:
+        facts["select"] = selection.description
+    return facts
+
+
+def _sequences(
+    packed: Packed, source: Source, sampling: Sampling, corpus: str, facts: dict[str, object]
+) -> TokenSequences:
+    counted = tuple(packed.counted)
+    if sampling.count == "response" and not any(row.any() for row in counted):
+        raise CorpusError(
+            f"No token of a response of the corpus {corpus} is in a sequence; give a greater "
+            "sequence length, --truncate tail, or --count all."
+        )
+    return TokenSequences(
+        corpus,
+        tuple(packed.rows),
+        packed.num_documents,
+        packed.num_dropped,
+        counted=None if all(row.all() for row in counted) else counted,
+        positions=tuple(packed.positions) or None,
+        num_dropped_documents=packed.num_dropped_documents,
+        prepared={**facts, **source.facts},
+    )

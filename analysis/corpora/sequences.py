@@ -1,0 +1,133 @@
+"""Token sequences of a corpus: how they are cut into batches, and what identifies them."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TokenIds = NDArray[np.int32]
+TOKEN_SHARDS = 8  # equal parts of a corpus, for how the choice changes with more tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """Sequences padded on the right to a common length.
+
+    Args:
+        input_ids: (sequences, length) int64; 0 where padded.
+        mask: (sequences, length) bool; False where padded.
+        counted: (sequences, length) bool; True where a token enters the sums. Within `mask`.
+        token_shard: (sequences, length) int64; which of the TOKEN_SHARDS equal parts of the
+            corpus a counted token belongs to, 0 elsewhere.
+        positions: (sequences, length) int64, restarting at 0 with each document, where documents
+            that share a sequence do not see each other; None where a sequence is one text.
+    """
+
+    input_ids: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    counted: NDArray[np.bool_]
+    token_shard: NDArray[np.int64]
+    positions: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSequences:
+    """The token sequences of one corpus, as they are fed to the model.
+
+    Args:
+        corpus: the name or file that the user gave.
+        rows: one int32 array a sequence, without padding.
+        num_documents: documents that contributed at least one token.
+        num_dropped: tokens read but left out: cut off, or more than the last sequence holds.
+        counted: for each row, which of its tokens enter the sums; None: all of them.
+        positions: for each row, every token's place in its document, where documents that share a
+            row do not see each other; None where a row is one text.
+        num_dropped_documents: documents read of which nothing was fed.
+        prepared: how the sequences were made, for the manifest; plain JSON.
+    """
+
+    corpus: str
+    rows: tuple[TokenIds, ...]
+    num_documents: int
+    num_dropped: int
+    counted: tuple[NDArray[np.bool_], ...] | None = None
+    positions: tuple[TokenIds, ...] | None = None
+    num_dropped_documents: int = 0
+    prepared: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens; padding is not part of a sequence."""
+        return sum(len(row) for row in self.rows)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(map(len, self.rows), default=0)
+
+    @property
+    def num_counted(self) -> int:
+        """Tokens that enter the sums."""
+        return sum(int(self._counted(number).sum()) for number in range(len(self.rows)))
+
+    def _counted(self, number: int) -> NDArray[np.bool_]:
+        if self.counted is None:
+            return np.ones(len(self.rows[number]), dtype=np.bool_)
+        return self.counted[number]
+
+    @property
+    def digest(self) -> str:
+        """Identity of the ids, of where each sequence ends, and of what counts, as 64 hex digits.
+
+        Covers `counted` and `positions` only where they are present.
+        """
+        sha = hashlib.sha256()
+        for row in self.rows:
+            sha.update(len(row).to_bytes(8, "little"))
+            sha.update(row.astype("<i4").tobytes())
+        if self.counted is not None:
+            sha.update(b"counted")
+            for counted in self.counted:
+                sha.update(counted.astype("u1").tobytes())
+        if self.positions is not None:
+            sha.update(b"positions")
+            for positions in self.positions:
+                sha.update(positions.astype("<i4").tobytes())
+        return sha.hexdigest()
+
+    def batches(self, batch_size: int, *, start: int = 0) -> Iterator[TokenBatch]:
+        """Batches in a fixed order, from row `start` on; the last may be smaller."""
+        total = self.num_counted
+        before = sum(int(self._counted(number).sum()) for number in range(start))
+        for first in range(start, len(self.rows), batch_size):
+            numbers = range(first, min(first + batch_size, len(self.rows)))
+            mask = _padded([np.ones(len(self.rows[n]), dtype=np.bool_) for n in numbers])
+            counted = _padded([self._counted(number) for number in numbers])
+            place = before + np.cumsum(counted).reshape(counted.shape) - 1
+            before += int(counted.sum())
+            yield TokenBatch(
+                input_ids=_padded([self.rows[number] for number in numbers]).astype(np.int64),
+                mask=mask,
+                counted=counted,
+                token_shard=np.where(counted, place * TOKEN_SHARDS // max(total, 1), 0),
+                positions=None
+                if self.positions is None
+                else _padded([self.positions[number] for number in numbers]).astype(np.int64),
+            )
+
+    def num_padded(self, batch_size: int) -> int:
+        """Padding positions that batches of this size hold."""
+        starts = range(0, len(self.rows), batch_size)
+        groups = (self.rows[start : start + batch_size] for start in starts)
+        return sum(max(map(len, group)) * len(group) - sum(map(len, group)) for group in groups)
+
+
+def _padded(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """(rows, longest): zeros on the right of shorter rows."""
+    array = np.zeros((len(rows), max(len(row) for row in rows)), dtype=rows[0].dtype)
+    for position, row in enumerate(rows):
+        array[position, : len(row)] = row
+    return array

@@ -1,0 +1,111 @@
+"""Sources: where documents come from, in a seeded order, a few at a time."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from analysis.corpora.documents import Document, demo_document
+from analysis.corpora.files import DocumentFile, open_documents
+from analysis.corpora.spec import CorpusSpec, parse_corpus
+from analysis.demo.texts import TEXTS, demo_texts
+from analysis.errors import CorpusError
+
+# A permutation of more documents than this would itself be large; numbers are drawn instead.
+_MOST_PERMUTED = 1 << 24
+_LARGEST_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Documents in a seeded order.
+
+    Args:
+        drawn: seed -> documents; reads no more than is asked for.
+        join: what stands between documents where all of them are one text; None otherwise. They
+            then come in their own order, whatever the seed.
+        facts: what manifests say of it; plain JSON.
+    """
+
+    drawn: Callable[[int], Iterator[Document]]
+    join: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def peek(source: Source, seed: int) -> tuple[Document | None, Source]:
+    """The first document, if any, and a source that gives it again and can be drawn from once."""
+    documents = source.drawn(seed)
+    seen = list(islice(documents, 1))
+    return next(iter(seen), None), replace(source, drawn=lambda _: chain(seen, documents))
+
+
+def in_memory(documents: Sequence[Document]) -> Source:
+    """Documents that are at hand."""
+
+    def drawn(seed: int) -> Iterator[Document]:
+        for number in _order(len(documents), seed):
+            yield documents[number]
+
+    return Source(drawn)
+
+
+def from_file(documents: DocumentFile) -> Source:
+    """Documents of a local file, in blocks that grow, so that little is read where little is used.
+
+    The order is the one that the same documents would have in memory.
+    """
+
+    def drawn(seed: int) -> Iterator[Document]:
+        order, size = _order(len(documents), seed), 16
+        while block := list(islice(order, size)):
+            yield from documents.read(block)
+            size = min(2 * size, _LARGEST_BLOCK)
+
+    return Source(drawn)
+
+
+def _order(count: int, seed: int) -> Iterator[int]:
+    rng = np.random.default_rng(seed)
+    if count <= _MOST_PERMUTED:
+        yield from map(int, rng.permutation(count))
+        return
+    seen: set[int] = set()
+    while len(seen) < count:
+        number = int(rng.integers(count))
+        if number not in seen:
+            seen.add(number)
+            yield number
+
+
+def _demo_documents(name: str) -> list[Document]:
+    return [demo_document(text.prompt, text.response) for text in demo_texts(name)]
+
+
+def local_source(spec: CorpusSpec) -> Source:
+    """A built-in corpus or a local file.
+
+    Raises:
+        CorpusError: the file is missing, empty or malformed.
+    """
+    if spec.path is not None:
+        return from_file(open_documents(spec.path, spec.fields))
+    return in_memory(_demo_documents(spec.name))
+
+
+def read_documents(corpus: str) -> list[Document]:
+    """All documents of a built-in corpus or of a small local file, in their own order.
+
+    Raises:
+        CorpusError: the name is unknown, or the file is missing, empty or malformed.
+    """
+    spec = parse_corpus(corpus)
+    if spec.dataset is not None:
+        raise CorpusError(f"{corpus} is a data set of the hub, which is read as a stream.")
+    if spec.name in TEXTS:
+        return _demo_documents(spec.name)
+    if spec.path is None:
+        raise ValueError("a corpus that is neither built in nor of the hub has a path")
+    documents = open_documents(spec.path, spec.fields)
+    return list(documents.read(range(len(documents))))

@@ -1,0 +1,169 @@
+"""Streams: data sets of the hub and local copies of them, read through `datasets` as they come."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+from datasets.exceptions import DatasetsError
+from huggingface_hub import HfApi
+from huggingface_hub.errors import (  # type: ignore[attr-defined]
+    GatedRepoError,
+    HTTPError,  # of the library's own HTTP client, whichever it is
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from analysis.corpora.documents import DEFAULT_FIELDS, Document, Fields, row_document
+from analysis.corpora.presets import HubDataset
+from analysis.corpora.sources import Source, local_source
+from analysis.corpora.spec import CorpusSpec, parse_corpus
+from analysis.errors import CorpusError
+
+# Documents held back while shuffling a stream; the order of files is shuffled as a whole.
+SHUFFLE_BUFFER = 10_000
+_COMPRESSED = ("", ".gz", ".zst", ".bz2", ".xz")
+_BUILDERS: Mapping[str, str] = {
+    f"{suffix}{compressed}": builder
+    for suffix, builder in ((".json", "json"), (".jsonl", "json"), (".txt", "text"))
+    for compressed in _COMPRESSED
+} | {".parquet": "parquet"}
+_READ_ERRORS = (DatasetsError, OSError, ValueError, RuntimeError, HTTPError, pa.ArrowException)
+
+
+def open_corpus(corpus: str) -> Source:
+    """The documents of a corpus, wherever it is.
+
+    Raises:
+        CorpusError: it is unknown, missing, empty, out of reach or malformed.
+    """
+    spec = parse_corpus(corpus)
+    if spec.dataset is None:
+        return local_source(spec)
+    # What goes wrong is raised, and said once.
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    datasets.disable_progress_bars()
+    join = spec.preset.join if spec.preset else None
+    if spec.path is None:
+        stream, facts = _hub_stream(spec.dataset, corpus)
+    else:
+        stream, facts = _local_stream(spec.path, spec.name, joined=join is not None)
+    return _source(stream, spec, join, facts)
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")
+
+
+def _commit(dataset: HubDataset, corpus: str) -> str:
+    """The commit that is the revision today, so that the manifest can say what was read."""
+    try:
+        # Asked for first: it fails at once, where streaming would try five times.
+        found = HfApi().dataset_info(dataset.repo, revision=dataset.revision, timeout=20)
+    except GatedRepoError as error:
+        raise CorpusError(
+            f"{dataset.repo} is gated: accept its terms on the hub, then log in with "
+            "`hf auth login`."
+        ) from error
+    except RevisionNotFoundError as error:
+        raise CorpusError(f"{dataset.repo} has no revision {dataset.revision!r}.") from error
+    except RepositoryNotFoundError as error:
+        raise CorpusError(
+            f"The hub has no data set {dataset.repo} that you may read; is the name right?"
+        ) from error
+    except (OfflineModeIsEnabled, HTTPError, OSError) as error:
+        copy = f"{corpus}=PATH with a copy" if not corpus.startswith("hub:") else "a local file"
+        raise CorpusError(
+            f"The data set {dataset.repo} cannot be reached on the hub ({_reason(error)}); "
+            f"without a network give {copy}."
+        ) from error
+    return str(found.sha)
+
+
+def _hub_stream(
+    dataset: HubDataset, corpus: str
+) -> tuple[datasets.IterableDataset, dict[str, Any]]:
+    commit = _commit(dataset, corpus)
+    try:
+        stream = datasets.load_dataset(
+            dataset.repo,
+            dataset.config,
+            split=dataset.split,
+            revision=commit,
+            streaming=True,
+        )
+    except _READ_ERRORS as error:
+        raise CorpusError(f"{dataset.repo} cannot be read: {_reason(error)}.") from error
+    facts = {"dataset": dataset.repo, "revision": commit, "split": dataset.split}
+    return stream, facts | ({"config": dataset.config} if dataset.config else {})
+
+
+def _files(path: Path, name: str) -> list[Path]:
+    if not path.exists():
+        raise CorpusError(f"The copy {path} of {name} does not exist.")
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    found = [file for file in files if file.is_file() and _builder(file)]
+    kinds = {_builder(file) for file in found}
+    if len(kinds) != 1:
+        what = "several kinds of files" if kinds else "no file"
+        raise CorpusError(
+            f"{path} holds {what} to read as {name}; give files of one kind: .parquet, or .jsonl, "
+            ".json or .txt, plain or compressed."
+        )
+    return found
+
+
+def _builder(path: Path) -> str | None:
+    return next((_BUILDERS[end] for end in _BUILDERS if path.name.endswith(end)), None)
+
+
+def _local_stream(
+    path: Path, name: str, *, joined: bool
+) -> tuple[datasets.IterableDataset, dict[str, Any]]:
+    files = _files(path, name)
+    builder = str(_builder(files[0]))
+    options: dict[str, Any] = {}
+    if builder == "text":
+        # One text keeps its line breaks; otherwise blank lines part documents.
+        options = {"keep_linebreaks": True} if joined else {"sample_by": "paragraph"}
+    try:
+        stream = datasets.load_dataset(
+            builder,
+            data_files=[str(file) for file in files],
+            split="train",
+            streaming=True,
+            **options,
+        )
+    except _READ_ERRORS as error:
+        raise CorpusError(f"{path} cannot be read as {name}: {_reason(error)}.") from error
+    return stream, {"copy": path.name, "files": len(files)}
+
+
+def _source(
+    stream: datasets.IterableDataset, spec: CorpusSpec, join: str | None, facts: dict[str, Any]
+) -> Source:
+    def drawn(seed: int) -> Iterator[Document]:
+        rows = stream if join is not None else stream.shuffle(seed, buffer_size=SHUFFLE_BUFFER)
+        return _documents(rows, spec.name, spec.fields)
+
+    order = {} if join is not None else {"shuffle_buffer": SHUFFLE_BUFFER}
+    return Source(drawn, join, {"source": facts | order})
+
+
+def _documents(
+    rows: datasets.IterableDataset, name: str, fields: Fields = DEFAULT_FIELDS
+) -> Iterator[Document]:
+    numbered = enumerate(rows, 1)
+    while True:
+        try:
+            number, row = next(numbered)
+        except StopIteration:
+            return
+        except _READ_ERRORS as error:
+            raise CorpusError(
+                f"The data set {name} cannot be read on: {_reason(error)}."
+            ) from error
+        yield row_document(row, f"{name}, row {number} as drawn", fields)

@@ -1,0 +1,25 @@
+"""DeepSeek-V3 and the models with its router: sigmoid, a correction bias, groups of experts."""
+
+from dataclasses import replace
+
+from analysis.families.base import GroupRule, MoEFamily, RouterTensor, SharedExperts
+from analysis.families.rules import after_first
+
+DEEPSEEK_V3 = MoEFamily(
+    model_type="deepseek_v3",
+    label="DeepSeek-V3",
+    gate_rule="sigmoid; selection by sigmoid + correction bias; renormalised if norm_topk_prob",
+    router_tensors=(RouterTensor("gate.weight"), RouterTensor("gate.e_score_correction_bias")),
+    count_keys=("n_routed_experts", "num_local_experts"),
+    defaults={"first_k_dense_replace": 3, "n_group": 8, "topk_group": 4},
+    is_sparse=after_first("first_k_dense_replace"),
+    groups=GroupRule(2),
+    shared=SharedExperts("moe_intermediate_size", "n_shared_experts", width_is_each=True),
+)
+GLM4_MOE = replace(
+    DEEPSEEK_V3,
+    model_type="glm4_moe",
+    label="GLM-4.5",
+    defaults={"first_k_dense_replace": 1},
+)
+DOTS1 = replace(DEEPSEEK_V3, model_type="dots1", label="dots.llm1", defaults={})

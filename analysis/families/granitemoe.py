@@ -1,0 +1,28 @@
+"""Granite's MoE models: experts stacked on disk too, as `input_linear` and `output_linear`."""
+
+from dataclasses import replace
+
+from analysis.families.base import MoEFamily, RouterTensor, SharedExperts
+
+GRANITEMOE = MoEFamily(
+    model_type="granitemoe",
+    label="GraniteMoE",
+    gate_rule="top-k of the logits, then softmax over those",
+    disk_block="block_sparse_moe",
+    module_block="block_sparse_moe",
+    router="router",
+    router_tensors=(RouterTensor("router.weight", on_disk="router.layer.weight"),),
+    projections={},
+    stacked_on_disk={"gate_up": "input_linear.weight", "down": "output_linear.weight"},
+    count_keys=("num_local_experts",),
+    width_key="intermediate_size",
+)
+GRANITEMOESHARED = replace(
+    GRANITEMOE,
+    model_type="granitemoeshared",
+    label="GraniteMoE with shared experts",
+    shared=SharedExperts("shared_intermediate_size"),
+)
+GRANITEMOEHYBRID = replace(
+    GRANITEMOESHARED, model_type="granitemoehybrid", label="GraniteMoE hybrid"
+)

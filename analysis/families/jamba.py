@@ -1,0 +1,25 @@
+"""Jamba: Mamba and attention layers, of which every so many-th has experts."""
+
+from analysis.checkpoint import Config
+from analysis.families.base import MoEFamily, RouterTensor
+from analysis.families.rules import whole_number
+
+
+def _is_sparse(config: Config, layer: int) -> bool:
+    period = whole_number(config, "expert_layer_period")
+    return layer % period == int(config["expert_layer_offset"])
+
+
+JAMBA = MoEFamily(
+    model_type="jamba",
+    label="Jamba",
+    gate_rule="softmax, then top-k, not renormalised",
+    disk_block="feed_forward",
+    module_block="feed_forward",
+    router="router",
+    router_tensors=(RouterTensor("router.weight"),),
+    width_key="intermediate_size",
+    width_shared_with="the dense MLPs",
+    defaults={"expert_layer_period": 2, "expert_layer_offset": 1},
+    is_sparse=_is_sparse,
+)

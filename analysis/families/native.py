@@ -1,0 +1,20 @@
+"""Model code for families that transformers lacks, registered when such a model is loaded."""
+
+from importlib import import_module
+
+# The modules need torch and transformers, so they are imported only then.
+_MODULES = {"deepseek": "analysis.families.deepseek_model"}
+
+
+def register_native(model_type: str) -> None:
+    """Let transformers' auto classes know this model type; nothing to do for those it has.
+
+    May be called any number of times.
+    """
+    if module := _MODULES.get(model_type):
+        import_module(module).register()
+
+
+def is_registered_here(model_type: str) -> bool:
+    """Whether transformers lacks this model type, so that only this program loads it."""
+    return model_type in _MODULES

@@ -1,0 +1,93 @@
+"""Rules that families share: how configurations say what is counted and which layers are sparse."""
+
+from collections.abc import Callable, Mapping
+
+from analysis.checkpoint import Config
+from analysis.errors import CheckpointError
+
+
+def whole_number(config: Config, key: str) -> int:
+    """A count of a configuration.
+
+    Raises:
+        CheckpointError: it is missing, or no whole number of at least 1.
+    """
+    if key not in config:
+        raise CheckpointError(f"config.json has no {key}.")
+    value = config[key]
+    if type(value) is not int or value < 1:
+        raise CheckpointError(
+            f"config.json gives {key} = {value!r}; it must be a whole number of at least 1."
+        )
+    return value
+
+
+def count_of(config: Config, key: str) -> int:
+    """A count that may be given as a list with one number per layer.
+
+    Raises:
+        CheckpointError: as `whole_number`, or numbers that differ between layers.
+    """
+    value = config.get(key)
+    if not isinstance(value, list):
+        return whole_number(config, key)
+    if len(set(value)) != 1:
+        raise CheckpointError(
+            f"config.json gives {key} = {value}, but only one number for all layers is handled."
+        )
+    return whole_number({key: value[0]}, key)
+
+
+def per_layer_counts(
+    config: Config, key: str, depth: int, uniform: Mapping[int, int]
+) -> dict[int, int]:
+    """The number of experts of each sparse layer where these differ.
+
+    Args:
+        config: the text model's part.
+        key: its key of a list with one number per layer.
+        depth: number of layers.
+        uniform: sparse layer -> the scalar count, which is the maximum.
+
+    Raises:
+        CheckpointError: no such list, or one that contradicts the rest of the configuration.
+    """
+    given = config[key]
+    if not isinstance(given, list) or not all(type(each) is int and each >= 0 for each in given):
+        raise CheckpointError(
+            f"config.json gives {key} = {given!r}; it must be a list of whole numbers."
+        )
+    if len(given) != depth:
+        raise CheckpointError(
+            f"config.json gives {key} with {len(given)} numbers for {depth} layers."
+        )
+    for layer, count in enumerate(given):
+        if (layer in uniform) != (count > 0):
+            kind = "has experts" if layer in uniform else "is dense"
+            raise CheckpointError(
+                f"config.json gives {key}[{layer}] = {count}, but layer {layer} {kind}."
+            )
+    most = max(uniform.values(), default=0)
+    if max(given, default=0) != most:
+        raise CheckpointError(
+            f"config.json gives at most {max(given)} experts in {key}, but {most} as the number "
+            "for all layers, which must be that maximum."
+        )
+    return {layer: given[layer] for layer in uniform}
+
+
+def every_layer(config: Config, layer: int) -> bool:
+    """No dense layers."""
+    del config, layer
+    return True
+
+
+def after_first(key: str) -> Callable[[Config, int], bool]:
+    """Dense layers come first; `key` says how many."""
+    return lambda config, layer: layer >= int(config.get(key) or 0)
+
+
+def with_step(config: Config, layer: int) -> bool:
+    """Every decoder_sparse_step-th layer, but for those of mlp_only_layers."""
+    step = whole_number({"decoder_sparse_step": 1, **config}, "decoder_sparse_step")
+    return layer not in (config.get("mlp_only_layers") or ()) and (layer + 1) % step == 0

@@ -1,0 +1,90 @@
+"""Prediction heads beyond the trunk (multi-token prediction, MTP) and the experts that they carry.
+
+transformers does not run them, so no statistics exist for their experts; other engines build them
+with the same number of experts as the trunk.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from analysis.families import MoELayer
+from analysis.model import LocatedTensor, MoEModel
+
+_OWN_TRUNK = re.compile(r"((?:\w+\.)?mtp)(?:[._])")
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A prediction head.
+
+    Args:
+        name: prefix of its tensors, such as `model.layers.61` or `mtp`.
+        tensors: names of all its tensors.
+        located: its expert and router tensors by the layer index in their names.
+        trunk: prefix of its layers.
+    """
+
+    name: str
+    tensors: tuple[str, ...]
+    located: Mapping[int, tuple[LocatedTensor, ...]]
+    trunk: str
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its tensors begin with, and no others."""
+        return f"{self.name}." if self.name[-1].isdigit() else self.name
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether it holds routed experts, located or not."""
+        return bool(self.located) or any(".experts." in name for name in self.tensors)
+
+    def as_model(self, model: MoEModel) -> MoEModel:
+        """The head as if it were a model: its layers with experts, and no others."""
+        like = model.layers[-1]
+        layers = tuple(
+            MoELayer(index, like.num_experts, like.top_k, like.num_groups, like.least_per_group)
+            for index in sorted(self.located)
+        )
+        return replace(model, family=replace(model.family, trunks=(self.trunk,)), layers=layers)
+
+
+@lru_cache(maxsize=4)
+def prediction_heads(model: MoEModel) -> tuple[Head, ...]:
+    """The heads of a checkpoint, in the order of their names; most have none."""
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    trunks: dict[str, str] = {}
+    for name in model.checkpoint.tensors:
+        if place := _place(model, name):
+            head, trunk = place
+            names[head].append(name)
+            trunks[head] = trunk
+    return tuple(
+        Head(head, tuple(held), _located(model, trunks[head], held), trunks[head])
+        for head, held in sorted(names.items())
+    )
+
+
+def _place(model: MoEModel, name: str) -> tuple[str, str] | None:
+    """Head and trunk that a tensor belongs to; None in the trunk of the model."""
+    if match := _OWN_TRUNK.match(name):
+        return match[1], f"{match[1]}.layers"
+    for trunk in model.family.trunks:
+        match = re.match(rf"({re.escape(trunk)}\.(\d+))\.", name)
+        if match and int(match[2]) >= model.depth:
+            return match[1], trunk
+    return None
+
+
+def _located(
+    model: MoEModel, trunk: str, names: list[str]
+) -> Mapping[int, tuple[LocatedTensor, ...]]:
+    family = replace(model.family, trunks=(trunk,))
+    found: defaultdict[int, list[LocatedTensor]] = defaultdict(list)
+    for name in names:
+        if slot := family.locate(name):
+            found[slot.layer].append(LocatedTensor(model.checkpoint.tensors[name], slot))
+    return {layer: tuple(items) for layer, items in found.items()}

@@ -1,0 +1,114 @@
+"""Runs whose sums are added: which may be, and the run that they make."""
+
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.errors import StatsError
+from analysis.groups import ordered
+from analysis.shards import add_shards
+from analysis.stats import RunManifest
+from analysis.store import (
+    COACTIVATION,
+    ROUTER,
+    SHARDS,
+    Run,
+    digest_of,
+    load_expert_stats,
+    now,
+    read_table,
+    read_vectors,
+    run_name,
+    save_expert_stats,
+)
+
+# What the rows of a table are; all other columns add up.
+_INDEX = frozenset(("layer", "expert", "shard", "other"))
+# The vector sums do not add up by their lengths: it is made from the vectors again.
+_NOT_ADDED = frozenset(("vector_sum_sq",))
+
+
+def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
+    """A run that holds the sums of several, as if their corpora had been one.
+
+    It has the statistic groups that all of them have; a group that one lacks is left out. Token
+    shard s of the result is shard s of each: every corpus is there with its own s-th eighth, so a
+    part of the merge is the merge of the parts.
+
+    Raises:
+        StatsError: fewer than two, weight statistics, different models, element types or
+            schemas, or the same tokens twice.
+    """
+    if len(runs) < 2:
+        raise StatsError("A merge needs at least two calibration runs.")
+    check_addable(runs)
+    merged = _merged_manifest([run.manifest for run in runs])
+    more = {
+        name: _added([read_table(run, name) for run in runs])
+        for name in (SHARDS, ROUTER, COACTIVATION)
+        if all(name in run.manifest.files for run in runs)
+    }
+    # The totals are the sum of the shards, also where they could be added themselves.
+    stats = [load_expert_stats(run).table for run in runs]
+    total = add_shards(more[SHARDS]) if SHARDS in more else _added(stats)
+    vectors = np.sum([read_vectors(run) for run in runs], axis=0)
+    return save_expert_stats(parent, merged, total, vectors, more)
+
+
+def _merged_manifest(manifests: Sequence[RunManifest]) -> RunManifest:
+    first = manifests[0]
+    corpora = tuple(corpus for manifest in manifests for corpus in manifest.corpora)
+    digest = digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
+    shared = set.intersection(*(set(manifest.groups) for manifest in manifests))
+    lost = set().union(*(manifest.groups for manifest in manifests)) - shared
+    made = {"merged_from": [manifest.run_id for manifest in manifests], "created_at": now()}
+    return RunManifest(
+        kind="routed",
+        run_id=run_name(first.model.name, *sorted(each.name for each in corpora), digest=digest),
+        digest=digest,
+        model=first.model,
+        corpora=corpora,
+        settings=first.settings,
+        made=made | ({"groups_left_out": sorted(lost)} if lost else {}),
+        groups=ordered(sorted(shared)),
+    )
+
+
+def _added(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Tables with the same rows, added; columns that one lacks are left out."""
+    shared = [name for name in tables[0].columns if all(name in table for table in tables)]
+    added = [name for name in shared if name not in _INDEX | _NOT_ADDED]
+    sums = {name: reduce(np.add, (table[name].to_numpy() for table in tables)) for name in added}
+    return tables[0][[name for name in shared if name in _INDEX]].assign(**sums)
+
+
+def check_addable(runs: Sequence[Run]) -> None:
+    """Check that the sums of these runs may be added.
+
+    Raises:
+        StatsError: weight statistics, different models or element types, or the same tokens twice.
+    """
+    first = runs[0].manifest
+    seen: set[str] = set()
+    for run in runs:
+        other = run.manifest
+        if other.kind != "routed":
+            raise StatsError("Only calibration runs add up; weight statistics are whole already.")
+        if first.model.identity != other.model.identity:
+            raise StatsError(
+                f"{first.run_id} and {other.run_id} are statistics of different models."
+            )
+        if first.settings["dtype"] != other.settings["dtype"]:
+            raise StatsError(
+                f"{first.run_id} was computed in {first.settings['dtype']}, {other.run_id} in "
+                f"{other.settings['dtype']}; calibrate both in one element type."
+            )
+        for corpus in other.corpora:
+            if corpus.digest in seen:
+                raise StatsError(
+                    f"The tokens of {corpus.name} are in two of the runs; count them once."
+                )
+            seen.add(corpus.digest)

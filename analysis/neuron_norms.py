@@ -1,0 +1,103 @@
+"""Norms of every neuron's weights, streamed from safetensors: a criterion without calibration.
+
+The score of neuron c is ||gate_c|| * ||up_c|| * ||down_c||: L2 norms of its rows of gate and up
+and of its column of down; where experts have no gate, of the other two. Biases are left out. The
+product does not change when one matrix is scaled up and another down. It knows nothing of which
+inputs occur: a default that needs no calibration, not a method of the papers.
+"""
+
+import math
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.model import LocatedTensor, MoEModel, is_expert_weight
+from analysis.progress import Progress
+from analysis.widths import AtomAxis, atom_axis, expert_widths
+
+NEURON_NORMS = "neuron-norms"
+# Layer -> for each expert, ascending ids, one number for each of its neurons.
+NeuronScores = Mapping[int, tuple[NDArray[np.float64], ...]]
+_TYPES = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64}
+_CHUNK_ELEMENTS = 1 << 21  # decoded at once, to float64: 16 MiB
+
+
+def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
+    """The product of the norms of every neuron; one matrix is read at a time, in parts.
+
+    Raises:
+        UnsupportedModelError: a quantised element type.
+        CheckpointError: a shard became shorter, or holds values that are no finite numbers.
+    """
+    widths = expert_widths(model)
+    scores = {layer: tuple(np.ones(width) for width in held) for layer, held in widths.items()}
+    items = [item for layer in widths for item in model.located[layer]]
+    weights = [item for item in items if is_expert_weight(item.slot)]
+    done, total = 0, sum(item.entry.nbytes for item in weights)
+    for item in weights:
+        where = atom_axis(model.family, item.slot)
+        if item.entry.dtype not in _TYPES or where is None:
+            raise UnsupportedModelError(
+                f"{item.entry.name} is of type {item.entry.dtype}, whose neurons cannot be "
+                f"measured; supported: {', '.join(_TYPES)}. Dequantise the checkpoint first."
+            )
+        _multiply(scores[item.slot.layer], item, where, model.checkpoint.path)
+        done += item.entry.nbytes
+        yield Progress("reading weights", done, total, "bytes")
+    return scores
+
+
+def _multiply(
+    scores: tuple[NDArray[np.float64], ...], item: LocatedTensor, where: AtomAxis, path: Path
+) -> None:
+    """Multiply the scores of a layer by the norms in one of its tensors."""
+    entry, slot = item.entry, item.slot
+    stacked = slot.expert is None
+    inner = entry.shape[1:] if stacked else entry.shape
+    axis = where.axis - int(stacked)
+    shape = (math.prod(inner[:axis]), inner[axis], math.prod(inner[axis + 1 :]))
+    with (path / entry.shard).open("rb") as file:
+        file.seek(entry.start)
+        for expert in range(entry.shape[0]) if slot.expert is None else (slot.expert,):
+            squares = np.zeros(shape[1])
+            for first, part in _parts(file, entry.dtype, shape):
+                squares[first : first + part.shape[1]] += np.einsum("rcs,rcs->c", part, part)
+            if not np.isfinite(squares).all():
+                raise CheckpointError(
+                    f"{entry.name} holds values that are no finite numbers; fetch the checkpoint "
+                    "again."
+                )
+            for norms in _split(np.sqrt(squares), where):
+                scores[expert][:] *= norms
+
+
+def _parts(
+    file: BinaryIO, dtype: str, shape: tuple[int, int, int]
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Blocks (rows, entries, elements) of one expert's matrix, with their first entry."""
+    rows, count, size = shape
+    if not rows * count * size:
+        return
+    # Whole rows where there are many; where there is one, some of its entries.
+    step = max(1, _CHUNK_ELEMENTS // (size if rows == 1 else count * size))
+    for first in range(0, count if rows == 1 else rows, step):
+        taken = min(step, (count if rows == 1 else rows) - first)
+        block = (1, taken, size) if rows == 1 else (taken, count, size)
+        raw = np.fromfile(file, _TYPES[dtype], math.prod(block))
+        if raw.size < math.prod(block):
+            raise CheckpointError("A shard became shorter while it was read.")
+        if dtype == "BF16":  # the upper half of a float32
+            raw = (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        yield (first if rows == 1 else 0), raw.astype(np.float64).reshape(block)
+
+
+def _split(norms: NDArray[np.float64], where: AtomAxis) -> Iterator[NDArray[np.float64]]:
+    """The norms of gate and of up, where both lie along one axis."""
+    if where.interleaved:
+        yield from (norms[part :: where.parts] for part in range(where.parts))
+    else:
+        yield from np.split(norms, where.parts)

@@ -1,0 +1,159 @@
+"""Load a checkpoint whose layers differ in the number or width of their experts.
+
+No remote code is run.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import transformers
+
+from analysis.families import FAMILIES, MoEFamily
+from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY
+from analysis.families.native import register_native
+from analysis.model import MoEModel, load_model_index
+from analysis.nonuniform.layers import rebuild_layers
+from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
+from analysis.nonuniform.widths import filling_up, forget_filling, resize_experts
+from analysis.widths import loaded_widths
+
+# While it loads, transformers itself swaps functions such as PreTrainedModel.tie_weights for
+# others; two loads that overlap would leave them swapped.
+_ONE_AT_A_TIME = Lock()
+
+
+def load_pruned(
+    path: str | Path, *, auto_class: str | None = None, revision: str | None = None, **options: Any
+) -> Any:
+    """A pruned checkpoint as a transformers model in evaluation mode.
+
+    Args:
+        path: folder or hub id of an export, or of what `save_pretrained` made of a loaded one;
+            its layers may have the same number and width of experts or different ones.
+        auto_class: name of the auto class of transformers that shall load it; by default that of
+            its family, which is most often AutoModelForCausalLM.
+        revision: on the hub.
+        options: what `from_pretrained` takes besides: dtype, device_map, experts_implementation,
+            output_loading_info and so on. Code that comes with the checkpoint is never run.
+
+    Returns:
+        The model; with `output_loading_info=True`, also what transformers says of the tensors.
+
+    Raises:
+        CheckpointError: not a checkpoint, or its configuration and tensors do not agree.
+        UnsupportedModelError: dense, or an architecture that cannot be handled.
+    """
+    described = load_model_index(str(path), revision=revision)
+    loader = auto_class_of(described, auto_class)
+    with _ONE_AT_A_TIME:
+        return loader.from_pretrained(
+            described.checkpoint.path, **{**options, "trust_remote_code": False}
+        )
+
+
+def auto_class_of(model: MoEModel, name: str | None = None) -> Any:
+    """The class whose `from_pretrained` loads a checkpoint: an auto class of transformers.
+
+    It is a stock one unless layers have different numbers or widths of experts.
+
+    Args:
+        model: the checkpoint.
+        name: of the auto class; by default that of its family.
+
+    Raises:
+        CheckpointError: widths in the configuration that do not fit the tensors.
+    """
+    family = model.family
+    register_native(family.model_type)
+    stock = getattr(transformers, name or family.auto_class)
+    if loaded_widths(model) is None and PER_LAYER_KEY not in model.config:
+        return stock
+    # A class of its own with a table of its own: whatever else is loaded finds the stock one.
+    table = _PerLayerTable(stock._model_mapping, family)
+    return type(f"PerLayer{stock.__name__}", (stock,), {"_model_mapping": table})
+
+
+class _PerLayerTable(Mapping[type, Any]):
+    """Configuration class -> model class, as in transformers but with layers of different sizes.
+
+    Args:
+        stock: the table of transformers.
+        family: the architecture that is looked up in it.
+    """
+
+    def __init__(self, stock: Mapping[type, Any], family: MoEFamily) -> None:
+        self._stock = stock
+        self._family = family
+
+    def __getitem__(self, config_class: type) -> Any:
+        found = self._stock[config_class]
+        several = found if isinstance(found, (list, tuple)) else (found,)
+        made = tuple(per_layer_class(stock, self._family) for stock in several)
+        return made if isinstance(found, (list, tuple)) else made[0]
+
+    def __contains__(self, config_class: object) -> bool:
+        return config_class in self._stock
+
+    def __iter__(self) -> Iterator[type]:
+        return iter(self._stock)
+
+    def __len__(self) -> int:
+        return len(self._stock)
+
+
+def per_layer_class(stock: Any, family: MoEFamily) -> Any:
+    """A subclass of a stock model class whose layers have experts of their own number and width."""
+
+    def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        stock.__init__(self, config, *args, **kwargs)
+        _rebuild(self, family)
+        # Draws the weights of the new layers, where the model is not loaded from a checkpoint.
+        self.post_init()
+
+    def save_pretrained(self: Any, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
+        # The text model of a composite checkpoint is saved as a family of its own.
+        saved = FAMILIES.get(self.config.model_type, family)
+        classes = {} if _has(self, WIDTHS_KEY) else auto_map(saved)
+        if classes:
+            self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), **classes}
+            # Before the rest, so that it goes along when the folder is pushed to the hub.
+            Path(save_directory).mkdir(parents=True, exist_ok=True)
+            Path(save_directory, MODELING_NAME).write_text(modeling_file(saved), "utf-8")
+        stock.save_pretrained(self, save_directory, *args, **kwargs)
+
+    def load(model: Any, state: Any, files: Any, how: Any, **given: Any) -> Any:
+        if _has(model, WIDTHS_KEY):
+            how = replace(how, weight_mapping=filling_up(how.weight_mapping or ()))
+        loaded = stock._load_pretrained_model(model, state, files, how, **given)
+        forget_filling(model._weight_conversions)
+        return loaded
+
+    # Under the stock name and module: by these transformers finds how weights are converted and
+    # whether the experts implementation can be set, and the name goes into the configuration.
+    members = {
+        "__init__": __init__,
+        "save_pretrained": save_pretrained,
+        "_load_pretrained_model": staticmethod(load),
+        "__module__": stock.__module__,
+        "__doc__": stock.__doc__,
+    }
+    return type(stock.__name__, (stock,), members)
+
+
+def _rebuild(model: Any, family: MoEFamily) -> None:
+    modules = dict(model.named_modules())
+    trunk = next(path for path in family.module_trunks if path in modules)
+    shared = modules[trunk.rpartition(".")[0]].config
+    if _has(model, PER_LAYER_KEY):
+        rebuild_layers(modules[trunk], shared, family.count_keys, family.top_k_key)
+    if _has(model, WIDTHS_KEY):
+        resize_experts(
+            modules[trunk], shared, family.module_block, family.width_key, family.count_keys
+        )
+
+
+def _has(model: Any, key: str) -> bool:
+    return getattr(model.config.get_text_config(), key, None) is not None

@@ -1,0 +1,155 @@
+"""Routers of loaded models: which tensors have an entry per expert, and how to run without some.
+
+A cut is made when the module that holds the tensor is called, since accelerate puts offloaded
+weights in place only then.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from analysis.errors import UnsupportedModelError
+from analysis.families import MoEFamily
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holder:
+    """A module that holds tensors with one entry per expert.
+
+    Args:
+        module: the router, a part of it, or the block around it.
+        axes: name of each such tensor -> the axis with one entry per expert.
+    """
+
+    module: nn.Module
+    axes: Mapping[str, int]
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Those tensors, as they are now."""
+        for name in self.axes:
+            tensor = _held(self.module, name)[name]
+            if tensor is not None:
+                yield name, tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routing:
+    """The routing of one layer.
+
+    Args:
+        block: the MoE block.
+        router: the module whose forward returns the ids of the selected experts last.
+        matrix: the holder and the name of the router's matrix.
+        holders: every module that holds tensors with an entry per expert, the router among them
+            if it does.
+        num_experts: experts that it chooses among.
+    """
+
+    block: nn.Module
+    router: nn.Module
+    matrix: tuple[nn.Module, str]
+    holders: tuple[Holder, ...]
+    num_experts: int
+
+
+def find_block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module | None:
+    """The MoE block of a layer, under whichever prefix the model's class has; None if absent."""
+    for trunk in family.module_trunks:
+        try:
+            block = model.get_submodule(family.block_module(layer, trunk))
+            block.get_submodule(family.router)
+        except AttributeError:
+            continue
+        return block
+    return None
+
+
+def routing_of(block: nn.Module, family: MoEFamily, layer: int) -> Routing:
+    """What a block's router consists of.
+
+    Raises:
+        UnsupportedModelError: it holds tensors that the family's table does not name.
+    """
+    axes: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for tensor in family.router_tensors:
+        path, _, name = tensor.name.rpartition(".")
+        if name in _own_tensors(block.get_submodule(path)):  # a bias may be switched off
+            axes[path][name] = tensor.axis
+    _check_all_named(block, family, layer, axes)
+    holders = tuple(Holder(block.get_submodule(path), names) for path, names in axes.items())
+    matrix = family.router_tensors[0]
+    path, _, name = matrix.name.rpartition(".")
+    module = block.get_submodule(path)
+    # An offloaded weight is on the meta device, where it still has its shape.
+    rows = int(module.get_parameter(name).shape[matrix.axis])
+    return Routing(block, block.get_submodule(family.router), (module, name), holders, rows)
+
+
+def _own_tensors(module: nn.Module) -> set[str]:
+    """Names of the parameters and buffers that a module itself holds."""
+    pairs = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    return {name for name, _ in pairs}
+
+
+def _check_all_named(
+    block: nn.Module, family: MoEFamily, layer: int, axes: Mapping[str, Mapping[str, int]]
+) -> None:
+    router = block.get_submodule(family.router)
+    pairs = (*router.named_parameters(), *router.named_buffers())
+    held = {f"{family.router}.{name}" for name, _ in pairs} | _own_tensors(block)
+    named = {f"{path}.{name}".lstrip(".") for path, names in axes.items() for name in names}
+    if unknown := sorted(held - named):
+        name = unknown[0].removeprefix(f"{family.router}.")
+        raise UnsupportedModelError(
+            f"The router of layer {layer} holds {name!r}, of which the family "
+            f"{family.label} does not say how it depends on the experts."
+        )
+
+
+def wrap_forward(
+    module: nn.Module, make: Callable[[Callable[..., Any]], Callable[..., Any]], restore: ExitStack
+) -> None:
+    """Replace what a module computes by `make(what it computed before)` until `restore` closes."""
+    # accelerate replaces `forward` by its hook and calls `_old_forward` once weights are in place.
+    attribute = "_old_forward" if "_old_forward" in module.__dict__ else "forward"
+    own = attribute in module.__dict__
+    inner: Callable[..., Any] = getattr(module, attribute)
+    setattr(module, attribute, make(inner))
+    if own:
+        restore.callback(setattr, module, attribute, inner)
+    else:
+        restore.callback(delattr, module, attribute)
+
+
+@contextmanager
+def cut(holder: Holder, kept: Tensor) -> Iterator[None]:
+    """The module with its expert-indexed tensors and counts cut to the kept experts."""
+    held = holder.module.__dict__
+    attributes: dict[str, int] = {"num_experts": len(kept)}
+    if "top_k" in held:
+        attributes["top_k"] = min(held["top_k"], len(kept))
+    with ExitStack() as restore:
+        for name, tensor in tuple(holder.tensors()):
+            # Selecting keeps the graph, so a gradient reaches the kept rows.
+            cut_tensor = tensor.index_select(holder.axes[name], kept.to(tensor.device))
+            replace_tensor(holder.module, name, cut_tensor, restore)
+        before = {name: held[name] for name in attributes if name in held}
+        restore.callback(held.update, before)
+        held.update({name: attributes[name] for name in before})
+        yield
+
+
+def replace_tensor(module: nn.Module, name: str, tensor: Tensor, restore: ExitStack) -> None:
+    """Put a tensor in the place of a parameter or buffer until `restore` closes."""
+    held = _held(module, name)
+    restore.callback(held.__setitem__, name, held[name])
+    held[name] = tensor
+
+
+def _held(module: nn.Module, name: str) -> Any:
+    """Where a module keeps this tensor: among its parameters or its buffers."""
+    return module._parameters if name in module._parameters else module._buffers

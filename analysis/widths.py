@@ -1,0 +1,165 @@
+"""Widths of experts: how many neurons (atoms) each one has, from headers alone.
+
+Atom j of an expert is row j of gate and up, column j of down, and entry j of their biases.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from analysis.checkpoint import TensorEntry
+from analysis.errors import CheckpointError
+from analysis.families import MoEFamily, Slot, SlotKind
+from analysis.families.base import WIDTHS_KEY
+from analysis.model import LocatedTensor, MoEModel, is_expert_weight
+
+
+@dataclass(frozen=True, slots=True)
+class AtomAxis:
+    """Where a tensor of experts has its atoms.
+
+    Args:
+        axis: the axis; a stacked tensor has its experts along axis 0.
+        parts: the projections that share the axis: gate and up where both are in one tensor.
+        interleaved: they alternate along it, instead of the first coming first.
+    """
+
+    axis: int
+    parts: int = 1
+    interleaved: bool = False
+
+
+def atom_axis(family: MoEFamily, slot: Slot) -> AtomAxis | None:
+    """Where a weight or bias of experts has its atoms; None for the bias of an output."""
+    first = int(slot.kind is SlotKind.STACKED)
+    parts = 2 if slot.projection == "gate_up" else 1
+    interleaved = parts == 2 and family.is_interleaved
+    if slot.role == "bias":
+        return None if slot.projection == "down" else AtomAxis(first, parts, interleaved)
+    # Transposed matrices are stacked (experts, in, out); a single expert's never are.
+    is_transposed = family.is_transposed and slot.kind is SlotKind.STACKED
+    is_last = (slot.projection == "down") != is_transposed
+    return AtomAxis(first + is_last, parts, interleaved)
+
+
+def expert_widths(model: MoEModel) -> dict[int, tuple[int, ...]]:
+    """Atoms of every expert, by layer: one number for each expert, ascending ids.
+
+    Raises:
+        CheckpointError: the projections of an expert do not have the same width.
+    """
+    return {each.index: _layer_widths(model, each.index) for each in model.layers}
+
+
+def _layer_widths(model: MoEModel, layer: int) -> tuple[int, ...]:
+    found: dict[int, int] = {}
+    count = next(each.num_experts for each in model.layers if each.index == layer)
+    for item in model.located[layer]:
+        if not is_expert_weight(item.slot) or item.slot.role != "weight":
+            continue
+        width = _width_of(model.family, item)
+        ids = range(count) if item.slot.expert is None else (item.slot.expert,)
+        for expert in ids:
+            if found.setdefault(expert, width) != width:
+                raise CheckpointError(
+                    f"{item.entry.name} is for {width} neurons, but other projections of expert "
+                    f"{expert} in layer {layer} for {found[expert]}."
+                )
+    return tuple(found[expert] for expert in sorted(found))
+
+
+def _width_of(family: MoEFamily, item: LocatedTensor) -> int:
+    where = atom_axis(family, item.slot)
+    if where is None or where.axis >= len(item.entry.shape):
+        raise CheckpointError(f"{item.entry.name} of shape {item.entry.shape} is no matrix.")
+    return item.entry.shape[where.axis] // where.parts
+
+
+def loaded_widths(model: MoEModel) -> dict[int, int] | None:
+    """Width that each sparse layer is built with; None where one width holds for all.
+
+    Raises:
+        CheckpointError: the configuration's list does not fit its layers or the tensors.
+    """
+    given = model.config.get(WIDTHS_KEY)
+    if given is None:
+        return None
+    _check_list(given, model)
+    for layer, widths in expert_widths(model).items():
+        if max(widths, default=0) > given[layer]:
+            raise CheckpointError(
+                f"config.json gives {WIDTHS_KEY}[{layer}] = {given[layer]}, but an expert of that "
+                f"layer has {max(widths)} neurons."
+            )
+    return {each.index: given[each.index] for each in model.layers}
+
+
+def _check_list(given: object, model: MoEModel) -> None:
+    if not isinstance(given, list) or not all(type(each) is int and each >= 0 for each in given):
+        raise CheckpointError(
+            f"config.json gives {WIDTHS_KEY} = {given!r}; it must be a list of whole numbers."
+        )
+    if len(given) != model.depth:
+        raise CheckpointError(
+            f"config.json gives {WIDTHS_KEY} with {len(given)} numbers for {model.depth} layers."
+        )
+    sparse = {each.index for each in model.layers}
+    for layer, width in enumerate(given):
+        if (layer in sparse) != (width > 0):
+            kind = "has experts" if layer in sparse else "is dense"
+            raise CheckpointError(
+                f"config.json gives {WIDTHS_KEY}[{layer}] = {width}, but layer {layer} {kind}."
+            )
+
+
+def is_stacked(model: MoEModel) -> bool:
+    """Whether all experts of a layer lie in one tensor on disk."""
+    return any(
+        item.slot.kind is SlotKind.STACKED
+        for each in model.layers
+        for item in model.located[each.index]
+    )
+
+
+def quantised_role(model: MoEModel) -> str:
+    """A part of the experts that is no plain weight or bias, such as a scale; empty if none is."""
+    roles = {
+        item.slot.role
+        for each in model.layers
+        for item in model.located[each.index]
+        if item.slot.kind is not SlotKind.ROUTER
+    }
+    return min(roles - {"weight", "bias"}, default="")
+
+
+def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
+    """Tensors of shared experts whose width the configuration ties to that of the routed ones.
+
+    Returns:
+        Name -> (entry, axis along which the width lies); empty in families without such experts.
+    """
+    shared = model.family.shared
+    if shared is None or shared.width_key != model.family.width_key:
+        return {}
+    sparse = {each.index for each in model.layers}
+    pattern = _shared_pattern(model.family)
+    found: dict[str, tuple[TensorEntry, int]] = {}
+    for name, entry in model.checkpoint.tensors.items():
+        match = pattern.fullmatch(name)
+        if match and int(match[1]) in sparse:
+            is_last = match[2] == "down_proj" and len(entry.shape) > 1
+            if match[2] != "down_proj" or is_last:  # the bias of an output has no such axis
+                found[name] = (entry, int(is_last))
+    return found
+
+
+def _shared_pattern(family: MoEFamily) -> re.Pattern[str]:
+    trunks, blocks = (_any_of(words) for words in (family.trunks, (family.disk_block,)))
+    return re.compile(
+        rf"(?:{trunks})\.(\d+)\.(?:{blocks})\.shared_experts\."
+        r"(gate_proj|up_proj|down_proj)\.(?:weight|bias)"
+    )
+
+
+def _any_of(words: Sequence[str]) -> str:
+    return "|".join(map(re.escape, words))

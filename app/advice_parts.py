@@ -1,0 +1,71 @@
+"""Explore, which criterion: what the literature recommends beside what this model says."""
+
+from collections.abc import Mapping
+
+import streamlit as st
+
+from analysis.advice import ADVICE, Purpose, read_overlaps
+from analysis.criteria import get_criterion
+from app.charts import csv_button
+from app.controls import switch
+from app.overlap_parts import can_compare_texts, mean_variant_overlaps
+from app.state import View, apply_preset, criterion_badge
+
+_PURPOSES: Mapping[Purpose, str] = {
+    "agnostic": "Task-agnostic: keep all abilities",
+    "specific": "Task-specific: keep one ability",
+}
+
+
+def advice_part(view: View) -> None:
+    """The recommendation, its reason, and what this model's own overlap says, side by side."""
+    st.markdown("**What should the pruned model be good at?**")
+    purpose = switch("Purpose", "purpose", _PURPOSES)
+    left, right = st.columns(2)
+    with left, st.container(border=True):
+        _recommendation(purpose)
+    with right, st.container(border=True):
+        _own_reading(view, purpose)
+
+
+def _recommendation(purpose: Purpose) -> None:
+    advice = ADVICE[purpose]
+    st.markdown("**The literature**")
+    with st.container(horizontal=True):
+        for name in advice.criteria:
+            criterion = get_criterion(name)
+            st.button(
+                f"{criterion.label}, {criterion_badge(criterion)}",
+                key=f"advice.{name}",
+                on_click=apply_preset,
+                args=(name,),
+                icon=":material/check:",
+            )
+    st.markdown(f"Calibrate on **{advice.text}**. {advice.why}")
+    st.text(advice.source)
+
+
+def _own_reading(view: View, purpose: Purpose) -> None:
+    st.markdown("**This model**")
+    if not can_compare_texts(view):
+        return
+    reading = read_overlaps(purpose, mean_variant_overlaps(view))
+    if reading.agrees:
+        st.badge("bears it out", icon=":material/check:", color="green")
+    else:
+        st.badge("does not bear it out", icon=":material/warning:", color="orange")
+    st.markdown(
+        f"{reading.sentence} At {view.sparsity} sparsity over {', '.join(view.runs)}. Overlap says "
+        "what the choice depends on, not how good the pruned model is."
+    )
+    st.dataframe(
+        reading.table,
+        hide_index=True,
+        height=220,
+        alt=reading.sentence,
+        column_config={
+            "overlap": st.column_config.NumberColumn(format="%.3f"),
+            "recommended": st.column_config.CheckboxColumn(),
+        },
+    )
+    csv_button(reading.table, "which-criterion")

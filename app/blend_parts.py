@@ -1,0 +1,101 @@
+"""Explore, blends: how much of each text's saliency the kept experts hold, and fair weights."""
+
+import shlex
+from fractions import Fraction
+
+import pandas as pd
+import streamlit as st
+
+from analysis.coverage import Blender, fair_blend
+from analysis.criteria import Criterion
+from app import data
+from app.charts import Chart, made_by, show_chart
+from app.figures import coverage as coverage_figure
+from app.state import BLEND, View, apply_shares
+
+
+def blend_part(view: View, criterion: Criterion) -> None:
+    """Coverage of each text by what is kept, and the button that makes it fair."""
+    st.markdown(
+        "**Coverage**: the share of each text's saliency that the kept experts hold, mean over "
+        "layers. Choose **(blend)** in the sidebar to mix the texts by hand."
+    )
+    reason = _why_no_blend(view, criterion)
+    if reason is not None:
+        st.info(reason, icon=":material/info:")
+        return
+    table = _coverage(view, criterion)
+    worst = table.sort_values("coverage").iloc[0]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.button(
+            "Fair blend",
+            icon=":material/balance:",
+            key="fair",
+            on_click=_make_fair,
+            args=(view, criterion),
+            help="Find the shares under which the worst-covered text is covered best; seconds.",
+        )
+        if view.corpus != BLEND:
+            st.button(
+                "Equal blend",
+                icon=":material/tune:",
+                key="equal",
+                on_click=apply_shares,
+                args=(dict.fromkeys(view.runs, 1.0),),
+            )
+        st.markdown(f"Worst-covered: **{worst['corpus']}**, {worst['coverage']:.1%}")
+    show_chart(
+        Chart(
+            "coverage",
+            lambda dark: coverage_figure.coverage_figure(table, dark=dark),
+            table,
+            coverage_figure.describe(table),
+            made_by(view.about(), criterion.label, view.source_of(criterion)),
+        )
+    )
+    _command(view, criterion)
+
+
+def _why_no_blend(view: View, criterion: Criterion) -> str | None:
+    if len(view.runs) < 2:
+        return (
+            f"A blend mixes texts; {view.model.name} has {len(view.runs)}. Calibrate on another "
+            "text on the **Start** page."
+        )
+    if criterion.source != "routed":
+        return f"{criterion.label} reads no text, so there is nothing to blend."
+    return None
+
+
+def _blender(view: View, criterion: Criterion) -> Blender:
+    mixture = data.mixture(list(view.runs.values()))
+    return Blender(mixture, criterion, view.gate, Fraction(view.sparsity_percent, 100))
+
+
+def _coverage(view: View, criterion: Criterion) -> pd.DataFrame:
+    """Table `corpus, share, coverage, equal`."""
+    blender, weights = _blender(view, criterion), list(view.weights.values())
+    return pd.DataFrame(
+        {
+            "corpus": list(view.runs),
+            "share": [weight / sum(weights) for weight in weights],
+            "coverage": blender.coverage(weights),
+            "equal": blender.coverage([1.0] * len(weights)),
+        }
+    )
+
+
+def _make_fair(view: View, criterion: Criterion) -> None:
+    with st.spinner("Looking for fair shares"):
+        found = fair_blend(_blender(view, criterion))
+    apply_shares(dict(zip(view.runs, found.weights, strict=True)))
+
+
+def _command(view: View, criterion: Criterion) -> None:
+    request = view.request(criterion)
+    if len(request.corpora) < 2:
+        return
+    words = ["moeprune", "blend", request.model, *request.options(), "--sparsity", view.sparsity]
+    if request.stats_dir:
+        words += ["--stats-dir", str(request.stats_dir)]
+    st.code(shlex.join(words), language=None, wrap_lines=True)

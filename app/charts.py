@@ -1,0 +1,134 @@
+"""A chart with all that belongs to it: description, numbers, and files to take away."""
+
+import importlib.util
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from app.figures.files import figure_html, figure_image
+from app.figures.theme import PLOTLY_CONFIG, add_provenance
+from pruning.plan import tool_version
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_IMAGES = {"svg": "image/svg+xml", "png": "image/png"}
+_NO_IMAGES = (
+    "SVG and PNG need the extra `plots` and Chromium on the server; the camera in the chart's own "
+    "bar saves what is on screen as SVG."
+)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart of a page.
+
+    Args:
+        name: widget key, and the stem of the files.
+        draw: the figure, in the dark theme or not.
+        table: the numbers behind it.
+        alt: what it says, in one sentence.
+        about: what made it; goes below exported figures.
+    """
+
+    name: str
+    draw: Callable[[bool], go.Figure]
+    table: pd.DataFrame
+    alt: str
+    about: str
+
+    def exported(self) -> go.Figure:
+        """The figure for a file: on white, with its provenance."""
+        return add_provenance(self.draw(False), self.about)
+
+
+def is_dark() -> bool:
+    """Whether the page is shown in the dark theme."""
+    return bool(st.context.theme.type == "dark")
+
+
+def made_by(*facts: str) -> str:
+    """Provenance line: the facts, the version of this program, the date."""
+    today = datetime.now(UTC).date().isoformat()
+    return " | ".join([*filter(None, facts), f"moe-prune-studio {tool_version()}", today])
+
+
+def show_chart(chart: Chart, *, on_select: Callable[[], None] | None = None) -> None:
+    """Draw a chart, and below it what to take away; `on_select` makes its points clickable."""
+    selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
+    st.plotly_chart(
+        chart.draw(is_dark()),
+        key=f"chart.{chart.name}",
+        config=PLOTLY_CONFIG,
+        theme=None,
+        alt=chart.alt,
+        **(selectable if on_select else {}),
+    )
+    part = st.expander("Data and downloads", key=f"data.{chart.name}", on_change="rerun")
+    if part.open:
+        with part:
+            st.text(chart.alt)
+            _files(chart)
+
+
+def show_table(table: pd.DataFrame, name: str, alt: str) -> None:
+    """A table and its CSV."""
+    st.dataframe(table, hide_index=True, alt=alt)
+    csv_button(table, name)
+
+
+def csv_button(table: pd.DataFrame, name: str) -> None:
+    """Download a table."""
+    st.download_button(
+        "CSV",
+        lambda: table.to_csv(index=False),
+        file_name=f"{name}.csv",
+        mime="text/csv",
+        key=f"csv.{name}",
+        on_click="ignore",
+        icon=":material/download:",
+    )
+
+
+def _files(chart: Chart) -> None:
+    st.dataframe(chart.table, hide_index=True, alt=f"The numbers behind: {chart.alt}")
+    with st.container(horizontal=True):
+        csv_button(chart.table, chart.name)
+        st.download_button(
+            "HTML",
+            lambda: figure_html(chart.exported()),
+            file_name=f"{chart.name}.html",
+            mime="text/html",
+            key=f"html.{chart.name}",
+            on_click="ignore",
+            icon=":material/download:",
+            help="Opens in any browser, offline.",
+        )
+        if can_draw_images():
+            for kind in _IMAGES:
+                _image_button(chart, kind)
+    if not can_draw_images():
+        st.text(_NO_IMAGES)
+
+
+def _image_button(chart: Chart, kind: str) -> None:
+    st.download_button(
+        kind.upper(),
+        lambda: figure_image(chart.exported(), kind),
+        file_name=f"{chart.name}.{kind}",
+        mime=_IMAGES[kind],
+        key=f"{kind}.{chart.name}",
+        on_click="ignore",
+        icon=":material/download:",
+    )
+
+
+@st.cache_resource
+def can_draw_images() -> bool:
+    """Whether this server has what images need: kaleido and a browser."""
+    has_browser = any(shutil.which(name) for name in _BROWSERS)
+    return importlib.util.find_spec("kaleido") is not None and has_browser

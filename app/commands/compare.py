@@ -1,0 +1,81 @@
+"""The command that puts two recipes side by side: compare."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.compare import FATES
+from app.commands import options
+from app.commands.console import out, show_facts
+from app.commands.rank import Out, save_csv, say_runs, selection_of
+from app.comparing import compare_selections, inherited_corpora
+from app.selection import Selection
+
+WithCorpora = Annotated[
+    list[str] | None,
+    typer.Option("--with-corpus", help="Corpus of the second recipe; default: the first one's."),
+]
+
+
+def compare(
+    model: options.Model,
+    criterion: options.CriterionName,
+    sparsity: options.Sparsity,
+    with_criterion: Annotated[
+        str, typer.Option(help="Criterion of the second recipe: a name, or b,alpha,beta.")
+    ],
+    corpus: options.Corpora = None,
+    gate: options.GateOption = options.DEFAULT_GATE,
+    with_corpus: WithCorpora = None,
+    with_gate: Annotated[
+        str | None, typer.Option(help="Gate weights of the second recipe; default: the same.")
+    ] = None,
+    with_sparsity: Annotated[
+        str | None, typer.Option(help="Sparsity of the second recipe; default: the same.")
+    ] = None,
+    out_file: Out = Path("comparison.csv"),
+    revision: options.Revision = None,
+    stats_dir: options.StatsDir = None,
+) -> None:
+    """Compare two recipes: which experts both keep, only one, or neither; writes CSV."""
+    shared = {"revision": revision, "stats_dir": stats_dir}
+    first = selection_of(
+        model,
+        {
+            "criterion": criterion,
+            "corpora": tuple(corpus or ()),
+            "gate": gate,
+            "sparsity": sparsity,
+            **shared,
+        },
+    )
+    second = selection_of(
+        model,
+        {
+            "criterion": with_criterion,
+            "corpora": tuple(with_corpus or inherited_corpora(first.request, with_criterion)),
+            "gate": with_gate or gate,
+            "sparsity": with_sparsity or sparsity,
+            **shared,
+        },
+    )
+    _show(first, second, out_file)
+
+
+def _show(first: Selection, second: Selection, path: Path) -> None:
+    comparison = compare_selections(first, second)
+    save_csv(comparison.table(), path)
+    show_facts(
+        {
+            "equal decisions": comparison.agreement,
+            "jaccard of the pruned": comparison.jaccard,
+            "kendall tau, mean of layers": comparison.kendall_tau,
+            **{f"kept by {fate}": comparison.count(fate) for fate in FATES},
+        }
+    )
+    for side, selection in (("A", first), ("B", second)):
+        request = selection.request
+        out.print(f"{side}: {selection.criterion.label} at {request.sparsity}", markup=False)
+        say_runs(selection)
+    out.print(f"{path}: {len(comparison.table())} experts; rank 0 is kept first", markup=False)

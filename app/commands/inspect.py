@@ -1,0 +1,161 @@
+"""The command `inspect`: what a checkpoint is and what can be pruned of it."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from analysis.families import MoELayer, SlotKind
+from analysis.heads import prediction_heads
+from analysis.model import MoEModel, load_model_index
+from analysis.widths import expert_widths, loaded_widths
+from app.commands import options
+from app.commands.console import out, show_facts, show_table
+from pruning.engines import contents_of, verdicts
+from pruning.sizes import SizeReport, format_bytes, size_report
+
+_SHOWN = 6
+
+
+def inspect(
+    model: options.Model,
+    config_only: Annotated[
+        bool,
+        typer.Option("--config-only", help="From config.json alone; no weights need to be there."),
+    ] = False,
+    revision: options.Revision = None,
+) -> None:
+    """Show architecture, experts, sizes and what can be pruned; reads headers only."""
+    read = _outline if config_only else load_model_index
+    described = read(model, revision=revision)
+    report = size_report(described)
+    show_facts({**_facts(described), **_costs(report)})
+    for assumption in described.family.assumptions:
+        out.print(f"  assumed: {assumption}", markup=False, highlight=False)
+    sizes = zip(report.table["part"], report.table["before"].tolist(), strict=True)
+    rows = [(str(part), format_bytes(size)) for part, size in sizes]
+    show_table("\nSize on disk", ("part", "bytes"), rows)
+    readers = [(each.engine, each.reads, each.reason) for each in verdicts(contents_of(described))]
+    show_table("\nWhat reads it", ("program", "reads it", "why"), readers)
+    out.print(f"\n{_what_can_go(described.layers)}", markup=False)
+
+
+def _outline(model: str, *, revision: str | None = None) -> MoEModel:
+    # Here and not above: it needs torch, which the rest of the command line starts without.
+    from pruning.outline import outline_model
+
+    return outline_model(model, revision=revision)
+
+
+def _costs(report: SizeReport) -> dict[str, object]:
+    own, bfloat16 = report.loaded()[0], report.loaded("bfloat16")[0]
+    return {
+        "parameters": f"{report.params_before:,}, {report.active_before:,} active per token",
+        "loaded": f"{format_bytes(own)} as stored, {format_bytes(bfloat16)} in bfloat16",
+        "expert FLOPs per token": f"{report.expert_flops:,} (2 per weight of the chosen experts)",
+    }
+
+
+def _facts(model: MoEModel) -> dict[str, object]:
+    counts = sorted({layer.num_experts for layer in model.layers})
+    family, layer = model.family, model.layers[0]
+    return {
+        "model": model.name,
+        "architecture": f"{family.label} ({family.model_type})"
+        + (", discovered: not in the table of families" if family.discovered else ""),
+        "layers": _layers(model),
+        "experts per layer": ", ".join(map(str, counts)),
+        "experts per token": layer.top_k,
+        "gate weights": family.gate_rule,
+        "groups": f"{layer.num_groups}, each keeps as many" if layer.num_groups > 1 else "none",
+        "correction bias": _correction_bias(model),
+        "shared experts": _shared(model),
+        "layout": _layout(model),
+        "prediction heads": _heads(model),
+        "hidden size": model.hidden_size,
+        "expert width": _width(model),
+        "element type": model.dtype,
+        "shards": len(model.checkpoint.shards),
+        "identity": model.identity[:16],
+    }
+
+
+def _layers(model: MoEModel) -> str:
+    sparse = {layer.index for layer in model.layers}
+    dense = [index for index in range(model.depth) if index not in sparse]
+    shown = ", ".join(map(str, dense[:_SHOWN]))
+    more = f" and {len(dense) - _SHOWN} more" if len(dense) > _SHOWN else ""
+    without = f"; without: {shown}{more}" if dense else ""
+    return f"{model.depth}, {len(sparse)} with experts{without}"
+
+
+def _width(model: MoEModel) -> str:
+    """Neurons of an expert, on disk, and of the experts of a layer when loaded."""
+    held = {width for widths in expert_widths(model).values() for width in widths}
+    if not held:  # quantised in blocks, whose shapes do not say
+        return str(model.config.get(model.family.width_key, "unknown"))
+    least, most = min(held), max(held)
+    on_disk = str(most) if least == most else f"{least} to {most} on disk"
+    loaded = set((loaded_widths(model) or {}).values()) - held
+    return on_disk + (f", {min(loaded)} to {max(loaded)} when loaded" if loaded else "")
+
+
+def _correction_bias(model: MoEModel) -> str:
+    """Terms that the router adds before it selects, and does not weight by."""
+    found = {
+        item.slot.role
+        for item in model.located[model.layers[0].index]
+        if item.slot.kind is SlotKind.ROUTER
+    }
+    added = sorted(found & set(model.family.correction_biases))
+    return f"{', '.join(added)}; pruned with the router" if added else "none"
+
+
+def _shared(model: MoEModel) -> str:
+    shared, config = model.family.shared, model.config
+    width = config.get(shared.width_key) if shared else None
+    count = config.get(shared.count_key, 0) if shared and shared.count_key else 1
+    if shared is None or not width or not count:
+        return "none"
+    number = count[0] if isinstance(count, list) else count
+    total = f"of width {width}" + (" each" if shared.width_is_each and number > 1 else "")
+    return f"{number} {total}; never scored or pruned" + (f"; {shared.note}" if shared.note else "")
+
+
+def _layout(model: MoEModel) -> str:
+    slots = [item.slot for item in model.located[model.layers[0].index]]
+    experts = [slot for slot in slots if slot.kind is not SlotKind.ROUTER]
+    if any(slot.kind is SlotKind.EXPERT for slot in experts):
+        layout = "one tensor per expert and projection"
+    else:
+        layout = "one tensor per projection, all experts stacked"
+        layout += ", transposed" if model.family.is_transposed else ""
+    extra = sorted({slot.role for slot in experts} - {"weight", "bias"})
+    return layout + (f"; quantised ({', '.join(extra)})" if extra else "")
+
+
+def _heads(model: MoEModel) -> str:
+    """Heads for multi-token prediction, and what an export does with them."""
+    heads = prediction_heads(model)
+    if not heads:
+        return "none"
+    names = ", ".join(head.name for head in heads)
+    if any(head.has_experts for head in heads):
+        return f"{names}, with experts; export drops them unless asked otherwise (--mtp)"
+    return f"{names}, without experts; export keeps them unless asked otherwise (--mtp)"
+
+
+def _what_can_go(layers: Sequence[MoELayer]) -> str:
+    layer = layers[0]
+    spare = sum(each.num_experts - each.least_kept for each in layers)
+    most = spare / sum(each.num_experts for each in layers)
+    said = f"Whole experts can be pruned up to a sparsity of {most:.4g}: each router "
+    if layer.num_groups > 1:
+        return said + (
+            f"chooses among {layer.num_groups} groups and picks {layer.top_k} experts per token, "
+            f"so each group must keep {layer.least_per_group} or more and all as many: numbers "
+            f"kept are multiples of {layer.num_groups}."
+        )
+    return said + (
+        f"picks {layer.top_k} experts per token, so at least {layer.least_kept} must stay."
+    )

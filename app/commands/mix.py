@@ -1,0 +1,98 @@
+"""The command on blends: blend."""
+
+from typing import Annotated
+
+import typer
+
+from analysis.blend import Mixture, Part
+from analysis.choose import notes_on_others, parse_corpus_weight, routed_runs
+from analysis.coverage import Blender, fair_blend
+from analysis.criteria import Criterion, get_criterion
+from analysis.errors import StatsError
+from analysis.model import MoEModel, load_model_index
+from app.commands import options
+from app.commands.console import out, show_table
+from app.commands.rank import say_run
+from app.settings import stats_store
+from app.task_requests import SelectRequest, validated
+from pruning.schedules.uniform import uniform
+
+
+def blend(
+    model: options.Model,
+    criterion: options.CriterionName,
+    sparsity: options.Sparsity,
+    corpus: options.Corpora = None,
+    run: options.Runs = None,
+    fair: Annotated[
+        bool, typer.Option("--fair", help="Find the weights that cover the worst corpus best.")
+    ] = False,
+    gate: options.GateOption = options.DEFAULT_GATE,
+    revision: options.Revision = None,
+    stats_dir: options.StatsDir = None,
+) -> None:
+    """Mix calibrated corpora: how much of each corpus' saliency the kept experts hold."""
+    request: SelectRequest = validated(
+        SelectRequest,
+        {
+            "model": model,
+            "criterion": criterion,
+            "corpora": tuple(corpus or ()),
+            "runs": tuple(run or ()),
+            "gate": gate,
+            "sparsity": sparsity,
+            "revision": revision,
+            "stats_dir": stats_dir,
+        },
+    )
+    described = load_model_index(request.model, revision=request.revision)
+    # Refuses a sparsity that no plan can have, and names what would work.
+    uniform(described.layers, request.sparsity)
+    chosen = get_criterion(request.criterion)
+    parts, notes = _parts(request, described, chosen)
+    names = [part.run.manifest.corpus for part in parts]
+    blender = Blender(Mixture([part.run for part in parts]), chosen, request.gate, request.fraction)
+    if fair:
+        found = fair_blend(blender)
+        weights, covered = list(found.weights), list(found.coverage)
+    else:
+        weights = [part.weight for part in parts]
+        covered = blender.coverage(weights).tolist()
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    show_table(
+        f"Coverage by {chosen.label} at sparsity {request.sparsity}",
+        ("corpus", "share", "coverage"),
+        list(zip(names, shares, covered, strict=True)),
+    )
+    mixed = " ".join(
+        f"--corpus {name}:{share:.4g}"
+        for name, share in zip(names, shares, strict=True)
+        if share >= 5e-5
+    )
+    out.print(f"worst {min(covered):.4f}; use it with {mixed}", markup=False, soft_wrap=True)
+    _say_sources(parts, notes)
+
+
+def _say_sources(parts: list[Part], notes: tuple[str, ...]) -> None:
+    for part in parts:
+        say_run(part.run)
+    for note in notes:
+        out.print(note, markup=False)
+
+
+def _parts(
+    request: SelectRequest, model: MoEModel, criterion: Criterion
+) -> tuple[list[Part], tuple[str, ...]]:
+    """The runs to mix, and notes on how they were chosen."""
+    store = stats_store(request.stats_dir)
+    wanted = [parse_corpus_weight(text) for text in request.corpora]
+    if not wanted and not request.runs:
+        raise StatsError("Name the corpora to mix with --corpus, or their runs with --run.")
+    parts = routed_runs(store, model, wanted, request.runs, criterion)
+    if len(parts) < 2:
+        raise StatsError("A blend mixes at least two corpora; name them with --corpus or --run.")
+    if request.runs:
+        return parts, ()
+    runs = store.of_model(model.identity, "routed")
+    return parts, notes_on_others([part.run for part in parts], runs, criterion)

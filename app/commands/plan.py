@@ -1,0 +1,188 @@
+"""Commands on plans: plan makes one, plans show and compare them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from analysis.errors import PlanError
+from analysis.model import MoEModel, load_model_index
+from app.commands import options
+from app.commands.atoms import AtomsAsked, check_granularity, write_atomic_plan
+from app.commands.console import out, show_table
+from app.commands.rank import Out, save_csv, say_runs, selection_of
+from pruning.plan import EXPERT_GRANULARITY, PruningPlan, load_plan, save_plan
+from pruning.plan_diff import plan_diff
+from pruning.plan_summary import plan_summary
+from pruning.schedules import SCHEDULES
+from pruning.sizes import format_bytes, size_report
+
+plans = typer.Typer(name="plans", help="Look at plans: show, diff.", no_args_is_help=True)
+_KNOWN = ", ".join(SCHEDULES)
+_Texts = list[str] | None
+
+
+def plan(
+    model: options.Model,
+    criterion: options.CriterionName,
+    sparsity: Annotated[
+        str | None, typer.Option(help="Budget: fraction of experts removed, 0.5 or 50%.")
+    ] = None,
+    remove: Annotated[
+        int | None, typer.Option(help="Budget: number of experts removed from all layers.")
+    ] = None,
+    target_gib: Annotated[
+        str | None, typer.Option(help="Budget: the weights take at most this many GiB on disk.")
+    ] = None,
+    target_dtype: Annotated[
+        str, typer.Option(help="Count the target in the checkpoint's own types, or in bfloat16.")
+    ] = "own",
+    out_file: Out = Path("plan.json"),
+    corpus: options.Corpora = None,
+    run: options.Runs = None,
+    gate: options.GateOption = options.DEFAULT_GATE,
+    schedule: Annotated[
+        str | None, typer.Option(help=f"How the budget is spread: {_KNOWN}.")
+    ] = None,
+    schedule_file: Annotated[
+        Path | None,
+        typer.Option(help="CSV, JSON or YAML: layer -> experts kept or removed; a search result."),
+    ] = None,
+    multiple_of: Annotated[int, typer.Option(help="Layers keep a multiple of this many.")] = 1,
+    protect: Annotated[
+        _Texts, typer.Option(help="Layers that lose nothing: 0,5-7; repeatable.")
+    ] = None,
+    pin: Annotated[
+        _Texts, typer.Option(help="Experts that stay: LAYER:EXPERTS, 3:5,7-9; repeatable.")
+    ] = None,
+    drop: Annotated[
+        _Texts, typer.Option(help="Experts that go: LAYER:EXPERTS; repeatable.")
+    ] = None,
+    layer_set: Annotated[
+        _Texts, typer.Option(help="Layers that keep a number: LAYER=KEPT; repeatable.")
+    ] = None,
+    lock: Annotated[
+        _Texts, typer.Option(help="Layers that keep what they had before --layer-set; repeatable.")
+    ] = None,
+    granularity: Annotated[
+        str, typer.Option(help="What is removed: whole experts (expert), or neurons (atomic).")
+    ] = EXPERT_GRANULARITY,
+    atom_scope: Annotated[
+        str, typer.Option(help="Neurons compete within an expert, a layer, or all layers (global).")
+    ] = "expert",
+    kept_atoms: Annotated[
+        Path | None, typer.Option(help="JSON: layer -> expert -> ids of the neurons that stay.")
+    ] = None,
+    revision: options.Revision = None,
+    stats_dir: options.StatsDir = None,
+) -> None:
+    """Choose the experts that stay, or the neurons in them; writes plan.json."""
+    given = {
+        "criterion": criterion,
+        "sparsity": sparsity,
+        "remove": remove,
+        "target_gib": target_gib,
+        "target_dtype": target_dtype,
+        "corpora": tuple(corpus or ()),
+        "runs": tuple(run or ()),
+        "gate": gate,
+        "schedule": schedule or ("file" if schedule_file else "uniform"),
+        "schedule_file": schedule_file,
+        "multiple_of": multiple_of,
+        "protect": tuple(protect or ()),
+        "pin": tuple(pin or ()),
+        "drop": tuple(drop or ()),
+        "layer_set": tuple(layer_set or ()),
+        "lock": tuple(lock or ()),
+        "revision": revision,
+        "stats_dir": stats_dir,
+    }
+    if check_granularity(granularity, given):
+        asked = AtomsAsked(criterion, sparsity, atom_scope, multiple_of, kept_atoms)
+        write_atomic_plan(load_model_index(model, revision=revision), asked, out_file)
+        return
+    _check_budget([sparsity, remove, target_gib], schedule_file)
+    selection = selection_of(model, {key: each for key, each in given.items() if each is not None})
+    made = selection.decision()
+    save_plan(made.plan, out_file)
+    say_plan(selection.model, made.plan, out_file)
+    for note in made.notes:
+        out.print(note, markup=False)
+    say_runs(selection)
+
+
+def _check_budget(budgets: list[object], schedule_file: Path | None) -> None:
+    given = sum(budget is not None for budget in budgets)
+    if given > 1 or (given == 0 and schedule_file is None):
+        raise typer.BadParameter(
+            "give one budget: --sparsity, --remove or --target-gib (a --schedule-file has its own)"
+        )
+
+
+def say_plan(model: MoEModel, made: PruningPlan, path: Path) -> None:
+    """Print what a plan keeps, in one line; layer by layer where layers differ."""
+    report, summary = size_report(model, made), plan_summary(made, model)
+    out.print(
+        f"{path}: keeps {summary['kept'].sum()} of {model.num_experts} experts, "
+        f"{format_bytes(report.bytes_before)} -> {format_bytes(report.bytes_after)}, "
+        f"digest {made.digest[:8]}",
+        markup=False,
+    )
+    differs = bool((summary["kept"] != summary["kept"].iloc[0]).any())
+    if differs or made.provenance.constraints:
+        _show_summary(summary, "")
+
+
+def _show_summary(summary: pd.DataFrame, title: str) -> None:
+    totals = {name: int(summary[name].sum()) for name in ("experts", "kept", "removed")}
+    share = totals["removed"] / totals["experts"]
+    last = ["all", *totals.values(), share, *(int(summary[n].sum()) for n in ("pinned", "dropped"))]
+    rows = [*summary.astype(object).to_numpy().tolist(), [*last, ""]]
+    show_table(title, tuple(summary.columns), rows)
+
+
+@plans.command()
+def show(
+    path: Annotated[Path, typer.Argument(metavar="PLAN", help="plan.json.")],
+    model: Annotated[str, typer.Option(help="The model that it is for.")],
+    revision: options.Revision = None,
+) -> None:
+    """What each layer keeps and loses, and how the plan came about."""
+    described = load_model_index(model, revision=revision)
+    loaded = load_plan(path, model=described)
+    made = loaded.provenance
+    how = ", ".join(filter(None, (made.criterion, made.gate, *made.corpora, made.schedule)))
+    _show_summary(plan_summary(loaded, described), f"{path}: {how or 'made by hand'}")
+
+
+@plans.command()
+def diff(
+    first: Annotated[Path, typer.Argument(metavar="A", help="plan.json.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="plan.json of the same model.")],
+    model: Annotated[
+        str | None, typer.Option(help="The model, to count experts that neither keeps.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
+    revision: options.Revision = None,
+) -> None:
+    """Layer by layer: experts that both plans keep, only one of them, or neither."""
+    described = load_model_index(model, revision=revision) if model else None
+    one, other = (load_plan(path, model=described) for path in (first, second))
+    table = plan_diff(one, other, described.layers if described else ())
+    if table.empty:
+        raise PlanError("Neither plan names a layer, so there is nothing to compare.")
+    if csv is not None:
+        save_csv(table, csv)
+    shown = table.dropna(axis="columns", how="all")
+    show_table(f"A: {first}, B: {second}", tuple(shown.columns), _plain_rows(shown))
+    alike = int((table["only_a"] + table["only_b"] == 0).sum())
+    out.print(
+        f"{alike} of {len(table)} layers are alike; mean Jaccard of the kept experts "
+        f"{table['jaccard'].mean():.4f}",
+        markup=False,
+    )
+
+
+def _plain_rows(table: pd.DataFrame) -> list[list[object]]:
+    return [list(row) for row in table.astype(object).itertuples(index=False, name=None)]

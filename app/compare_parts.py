@@ -1,0 +1,282 @@
+"""The Compare page: the controls of two recipes, and what comes of putting them side by side."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import streamlit as st
+
+from analysis.compare import Comparison
+from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
+from analysis.stats import GATES
+from app import data
+from app.charts import Chart, csv_button, made_by, show_chart
+from app.comparing import CompareRequest, compare_selections
+from app.explore_parts import what_is_missing
+from app.figures import kept_by, layer_agreement, rank_rank
+from app.selection import Selection, select
+from app.sidebar import blend_sliders, corpus_options, sparsity_slider
+from app.state import BLEND, View, chosen_shares, corpora_of, criterion_badge
+from app.task_requests import SelectRequest
+
+SIDES: Final = ("a", "b")
+DEFAULT_CRITERIA: Final = {"a": "reap", "b": "man"}
+_CRITERIA: Final = tuple(dict.fromkeys((*CRITERIA, *(unified(*each).name for each in RANKABLE))))
+# S(1,1,2) says its exponents by name.
+_LABELS: Final = {name: get_criterion(name).label for name in _CRITERIA} | {
+    name: f"{each.label}  {each.exponents}" for name, each in CRITERIA.items() if each.exponents
+}
+_SHARED: Final = ("criterion", "text", "gate", "sparsity")
+_ROWS_SHOWN: Final = 200
+_WIDTH: Final = 190
+
+
+@dataclass(frozen=True)
+class RecipeChoice:
+    """What one column of controls says."""
+
+    criterion: str
+    corpus: str
+    gate: str
+    percent: int
+
+
+def swap() -> None:
+    """A becomes B."""
+    state = st.session_state
+    for name in _SHARED:
+        first, second = (f"{side}_{name}" for side in SIDES)
+        if first in state and second in state:
+            state[first], state[second] = state[second], state[first]
+
+
+def recipe_controls(view: View) -> tuple[RecipeChoice, RecipeChoice]:
+    """Draw the controls of both recipes; what they say. For the entry script, see there."""
+    chosen = []
+    for side in SIDES:
+        with st.container(border=True):
+            chosen.append(_controls(view, side))
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.button("Swap A and B", icon=":material/swap_horiz:", on_click=swap, key="swap")
+        if any(choice.corpus == BLEND for choice in chosen):
+            with st.popover("Shares of the blend", icon=":material/tune:"):
+                blend_sliders(view.runs)
+    return chosen[0], chosen[1]
+
+
+def _controls(view: View, side: str) -> RecipeChoice:
+    letter = side.upper()
+    # Rows that wrap: beside the sidebar of a narrow window there is room for one control.
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        criterion = _one_of(
+            st.selectbox(
+                f"Criterion {letter}",
+                _CRITERIA,
+                index=_CRITERIA.index(DEFAULT_CRITERIA[side]),
+                key=f"{side}_criterion",
+                bind="query-params",
+                format_func=lambda name: _LABELS.get(name, name),
+                width=_WIDTH,
+            ),
+            _CRITERIA,
+            DEFAULT_CRITERIA[side],
+        )
+        corpus = _corpus(view, side, reads_text=get_criterion(criterion).source == "routed")
+        gate = st.segmented_control(
+            f"Gate weights {letter}",
+            GATES,
+            default=GATES[0],
+            key=f"{side}_gate",
+            bind="query-params",
+            required=True,
+            format_func=str.capitalize,
+            width=_WIDTH,
+        )
+        percent = sparsity_slider(view.model, f"Sparsity {letter}", f"{side}_sparsity", _WIDTH)
+    return RecipeChoice(criterion, corpus, _one_of(gate, GATES, GATES[0]), percent)
+
+
+def _corpus(view: View, side: str, *, reads_text: bool) -> str:
+    options = corpus_options(view.runs) or [""]
+    chosen = st.selectbox(
+        f"Calibration {side.upper()}",
+        options,
+        key=f"{side}_text",
+        bind="query-params",
+        disabled=not reads_text,
+        help=None if reads_text else "This criterion reads no text.",
+        width=_WIDTH,
+    )
+    return _one_of(chosen, options, options[0])
+
+
+def _one_of(value: Any, options: Any, usual: str) -> str:
+    """What a browser sent, if it is one of the options."""
+    return value if value in options else usual
+
+
+def select_recipe(view: View, choice: RecipeChoice) -> Selection | None:
+    """The statistics that a recipe reads; None after saying what is missing.
+
+    Raises:
+        UserError: statistics that cannot be read.
+    """
+    criterion = get_criterion(choice.criterion)
+    missing = what_is_missing(view, criterion)
+    if missing is not None:
+        st.info(missing, icon=":material/info:")
+        return None
+    weights = chosen_shares(view.runs) if choice.corpus == BLEND else {}
+    request = SelectRequest(
+        model=data.shown_model(view.model),
+        criterion=criterion.name,
+        corpora=corpora_of(choice.corpus, weights) if criterion.source == "routed" else (),
+        gate="renormalized" if choice.gate == "renormalized" and criterion.uses_gate else "applied",
+        sparsity=f"{choice.percent}%",
+        stats_dir=data.shown_stats_dir(),
+    )
+    return select(request, view.model, data.settings().store)
+
+
+def recipe_text(selection: Selection) -> str:
+    """A recipe in a few words."""
+    source = " + ".join(selection.choice.corpora) or criterion_badge(selection.criterion)
+    gate = ", renormalized" if selection.request.gate != "applied" else ""
+    return f"{selection.criterion.label}, {source}{gate}, {selection.request.sparsity}"
+
+
+def metrics(comparison: Comparison) -> None:
+    """Four numbers: decisions, sets, orders, experts."""
+    first, second, third, fourth = st.columns(4)
+    chance = comparison.chance_agreement
+    first.metric(
+        "Equal decisions",
+        f"{comparison.agreement:.0%}",
+        f"{(comparison.agreement - chance) * 100:+.0f} pp vs chance",
+        border=True,
+        height="stretch",
+        help="Share of all experts that both keep or both prune.",
+    )
+    jaccard = comparison.jaccard
+    either = len(comparison.table()) - comparison.count("both")
+    second.metric(
+        "Jaccard of the pruned",
+        "-" if either == 0 else f"{jaccard:.2f}",
+        f"{comparison.count('neither')} of {either} experts" if either else "nothing is pruned",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+        help="Pruned by both, divided by pruned by either.",
+    )
+    _tau_metric(third, comparison)
+    only_a, only_b = comparison.count("only A"), comparison.count("only B")
+    fourth.metric(
+        "Decided differently",
+        f"{only_a + only_b}",
+        f"A {only_a}, B {only_b}",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+        help="Experts that only one recipe keeps: how many A keeps alone, how many B.",
+    )
+
+
+def _tau_metric(place: Any, comparison: Comparison) -> None:
+    taus = comparison.by_layer["kendall_tau"].dropna()
+    place.metric(
+        "Kendall tau",
+        f"{taus.mean():.2f}" if len(taus) else "-",
+        f"{taus.min():.2f} to {taus.max():.2f} over layers" if len(taus) else "nothing to order",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+        help="Agreement of the two orders, -1 to 1; the mean over layers. Ties count for neither.",
+    )
+
+
+def charts(comparison: Comparison, recipes: tuple[Selection, Selection]) -> Mapping[str, Chart]:
+    """The charts of the page by name."""
+    table, by_layer = comparison.table(), comparison.by_layer
+    names = (recipe_text(recipes[0]), recipe_text(recipes[1]))
+    model = recipes[0].model
+    runs = [run.manifest.run_id for recipe in recipes for run in recipe.choice.runs]
+    about = made_by(
+        f"{model.name} {model.identity[:8]}",
+        f"A: {names[0]}",
+        f"B: {names[1]}",
+        ", ".join(dict.fromkeys(runs)),
+    )
+    return {
+        "kept-by": Chart(
+            "kept-by",
+            lambda dark: kept_by.kept_by_map(table, names, dark=dark),
+            table,
+            kept_by.describe(table, names),
+            about,
+        ),
+        "rank-rank": Chart(
+            "rank-rank",
+            lambda dark: rank_rank.rank_rank(table, names, dark=dark),
+            table,
+            rank_rank.describe(table, comparison.kendall_tau),
+            about,
+        ),
+        "agreement": Chart(
+            "agreement",
+            lambda dark: layer_agreement.layer_agreement(by_layer, dark=dark),
+            by_layer,
+            layer_agreement.describe(by_layer),
+            about,
+        ),
+    }
+
+
+def show_charts(shown: Mapping[str, Chart]) -> None:
+    """The map across the page, the two others below it."""
+    with st.container(border=True):
+        st.markdown("**Who keeps what**: one cell an expert, layer 0 on top.")
+        show_chart(shown["kept-by"])
+    left, right = st.columns([3, 2])
+    with left, st.container(border=True):
+        st.markdown("**Rank against rank**: the first to keep is at the top left.")
+        show_chart(shown["rank-rank"])
+    with right, st.container(border=True):
+        st.markdown("**Layer by layer**: 1 is full agreement.")
+        show_chart(shown["agreement"])
+
+
+def disagreements(comparison: Comparison) -> None:
+    """The experts that only one recipe keeps, widest apart first."""
+    table = comparison.disagreements()
+    st.markdown("**Experts that only one recipe keeps**, widest apart first; rank 0 is kept first.")
+    if table.empty:
+        st.info("The recipes keep the same experts.", icon=":material/info:")
+        return
+    st.dataframe(
+        table.head(_ROWS_SHOWN),
+        hide_index=True,
+        alt=f"{len(table)} experts that only one recipe keeps",
+        column_config={
+            name: st.column_config.NumberColumn(label, format="%.4g")
+            for name, label in (("saliency_a", "saliency A"), ("saliency_b", "saliency B"))
+        }
+        | {"kept_by": "kept by", "rank_a": "rank A", "rank_b": "rank B"},
+    )
+    if len(table) > _ROWS_SHOWN:
+        st.text(f"The first {_ROWS_SHOWN} of {len(table)}; the file has all.")
+    csv_button(table, "disagreements")
+
+
+def show_command(recipes: tuple[Selection, Selection]) -> None:
+    """The command line that gives the same numbers."""
+    st.markdown("**The same from the command line**")
+    request = CompareRequest(recipes[0].request, recipes[1].request)
+    st.code(request.command(), language=None, wrap_lines=True)
+
+
+def compared(recipes: tuple[Selection, Selection]) -> Comparison:
+    """The numbers of the page."""
+    return compare_selections(*recipes)

@@ -1,0 +1,302 @@
+// One or two linked layer x rank heatmaps: layer 0 on top, rank 1 (first to keep) on the left.
+// Hovering and moving the cursor stay in the browser; only a selection is sent to Python.
+// Text from Python reaches the page through textContent and fillText alone.
+
+import {
+  columnOf,
+  expertAt,
+  isDelta,
+  isKept,
+  prunesAny,
+  rankOf,
+  readModel,
+} from "./model.js";
+import {
+  cellBox,
+  CIVIDIS,
+  DIVERGING,
+  measure,
+  paintPanel,
+  readTheme,
+} from "./paint.js";
+
+const STACK_BELOW_PX = 700;
+const HINT = "Hover a cell or use the arrow keys to read an expert; click or Enter selects it.";
+
+// ---- overlay, readout, legend ----------------------------------------------------------------
+
+function paintRing(view, context, index, { row, expert }, colors) {
+  const { ratio } = view.box;
+  const cell = cellBox(view, index, row, expert);
+  const w = Math.max(cell.w, 6 * ratio);
+  const h = Math.max(cell.h, 6 * ratio);
+  const x = cell.x + (cell.w - w) / 2;
+  const y = cell.y + (cell.h - h) / 2;
+  [[3, colors[1]], [1.5, colors[0]]].forEach(([width, color]) => {
+    context.strokeStyle = color;
+    context.lineWidth = width * 1.4 * ratio;
+    context.strokeRect(x - ratio, y - ratio, w + 2 * ratio, h + 2 * ratio);
+  });
+}
+
+function paintOverlay(view) {
+  view.panels.forEach(({ overlay }, index) => {
+    const context = overlay.getContext("2d");
+    context.clearRect(0, 0, overlay.width, overlay.height);
+    if (view.selected) paintRing(view, context, index, view.selected, ["#ff5fa8", "#3d0020"]);
+    if (view.cursor) paintRing(view, context, index, view.cursor, ["#ffffff", "#000000"]);
+  });
+  const text = readoutText(view);
+  if (view.readout.textContent !== text) view.readout.textContent = text;
+}
+
+// Enough digits to tell the experts of one layer apart, also where all scores are close.
+function scoreText(model, panel, row, expert) {
+  const span = panel.span[row];
+  const cell = row * model.width + rankOf(model, panel, row, expert);
+  const score = panel.lowest[row] + span * panel.shares[cell];
+  if (score === 0) return "0";
+  const shared = span > 0 ? Math.floor(Math.log10(Math.abs(score) / span)) : 0;
+  const digits = 3 + Math.max(0, Math.min(3, shared));
+  const isPlain = Math.abs(score) >= 1e-4 && Math.abs(score) < 1e6;
+  return isPlain
+    ? score.toLocaleString("en", { maximumSignificantDigits: digits, minimumSignificantDigits: 3 })
+    : score.toExponential(digits - 1);
+}
+
+function readoutText(view) {
+  const { model } = view;
+  const cell = view.cursor ?? view.selected;
+  if (!cell) return HINT;
+  const { row, expert } = cell;
+  const fates = model.panels.map((panel) => {
+    const rank = rankOf(model, panel, row, expert) + 1;
+    const fate = isKept(model, panel, row, expert) ? "kept" : "pruned";
+    const score = scoreText(model, panel, row, expert);
+    return `${panel.title}: rank ${rank}/${model.counts[row]}, score ${score}, ${fate}`;
+  });
+  const isSelected = view.selected && sameCell(cell, view.selected);
+  const place = `layer ${model.layers[row]} \u00b7 expert ${expert}`;
+  return [place, ...fates, ...(isSelected ? ["selected"] : [])].join(" \u00b7 ");
+}
+
+function element(tag, className, text = "") {
+  const node = document.createElement(tag);
+  node.className = className;
+  node.textContent = text;
+  return node;
+}
+
+function colorBar(low, high, stops, caption) {
+  const item = element("span", "item");
+  const bar = element("span", "bar");
+  bar.style.background = `linear-gradient(90deg, ${stops.join(", ")})`;
+  item.append(element("span", "end", low), bar, element("span", "end", high));
+  item.append(element("span", "", caption));
+  return item;
+}
+
+function swatch(kind, caption) {
+  const item = element("span", "item");
+  item.append(element("span", `swatch ${kind}`), element("span", "", caption));
+  return item;
+}
+
+function showLegend(view) {
+  const { mode, arrangement, panels, limit } = view.model;
+  const items = [];
+  if (mode === "mask") items.push(swatch("kept", "kept"));
+  else items.push(colorBar("0", "1", CIVIDIS, "saliency, rescaled within each layer"));
+  if (mode === "delta") {
+    const caption = `rank in ${panels[0].title} minus rank in ${panels[1].title}`;
+    items.push(colorBar(`\u2212${limit}`, `+${limit}`, DIVERGING, caption));
+  }
+  if (panels.some((_, index) => prunesAny(view.model, index))) {
+    items.push(swatch(mode === "mask" ? "pruned solid" : "pruned", "pruned"));
+    if (arrangement === "rank") items.push(swatch("cut", "cut"));
+  }
+  if (mode === "mask" && panels.length > 1) items.push(swatch("changed", "fate differs"));
+  view.legend.style.setProperty("--hatch", view.theme.hatch);
+  view.legend.style.setProperty("--pruned", view.theme.pruned);
+  view.legend.replaceChildren(...items);
+}
+
+// ---- layout ----------------------------------------------------------------------------------
+
+function buildPanels(view) {
+  view.panels = view.model.panels.map((_, index) => {
+    const head = element("div", "head");
+    const title = element("span", "title");
+    const subtitle = element("span", "subtitle");
+    head.append(title, subtitle);
+    const stack = element("div", "stack");
+    const base = element("canvas", "base");
+    const overlay = element("canvas", "overlay");
+    stack.append(base, overlay);
+    const figure = element("div", "panel");
+    figure.append(head, stack);
+    base.addEventListener("pointermove", (event) => hover(view, index, event));
+    base.addEventListener("pointerleave", () => setCursor(view, null));
+    base.addEventListener("click", (event) => {
+      hover(view, index, event);
+      if (view.cursor) toggle(view, view.cursor);
+    });
+    return { figure, title, subtitle, stack, base, overlay };
+  });
+  view.stage.replaceChildren(...view.panels.map(({ figure }) => figure));
+}
+
+function resize(view) {
+  const isStacked = view.root.clientWidth < STACK_BELOW_PX;
+  view.stage.classList.toggle("stacked", isStacked || view.panels.length === 1);
+  const width = view.panels[0].stack.clientWidth;
+  if (width === 0) return; // inside a closed tab or expander: wait for the observer
+  view.box = measure(view.model, width);
+  view.panels.forEach(({ stack, base, overlay }, index) => {
+    stack.style.height = `${view.box.canvasHeight / view.box.ratio}px`;
+    for (const canvas of [base, overlay]) {
+      canvas.width = view.box.canvasWidth;
+      canvas.height = view.box.canvasHeight;
+    }
+    paintPanel(view, index);
+  });
+  paintOverlay(view);
+}
+
+function describe(model) {
+  const titles = model.panels.map(({ title }) => title).join(" beside ");
+  return (
+    `Expert map, ${titles}: ${model.layers.length} layers by ${model.width} experts. ` +
+    "Arrow keys move between experts and layers, Home and End go to the first and last expert, " +
+    "Enter selects, Escape clears."
+  );
+}
+
+function update(view, model) {
+  view.model = model;
+  view.theme = readTheme(view.root);
+  view.selected = findCell(model, model.selected);
+  if (view.cursor && view.cursor.expert >= (model.counts[view.cursor.row] ?? 0)) {
+    view.cursor = null;
+  }
+  if (view.panels.length !== model.panels.length) buildPanels(view);
+  view.active = Math.min(view.active, view.panels.length - 1);
+  model.panels.forEach((panel, index) => {
+    view.panels[index].title.textContent = panel.title;
+    view.panels[index].subtitle.textContent = isDelta(model, index)
+      ? `red: nearer to keep than in ${model.panels[0].title}, blue: nearer to prune`
+      : panel.subtitle;
+  });
+  view.stage.setAttribute("aria-label", describe(model));
+  showLegend(view);
+  resize(view);
+}
+
+// ---- interaction -----------------------------------------------------------------------------
+
+const sameCell = (one, other) => one.row === other.row && one.expert === other.expert;
+
+function findCell(model, selected) {
+  if (!selected) return null;
+  const row = model.layers.indexOf(selected[0]);
+  return row >= 0 && selected[1] < model.counts[row] ? { row, expert: selected[1] } : null;
+}
+
+function setCursor(view, cell) {
+  view.cursor = cell;
+  if (view.box) paintOverlay(view);
+}
+
+function hover(view, index, event) {
+  if (view.box.ratio !== window.devicePixelRatio) resize(view); // moved to another screen
+  const { model, box } = view;
+  const column = Math.floor(((event.offsetX * box.ratio - box.left) * model.width) / box.width);
+  const row = Math.floor((event.offsetY * box.ratio - box.top) / box.row);
+  const isInside = row >= 0 && row < model.layers.length;
+  const expert = isInside ? expertAt(model, model.panels[index], row, column) : -1;
+  view.active = index;
+  setCursor(view, expert < 0 ? null : { row, expert });
+}
+
+// The time stamp makes each choice a new value, so Python can tell a repeated choice from an old one.
+function select(view, cell) {
+  view.selected = cell;
+  view.report({
+    layer: cell ? view.model.layers[cell.row] : null,
+    expert: cell ? cell.expert : null,
+    at: Date.now(),
+  });
+  paintOverlay(view);
+}
+
+function toggle(view, cell) {
+  select(view, view.selected && sameCell(cell, view.selected) ? null : cell);
+}
+
+function move(view, rows, columns) {
+  const { model } = view;
+  const panel = model.panels[view.active];
+  const from = view.cursor ?? view.selected;
+  if (!from) return setCursor(view, { row: 0, expert: expertAt(model, panel, 0, 0) });
+  const row = Math.max(0, Math.min(model.layers.length - 1, from.row + rows));
+  const column = columnOf(model, panel, from.row, from.expert) + columns;
+  const within = Math.max(0, Math.min(model.counts[row] - 1, column));
+  return setCursor(view, { row, expert: expertAt(model, panel, row, within) });
+}
+
+const KEYS = {
+  ArrowUp: (view) => move(view, -1, 0),
+  ArrowDown: (view) => move(view, 1, 0),
+  ArrowLeft: (view) => move(view, 0, -1),
+  ArrowRight: (view) => move(view, 0, 1),
+  Home: (view) => move(view, 0, -Infinity),
+  End: (view) => move(view, 0, Infinity),
+  Enter: (view) => view.cursor && toggle(view, view.cursor),
+  " ": (view) => view.cursor && toggle(view, view.cursor),
+  Escape: (view) => {
+    if (view.selected) select(view, null);
+    setCursor(view, null);
+  },
+};
+
+function onKey(view, event) {
+  const action = KEYS[event.key];
+  if (!action || !view.box || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  event.stopPropagation(); // the page's own shortcuts must not fire as well
+  action(view);
+}
+
+function mount(root) {
+  const stage = element("div", "stage");
+  stage.tabIndex = 0;
+  stage.setAttribute("role", "application");
+  const legend = element("div", "legend");
+  const readout = element("div", "readout");
+  readout.setAttribute("role", "status");
+  readout.setAttribute("aria-live", "polite");
+  root.replaceChildren(stage, legend, readout);
+  const view = { root, stage, legend, readout, panels: [], active: 0, cursor: null, selected: null };
+  stage.addEventListener("keydown", (event) => onKey(view, event));
+  const observer = new ResizeObserver(() => view.model && resize(view));
+  observer.observe(root);
+  document.fonts.ready.then(() => view.model && root.isConnected && resize(view));
+  // A call that a newer one overtakes is cleaned up at once, while the map is still on the page.
+  view.destroy = () => root.isConnected || observer.disconnect();
+  return view;
+}
+
+// Streamlit calls the function again after every change of data or theme, on the same elements,
+// and the last cleanup when the component leaves the page.
+const views = new WeakMap();
+
+export default async function expertMap({ data, parentElement, setStateValue }) {
+  const root = parentElement.querySelector(".expert-map");
+  if (!views.has(root)) views.set(root, mount(root));
+  const view = views.get(root);
+  view.report = (selection) => setStateValue("selection", selection);
+  view.newest = data;
+  const model = await readModel(data);
+  if (view.newest === data) update(view, model);
+  return view.destroy;
+}

@@ -1,0 +1,106 @@
+// Decodes what payload.py packed, and answers questions about one expert.
+
+const BASE85 =
+  "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
+
+const CODE85 = new Uint8Array(128);
+for (let code = 0; code < 85; code += 1) CODE85[BASE85.charCodeAt(code)] = code;
+
+function unpack(text) {
+  const view = new DataView(new ArrayBuffer((text.length / 5) * 4));
+  for (let word = 0; word * 5 < text.length; word += 1) {
+    let sum = 0;
+    for (let digit = 0; digit < 5; digit += 1) {
+      sum = sum * 85 + CODE85[text.charCodeAt(word * 5 + digit)];
+    }
+    view.setUint32(word * 4, sum);
+  }
+  return new Uint8Array(view.buffer);
+}
+
+async function inflate(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).arrayBuffer();
+}
+
+// A score travels as a half float: its distance from the layer's smallest score, where 2^15
+// stands for the layer's whole range.
+function shareOf(half) {
+  const exponent = half >> 10;
+  const fraction = (half & 1023) / 1024;
+  return (exponent ? 2 ** (exponent - 15) * (1 + fraction) : 2 ** -14 * fraction) / 32768;
+}
+
+// In place; the sums wrap as the unsigned steps did.
+function sumSteps(steps, width) {
+  for (let cell = 1; cell < steps.length; cell += 1) {
+    if (cell % width) steps[cell] += steps[cell - 1];
+  }
+  return steps;
+}
+
+// Tables are by rank, as they travel; only `ranks` is by expert.
+async function readPanel(packed, { layers, counts, width, wide }) {
+  const buffer = await inflate(unpack(packed.packed).slice(0, packed.size));
+  let start = 0;
+  const take = (Kind, length) => {
+    const part = buffer.slice(start, (start += length * Kind.BYTES_PER_ELEMENT));
+    return new Kind(part);
+  };
+  const cells = layers.length * width;
+  const lowest = take(Float32Array, layers.length);
+  const span = take(Float32Array, layers.length);
+  const order = take(wide ? Uint16Array : Uint8Array, cells);
+  const levels = sumSteps(take(Uint8Array, cells), width);
+  const high = take(Uint8Array, cells);
+  const low = take(Uint8Array, cells);
+  const halves = sumSteps(Uint16Array.from(high, (byte, cell) => byte * 256 + low[cell]), width);
+  const shares = Float64Array.from(halves, shareOf);
+  const ranks = new Int32Array(cells).fill(-1);
+  counts.forEach((count, row) => {
+    for (let rank = 0; rank < count; rank += 1) ranks[row * width + order[row * width + rank]] = rank;
+  });
+  const { title, subtitle, kept } = packed;
+  return { title, subtitle, kept, lowest, span, order, levels, shares, ranks };
+}
+
+export async function readModel(data) {
+  const panels = await Promise.all(data.panels.map((panel) => readPanel(panel, data)));
+  const model = { ...data, panels, limit: 1 };
+  if (data.mode === "delta") {
+    forEachExpert(model, (row, expert) => {
+      model.limit = Math.max(model.limit, Math.abs(rankChange(model, row, expert)));
+    });
+  }
+  return model;
+}
+
+export function forEachExpert(model, visit) {
+  model.counts.forEach((count, row) => {
+    for (let expert = 0; expert < count; expert += 1) visit(row, expert);
+  });
+}
+
+export const rankOf = (model, panel, row, expert) => panel.ranks[row * model.width + expert];
+export const isKept = (model, panel, row, expert) => rankOf(model, panel, row, expert) < panel.kept[row];
+export const columnOf = (model, panel, row, expert) =>
+  model.arrangement === "rank" ? rankOf(model, panel, row, expert) : expert;
+
+export function rankChange(model, row, expert) {
+  const [first, second] = model.panels;
+  return rankOf(model, first, row, expert) - rankOf(model, second, row, expert);
+}
+
+export function expertAt(model, panel, row, column) {
+  if (column < 0 || column >= model.counts[row]) return -1;
+  return model.arrangement === "rank" ? panel.order[row * model.width + column] : column;
+}
+
+export const isDelta = (model, index) => model.mode === "delta" && index === 1;
+export const prunesAny = (model, index) =>
+  model.panels[index].kept.some((count, row) => count < model.counts[row]);
+
+export function fateDiffers(model, row, expert) {
+  const [first, second] = model.panels;
+  return Boolean(second) && isKept(model, first, row, expert) !== isKept(model, second, row, expert);
+}

@@ -1,0 +1,267 @@
+// Paints one panel: cells, hatch, cut line, axes.
+
+import {
+  columnOf,
+  fateDiffers,
+  forEachExpert,
+  isDelta,
+  isKept,
+  prunesAny,
+  rankChange,
+  rankOf,
+} from "./model.js";
+
+export const CIVIDIS = [
+  "#00224e", "#123570", "#3b496c", "#575d6d", "#707173",
+  "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838",
+];
+export const DIVERGING = ["#2166ac", "#67a9cf", "#f7f7f7", "#ef8a62", "#b2182b"];
+const ROW_PX = { min: 5, max: 28, target: 340 };
+const MARGIN_PX = { left: 16, right: 14, top: 20, bottom: 38 };
+
+// ---- colour ----------------------------------------------------------------------------------
+
+const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+
+// A theme colour may be written in any CSS form; painting one pixel reads them all.
+function rgbOf(color) {
+  probe.clearRect(0, 0, 1, 1);
+  probe.fillStyle = color;
+  probe.fillRect(0, 0, 1, 1);
+  return [...probe.getImageData(0, 0, 1, 1).data].slice(0, 3);
+}
+
+const css = (rgb, alpha = 1) => `rgb(${rgb.map(Math.round).join(" ")} / ${alpha})`;
+const mix = (from, to, share) => from.map((part, i) => part + (to[i] - part) * share);
+
+function ramp(stops) {
+  const colors = stops.map(rgbOf);
+  return Array.from({ length: 256 }, (_, level) => {
+    const place = (level / 255) * (colors.length - 1);
+    const below = Math.min(Math.floor(place), colors.length - 2);
+    return mix(colors[below], colors[below + 1], place - below);
+  });
+}
+
+const SEQUENTIAL = ramp(CIVIDIS);
+const DELTAS = ramp(DIVERGING).map((rgb) => css(rgb));
+
+export function readTheme(root) {
+  const style = getComputedStyle(root);
+  const color = (name, fallback) => rgbOf(style.getPropertyValue(name).trim() || fallback);
+  const background = color("--st-background-color", "#ffffff");
+  const text = color("--st-text-color", "#17242d");
+  const isDark = background[0] + background[1] + background[2] < 384;
+  return {
+    font: style.getPropertyValue("--st-font").trim() || "sans-serif",
+    text: css(text),
+    muted: css(mix(text, background, 0.25)),
+    background: css(background),
+    empty: css(color("--st-secondary-background-color", "#f3f6f8")),
+    kept: css(color("--st-primary-color", "#0f6d7e")),
+    pruned: css(mix(background, text, isDark ? 0.22 : 0.12)),
+    hatch: css(text, isDark ? 0.42 : 0.38),
+    values: SEQUENTIAL.map((rgb) => css(rgb)),
+    faded: SEQUENTIAL.map((rgb) => css(mix(rgb, background, isDark ? 0.55 : 0.62))),
+  };
+}
+
+// Diagonal lines; the tile repeats without a seam because each line leaves by one corner and
+// comes back by the opposite one.
+function hatchPattern(context, color, ratio) {
+  const size = Math.round(6 * ratio);
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = size;
+  const pen = tile.getContext("2d");
+  pen.strokeStyle = color;
+  pen.lineWidth = ratio;
+  for (const shift of [-size, 0, size]) {
+    pen.moveTo(shift - 1, size + 1);
+    pen.lineTo(shift + size + 1, -1);
+  }
+  pen.stroke();
+  return context.createPattern(tile, "repeat");
+}
+
+// ---- geometry, in device pixels --------------------------------------------------------------
+
+function rowHeight(model) {
+  const wanted = model.height
+    ? (model.height - MARGIN_PX.top - MARGIN_PX.bottom) / model.layers.length
+    : ROW_PX.target / model.layers.length;
+  return Math.max(ROW_PX.min, Math.min(ROW_PX.max, Math.floor(wanted)));
+}
+
+export function measure(model, cssWidth) {
+  const ratio = window.devicePixelRatio || 1;
+  const digits = String(Math.max(...model.layers)).length;
+  const left = Math.round((MARGIN_PX.left + digits * 7) * ratio);
+  const top = Math.round(MARGIN_PX.top * ratio);
+  const row = Math.round(rowHeight(model) * ratio);
+  const width = Math.max(Math.floor((cssWidth - MARGIN_PX.right) * ratio) - left, model.width);
+  const hasGaps = Math.min(width / model.width, row) >= 9 * ratio;
+  const height = row * model.layers.length;
+  return {
+    ratio, left, top, row, width, height,
+    gap: hasGaps ? Math.round(ratio) : 0,
+    canvasWidth: Math.round(cssWidth * ratio),
+    canvasHeight: top + height + Math.round(MARGIN_PX.bottom * ratio),
+    edge: (column) => left + Math.round((column * width) / model.width),
+  };
+}
+
+export function cellBox(view, index, row, expert) {
+  const { model, box } = view;
+  const column = columnOf(model, model.panels[index], row, expert);
+  const x = box.edge(column);
+  return {
+    x,
+    y: box.top + row * box.row,
+    w: box.edge(column + 1) - x - box.gap,
+    h: box.row - box.gap,
+  };
+}
+
+// ---- painting the cells ----------------------------------------------------------------------
+
+function fillOf(view, index, row, expert) {
+  const { model, theme } = view;
+  const panel = model.panels[index];
+  const kept = isKept(model, panel, row, expert);
+  if (model.mode === "mask") return kept ? theme.kept : theme.pruned;
+  if (isDelta(model, index)) {
+    return DELTAS[Math.round(127.5 + (127.5 * rankChange(model, row, expert)) / model.limit)];
+  }
+  const level = panel.levels[row * model.width + rankOf(model, panel, row, expert)];
+  return (kept ? theme.values : theme.faded)[level];
+}
+
+function paintCells(view, index, context) {
+  const { model, box, theme } = view;
+  const panel = model.panels[index];
+  const pruned = new Path2D();
+  context.fillStyle = theme.empty;
+  context.fillRect(box.left, box.top, box.width, box.height);
+  forEachExpert(model, (row, expert) => {
+    const { x, y, w, h } = cellBox(view, index, row, expert);
+    context.fillStyle = fillOf(view, index, row, expert);
+    context.fillRect(x, y, w, h);
+    if (!isKept(model, panel, row, expert)) pruned.rect(x, y, w, h);
+  });
+  // The diverging scale is light in both themes, so its hatch is dark in both.
+  const ink = isDelta(model, index) ? "rgb(0 0 0 / 0.45)" : theme.hatch;
+  context.fillStyle = hatchPattern(context, ink, box.ratio);
+  context.fill(pruned);
+}
+
+function paintChanged(view, index, context) {
+  const { model, box, theme } = view;
+  const line = Math.max(1, Math.round((box.gap ? 2 : 1) * box.ratio));
+  context.strokeStyle = theme.text;
+  context.lineWidth = line;
+  forEachExpert(model, (row, expert) => {
+    if (!fateDiffers(model, row, expert)) return;
+    const { x, y, w, h } = cellBox(view, index, row, expert);
+    context.strokeRect(x + line / 2, y + line / 2, w - line, h - line);
+  });
+}
+
+// One vertical line, or steps where the layers keep different numbers.
+function paintCut(view, index, context) {
+  const { model, box, theme } = view;
+  const { kept } = model.panels[index];
+  const path = new Path2D();
+  kept.forEach((count, row) => {
+    const x = box.edge(count) - box.gap / 2;
+    const y = box.top + row * box.row;
+    if (row === 0) path.moveTo(x, y - 4 * box.ratio);
+    path.lineTo(x, y);
+    path.lineTo(x, y + box.row);
+  });
+  for (const [color, width] of [[theme.background, 4.5], [theme.text, 2]]) {
+    context.strokeStyle = color;
+    context.lineWidth = width * box.ratio;
+    context.stroke(path);
+  }
+}
+
+export function paintPanel(view, index) {
+  const { model, box } = view;
+  const context = view.panels[index].base.getContext("2d");
+  context.clearRect(0, 0, box.canvasWidth, box.canvasHeight);
+  paintCells(view, index, context);
+  if (model.arrangement === "rank" && prunesAny(model, index)) paintCut(view, index, context);
+  if (model.mode === "mask") paintChanged(view, index, context);
+  paintAxes(view, context);
+  paintCounts(view, index, context);
+}
+
+// ---- painting the text -----------------------------------------------------------------------
+
+function tickStep(count, most) {
+  const steps = [1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 40, 50, 64, 100, 128, 200, 256, 512];
+  return steps.find((step) => count / step <= most) ?? count;
+}
+
+function paintAxes(view, context) {
+  const { model, box, theme } = view;
+  const { ratio } = box;
+  const bottom = box.top + box.height;
+  context.font = `${12 * ratio}px ${theme.font}`;
+  context.fillStyle = theme.muted;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  const every = tickStep(model.layers.length, box.height / ratio / 20);
+  model.layers.forEach((layer, row) => {
+    if (row % every) return;
+    context.fillText(String(layer), box.left - 6 * ratio, box.top + (row + 0.5) * box.row);
+  });
+  context.textBaseline = "top";
+  context.textAlign = "center";
+  const start = model.arrangement === "rank" ? 1 : 0;
+  const middle = (column) => (box.edge(column) + box.edge(column + 1)) / 2;
+  const label = (column) =>
+    context.fillText(String(column + start), middle(column), bottom + 5 * ratio);
+  const step = tickStep(model.width, 5);
+  label(0);
+  label(model.width - 1);
+  for (let column = step - start; column < model.width - step / 2; column += step) {
+    if (column > 0) label(column);
+  }
+  const name = model.arrangement === "rank" ? "rank (1 = first to keep)" : "expert index";
+  context.fillText(name, box.left + box.width / 2, bottom + 21 * ratio);
+  context.textAlign = "left";
+  context.textBaseline = "alphabetic";
+  context.fillText("layer", 0, box.top - 7 * ratio);
+}
+
+function countsText(model, panel) {
+  const pruned = model.counts.map((count, row) => count - panel.kept[row]);
+  if (Math.max(...pruned) === 0) return ["all experts kept", ""];
+  const lowest = Math.min(...panel.kept);
+  const highest = Math.max(...panel.kept);
+  if (lowest !== highest) return [`kept ${lowest} to ${highest} per layer`, ""];
+  const alike = pruned.every((count) => count === pruned[0]);
+  return [`kept ${lowest}`, alike ? `pruned ${pruned[0]}` : "pruned"];
+}
+
+// Left and right of the cut where there is room, else as near to it as the panel allows.
+function paintCounts(view, index, context) {
+  const { model, box, theme } = view;
+  const panel = model.panels[index];
+  const [left, right] = countsText(model, panel);
+  context.font = `${12 * box.ratio}px ${theme.font}`;
+  context.fillStyle = theme.text;
+  context.textAlign = "left";
+  const gap = 7 * box.ratio;
+  const leftWidth = context.measureText(left).width;
+  const whole = leftWidth + 2 * gap + context.measureText(right).width;
+  const first = box.left + 24 * box.ratio;
+  const last = box.left + box.width - whole;
+  const atCut = box.edge(panel.kept[0]) - gap - leftWidth;
+  const wanted = model.arrangement === "rank" && right ? atCut : first;
+  const x = Math.max(first, Math.min(wanted, last));
+  const y = box.top - 7 * box.ratio;
+  context.fillText(left, x, y);
+  context.fillText(right, x + leftWidth + 2 * gap, y);
+}

@@ -1,0 +1,63 @@
+"""Component effects: mean overlap of the variants that share a value of b, alpha or beta."""
+
+from typing import Final
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.figures.theme import SYMBOLS, apply_theme, ink, muted, series_color
+
+_GREEK: Final = {"b": "b", "alpha": "\u03b1", "beta": "\u03b2"}
+
+
+def component_effects(
+    table: pd.DataFrame, *, chance: float | None = None, dark: bool = False
+) -> go.Figure:
+    """Figure of a table `component, value, overlap, lowest, highest`: mark and range."""
+    fig = go.Figure()
+    for index, (component, rows) in enumerate(table.groupby("component", sort=False)):
+        name = _GREEK[str(component)]
+        fig.add_trace(
+            go.Scatter(
+                x=[f"{name} = {value}" for value in rows["value"]],
+                y=rows["overlap"],
+                error_y={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": rows["highest"] - rows["overlap"],
+                    "arrayminus": rows["overlap"] - rows["lowest"],
+                    "color": muted(dark),
+                    "thickness": 1.2,
+                    "width": 5,
+                },
+                mode="lines+markers+text",
+                text=[f"{overlap:.2f}" for overlap in rows["overlap"]],
+                textposition="middle right",
+                textfont={"color": ink(dark)},
+                line={"color": series_color(index, dark), "width": 2},
+                marker={"symbol": SYMBOLS[index], "size": 11},
+                showlegend=False,
+                hovertemplate="%{x}: mean %{y:.3f}<extra></extra>",
+            )
+        )
+    if chance is not None:
+        fig.add_hline(
+            y=chance,
+            line={"color": muted(dark), "dash": "dot", "width": 2},
+            annotation={"text": f"chance {chance:.2f}", "font": {"color": ink(dark)}},
+        )
+    apply_theme(fig, dark)
+    fig.update_layout(height=300, margin={"t": 24, "r": 24})
+    fig.update_xaxes(type="category", showgrid=False)
+    fig.update_yaxes(title_text="overlap of pruned sets", range=[-0.03, 1.06], tickformat=".1f")
+    return fig
+
+
+def describe(table: pd.DataFrame) -> str:
+    """One sentence: which value of each exponent depends on the text least, and by how much."""
+    parts = []
+    for component, rows in table.groupby("component", sort=False):
+        best = rows.sort_values("overlap").iloc[-1]
+        span = rows["overlap"].max() - rows["overlap"].min()
+        parts.append(f"{component} = {int(best['value'])} (+{span:.2f} over the least)")
+    return "Most overlap between texts with " + ", ".join(parts) + "."

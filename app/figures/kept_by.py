@@ -1,0 +1,117 @@
+"""Which recipe keeps which expert: layer x expert, in four fates."""
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from analysis.compare import FATES
+from app.figures.theme import apply_theme, ink, paper, plain
+
+# Both, only A, only B, neither: told apart by lightness too, and where only one keeps by a stroke.
+_LIGHT: Final = ("#0f6d7e", "#f0a06a", "#d6a3dc", "#e3e8ec")
+_DARK: Final = ("#3fb3c9", "#a8501a", "#8a4f9e", "#222d33")
+_STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
+_REACH: Final = 0.3  # of a cell, from its middle
+_LEGEND: Final = {"only A": "only A  \u2571", "only B": "only B  \u2572"}
+
+
+def kept_by_map(
+    table: pd.DataFrame, names: tuple[str, str] = ("A", "B"), *, dark: bool = False
+) -> go.Figure:
+    """Figure of a table `layer, expert, kept_by, rank_a, rank_b`; layer 0 on top.
+
+    `names` say what A and B are.
+    """
+    layers = sorted(table["layer"].unique())
+    width = int(table["expert"].max()) + 1
+    rows = np.searchsorted(layers, table["layer"].to_numpy())
+    place = (rows, table["expert"].to_numpy())
+    codes = np.full((len(layers), width), len(FATES), dtype=np.uint8)
+    codes[place] = [FATES.index(fate) for fate in table["kept_by"]]
+    ranks = np.zeros((len(layers), width, 2), dtype=np.uint16)
+    ranks[place] = table[["rank_a", "rank_b"]].to_numpy() + 1
+    fig = go.Figure(_cells(codes, ranks, names, dark))
+    for fate, slope in _STROKES.items():
+        fig.add_trace(_strokes(codes == FATES.index(fate), slope, dark))
+    for code in range(len(FATES)):
+        fig.add_trace(_legend(code, int((codes == code).sum()), dark))
+    apply_theme(fig, dark)
+    return _lay_out(fig, [str(layer) for layer in layers], width)
+
+
+def describe(table: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> str:
+    """One sentence: how many experts both keep, only one, neither."""
+    counts = table["kept_by"].value_counts()
+    both, only_a, only_b, neither = (int(counts.get(fate, 0)) for fate in FATES)
+    return (
+        f"Of {len(table)} experts both recipes keep {both} and prune {neither}; "
+        f"only A ({names[0]}) keeps {only_a}, only B ({names[1]}) {only_b}."
+    )
+
+
+def _cells(
+    codes: NDArray[np.uint8], ranks: NDArray[np.uint16], names: tuple[str, str], dark: bool
+) -> go.Heatmap:
+    colors = [*(_DARK if dark else _LIGHT), paper(dark)]
+    steps = [[place / 5, color] for i, color in enumerate(colors) for place in (i, i + 1)]
+    a, b = (plain(name) for name in names)
+    return go.Heatmap(
+        z=codes,
+        zmin=-0.5,
+        zmax=4.5,
+        colorscale=steps,
+        showscale=False,
+        customdata=ranks,
+        hovertemplate="layer %{y}, expert %{x}<br>"
+        f"A, {a}: rank %{{customdata[0]}}<br>B, {b}: rank %{{customdata[1]}}<extra></extra>",
+    )
+
+
+def _strokes(where: NDArray[np.bool_], slope: int, dark: bool) -> go.Scatter:
+    """One path of strokes, a break (NaN) after each: thousands cost no more than one shape."""
+    rows, experts = np.nonzero(where)
+    offsets = np.array([-_REACH, _REACH, np.nan], dtype=np.float32)
+    return go.Scatter(
+        x=(experts[:, None] + offsets).astype(np.float32).ravel(),
+        y=(rows[:, None] + slope * offsets).astype(np.float32).ravel(),
+        mode="lines",
+        line={"color": ink(dark), "width": 1.2, "simplify": False},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _legend(code: int, count: int, dark: bool) -> go.Scatter:
+    fate = FATES[code]
+    return go.Scatter(
+        x=[None],
+        y=[None],
+        mode="markers",
+        name=f"{_LEGEND.get(fate, fate)}: {count:,}",
+        marker={
+            "symbol": "square",
+            "size": 13,
+            "color": (_DARK if dark else _LIGHT)[code],
+            "line": {"color": ink(dark), "width": 1},
+        },
+    )
+
+
+def _lay_out(fig: go.Figure, layers: list[str], width: int) -> go.Figure:
+    every = max(1, len(layers) // 12)
+    fig.update_layout(
+        height=int(np.clip(len(layers) * 26, 190, 460)) + 90,
+        legend={"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"},
+    )
+    fig.update_xaxes(title_text="expert", range=[-0.5, width - 0.5], showgrid=False)
+    fig.update_yaxes(
+        title_text="layer",
+        range=[len(layers) - 0.5, -0.5],
+        tickvals=list(range(len(layers)))[::every],
+        ticktext=layers[::every],
+        showgrid=False,
+    )
+    return fig

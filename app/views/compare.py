@@ -1,0 +1,27 @@
+"""Compare: two recipes side by side, where they disagree, and by how much."""
+
+import streamlit as st
+
+from app.compare_parts import (
+    RecipeChoice,
+    charts,
+    compared,
+    disagreements,
+    metrics,
+    select_recipe,
+    show_charts,
+    show_command,
+)
+from app.state import View
+
+view: View = st.session_state["view"]
+choices: tuple[RecipeChoice, RecipeChoice] = st.session_state["recipes"]
+first, second = (select_recipe(view, choice) for choice in choices)
+
+if first is not None and second is not None:
+    comparison = compared((first, second))
+    metrics(comparison)
+    show_charts(charts(comparison, (first, second)))
+    with st.container(border=True):
+        disagreements(comparison)
+    show_command((first, second))

@@ -1,0 +1,174 @@
+"""The atoms that stay, as a plan holds them: checked, put in order, read from JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+from analysis.errors import PlanError
+from analysis.model import MoEModel
+from analysis.widths import expert_widths, quantised_role
+
+# Decoder index -> id of an expert -> ids of its neurons that stay, ascending.
+KeptAtoms = Mapping[int, Mapping[int, tuple[int, ...]]]
+
+
+def ordered_atoms(atoms: Mapping[int, Mapping[int, Sequence[int]]]) -> KeptAtoms:
+    """The same atoms, read-only and with ids in order.
+
+    Raises:
+        PlanError: negative ids of layers or experts, or ids of atoms that repeat, are negative or
+            out of order.
+    """
+    result = {}
+    for layer in sorted(atoms):
+        for expert, ids in atoms[layer].items():
+            _check_ids(layer, expert, ids)
+        in_order = {expert: tuple(atoms[layer][expert]) for expert in sorted(atoms[layer])}
+        result[layer] = MappingProxyType(in_order)
+    return MappingProxyType(result)
+
+
+def _check_ids(layer: int, expert: int, ids: Sequence[int]) -> None:
+    where = f"expert {expert} of layer {layer}"
+    if layer < 0 or expert < 0:
+        raise PlanError(f"The plan names {where}; both count from 0.")
+    if not ids:
+        return
+    if min(ids) < 0:
+        raise PlanError(f"The plan keeps neuron {min(ids)} of {where}; neurons count from 0.")
+    for before, after in pairwise(ids):
+        if before == after:
+            raise PlanError(f"The plan lists neuron {after} of {where} twice.")
+        if before > after:
+            raise PlanError(f"The plan lists the neurons of {where} out of order.")
+
+
+def atoms_from_json(raw: object) -> KeptAtoms:
+    """The value of `kept_atoms`: `{"<layer>": {"<expert>": [ids]}}`.
+
+    Raises:
+        PlanError: it is not of that form.
+    """
+    if not isinstance(raw, Mapping):
+        raise PlanError("The plan has no 'kept_atoms': layer -> expert -> ids of its neurons.")
+    atoms: dict[int, dict[int, tuple[int, ...]]] = {}
+    for layer, experts in raw.items():
+        if not isinstance(experts, Mapping):
+            raise PlanError(f"The plan's 'kept_atoms' of layer {layer} are no object of experts.")
+        atoms[_number(layer, "layer")] = {
+            _number(expert, "expert"): _ids(layer, expert, ids) for expert, ids in experts.items()
+        }
+    return ordered_atoms(atoms)
+
+
+def _number(key: Any, what: str) -> int:
+    if not (isinstance(key, str) and key.isascii() and key.isdigit()):
+        raise PlanError(f"The plan's 'kept_atoms' name {what} {key!r}, which is no number.")
+    return int(key)
+
+
+def _ids(layer: str, expert: str, ids: object) -> tuple[int, ...]:
+    if not isinstance(ids, list) or any(type(atom) is not int for atom in ids):
+        raise PlanError(
+            f"The plan's neurons of expert {expert} in layer {layer} are not a list of integers."
+        )
+    return tuple(sorted(ids))
+
+
+def atoms_to_json(atoms: KeptAtoms) -> dict[str, dict[str, list[int]]]:
+    """Inverse of `atoms_from_json`."""
+    return {
+        str(layer): {str(expert): list(ids) for expert, ids in experts.items()}
+        for layer, experts in atoms.items()
+    }
+
+
+def atoms_text(raw: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
+    """`kept_atoms` as the text of a JSON object, one line for each expert."""
+    layers = []
+    for layer, experts in raw.items():
+        lines = ",\n".join(
+            f'      "{expert}": {json.dumps(ids)}' for expert, ids in experts.items()
+        )
+        layers.append(f'    "{layer}": ' + (f"{{\n{lines}\n    }}" if lines else "{}"))
+    inner = ",\n".join(layers)
+    return f"{{\n{inner}\n  }}" if inner else "{}"
+
+
+def fit_atoms(atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel) -> KeptAtoms:
+    """The atoms, checked against a model; experts that keep all of theirs are left out.
+
+    Args:
+        atoms: what stays of the experts that lose something.
+        kept: the experts that stay, of every layer.
+        model: whose experts these are.
+
+    Raises:
+        PlanError: an unknown layer, expert or neuron, an expert that the plan removes, or weights
+            that are quantised.
+    """
+    role = quantised_role(model) if atoms else ""
+    if role:
+        raise PlanError(
+            f"The experts of {model.name} are quantised (they have {role}), and neurons cannot be "
+            "cut out of that; dequantise the checkpoint first, or remove whole experts."
+        )
+    widths = expert_widths(model) if atoms else {}
+    result: dict[int, dict[int, tuple[int, ...]]] = {}
+    for layer, experts in atoms.items():
+        if layer not in widths:
+            raise PlanError(
+                f"The plan names neurons of layer {layer}, which has no routed experts in "
+                f"{model.name}."
+            )
+        for expert, ids in experts.items():
+            _check_expert(layer, expert, kept[layer], ids, widths[layer])
+            if len(ids) < widths[layer][expert]:
+                result.setdefault(layer, {})[expert] = ids
+    return ordered_atoms(result)
+
+
+def _check_expert(
+    layer: int, expert: int, kept: Sequence[int], ids: Sequence[int], widths: Sequence[int]
+) -> None:
+    if expert >= len(widths):
+        raise PlanError(
+            f"The plan names neurons of expert {expert} in layer {layer}, which has {len(widths)} "
+            f"experts (0..{len(widths) - 1})."
+        )
+    if expert not in kept:
+        raise PlanError(
+            f"The plan names neurons of expert {expert} in layer {layer}, but removes that expert; "
+            "name it in 'kept' or leave its neurons out."
+        )
+    if ids and ids[-1] >= widths[expert]:
+        raise PlanError(
+            f"The plan keeps neuron {ids[-1]} of expert {expert} in layer {layer}, which has "
+            f"{widths[expert]} neurons (0..{widths[expert] - 1})."
+        )
+
+
+def atoms_of(atoms: KeptAtoms, layer: int, expert: int, width: int) -> tuple[int, ...] | range:
+    """The atoms of one expert that stay; all of them where the plan does not name it."""
+    return atoms.get(layer, {}).get(expert, range(width))
+
+
+def count_atoms(
+    atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel
+) -> tuple[int, int]:
+    """Neurons of all experts that stay, and that there are.
+
+    Args:
+        atoms: what stays of the experts that lose some.
+        kept: the experts that stay, of every layer.
+        model: whose experts these are.
+    """
+    widths = expert_widths(model)
+    stay = sum(
+        len(atoms_of(atoms, layer, expert, widths[layer][expert]))
+        for layer, ids in kept.items()
+        for expert in ids
+    )
+    return stay, sum(map(sum, widths.values()))

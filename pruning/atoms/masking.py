@@ -1,0 +1,58 @@
+"""Neurons of a loaded model's experts, silenced while its experts run.
+
+A neuron adds a_c * w_c to its expert's output, w_c its column of down. With w_c = 0 it adds exactly
+zero, whatever the activation and the biases are, so down alone needs to be touched. The masked
+matrix lives for one call: no weight is changed, and offloaded weights are there only then.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from analysis.errors import PlanError
+
+_DOWN = "down_proj"
+
+
+def neuron_mask(
+    experts: nn.Module, layer: int, atoms: Mapping[int, Sequence[int]], *, is_transposed: bool
+) -> torch.Tensor:
+    """What goes of an experts module: booleans that broadcast to its stacked down projection.
+
+    Args:
+        experts: the module that holds the stacked projections; they may be on the meta device.
+        layer: its decoder index, for messages.
+        atoms: expert -> neurons that stay; experts that are absent keep all.
+        is_transposed: down is (experts, width, hidden) instead of (experts, hidden, width).
+
+    Raises:
+        PlanError: an expert or a neuron that the module lacks.
+    """
+    shape = experts.get_parameter(_DOWN).shape
+    count, width = shape[0], shape[1 if is_transposed else 2]
+    gone = torch.zeros(count, width, dtype=torch.bool)
+    for expert, ids in atoms.items():
+        if expert >= count or (len(ids) and ids[-1] >= width):
+            raise PlanError(
+                f"The plan keeps neurons of expert {expert} in layer {layer} that the loaded model "
+                f"lacks: it has {count} experts of {width} neurons."
+            )
+        gone[expert] = True
+        gone[expert, list(ids)] = False
+    return gone.unsqueeze(2 if is_transposed else 1)
+
+
+@contextmanager
+def atoms_masked(experts: nn.Module, gone: torch.Tensor) -> Iterator[None]:
+    """Inside the block, the module's down projection has zeros where `gone` is true."""
+    held: dict[str, Any] = experts._parameters
+    down = held[_DOWN]
+    # Filling keeps the graph, so a gradient reaches the neurons that stay.
+    held[_DOWN] = down.masked_fill(gone.to(down.device), 0)
+    try:
+        yield
+    finally:
+        held[_DOWN] = down

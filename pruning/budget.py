@@ -1,0 +1,190 @@
+"""Budgets: how many experts go in all, from a sparsity, a number or a target size."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Any, Literal
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from analysis.model import MoEModel
+from analysis.sparsity import num_removed, parse_sparsity
+from pruning.allocation import count_problem
+from pruning.apportion import apportion
+from pruning.constraints import Constraints, Room, rooms_of
+from pruning.sizes import format_bytes, num_weights, size_report
+
+BudgetKind = Literal["sparsity", "count", "size", "file"]
+TargetDtype = Literal["own", "bfloat16"]
+_GIB = 1 << 30
+_BFLOAT16_BYTES = 2
+_DIGITS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Experts removed from all layers together: B, the same for every schedule.
+
+    Args:
+        total: B.
+        kind: how it was given.
+        asked: what was given, as text.
+        floors: what a uniform schedule removes from each layer; empty unless a sparsity was given,
+            because other budgets need not divide.
+    """
+
+    total: int
+    kind: BudgetKind
+    asked: str
+    floors: tuple[int, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"kind": self.kind, "asked": self.asked, "removed": self.total}
+
+
+def sparsity_budget(
+    layers: Sequence[MoELayer], sparsity: str | Fraction | Decimal | float
+) -> Budget:
+    """B = sum over layers of floor(rho * n).
+
+    Args:
+        layers: the sparse layers.
+        sparsity: rho, such as "0.5" or "50%". A float counts by its shortest decimal form, so
+            0.55 is 55/100 and not the binary number next to it.
+
+    Raises:
+        PlanError: the sparsity cannot be read.
+    """
+    rho = parse_sparsity(sparsity if isinstance(sparsity, Fraction) else str(sparsity))
+    floors = tuple(num_removed(layer.num_experts, rho) for layer in layers)
+    return Budget(sum(floors), "sparsity", str(sparsity).strip(), floors)
+
+
+def count_budget(layers: Sequence[MoELayer], count: int) -> Budget:
+    """B itself.
+
+    Raises:
+        PlanError: negative, or all experts and more.
+    """
+    experts = sum(layer.num_experts for layer in layers)
+    if not 0 <= count < experts:
+        raise PlanError(
+            f"{count} of {experts} experts cannot be removed; give a number from 0 to "
+            f"{experts - 1}."
+        )
+    return Budget(count, "count", str(count))
+
+
+def size_budget(
+    model: MoEModel,
+    target_gib: str,
+    dtype: TargetDtype = "own",
+    constraints: Constraints | None = None,
+) -> Budget:
+    """The smallest B with which the weights take at most `target_gib` GiB (2^30 bytes) on disk.
+
+    Counts tensors, as `pruning.sizes` does: not the headers of files, nor the tokenizer.
+
+    Args:
+        model: read from headers alone.
+        target_gib: a decimal number.
+        dtype: the checkpoint's own element types, or 2 bytes for each parameter.
+        constraints: say which B can be reached.
+
+    Raises:
+        PlanError: no number, or smaller than the model can become by removing experts.
+    """
+    target = parse_gib(target_gib) * _GIB
+    sizes = _LinearSize.of(model, dtype)
+    rooms = rooms_of(model.layers, constraints or Constraints())
+    least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
+    reachable = range(least, most + 1, rooms[0].step)
+    smallest = sizes.after(reachable[-1], rooms)
+    if smallest > target:
+        raise PlanError(
+            f"{model.name} cannot shrink to {target_gib} GiB by removing experts: {reachable[-1]} "
+            f"of {model.num_experts} can go, which leaves {format_bytes(smallest)}; the smallest "
+            f"target that works is {_gib_up(smallest)}."
+        )
+    # Weights only shrink as more goes, so the first number that fits is the smallest.
+    fits = bisect_left(reachable, True, key=lambda total: sizes.after(total, rooms) <= target)
+    named = f"{target_gib.strip()} GiB{'' if dtype == 'own' else ' ' + dtype}"
+    return Budget(reachable[fits], "size", named)
+
+
+def parse_gib(text: str) -> Fraction:
+    """A positive decimal number.
+
+    Raises:
+        PlanError: anything else.
+    """
+    try:
+        number = Decimal(text.strip())
+    except InvalidOperation as error:
+        raise PlanError(f"The target size {text!r} is no number of GiB.") from error
+    # The bound keeps 1e-999999999 from becoming a gigabyte of zeros.
+    if not (number.is_finite() and number > 0 and -_DIGITS < number.adjusted() < _DIGITS):
+        raise PlanError(f"The target size {text!r} is no positive number of GiB.")
+    return Fraction(number)
+
+
+def _gib_up(size: int) -> str:
+    """A size as a target that it fits into: rounded up to four digits."""
+    digits = Context(prec=4, rounding=ROUND_CEILING)
+    return f"{digits.divide(Decimal(size), Decimal(_GIB)).normalize():f}"
+
+
+@dataclass(frozen=True, slots=True)
+class _LinearSize:
+    """Bytes of the weights: each expert of a layer takes equally many with it.
+
+    Args:
+        whole: bytes with every expert.
+        layers: the sparse layers.
+        each: bytes of one expert of each of them, with its rows of the router.
+    """
+
+    whole: int
+    layers: tuple[MoELayer, ...]
+    each: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: MoEModel, dtype: TargetDtype) -> "_LinearSize":
+        report = size_report(model)
+        is_own = dtype == "own"
+        whole = report.bytes_before if is_own else report.params_before * _BFLOAT16_BYTES
+        each = []
+        for layer in model.layers:
+            entries = [item.entry for item in model.located[layer.index]]
+            held = sum(
+                e.nbytes if is_own else num_weights(model, e) * _BFLOAT16_BYTES for e in entries
+            )
+            each.append(held // layer.num_experts)
+        return cls(whole, model.layers, tuple(each))
+
+    def after(self, total: int, rooms: Sequence[Room]) -> int:
+        """Bytes when a uniform schedule has removed `total` experts."""
+        removed = apportion(total, [layer.num_experts for layer in self.layers], rooms)
+        return self.whole - sum(n * size for n, size in zip(removed, self.each, strict=True))
+
+
+def uniform_neighbours(layers: Sequence[MoELayer], total: int) -> tuple[int, ...]:
+    """The totals of uniform plans nearest to `total`: `total` itself, or one below and one above.
+
+    Only those that leave every layer enough experts for its router.
+    """
+    widest = max(layer.num_experts for layer in layers)
+    totals = []
+    for part in range(widest):
+        floors = [num_removed(layer.num_experts, Fraction(part, widest)) for layer in layers]
+        kept = [n.num_experts - gone for n, gone in zip(layers, floors, strict=True)]
+        if all(count_problem(n, keep) is None for n, keep in zip(layers, kept, strict=True)):
+            totals.append(sum(floors))
+    if total in totals:
+        return (total,)
+    below = [number for number in totals if number < total][-1:]
+    above = [number for number in totals if number > total][:1]
+    return (*below, *above)

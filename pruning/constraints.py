@@ -1,0 +1,304 @@
+"""Constraints: what a plan must respect besides its budget, and the room that leaves each layer."""
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+
+Experts = Mapping[int, frozenset[int]]
+_LAYERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a person asks of a plan besides its budget; layers are decoder indices.
+
+    Args:
+        multiple_of: layers keep a multiple of this many experts; protected ones are exempt.
+        protected: layers that lose nothing.
+        pinned: layer -> experts that are never removed.
+        dropped: layer -> experts that are always removed.
+        fixed: layer -> number of experts that it keeps, whatever the schedule says.
+        locked: layers that keep what the schedule gives them without `fixed`.
+
+    Raises:
+        PlanError: multiple_of below 1, or an expert both pinned and dropped.
+    """
+
+    multiple_of: int = 1
+    protected: frozenset[int] = frozenset()
+    pinned: Experts = field(default_factory=dict, hash=False)
+    dropped: Experts = field(default_factory=dict, hash=False)
+    fixed: Mapping[int, int] = field(default_factory=dict, hash=False)
+    locked: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.multiple_of < 1:
+            raise PlanError(
+                f"Layers cannot keep a multiple of {self.multiple_of} experts; give 1 or more."
+            )
+        for layer, experts in self.pinned.items():
+            if both := sorted(experts & self.dropped.get(layer, frozenset())):
+                raise PlanError(f"Expert {both[0]} of layer {layer} is both pinned and dropped.")
+
+    @property
+    def held(self) -> frozenset[int]:
+        """Layers that the schedule alone does not decide about."""
+        return self.protected.union(self.pinned, self.dropped, self.fixed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON of what is asked for; empty without constraints."""
+        raw: dict[str, Any] = {
+            "multiple_of": self.multiple_of if self.multiple_of > 1 else None,
+            "protected": sorted(self.protected),
+            "pinned": _plain(self.pinned),
+            "dropped": _plain(self.dropped),
+            "fixed": {str(layer): self.fixed[layer] for layer in sorted(self.fixed)},
+            "locked": sorted(self.locked),
+        }
+        return {key: value for key, value in raw.items() if value}
+
+
+def _plain(experts: Experts) -> dict[str, list[int]]:
+    return {str(layer): sorted(experts[layer]) for layer in sorted(experts)}
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many experts a layer may lose: least, least + step, ..., most.
+
+    Args:
+        size: experts of the layer.
+        least: removed at least.
+        most: removed at most.
+        step: between two numbers that are possible.
+        groups: groups of neighbouring experts that lose equally many.
+        pinned: experts that stay.
+        dropped: experts that go first.
+    """
+
+    size: int
+    least: int
+    most: int
+    step: int = 1
+    groups: int = 1
+    pinned: frozenset[int] = frozenset()
+    dropped: frozenset[int] = frozenset()
+
+    def allows(self, removed: int) -> bool:
+        """Whether exactly so many can go."""
+        return self.least <= removed <= self.most and (removed - self.least) % self.step == 0
+
+
+def rooms_of(layers: Sequence[MoELayer], constraints: Constraints) -> tuple[Room, ...]:
+    """The room of each layer under its router's rules and the constraints.
+
+    Raises:
+        PlanError: an unknown layer or expert, or constraints that a layer cannot satisfy together.
+    """
+    check_names(layers, constraints)
+    # One step for all, so that what one layer gives another can take.
+    step = math.lcm(constraints.multiple_of, *(layer.num_groups for layer in layers))
+    return tuple(_room(layer, constraints, step) for layer in layers)
+
+
+def open_rooms(layers: Sequence[MoELayer]) -> tuple[Room, ...]:
+    """Rooms without any bound: what a schedule would do if every number were possible."""
+    return tuple(Room(layer.num_experts, 0, layer.num_experts) for layer in layers)
+
+
+def _room(layer: MoELayer, constraints: Constraints, step: int) -> Room:
+    index, count = layer.index, layer.num_experts
+    pinned = constraints.pinned.get(index, frozenset())
+    dropped = constraints.dropped.get(index, frozenset())
+    if index in constraints.protected:
+        _check_protected(layer, constraints, dropped)
+        low = high = count
+    else:
+        low, high = _kept_range(layer, pinned, dropped)
+        low, high = _multiples(layer, (low, high), step)
+        if index in constraints.fixed:
+            low = high = _fixed(layer, constraints.fixed[index], range(low, high + 1, step))
+    return Room(count, count - high, count - low, step, layer.num_groups, pinned, dropped)
+
+
+def _check_protected(layer: MoELayer, constraints: Constraints, dropped: Collection[int]) -> None:
+    if dropped:
+        raise PlanError(
+            f"Layer {layer.index} is protected, so its expert {min(dropped)} cannot be dropped; "
+            "leave one of the two out."
+        )
+    keep = constraints.fixed.get(layer.index, layer.num_experts)
+    if keep != layer.num_experts:
+        raise PlanError(
+            f"Layer {layer.index} is protected, so it keeps {layer.num_experts} experts and not "
+            f"{keep}; leave one of the two out."
+        )
+
+
+def _kept_range(
+    layer: MoELayer, pinned: Collection[int], dropped: Collection[int]
+) -> tuple[int, int]:
+    """Fewest and most experts that can be kept; groups keep equally many."""
+    groups, size = layer.num_groups, layer.num_experts // layer.num_groups
+    most_pinned = max(sum(e // size == group for e in pinned) for group in range(groups))
+    most_dropped = max(sum(e // size == group for e in dropped) for group in range(groups))
+    low, high = max(layer.least_kept, groups * most_pinned), groups * (size - most_dropped)
+    if low > high:
+        each = f" in each of its {groups} groups" if groups > 1 else ""
+        raise PlanError(
+            f"Layer {layer.index} must keep at least {low} of {layer.num_experts} experts, but "
+            f"with the dropped ones at most {high} can stay; drop at most "
+            f"{(layer.num_experts - low) // groups}{each}."
+        )
+    return low, high
+
+
+def _multiples(layer: MoELayer, kept: tuple[int, int], step: int) -> tuple[int, int]:
+    """The smallest and largest multiple of `step` in a range of kept experts."""
+    low, high = -(-kept[0] // step) * step, kept[1] // step * step
+    if low <= high:
+        return low, high
+    works = max(
+        number
+        for number in range(1, step)
+        if number % layer.num_groups == 0 and -(-kept[0] // number) * number <= kept[1]
+    )
+    raise PlanError(
+        f"Layer {layer.index} can keep from {kept[0]} to {kept[1]} experts, and none of these is a "
+        f"multiple of {step}; the nearest that works is a multiple of {works}."
+    )
+
+
+def _fixed(layer: MoELayer, keep: int, possible: range) -> int:
+    if keep in possible:
+        return keep
+    below = [number for number in possible if number < keep][-1:]
+    above = [number for number in possible if number > keep][:1]
+    raise PlanError(
+        f"Layer {layer.index} cannot keep {keep} of {layer.num_experts} experts here; nearest: "
+        f"{' or '.join(map(str, below + above))}."
+    )
+
+
+def check_names(layers: Sequence[MoELayer], constraints: Constraints) -> None:
+    """Check that the layers and experts that constraints name are there.
+
+    Raises:
+        PlanError: one is not.
+    """
+    counts = {layer.index: layer.num_experts for layer in layers}
+    for index in sorted(constraints.held | constraints.locked):
+        if index not in counts:
+            raise PlanError(
+                f"The constraints name layer {index}, which has no routed experts; the sparse "
+                f"layers are {spans(list(counts))}."
+            )
+        named = [*constraints.pinned.get(index, ()), *constraints.dropped.get(index, ())]
+        if named and max(named) >= counts[index]:
+            raise PlanError(
+                f"The constraints name expert {max(named)} of layer {index}, which has "
+                f"{counts[index]} experts (0..{counts[index] - 1})."
+            )
+
+
+def check_total(total: int, rooms: Sequence[Room]) -> None:
+    """Check that the layers can lose `total` experts together.
+
+    Raises:
+        PlanError: they cannot; names the nearest numbers that work.
+    """
+    least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
+    step, experts = rooms[0].step, sum(room.size for room in rooms)
+    if least <= total <= most and (total - least) % step == 0:
+        return
+    if total > most:
+        why = f"at most {_share(most, experts)} can go"
+    elif total < least:
+        why = f"at least {_share(least, experts)} must go"
+    else:
+        below = total - (total - least) % step
+        near = [number for number in (below, below + step) if number <= most]
+        why = (
+            f"layers lose {step} at a time here; nearest: "
+            f"{' or '.join(_share(number, experts) for number in near)}"
+        )
+    raise PlanError(f"The budget removes {_share(total, experts)} of {experts} experts, but {why}.")
+
+
+def _share(number: int, experts: int) -> str:
+    return f"{number} ({100 * number / experts:.4g}%)"
+
+
+def order_within(
+    order: Sequence[int], pinned: Collection[int], dropped: Collection[int]
+) -> list[int]:
+    """Experts from first to keep to last: the pinned, then by `order`, then the dropped."""
+    return sorted(order, key=lambda expert: (expert in dropped, expert not in pinned))
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Ascending integers in short: 1..3, 5."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{p[0]}..{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def parse_numbers(text: str, *, what: str) -> frozenset[int]:
+    """Integers from text such as "0,5-7".
+
+    Raises:
+        PlanError: not of that form.
+    """
+    if not (text.isascii() and _LAYERS.fullmatch(text.strip())):
+        raise PlanError(f"{text!r} names no {what}; write numbers and ranges such as 0,5-7.")
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if len(last or first) > 6 or int(last or first) < int(first):
+            raise PlanError(f"{part!r} in {text!r} is no range of {what}.")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def parse_experts(texts: Iterable[str]) -> dict[int, frozenset[int]]:
+    """Experts by layer from texts such as "3:5,7-9".
+
+    Raises:
+        PlanError: not of that form.
+    """
+    found: dict[int, frozenset[int]] = {}
+    for text in texts:
+        layers, colon, experts = text.partition(":")
+        if not colon:
+            raise PlanError(f"{text!r} names no experts; write LAYER:EXPERTS, such as 3:5,7-9.")
+        named = parse_numbers(experts, what="experts")
+        for layer in parse_numbers(layers, what="layers"):
+            found[layer] = found.get(layer, frozenset()) | named
+    return found
+
+
+def parse_counts(texts: Iterable[str]) -> dict[int, int]:
+    """Kept experts by layer from texts such as "3=20" or "0-2=24".
+
+    Raises:
+        PlanError: not of that form, or a layer is set twice.
+    """
+    found: dict[int, int] = {}
+    for text in texts:
+        layers, equals, count = text.partition("=")
+        if not equals or not (count.strip().isascii() and count.strip().isdigit()):
+            raise PlanError(f"{text!r} sets no layer; write LAYER=KEPT, such as 3=20.")
+        for layer in parse_numbers(layers, what="layers"):
+            if layer in found:
+                raise PlanError(f"Layer {layer} is set twice.")
+            found[layer] = int(count)
+    return found

@@ -1,0 +1,144 @@
+"""Which programs read a checkpoint, and why: for `inspect`, the model card and the export page.
+
+A verdict on a program that the tests do not run says so. Nothing here loads anything.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from analysis.families.base import WIDTHS_KEY
+from analysis.families.native import is_registered_here
+from analysis.model import MoEModel
+from pruning.atoms.widths import WidthPlan, widths_config
+from pruning.plan import PruningPlan
+
+NOT_TRIED = "not tried here"
+
+
+class Reads(StrEnum):
+    """Whether a program reads a checkpoint."""
+
+    YES = "yes"
+    EXPECTED = "expected to"
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of one program.
+
+    Args:
+        engine: the program, with what it must be told.
+        reads: whether it reads the checkpoint.
+        reason: why, in one line; says so where it was not tried.
+    """
+
+    engine: str
+    reads: Reads
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Of a checkpoint, what decides who reads it.
+
+    Args:
+        counts: routed experts of each sparse layer.
+        model_type: of its configuration.
+        in_transformers: transformers has classes for this model type.
+        is_quantised: the experts are stored in FP8 or in blocks.
+        has_own_widths: experts have fewer neurons than the configuration's one width says.
+    """
+
+    counts: tuple[int, ...]
+    model_type: str
+    in_transformers: bool = True
+    is_quantised: bool = False
+    has_own_widths: bool = False
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every sparse layer has as many experts of the same width."""
+        return len(set(self.counts)) == 1 and not self.has_own_widths
+
+
+def contents_of(
+    model: MoEModel, plan: PruningPlan | None = None, widths: WidthPlan | None = None
+) -> Contents:
+    """What decides who reads a checkpoint, or an export of it.
+
+    Args:
+        model: the checkpoint.
+        plan: complete, see `fit_plan`; None for the checkpoint as it is.
+        widths: of the export's experts; None where they are those of the checkpoint.
+    """
+    said = {WIDTHS_KEY: model.config.get(WIDTHS_KEY)}
+    said |= widths_config(widths, model) if widths else {}
+    counts = (len(plan.kept[each.index]) if plan else each.num_experts for each in model.layers)
+    return Contents(
+        counts=tuple(counts),
+        model_type=model.family.model_type,
+        in_transformers=not is_registered_here(model.family.model_type),
+        is_quantised=bool(model.checkpoint.config.get("quantization_config")),
+        has_own_widths=bool(said[WIDTHS_KEY]),
+    )
+
+
+def verdicts(contents: Contents) -> tuple[Verdict, ...]:
+    """Of each program, whether it reads the checkpoint; the best known first."""
+    transformers = _transformers(contents)
+    return (*transformers, _load_pruned(contents), *_others(contents))
+
+
+def _transformers(contents: Contents) -> Sequence[Verdict]:
+    plain, trusting = "transformers", "transformers, trust_remote_code=True"
+    if not contents.in_transformers:
+        reason = f"transformers 5 has no class for {contents.model_type!r}; use load_pruned"
+        return (Verdict(plain, Reads.NO, reason),)
+    if contents.is_uniform:
+        reason = "one number of experts for all layers, as in its configuration"
+        return (Verdict(plain, Reads.YES, reason),)
+    if contents.has_own_widths:
+        refuses = (
+            "its classes build every expert with one width, some have fewer neurons: it stops with "
+            "an error over sizes; use load_pruned"
+        )
+        return (Verdict(plain, Reads.NO, refuses),)
+    most, fewest = max(contents.counts), min(contents.counts)
+    refuses = (
+        f"its classes build {most} experts in every layer, some have {fewest}: it stops with a "
+        "RuntimeError over sizes"
+    )
+    return (
+        Verdict(plain, Reads.NO, refuses),
+        Verdict(trusting, Reads.YES, "runs modeling_pruned.py, which comes with the checkpoint"),
+    )
+
+
+def _load_pruned(contents: Contents) -> Verdict:
+    own = "number and width" if contents.has_own_widths else "number"
+    reason = f"builds each layer with its own {own} of experts; runs no remote code"
+    if contents.is_quantised:
+        reason += f"; quantised experts are dequantised on a CPU, on a GPU {NOT_TRIED}"
+    return Verdict("moeprune, load_pruned", Reads.YES, reason)
+
+
+# Program -> why it cannot have layers of different sizes.
+_ONE_COUNT = {
+    "vLLM": "its classes read one number of experts for all layers",
+    "SGLang": "its classes read one number of experts for all layers",
+    "llama.cpp": "its file format holds one number of experts for all layers",
+}
+
+
+def _others(contents: Contents) -> Sequence[Verdict]:
+    if contents.is_uniform:
+        reason = f"same layout and keys as the original; {NOT_TRIED}"
+        return [Verdict(engine, Reads.EXPECTED, f"{reason}") for engine in _ONE_COUNT]
+    if contents.has_own_widths:
+        reason = f"one width for all experts is expected; {NOT_TRIED}"
+        return [Verdict(engine, Reads.NO, reason) for engine in _ONE_COUNT]
+    return [
+        Verdict(engine, Reads.NO, f"{reason}; {NOT_TRIED}") for engine, reason in _ONE_COUNT.items()
+    ]

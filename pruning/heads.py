@@ -1,0 +1,95 @@
+"""What becomes of prediction heads (MTP): an explicit choice, with a safe default.
+
+A head's experts are counted by the same key of config.json as the trunk's. Kept whole beside a
+pruned trunk they make other engines fail or read past the end, so a head with experts is dropped
+unless somebody asks for something else. transformers does not run heads, hence no calibration
+sees their experts: they can be pruned by weights alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from analysis.errors import ExportError, unknown_name
+from analysis.heads import prediction_heads
+from analysis.model import MoEModel
+from pruning.plan import PruningPlan
+
+CRITERION = "aimer"  # of the paper's two calibration-free criteria the better one
+
+
+class HeadChoice(StrEnum):
+    """What becomes of prediction heads."""
+
+    KEEP = "keep"
+    DROP = "drop"
+    PRUNE = "prune"
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """What an export does with the heads of a checkpoint.
+
+    Args:
+        choice: what becomes of them.
+        kept: name of a head -> layer index in its names -> experts that stay, ascending; only
+            where they are pruned.
+    """
+
+    choice: HeadChoice = HeadChoice.KEEP
+    kept: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict, hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        kept = {
+            head: {str(layer): list(ids) for layer, ids in layers.items()}
+            for head, layers in self.kept.items()
+        }
+        return {"choice": str(self.choice), "kept": kept}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "HeadPlan":
+        """Inverse of `to_json`."""
+        kept = {
+            str(head): {int(layer): tuple(map(int, ids)) for layer, ids in layers.items()}
+            for head, layers in raw["kept"].items()
+        }
+        return cls(HeadChoice(raw["choice"]), kept)
+
+
+def parse_choice(text: str | None) -> HeadChoice | None:
+    """A choice by name; None stays None.
+
+    Raises:
+        ExportError: no such choice.
+    """
+    if text is None:
+        return None
+    known = [str(choice) for choice in HeadChoice]
+    if text not in known:
+        raise ExportError(unknown_name("choice for prediction heads", text, known))
+    return HeadChoice(text)
+
+
+def heads_depend_on(model: MoEModel, plan: PruningPlan) -> bool:
+    """Whether heads hold experts that no longer fit what config.json will count.
+
+    Args:
+        model: the source.
+        plan: complete, see `fit_plan`.
+    """
+    count = max(map(len, plan.kept.values()))
+    changes = any(count != layer.num_experts for layer in model.layers)
+    return changes and any(head.has_experts for head in prediction_heads(model))
+
+
+def heads_in_words(model: MoEModel, heads: HeadPlan) -> str:
+    """What becomes of the heads of a checkpoint, in words; empty where it has none."""
+    if not prediction_heads(model):
+        return ""
+    return {
+        HeadChoice.KEEP: "kept as they are",
+        HeadChoice.DROP: "left out",
+        HeadChoice.PRUNE: f"their experts pruned by {CRITERION} of their own weights",
+    }[heads.choice]

@@ -1,0 +1,121 @@
+"""A model from config.json alone: which tensors it has, without a weight being there.
+
+transformers builds it on the meta device and names the tensors as it would save them, so every
+family that it loads is exact: attention of any kind, shared experts, dense layers, ties. Not
+counted is what transformers does not build, such as prediction heads.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    StrictDataclassError,
+)
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from analysis.checkpoint import CONFIG_NAME, Checkpoint, Shard, TensorEntry, read_config
+from analysis.errors import CheckpointError, unknown_name
+from analysis.families import family_of
+from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
+from analysis.nonuniform.loading import auto_class_of
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+_STORED = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+_STORED |= {torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL"}
+_PLACE = "no-such-file.safetensors"
+
+
+class _Outline(Checkpoint):
+    """Headers of a checkpoint that does not exist."""
+
+    @cached_property
+    def identity(self) -> str:
+        """Of the configuration alone: never equal to that of a checkpoint."""
+        config = {key: value for key, value in self.config.items() if key != "transformers_version"}
+        return hashlib.sha256(json.dumps(["outline", config], sort_keys=True).encode()).hexdigest()
+
+
+def outline_model(
+    source: str, *, dtype: str | None = None, revision: str | None = None
+) -> MoEModel:
+    """The model that a configuration describes, with the shapes of its tensors and no weights.
+
+    Args:
+        source: a config.json, the folder that holds it, a hub id, or `demo`.
+        dtype: element type of the weights; by default that of the configuration, or bfloat16
+            where it has none. A quantised model counts as if it were dequantised.
+        revision: on the hub.
+
+    Raises:
+        CheckpointError: no configuration there, or transformers cannot build the model.
+        UnsupportedModelError: dense, or an architecture that cannot be handled.
+    """
+    if dtype is not None and dtype not in _DTYPES:
+        raise CheckpointError(unknown_name("element type", dtype, list(_DTYPES)))
+    folder = _folder(source, revision)
+    config = read_config(folder)
+    # Not from the shapes: what is not in the table of families is discovered from real headers.
+    family = family_of(config, {})
+    named = dtype or config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+    # As for a checkpoint: never the path of a folder.
+    name = folder.resolve().name if Path(source).expanduser().exists() else source
+    bare = MoEModel(name, Checkpoint(folder, config, ()), family, family.layers(config))
+    tensors = _tensors(bare, _DTYPES.get(str(named), torch.bfloat16))
+    entries = tuple(_entries(tensors.items()))
+    shard = Shard(_PLACE, entries[-1].end if entries else 0, b"", 0, {}, entries)
+    return describe_model(_Outline(folder, config, (shard,)), name=name)
+
+
+def _folder(source: str, revision: str | None) -> Path:
+    """Where config.json lies."""
+    path = Path(source).expanduser()
+    if path.is_file() and path.name == CONFIG_NAME:
+        return path.parent
+    if source == DEMO_MODEL and not path.exists():
+        return DEMO_CHECKPOINT
+    if path.exists() or source.count("/") != 1 or source.startswith((".", "/")):
+        return path
+    try:
+        return Path(hf_hub_download(source, CONFIG_NAME, revision=revision)).parent
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CheckpointError(
+            f"{source} is no local directory, and its {CONFIG_NAME} cannot be fetched from the "
+            f"hub: {reason}"
+        ) from error
+
+
+def _tensors(bare: MoEModel, dtype: torch.dtype) -> Mapping[str, Tensor]:
+    """Tensors of the model by their names on disk, all on the meta device."""
+    auto = auto_class_of(bare)  # before the configuration, whose class it may have to register
+    try:
+        config = AutoConfig.from_pretrained(bare.checkpoint.path, local_files_only=True)
+        with torch.device("meta"):
+            model: PreTrainedModel = auto.from_config(config, dtype=dtype)
+    except (ImportError, OSError, StrictDataclassError, ValueError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise CheckpointError(
+            f"transformers cannot build {bare.name} from its {CONFIG_NAME}: {reason}"
+        ) from error
+    twice = set(model.all_tied_weights_keys) | set(model._keys_to_ignore_on_save or ())
+    held = {name: each for name, each in model.state_dict().items() if name not in twice}
+    stored: Mapping[str, Tensor] = revert_weight_conversion(model, held)
+    return stored
+
+
+def _entries(tensors: Iterable[tuple[str, Tensor]]) -> Iterable[TensorEntry]:
+    """The header that a file with these tensors would have."""
+    end = 0
+    for name, tensor in tensors:
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        yield TensorEntry(name, _PLACE, _STORED[tensor.dtype], tuple(tensor.shape), start, end)

@@ -1,0 +1,35 @@
+"""Schedules: how a budget is spread over the layers.
+
+Every schedule removes exactly the budget, within the rooms that routers and constraints leave, so
+plans compare at equal size.
+"""
+
+from analysis.sparsity import parse_sparsity
+from pruning.schedules.base import Evidence, Schedule, Spending
+from pruning.schedules.counts import from_counts, read_counts
+from pruning.schedules.listing import SCHEDULES, allocate, get_schedule
+from pruning.schedules.notes import allocation_notes
+from pruning.schedules.patterns import PATTERNS, patterned
+from pruning.schedules.ranked import fold_ranking, ranked_globally
+from pruning.schedules.side_by_side import SIDE_COLUMNS, side_by_side
+from pruning.schedules.uniform import uniform
+
+__all__ = [
+    "PATTERNS",
+    "SCHEDULES",
+    "SIDE_COLUMNS",
+    "Evidence",
+    "Schedule",
+    "Spending",
+    "allocate",
+    "allocation_notes",
+    "fold_ranking",
+    "from_counts",
+    "get_schedule",
+    "parse_sparsity",
+    "patterned",
+    "ranked_globally",
+    "read_counts",
+    "side_by_side",
+    "uniform",
+]

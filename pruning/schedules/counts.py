@@ -1,0 +1,175 @@
+"""Counts from a file: how many experts each layer keeps or loses, decided elsewhere."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from pruning.allocation import Allocation, count_problem
+from pruning.apportion import apportion
+from pruning.budget import Budget
+from pruning.constraints import Constraints, Room, rooms_of, spans
+from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
+
+_KINDS = ("kept", "removed")
+_MOST_BYTES = 1 << 24
+
+
+def counts_budget(layers: Sequence[MoELayer], kept: Mapping[int, int], asked: str) -> Budget:
+    """The budget that counts spend themselves."""
+    total = sum(layer.num_experts - kept[layer.index] for layer in layers)
+    return Budget(total, "file", asked)
+
+
+def from_counts(
+    layers: Sequence[MoELayer],
+    kept: Mapping[int, int],
+    constraints: Constraints | None = None,
+) -> Allocation:
+    """The allocation of these counts.
+
+    Where constraints fix a layer at another number, the other layers give or take the difference
+    in proportion to their experts, so that the total stays.
+
+    Raises:
+        PlanError: a layer cannot keep its number of experts.
+    """
+    limits = constraints or Constraints()
+    budget = counts_budget(layers, kept, "")
+    evidence = Evidence(counts=kept)
+    turn = Turn(Spending(tuple(layers), budget, limits), rooms_of(layers, limits), evidence)
+    return allocation_of(layers, spread_counts(turn))
+
+
+def spread_counts(turn: Turn) -> tuple[int, ...]:
+    """See `from_counts`; a budget given besides must be what the counts spend."""
+    kept = turn.evidence.counts
+    if kept is None:
+        raise ValueError("the schedule's evidence is missing")
+    layers, wanted = turn.spending.layers, turn.spending.budget
+    own = counts_budget(layers, kept, "")
+    if own.total != wanted.total:
+        raise PlanError(
+            f"The file removes {own.total} experts, but {wanted.asked} is {wanted.total}; leave "
+            "the budget out, or correct the file."
+        )
+    removed = [
+        room.size - kept[layer.index] for layer, room in zip(layers, turn.rooms, strict=True)
+    ]
+    held = turn.spending.constraints.held
+    for layer, room, gone in zip(layers, turn.rooms, removed, strict=True):
+        if layer.index not in held and not room.allows(gone):
+            raise PlanError(count_problem(layer, room.size - gone) or _refusal(layer, room, gone))
+    start = [_nearest(room, gone) for room, gone in zip(turn.rooms, removed, strict=True)]
+    return _balanced(start, wanted.total, turn.rooms)
+
+
+def _refusal(layer: MoELayer, room: Room, gone: int) -> str:
+    low = room.size - room.most
+    return (
+        f"Layer {layer.index} would keep {room.size - gone} experts, but it can keep from {low} to "
+        f"{room.size - room.least} in steps of {room.step}; nearest: "
+        f"{room.size - _nearest(room, gone)}."
+    )
+
+
+def _nearest(room: Room, gone: int) -> int:
+    within = min(max(gone, room.least), room.most)
+    return within - (within - room.least) % room.step
+
+
+def _balanced(start: Sequence[int], total: int, rooms: Sequence[Room]) -> tuple[int, ...]:
+    """Counts near `start` that sum to `total`; the difference goes in proportion to the size."""
+    missing, sizes = total - sum(start), [room.size for room in rooms]
+    if missing >= 0:
+        free = [Room(r.size, 0, r.most - n, r.step) for r, n in zip(rooms, start, strict=True)]
+        more = apportion(missing, sizes, free)
+        return tuple(n + extra for n, extra in zip(start, more, strict=True))
+    free = [Room(r.size, 0, n - r.least, r.step) for r, n in zip(rooms, start, strict=True)]
+    less = apportion(-missing, sizes, free)
+    return tuple(n - fewer for n, fewer in zip(start, less, strict=True))
+
+
+def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
+    """Experts kept by each layer, from a file; layers that it does not name stay whole.
+
+    CSV with the columns layer and kept or removed; JSON or YAML with `kept` or `removed`, layer
+    -> number (or list of experts, as in plan.json), also below `allocation` or `best`.
+
+    Raises:
+        PlanError: unreadable, of another form, or with numbers that the layers do not have.
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise PlanError(f"{path} is too large to hold a number for each layer.")
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise PlanError(f"The schedule {path} cannot be read: {reason}.") from error
+    kind, numbers = _from_csv(text, path) if path.suffix == ".csv" else _from_tree(text, path)
+    return _kept(kind, numbers, layers, path)
+
+
+def _from_csv(text: str, path: Path) -> tuple[str, dict[str, Any]]:
+    rows = list(csv.DictReader(text.splitlines()))
+    columns = set(rows[0]) if rows else set()
+    kind = next((name for name in _KINDS if name in columns), None)
+    if kind is None or "layer" not in columns:
+        raise PlanError(f"The schedule {path} lacks the columns layer and kept (or removed).")
+    names = [str(row["layer"]).strip() for row in rows]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise PlanError(f"The schedule {path} names layer {repeated[0]} twice.")
+    return kind, {name: row[kind] for name, row in zip(names, rows, strict=True)}
+
+
+def _from_tree(text: str, path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        # JSON is nearly YAML, but its own reader is stricter and faster.
+        raw = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise PlanError(f"The schedule {path} cannot be read: {reason}.") from error
+    for key in ("allocation", "best"):
+        if isinstance(raw, dict) and isinstance(raw.get(key), dict):
+            raw = raw[key]
+    found = [name for name in _KINDS if isinstance(raw, dict) and isinstance(raw.get(name), dict)]
+    if len(found) != 1:
+        raise PlanError(
+            f"The schedule {path} needs either 'kept' or 'removed': layer -> number of experts."
+        )
+    return found[0], {str(layer): number for layer, number in raw[found[0]].items()}
+
+
+def _kept(
+    kind: str, numbers: Mapping[str, Any], layers: Sequence[MoELayer], path: Path
+) -> dict[int, int]:
+    sizes = {str(layer.index): layer.num_experts for layer in layers}
+    kept = {layer.index: layer.num_experts for layer in layers}
+    for name, value in numbers.items():
+        if name not in sizes:
+            raise PlanError(
+                f"The schedule {path} names layer {name}, which has no routed experts; the sparse "
+                f"layers are {spans(kept)}."
+            )
+        number = _number(value)
+        if number is None or not 0 <= number <= sizes[name]:
+            raise PlanError(
+                f"The schedule {path} gives layer {name} the number {value!r}; its experts are "
+                f"{sizes[name]}."
+            )
+        kept[int(name)] = number if kind == "kept" else sizes[name] - number
+    return kept
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, list):
+        return len(value)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    text = str(value).strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else None

@@ -1,0 +1,117 @@
+"""The schedules, listed once, and the one way to apply them by name."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from analysis.errors import PlanError, unknown_name
+from analysis.stats import FloatArray
+from pruning.allocation import Allocation
+from pruning.constraints import check_names, open_rooms, rooms_of
+from pruning.schedules.base import Evidence, Schedule, Spending, Turn, allocation_of
+from pruning.schedules.counts import spread_counts
+from pruning.schedules.patterns import spread_pattern
+from pruning.schedules.ranked import remove_lowest, rescale
+from pruning.schedules.uniform import spread_evenly
+
+
+def _seen(grid: FloatArray | None) -> FloatArray:
+    if grid is None:
+        raise ValueError("the schedule's evidence is missing")
+    return grid
+
+
+def _global(prepare: Callable[[Evidence], FloatArray]) -> Callable[[Turn], tuple[int, ...]]:
+    return lambda turn: remove_lowest(turn, prepare(turn.evidence))
+
+
+SCHEDULES = {
+    schedule.name: schedule
+    for schedule in (
+        Schedule("uniform", "Uniform", "the same fraction of every layer", spread_evenly),
+        Schedule(
+            "global",
+            "Global",
+            "all experts ranked together",
+            _global(lambda evidence: _seen(evidence.saliency)),
+            frozenset({"saliency"}),
+        ),
+        Schedule(
+            "global-rescaled",
+            "Global, rescaled",
+            "all experts ranked together, saliency mapped to 0..1 in each layer",
+            _global(lambda evidence: rescale(_seen(evidence.saliency))),
+            frozenset({"saliency"}),
+        ),
+        Schedule(
+            "frequency",
+            "Frequency",
+            "as many as each layer has among the experts used least",
+            _global(lambda evidence: _seen(evidence.frequency)),
+            frozenset({"frequency"}),
+        ),
+        Schedule(
+            "early", "Early", "early layers lose more", partial(spread_pattern, "early"),
+            is_nested=False,
+        ),
+        Schedule(
+            "middle", "Middle", "middle layers lose more", partial(spread_pattern, "middle"),
+            is_nested=False,
+        ),
+        Schedule(
+            "late", "Late", "late layers lose more", partial(spread_pattern, "late"),
+            is_nested=False,
+        ),
+        Schedule(
+            "file", "From a file", "the numbers of a file", spread_counts,
+            frozenset({"counts"}), is_nested=False,
+        ),
+    )
+}  # fmt: skip
+
+
+def get_schedule(name: str) -> Schedule:
+    """The schedule of this name.
+
+    Raises:
+        PlanError: there is none.
+    """
+    if name not in SCHEDULES:
+        raise PlanError(unknown_name("schedule", name, SCHEDULES))
+    return SCHEDULES[name]
+
+
+def allocate(name: str, spending: Spending, evidence: Evidence | None = None) -> Allocation:
+    """Spend a budget by the schedule of this name.
+
+    Locked layers first get what the schedule gives them without fixed ones; then the rest gives
+    or takes.
+
+    Raises:
+        PlanError: an unknown schedule, or a budget or constraints that the layers cannot meet.
+    """
+    schedule, seen = get_schedule(name), evidence or Evidence()
+    settled = _settled(schedule, spending, seen)
+    rooms = rooms_of(settled.layers, settled.constraints)
+    return allocation_of(settled.layers, schedule.spread(Turn(settled, rooms, seen)))
+
+
+def _settled(schedule: Schedule, spending: Spending, evidence: Evidence) -> Spending:
+    """The spending with locked layers fixed."""
+    wanted = spending.constraints
+    check_names(spending.layers, wanted)
+    locked = wanted.locked - set(wanted.fixed)
+    if not locked:
+        return spending
+    free = replace(spending, constraints=replace(wanted, fixed={}, locked=frozenset()))
+    rooms = rooms_of(free.layers, free.constraints)
+    base = allocation_of(free.layers, schedule.spread(Turn(free, rooms, evidence)))
+    kept = {layer.index: keep for layer, keep in zip(base.layers, base.keep, strict=True)}
+    fixed = {**wanted.fixed, **{layer: kept[layer] for layer in locked}}
+    return replace(spending, constraints=replace(wanted, fixed=fixed, locked=frozenset()))
+
+
+def unbounded(name: str, spending: Spending, evidence: Evidence) -> tuple[int, ...]:
+    """What the schedule would remove from each layer if it could remove any number."""
+    turn = Turn(spending, open_rooms(spending.layers), evidence)
+    return get_schedule(name).spread(turn)

@@ -1,0 +1,101 @@
+"""Global schedules: the experts of all layers ranked together."""
+
+from collections.abc import Sequence
+from math import fsum
+
+import numpy as np
+import pandas as pd
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from analysis.stats import FloatArray, Grid
+from analysis.stratification import rescale
+from pruning.allocation import Allocation
+from pruning.budget import Budget
+from pruning.constraints import Constraints, Room, check_total, order_within, rooms_of
+from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
+
+__all__ = ["fold_ranking", "ranked_globally", "rescale"]
+
+
+def ranked_globally(
+    layers: Sequence[MoELayer],
+    budget: Budget,
+    saliency: FloatArray,
+    constraints: Constraints | None = None,
+) -> Allocation:
+    """Remove the experts of the lowest saliency, wherever they are.
+
+    What is left has the largest sum of saliency that the budget allows. Ties keep the lower layer,
+    then the lower expert. Raw saliencies of different layers may have different scales:
+    `rescale` maps those of each layer to [0, 1] first. With the number of routed tokens as
+    saliency, this is the frequency-based schedule (arXiv:2603.06003, Figure 1).
+
+    Args:
+        layers: the sparse layers.
+        budget: how many go.
+        saliency: (layers, most experts of a layer), higher = keep; NaN where there is no expert.
+        constraints: what else to respect. Where layers lose several experts at a time, these are
+            taken or left together, by the sum of their saliencies.
+
+    Raises:
+        PlanError: a budget that the layers cannot meet.
+    """
+    limits = constraints or Constraints()
+    spending = Spending(tuple(layers), budget, limits)
+    turn = Turn(spending, rooms_of(layers, limits), Evidence(saliency))
+    return allocation_of(layers, remove_lowest(turn, saliency))
+
+
+def remove_lowest(turn: Turn, saliency: FloatArray) -> tuple[int, ...]:
+    """See `ranked_globally`."""
+    total = turn.spending.budget.total
+    check_total(total, turn.rooms)
+    costs = [
+        (cost, -position, turn_of_layer)
+        for position, room in enumerate(turn.rooms)
+        for turn_of_layer, cost in enumerate(_step_costs(saliency[position], room))
+    ]
+    # Within a layer costs never fall from one step to the next, so the cheapest steps of all
+    # are the first steps of each layer.
+    least = [room.least for room in turn.rooms]
+    step = turn.rooms[0].step
+    removed = list(least)
+    for _, negative, _ in sorted(costs)[: (total - sum(least)) // step]:
+        removed[-negative] += step
+    return tuple(removed)
+
+
+def _step_costs(saliency: FloatArray, room: Room) -> list[float]:
+    """Saliency lost by each further step of a layer, from its least removal to its most."""
+    values: list[float] = saliency[: room.size].tolist()
+    if np.isnan(values).any():
+        raise ValueError("every expert needs a saliency")
+    size = room.size // room.groups
+    queues = []
+    for group in range(room.groups):
+        experts = range(group * size, (group + 1) * size)
+        by_saliency = sorted(experts, key=lambda expert: (-values[expert], expert))
+        queues.append(order_within(by_saliency, room.pinned, room.dropped)[::-1])
+    each = room.step // room.groups
+    starts = range(room.least // room.groups, room.most // room.groups, each)
+    return [
+        fsum(values[expert] for queue in queues for expert in queue[start : start + each])
+        for start in starts
+    ]
+
+
+def fold_ranking(
+    ranking: pd.DataFrame, layers: Sequence[MoELayer], column: str = "saliency"
+) -> FloatArray:
+    """(layers, most experts of a layer) values of a ranking, whatever the order of its rows.
+
+    Raises:
+        PlanError: the ranking does not hold each expert of these layers once.
+    """
+    grid = Grid(tuple(layers))
+    wanted = pd.MultiIndex.from_frame(grid.index())
+    values = ranking.set_index(["layer", "expert"])[column]
+    if values.index.has_duplicates or not wanted.isin(values.index).all():
+        raise PlanError("The ranking does not hold every expert of every layer exactly once.")
+    return grid.fold(values.loc[wanted].astype("float64"))

@@ -1,0 +1,76 @@
+"""Tensors put into shards anew, none larger than asked for; each tensor stays in one piece."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from analysis.errors import ExportError
+from analysis.model import MoEModel
+from pruning.surgery.shards import PlannedShard, PlannedTensor, assemble
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20}
+_UNITS |= {"GIB": 1 << 30, "TB": 10**12}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)", re.IGNORECASE)
+# Of a tensor in a header: type, shape and offsets, besides its name.
+_ENTRY_BYTES = 160
+_FIXED_BYTES = 256  # length, metadata and filling of a header
+SINGLE = "model.safetensors"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as `5GB`, `500MB`, `1.5GiB` or `1000000`.
+
+    Raises:
+        ExportError: not a size, or less than a kilobyte.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None:
+        raise ExportError(f"The size {text!r} is not understood; write 5GB, 500MB or 1.5GiB.")
+    size = int(float(match[1]) * unit)
+    if size < 1000:
+        raise ExportError(f"A shard of at most {size} bytes is too small; give 1KB or more.")
+    return size
+
+
+def reshard(model: MoEModel, shards: Sequence[PlannedShard], most: int) -> tuple[PlannedShard, ...]:
+    """The same tensors in the same order, in as few files of at most `most` bytes.
+
+    Args:
+        model: the source.
+        shards: what an export would write.
+        most: bytes of a file; one with a single tensor may be larger.
+    """
+    tensors = [tensor for shard in shards for tensor in shard.tensors]
+    metadata = next((each.metadata for each in model.checkpoint.shards if each.metadata), {})
+    groups = list(_groups(tensors, most))
+    count = len(groups)
+    names = [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
+    return tuple(
+        assemble(name, group, metadata)
+        for name, group in zip(names if count > 1 else [SINGLE], groups, strict=True)
+    )
+
+
+def _groups(tensors: Sequence[PlannedTensor], most: int) -> Iterator[list[PlannedTensor]]:
+    group: list[PlannedTensor] = []
+    size = _FIXED_BYTES
+    for tensor in tensors:
+        # Names may hold letters that take more than a byte, or are escaped.
+        takes = tensor.nbytes + len(json.dumps(tensor.name)) + _ENTRY_BYTES
+        if group and size + takes > most:
+            yield group
+            group, size = [], _FIXED_BYTES
+        group.append(tensor)
+        size += takes
+    yield group
+
+
+def new_index(shards: Sequence[PlannedShard]) -> bytes | None:
+    """The index of shards that were made anew; None where there is one."""
+    if len(shards) == 1:
+        return None
+    placed = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
+    total = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
+    index = {"metadata": {"total_size": total}, "weight_map": placed}
+    return (json.dumps(index, indent=2, ensure_ascii=False) + "\n").encode()

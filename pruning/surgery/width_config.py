@@ -1,0 +1,48 @@
+"""Configuration and prediction heads of an export whose experts have other widths."""
+
+import json
+
+from analysis.errors import ExportError
+from analysis.families.base import WIDTHS_KEY
+from analysis.heads import prediction_heads
+from analysis.model import MoEModel
+from pruning.atoms.widths import WidthPlan, widths_config
+from pruning.heads import HeadChoice, HeadPlan
+from pruning.plan import PruningPlan
+from pruning.surgery.config import MODEL_CLASSES
+from pruning.surgery.heads import plan_heads
+
+
+def config_of_widths(content: bytes, model: MoEModel, widths: WidthPlan | None) -> bytes:
+    """`config.json` that says what the widths are."""
+    changes = widths_config(widths, model) if widths else {}
+    if not changes:
+        return content
+    # The balancing loss is meant for training the full set of experts.
+    config = model.family.edited(json.loads(content), **changes, output_router_logits=False)
+    if changes.get(WIDTHS_KEY) and "auto_map" in config:
+        # No code that comes with a checkpoint builds layers of different widths.
+        classes = config["auto_map"].items()
+        config["auto_map"] = {k: v for k, v in classes if not k.startswith(MODEL_CLASSES)}
+    return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def heads_beside(
+    model: MoEModel, plan: PruningPlan, choice: HeadChoice | None, widths: WidthPlan | None
+) -> HeadPlan:
+    """`plan_heads`, but heads with experts go where the one width of all experts changes.
+
+    Raises:
+        ExportError: such heads were to be kept or pruned.
+    """
+    width_key = model.family.width_key
+    changes = widths_config(widths, model) if widths else {}
+    heads = [head for head in prediction_heads(model) if head.has_experts]
+    if width_key not in changes or not heads:
+        return plan_heads(model, plan, choice)
+    if choice not in (None, HeadChoice.DROP):
+        raise ExportError(
+            f"The head {heads[0].name} has experts as wide as {width_key} says, which becomes "
+            f"{changes[width_key]}; use --mtp drop, or the width mode per-layer."
+        )
+    return HeadPlan(HeadChoice.DROP)

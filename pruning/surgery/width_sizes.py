@@ -1,0 +1,102 @@
+"""What each width mode really saves, on disk and in memory, before a byte is written."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from analysis.errors import PlanError
+from analysis.model import MoEModel
+from analysis.widths import atom_axis
+from pruning.atoms.widths import (
+    DEFAULT_MULTIPLE,
+    WidthChoice,
+    WidthMode,
+    WidthPlan,
+    plan_widths,
+    widths_config,
+)
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.surgery.pieces import item_bytes
+from pruning.surgery.shards import plan_shards
+from pruning.surgery.width_config import heads_beside
+
+
+@dataclass(frozen=True, slots=True)
+class WidthOption:
+    """What comes of a plan in one width mode.
+
+    Args:
+        mode: the mode.
+        refused: why it is not possible; empty where it is. The rest is then empty as well.
+        disk_bytes: size of the shards, headers included.
+        loaded_bytes: all tensors as they are in memory, in their element types on disk.
+        widths: smallest and largest width of a layer when loaded.
+        stock: plain transformers reads it; otherwise `load_pruned` does.
+        shared: number of shared experts, if it changes.
+    """
+
+    mode: WidthMode
+    refused: str = ""
+    disk_bytes: int = 0
+    loaded_bytes: int = 0
+    widths: tuple[int, int] = (0, 0)
+    stock: bool = False
+    shared: int | None = None
+
+
+def width_options(
+    model: MoEModel, plan: PruningPlan, multiple_of: int = DEFAULT_MULTIPLE
+) -> tuple[WidthOption, ...]:
+    """Every width mode, with what it saves or why it is not possible.
+
+    Args:
+        model: the source.
+        plan: removes neurons.
+        multiple_of: see `WidthChoice`.
+
+    Raises:
+        PlanError: the plan is not for this model, or removes whole experts only.
+        ExportError: the checkpoint has tensors that cannot be cut.
+    """
+    if plan.granularity != ATOMIC_GRANULARITY:
+        raise PlanError("The plan removes whole experts only, so no width changes.")
+    complete = fit_plan(plan, model)
+    return tuple(_option(model, complete, WidthChoice(mode, multiple_of)) for mode in WidthMode)
+
+
+def _option(model: MoEModel, plan: PruningPlan, choice: WidthChoice) -> WidthOption:
+    try:
+        widths = plan_widths(model, plan, choice)
+    except PlanError as error:
+        return WidthOption(choice.mode, str(error))
+    if widths is None:
+        raise ValueError("a plan of whole experts has no widths")
+    return option_of(model, plan, widths)
+
+
+def option_of(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOption:
+    """What comes of a complete plan with these widths."""
+    shards = plan_shards(model, plan, heads_beside(model, plan, None, widths), widths)
+    tensors = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
+    changes = widths_config(widths, model)
+    counts = {len(ids) for ids in plan.kept.values()}
+    return WidthOption(
+        mode=widths.choice.mode,
+        disk_bytes=sum(shard.nbytes for shard in shards),
+        loaded_bytes=tensors + sum(_filled_up(model, plan, widths)),
+        widths=(min(widths.loaded.values()), max(widths.loaded.values())),
+        stock=not any(isinstance(value, list) for value in changes.values()) and len(counts) == 1,
+        shared=widths.shared,
+    )
+
+
+def _filled_up(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> Iterator[int]:
+    """Bytes that loading adds to each tensor of an expert that is narrower on disk."""
+    for layer, kept in plan.kept.items():
+        for item in model.located[layer]:
+            expert, where = item.slot.expert, atom_axis(model.family, item.slot)
+            if expert is None or expert not in kept or where is None:
+                continue
+            shape = list(item.entry.shape)
+            shape[where.axis] = widths.loaded[layer] - widths.written(layer, expert)
+            yield math.prod(shape) * item_bytes(item.entry.dtype)

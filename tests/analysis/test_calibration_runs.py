@@ -1,0 +1,310 @@
+"""Calibration runs: batches, halves and interruptions, what a run is, and bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from calibrations import (
+    LENGTHS,
+    assert_same_numbers,
+    describe,
+    make_sequences,
+    make_settings,
+    part_of,
+    table_of,
+)
+from safetensors.torch import load_file, save_file
+
+from analysis.calibration.loading import load_tokenizer, resolve_device, resolve_dtype
+from analysis.calibration.partial import PartialRun
+from analysis.calibration.run import calibrate, plan_run
+from analysis.corpora import TokenSequences
+from analysis.drain import drain
+from analysis.errors import CheckpointError, CorpusError, StatsError
+from analysis.merging import merge_runs
+from analysis.model import load_model_index
+from analysis.store import StatsStore, read_vectors
+from builders import TOP_K, VOCAB, tiny_model
+
+# --- batches, halves, interruptions ----------------------------------------------------------
+
+
+def test_batch_sizes_agree(tmp_path):
+    described = describe(tmp_path / "model", "qwen3_moe")
+    tables = {}
+    for size in (1, 2, 5, 64):
+        store = StatsStore(tmp_path / f"stats-{size}")
+        run = drain(calibrate(described, make_sequences(), make_settings(batch_size=size), store))
+        tables[size] = table_of(run)
+    for size in (2, 5, 64):
+        assert tables[size]["num_tokens"].equals(tables[1]["num_tokens"])
+        np.testing.assert_allclose(tables[size].to_numpy(), tables[1].to_numpy(), rtol=1e-6)
+
+
+def test_two_halves_cut_at_a_batch_boundary_make_the_whole(tmp_path):
+    described = describe(tmp_path / "model", "mixtral")
+    whole, store = make_sequences(), StatsStore(tmp_path / "halves")
+    once = drain(calibrate(described, whole, make_settings(), StatsStore(tmp_path / "whole")))
+    halves = [
+        drain(calibrate(described, part_of(whole, *span), make_settings(), store))
+        for span in ((0, 3), (3, None))
+    ]
+    merged = merge_runs(halves, tmp_path / "halves")
+    np.testing.assert_allclose(table_of(merged), table_of(once), rtol=1e-12)
+    np.testing.assert_allclose(read_vectors(merged), read_vectors(once), rtol=1e-11, atol=1e-13)
+    assert merged.manifest.num_tokens == once.manifest.num_tokens == sum(LENGTHS)
+
+
+def test_a_closed_calibration_resumes_with_the_same_bits(tmp_path):
+    described = describe(tmp_path / "model", "olmoe")
+    once = drain(
+        calibrate(described, make_sequences(), make_settings(), StatsStore(tmp_path / "once"))
+    )
+    store = StatsStore(tmp_path / "twice")
+    task = calibrate(described, make_sequences(), make_settings(), store)
+    done = [next(task).done for _ in range(3)]  # loading, then two of three batches
+    task.close()
+    assert done == [0, 9 + 5 + 7, 9 + 5 + 7 + 3 + 9 + 2]
+    assert store.runs() == []
+    assert all(".partial" in path.name for path in store.target.iterdir())
+
+    steps = []
+    resumed = drain(calibrate(described, make_sequences(), make_settings(), store), steps.append)
+    assert [step.note for step in steps if step.note] == ["resumed after 35 of 41 tokens"]
+    assert [step.done for step in steps] == [0, 35, 41]
+    assert_same_numbers(resumed, once)
+    assert not list(store.target.glob("*.partial"))
+
+
+def test_without_resume_an_interrupted_run_starts_anew(tmp_path):
+    described = describe(tmp_path / "model", "olmoe")
+    store = StatsStore(tmp_path / "stats")
+    task = calibrate(described, make_sequences(), make_settings(), store)
+    next(task), next(task)
+    task.close()
+    steps = []
+    task = calibrate(described, make_sequences(), make_settings(), store, resume=False)
+    run = drain(task, steps.append)
+    assert [step.done for step in steps] == [0, 21, 35, 41]
+    assert table_of(run)["num_tokens"].sum() == 3 * TOP_K * sum(LENGTHS)
+
+
+def test_an_exception_inside_a_batch_keeps_the_last_saved_state(tmp_path):
+    # The sums may hold half a batch, so they are not saved; nothing passes for finished.
+    described = describe(tmp_path / "model", "olmoe")
+    store = StatsStore(tmp_path / "stats")
+    task = calibrate(described, make_sequences(), make_settings(), store)
+    next(task), next(task)
+    with pytest.raises(KeyboardInterrupt):
+        task.throw(KeyboardInterrupt)
+    assert store.runs() == []
+    steps = []
+    drain(calibrate(described, make_sequences(), make_settings(), store), steps.append)
+    assert [step.done for step in steps] == [0, 21, 35, 41]
+
+
+CHILD = """
+import sys, time
+import numpy as np, torch
+torch.set_num_threads(1)
+from analysis.calibration import partial, run
+from analysis.calibration.loading import CalibrationSettings
+from analysis.corpora import TokenSequences
+from analysis.errors import UserError
+from analysis.model import load_model_index
+from analysis.store import StatsStore, read_vectors
+from pathlib import Path
+
+model, stats, rows, stop_after = sys.argv[1], Path(sys.argv[2]), eval(sys.argv[3]), int(sys.argv[4])
+partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0
+rows = tuple(np.array(row, dtype=np.int32) for row in rows)
+sequences = TokenSequences("letters.jsonl", rows, len(rows), 0)
+settings = CalibrationSettings(seq_len=9, batch_size=3, device="cpu")
+try:
+    for step in run.calibrate(load_model_index(model), sequences, settings, StatsStore(stats)):
+        if step.done >= stop_after:
+            print("stopped at", step.done, flush=True)
+            time.sleep(600)
+except UserError as error:
+    print(type(error).__name__, error, flush=True)
+"""
+
+
+def start_child(model_path, stats, *, stop_after):
+    rows = json.dumps([row.tolist() for row in make_sequences().rows])
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(model_path), str(stats), rows, str(stop_after)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_after_kill_9_the_next_run_finishes_with_the_same_bits(tmp_path):
+    described = describe(tmp_path / "model", "olmoe")
+    once = drain(
+        calibrate(described, make_sequences(), make_settings(), StatsStore(tmp_path / "once"))
+    )
+    store = StatsStore(tmp_path / "killed")
+    with start_child(tmp_path / "model", store.target, stop_after=30) as child:
+        assert child.stdout.readline() == "stopped at 35\n"
+        child.send_signal(signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL
+    assert store.runs() == []
+    left = list(store.target.rglob("*"))
+    assert any(path.suffix == ".safetensors" for path in left)
+    assert all(".partial" in str(path.relative_to(store.target)) for path in left)
+
+    steps = []
+    run = drain(calibrate(described, make_sequences(), make_settings(), store), steps.append)
+    assert steps[1].note == "resumed after 35 of 41 tokens"
+    assert_same_numbers(run, once)
+    assert not list(store.target.glob("*.partial"))
+
+
+def test_a_second_process_is_told_that_the_run_is_being_made(tmp_path):
+    described = describe(tmp_path / "model", "olmoe")
+    store = StatsStore(tmp_path / "stats")
+    task = calibrate(described, make_sequences(), make_settings(), store)
+    next(task), next(task)
+    with start_child(tmp_path / "model", store.target, stop_after=0) as child:
+        answer = child.stdout.read()
+    assert answer.startswith("StatsError model-letters-")
+    assert "being calibrated by another process" in answer
+    assert table_of(drain(task))["num_tokens"].sum() == 3 * TOP_K * sum(LENGTHS)
+
+
+def test_a_run_in_the_cache_is_returned_at_once(tmp_path):
+    described = describe(tmp_path / "model", "olmoe")
+    store = StatsStore(tmp_path / "stats")
+    first = drain(calibrate(described, make_sequences(), make_settings(), store))
+    steps = []
+    other = make_settings(batch_size=1)
+    again = drain(calibrate(described, make_sequences(), other, store), steps.append)
+    assert [step.phase for step in steps] == ["cached"]
+    assert again == first
+    assert again.manifest.made["batch_size"] == 3
+
+
+def test_a_run_that_ends_without_work_leaves_nothing_behind(tmp_path):
+    described = describe(tmp_path / "model", "olmoe")
+    store = StatsStore(tmp_path / "stats")
+    manifest = plan_run(described, make_sequences(), make_settings())
+    held = PartialRun(store.target, manifest)
+    with held.locked():
+        assert [path.name for path in store.target.glob("*.partial")] == [held.path.name]
+        second = PartialRun(store.target, manifest).locked()
+        with pytest.raises(StatsError, match="another"), second:
+            pytest.fail("held twice")
+        # Whoever is turned away takes nothing from the one that holds it.
+        assert held.path.is_dir()
+        assert len(list(store.target.glob(".*.lock"))) == 1
+    assert list(store.target.iterdir()) == []
+
+
+def test_a_damaged_run_of_the_same_name_is_reported_before_the_work(tmp_path):
+    described = describe(tmp_path / "model", "olmoe")
+    store = StatsStore(tmp_path / "stats")
+    run = drain(calibrate(described, make_sequences(), make_settings(), store))
+    (run.path / "manifest.json").write_text("{")
+    task = calibrate(described, make_sequences(), make_settings(), store)
+    with pytest.raises(StatsError, match="delete"):
+        next(task)
+
+
+# --- what a run is ----------------------------------------------------------------------------
+
+
+def test_digest_covers_what_changes_the_numbers(tmp_path):
+    described = describe(tmp_path / "model", "olmoe")
+    plan = plan_run(described, make_sequences(), make_settings())
+    changed = [
+        plan_run(described, make_sequences(seed=6), make_settings()),
+        plan_run(described, make_sequences((9, 5, 7, 3, 9, 2)), make_settings()),
+        # The same tokens, cut elsewhere.
+        plan_run(
+            described,
+            TokenSequences("letters.jsonl", (np.concatenate(make_sequences().rows),), 7, 0),
+            make_settings(),
+        ),
+        plan_run(described, make_sequences(), make_settings(seed=43)),
+        plan_run(described, make_sequences(), make_settings(dtype="bfloat16")),
+        plan_run(described, make_sequences(), make_settings(seq_len=10)),
+        plan_run(describe(tmp_path / "other", "olmoe", seed=1), make_sequences(), make_settings()),
+    ]
+    digests = {plan.digest, *(other.digest for other in changed)}
+    assert len(digests) == 1 + len(changed)
+    same = plan_run(described, make_sequences(), make_settings(batch_size=7, dtype="float32"))
+    assert same.digest == plan.digest
+    assert plan.run_id == f"model-letters-{plan.digest[:8]}"
+
+
+def test_the_manifest_says_how_the_run_was_made(tmp_path):
+    described = describe(tmp_path / "model", "qwen3_moe")
+    run = drain(
+        calibrate(described, make_sequences(), make_settings(), StatsStore(tmp_path / "stats"))
+    )
+    assert run.manifest.settings == {"seq_len": 9, "seed": 42, "dtype": "float32"}
+    made = run.manifest.made
+    assert made["device"] == "cpu"
+    assert set(made["versions"]) == {"python", "torch", "transformers", "numpy"}
+    assert made["peak_memory_bytes"] > 10_000_000
+    assert made["tokens_per_second"] > 0
+    assert [layer.index for layer in run.manifest.model.layers] == [0, 2, 3]
+    (corpus,) = run.manifest.corpora
+    assert (corpus.num_sequences, corpus.num_tokens, corpus.num_padded) == (7, 41, 19)
+
+
+# --- bad input --------------------------------------------------------------------------------
+
+
+def test_values_that_are_no_numbers_end_the_run_with_nothing_stored(tmp_path):
+    model = tiny_model("olmoe")
+    with torch.no_grad():
+        model.get_submodule("model.layers.1.mlp.experts").down_proj[:] = torch.inf
+    model.save_pretrained(tmp_path / "model")
+    described, store = load_model_index(str(tmp_path / "model")), StatsStore(tmp_path / "stats")
+    with pytest.raises(StatsError, match=r"no finite numbers in float32"):
+        drain(calibrate(described, make_sequences(), make_settings(), store))
+    assert list(store.target.iterdir()) == []
+
+
+def test_a_missing_tensor_is_named(tmp_path):
+    described = describe(tmp_path / "model", "olmoe", shards=1)
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.1.self_attn.q_proj.weight"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    described = load_model_index(str(tmp_path / "model"))
+    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.self_attn\.q_proj\.weight"):
+        drain(calibrate(described, make_sequences(), make_settings(), StatsStore(tmp_path / "s")))
+
+
+def test_tokens_of_another_vocabulary_are_refused(tmp_path):
+    described = describe(tmp_path / "model", "olmoe")
+    rows = (np.array([3, VOCAB], dtype=np.int32),)
+    sequences = TokenSequences("other.jsonl", rows, 1, 0)
+    with pytest.raises(CorpusError, match=rf"token id {VOCAB}, but model has {VOCAB} tokens"):
+        next(calibrate(described, sequences, make_settings(), StatsStore(tmp_path / "stats")))
+
+
+def test_a_checkpoint_without_a_tokenizer_says_so(tmp_path):
+    # transformers would make one with two tokens in it.
+    described = describe(tmp_path / "model", "olmoe")
+    with pytest.raises(CheckpointError, match=r"model has no tokenizer .* corpus of input_ids"):
+        load_tokenizer(described)
+
+
+def test_unknown_device_and_element_type_are_refused(tmp_path):
+    described = describe(tmp_path / "model", "olmoe", dtype=torch.bfloat16)
+    assert resolve_dtype("auto", described) == "bfloat16"
+    with pytest.raises(CheckpointError, match=r"'int8'; choose one of auto, float32"):
+        resolve_dtype("int8", described)
+    with pytest.raises(CheckpointError, match=r"'warp' cannot be used here; try cpu"):
+        resolve_device("warp")

@@ -1,0 +1,139 @@
+"""Comparisons by hand and by brute force over all experts and pairs."""
+
+from fractions import Fraction
+from itertools import combinations
+from math import floor, isnan, nan
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import kendalltau
+
+from analysis.compare import COMPARISON_COLUMNS, Comparison, Decision, kendall_tau
+from analysis.errors import StatsError
+from analysis.families import MoELayer
+from analysis.stats import Grid
+
+HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
+# Layer 2 has four experts, layer 5 two, so that two places stay empty.
+GRID = Grid((MoELayer(2, 4, 1), MoELayer(5, 2, 1)))
+FIRST = np.array([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, nan, nan]])
+SECOND = np.array([[4.0, 1.0, 3.0, 2.0], [1.0, 2.0, nan, nan]])
+
+
+def by_hand():
+    # A keeps 0, 1 of layer 2; B keeps 0, 2. In layer 5 both keep 1.
+    return Comparison(Decision(GRID, FIRST, HALF), Decision(GRID, SECOND, HALF))
+
+
+def test_numbers_by_hand():
+    made = by_hand()
+    assert [made.count(fate) for fate in ("both", "only A", "only B", "neither")] == [2, 1, 1, 2]
+    assert made.agreement == 4 / 6
+    # Pruned by both: 3 of layer 2, 0 of layer 5. By either: 1, 2, 3 and 0.
+    assert made.jaccard == 2 / 4
+    # Pairs of layer 2 in A's order: 01, 02, 03, 23 as in A; 12 and 13 turned: (4 - 2) / 6.
+    assert made.by_layer["kendall_tau"].tolist() == pytest.approx([1 / 3, 1])
+    assert made.kendall_tau == pytest.approx(2 / 3)
+    assert made.by_layer["agreement"].tolist() == [0.5, 1]
+    assert made.by_layer["jaccard"].tolist() == pytest.approx([1 / 3, 1])
+    assert made.by_layer["layer"].tolist() == [2, 5]
+    # Half is kept on either side, so two random choices agree on half.
+    assert made.chance_agreement == 0.5
+
+
+def test_table_by_hand():
+    table = by_hand().table()
+    assert list(table) == list(COMPARISON_COLUMNS)
+    assert table["kept_by"].tolist() == ["both", "only A", "only B", "neither", "neither", "both"]
+    assert table["rank_a"].tolist() == [0, 1, 2, 3, 1, 0]
+    assert table["rank_b"].tolist() == [0, 3, 1, 2, 1, 0]
+    assert table["saliency_b"].tolist() == [4, 1, 3, 2, 1, 2]
+
+
+def test_disagreements_are_widest_apart_first():
+    assert by_hand().disagreements()["expert"].tolist() == [1, 2]
+
+
+def test_unlike_sparsities():
+    # A keeps 3 and 2 (a quarter of two is none), B 2 and 1.
+    made = Comparison(Decision(GRID, FIRST, QUARTER), Decision(GRID, SECOND, HALF))
+    assert [made.count(fate) for fate in ("both", "only A", "only B", "neither")] == [3, 2, 0, 1]
+    # Layer 2: 1 * 2 + 3 * 2 of 4; layer 5: 0 * 1 + 2 * 1 of 2.
+    assert made.chance_agreement == pytest.approx((8 / 4 + 2 / 2) / 6)
+
+
+def test_nothing_pruned_has_no_jaccard_and_full_agreement():
+    nothing = Decision(GRID, FIRST, Fraction(0))
+    made = Comparison(nothing, nothing)
+    assert made.agreement == 1
+    assert isnan(made.jaccard)
+    assert made.by_layer["jaccard"].isna().all()
+    assert made.disagreements().empty
+
+
+def test_a_layer_without_an_order_is_left_out_of_the_mean():
+    flat = FIRST.copy()
+    flat[0, :] = 7
+    made = Comparison(Decision(GRID, flat, HALF), Decision(GRID, SECOND, HALF))
+    assert np.isnan(made.by_layer["kendall_tau"][0])
+    assert made.kendall_tau == 1
+
+
+def test_other_layers_are_refused():
+    other = Grid((MoELayer(2, 4, 1), MoELayer(6, 2, 1)))
+    with pytest.raises(StatsError, match="different models"):
+        Comparison(Decision(GRID, FIRST, HALF), Decision(other, FIRST, HALF))
+
+
+# Few values, so that there are ties.
+ROWS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=2, max_size=20)
+
+
+@given(ROWS)
+def test_kendall_tau_is_scipys(rows):
+    first, second = np.array(rows, dtype=float).T
+    expected = kendalltau(first, second).statistic
+    assert kendall_tau(first, second) == pytest.approx(expected, nan_ok=True)
+
+
+def test_random_models_by_brute_force():
+    generator = np.random.default_rng(7)
+    for _ in range(20):
+        sizes = generator.integers(2, 9, size=3)
+        grid = Grid(tuple(MoELayer(i, int(n), 1) for i, n in enumerate(sizes)))
+        first, second = (
+            np.where(grid.present, generator.integers(0, 5, grid.present.shape), nan)
+            for _ in range(2)
+        )
+        rates = Fraction(int(generator.integers(1, 9)), 10), Fraction(1, 3)
+        made = Comparison(Decision(grid, first, rates[0]), Decision(grid, second, rates[1]))
+        gone = [
+            removed(values, sizes, rate) for values, rate in ((first, rates[0]), (second, rates[1]))
+        ]
+        total = int(sizes.sum())
+        assert made.agreement == pytest.approx(1 - len(gone[0] ^ gone[1]) / total)
+        if gone[0] | gone[1]:
+            expected = len(gone[0] & gone[1]) / len(gone[0] | gone[1])
+            assert made.jaccard == pytest.approx(expected)
+        table = made.table().set_index(["layer", "expert"])
+        assert set(table[table["kept_by"] == "only B"].index) == gone[0] - gone[1]
+
+
+def removed(values, sizes, rate):
+    """The lowest, of equal ones the higher ids; the number is rounded down."""
+    found = set()
+    for layer, size in enumerate(sizes.tolist()):
+        best_first = sorted(range(size), key=lambda expert: (-values[layer, expert], expert))
+        found |= {(layer, expert) for expert in best_first[size - floor(rate * size) :]}
+    return found
+
+
+def test_tau_counts_pairs():
+    first, second = [3.0, 1.0, 2.0, 5.0], [1.0, 2.0, 3.0, 4.0]
+    signs = [
+        np.sign((first[i] - first[j]) * (second[i] - second[j]))
+        for i, j in combinations(range(4), 2)
+    ]
+    assert kendall_tau(np.array(first), np.array(second)) == pytest.approx(sum(signs) / 6)

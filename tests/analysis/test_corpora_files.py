@@ -1,0 +1,151 @@
+"""Local files: any size, any order, the same documents as if all were in memory."""
+
+import json
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from letters import as_lists, sequences_of
+
+from analysis.corpora import Document, Fields, read_documents
+from analysis.corpora import files as corpus_files
+from analysis.corpora.files import open_documents
+from analysis.corpora.sources import from_file, in_memory
+from analysis.errors import CorpusError
+
+WORDS = [f"document {number} " + "x" * (number % 5) for number in range(70)]
+
+
+def write_jsonl(path, rows):
+    # Blank lines are no documents, and must not shift the numbers of those that are.
+    path.write_text("\n\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
+    return path
+
+
+def write_parquet(path, rows, row_group_size):
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=row_group_size)
+    return path
+
+
+def write_text(path, texts):
+    path.write_text("\n\n".join(texts), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(params=["jsonl", "parquet", "parquet in small groups", "txt"])
+def seventy(request, tmp_path):
+    """Seventy documents in a file of each kind: more than the marks of the index are apart."""
+    rows = [{"text": words, "other": 1} for words in WORDS]
+    if request.param == "txt":
+        return write_text(tmp_path / "a.txt", WORDS)
+    if request.param == "jsonl":
+        return write_jsonl(tmp_path / "a.jsonl", rows)
+    return write_parquet(tmp_path / "a.parquet", rows, 9 if "small" in request.param else 1000)
+
+
+def test_a_file_is_drawn_in_the_order_of_the_same_documents_in_memory(seventy):
+    documents = open_documents(seventy, Fields())
+    assert len(documents) == 70
+    at_hand = [Document(text=words) for words in WORDS]
+    for seed in (0, 1):
+        assert list(from_file(documents).drawn(seed)) == list(in_memory(at_hand).drawn(seed))
+        # The order itself, so that statistics made before remain those of their text.
+        order = np.random.default_rng(seed).permutation(70)
+        assert [doc.text for doc in from_file(documents).drawn(seed)] == [WORDS[i] for i in order]
+
+
+def test_documents_are_read_in_any_order_and_more_than_once(seventy):
+    documents = open_documents(seventy, Fields())
+    numbers = [69, 0, 16, 15, 17, 0, 33]
+    assert [doc.text for doc in documents.read(numbers)] == [WORDS[i] for i in numbers]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(alphabet="a \n", max_size=40), st.booleans())
+def test_a_text_file_is_parted_as_the_whole_text_would_be(tmp_path_factory, text, is_dos):
+    path = tmp_path_factory.getbasetemp() / "any.txt"
+    path.write_bytes(text.replace("\n", "\r\n" if is_dos else "\n").encode())
+    expected = [part for part in text.split("\n\n") if part.strip()]
+    if not expected:
+        with pytest.raises(CorpusError, match="is empty"):
+            read_documents(str(path))
+        return
+    assert [document.text for document in read_documents(str(path))] == expected
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
+def test_a_large_file_is_never_in_memory_as_a_whole(tmp_path, kind):
+    texts = [f"{number} " + "abc " * 500 for number in range(10_000)]  # 20 MB
+    path = tmp_path / f"large.{kind}"
+    if kind == "txt":
+        write_text(path, texts)
+    elif kind == "jsonl":
+        write_jsonl(path, [{"text": text} for text in texts])
+    else:
+        # Shuffled words, so that compression does not make the file small.
+        rows = [{"text": text} for text in texts]
+        write_parquet(path, rows, 500)
+    texts.clear()
+    tracemalloc.start()
+    drawn = from_file(open_documents(path, Fields())).drawn(0)
+    got = [len(next(drawn).text) for _ in range(100)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(got) == 100
+    assert peak < 2_500_000  # bytes; the file has 20 million
+
+
+def test_rows_that_are_not_needed_are_not_even_looked_at(tmp_path):
+    # A broken row is found when it is drawn: the first tokens of a large file come at once.
+    rows = [json.dumps({"text": "abc"})] * 200
+    rows[int(np.random.default_rng(42).permutation(200)[150])] = "{broken"
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(rows))
+    documents = from_file(open_documents(path, Fields()))
+    assert sequences_of(documents, tokens=40, seq_len=4).num_documents == 10
+    with pytest.raises(CorpusError, match=r"a\.jsonl, line \d+ is not JSON"):
+        sequences_of(documents, tokens=4000, seq_len=4)
+
+
+def test_a_text_without_blank_lines_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus_files, "_LONGEST_DOCUMENT", 1 << 20)
+    path = tmp_path / "one.txt"
+    path.write_text("word\n" * 300_000)
+    with pytest.raises(CorpusError, match=r"one\.txt has a document of more than 1 MiB at byte 0"):
+        open_documents(path, Fields())
+
+
+def test_fields_of_other_names(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"content": "abc", "text": "zzz"}])
+    (document,) = read_documents(f"{path},text=content")
+    assert document == Document(text="abc")
+    pairs = write_parquet(
+        tmp_path / "b.parquet", [{"instruction": "ab", "output": "c", "text": "z"}], 10
+    )
+    (document,) = read_documents(f"{pairs},prompt=instruction,response=output")
+    assert [message["content"] for message in document.messages] == ["ab", "c"]
+    with pytest.raises(CorpusError, match=r"line 1 has the fields content, text; text=body was"):
+        read_documents(f"{path},text=body")
+
+
+def test_padding_and_labels_beside_token_ids(tmp_path):
+    row = {
+        "input_ids": [9, 9, 5, 6, 7],
+        "attention_mask": [0, 0, 1, 1, 1],
+        "labels": [-100, -100, -100, 6, 7],
+    }
+    (document,) = read_documents(str(write_jsonl(tmp_path / "a.jsonl", [row])))
+    assert document == Document(input_ids=(5, 6, 7), answer=(False, True, True))
+    whole = sequences_of([document], 10, 5)
+    assert (as_lists(whole), whole.counted) == ([[5, 6, 7]], None)
+    answers = sequences_of([document], 10, 5, count="response")
+    assert [row.tolist() for row in answers.counted] == [[False, True, True]]
+    with pytest.raises(CorpusError, match="has token ids without labels"):
+        sequences_of([Document(input_ids=(1, 2))], 10, 5, count="response")
+    short = {**row, "labels": [1]}
+    with pytest.raises(CorpusError, match="line 1: labels has 1 values for 5 tokens"):
+        read_documents(str(write_jsonl(tmp_path / "b.jsonl", [short])))

@@ -1,0 +1,159 @@
+"""Packing: rows made by hand, and every token that is read accounted for."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from letters import as_lists, sequences_of
+
+from analysis.corpora import Document, Sampling, TokenSequences
+from analysis.corpora.encoding import Encoded
+from analysis.corpora.packing import PACKERS, TRUNCATIONS, Limits
+from analysis.errors import CorpusError
+
+
+def encoded(*lengths):
+    """Documents of these lengths with tokens that occur once: 0, 1, 2 ..."""
+    ends = np.cumsum(lengths)
+    return [
+        Encoded(np.arange(end - length, end, dtype=np.int32), np.arange(end - length, end) % 3 == 0)
+        for length, end in zip(lengths, ends, strict=True)
+    ]
+
+
+def packed_rows(packing, lengths, limits):
+    packed = PACKERS[packing](iter(encoded(*lengths)), limits)
+    return packed, [row.tolist() for row in packed.rows]
+
+
+def test_packed_documents_stay_whole_and_lie_side_by_side():
+    # 3 and 2 fill a row of five; 4 opens the second, 1 goes into the first with room.
+    packed, rows = packed_rows("pack", (3, 4, 2, 1), Limits(100, 5))
+    assert rows == [[0, 1, 2, 7, 8], [3, 4, 5, 6, 9]]
+    assert [places.tolist() for places in packed.positions] == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]]
+    assert (packed.num_documents, packed.num_dropped) == (4, 0)
+
+
+def test_padded_documents_have_a_row_each():
+    packed, rows = packed_rows("pad", (3, 7, 2), Limits(100, 5))
+    assert rows == [[0, 1, 2], [3, 4, 5, 6, 7], [10, 11]]
+    assert packed.positions == []
+    assert (packed.num_documents, packed.num_dropped) == (3, 2)
+
+
+@pytest.mark.parametrize("packing", ["pad", "pack"])
+def test_of_a_long_document_the_head_or_the_tail_is_kept_or_nothing(packing):
+    kept = {
+        truncate: packed_rows(packing, (6, 3), Limits(100, 4, truncate))[1]
+        for truncate in TRUNCATIONS
+    }
+    assert kept == {
+        "head": [[0, 1, 2, 3], [6, 7, 8]],
+        "tail": [[2, 3, 4, 5], [6, 7, 8]],
+        "drop": [[6, 7, 8]],
+    }
+
+
+@pytest.mark.parametrize("packing", ["pad", "pack"])
+def test_the_document_that_would_be_too_much_ends_the_run(packing):
+    packed, rows = packed_rows(packing, (3, 3, 1), Limits(5, 5))
+    assert rows == [[0, 1, 2]]
+    assert (packed.num_read, packed.num_dropped, packed.num_dropped_documents) == (6, 3, 1)
+
+
+@pytest.mark.parametrize("packing", ["pad", "pack"])
+def test_a_document_that_is_dropped_for_its_length_spends_no_tokens(packing):
+    # Cut to four, the second would be one more than five; it is dropped, and the third fits.
+    packed, rows = packed_rows(packing, (3, 6, 1), Limits(5, 4, "drop"))
+    assert sorted(token for row in rows for token in row) == [0, 1, 2, 9]
+    assert (packed.num_read, packed.num_dropped, packed.num_dropped_documents) == (10, 6, 1)
+
+
+@pytest.mark.parametrize("packing", ["auto", "pad", "pack"])
+def test_rows_of_token_ids_stay_whole_where_nothing_cuts_them(packing):
+    rows = [Document(input_ids=tuple(range(size))) for size in (7, 3, 700)]
+    whole = sequences_of(rows, 1000, 4, packing=packing, whole=True)
+    assert sorted(as_lists(whole)) == sorted(list(row.input_ids) for row in rows)
+    assert (whole.longest, whole.num_dropped, whole.prepared["truncate"]) == (700, 0, "none")
+    text = sequences_of([Document(text="abcdefgh")], 8, 4, packing="pad", whole=True)
+    assert (as_lists(text), text.num_dropped) == ([[1, 2, 3, 4]], 5)
+
+
+def test_short_documents_fit_into_fewer_tokens_than_a_sequence():
+    texts = [Document(text="abc")] * 3
+    assert as_lists(sequences_of(texts, 10, 64, packing="pad")) == [[1, 2, 3, 0]] * 2
+    with pytest.raises(CorpusError, match="would have 4 tokens, more than the 3 asked for"):
+        sequences_of(texts, 3, 64, packing="pad")
+    with pytest.raises(CorpusError, match="3 tokens are less than one sequence of 64"):
+        sequences_of(texts, 3, 64)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=60),
+    st.integers(2, 9),
+    st.integers(2, 200),
+    st.sampled_from(sorted(PACKERS)),
+    st.sampled_from(TRUNCATIONS),
+)
+def test_every_token_read_is_fed_once_or_dropped(lengths, seq_len, tokens, packing, truncate):
+    limits = Limits(max(tokens, seq_len), seq_len, truncate)
+    documents = iter(encoded(*lengths))
+    packed = PACKERS[packing](documents, limits)
+    not_read = sum(len(document.ids) for document in documents)
+    assert packed.num_read + not_read == sum(lengths)
+    assert packed.num_read == packed.num_fed + packed.num_dropped
+    fed = [int(token) for row in packed.rows for token in row]
+    assert len(set(fed)) == len(fed) <= limits.tokens
+    assert all(0 < len(row) <= seq_len for row in packed.rows)
+    # What counts goes with its token, wherever that ends up.
+    counted = [bool(flag) for row in packed.counted for flag in row]
+    assert counted == [token % 3 == 0 for token in fed]
+    if packing == "concatenate":
+        assert {len(row) for row in packed.rows} <= {seq_len}
+        assert fed == list(range(len(fed)))
+    if packing == "pack":
+        for row, places in zip(packed.rows, packed.positions, strict=True):
+            starts = np.flatnonzero(places == 0)
+            for part in np.split(np.arange(len(row)), starts[1:]):
+                assert places[part].tolist() == list(range(len(part)))
+                assert np.ptp(row[part] - places[part]) == 0  # one document, in its order
+
+
+def test_text_is_joined_and_token_ids_are_not_unless_asked_for():
+    texts = [Document(text="abc")] * 2
+    ready = [Document(input_ids=(1, 2, 3))] * 2
+    assert sequences_of(texts, 8, 4).prepared == {"packing": "concatenate", "count": "all"}
+    assert as_lists(sequences_of(ready, 8, 4)) == [[1, 2, 3]] * 2
+    assert as_lists(sequences_of(ready, 8, 4, packing="concatenate")) == [[1, 2, 3, 1]]
+    padded = sequences_of(texts, 8, 4, packing="pad")
+    assert as_lists(padded) == [[1, 2, 3, 0]] * 2
+    assert padded.prepared["truncate"] == "head"
+    assert padded.positions is None
+
+
+def test_batches_of_packed_rows_pad_with_documents_of_one_token_that_do_not_count():
+    sequences = sequences_of([Document(text="ab"), Document(text="cdef")], 9, 5, packing="pack")
+    (batch,) = sequences.batches(4)
+    assert sorted(batch.mask.sum(axis=1).tolist()) == [3, 5]
+    padding = ~batch.mask
+    assert batch.positions[padding].tolist() == [0, 0]
+    assert not (batch.counted & padding).any()
+
+
+def test_a_policy_that_would_do_nothing_is_refused():
+    with pytest.raises(CorpusError, match="are not truncated, so there is no 'tail'"):
+        Sampling(8, 4, packing="concatenate", truncate="tail")
+    with pytest.raises(CorpusError, match="are not truncated, so there is no 'drop'"):
+        sequences_of([Document(text="abc")] * 4, 8, 4, truncate="drop")
+    with pytest.raises(CorpusError, match=r"letters is longer than 4 tokens; give a greater"):
+        sequences_of([Document(text="abcdefgh")], 8, 4, packing="pad", truncate="drop")
+
+
+def test_counted_shards_follow_the_counted_tokens():
+    # Sixteen counted tokens among 32: shards of two, in the order of counting.
+    row = np.arange(32, dtype=np.int32)
+    sequences = TokenSequences("x", (row[:16], row[16:]), 1, 0, (row[:16] % 2 == 0,) * 2)
+    batches = list(sequences.batches(1))
+    shards = np.concatenate([batch.token_shard[batch.counted] for batch in batches])
+    assert shards.tolist() == np.repeat(np.arange(8), 2).tolist()

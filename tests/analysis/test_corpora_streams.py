@@ -1,0 +1,281 @@
+"""Data sets of the hub and copies of them: streamed, shuffled by a seed, refused in one line."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hub_server import COMMIT, OLD_COMMIT, hub
+from letters import LetterTokenizer, as_lists
+
+from analysis.corpora import (
+    PRESETS,
+    Document,
+    Fields,
+    Sampling,
+    corpus_name,
+    parse_corpus,
+    peek,
+    streams,
+    tokenize,
+)
+from analysis.corpora.sources import in_memory
+from analysis.corpora.streams import open_corpus
+from analysis.demo.texts import TEXTS
+from analysis.errors import CorpusError
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch):
+    """`datasets` waits five seconds at the end of a parquet file for its reader's threads."""
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+
+
+# --- how a corpus is written -----------------------------------------------------------------
+
+
+def test_a_hub_data_set_and_its_options():
+    spec = parse_corpus("hub:owner/some.name,config=en,split=test,revision=v1,text=content")
+    dataset = spec.dataset
+    assert (dataset.repo, dataset.config, dataset.split) == ("owner/some.name", "en", "test")
+    assert (dataset.revision, spec.fields) == ("v1", Fields.only(text="content"))
+    assert spec.name == "hub:owner/some.name,config=en,split=test,revision=v1,text=content"
+    plain = parse_corpus("hub:owner/name")
+    assert (plain.dataset.split, plain.dataset.config, plain.fields) == ("train", None, Fields())
+
+
+def test_names_never_say_where_a_file_lies():
+    assert corpus_name("/some/where/a.jsonl") == "a.jsonl"
+    assert corpus_name("/some/where/a.jsonl,text=content") == "a.jsonl"
+    assert corpus_name("/some/where,with=comma/a.txt") == "a.txt"
+    assert corpus_name("c4=/some/where/c4.parquet") == "c4"
+    assert corpus_name("wikitext2") == "wikitext2"
+    assert parse_corpus("/some/where,with=comma/a.txt").path.name == "a.txt"
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        ("hub:name", "names no data set; write hub:owner/name"),
+        ("hub:o/n,colour=red", "'colour=red' in hub:o/n,colour=red is no option"),
+        ("hub:o/n,split=", "'split=' in hub:o/n,split= is no option"),
+        ("hub:o/n,split=a,split=b", "given twice"),
+        ("hub:o/n,prompt=question", "names a prompt or a response; name both"),
+        ("a.jsonl,split=train", "'split=train' in a.jsonl,split=train is no option"),
+        ("c4=", "c4= names no file; write c4=PATH or c4"),
+        ("wikitext-2", r"Did you mean 'wikitext2'\?.*hub:owner/name"),
+        ("demo-code:2", "has a weight, but each corpus is calibrated in full"),
+        ("c4=nowhere.parquet", "The copy nowhere.parquet of c4 does not exist"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(corpus, message):
+    with pytest.raises(CorpusError, match=message):
+        open_corpus(corpus)
+
+
+def test_no_preset_is_named_as_a_built_in_corpus():
+    assert set(PRESETS).isdisjoint(TEXTS)
+
+
+# --- copies of the papers' data sets ---------------------------------------------------------
+
+
+def write_rows(path, rows):
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def tokens_of(corpus, sampling):
+    source = open_corpus(corpus)
+    return tokenize(source, LetterTokenizer(), sampling, corpus=corpus_name(corpus))
+
+
+COPIES = {
+    "c4": ({"text": "abc", "url": "x", "timestamp": "y"}, Document(text="abc")),
+    "evol-codealpaca": (
+        {"instruction": "ab", "output": "c"},
+        Document(
+            messages=({"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"})
+        ),
+    ),
+    "tulu-math": (
+        {
+            "id": "1",
+            "prompt": "ab",
+            "messages": [
+                {"role": "user", "content": "ab"},
+                {"role": "assistant", "content": "c"},
+            ],
+            "constraints": [],
+        },
+        Document(
+            messages=({"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"})
+        ),
+    ),
+    "wikitext2": ({"text": "abc"}, Document(text="abc")),
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_rows_of_each_preset_are_understood(tmp_path, name):
+    row, expected = COPIES[name]
+    path = write_rows(tmp_path / "copy.parquet", [row, row])
+    source = open_corpus(f"{name}={path}")
+    assert list(source.drawn(0)) == [expected] * 2
+    assert source.facts["source"]["copy"] == "copy.parquet"
+    assert source.join == PRESETS[name].join
+
+
+def test_a_folder_of_compressed_shards_is_a_copy(tmp_path):
+    for shard in range(3):
+        lines = [json.dumps({"text": f"{shard} {row}"}) for row in range(40)]
+        (tmp_path / f"c4-{shard}.json.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    (tmp_path / "README.md").write_text("not data")
+    source = open_corpus(f"c4={tmp_path}")
+    first, again, other = ([document.text for document in source.drawn(seed)] for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert (
+        Counter(first) == Counter(other) == Counter(f"{s} {r}" for s in range(3) for r in range(40))
+    )
+
+
+def test_a_folder_of_two_kinds_of_files_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("abc")
+    (tmp_path / "a.jsonl").write_text("{}")
+    with pytest.raises(CorpusError, match=r"holds several kinds of files to read as c4"):
+        open_corpus(f"c4={tmp_path}")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CorpusError, match=r"holds no file to read as c4"):
+        open_corpus(f"c4={tmp_path / 'empty'}")
+
+
+def test_only_as_much_is_read_as_the_shuffle_holds_and_the_tokens_need(tmp_path, monkeypatch):
+    # Beyond the buffer, the part of the parser's chunk that was asked for and the documents used,
+    # a broken row goes unseen.
+    monkeypatch.setattr(streams, "SHUFFLE_BUFFER", 20)
+    good = "".join(json.dumps({"text": "abc", "fill": "x" * 50_000}) + "\n" for _ in range(300))
+    path = tmp_path / "c4.jsonl"
+    path.write_text(good + '{"text": broken\n' + good)  # 30 MB, broken at 15
+    sequences = tokens_of(f"c4={path}", Sampling(400, 4))
+    assert (sequences.num_documents, sequences.num_tokens) == (100, 400)
+    assert sequences.prepared["source"]["shuffle_buffer"] == 20
+    with pytest.raises(CorpusError, match=r"The data set c4 cannot be read on: JSON parse error"):
+        tokens_of(f"c4={path}", Sampling(4000, 4))
+
+
+def test_wikitext_is_one_text_of_which_sequences_are_drawn(tmp_path):
+    # 26 rows of 3 letters: a stream of 78 tokens without ends, in which blank lines are no token.
+    rows = [{"text": chr(97 + number) * 3} for number in range(26)]
+    path = write_rows(tmp_path / "wiki.parquet", rows)
+    sampling = Sampling(8 * 5, 8, seed=0)
+    sequences = tokens_of(f"wikitext2={path}", sampling)
+    stream = [number + 1 for number in range(26) for _ in range(3)]
+    windows = [stream[start : start + 8] for start in range(0, 72, 8)]
+    assert len(sequences.rows) == 5
+    drawn = [windows.index(row) for row in as_lists(sequences)]
+    assert len(set(drawn)) == 5
+    assert drawn != sorted(drawn)
+    assert (sequences.num_tokens, sequences.num_dropped) == (40, 78 - 40)
+    assert as_lists(tokens_of(f"wikitext2={path}", sampling)) == as_lists(sequences)
+    with pytest.raises(CorpusError, match="takes neither --packing, --count nor --select"):
+        tokens_of(f"wikitext2={path}", Sampling(40, 8, packing="pack"))
+
+
+def test_a_text_copy_of_wikitext_keeps_its_lines(tmp_path):
+    (tmp_path / "wiki.txt").write_text(" = A = \n\n b c \n")
+    source = open_corpus(f"wikitext2={tmp_path / 'wiki.txt'}")
+    # As in the data set of the hub, where a row is a line with its end.
+    assert [document.text for document in source.drawn(0)] == [" = A = \n", "\n", " b c \n"]
+    texts = open_corpus(f"c4={tmp_path / 'wiki.txt'}")
+    assert sorted(document.text.strip() for document in texts.drawn(0)) == ["= A =", "b c"]
+
+
+# --- the hub ---------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+from analysis.corpora.streams import open_corpus
+from analysis.errors import CorpusError
+
+for corpus in sys.argv[1:]:
+    try:
+        source = open_corpus(corpus)
+        first = next(source.drawn(0))
+        print(source.facts["source"]["revision"], source.facts["source"]["split"], first.text)
+    except CorpusError as error:
+        print(error)
+"""
+
+
+def on_the_hub(address, home, *corpora):
+    """What a program that has this hub says of each corpus: the client reads it once, at import."""
+    settings = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *corpora],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_data_sets_of_a_hub_are_streamed_and_refusals_are_one_line_each(tmp_path):
+    expected = {
+        "hub:someone/cats,text=content": f"{COMMIT} train the cat number ",
+        "hub:someone/cats,text=content,revision=v1": f"{OLD_COMMIT} train the cat number ",
+        "hub:someone/cats": "row 1 as drawn has the fields content; a corpus needs one of",
+        "hub:someone/cats,text=body": "has the fields content; text=body was asked for",
+        "hub:someone/cats,split=test": "Bad split: test. Available splits: ['train']",
+        "hub:someone/cats,config=en": "BuilderConfig 'en' not found. Available: ['default']",
+        "hub:someone/cats,revision=never": "someone/cats has no revision 'never'",
+        "hub:someone/gated": "someone/gated is gated: accept its terms on the hub",
+        "hub:someone/gone": "The hub has no data set someone/gone that you may read",
+    }
+    with hub() as address:
+        said = on_the_hub(address, tmp_path, *expected)
+    assert len(said) == len(expected)
+    for line, words in zip(said, expected.values(), strict=True):
+        assert words in line
+    # Nothing but the description is kept on this machine.
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 10_000
+
+
+def test_without_a_network_one_line_says_what_to_do(tmp_path):
+    # Nobody listens at this address.
+    said = on_the_hub("http://127.0.0.1:9", tmp_path, "c4", "hub:someone/cats")
+    assert "allenai/c4 cannot be reached on the hub" in said[0]
+    assert said[0].endswith("without a network give c4=PATH with a copy.")
+    assert said[1].endswith("without a network give a local file.")
+    assert len(said) == 2
+
+
+def test_a_corpus_without_a_row_is_empty():
+    first, again = peek(in_memory([]), 0)
+    assert first is None
+    with pytest.raises(CorpusError, match="The corpus c4 is empty"):
+        tokenize(again, LetterTokenizer(), Sampling(4, 4), corpus="c4")
+
+
+def test_what_is_wrong_with_a_copy_is_said_once(tmp_path, caplog, capfd):
+    (tmp_path / "c4.jsonl").write_text('{"text": "abc"}\n{broken\n')
+    with pytest.raises(CorpusError, match=r"The data set c4 cannot be read on: JSON parse error"):
+        list(open_corpus(f"c4={tmp_path / 'c4.jsonl'}").drawn(0))
+    assert caplog.text == ""
+    assert capfd.readouterr().err == ""
+
+
+def test_the_first_document_can_be_looked_at_without_reading_it_twice(tmp_path):
+    rows = [{"text": chr(97 + number)} for number in range(5)]
+    source = open_corpus(f"c4={write_rows(tmp_path / 'c4.parquet', rows)}")
+    first, again = peek(source, 3)
+    assert list(again.drawn(3)) == list(source.drawn(3))
+    assert next(source.drawn(3)) == first

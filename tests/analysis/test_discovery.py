@@ -1,0 +1,217 @@
+"""Discovery: architectures that nobody listed, understood from their checkpoint or refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, ExaoneMoeConfig
+
+from analysis.drain import drain
+from analysis.errors import UnsupportedModelError
+from analysis.families import FAMILIES, SlotKind, family_of
+from analysis.families.discovery import discover
+from analysis.families.refused import REFUSED
+from analysis.model import load_model_index
+from builders import tiny_checkpoint
+from pruning.masking import masked
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.export import export_checkpoint
+from pruning.surgery.manifest import read_manifest
+
+CONFIG = {
+    "model_type": "new_moe",
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+}
+BLOCK = "model.layers.1.mlp"
+
+
+def tensors(**changes):
+    """Shapes of a checkpoint whose layer 1 has five experts; None removes one."""
+    shapes = {
+        "model.embed_tokens.weight": (32, 16),
+        "model.layers.0.mlp.up_proj.weight": (8, 16),
+        f"{BLOCK}.gate.weight": (5, 16),
+        **{
+            f"{BLOCK}.experts.{expert}.{name}.weight": shape
+            for expert in range(5)
+            for name, shape in (
+                ("gate_proj", (8, 16)),
+                ("up_proj", (8, 16)),
+                ("down_proj", (16, 8)),
+            )
+        },
+        **changes,
+    }
+    return {name: shape for name, shape in shapes.items() if shape is not None}
+
+
+def stacked(first, last):
+    """The same with stacked experts of these shapes."""
+    plain = {name: shape for name, shape in tensors().items() if ".experts." not in name}
+    return {
+        **plain,
+        f"{BLOCK}.experts.gate_up_proj": first,
+        f"{BLOCK}.experts.down_proj": last,
+    }
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
+@pytest.mark.parametrize("model_type", ["olmoe", "qwen3_moe"])
+def test_a_checkpoint_of_the_common_layout_is_located_as_its_own_family_does(
+    tmp_path, model_type, fused
+):
+    tiny_checkpoint(tmp_path, model_type, fused=fused)
+    known = load_model_index(str(tmp_path))
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_type": "new_moe"}))
+    found = load_model_index(str(tmp_path))
+    assert (found.family.discovered, known.family.discovered) == (True, False)
+    assert (found.layers, found.located) == (known.layers, known.located)
+    assert (found.depth, found.dtype) == (known.depth, known.dtype)
+    assert found.family.assumptions
+
+
+def test_an_unlisted_model_is_masked_and_exported_bit_for_bit(tmp_path):
+    # Its correction bias lies beside the router on disk and inside it in the loaded model.
+    config = ExaoneMoeConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=40, moe_intermediate_size=24,
+        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        num_experts=8, num_experts_per_tok=2, num_shared_experts=1, n_group=2, topk_group=1,
+        first_k_dense_replace=1, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if "norm" not in name and "inv_freq" not in name:
+                tensor.normal_(std=0.3)
+    model.save_pretrained(tmp_path / "source")
+    found = load_model_index(str(tmp_path / "source"))
+    assert found.family.discovered
+    plan = PruningPlan(model_ref(found), {1: (0, 3, 4, 6)})
+    drain(export_checkpoint(found, plan, tmp_path / "out"))
+    assert read_manifest(tmp_path / "out").assumptions == found.family.assumptions
+    assert "discovered from the checkpoint" in (tmp_path / "out" / "README.md").read_text()
+    pruned = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    ids = torch.arange(3, 35)[None]
+    with torch.no_grad(), masked(model, found.family, plan):
+        inside = model(ids, use_cache=False).logits
+    with torch.no_grad():
+        assert torch.equal(pruned(ids, use_cache=False).logits, inside)
+        assert not torch.equal(model(ids, use_cache=False).logits, inside)
+
+
+def test_the_usual_biases_and_shared_experts_are_understood():
+    shapes = tensors(
+        **{
+            f"{BLOCK}.e_score_correction_bias": (5,),
+            f"{BLOCK}.shared_experts.up_proj.weight": (8, 16),
+            "mtp.layers.0.mlp.experts.0.up_proj.weight": (8, 16),
+        }
+    )
+    family = discover(CONFIG, shapes)
+    slot = family.locate(f"{BLOCK}.e_score_correction_bias")
+    assert (slot.kind, slot.layer) == (SlotKind.ROUTER, 1)
+    assert family.locate(f"{BLOCK}.shared_experts.up_proj.weight") is None
+    assert family.locate("mtp.layers.0.mlp.experts.0.up_proj.weight") is None
+    assert family.shared is not None
+    assert [layer.index for layer in family.layers(CONFIG)] == [1]
+
+
+def test_a_composite_is_understood_by_its_text_part():
+    text = {key: value for key, value in CONFIG.items() if key != "model_type"}
+    config = {"model_type": "new_vl", "text_config": text, "vision_config": {}}
+    shapes = {
+        name.replace("model.", "model.language_model."): shape for name, shape in tensors().items()
+    }
+    family = discover(config, shapes)
+    assert family.layers(config) == replace(family).layers(config)
+    assert family.trunks == ("model.language_model.layers",)
+    assert family.config_with_count(config, 3)["text_config"]["num_experts"] == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "transposed"),
+    [((5, 24, 16), (5, 16, 12), False), ((5, 16, 24), (5, 12, 16), True)],
+)
+def test_the_orientation_of_stacked_experts_follows_from_their_shapes(first, last, transposed):
+    assert discover(CONFIG, stacked(first, last)).is_transposed is transposed
+
+
+REFUSALS = {
+    "no router": (tensors(**{f"{BLOCK}.gate.weight": None}), "one router matrix .* has none"),
+    "two routers": (tensors(**{f"{BLOCK}.router.weight": (5, 16)}), "one router matrix .* has 2"),
+    "a router with more rows": (
+        tensors(**{f"{BLOCK}.gate.weight": (7, 16)}),
+        r"mlp\.gate\.weight has the shape \(7, 16\), but there are 5 experts",
+    ),
+    "a tensor with an entry per expert": (
+        tensors(**{f"{BLOCK}.per_expert_scale": (5,)}),
+        r"mlp\.per_expert_scale may depend on the experts",
+    ),
+    "an unknown tensor of the router": (
+        tensors(**{f"{BLOCK}.gate.temperature": (1,)}),
+        r"mlp\.gate\.temperature may depend",
+    ),
+    "an unknown tensor of all experts": (
+        tensors(**{f"{BLOCK}.experts.scale": (1,)}),
+        r"mlp\.experts\.scale may depend",
+    ),
+    "two blocks": (
+        tensors(**{"model.layers.1.vision_moe.experts.0.up_proj.weight": (8, 16)}),
+        "one block with experts in a layer .* has 2: mlp, vision_moe",
+    ),
+    "two stacks of layers": (
+        tensors(**{"vision.layers.0.mlp.experts.0.up_proj.weight": (8, 16)}),
+        "one stack of layers .* has 2: model.layers, vision.layers",
+    ),
+    "experts of other parts": (
+        tensors(**{f"{BLOCK}.experts.0.fourth_proj.weight": (8, 16)}),
+        "experts hold down_proj, fourth_proj",
+    ),
+    "experts elsewhere": (
+        tensors(**{"h.0.a.b.experts.0.w.weight": (8, 16)}),
+        r"h\.0\.a\.b\.experts\.0\.w\.weight is no",
+    ),
+    "stacked experts that fit nothing": (
+        stacked((5, 24, 24), (5, 16, 16)),
+        "can be read two ways",
+    ),
+}
+
+
+@pytest.mark.parametrize(("shapes", "message"), REFUSALS.values(), ids=REFUSALS)
+def test_what_is_not_the_common_layout_is_refused_with_the_reason(shapes, message):
+    with pytest.raises(UnsupportedModelError, match=message) as caught:
+        discover(CONFIG, shapes)
+    assert str(caught.value).startswith("The model type 'new_moe' is not in the table")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_experts_per_tok": None}, "one key of experts per token .* has none"),
+        ({"moe_topk": 2}, "has 2: moe_topk, num_experts_per_tok"),
+    ],
+)
+def test_a_configuration_without_one_key_of_experts_per_token_is_refused(changes, message):
+    with pytest.raises(UnsupportedModelError, match=message):
+        discover({**CONFIG, **changes}, tensors())
+
+
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_what_cannot_be_handled_is_refused_by_name_even_if_it_looks_common(model_type):
+    assert model_type not in FAMILIES
+    with pytest.raises(UnsupportedModelError, match=f"'{model_type}' is not supported: ") as caught:
+        family_of({**CONFIG, "model_type": model_type}, tensors())
+    assert "\n" not in str(caught.value)
+
+
+def test_llama4_is_told_that_its_gate_is_on_the_input():
+    with pytest.raises(UnsupportedModelError, match="multiplies the input of an expert"):
+        family_of({**CONFIG, "model_type": "llama4"})

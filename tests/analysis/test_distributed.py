@@ -1,0 +1,217 @@
+"""Data parallel runs, with real processes started by torchrun."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+import torch
+
+from analysis.calibration.distributed import Processes, folded, join
+from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.run import calibrate
+from analysis.corpora import TokenSequences
+from analysis.drain import drain
+from analysis.model import load_model_index
+from analysis.store import StatsStore, load_expert_stats, read_vectors
+from builders import VOCAB, tiny_checkpoint, tiny_model
+
+HERE = Path(__file__).parent
+# Sums in another order differ by their rounding only.
+ROUNDING = 1e-12
+
+
+def torchrun(*words, **options):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    # A port of its own: other runs may be under way on this machine.
+    command += ["--master-port=0", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    paths = os.pathsep.join([str(HERE.parent.parent), str(HERE.parent)])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    return subprocess.Popen(
+        [*command, *map(str, words)],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+def random_rows(seed, lengths):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(3, VOCAB, size=n).tolist() for n in lengths]
+
+
+# Nine batches of two: the last turn leaves the second process without one.
+ROWS = random_rows(0, [9, 5, 7, 3, 9, 2, 6, 9, 9, 4, 8, 1, 9, 9, 3, 7, 6])
+
+
+def run_alone(root, model, stats):
+    sequences = TokenSequences("rows.jsonl", tuple(np.array(r, np.int32) for r in ROWS), 1, 0)
+    settings = CalibrationSettings(seq_len=9, batch_size=2, device="cpu")
+    described = load_model_index(str(root / model))
+    return drain(calibrate(described, sequences, settings, StatsStore(stats)))
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Folder with what two processes did, and `seen-RANK.json`."""
+    root = tmp_path_factory.mktemp("two")
+    for model in ("olmoe", "qwen3_moe"):
+        tiny_checkpoint(root / model, model)
+    tiny_model("olmoe", num_experts=8).save_pretrained(root / "even")
+    (root / "rows.json").write_text(json.dumps(ROWS))
+    (root / "other.json").write_text(json.dumps(random_rows(1, [4, 4])))
+    with torchrun(HERE / "two_processes.py", root) as launcher:
+        _, complaints = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, complaints
+    return root
+
+
+def seen_by(root, rank):
+    return json.loads((root / f"seen-{rank}.json").read_text())
+
+
+def assert_equal_to_rounding(run, other):
+    mine, theirs = load_expert_stats(run).table, load_expert_stats(other).table
+    pd.testing.assert_frame_equal(mine, theirs, rtol=ROUNDING, atol=ROUNDING)
+    assert mine["num_tokens"].equals(theirs["num_tokens"])
+    np.testing.assert_allclose(
+        read_vectors(run), read_vectors(other), rtol=ROUNDING, atol=ROUNDING * 100
+    )
+
+
+@pytest.mark.parametrize("model", ["olmoe", "qwen3_moe"])
+def test_two_processes_give_the_numbers_of_one(both, tmp_path, model):
+    alone = run_alone(both, model, tmp_path)
+    shared = StatsStore(both / "both").get(alone.manifest.run_id)
+    assert shared.manifest.made["processes"] == 2
+    assert shared.manifest.digest == alone.manifest.digest
+    assert_equal_to_rounding(shared, alone)
+
+
+def test_both_know_a_finished_run(both):
+    assert [seen_by(both, rank)["again"] for rank in (0, 1)] == [["cached"], ["cached"]]
+
+
+def test_an_interrupted_run_of_two_goes_on_with_the_same_bits(both):
+    first, second = (StatsStore(both / name).runs()[0].manifest for name in ("both", "continued"))
+    notes = [seen_by(both, rank)["continued"] for rank in (0, 1)]
+    assert notes == ["resumed after 72 of 106 tokens"] * 2
+    assert first.run_id == second.run_id
+    assert first.files == second.files
+
+
+def test_one_process_goes_on_where_two_were_stopped(both, tmp_path):
+    run = run_alone(both, "olmoe", both / "stopped")
+    assert run.manifest.made["processes"] == 1
+    assert_equal_to_rounding(run, run_alone(both, "olmoe", tmp_path))
+
+
+def test_sums_travel_whole_and_in_order(both):
+    first, second = (seen_by(both, rank)["round_trip"] for rank in (0, 1))
+    assert (first["parts"], second["parts"]) == (2, 0)
+    assert first["own"]
+    assert second["own"]
+    assert first["folded"] == [[11.0] * 3] * 2
+    assert first["shared"] == second["shared"] == {"rank": 0}
+
+
+def test_a_failure_in_one_process_reaches_the_other(both):
+    own = "UserError: no room here"
+    told = "OtherProcessError: Process {} of 2 failed: no room here"
+    assert seen_by(both, 0)["failure"] == [own, told.format(1)]
+    assert seen_by(both, 1)["failure"] == [told.format(0), own]
+
+
+@pytest.mark.parametrize("model", ["qwen3_moe", "even"])
+def test_experts_dealt_out_give_the_numbers_of_one_process(both, tmp_path, model):
+    alone = run_alone(both, model, tmp_path)
+    split = StatsStore(both / "split").get(alone.manifest.run_id)
+    assert (split.manifest.made["way"], split.manifest.made["processes"]) == ("experts", 2)
+    assert split.manifest.digest == alone.manifest.digest
+    mine, theirs = load_expert_stats(split).table, load_expert_stats(alone).table
+    # The blocks' outputs are added in float32 in another order than the experts'.
+    pd.testing.assert_frame_equal(mine, theirs, rtol=1e-5, atol=1e-7)
+    assert mine["num_tokens"].equals(theirs["num_tokens"])
+    np.testing.assert_allclose(read_vectors(split), read_vectors(alone), rtol=1e-4, atol=1e-5)
+
+
+def test_experts_that_cannot_be_dealt_out_evenly_are_refused(both):
+    reason = "7 experts cannot be dealt out to 2 processes; --nproc-per-node that works: 7."
+    assert reason in seen_by(both, 0)["odd"]
+
+
+def test_processes_that_read_different_tokens_are_stopped(both):
+    assert "another run than the first process" in seen_by(both, 1)["differ"]
+    assert seen_by(both, 0)["differ"].startswith("OtherProcessError: Process 1 of 2")
+    assert StatsStore(both / "differ").runs() == []
+
+
+def rank_pid(launcher, rank):
+    for child in psutil.Process(launcher.pid).children(recursive=True):
+        if child.environ().get("RANK") == str(rank):
+            return child.pid
+    return None
+
+
+def wait_for(condition, seconds):
+    stop = time.monotonic() + seconds
+    while time.monotonic() < stop:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    pytest.fail(f"waited {seconds} s in vain")
+
+
+def test_a_dead_process_ends_the_command_with_a_message(tmp_path):
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    corpus = tmp_path / "rows.jsonl"
+    rows = random_rows(2, [16] * 20_000)
+    corpus.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
+    words = ["calibrate", tmp_path / "model", "--corpus", corpus, "--tokens", 320_000]
+    words += ["--seq-len", 16, "--batch-size", 1, "--stats-dir", tmp_path / "stats"]
+    with torchrun("-m", "app.cli", *words, cwd=tmp_path) as launcher:
+        wait_for(lambda: list(tmp_path.glob("stats/*.partial")), 60)
+        os.kill(rank_pid(launcher, 1), signal.SIGKILL)
+        printed, complaints = launcher.communicate(timeout=30)
+    assert launcher.returncode != 0
+    assert printed == ""
+    lines = [line for line in complaints.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, complaints
+    assert "The same command goes on from what was saved" in lines[0]
+    assert not [noise for noise in ("Exception ignored", "SystemExit") if noise in complaints]
+    assert StatsStore(tmp_path / "stats").runs() == []
+
+
+def test_the_parts_of_a_sum_are_added_one_at_a_time():
+    alive = []
+
+    def parts():
+        for rank in range(4):
+            part = torch.full((3,), 10.0**rank, dtype=torch.float64)
+            alive.append(weakref.ref(part))
+            yield {"a": part}
+            del part
+            # The one that was just added may still be held, those before it not.
+            assert all(reference() is None for reference in alive[:-1])
+
+    assert folded(parts())["a"].tolist() == [1111.0] * 3
+    assert folded([]) == {}
+
+
+def test_without_a_launcher_there_is_one_process():
+    processes = join()
+    assert processes == Processes(0, 1)
+    parts = processes.gather({})
+    assert (parts, processes.scatter(parts), folded(parts)) == ([{}], {}, {})
+    with pytest.raises(OSError, match="full"), processes.together():
+        raise OSError("full")

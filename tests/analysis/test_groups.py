@@ -1,0 +1,350 @@
+"""Statistic groups and token shards: what is chosen, kept, reused, merged, and read in part."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from calibrations import LENGTHS, describe, make_sequences, make_settings
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from analysis.calibration.experts import batch_mask, collecting
+from analysis.calibration.run import calibrate, plan_run
+from analysis.calibration.sums import sums_of
+from analysis.corpora import TOKEN_SHARDS, TokenSequences
+from analysis.criteria import CRITERIA, get_criterion
+from analysis.drain import drain
+from analysis.errors import CriterionError, StatsError
+from analysis.groups import parse_groups
+from analysis.merging import merge_runs
+from analysis.proxy import proxy_overlap
+from analysis.ranking import rank_experts
+from analysis.shards import SHARD_INDEX, stats_at, token_parts
+from analysis.stats import MOMENT_COLUMNS
+from analysis.store import (
+    COACTIVATION,
+    EXPERTS,
+    ROUTER,
+    SHARDS,
+    SHIPPED_STATS,
+    VECTORS,
+    StatsStore,
+    load_expert_stats,
+    read_run,
+    read_table,
+)
+from builders import TOP_K, VOCAB, tiny_checkpoint
+
+ALL = ("routed", "router", "damage")
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory):
+    return describe(tmp_path_factory.mktemp("tiny"), "qwen3_moe")
+
+
+def run_of(described, stats, sequences=None, **settings):
+    chosen = make_settings(**{"dtype": "float64", "groups": ALL, **settings})
+    return drain(calibrate(described, sequences or make_sequences(), chosen, StatsStore(stats)))
+
+
+@pytest.fixture(scope="module")
+def run(described, tmp_path_factory):
+    return run_of(described, tmp_path_factory.mktemp("stats"))
+
+
+# --- which -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("routed", ("routed",)),
+        ("", ("routed",)),
+        ("damage", ("routed", "damage")),
+        (" Damage , router,routed", ALL),
+    ],
+)
+def test_routed_is_always_on_and_order_does_not_matter(text, groups):
+    assert parse_groups(text) == groups
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("routed,dense", r"'dense' is not there yet; choose from routed, router, damage"),
+        ("gradient", r"'gradient' is not there yet"),
+        ("damge", r"Unknown statistic group 'damge'\. Did you mean 'damage'\?"),
+    ],
+)
+def test_groups_that_do_not_exist_are_refused(text, message):
+    with pytest.raises(StatsError, match=message):
+        parse_groups(text)
+
+
+def test_a_run_has_the_files_of_its_groups(run, described, tmp_path):
+    assert run.manifest.groups == ALL
+    assert set(run.manifest.files) == {EXPERTS, VECTORS, SHARDS, ROUTER, COACTIVATION}
+    assert read_run(run.path) == run
+    alone = run_of(described, tmp_path, groups=("routed",))
+    assert alone.manifest.groups == ("routed",)
+    assert set(alone.manifest.files) == {EXPERTS, VECTORS, SHARDS}
+    assert "damage" not in load_expert_stats(alone).table
+    # The other groups leave the routed sums as they are, but for rounding in float64.
+    shared = load_expert_stats(run).table.drop(columns="damage")
+    pd.testing.assert_frame_equal(load_expert_stats(alone).table, shared, rtol=1e-12)
+    StatsStore(tmp_path).verify(alone)
+
+
+def test_the_digest_of_a_routed_run_is_what_it_was_before_groups(described):
+    plans = [
+        plan_run(described, make_sequences(), make_settings(groups=groups))
+        for groups in (("routed",), ("routed", "router"), ("routed", "damage"), ALL)
+    ]
+    assert len({plan.digest for plan in plans}) == 4
+    assert plans[0] == plan_run(described, make_sequences(), make_settings())
+    # Of the demo on demo-math, which is the same text everywhere; computed before groups came.
+    assert plans[0].settings == {"seq_len": 9, "seed": 42, "dtype": "float32"}
+
+
+def test_a_run_with_more_groups_serves_and_one_with_fewer_does_not(described, tmp_path):
+    steps = []
+    more = run_of(described, tmp_path, groups=("routed", "damage"))
+    settings = make_settings(dtype="float64")
+    store = StatsStore(tmp_path)
+    again = drain(calibrate(described, make_sequences(), settings, store), steps.append)
+    assert again == more
+    assert [step.phase for step in steps] == ["cached"]
+    whole = run_of(described, tmp_path)
+    assert whole.path != more.path
+    # Two would serve: the smaller one does.
+    assert drain(calibrate(described, make_sequences(), settings, store)) == more
+    other = drain(calibrate(described, make_sequences(seed=6), settings, store))
+    assert other.manifest.groups == ("routed",)
+
+
+# --- token shards ----------------------------------------------------------------------------
+
+
+def test_totals_are_the_shards_added_one_after_the_other(run):
+    table, shards = load_expert_stats(run).table, read_table(run, SHARDS)
+    assert tuple(shards.columns) == (*SHARD_INDEX, *MOMENT_COLUMNS, "damage")
+    assert shards["shard"].tolist() == list(range(TOKEN_SHARDS)) * len(table)
+    for column in (*MOMENT_COLUMNS, "damage"):
+        for number, total in enumerate(table[column]):
+            added = 0.0
+            for value in shards[column].iloc[number * TOKEN_SHARDS : (number + 1) * TOKEN_SHARDS]:
+                added += value
+            assert added == total, column
+    assert shards["num_tokens"].dtype == table["num_tokens"].dtype == np.int64
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 7])
+def test_a_part_is_a_calibration_on_the_first_tokens(run, described, tmp_path, parts):
+    # A causal model computes the same for a token whatever comes after it.
+    total = sum(LENGTHS)
+    wanted = -(-parts * total // 8)  # 41 tokens: 6, 11, 16, 21, 36
+    left, rows = wanted, []
+    for row in make_sequences().rows:
+        rows.append(row[:left])
+        left -= len(rows[-1])
+    kept = tuple(row for row in rows if len(row))
+    start = TokenSequences("letters.jsonl", kept, len(kept), 0)
+    alone = load_expert_stats(run_of(described, tmp_path, start))
+    part = stats_at(run, parts)
+    assert part.manifest.num_tokens == alone.manifest.num_tokens == wanted
+    assert part.manifest.corpora[0].num_summed == wanted
+    assert part.table["num_tokens"].tolist() == alone.table["num_tokens"].tolist()
+    assert part.table["num_tokens"].sum() == 3 * TOP_K * wanted
+    columns = [name for name in part.table.columns if name != "num_tokens"]
+    assert set(columns) == set(alone.table.columns) - {"num_tokens", "vector_sum_sq"}
+    # The router rounds gate weights to float32, and not alike in batches of other sizes.
+    np.testing.assert_allclose(part.table[columns], alone.table[columns], rtol=1e-6)
+
+
+def test_all_parts_are_the_run_itself(run):
+    assert token_parts() == (1, 2, 4, 8)
+    whole = stats_at(run, 8)
+    pd.testing.assert_frame_equal(whole.table, load_expert_stats(run).table, check_exact=True)
+    assert whole.manifest == run.manifest
+    for parts in (0, 9):
+        with pytest.raises(StatsError, match="choose 1 to 8"):
+            stats_at(run, parts)
+
+
+def test_a_part_ranks_by_everything_but_the_vector_sum(run):
+    half = stats_at(run, 4)
+    for criterion in CRITERIA.values():
+        if criterion.source == "routed" and criterion.name != "mone":
+            assert len(rank_experts(criterion, half, "applied")) == len(half.table)
+    with pytest.raises(CriterionError, match=r"lack vector_sum_sq for MoNE: .* all tokens"):
+        rank_experts(CRITERIA["mone"], half, "applied")
+
+
+def test_a_run_from_before_shards_says_so(run):
+    files = {name: digest for name, digest in run.manifest.files.items() if name != SHARDS}
+    old = replace(run, manifest=replace(run.manifest, files=files))
+    with pytest.raises(StatsError, match=rf"runs remove {run.manifest.run_id}` and calibrate"):
+        stats_at(old, 4)
+
+
+# --- merges ----------------------------------------------------------------------------------
+
+
+def test_a_merge_adds_every_group_shard_by_shard(run, described, tmp_path):
+    other = run_of(described, tmp_path, make_sequences(seed=9, corpus="other.jsonl"))
+    merged = merge_runs([run, other], tmp_path)
+    assert merged.manifest.groups == ALL
+    for name, index in (
+        (SHARDS, list(SHARD_INDEX)),
+        (ROUTER, ["layer", "expert"]),
+        (COACTIVATION, ["layer", "expert", "other"]),
+    ):
+        first, second, both = (read_table(each, name) for each in (run, other, merged))
+        sums = first.set_index(index) + second.set_index(index)
+        pd.testing.assert_frame_equal(both.set_index(index), sums, check_exact=True)
+    for parts in (1, 4):
+        pieces = [stats_at(each, parts) for each in (run, other)]
+        part = stats_at(merged, parts)
+        assert part.manifest.num_tokens == sum(each.manifest.num_tokens for each in pieces)
+        expected = pieces[0].table["damage"] + pieces[1].table["damage"]
+        np.testing.assert_allclose(part.table["damage"], expected, rtol=1e-14)
+    shards = read_table(merged, SHARDS).groupby(["layer", "expert"])["g0_f1"]
+    assert load_expert_stats(merged).table["g0_f1"].tolist() == [
+        np.add.accumulate(values.to_numpy())[-1] for _, values in shards
+    ]
+
+
+def test_a_merge_leaves_out_a_group_that_one_run_lacks(run, described, tmp_path):
+    sequences = make_sequences(seed=9, corpus="other.jsonl")
+    other = run_of(described, tmp_path, sequences, groups=("routed", "router"))
+    merged = merge_runs([run, other], tmp_path)
+    assert merged.manifest.groups == ("routed", "router")
+    assert merged.manifest.made["groups_left_out"] == ["damage"]
+    assert set(merged.manifest.files) == {EXPERTS, VECTORS, SHARDS, ROUTER, COACTIVATION}
+    assert "damage" not in load_expert_stats(merged).table
+    assert "damage" not in read_table(merged, SHARDS)
+
+
+# --- damage as a criterion -------------------------------------------------------------------
+
+
+def test_without_the_group_damage_ranks_nothing(described, tmp_path):
+    alone = load_expert_stats(run_of(described, tmp_path, groups=("routed",)))
+    with pytest.raises(CriterionError, match=r"lack damage .* --groups routed,damage"):
+        rank_experts(get_criterion("damage"), alone, "applied")
+
+
+def test_the_manifest_states_the_extra_experts(run):
+    extra = run.manifest.made["damage"]["extra_experts_per_token"]
+    assert extra == {"0": 1.0, "2": 1.0, "3": 1.0}
+    assert run.manifest.made["damage"]["removed_expert"] == "cut out of the router"
+
+
+def test_overlap_with_the_proxy_by_hand(make_stats):
+    # Ranked by damage 5, 4, 7, 6 go first; by the proxy 5, 6, 7, 4.
+    stats = make_stats(
+        damage=[9.0, 8, 7, 6, 2, 1, 4, 3], applied_g1_f1=[9.0, 8, 7, 6, 4, 1, 2, 3], num_tokens=4
+    )
+    table = proxy_overlap(stats)
+    assert table["sparsity"].tolist() == [0.25, 0.5]
+    assert table["overlap"].tolist() == [0.5, 1.0]
+    assert table["chance"].tolist() == [0.25, 0.5]
+
+
+def test_the_shipped_runs_have_every_group_and_a_proxy_that_works():
+    runs = [run for run in StatsStore(SHIPPED_STATS).runs() if run.manifest.kind == "routed"]
+    assert len(runs) == 3
+    for run in runs:
+        assert run.manifest.groups == ALL
+        table = proxy_overlap(load_expert_stats(run))
+        # The paper finds 0.8 to 0.95; far above two random sets in any case.
+        assert (table["overlap"] > table["chance"] + 0.25).all()
+        assert stats_at(run, 1).manifest.num_tokens == 65536 // 8
+    files = [path.stat().st_size for run in runs for path in run.path.iterdir()]
+    assert sum(files) < 3_000_000
+
+
+def test_a_state_with_a_sum_that_is_no_longer_kept_goes_on(tmp_path):
+    described, settings = describe(tmp_path / "model", "olmoe"), make_settings(groups=ALL)
+    once = drain(calibrate(described, make_sequences(), settings, StatsStore(tmp_path / "once")))
+    store = StatsStore(tmp_path / "twice")
+    task = calibrate(described, make_sequences(), settings, store)
+    next(task), next(task)
+    task.close()
+    (state,) = store.target.glob("*.partial/state.safetensors")
+    with safe_open(state, framework="pt") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert not [name for name in tensors if "entered" in name]
+    older = {f"0/entered.{layer.index}": torch.zeros(7).long() for layer in described.layers}
+    save_file(tensors | older, state, metadata=metadata)
+    steps = []
+    again = drain(calibrate(described, make_sequences(), settings, store), steps.append)
+    assert [step.note for step in steps if step.note] == ["resumed after 21 of 41 tokens"]
+    assert again.manifest.files == once.manifest.files
+
+
+# --- values that are no numbers --------------------------------------------------------------
+
+
+def collect_with(checkpoint, described, damaged, mask, groups=()):
+    model = checkpoint.model
+    damaged(model)
+    ids = torch.randint(3, VOCAB, (2, 6), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad(), collecting(model, described, sums_of(described, groups)):
+        batch_mask(mask)
+        model(input_ids=ids, use_cache=False)
+
+
+def overflowing(model):
+    experts = model.get_submodule("model.layers.1.mlp.experts")
+    experts.down_proj.data[5] = torch.nan
+
+
+def arriving(model):
+    model.model.layers[1].input_layernorm.weight.data[:] = torch.inf
+
+
+@pytest.mark.parametrize(
+    ("damaged", "dtype", "message"),
+    [
+        (overflowing, torch.float32, r"Expert 5 of layer 1 gave values .* in float32; look for"),
+        (overflowing, torch.float16, r"Expert 5 of layer 1 .* in float16; .*--dtype bfloat16"),
+        (arriving, torch.float32, r"Layer 1 received values that are no finite numbers"),
+    ],
+    ids=["an expert", "in half precision", "its input"],
+)
+def test_values_that_are_no_numbers_name_the_layer(tmp_path, damaged, dtype, message):
+    checkpoint = tiny_checkpoint(tmp_path, "olmoe", dtype=dtype)
+    described = describe(tmp_path / "other", "olmoe")
+    with pytest.raises(StatsError, match=message):
+        collect_with(checkpoint, described, damaged, None)
+
+
+def routing_nowhere(model):
+    model.get_submodule("model.layers.1.mlp.gate").weight.data[2] = torch.inf
+
+
+@pytest.mark.parametrize("groups", [(), ("router",), ("damage",)], ids=str)
+def test_gate_weights_that_are_no_numbers_name_the_layer(tmp_path, groups):
+    checkpoint = tiny_checkpoint(tmp_path, "olmoe")
+    described = describe(tmp_path / "other", "olmoe")
+    message = r"The router of layer 1 gave values .* in float32; look for such values"
+    with pytest.raises(StatsError, match=message):
+        collect_with(checkpoint, described, routing_nowhere, None, groups)
+
+
+@pytest.mark.parametrize("damaged", [overflowing, routing_nowhere])
+def test_padding_may_be_anything_where_damage_is_measured(tmp_path, damaged):
+    checkpoint = tiny_checkpoint(tmp_path, "olmoe")
+    described = describe(tmp_path / "other", "olmoe")
+    mask = torch.zeros(2, 6, dtype=torch.bool)
+    collect_with(checkpoint, described, damaged, mask, ("router", "damage"))
+
+
+def test_values_that_do_not_count_may_be_anything(tmp_path):
+    checkpoint = tiny_checkpoint(tmp_path, "olmoe")
+    described = describe(tmp_path / "other", "olmoe")
+    collect_with(checkpoint, described, overflowing, torch.zeros(2, 6, dtype=torch.bool))

@@ -1,0 +1,292 @@
+"""How models are loaded: offloaded, with a chosen attention, from quantised checkpoints."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from analysis.calibration import free, memory
+from analysis.calibration.loading import (
+    CalibrationSettings,
+    Placement,
+    resolve_device,
+    resolve_dtype,
+)
+from analysis.calibration.run import calibrate
+from analysis.corpora import TokenSequences
+from analysis.drain import drain
+from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.model import load_model_index
+from analysis.store import StatsStore
+from builders import VOCAB, tiny_checkpoint, tiny_model
+from families.configs import CASES
+from families.configs import tiny_config as family_config
+
+STREAMED = Placement(stream_layers=True)
+
+
+def make_sequences(vocabulary=VOCAB):
+    rng = np.random.default_rng(5)
+    rows = tuple(rng.integers(3, vocabulary, size=n).astype(np.int32) for n in (9, 5, 7, 3, 9))
+    return TokenSequences("letters.jsonl", rows, len(rows), 0)
+
+
+def make_settings(**changes):
+    return CalibrationSettings(**{"seq_len": 9, "batch_size": 2, "device": "cpu", **changes})
+
+
+def run(path, stats, **changes):
+    described = load_model_index(str(path))
+    sequences = make_sequences(described.config["vocab_size"])
+    task = calibrate(described, sequences, make_settings(**changes), StatsStore(stats))
+    return drain(task)
+
+
+# --- weights in several places ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", ["olmoe", "qwen3_moe", "mixtral"])
+def test_weights_on_disk_give_the_numbers_of_weights_in_memory(model_type, tmp_path):
+    tiny_checkpoint(tmp_path / "model", model_type)
+    place = Placement(
+        device_map="auto", max_memory=(("cpu", "30KB"),), offload_folder=tmp_path / "offload"
+    )
+    offloaded = run(tmp_path / "model", tmp_path / "offloaded", placement=place)
+    whole = run(tmp_path / "model", tmp_path / "whole")
+    assert offloaded.manifest.files == whole.manifest.files
+    assert list((tmp_path / "offload").iterdir()) == []
+    assert offloaded.manifest.made["device"] == "disk"  # the limit is below one layer
+    assert offloaded.manifest.made["way"] == "batches"
+
+
+def test_an_interrupted_run_leaves_nothing_offloaded(tmp_path):
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    kept = tmp_path / "offload" / "of somebody else"
+    kept.mkdir(parents=True)
+    place = Placement(
+        device_map="auto", max_memory=(("cpu", "30KB"),), offload_folder=tmp_path / "offload"
+    )
+    described = load_model_index(str(tmp_path / "model"))
+    store = StatsStore(tmp_path / "stats")
+    task = calibrate(described, make_sequences(), make_settings(placement=place), store)
+    next(task)
+    next(task)
+    (own,) = set((tmp_path / "offload").iterdir()) - {kept}
+    assert list(own.iterdir())
+    task.close()
+    assert list((tmp_path / "offload").iterdir()) == [kept]
+
+
+def test_a_model_larger_than_memory_is_refused_with_the_way_that_fits(tmp_path, monkeypatch):
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    monkeypatch.setattr(memory, "free_memory", lambda: 60_000)
+    described = load_model_index(str(tmp_path / "model"))
+    needs = memory.memory_needs(described, make_sequences(), make_settings())
+    weights = sum(entry.numel for entry in described.checkpoint.tensors.values()) * 4
+    layer = [e for name, e in described.checkpoint.tensors.items() if "layers.1." in name]
+    assert needs.whole - needs.streamed == (
+        weights
+        - sum(entry.numel for entry in layer) * 4
+        - sum(map(len, make_sequences().rows)) * 16 * 4
+        - make_sequences().num_padded(2) * 16 * 4
+    )
+    with pytest.raises(CheckpointError, match=r"With --stream-layers it needs about"):
+        run(tmp_path / "model", tmp_path / "stats")
+    run(tmp_path / "model", tmp_path / "stats", placement=STREAMED)
+
+
+def limited_group(path, limit, current, inactive=0):
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "memory.max").write_text(f"{limit}\n")
+    (path / "memory.current").write_text(f"{current}\n")
+    (path / "memory.stat").write_text(f"anon 7\ninactive_file {inactive}\nactive_file 3\n")
+
+
+def test_the_tightest_control_group_limits_memory(tmp_path, monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    own = tmp_path / "cgroup"
+    own.write_text("4:memory:/elsewhere\n0::/a/b\n")
+    groups = tmp_path / "fs"
+    assert free.free_memory(groups, own) == free.free_memory(groups, tmp_path / "no such file")
+    limited_group(groups / "a" / "b", "max", 900)
+    limited_group(groups / "a", 5000, 3500, inactive=1000)
+    assert free.free_memory(groups, own) == 5000 - 3500 + 1000
+    limited_group(groups / "elsewhere", 1, 1)  # not this process's
+    (groups / "a" / "b" / "memory.max").write_text("2000")
+    assert free.free_memory(groups, own) == 2000 - 900
+    # Mounted so that the path leads nowhere: the container's own limit is at the top.
+    own.write_text("0::/docker/0123\n")
+    limited_group(tmp_path / "container", 300, 400)
+    assert free.free_memory(tmp_path / "container", own) == 0
+
+
+def test_processes_of_one_machine_share_its_memory(tmp_path, monkeypatch):
+    own = tmp_path / "cgroup"
+    own.write_text("0::/\n")
+    limited_group(tmp_path / "fs", 9000, 1000)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert free.free_memory(tmp_path / "fs", own) == 2000
+
+
+def test_experts_dealt_out_to_one_process_say_how_to_start_several(tmp_path):
+    model = tiny_model("olmoe", num_experts=8)
+    model.save_pretrained(tmp_path / "model")
+    message = r"torchrun --nproc-per-node N .* N that works for model: 2, 4, 8\."
+    with pytest.raises(UnsupportedModelError, match=message):
+        run(tmp_path / "model", tmp_path / "stats", placement=Placement(expert_parallel=True))
+    assert list((tmp_path / "stats").iterdir()) == []
+
+
+# --- attention --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+def test_attention_is_chosen_and_recorded(placement, tmp_path):
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    runs = {
+        name: run(tmp_path / "model", tmp_path / name, attention=name, placement=placement)
+        for name in ("eager", "sdpa", "auto")
+    }
+    assert [runs[name].manifest.made["attention"] for name in runs] == [
+        "eager",
+        "sdpa",
+        "sdpa",  # what transformers chose
+    ]
+    # The same statistics but for rounding, so the same run.
+    assert runs["eager"].manifest.digest == runs["sdpa"].manifest.digest
+
+
+@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", ["flash_attention_2", "swift"])
+def test_attention_that_is_not_there_is_refused_in_one_line(name, placement, tmp_path):
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    with pytest.raises(CheckpointError, match=r"cannot load model: .+") as refused:
+        run(tmp_path / "model", tmp_path / "stats", attention=name, placement=placement)
+    assert "\n" not in str(refused.value)
+
+
+# --- quantised weights ------------------------------------------------------------------------
+
+BLOCK = 8
+
+
+def fp8_blocks(weight):
+    """Float8 elements and the scale of each block, as in DeepSeek's checkpoints."""
+    rows, columns = weight.shape
+    tiles = weight.float().reshape(rows // BLOCK, BLOCK, columns // BLOCK, BLOCK)
+    scale = tiles.abs().amax(dim=(1, 3), keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+    quantised = (tiles / scale).reshape(rows, columns).to(torch.float8_e4m3fn)
+    return quantised, scale.reshape(rows // BLOCK, columns // BLOCK)
+
+
+def plain_weight(quantised, scale):
+    spread = scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+    return (quantised.float() * spread).to(torch.bfloat16)
+
+
+def is_quantised(name):
+    return name.endswith("proj.weight")
+
+
+def write_quantised(tmp_path, model_type):
+    """`fp8`, and `plain`: what its weights stand for, in bfloat16."""
+    tiny_checkpoint(tmp_path / "plain", model_type, dtype=torch.bfloat16, shards=1)
+    config = json.loads((tmp_path / "plain" / "config.json").read_text())
+    tensors = load_file(tmp_path / "plain" / "model.safetensors")
+    fp8, plain = {}, {}
+    for name, tensor in tensors.items():
+        if not is_quantised(name):
+            fp8[name] = plain[name] = tensor
+            continue
+        quantised, scale = fp8_blocks(tensor)
+        fp8 |= {name: quantised, f"{name}_scale_inv": scale}
+        plain[name] = plain_weight(quantised, scale)
+    save_file(plain, tmp_path / "plain" / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "fp8").mkdir()
+    save_file(fp8, tmp_path / "fp8" / "model.safetensors", metadata={"format": "pt"})
+    stored = {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK], "fmt": "e4m3"}
+    stored |= {"activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head", "gate"]}
+    (tmp_path / "fp8" / "config.json").write_text(
+        json.dumps(config | {"quantization_config": stored})
+    )
+
+
+@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+@pytest.mark.parametrize("model_type", ["olmoe", "qwen3_moe"])
+def test_fp8_blocks_give_the_numbers_of_the_weights_they_stand_for(model_type, placement, tmp_path):
+    write_quantised(tmp_path, model_type)
+    assert resolve_dtype("auto", load_model_index(str(tmp_path / "fp8"))) == "bfloat16"
+    quantised = run(tmp_path / "fp8", tmp_path / "a", placement=placement)
+    plain = run(tmp_path / "plain", tmp_path / "b")
+    assert quantised.manifest.settings["dtype"] == "bfloat16"
+    assert quantised.manifest.files == plain.manifest.files
+
+
+def test_a_quantisation_that_cannot_be_undone_is_refused(tmp_path):
+    model = tiny_model("olmoe")
+    model.save_pretrained(tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
+    with pytest.raises(UnsupportedModelError, match=r"quantised with gptq, .* fp8 and mxfp4 can"):
+        run(tmp_path / "model", tmp_path / "stats")
+
+
+# MXFP4: blocks of 32 elements of four bits, two in a byte, and an exponent for each block.
+FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def random_mxfp4(shape, seed):
+    """Blocks and scales as on disk, and the (experts, rows, elements) that they stand for."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 16, (*shape, 32), generator=generator)
+    scales = torch.randint(122, 126, shape, generator=generator)
+    values = torch.tensor(FP4)[codes] * torch.exp2((scales - 127).float())[..., None]
+    blocks = codes[..., 0::2] | codes[..., 1::2] << 4
+    return blocks.to(torch.uint8), scales.to(torch.uint8), values.flatten(-2)
+
+
+def write_mxfp4(tmp_path):
+    case = next(case for case in CASES if case.name == "gpt_oss")
+    config = family_config(case)
+    config.hidden_size, config.intermediate_size, config.head_dim = 32, 32, 8
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "plain")
+    raw = json.loads((tmp_path / "plain" / "config.json").read_text())
+    plain = load_file(tmp_path / "plain" / "model.safetensors")
+    packed = dict(plain)
+    names = [name for name in plain if name.endswith(("gate_up_proj", "down_proj"))]
+    for seed, name in enumerate(names):
+        experts, inner, outer = plain[name].shape
+        blocks, scales, values = random_mxfp4((experts, outer, inner // 32), seed)
+        plain[name] = values.transpose(1, 2).contiguous().to(torch.bfloat16)
+        del packed[name]
+        packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save_file(plain, tmp_path / "plain" / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "mxfp4").mkdir()
+    save_file(packed, tmp_path / "mxfp4" / "model.safetensors", metadata={"format": "pt"})
+    stored = {"quant_method": "mxfp4", "modules_to_not_convert": ["self_attn", "router", "lm_head"]}
+    (tmp_path / "mxfp4" / "config.json").write_text(
+        json.dumps(raw | {"quantization_config": stored})
+    )
+
+
+@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+def test_mxfp4_blocks_give_the_numbers_of_the_weights_they_stand_for(placement, tmp_path):
+    write_mxfp4(tmp_path)
+    packed = run(tmp_path / "mxfp4", tmp_path / "a", placement=placement)
+    plain = run(tmp_path / "plain", tmp_path / "b")
+    assert packed.manifest.settings["dtype"] == "bfloat16"
+    assert packed.manifest.files == plain.manifest.files
+
+
+def test_each_process_of_a_machine_asks_for_a_device_of_its_own(monkeypatch):
+    # There is no such device here: the message tells which one was asked for.
+    monkeypatch.setenv("WORLD_SIZE", "100")
+    monkeypatch.setenv("LOCAL_RANK", "99")
+    with pytest.raises(CheckpointError, match="The device 'cuda:99' cannot be used here"):
+        resolve_device("cuda")
+    assert resolve_device("cpu").type == "cpu"

@@ -1,0 +1,94 @@
+"""Run by torchrun in test_distributed.py: what each process saw, as JSON in a file of its own."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from analysis.calibration import partial
+from analysis.calibration.distributed import folded, join
+from analysis.calibration.loading import CalibrationSettings, Placement
+from analysis.calibration.run import calibrate
+from analysis.corpora import TokenSequences
+from analysis.drain import drain
+from analysis.errors import UserError
+from analysis.model import load_model_index
+from analysis.store import StatsStore
+
+torch.set_num_threads(1)
+partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0
+ROOT = Path(sys.argv[1])
+SETTINGS = CalibrationSettings(seq_len=9, batch_size=2, device="cpu")
+
+
+def sequences(name="rows"):
+    rows = json.loads((ROOT / f"{name}.json").read_text())
+    return TokenSequences("rows.jsonl", tuple(np.array(row, np.int32) for row in rows), 1, 0)
+
+
+def task(model, stats, settings=SETTINGS):
+    return calibrate(load_model_index(str(ROOT / model)), sequences(), settings, StatsStore(stats))
+
+
+def refused(action):
+    try:
+        action()
+    except UserError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def fail_in(processes, rank):
+    with processes.together():
+        if processes.rank == rank:
+            raise UserError("no room here")
+
+
+def stop_after(steps, stats):
+    """The state of both processes stays behind, as after a power cut."""
+    running = task("olmoe", stats)
+    for _ in range(steps):
+        next(running)
+    running.close()
+
+
+def round_trip(processes):
+    own = {"a": torch.full((2, 3), 10.0**processes.rank, dtype=torch.float64)}
+    parts = processes.gather(own)
+    back = processes.scatter(parts)
+    return {
+        "parts": len(parts),
+        "own": back["a"].tolist() == own["a"].tolist(),
+        "folded": folded(parts)["a"].tolist() if parts else None,
+        "shared": processes.share({"rank": processes.rank}),
+    }
+
+
+def main():
+    processes = join()
+    seen = {"world": processes.world, "round_trip": round_trip(processes)}
+    seen["failure"] = [refused(lambda rank=rank: fail_in(processes, rank)) for rank in (0, 1)]
+    for model in ("olmoe", "qwen3_moe"):
+        drain(task(model, ROOT / "both"))
+    steps = []
+    drain(task("olmoe", ROOT / "both"), steps.append)
+    seen["again"] = [step.phase for step in steps]
+    stop_after(4, ROOT / "stopped")
+    stop_after(4, ROOT / "continued")
+    steps = []
+    drain(task("olmoe", ROOT / "continued"), steps.append)
+    seen["continued"] = steps[1].note
+    other = sequences("other" if processes.rank else "rows")
+    model, store = load_model_index(str(ROOT / "olmoe")), StatsStore(ROOT / "differ")
+    split = replace(SETTINGS, placement=Placement(expert_parallel=True))
+    for name in ("qwen3_moe", "even"):
+        drain(task(name, ROOT / "split", split))
+    seen["odd"] = refused(lambda: drain(task("olmoe", ROOT / "odd", split)))
+    seen["differ"] = refused(lambda: drain(calibrate(model, other, SETTINGS, store)))
+    (ROOT / f"seen-{processes.rank}.json").write_text(json.dumps(seen))
+
+
+main()

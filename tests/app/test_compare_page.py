@@ -1,0 +1,154 @@
+"""Compare: its numbers against plain Python, its address, its command, what it says when empty."""
+
+import shlex
+import sys
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import app.cli
+
+SCORES = {
+    "reap": lambda t: t["applied_g1_f1"] / t["num_tokens"],
+    "man": lambda t: t["g0_f1"] / t["num_tokens"],
+    "frequency": lambda t: t["num_tokens"],
+}
+LABELS = {"reap": "REAP  (1, 1, 1)", "man": "MAN  (1, 0, 1)", "frequency": "Frequency  (0, 0, 0)"}
+
+
+def metrics(test):
+    return {metric.label: (metric.value, metric.delta) for metric in test.metric}
+
+
+def pruned(table, score, percent):
+    """(layer, expert) of the lowest scores; of equal ones, the higher ids."""
+    rows = table.assign(score=score(table).fillna(0)).sort_values(
+        ["layer", "score", "expert"], ascending=[True, True, False]
+    )
+    gone = rows.groupby("layer").head(32 * percent // 100)
+    return set(zip(gone["layer"], gone["expert"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (("reap", "demo-code", 50), ("man", "demo-code", 50)),
+        (("man", "demo-math", 25), ("man", "demo-prose", 25)),
+        (("frequency", "demo-code", 75), ("reap", "demo-math", 25)),
+    ],
+)
+def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
+    address = {}
+    for side, (criterion, corpus, percent) in (("a", a), ("b", b)):
+        address |= {
+            f"{side}_criterion": LABELS[criterion],
+            f"{side}_text": corpus,
+            f"{side}_sparsity": f"{percent}%",
+        }
+    test = open_page("compare", **address)
+    first, second = (pruned(demo_moments[text], SCORES[name], p) for name, text, p in (a, b))
+    shown = metrics(test)
+    assert shown["Equal decisions"][0] == f"{1 - len(first ^ second) / 192:.0%}"
+    assert shown["Jaccard of the pruned"][0] == f"{len(first & second) / len(first | second):.2f}"
+    assert shown["Decided differently"] == (
+        str(len(first ^ second)),
+        f"A {len(second - first)}, B {len(first - second)}",
+    )
+    table = test.dataframe[-1].value
+    alone = {(row.layer, row.expert): row.kept_by for row in table.itertuples()}
+    assert {place for place, fate in alone.items() if fate == "only A"} == second - first
+
+
+def test_the_same_recipe_twice_agrees_on_all(open_page):
+    test = open_page("compare", b_criterion=LABELS["reap"])
+    shown = metrics(test)
+    assert shown["Equal decisions"][0] == "100%"
+    assert shown["Jaccard of the pruned"][0] == "1.00"
+    assert shown["Kendall tau"][0] == "1.00"
+    assert any("same experts" in note.value for note in test.info)
+
+
+def test_nothing_pruned(open_page):
+    test = open_page("compare", a_sparsity="0%", b_sparsity="0%")
+    assert metrics(test)["Jaccard of the pruned"] == ("-", "nothing is pruned")
+
+
+def test_swap(open_page):
+    test = open_page("compare", a_criterion="AIMER", b_sparsity="25%")
+    before = metrics(test)
+    test.button(key="swap").click().run()
+    assert not test.exception
+    assert test.selectbox(key="b_criterion").value == "aimer"
+    assert test.select_slider(key="a_sparsity").value == 25
+    after = metrics(test)
+    assert after["Equal decisions"] == before["Equal decisions"]
+    assert after["Kendall tau"] == before["Kendall tau"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        {},
+        {"a_criterion": "AIMER", "b_criterion": "Magnitude", "b_sparsity": "25%"},
+        {"a_criterion": "AIMER", "b_text": "demo-math"},
+        {"a_text": "demo-math", "b_text": "demo-prose", "b_gate": "Renormalized"},
+        {"a_text": "(blend)", "share.demo-code": "80", "share.demo-math": "0"},
+        {"b_criterion": "Random"},
+    ],
+    ids=lambda address: "-".join(address.values()) or "default",
+)
+def test_command_gives_the_numbers_of_the_page(open_page, tmp_path, monkeypatch, address):
+    test = open_page("compare", **address)
+    program, *words = shlex.split(test.code[0].value)
+    assert program == "moeprune"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["moeprune", *words])
+    result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "comparison.csv")
+    alike = table["kept_by"].isin(("both", "neither")).mean()
+    assert metrics(test)["Equal decisions"][0] == f"{alike:.0%}"
+    only_a = int((table["kept_by"] == "only A").sum())
+    assert f"A {only_a}," in metrics(test)["Decided differently"][1]
+    assert f"kept by only A               {only_a}" in result.output
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("criterion", None),
+        ("text", None),
+        ("gate", "strong"),
+        ("sparsity", 99),
+        ("sparsity", "much"),
+    ],
+)
+def test_values_outside_their_options_do_not_crash(open_page, side, key, value):
+    test = open_page("compare")
+    test.session_state[f"{side}_{key}"] = value
+    test.run()
+    assert not test.exception
+    assert metrics(test)
+
+
+def test_without_statistics_it_says_what_to_do(open_page):
+    test = open_page("compare", "bare")
+    assert not test.metric
+    assert all("Start" in note.value for note in test.info)
+    test = open_page("compare", "weighed", a_criterion="AIMER", b_criterion="Magnitude")
+    assert test.metric
+
+
+def test_every_chart_says_what_it_shows_and_offers_its_numbers(open_page):
+    test = open_page("compare")
+    charts = test.get("plotly_chart")
+    assert len(charts) == 3
+    for name in ("kept-by", "rank-rank", "agreement"):
+        test.session_state[f"data.{name}"] = True
+    test.run()
+    assert not test.exception
+    labels = [button.label for button in test.get("download_button")]
+    assert labels.count("HTML") == 3
+    assert labels.count("CSV") == 4

@@ -1,0 +1,117 @@
+"""Plans that remove neurons of the tiny models of all families, and what those must compute."""
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from analysis.drain import drain
+from analysis.model import MoEModel, load_model_index
+from families.configs import WIDTH, Case, tiny_model
+from families.physical import block_of, logits_of
+from families.plain import matrices_of
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.export import ExportOptions, export_checkpoint
+
+
+@dataclass(frozen=True)
+class Source:
+    """The checkpoint of a case and its model; nobody writes into them."""
+
+    case: Case
+    path: Path
+    model: PreTrainedModel
+
+    @cached_property
+    def described(self) -> MoEModel:
+        """What the program understands of the checkpoint."""
+        return load_model_index(str(self.path))
+
+    @cached_property
+    def plan(self) -> PruningPlan:
+        """Different numbers of neurons everywhere: of one expert all stay, of one none."""
+        return atomic_plan(self.described, self.case)
+
+    @cached_property
+    def logits(self) -> torch.Tensor:
+        """What the model computes with the plan's neurons zeroed by hand."""
+        return logits_of(zeroed(self.model, self.case, self.plan))
+
+
+def make_source(case: Case, path: Path) -> Source:
+    """Save the tiny model of a case in several shards."""
+    model = tiny_model(case)
+    model.save_pretrained(path, max_shard_size="40KB")
+    return Source(case, path, model)
+
+
+def random_atoms(number: int, keep: int) -> tuple[int, ...]:
+    """Seeded neurons of an expert."""
+    order = torch.randperm(WIDTH, generator=torch.Generator().manual_seed(number))
+    return tuple(sorted(order[:keep].tolist()))
+
+
+def atomic_plan(model: MoEModel, case: Case) -> PruningPlan:
+    """Seeded: expert 0 keeps nothing, expert 1 the most: 13 in the first layer, 7 in the others."""
+    atoms = {}
+    for layer in case.sparse:
+        most = 13 if layer == case.sparse[0] else 7
+        keeps = [0, most, *(1 + (layer + 5 * e) % 6 for e in range(2, case.experts))]
+        atoms[layer] = {e: random_atoms(100 * layer + e, keep) for e, keep in enumerate(keeps)}
+    return PruningPlan(model_ref(model), {}, granularity="atomic", kept_atoms=atoms)
+
+
+def zeroed(model: PreTrainedModel, case: Case, plan: PruningPlan) -> PreTrainedModel:
+    """A copy in which every weight and bias of the removed neurons is zero."""
+    result = copy.deepcopy(model)
+    for layer, experts in plan.kept_atoms.items():
+        module = block_of(result, case, layer).experts
+        for expert, kept in experts.items():
+            gone = sorted(set(range(WIDTH)) - set(kept))
+            m = matrices_of(case.model_type, module, expert)  # views of the weights
+            for matrix in (m.gate, m.up):
+                if matrix is not None:
+                    matrix[:, gone] = 0
+            for bias in (m.gate_bias, m.up_bias):
+                if isinstance(bias, torch.Tensor):
+                    bias[gone] = 0
+            m.down[gone] = 0
+    return result
+
+
+# Experts lie stacked on disk, so each cannot have a width of its own.
+STACKED = ("granitemoe", "granitemoeshared", "granitemoehybrid", "gpt_oss", "aria_text", "aria")
+# Something else is built from the width of an expert.
+TIED = ("hunyuan_v1_moe", "jamba")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An export of a source's plan; nobody writes into it."""
+
+    source: Source
+    path: Path
+    mode: str
+
+    @property
+    def case(self) -> Case:
+        """The family."""
+        return self.source.case
+
+
+def allowed(case: Case, mode: str) -> bool:
+    """Whether a family can be written in a width mode; from the facts above, not the program."""
+    tied = case.model_type in TIED and mode == "uniform"
+    stacked = case.model_type in STACKED and mode == "ragged"
+    return not (tied or stacked)
+
+
+def export_widths(source: Source, path: Path, mode: str) -> Exported:
+    """Export the plan of a source with widths stored in a mode."""
+    options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
+    drain(export_checkpoint(source.described, source.plan, path, options))
+    return Exported(source, path, mode)

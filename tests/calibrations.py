@@ -1,0 +1,42 @@
+"""Calibrations of tiny models: token sequences, settings, and what two runs have in common."""
+
+import numpy as np
+import pandas as pd
+
+from analysis.calibration.loading import CalibrationSettings
+from analysis.corpora import TokenSequences
+from analysis.model import load_model_index
+from analysis.store import load_expert_stats
+from builders import VOCAB, tiny_checkpoint
+
+LENGTHS = (9, 5, 7, 3, 9, 2, 6)
+
+
+def make_sequences(lengths=LENGTHS, seed=5, corpus="letters.jsonl"):
+    rng = np.random.default_rng(seed)
+    rows = tuple(rng.integers(3, VOCAB, size=n).astype(np.int32) for n in lengths)
+    return TokenSequences(corpus, rows, len(rows), 0)
+
+
+def part_of(sequences, start, stop):
+    rows = sequences.rows[start:stop]
+    return TokenSequences(sequences.corpus, rows, len(rows), 0)
+
+
+def make_settings(**changes):
+    return CalibrationSettings(**{"seq_len": 9, "batch_size": 3, "device": "cpu", **changes})
+
+
+def describe(path, model_type="olmoe", **options):
+    tiny_checkpoint(path, model_type, **options)
+    return load_model_index(str(path))
+
+
+def table_of(run):
+    return load_expert_stats(run).table
+
+
+def assert_same_numbers(run, other):
+    """Bit for bit: the files, hence every number in them."""
+    assert run.manifest.files == other.manifest.files
+    pd.testing.assert_frame_equal(table_of(run), table_of(other), check_exact=True)

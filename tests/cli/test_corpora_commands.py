@@ -1,0 +1,111 @@
+"""`calibrate` on copies of the papers' data sets, and what it says of corpora that it refuses."""
+
+import json
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch):
+    """`datasets` waits five seconds at the end of a parquet file for its reader's threads."""
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    rows = [
+        {"instruction": f"How many cats are {n} cats?", "output": f"They are {n} cats."}
+        for n in range(40)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "pairs.parquet")
+    return tmp_path / "pairs.parquet"
+
+
+def manifest_of(folder):
+    (manifest,) = folder.glob("*/manifest.json")
+    return json.loads(manifest.read_text())
+
+
+def facts_of(said):
+    lines = (line.split(None, 1) for line in said.splitlines() if "  " in line)
+    return {name: value.strip() for name, value in lines}
+
+
+SAMPLE = ("--tokens", 512, "--seq-len", 64, "--packing", "pack", "--count", "response")
+CHOSEN = ("--select", "kmeans", "--clusters", 5)
+
+
+def test_answers_of_representative_documents_of_a_copy(works, pairs, here):
+    command = ("calibrate", "demo", "--corpus", f"evol-codealpaca={pairs}", *SAMPLE, *CHOSEN)
+    foreseen = facts_of(works(*command, "--dry-run"))
+    assert not (here / "kept").exists()
+    works(*command, "--stats-dir", "kept")
+    manifest = manifest_of(here / "kept")
+    (corpus,) = manifest["corpora"]
+    assert corpus["name"] == manifest["run_id"].split("-", 1)[1][: len("evol-codealpaca")]
+    assert corpus["num_documents"] == 5
+    assert 0 < corpus["num_counted"] < corpus["num_tokens"] < 512
+    prepared = corpus["prepared"]
+    assert (prepared["packing"], prepared["count"]) == ("pack", "response")
+    assert prepared["select"] == "kmeans, 5 clusters of at most 4096 documents"
+    assert prepared["source"] == {"copy": "pairs.parquet", "files": 1, "shuffle_buffer": 10_000}
+    # What was foreseen is what was fed.
+    for name in ("documents", "sequences", "tokens", "counted", "padded"):
+        assert int(foreseen[name].replace(",", "")) == corpus[f"num_{name}"]
+    assert str(pairs.parent) not in json.dumps(manifest)
+
+
+def test_the_copy_of_a_data_set_is_known_by_its_name(works, pairs, here):
+    corpus = f"evol-codealpaca={pairs}"
+    works("calibrate", "demo", "--corpus", corpus, *SAMPLE, "--stats-dir", "kept")
+    for name in ("evol-codealpaca", corpus, "evol-codealpaca:2"):
+        works(
+            *("plan", "demo", "--criterion", "man", "--corpus", name),
+            *("--sparsity", "50%", "--stats-dir", "kept", "-o", f"{len(name)}.json"),
+        )
+
+
+def test_a_corpus_named_twice_is_one_run(works, here):
+    (here / "ids.jsonl").write_text('{"input_ids": [5, 6, 7]}\n')
+    said = works("calibrate", "demo", *("--corpus", "ids.jsonl") * 2, "--stats-dir", "kept")
+    assert said.count("3 tokens of ids.jsonl") == 1
+
+
+def test_rows_of_token_ids_are_cut_only_where_it_was_asked_for(works, here):
+    rows = [{"input_ids": [row + 3] * 300} for row in range(3)]
+    (here / "ids.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = ("calibrate", "demo", "--corpus", "ids.jsonl")
+    said = works(*command, "--stats-dir", "whole")
+    assert ": 900 tokens of ids.jsonl, " in said
+    manifest = manifest_of(here / "whole")
+    assert manifest["settings"]["seq_len"] == 300
+    assert manifest["corpora"][0]["prepared"]["truncate"] == "none"
+    for options, tokens in ((("--truncate", "tail"), 3 * 256), (("--seq-len", 100), 300)):
+        said = works(*command, *options, "--stats-dir", options[0])
+        assert f": {tokens} tokens of ids.jsonl ({900 - tokens} read and dropped), " in said
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--corpus", "demo-math:3"), "has a weight, but each corpus is calibrated in full"),
+        (("--corpus", "demo-math", "--packing", "tight"), "packing: Input should be 'auto'"),
+        (("--corpus", "demo-math", "--select", "kmeans"), "belong together"),
+        (("--corpus", "demo-math", "--clusters", "3"), "belong together"),
+        (("--corpus", "a.txt", "--count", "response"), "in which nothing is a response"),
+        (("--corpus", "demo-math", "--truncate", "tail"), "are not truncated"),
+        (("--corpus", "demo-math", "--tokens", "10"), "less than one sequence"),
+        (("--corpus", "c4=nowhere"), "The copy nowhere of c4 does not exist"),
+        (("--corpus", "hub:cats"), "names no data set; write hub:owner/name"),
+    ],
+)
+def test_what_is_refused_is_refused_in_one_line(moeprune, here, options, words):
+    (here / "a.txt").write_text("A cat.")
+    outcome = moeprune("calibrate", "demo", *options, "--stats-dir", "kept")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("error: ")
+    assert words in " ".join(outcome.err.split())
+    assert not (here / "kept").exists()

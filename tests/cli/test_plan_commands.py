@@ -1,0 +1,184 @@
+"""plan with budgets, schedules and constraints; plans show and diff."""
+
+import json
+import shlex
+
+import pandas as pd
+import pytest
+
+from analysis.model import load_model_index
+from app.selection import select
+from app.settings import stats_store
+from app.task_requests import SelectRequest
+
+
+@pytest.fixture
+def make(works, tiny, stats, corpora, here):
+    """Run `plan`; the plan and what was printed. `tiny` has layers 0, 2, 3 of 6 experts, top-2."""
+
+    def run(words, criterion="reap", corpus=0, name="p.json"):
+        text = [f"--corpus={corpora[corpus]}"] if corpus is not None else []
+        output = works(
+            *("plan", tiny, "--criterion", criterion, *words.split(), *text),
+            *("--stats-dir", stats, "-o", name),
+        )
+        return json.loads((here / name).read_text()), output
+
+    return run
+
+
+def counts(plan):
+    return [len(ids) for ids in plan["kept"].values()]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "kept"),
+    # 6 experts go, by weights 3, 2, 1; 1, 2, 3; and 1, 2, 1 (1.5, 3, 1.5: the tie to layer 0).
+    [("early", [3, 4, 5]), ("late", [5, 4, 3]), ("middle", [4, 3, 5])],
+)
+def test_patterns_spend_what_uniform_does(make, schedule, kept):
+    assert counts(make("--sparsity 34%")[0]) == [4, 4, 4]
+    plan, output = make(f"--sparsity 34% --schedule {schedule}")
+    assert counts(plan) == kept
+    assert "only moeprune's loader, and readers with trust_remote_code" in output
+
+
+def test_global_removes_the_lowest_of_all(make, works, tiny, stats, corpora, here):
+    plan, _ = make("--remove 5 --schedule global", criterion="man")
+    works(
+        *("score", tiny, "--criterion", "man", f"--corpus={corpora[0]}"),
+        *("--stats-dir", stats, "-o", "s.csv"),
+    )
+    table = pd.read_csv(here / "s.csv").sort_values("saliency")
+    # At most four of six may go, and no layer of these has five of the lowest.
+    lowest = table.head(5)
+    assert lowest["layer"].value_counts().max() <= 4
+    gone = {(row.layer, row.expert) for row in lowest.itertuples()}
+    assert {
+        (int(layer), expert)
+        for layer, ids in plan["kept"].items()
+        for expert in set(range(6)) - set(ids)
+    } == gone
+    assert plan["budget"] == {"kind": "count", "asked": "5", "removed": 5}
+
+
+def test_the_frequency_schedule_serves_a_criterion_that_reads_no_text(make):
+    plan, _ = make("--sparsity 50% --schedule frequency", criterion="aimer")
+    same, _ = make("--sparsity 50% --schedule global", criterion="frequency")
+    assert counts(plan) == counts(same)
+    assert plan["corpora"] == same["corpora"]
+    assert len(plan["runs"]) == 2
+
+
+def test_constraints_hold_and_are_written_down(make):
+    plan, output = make(
+        "--sparsity 34% --protect 3 --pin 0:0-2 --drop 2:1,4 --layer-set 0=3 --schedule global"
+    )
+    assert counts(plan) == [3, 3, 6]
+    assert plan["kept"]["0"] == [0, 1, 2]
+    assert {1, 4}.isdisjoint(plan["kept"]["2"])
+    assert plan["constraints"] == {
+        "protected": [3],
+        "pinned": {"0": [0, 1, 2]},
+        "dropped": {"2": [1, 4]},
+        "fixed": {"0": 3},
+    }
+    assert "protected" in output
+
+
+def test_a_target_size_is_met(make):
+    # Sizes of a few thousand parameters in GiB; the printed size is in KiB.
+    plan, output = make("--target-gib 0.00008")
+    after = float(output.partition("-> ")[2].split()[0])
+    assert 0.9 * 0.00008 < after / (1 << 20) <= 0.00008
+    assert plan["budget"]["kind"] == "size"
+    half, _ = make("--target-gib 0.00004 --target-dtype bfloat16")
+    assert half["kept"] == plan["kept"]
+
+
+def test_a_file_gives_the_schedule_and_a_plan_is_one(make, here):
+    first, _ = make("--sparsity 34% --schedule late", name="late.json")
+    again, _ = make("--schedule-file late.json")
+    assert again["kept"] == first["kept"]
+    assert (again["schedule"], again["schedule_parameters"]) == ("file", {"file": "late.json"})
+    (here / "c.csv").write_text("layer,removed\n0,1\n2,4\n")
+    plan, _ = make("--schedule file --schedule-file c.csv --lock 3 --layer-set 2=3")
+    assert counts(plan) == [4, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--remove 13", "at most 12 (66.67%) can go"),
+        ("--remove 18", "give a number from 0 to 17"),
+        ("--remove -1", "remove: "),
+        ("--target-gib 0.00001", "the smallest target that works is 0.0000"),
+        ("--target-gib much", "is no number of GiB"),
+        ("--sparsity 50% --schedule glob", "Did you mean 'global'?"),
+        ("--sparsity 50% --schedule file", "belong together"),
+        ("--schedule-file no.json", "cannot be read: No such file"),
+        ("--sparsity 50% --schedule global --multiple-of 2", "nearest: 8 (44.44%) or 10 ("),
+        ("--sparsity 50% --multiple-of 2", "nearest: 2 (66.67% removed) or 4 (33.33% removed)"),
+        ("--sparsity 50% --protect 1", "layer 1, which has no routed experts"),
+        ("--sparsity 50% --pin 3", "write LAYER:EXPERTS"),
+        ("--sparsity 50% --drop 0:0-4", "at most 1 can stay; drop at most 4"),
+        ("--sparsity 50% --layer-set 0=1", "nearest: 2"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(moeprune, tiny, stats, corpora, words, message):
+    outcome = moeprune(
+        *("plan", tiny, "--criterion", "reap", f"--corpus={corpora[0]}", *words.split()),
+        *("--stats-dir", stats),
+    )
+    assert outcome.code == 1
+    (line,) = outcome.err.strip().splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize("words", ["", "--sparsity 50% --remove 3", "--remove 3 --target-gib 1"])
+def test_one_budget_is_given(moeprune, tiny, words):
+    outcome = moeprune("plan", tiny, "--criterion", "aimer", *words.split())
+    assert outcome.code == 2
+    assert "give one budget" in outcome.err
+
+
+def test_diff_and_show(make, works, moeprune, tiny, other, here):
+    make("--sparsity 50%", name="a.json")
+    make("--sparsity 50% --pin 0:5 --drop 0:0", corpus=1, name="b.json")
+    a, b = (json.loads((here / name).read_text())["kept"] for name in ("a.json", "b.json"))
+    output = works("plans", "diff", "a.json", "b.json", "--model", tiny, "--csv", "d.csv")
+    table = pd.read_csv(here / "d.csv")
+    for row in table.itertuples():
+        first, second = (set(kept[str(row.layer)]) for kept in (a, b))
+        assert (row.both, row.only_a) == (len(first & second), len(first - second))
+        assert row.neither == 6 - len(first | second)
+        assert row.jaccard == pytest.approx(len(first & second) / len(first | second))
+    assert f"Jaccard of the kept experts {table['jaccard'].mean():.4f}" in output
+    assert "3 of 3 layers are alike" in works("plans", "diff", "a.json", "a.json")
+    shown = works("plans", "show", "b.json", "--model", tiny)
+    assert "all" in shown
+    assert "0.5" in shown
+    refused = moeprune("plans", "show", "b.json", "--model", other)
+    assert refused.code == 1
+    assert "not for other" in refused.err
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"remove": 4, "schedule": "late", "lock": ("2",), "layer_set": ("0=5",)},
+        {"target_gib": "0.00004", "target_dtype": "bfloat16", "pin": ("0:1", "2:3-4")},
+        {"sparsity": "34%", "multiple_of": 2, "protect": ("3",), "drop": ("0,2:5",)},
+        {"schedule": "file", "schedule_file": "c.csv", "gate": "renormalized"},
+    ],
+)
+def test_the_command_of_a_request_makes_its_plan(works, tiny, stats, corpora, here, asked):
+    (here / "c.csv").write_text("layer,kept\n0,4\n2,3\n3,5\n")
+    request = SelectRequest(
+        model=str(tiny), criterion="reap", corpora=(str(corpora[1]),), stats_dir=stats, **asked
+    )
+    plan = select(request, load_model_index(str(tiny)), stats_store(stats)).plan()
+    program, *words = shlex.split(request.command("x.json"))
+    assert program == "moeprune"
+    works(*words)
+    assert (here / "x.json").read_text() == plan.to_json()

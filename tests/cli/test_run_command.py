@@ -1,0 +1,137 @@
+"""run RECIPE: the steps of single commands, resumed, and proved."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from analysis.model import load_model_index
+
+FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
+
+
+@pytest.fixture
+def recipe(tiny, corpora, here):
+    """Write a recipe for `tiny`; layers 0, 2, 3 of 6 experts, top-2."""
+
+    def write(**changes):
+        keys = {
+            "model": str(tiny),
+            "corpora": [str(corpora[0])],
+            "tokens": 64,
+            "seq_len": 16,
+            "criterion": "man",
+            "budget": {"sparsity": "50%"},
+            "export": {"out": "pruned", "verify": False},
+            **changes,
+        }
+        # JSON is YAML.
+        text = json.dumps({key: value for key, value in keys.items() if value is not None})
+        (here / "r.yaml").write_text(f"# mine\n{text}\n")
+        return here / "r.yaml"
+
+    return write
+
+
+def test_run_is_calibrate_plan_and_export(recipe, works, tiny, corpora, here):
+    path = recipe()
+    output = works("run", path, "--stats-dir", "stats")
+    assert "skipped" not in output
+    works(
+        *("plan", tiny, "--criterion", "man", f"--corpus={corpora[0]}", "--sparsity", "50%"),
+        *("--stats-dir", "stats", "-o", "by-hand.json"),
+    )
+    assert (here / "r.plan.json").read_bytes() == (here / "by-hand.json").read_bytes()
+    works("export", tiny, "by-hand", "--plan", "by-hand.json")
+    for file in (here / "by-hand").glob("*.safetensors"):
+        assert (here / "pruned" / file.name).read_bytes() == file.read_bytes()
+    assert (here / "pruned" / "recipe.yaml").read_bytes() == path.read_bytes()
+    manifest = json.loads((here / "pruned" / "moeprune_manifest.json").read_text())
+    assert manifest["files"]["recipe.yaml"]["bytes"] == path.stat().st_size
+
+
+def test_what_is_finished_is_not_done_again(recipe, works, here):
+    works("run", recipe(), "--stats-dir", "stats")
+    before = {path: path.stat().st_mtime_ns for path in here.rglob("*") if path.is_file()}
+    output = works("run", here / "r.yaml", "--stats-dir", "stats")
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert "is in the cache, skipped" in output
+    assert "r.plan.json is the same, skipped" in output
+    assert "pruned is finished, skipped" in output
+    # Only what is missing is made again.
+    (here / "r.plan.json").unlink()
+    output = works("run", here / "r.yaml", "--stats-dir", "stats")
+    assert "r.plan.json: keeps 9 of 18" in output
+    assert "pruned is finished, skipped" in output
+
+
+def test_another_plan_does_not_pass_for_finished(recipe, works, moeprune, here):
+    works("run", recipe(), "--stats-dir", "stats")
+    outcome = moeprune("run", recipe(budget={"sparsity": "34%"}), "--stats-dir", "stats")
+    assert outcome.code == 1
+    assert "pruned holds an export of another plan" in outcome.err
+    (here / "kept").mkdir()
+    (here / "kept" / "mine").write_text("precious")
+    outcome = moeprune("run", recipe(export="kept"), "--stats-dir", "stats")
+    assert "not empty" in outcome.err
+
+
+def test_weights_and_frequency_read_what_they_need(recipe, works, here):
+    path = recipe(criterion="aimer", schedule="frequency", export=None)
+    output = works("run", path, "--stats-dir", "stats")
+    assert "weights: tiny-weights" in output
+    assert "calibrate" in output
+    assert "export: the recipe asks for none" in output
+    plan = json.loads((here / "r.plan.json").read_text())
+    assert (plan["criterion"], plan["schedule"], len(plan["runs"])) == ("aimer", "frequency", 2)
+    output = works("run", recipe(criterion="aimer", corpora=None, export=None), "--stats-dir", "s")
+    assert "calibrate: nothing in the recipe reads text, skipped" in output
+
+
+def test_blends_take_the_weights_of_the_recipe(recipe, works, tiny, corpora, here):
+    mixed = [str(corpora[0]), {"corpus": str(corpora[1]), "weight": 3}]
+    works("run", recipe(corpora=mixed, export=None), "--stats-dir", "stats")
+    works(
+        *("plan", tiny, "--criterion", "man", "--sparsity", "50%", "--stats-dir", "stats"),
+        *(f"--corpus={corpora[0]}", f"--corpus={corpora[1]}:3", "-o", "by-hand.json"),
+    )
+    assert (here / "r.plan.json").read_bytes() == (here / "by-hand.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"search": {"corpus": "demo-math"}}, "asks for search, which this version does not have"),
+        ({"evaluate": {"corpus": "demo-math"}}, "asks for evaluate, which this version"),
+        ({"granularity": "atomic"}, "removes whole experts only"),
+        ({"constraints": {"pin": {1: [0]}}}, "layer 1, which has no routed experts"),
+        ({"constraints": {"set": {0: 1}}}, "nearest: 2"),
+        ({"budget": {"remove": 13}, "schedule": "global"}, "at most 12 (66.67%) can go"),
+        ({"budget": {"sparsity": "84%"}}, "at most 66.67% of them can go"),
+        ({"budget": None, "schedule": {"name": "file", "file": "no.csv"}}, "No such file"),
+        ({"corpora": ["absent.jsonl"]}, "absent.jsonl"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
+    recipe, moeprune, here, changes, message
+):
+    outcome = moeprune("run", recipe(**changes), "--stats-dir", "stats")
+    assert outcome.code == 1
+    assert message in outcome.err.splitlines()[-1]
+    # Not even the statistics: the refusal comes before the work.
+    assert [path.name for path in here.iterdir()] == ["r.yaml"]
+
+
+def test_the_documented_recipe_runs(works, tiny, corpora, here):
+    (example,) = re.findall(r"```yaml\n(.*?)```", FORMATS.read_text(), flags=re.S)
+    for old, new in (("model: demo ", f"model: {tiny} "), ("demo-math", str(corpora[0]))):
+        assert old in example
+        example = example.replace(old, new)
+    (here / "example.yaml").write_text(example)
+    output = works("run", "example.yaml", "--stats-dir", "stats")
+    assert "level logits" in output
+    pruned = load_model_index(str(here / "pruned-demo"))
+    assert {layer.num_experts for layer in pruned.layers} == {4}
+    plan = json.loads((here / "example.plan.json").read_text())
+    assert {0, 5} <= set(plan["kept"]["2"])

@@ -1,0 +1,41 @@
+"""A case on disk and loaded."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+
+from analysis.model import MoEModel, load_model_index
+from families.configs import Case
+
+
+def stock_load(case: Case, path: Path, **options: Any) -> tuple[PreTrainedModel, Any]:
+    """The model as transformers loads it, and what it has to say about the tensors."""
+    auto = AutoModelForImageTextToText if case.model_type == "aria" else AutoModelForCausalLM
+    model, info = auto.from_pretrained(path, output_loading_info=True, **options)
+    return model.eval(), info
+
+
+@dataclass(frozen=True)
+class Built:
+    """A case on disk and loaded; nobody writes into it.
+
+    Args:
+        case: the family.
+        paths: layout ("experts": one tensor an expert, or as the family has it; "stacked") ->
+            checkpoint.
+    """
+
+    case: Case
+    paths: dict[str, Path]
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """The model, loaded once."""
+        return stock_load(self.case, self.paths["experts"])[0]
+
+    def described(self, layout: str = "experts") -> MoEModel:
+        """What the program understands of the checkpoint."""
+        return load_model_index(str(self.paths[layout]))

@@ -1,0 +1,461 @@
+"""A tiny random model of every family: thousands of parameters, awkward sizes, every oddity.
+
+Counts are no powers of two, an expert's width differs from the model's, layers are of both kinds
+where a family mixes them, and whatever is zero at initialisation is not left zero.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+)
+
+from analysis.families.deepseek_model import register
+
+VOCAB = 64
+HIDDEN = 16
+WIDTH = 24  # of an expert; a multiple of 8, which grouped_mm needs in bf16
+
+
+@dataclass(frozen=True)
+class Case:
+    """One family, or one variant of it, and what is true of its tiny model.
+
+    Args:
+        name: of the test.
+        model_type: of the configuration.
+        settings: what the configuration says besides the common part.
+        sparse: decoder indices of the layers with experts.
+        experts: routed experts of each.
+        top_k: experts per token.
+        groups: groups of the router; a plan keeps the same number in each.
+        fused_too: whether the checkpoint exists with stacked experts as well.
+        composite: whether the text model is a part of a larger one.
+        absent: tensors of the family that this variant does not have.
+    """
+
+    name: str
+    model_type: str
+    settings: Mapping[str, Any] = field(hash=False)
+    sparse: tuple[int, ...]
+    experts: int
+    top_k: int = 2
+    groups: int = 1
+    fused_too: bool = True
+    composite: bool = False
+    absent: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def smallest(self) -> int:
+        """The smallest number of experts that a plan may keep."""
+        return max(self.top_k, 2 * self.groups if self.groups > 1 else 0)
+
+
+_COMMON = {
+    "vocab_size": VOCAB,
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_LINEAR_ATTENTION = {
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "head_dim": 8,
+    "linear_conv_kernel_dim": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 2,
+}
+_QWEN = {"moe_intermediate_size": WIDTH, "intermediate_size": 40}
+_QWEN_SHARED = {**_QWEN, "shared_expert_intermediate_size": 32}
+_QWEN3_5_TEXT = {
+    **_LINEAR_ATTENTION,
+    "moe_intermediate_size": WIDTH,
+    "shared_expert_intermediate_size": 32,
+    "num_experts": 7,
+    "num_experts_per_tok": 2,
+}
+_MLA = {
+    "num_key_value_heads": 2,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 8,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+}
+_DEEPSEEK = {
+    "intermediate_size": 40,
+    "moe_intermediate_size": WIDTH,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "num_hidden_layers": 3,
+}
+_MAMBA = {"mamba_d_state": 8, "mamba_d_conv": 2, "mamba_expand": 2}
+_VISION = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+
+CASES = (
+    Case("olmoe", "olmoe", {"num_experts": 7, "intermediate_size": WIDTH}, (0, 1), 7),
+    Case(
+        "olmoe-normalised",
+        "olmoe",
+        {"num_experts": 7, "intermediate_size": WIDTH, "norm_topk_prob": True},
+        (0, 1),
+        7,
+    ),
+    Case(
+        "flex_olmo",
+        "flex_olmo",
+        {"num_experts": 7, "intermediate_size": WIDTH},
+        (0, 1),
+        7,
+        top_k=3,
+    ),
+    Case(
+        "qwen2_moe",
+        "qwen2_moe",
+        {**_QWEN_SHARED, "num_experts": 6, "num_hidden_layers": 3, "mlp_only_layers": [1]},
+        (0, 2),
+        6,
+    ),
+    Case(
+        "qwen3_moe",
+        "qwen3_moe",
+        {
+            **_QWEN,
+            "num_experts": 6,
+            "num_hidden_layers": 4,
+            "decoder_sparse_step": 2,
+            "head_dim": 8,
+            "norm_topk_prob": True,
+            "tie_word_embeddings": True,
+        },
+        (1, 3),
+        6,
+    ),
+    Case(
+        "qwen3_next",
+        "qwen3_next",
+        {**_LINEAR_ATTENTION, **_QWEN_SHARED, "num_experts": 6, "mlp_only_layers": [0]},
+        (1, 2),
+        6,
+    ),
+    Case("qwen3_5_moe_text", "qwen3_5_moe_text", _QWEN3_5_TEXT, (0, 1, 2), 7),
+    Case(
+        "qwen3_5_moe",
+        "qwen3_5_moe",
+        {
+            "text_config": {**_COMMON, **_QWEN3_5_TEXT},
+            "vision_config": {"hidden_size": 8, "intermediate_size": 8, "depth": 1}
+            | {"num_heads": 1, "out_hidden_size": HIDDEN, "patch_size": 2},
+        },
+        (0, 1, 2),
+        7,
+        composite=True,
+    ),
+    Case("mixtral", "mixtral", {"num_local_experts": 6, "intermediate_size": WIDTH}, (0, 1), 6),
+    Case(
+        "minimax",
+        "minimax",
+        {"num_local_experts": 6, "intermediate_size": WIDTH, "head_dim": 8, "block_size": 8},
+        (0, 1),
+        6,
+    ),
+    Case(
+        "minimax_m2",
+        "minimax_m2",
+        {"num_local_experts": 6, "intermediate_size": WIDTH, "head_dim": 8},
+        (0, 1),
+        6,
+    ),
+    Case("phimoe", "phimoe", {"num_local_experts": 6, "intermediate_size": WIDTH}, (0, 1), 6),
+    Case(
+        "granitemoe",
+        "granitemoe",
+        {"num_local_experts": 6, "intermediate_size": WIDTH},
+        (0, 1),
+        6,
+        fused_too=False,
+    ),
+    Case(
+        "granitemoeshared",
+        "granitemoeshared",
+        {"num_local_experts": 6, "intermediate_size": WIDTH, "shared_intermediate_size": 40},
+        (0, 1),
+        6,
+        fused_too=False,
+    ),
+    Case(
+        "granitemoehybrid",
+        "granitemoehybrid",
+        {
+            **_MAMBA,
+            "num_local_experts": 6,
+            "intermediate_size": WIDTH,
+            "shared_intermediate_size": 40,
+            "layer_types": ["linear_attention", "full_attention"],
+            "mamba_n_heads": 4,
+        },
+        (0, 1),
+        6,
+        fused_too=False,
+    ),
+    Case("deepseek", "deepseek", {**_DEEPSEEK, "n_routed_experts": 7}, (1, 2), 7),
+    Case(
+        "deepseek-normalised",
+        "deepseek",
+        {**_DEEPSEEK, "n_routed_experts": 7, "norm_topk_prob": True, "moe_layer_freq": 2},
+        (2,),
+        7,
+    ),
+    Case("deepseek_v2", "deepseek_v2", {**_DEEPSEEK, **_MLA, "n_routed_experts": 7}, (1, 2), 7),
+    Case(
+        "deepseek_v2-groups",
+        "deepseek_v2",
+        {
+            **_DEEPSEEK,
+            **_MLA,
+            "n_routed_experts": 12,
+            "topk_method": "group_limited_greedy",
+            "n_group": 3,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+        },
+        (1, 2),
+        12,
+        top_k=3,
+        groups=3,
+    ),
+    Case(
+        "deepseek_v3",
+        "deepseek_v3",
+        {**_DEEPSEEK, **_MLA, "n_routed_experts": 7, "n_group": 1, "topk_group": 1},
+        (1, 2),
+        7,
+    ),
+    Case(
+        "deepseek_v3-groups",
+        "deepseek_v3",
+        {
+            **_DEEPSEEK,
+            **_MLA,
+            "n_routed_experts": 12,
+            "n_group": 3,
+            "topk_group": 2,
+        },
+        (1, 2),
+        12,
+        top_k=3,
+        groups=3,
+    ),
+    Case(
+        "glm4_moe",
+        "glm4_moe",
+        {**_DEEPSEEK, "n_routed_experts": 7, "head_dim": 8, "routed_scaling_factor": 1.5},
+        (1, 2),
+        7,
+    ),
+    Case(
+        "dots1",
+        "dots1",
+        {**_DEEPSEEK, "n_routed_experts": 7, "head_dim": 8, "norm_topk_prob": True},
+        (1, 2),
+        7,
+    ),
+    Case(
+        "ernie4_5_moe",
+        "ernie4_5_moe",
+        {
+            "intermediate_size": 40,
+            "moe_intermediate_size": WIDTH,
+            "moe_num_experts": 7,
+            "moe_k": 2,
+            "num_hidden_layers": 4,
+            "moe_layer_start_index": 1,
+            "moe_layer_interval": 2,
+        },
+        (1, 3),
+        7,
+    ),
+    Case(
+        "gpt_oss",
+        "gpt_oss",
+        {
+            "num_local_experts": 6,
+            "intermediate_size": WIDTH,
+            "head_dim": 8,
+            "sliding_window": 4,
+            "swiglu_limit": 1.0,  # so low that it takes effect
+        },
+        (0, 1),
+        6,
+        fused_too=False,
+    ),
+    Case(
+        "hunyuan_v1_moe",
+        "hunyuan_v1_moe",
+        {"num_experts": 7, "moe_topk": 2, "intermediate_size": WIDTH, "head_dim": 8},
+        (0, 1),
+        7,
+    ),
+    Case(
+        "jamba",
+        "jamba",
+        {
+            **_MAMBA,
+            "num_experts": 7,
+            "intermediate_size": WIDTH,
+            "num_hidden_layers": 4,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 0,
+            "mamba_dt_rank": 4,
+            "use_mamba_kernels": False,
+        },
+        (1, 3),
+        7,
+    ),
+    Case(
+        "lfm2_moe",
+        "lfm2_moe",
+        {
+            "num_experts": 7,
+            "intermediate_size": 40,
+            "moe_intermediate_size": WIDTH,
+            "num_hidden_layers": 3,
+            "num_dense_layers": 1,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "routed_scaling_factor": 1.5,
+        },
+        (1, 2),
+        7,
+    ),
+    Case(
+        "lfm2_moe-unbiased",
+        "lfm2_moe",
+        {
+            "num_experts": 6,
+            "intermediate_size": 40,
+            "moe_intermediate_size": WIDTH,
+            "num_dense_layers": 0,
+            "layer_types": ["conv", "full_attention"],
+            "use_expert_bias": False,
+        },
+        (0, 1),
+        6,
+        absent=("expert_bias",),
+    ),
+    Case(
+        "nemotron_h",
+        "nemotron_h",
+        {
+            "n_routed_experts": 7,
+            "intermediate_size": 40,
+            "moe_intermediate_size": WIDTH,
+            "moe_shared_expert_intermediate_size": 32,
+            "num_hidden_layers": 5,
+            "layers_block_type": ["mamba", "moe", "attention", "moe", "mlp"],
+            "head_dim": 8,
+            "ssm_state_size": 8,
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 8,
+            "n_groups": 1,
+            "conv_kernel": 2,
+            "chunk_size": 8,
+            "use_mamba_kernels": False,
+        },
+        (1, 3),
+        7,
+    ),
+    Case(
+        "nemotron_h-latent",
+        "nemotron_h",
+        {
+            "n_routed_experts": 7,
+            "moe_intermediate_size": WIDTH,
+            "moe_latent_size": 8,
+            "moe_shared_expert_intermediate_size": 32,
+            "num_hidden_layers": 3,
+            "layers_block_type": ["attention", "moe", "moe"],
+            "head_dim": 8,
+            "routed_scaling_factor": 1.5,
+        },
+        (1, 2),
+        7,
+    ),
+    Case(
+        "aria_text",
+        "aria_text",
+        {"moe_num_experts": 6, "moe_topk": 2, "intermediate_size": WIDTH},
+        (0, 1),
+        6,
+        fused_too=False,
+    ),
+    Case(
+        "aria",
+        "aria",
+        {
+            "text_config": {
+                **_COMMON,
+                "model_type": "aria_text",
+                "moe_num_experts": 6,
+                "moe_topk": 2,
+                "intermediate_size": WIDTH,
+            },
+            "vision_config": {**_VISION, "model_type": "idefics3_vision"}
+            | {"num_attention_heads": 1, "image_size": 4, "patch_size": 2},
+            "projector_patch_to_query_dict": {4: 2},
+        },
+        (0, 1),
+        6,
+        fused_too=False,
+        composite=True,
+    ),
+)
+
+
+def tiny_config(case: Case) -> Any:
+    """The configuration of a case."""
+    if case.model_type == "deepseek":
+        register()
+    if case.composite:
+        return AutoConfig.for_model(case.model_type, **case.settings)
+    top_k = (
+        {} if case.settings.keys() & {"moe_topk", "moe_k"} else {"num_experts_per_tok": case.top_k}
+    )
+    return AutoConfig.for_model(case.model_type, **{**_COMMON, **top_k, **case.settings})
+
+
+def redraw(model: PreTrainedModel, std: float = 0.3) -> None:
+    """Random values in place of the initial ones, which make all experts nearly alike."""
+    selection_bias = ("correction_bias", "expert_bias")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.normal_(std=std)
+        for name, buffer in model.named_buffers():
+            if name.endswith(selection_bias):
+                buffer.normal_(std=std)
+
+
+def tiny_model(case: Case) -> PreTrainedModel:
+    """The model of a case in evaluation mode, seeded without touching the global generator."""
+    auto = AutoModelForImageTextToText if case.composite else AutoModelForCausalLM
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = auto.from_config(tiny_config(case), dtype=torch.float32)
+        redraw(model)
+    return model.eval()

@@ -1,0 +1,40 @@
+"""The tiny model of each family, built and saved once for all tests of this folder."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from families.built import Built
+from families.configs import Case, tiny_model
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Built]:
+    """`built(case)`: the checkpoint of a case, made at the first use."""
+    made: dict[str, Built] = {}
+
+    def get(case: Case) -> Built:
+        if case.name not in made:
+            parent = tmp_path_factory.mktemp(case.name)
+            model = tiny_model(case)
+            layouts = ("experts", "stacked") if case.fused_too else ("experts",)
+            for layout in layouts:
+                model.save_pretrained(
+                    parent / layout,
+                    max_shard_size="40KB",
+                    save_original_format=layout == "experts",
+                )
+            made[case.name] = Built(case, {layout: parent / layout for layout in layouts})
+        return made[case.name]
+
+    return get
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    # For matrices this small more threads only wait for each other, and long on a busy machine.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -1,0 +1,161 @@
+"""Physical pruning of a loaded model, written by hand from each family's module tree.
+
+Nothing here knows the families' tables in `analysis`: it is the oracle of masking and export.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from families.configs import VOCAB, Case
+
+TOKENS = torch.randint(3, VOCAB, (2, 12), generator=torch.Generator().manual_seed(3))
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Where the parts of one MoE block are, relative to it.
+
+    Args:
+        block: the block, relative to its decoder layer.
+        rows: tensors with one entry per expert along the first axis.
+        columns: the same along the last axis.
+        counts: attributes that hold the number of experts.
+        router: the router.
+    """
+
+    block: str
+    rows: tuple[str, ...]
+    counts: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    router: str = "gate"
+
+
+_EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
+_GATE = Tree("mlp", ("gate.weight", *_EXPERTS), ("gate.num_experts", "experts.num_experts"))
+_ROUTER = Tree(
+    "mlp",
+    ("router.weight", *_EXPERTS),
+    ("router.num_experts", "experts.num_experts"),
+    router="router",
+)
+_CORRECTED = Tree(
+    "mlp",
+    ("gate.e_score_correction_bias", *_GATE.rows),
+    ("gate.num_experts", "experts.num_experts"),
+)
+_GRANITE = Tree("block_sparse_moe", _ROUTER.rows, _ROUTER.counts, router="router")
+
+TREES = {
+    "olmoe": _GATE,
+    "flex_olmo": _GATE,
+    "qwen2_moe": _GATE,
+    "qwen3_moe": _GATE,
+    "qwen3_next": _GATE,
+    "qwen3_5_moe": _GATE,
+    "qwen3_5_moe_text": _GATE,
+    "mixtral": _GATE,
+    "minimax": _GATE,
+    "minimax_m2": Tree("mlp", ("e_score_correction_bias", *_GATE.rows), _GATE.counts),
+    "phimoe": Tree(
+        "mlp",
+        _ROUTER.rows,
+        (*_ROUTER.counts, "router.out_features", "num_experts"),
+        router="router",
+    ),
+    "granitemoe": _GRANITE,
+    "granitemoeshared": _GRANITE,
+    "granitemoehybrid": _GRANITE,
+    "deepseek": _GATE,
+    "deepseek_v2": _GATE,
+    "deepseek_v3": _CORRECTED,
+    "glm4_moe": _CORRECTED,
+    "dots1": _CORRECTED,
+    "ernie4_5_moe": Tree(
+        "mlp",
+        _GATE.rows,
+        (*_GATE.counts, "num_experts"),
+        columns=("gate.moe_statics.e_score_correction_bias",),
+    ),
+    "gpt_oss": Tree(
+        "mlp",
+        (
+            "router.bias",
+            "experts.gate_up_proj_bias",
+            "experts.down_proj_bias",
+            *_ROUTER.rows,
+        ),
+        _ROUTER.counts,
+        router="router",
+    ),
+    "hunyuan_v1_moe": Tree(
+        "mlp", ("gate.wg.weight", *_EXPERTS), (*_GATE.counts, "gate.wg.out_features")
+    ),
+    "jamba": Tree("feed_forward", _ROUTER.rows, (*_ROUTER.counts, "num_experts"), router="router"),
+    "lfm2_moe": Tree("feed_forward", ("expert_bias", *_GATE.rows), _GATE.counts),
+    "nemotron_h": Tree(
+        "mixer",
+        (
+            "gate.weight",
+            "gate.e_score_correction_bias",
+            "experts.up_proj",
+            "experts.down_proj",
+        ),
+        _GATE.counts,
+    ),
+    "aria_text": _ROUTER,
+    "aria": _ROUTER,
+}
+
+
+def layers_of(model: PreTrainedModel) -> nn.ModuleList:
+    """The decoder layers; a composite model has them inside its language model."""
+    text = model.model
+    return getattr(text, "language_model", text).layers
+
+
+def block_of(model: PreTrainedModel, case: Case, layer: int) -> nn.Module:
+    """The MoE block of a layer."""
+    return layers_of(model)[layer].get_submodule(TREES[case.model_type].block)
+
+
+def router_of(model: PreTrainedModel, case: Case, layer: int) -> nn.Module:
+    """The router of a layer."""
+    return block_of(model, case, layer).get_submodule(TREES[case.model_type].router)
+
+
+def physically_pruned(
+    model: PreTrainedModel, case: Case, kept: Mapping[int, Sequence[int]]
+) -> PreTrainedModel:
+    """A copy whose layers hold the kept experts only."""
+    pruned, tree = copy.deepcopy(model), TREES[case.model_type]
+    for layer, ids in kept.items():
+        block = block_of(pruned, case, layer)
+        for axis, names in ((0, tree.rows), (-1, tree.columns)):
+            for name in set(names) - set(case.absent):
+                _select(block, name, axis, torch.tensor(ids))
+        for name in tree.counts:
+            owner, _, attribute = name.rpartition(".")
+            assert getattr(block.get_submodule(owner), attribute) == case.experts
+            setattr(block.get_submodule(owner), attribute, len(ids))
+    return pruned
+
+
+def _select(block: nn.Module, name: str, axis: int, ids: torch.Tensor) -> None:
+    path, _, last = name.rpartition(".")
+    owner = block.get_submodule(path)
+    cut = getattr(owner, last).detach().index_select(axis, ids)
+    if last in owner._parameters:
+        setattr(owner, last, nn.Parameter(cut, requires_grad=False))
+    else:
+        owner._buffers[last] = cut
+
+
+def logits_of(model: PreTrainedModel) -> torch.Tensor:
+    """Logits of a few fixed tokens."""
+    with torch.no_grad():
+        return model(input_ids=TOKENS, use_cache=False).logits

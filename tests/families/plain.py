@@ -1,0 +1,184 @@
+"""What the experts of every layout compute, one token and one expert at a time.
+
+Written from the papers' formulas and the layout of the tensors; nothing is batched, sorted or
+shared with the program. `Sums` also adds up the statistics on the way.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+# (gate convention, exponent of the gate, exponent of the norm) -> column, written out by hand.
+COLUMNS = {
+    ("applied", 0, 0): "num_tokens",
+    ("applied", 0, 1): "g0_f1",
+    ("applied", 0, 2): "g0_f2",
+    ("applied", 1, 0): "applied_g1_f0",
+    ("applied", 1, 1): "applied_g1_f1",
+    ("applied", 1, 2): "applied_g1_f2",
+    ("applied", 2, 0): "applied_g2_f0",
+    ("applied", 2, 1): "applied_g2_f1",
+    ("applied", 2, 2): "applied_g2_f2",
+    ("renormalized", 1, 0): "renormalized_g1_f0",
+    ("renormalized", 1, 1): "renormalized_g1_f1",
+    ("renormalized", 1, 2): "renormalized_g1_f2",
+    ("renormalized", 2, 0): "renormalized_g2_f0",
+    ("renormalized", 2, 1): "renormalized_g2_f1",
+    ("renormalized", 2, 2): "renormalized_g2_f2",
+}
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """The matrices of one expert, each (inputs, outputs), and its biases.
+
+    Args:
+        gate: None where the expert has no gate.
+    """
+
+    gate: Tensor | None
+    up: Tensor
+    down: Tensor
+    gate_bias: Tensor | float = 0.0
+    up_bias: Tensor | float = 0.0
+    down_bias: Tensor | float = 0.0
+
+
+def _standard(experts: nn.Module, e: int) -> Matrices:
+    gate, up = experts.gate_up_proj[e].detach().chunk(2)
+    return Matrices(gate.T, up.T, experts.down_proj[e].detach().T)
+
+
+def _transposed(experts: nn.Module, e: int) -> Matrices:
+    both = experts.gate_up_proj[e].detach()
+    width = both.shape[1] // 2
+    return Matrices(both[:, :width], both[:, width:], experts.down_proj[e].detach())
+
+
+def _interleaved(experts: nn.Module, e: int) -> Matrices:
+    both = experts.gate_up_proj[e].detach()
+    bias = experts.gate_up_proj_bias[e].detach()
+    return Matrices(
+        both[:, 0::2],
+        both[:, 1::2],
+        experts.down_proj[e].detach(),
+        bias[0::2],
+        bias[1::2],
+        experts.down_proj_bias[e].detach(),
+    )
+
+
+def _ungated(experts: nn.Module, e: int) -> Matrices:
+    return Matrices(None, experts.up_proj[e].detach().T, experts.down_proj[e].detach().T)
+
+
+_TRANSPOSED = ("aria", "aria_text", "gpt_oss")
+_LAYOUTS: dict[str, Callable[[nn.Module, int], Matrices]] = {
+    "aria": _transposed,
+    "aria_text": _transposed,
+    "gpt_oss": _interleaved,
+    "nemotron_h": _ungated,
+}
+
+
+def matrices_of(model_type: str, experts: nn.Module, expert: int) -> Matrices:
+    """The matrices of one expert of a loaded experts module."""
+    return _LAYOUTS.get(model_type, _standard)(experts, expert)
+
+
+def _silu(x: Tensor) -> Tensor:
+    return x / (1 + torch.exp(-x))
+
+
+def expert_output(model_type: str, experts: nn.Module, expert: int, x: Tensor) -> Tensor:
+    """f of one expert on one token, before the gate weight."""
+    m = matrices_of(model_type, experts, expert)
+    up = x @ m.up + m.up_bias
+    if m.gate is None:  # Nemotron-H: squared ReLU
+        inner = torch.where(up > 0, up, 0.0) ** 2
+    elif model_type == "gpt_oss":
+        gate = (x @ m.gate + m.gate_bias).clamp(max=experts.limit)
+        inner = (up.clamp(-experts.limit, experts.limit) + 1) * gate
+        inner = inner / (1 + torch.exp(-experts.alpha * gate))
+    else:
+        inner = _silu(x @ m.gate + m.gate_bias) * up
+    return inner @ m.down + m.down_bias
+
+
+class Sums:
+    """The statistics of one layer, added up over (token, expert) pairs.
+
+    Args:
+        model_type: whose layout and activation.
+        experts: the loaded experts module.
+    """
+
+    def __init__(self, model_type: str, experts: nn.Module) -> None:
+        self.model_type = model_type
+        self.experts = experts
+        width = experts.down_proj.shape[2 if model_type in _TRANSPOSED else 1]
+        self.sums = [dict.fromkeys(COLUMNS, 0.0) for _ in range(experts.num_experts)]
+        self.vectors = torch.zeros(experts.num_experts, width, dtype=torch.float64)
+
+    def add(self, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        """Add these tokens, and return what the layer gives for them."""
+        output = torch.zeros_like(hidden)
+        for token in range(len(hidden)):
+            gates = [float(weight) for weight in weights[token]]
+            for expert, gate in zip(index[token].tolist(), gates, strict=True):
+                f = expert_output(self.model_type, self.experts, expert, hidden[token])
+                output[token] += gate * f
+                self._add(expert, {"applied": gate, "renormalized": gate / sum(gates)}, f)
+        return output
+
+    def _add(self, expert: int, gates: dict[str, float], f: Tensor) -> None:
+        norm = math.sqrt(math.fsum(value * value for value in f.tolist()))
+        for convention, alpha, beta in COLUMNS:
+            term = gates[convention] ** alpha * norm**beta
+            self.sums[expert][convention, alpha, beta] += term
+        self.vectors[expert] += f
+
+
+@contextmanager
+def plain_experts(model_type: str, modules: dict[int, nn.Module]) -> Iterator[dict[int, Sums]]:
+    """Inside the block these experts modules (by layer) compute in the double loop."""
+    plain = {layer: Sums(model_type, module) for layer, module in modules.items()}
+    for layer, module in modules.items():
+        module.forward = plain[layer].add
+    try:
+        yield plain
+    finally:
+        for module in modules.values():
+            del module.forward
+
+
+@contextmanager
+def overheard(model_type: str, layers: tuple[int, ...], padding: int) -> Iterator[dict[int, Sums]]:
+    """Inside the block, whatever the experts of any model receive also goes to the double loop.
+
+    Nothing is asked of the program that runs the model: torch itself is listened to. Positions
+    whose token is `padding` are left out.
+    """
+    found: dict[nn.Module, Sums] = {}
+    sums: dict[int, Sums] = {}
+    real = torch.empty(0, dtype=torch.bool)
+
+    def listen(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        nonlocal real
+        if isinstance(module, nn.Embedding):
+            real = (inputs[0] != padding).reshape(-1)
+        elif hasattr(module, "has_gate") and hasattr(module, "num_experts"):
+            if module not in found:
+                sums[layers[len(found)]] = found[module] = Sums(model_type, module)
+            found[module].add(*(tensor.detach()[real] for tensor in inputs))
+
+    handle = register_module_forward_pre_hook(listen)
+    try:
+        yield sums
+    finally:
+        handle.remove()

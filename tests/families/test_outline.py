@@ -1,0 +1,120 @@
+"""What is said of a model from its config.json alone is what is saved of it, in every family."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.model import load_model_index
+from families.configs import CASES
+from pruning.outline import outline_model
+from pruning.sizes import size_report
+
+
+def headers_of(model):
+    """name -> element type and shape."""
+    return {entry.name: (entry.dtype, entry.shape) for entry in model.checkpoint.tensors.values()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_outline_of_every_family_is_its_checkpoint(built, tmp_path, case):
+    path = built(case).paths["experts"]
+    shutil.copy(path / "config.json", tmp_path)
+    outline, real = outline_model(str(tmp_path)), load_model_index(str(path))
+    assert outline.layers == real.layers
+    assert outline.identity != real.identity
+    wanted = headers_of(real)
+    if case.name == "qwen3_5_moe":  # its auto class builds the text model alone
+        wanted = {
+            name.replace("model.language_model.", "model."): header
+            for name, header in wanted.items()
+            if not name.startswith("model.visual.")
+        }
+    assert headers_of(outline) == wanted
+
+
+def test_layers_with_numbers_of_their_own(built, tmp_path):
+    (case,) = (case for case in CASES if case.name == "olmoe")
+    config = json.loads((built(case).paths["experts"] / "config.json").read_text())
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**config, "per_layer_num_experts": [7, 1]}))
+    outline = outline_model(str(file))
+    assert [(layer.num_experts, layer.top_k) for layer in outline.layers] == [(7, 2), (1, 1)]
+    report, expert = size_report(outline), 3 * 16 * 24
+    table = report.table.set_index("part")["params_before"]
+    assert table["routed experts"] == (7 + 1) * expert
+    assert report.params_before - report.active_before == (7 - 2) * expert
+    assert report.expert_flops == 2 * (2 + 1) * expert
+
+
+def test_models_are_named_as_checkpoints_are(built, tmp_path):
+    (case,) = (case for case in CASES if case.name == "olmoe")
+    folder = tmp_path / "some-model"
+    folder.mkdir()
+    shutil.copy(built(case).paths["experts"] / "config.json", folder)
+    names = [outline_model(str(place)).name for place in (folder, folder / "config.json", "demo")]
+    assert names == ["some-model", "some-model", "demo"]
+
+
+def test_the_element_type_can_be_chosen(built, tmp_path):
+    (case,) = (case for case in CASES if case.name == "mixtral")
+    shutil.copy(built(case).paths["experts"] / "config.json", tmp_path)
+    single, half = (outline_model(str(tmp_path), dtype=d) for d in ("float32", "bfloat16"))
+    assert single.checkpoint.nbytes == 2 * half.checkpoint.nbytes
+    assert size_report(half).loaded("float32") == size_report(single).loaded()
+    with pytest.raises(CheckpointError, match="Did you mean 'float16'"):
+        outline_model(str(tmp_path), dtype="float1")
+
+
+def test_quantised_models_count_their_weights_once(built, tmp_path):
+    (case,) = (case for case in CASES if case.name == "qwen3_moe")
+    model = built(case).model
+    quantised = load_model_index(str(_in_fp8(built(case).paths["experts"], tmp_path)))
+    report = size_report(quantised)
+    assert report.params_before == sum(each.numel() for each in model.parameters())
+    assert report.loaded("bfloat16")[0] == 2 * report.params_before
+    assert report.loaded()[0] == quantised.checkpoint.nbytes
+
+
+def _in_fp8(source, target):
+    """The checkpoint with its experts in FP8 beside scales, in one shard."""
+    tensors = {}
+    for shard in sorted(source.glob("*.safetensors")):
+        tensors |= load_file(shard)
+    for name in [name for name in tensors if ".experts." in name]:
+        tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+        tensors[f"{name}_scale_inv"] = torch.ones(1, 1)
+    save_file(tensors, target / "model.safetensors")
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        ({"model_type": "llama"}, UnsupportedModelError, "llama"),
+        ({"model_type": "olmoe", "num_hidden_layers": 2}, CheckpointError, "num_experts"),
+        (
+            {"model_type": "olmoe", "num_hidden_layers": 2, "num_experts": 4,
+             "num_experts_per_tok": 2, "hidden_size": "wide"},
+            CheckpointError, "transformers cannot build",
+        ),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_describes_nothing(tmp_path, config, error, message):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(error, match=message) as raised:
+        outline_model(str(tmp_path))
+    assert "\n" not in str(raised.value)
+
+
+def test_no_configuration(tmp_path):
+    with pytest.raises(CheckpointError, match=r"has no config\.json"):
+        outline_model(str(tmp_path))
+    with pytest.raises(CheckpointError, match="is not a directory"):
+        outline_model(str(tmp_path / "nowhere"))

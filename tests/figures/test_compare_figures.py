@@ -1,0 +1,121 @@
+"""Figures of a comparison: what lies where, and that colour is never the only cue."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.compare import FATES
+from app.figures import kept_by, layer_agreement, rank_rank
+
+
+@pytest.fixture
+def compared():
+    """Layer 3 has four experts, layer 7 two."""
+    rows = [
+        (3, 0, "both", 0, 0),
+        (3, 1, "only A", 1, 3),
+        (3, 2, "only B", 2, 1),
+        (3, 3, "neither", 3, 2),
+        (7, 0, "neither", 1, 1),
+        (7, 1, "both", 0, 0),
+    ]
+    return pd.DataFrame(rows, columns=["layer", "expert", "kept_by", "rank_a", "rank_b"])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_map_has_a_cell_for_each_expert_and_none_elsewhere(compared, dark):
+    cells = kept_by.kept_by_map(compared, dark=dark).data[0]
+    assert cells.z.tolist() == [[0, 1, 2, 3], [3, 0, len(FATES), len(FATES)]]
+    # Ranks are read as people count: from 1.
+    assert cells.customdata[0, 1].tolist() == [2, 4]
+    assert len({color for _, color in cells.colorscale}) == 5
+
+
+def test_cells_that_only_one_keeps_bear_a_stroke_of_its_own_slope(compared):
+    _, only_a, only_b, *_ = kept_by.kept_by_map(compared).data
+    for trace, expert, slope in ((only_a, 1, -1), (only_b, 2, 1)):
+        x, y = trace.x[:2], trace.y[:2]
+        assert x.mean() == pytest.approx(expert)
+        assert y.mean() == pytest.approx(0)
+        # y points down: a negative slope rises to the right.
+        assert np.sign((y[1] - y[0]) / (x[1] - x[0])) == slope
+        assert np.isnan(trace.x[2])
+
+
+def test_legend_counts_every_fate(compared):
+    names = [trace.name for trace in kept_by.kept_by_map(compared).data[3:]]
+    assert [name.split(":")[1].strip() for name in names] == ["2", "1", "1", "2"]
+    assert [name.split("  ")[0].split(":")[0] for name in names] == list(FATES)
+
+
+def test_map_names_are_shown_as_written(compared):
+    cells = kept_by.kept_by_map(compared, ("<b>x</b>", "y")).data[0]
+    assert "&lt;b&gt;x&lt;/b&gt;" in cells.hovertemplate
+
+
+def test_map_description(compared):
+    assert kept_by.describe(compared, ("REAP", "MAN")) == (
+        "Of 6 experts both recipes keep 2 and prune 2; only A (REAP) keeps 1, only B (MAN) 1."
+    )
+
+
+def test_bins_hold_every_expert_once_and_the_cut_parts_them(compared):
+    fig = rank_rank.rank_rank(compared)
+    counts = np.nan_to_num(fig.data[0].z)
+    assert counts.sum() == 6
+    # Two bins: both kept at the top left, in rows B and in columns A.
+    assert counts.tolist() == [[2, 1], [1, 2]]
+    assert sorted({shape.x0 for shape in fig.layout.shapes if shape.x0 == shape.x1}) == [0.5]
+    assert fig.layout.yaxis.range == (1, 0)
+    texts = {note.text: (note.x, note.y) for note in fig.layout.annotations}
+    assert texts == {
+        "both: 2": (0.5, 1),
+        "only A: 1": (0, 0),
+        "only B: 1": (1, 1),
+        "neither: 2": (0.5, 0),
+    }
+
+
+def test_a_large_model_is_binned():
+    generator = np.random.default_rng(0)
+    ranks = np.stack([generator.permutation(128) for _ in range(96)]).reshape(2, -1)
+    table = pd.DataFrame(
+        {
+            "layer": np.repeat(np.arange(48), 128),
+            "expert": np.tile(np.arange(128), 48),
+            "kept_by": "both",
+            "rank_a": ranks[0],
+            "rank_b": ranks[1],
+        }
+    )
+    fig = rank_rank.rank_rank(table)
+    assert fig.data[0].z.shape == (32, 32)
+    assert len(fig.to_json()) < 16 * 1024
+    assert len(kept_by.kept_by_map(table).to_json()) < 64 * 1024
+
+
+def test_rank_description(compared):
+    text = rank_rank.describe(compared, 0.25)
+    assert "somewhat alike (Kendall tau 0.25)" in text
+    assert "67%" in text
+    assert "cannot be compared" in rank_rank.describe(compared, float("nan"))
+
+
+def test_layers():
+    table = pd.DataFrame(
+        {
+            "layer": [3, 7],
+            "agreement": [0.5, 1.0],
+            "jaccard": [0.3, np.nan],
+            "kendall_tau": [-0.4, 1.0],
+        }
+    )
+    fig = layer_agreement.layer_agreement(table)
+    assert len({trace.line.dash for trace in fig.data}) == 3
+    assert len({trace.marker.symbol for trace in fig.data}) == 3
+    assert list(fig.data[0].x) == ["3", "7"]
+    # A negative tau stays on the chart.
+    assert fig.layout.yaxis.range[0] < -0.4
+    assert layer_agreement.describe(table) == (
+        "Equal decisions range from 50% in layer 3 to 100% in layer 7."
+    )

@@ -1,0 +1,175 @@
+"""Plans that remove neurons inside experts: as files, checked against a model, as a mask."""
+
+import copy
+import json
+
+import pytest
+import torch
+from accelerate import cpu_offload
+from atom_cases import Source, zeroed
+
+from analysis.errors import PlanError
+from analysis.widths import expert_widths
+from families.configs import CASES, WIDTH, tiny_model
+from families.physical import block_of, logits_of, physically_pruned
+from pruning.masking import masked
+from pruning.plan import PruningPlan, fit_plan, load_plan, model_ref, plan_from_json, save_plan
+
+OLMOE = next(case for case in CASES if case.name == "olmoe")
+
+
+@pytest.fixture(params=CASES, ids=str)
+def source(request, atom_source) -> Source:
+    return atom_source(request.param)
+
+
+@pytest.fixture
+def olmoe(atom_source) -> Source:
+    return atom_source(OLMOE)
+
+
+def plan_with(model, atoms, kept=None):
+    return PruningPlan(model_ref(model), kept or {}, granularity="atomic", kept_atoms=atoms)
+
+
+class TestFile:
+    def test_comes_back_as_it_was(self, olmoe, tmp_path):
+        plan = plan_with(olmoe.described, olmoe.plan.kept_atoms, {0: (0, 1, 3)})
+        save_plan(plan, tmp_path / "plan.json")
+        again = load_plan(tmp_path / "plan.json")
+        assert again == plan
+        assert again.kept_atoms == plan.kept_atoms
+        assert again.digest == plan.digest
+        assert again.to_json() == plan.to_json()
+        raw = json.loads((tmp_path / "plan.json").read_text())
+        assert raw["granularity"] == "atomic"
+        assert raw["kept_atoms"]["1"]["0"] == []
+
+    def test_atoms_decide_the_digest(self, olmoe):
+        one = plan_with(olmoe.described, {0: {1: (2, 3)}})
+        assert one.digest == plan_with(olmoe.described, {0: {1: (2, 3)}}).digest
+        assert one.digest != plan_with(olmoe.described, {0: {1: (2, 4)}}).digest
+        assert one.digest != plan_with(olmoe.described, {0: {2: (2, 3)}}).digest
+
+    def test_the_digest_of_a_plan_of_experts_is_what_it_always_was(self):
+        plan = plan_from_json(
+            '{"schema_version": 1, "model": {"name": "m", "identity": "i"},"kept": {"0": [1]}}'
+        )
+        # sha256 of {"granularity": "expert", "kept": {"0": [1]}, "model": "i"}
+        assert plan.digest.startswith("0ee94c1e263a2e78")
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"kept_atoms": None}, "has no 'kept_atoms'"),
+            ({"kept_atoms": [1]}, "has no 'kept_atoms'"),
+            ({"kept_atoms": {"x": {}}}, "name layer 'x'"),
+            ({"kept_atoms": {"0": [1]}}, "no object of experts"),
+            ({"kept_atoms": {"0": {"-1": [1]}}}, "name expert '-1'"),
+            ({"kept_atoms": {"0": {"1": 3}}}, "expert 1 in layer 0 are not a list"),
+            ({"kept_atoms": {"0": {"1": [True]}}}, "expert 1 in layer 0 are not a list"),
+            ({"kept_atoms": {"0": {"1": [2, 2]}}}, "neuron 2 of expert 1 of layer 0 twice"),
+            ({"kept_atoms": {"0": {"1": [-2]}}}, "keeps neuron -2"),
+            ({"granularity": "expert"}, "granularity is 'expert'; make it 'atomic'"),
+            ({"granularity": "row"}, "'row'; this version handles 'expert' and 'atomic'"),
+        ],
+    )
+    def test_bad_files_get_one_clear_line(self, olmoe, change, message):
+        raw = {**olmoe.plan.to_dict(), **change}
+        with pytest.raises(PlanError, match=message) as error:
+            plan_from_json(json.dumps(raw))
+        assert "\n" not in str(error.value)
+
+
+class TestFit:
+    @pytest.mark.parametrize(
+        ("atoms", "kept", "message"),
+        [
+            ({5: {0: (1,)}}, None, "layer 5, which has no routed experts"),
+            ({0: {7: (1,)}}, None, r"expert 7 in layer 0, which has 7 experts \(0\.\.6\)"),
+            ({0: {1: (24,)}}, None, r"neuron 24 of expert 1 in layer 0, which has 24 neurons"),
+            ({0: {2: (1,)}}, {0: (0, 1)}, "expert 2 in layer 0, but removes that expert"),
+        ],
+    )
+    def test_what_the_model_lacks_is_named(self, olmoe, atoms, kept, message):
+        with pytest.raises(PlanError, match=message):
+            fit_plan(plan_with(olmoe.described, atoms, kept), olmoe.described)
+
+    def test_experts_that_lose_nothing_are_left_out(self, olmoe):
+        atoms = {0: {0: tuple(range(WIDTH)), 1: (1,)}, 1: {3: tuple(range(WIDTH))}}
+        fitted = fit_plan(plan_with(olmoe.described, atoms), olmoe.described)
+        assert fitted.kept_atoms == {0: {1: (1,)}}
+
+    def test_widths_are_those_of_the_configuration(self, source):
+        widths = expert_widths(source.described)
+        assert widths == dict.fromkeys(source.case.sparse, (WIDTH,) * source.case.experts)
+
+
+class TestMask:
+    def test_computes_what_the_original_with_those_neurons_zeroed_does(self, source):
+        before = logits_of(source.model)
+        with masked(source.model, source.described.family, source.plan):
+            found = logits_of(source.model)
+        assert torch.equal(found, source.logits)
+        assert not torch.equal(found, before)
+        assert torch.equal(logits_of(source.model), before)
+
+    def test_with_whole_experts_gone_as_well(self, olmoe):
+        kept = {0: (1, 3, 4), 1: (0, 2, 5, 6)}
+        atoms = {
+            layer: {e: ids for e, ids in experts.items() if e in kept[layer]}
+            for layer, experts in olmoe.plan.kept_atoms.items()
+        }
+        plan = fit_plan(plan_with(olmoe.described, atoms, kept), olmoe.described)
+        wanted = physically_pruned(zeroed(olmoe.model, OLMOE, plan), OLMOE, kept)
+        with masked(olmoe.model, olmoe.described.family, plan):
+            assert torch.equal(logits_of(olmoe.model), logits_of(wanted))
+
+    def test_offloaded_weights(self, olmoe):
+        model = tiny_model(OLMOE)
+        cpu_offload(model, torch.device("cpu"))
+        experts = block_of(model, OLMOE, 0).experts
+        assert experts.down_proj.is_meta
+        with masked(model, olmoe.described.family, olmoe.plan):
+            assert torch.equal(logits_of(model), olmoe.logits)
+        assert experts.down_proj.is_meta
+
+    def test_weights_are_as_before_also_after_an_error(self, olmoe):
+        experts = block_of(olmoe.model, OLMOE, 0).experts
+        down = experts.down_proj
+        with (
+            pytest.raises(ZeroDivisionError),
+            masked(olmoe.model, olmoe.described.family, olmoe.plan),
+        ):
+            raise ZeroDivisionError
+        assert experts.down_proj is down
+        assert "forward" not in vars(experts)
+
+    def test_gradients_reach_the_neurons_that_stay_only(self, olmoe):
+        model = copy.deepcopy(olmoe.model)
+        with masked(model, olmoe.described.family, olmoe.plan):
+            model(
+                input_ids=torch.arange(12)[None], use_cache=False
+            ).logits.square().sum().backward()
+        for layer, experts in olmoe.plan.kept_atoms.items():
+            grad = block_of(model, OLMOE, layer).experts.down_proj.grad
+            for expert, kept in experts.items():
+                gone = sorted(set(range(WIDTH)) - set(kept))
+                assert not grad[expert][:, gone].any()
+            assert grad.any()
+
+    def test_a_neuron_that_the_loaded_model_lacks(self, olmoe):
+        plan = plan_with(olmoe.described, {0: {1: (99,)}})
+        with (
+            pytest.raises(PlanError, match="7 experts of 24 neurons"),
+            masked(olmoe.model, olmoe.described.family, plan),
+        ):
+            pass
+
+    def test_a_layer_that_the_loaded_model_lacks(self, olmoe):
+        plan = plan_with(olmoe.described, {9: {1: (1,)}})
+        with (
+            pytest.raises(PlanError, match="layer 9"),
+            masked(olmoe.model, olmoe.described.family, plan),
+        ):
+            pass

@@ -1,0 +1,351 @@
+"""Exports of plans that remove neurons: every family, in every width mode that it allows."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from atom_cases import STACKED, TIED, Exported, allowed, zeroed
+from safetensors.torch import load_file, save_file
+
+from analysis.drain import drain
+from analysis.errors import CheckpointError, PlanError
+from analysis.model import load_model_index
+from families.built import stock_load
+from families.configs import CASES, tiny_model
+from families.physical import block_of, logits_of, physically_pruned
+from pruning import load_pruned
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.engines import contents_of, verdicts
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.verify import verify_export
+
+MODES = ("uniform", "per-layer", "ragged")
+ALL = [(case, mode) for case in CASES for mode in MODES]
+ALLOWED = [(case, mode) for case, mode in ALL if allowed(case, mode)]
+NAMED = {case.name: case for case in CASES}
+CLOSE = 1e-5  # of logits of order 1 to 100, in float32: sums over fewer neurons, in another order
+
+
+@pytest.fixture
+def exported(request, width_export) -> Exported:
+    return width_export(*request.param)
+
+
+def each(exports):
+    return pytest.mark.parametrize(
+        "exported", exports, indirect=True, ids=["-".join(map(str, each)) for each in exports]
+    )
+
+
+def tensors_of(path):
+    return {name: t for file in path.glob("*.safetensors") for name, t in load_file(file).items()}
+
+
+def text_part(path):
+    config = json.loads((path / "config.json").read_text())
+    return config.get("text_config", config)
+
+
+def widths_of(model, case):
+    down = {layer: block_of(model, case, layer).experts.down_proj for layer in case.sparse}
+    transposed = case.model_type in ("gpt_oss", "aria", "aria_text")
+    return [each.shape[1 if transposed else 2] for each in down.values()]
+
+
+class TestEveryFamily:
+    @each(ALLOWED)
+    def test_loads_as_the_original_with_those_neurons_zeroed(self, exported):
+        model, info = load_pruned(exported.path, output_loading_info=True)
+        assert not any(info.values()), info
+        difference = (logits_of(model) - exported.source.logits).abs().max()
+        assert difference <= CLOSE
+        # 13 neurons of one expert in the first layer, 7 in the others, to multiples of 8.
+        most = 16
+        rest = most if exported.mode == "uniform" else 8
+        assert widths_of(model, exported.case) == [most] + [rest] * (len(exported.case.sparse) - 1)
+
+    @each([(case, mode) for case, mode in ALLOWED if case.model_type != "deepseek"])
+    def test_stock_classes_read_one_width_and_refuse_others(self, exported):
+        if exported.mode == "uniform":
+            model, info = stock_load(exported.case, exported.path)
+            assert not any(info.values()), info
+            assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
+        else:
+            with pytest.raises(RuntimeError):
+                stock_load(exported.case, exported.path)
+
+    @each(ALLOWED)
+    def test_its_bytes_are_accounted_for(self, exported):
+        source = exported.source.path
+        report = drain(verify_export(exported.path, level="bytes", source=source))
+        assert report.ok, report.checks
+        assert next(check for check in report.checks if check.name == "source").ok
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_a_plan_that_keeps_everything_changes_no_byte(self, atom_source, case, tmp_path):
+        source = atom_source(case)
+        plan = PruningPlan(model_ref(source.described), {}, granularity="atomic")
+        drain(export_checkpoint(source.described, plan, tmp_path / "out"))
+        for file in source.path.glob("*"):
+            if file.suffix in (".safetensors", ".json"):
+                assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
+
+    @pytest.mark.parametrize(
+        ("case", "mode"), [each for each in ALL if each not in ALLOWED], ids=str
+    )
+    def test_what_is_not_possible_is_refused_with_what_is(self, atom_source, case, mode, tmp_path):
+        source = atom_source(case)
+        options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
+        why = "stacked" if case.model_type in STACKED else "is also the width of"
+        assert case.model_type in (*STACKED, *TIED)
+        with pytest.raises(PlanError, match=f"{why}.*use the width mode per-layer"):
+            drain(export_checkpoint(source.described, source.plan, tmp_path / "out", options))
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestBytes:
+    def test_ragged_experts_hold_their_own_rows_and_columns(self, width_export):
+        exported = width_export(NAMED["olmoe"], "ragged")
+        before, after = tensors_of(exported.source.path), tensors_of(exported.path)
+        for layer, experts in exported.source.plan.kept_atoms.items():
+            for expert, kept in experts.items():
+                base = f"model.layers.{layer}.mlp.experts.{expert}"
+                for name in ("gate_proj", "up_proj"):
+                    name = f"{base}.{name}.weight"
+                    assert torch.equal(after[name], before[name][list(kept)])
+                name = f"{base}.down_proj.weight"
+                assert torch.equal(after[name], before[name][:, list(kept)])
+        assert after["model.layers.0.mlp.experts.0.up_proj.weight"].shape == (0, 16)
+
+    def test_what_is_filled_up_is_zero(self, width_export):
+        exported = width_export(NAMED["olmoe"], "uniform")
+        after = tensors_of(exported.path)
+        kept = exported.source.plan.kept_atoms[1][2]
+        for name in ("gate_proj", "up_proj"):
+            rows = after[f"model.layers.1.mlp.experts.2.{name}.weight"]
+            assert rows.shape == (16, 16)
+            assert rows[: len(kept)].any(1).all()
+            assert not rows[len(kept) :].any()
+        columns = after["model.layers.1.mlp.experts.2.down_proj.weight"]
+        assert columns.shape == (16, 16)
+        assert not columns[:, len(kept) :].any()
+
+    @pytest.mark.parametrize(
+        ("name", "key", "count"),
+        [
+            ("deepseek_v2", "n_shared_experts", 3),
+            ("ernie4_5_moe", "moe_num_shared_experts", 3),
+            ("aria_text", "moe_num_shared_experts", 3),
+        ],
+    )
+    def test_shared_experts_stay_whole_beside_a_smaller_width(self, width_export, name, key, count):
+        # Two of width 24 are 48 neurons: three of width 16.
+        exported = width_export(NAMED[name], "uniform")
+        assert text_part(exported.path)[key] == count
+        before, after = tensors_of(exported.source.path), tensors_of(exported.path)
+        shared = [each for each in before if "shared_experts" in each]
+        assert shared
+        assert all(torch.equal(before[each], after[each]) for each in shared)
+
+    def test_shared_experts_are_filled_up_to_whole_ones(self, atom_source, tmp_path):
+        source = atom_source(NAMED["glm4_moe"])
+        plan = PruningPlan(
+            model_ref(source.described),
+            {},
+            granularity="atomic",
+            kept_atoms={layer: {e: tuple(range(20)) for e in range(7)} for layer in (1, 2)},
+        )
+        options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM, 4))
+        drain(export_checkpoint(source.described, plan, tmp_path / "out", options))
+        assert text_part(tmp_path / "out")["n_shared_experts"] == 3  # of 20, for 48 neurons
+        before, after = tensors_of(source.path), tensors_of(tmp_path / "out")
+        up, down = (f"model.layers.1.mlp.shared_experts.{p}_proj.weight" for p in ("up", "down"))
+        assert torch.equal(after[up][:48], before[up])
+        assert not after[up][48:].any()
+        assert torch.equal(after[down][:, :48], before[down])
+        assert after[down].shape == (16, 60)
+        _, info = stock_load(source.case, tmp_path / "out")
+        assert not any(info.values())
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_bfloat16(self, atom_source, mode, tmp_path):
+        case = NAMED["olmoe"]
+        tiny_model(case).to(torch.bfloat16).save_pretrained(tmp_path / "source")
+        described = load_model_index(str(tmp_path / "source"))
+        atoms = atom_source(case).plan.kept_atoms
+        plan = PruningPlan(model_ref(described), {}, granularity="atomic", kept_atoms=atoms)
+        options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
+        drain(export_checkpoint(described, plan, tmp_path / "out", options))
+        pruned = load_pruned(tmp_path / "out")
+        assert {p.dtype for p in pruned.parameters()} == {torch.bfloat16}
+        assert logits_of(pruned).isfinite().all()  # in grouped products, which need the multiple
+        # The same weights, without the rounding of products.
+        original, _ = stock_load(case, tmp_path / "source", dtype=torch.float32)
+        wanted = logits_of(zeroed(original, case, plan))
+        found = logits_of(load_pruned(tmp_path / "out", dtype=torch.float32))
+        assert (found - wanted).abs().max() <= CLOSE
+
+    @pytest.mark.parametrize("mode", ["uniform", "per-layer"])
+    def test_stacked_layout(self, atom_source, mode, tmp_path):
+        source = atom_source(NAMED["qwen2_moe"])
+        source.model.save_pretrained(tmp_path / "source", save_original_format=False)
+        described = load_model_index(str(tmp_path / "source"))
+        atoms = source.plan.kept_atoms
+        plan = PruningPlan(model_ref(described), {}, granularity="atomic", kept_atoms=atoms)
+        options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
+        drain(export_checkpoint(described, plan, tmp_path / "out", options))
+        assert (logits_of(load_pruned(tmp_path / "out")) - source.logits).abs().max() <= CLOSE
+
+
+class TestVerify:
+    @pytest.mark.parametrize(
+        ("name", "mode"),
+        [("gpt_oss", "uniform"), ("deepseek", "per-layer"), ("nemotron_h", "ragged")],
+    )
+    def test_logits_against_the_masked_original(self, width_export, name, mode):
+        exported = width_export(NAMED[name], mode)
+        report = drain(verify_export(exported.path, source=exported.source.path))
+        assert report.ok, report.checks
+        assert report.level == "logits"
+        assert report.max_abs_diff <= CLOSE
+
+    def test_an_export_in_another_mode_than_its_manifest_says(self, width_export, tmp_path):
+        exported = width_export(NAMED["olmoe"], "ragged")
+        shutil.copytree(exported.path, tmp_path / "out")
+        manifest = tmp_path / "out" / "moeprune_manifest.json"
+        manifest.write_text(manifest.read_text().replace('"ragged"', '"per-layer"'))
+        report = drain(verify_export(tmp_path / "out", level="bytes", source=exported.source.path))
+        failed = [check for check in report.checks if not check.ok]
+        assert [check.name for check in failed] == ["source"]
+        assert "experts.0.down_proj.weight should be" in failed[0].detail
+
+
+class TestUse:
+    @pytest.mark.parametrize("mode", ["per-layer", "ragged"])
+    def test_saved_again_it_has_one_width_a_layer(self, width_export, mode, tmp_path):
+        exported = width_export(NAMED["qwen2_moe"], mode)
+        model = load_pruned(exported.path)
+        model.save_pretrained(tmp_path)
+        again, info = load_pruned(tmp_path, output_loading_info=True)
+        assert not any(info.values()), info
+        assert torch.equal(logits_of(again), logits_of(model))
+        assert widths_of(again, exported.case) == [16, 8]
+        shapes = {t.shape[0] for name, t in tensors_of(tmp_path).items() if "experts.0.up" in name}
+        assert shapes == {16, 8}
+
+    def test_ragged_offloaded_to_disk(self, width_export, tmp_path):
+        exported = width_export(NAMED["flex_olmo"], "ragged")
+        names = ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head")
+        device_map = {**dict.fromkeys(names, "cpu"), "model.layers.0": "cpu"}
+        model = load_pruned(
+            exported.path,
+            device_map={**device_map, "model.layers.1": "disk"},
+            offload_folder=tmp_path,
+        )
+        assert model.model.layers[1].mlp.experts.down_proj.is_meta
+        assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_whole_experts_go_as_well(self, atom_source, mode, tmp_path):
+
+        source = atom_source(NAMED["flex_olmo"])
+        kept = {0: (0, 2, 3, 5), 1: (1, 2, 6)}
+        atoms = {
+            layer: {e: ids for e, ids in experts.items() if e in kept[layer]}
+            for layer, experts in source.plan.kept_atoms.items()
+        }
+        plan = PruningPlan(
+            model_ref(source.described), kept, granularity="atomic", kept_atoms=atoms
+        )
+        options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
+        drain(export_checkpoint(source.described, plan, tmp_path / "out", options))
+        wanted = logits_of(
+            physically_pruned(zeroed(source.model, source.case, plan), source.case, kept)
+        )
+        model, info = load_pruned(tmp_path / "out", output_loading_info=True)
+        assert not any(info.values()), info
+        assert (logits_of(model) - wanted).abs().max() <= CLOSE
+        report = drain(verify_export(tmp_path / "out", source=source.path))
+        assert report.ok, report.checks
+
+    def test_a_ragged_export_is_pruned_again(self, width_export, tmp_path):
+        exported = width_export(NAMED["olmoe"], "ragged")
+        described = load_model_index(str(exported.path))
+        plan = PruningPlan(model_ref(described), {}, granularity="atomic")
+        options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM))
+        drain(export_checkpoint(described, plan, tmp_path / "out", options))
+        model, info = stock_load(exported.case, tmp_path / "out")
+        assert not any(info.values()), info
+        assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ([16], "1 numbers for 2 layers"),
+            ([16, 0], r"\[1\] = 0, but layer 1 has experts"),
+            ([8, 8], r"\[0\] = 8, but an expert of that layer has 13 neurons"),
+            ("16", "must be a list of whole numbers"),
+        ],
+    )
+    def test_widths_that_do_not_fit_are_refused(self, width_export, tmp_path, given, message):
+        exported = width_export(NAMED["olmoe"], "ragged")
+        shutil.copytree(exported.path, tmp_path / "out")
+        config = json.loads((tmp_path / "out" / "config.json").read_text())
+        config["per_layer_expert_width"] = given
+        (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+        with pytest.raises(CheckpointError, match=message):
+            load_pruned(tmp_path / "out")
+
+    def test_a_width_mode_is_for_neurons(self, atom_source, tmp_path):
+        source = atom_source(NAMED["olmoe"])
+        plan = PruningPlan(model_ref(source.described), {0: (0, 1)})
+        options = ExportOptions(widths=WidthChoice())
+        with pytest.raises(PlanError, match="removes whole experts only"):
+            drain(export_checkpoint(source.described, plan, tmp_path / "out", options))
+
+
+class TestWhatIsSaid:
+    def test_the_card_of_an_export_that_only_load_pruned_reads(self, width_export):
+        exported = width_export(NAMED["olmoe"], "ragged")
+        card = (exported.path / "README.md").read_text()
+        kept = sum(len(ids) for e in exported.source.plan.kept_atoms.values() for ids in e.values())
+        assert f"Neurons removed: {2 * 7 * 24 - kept} of {2 * 7 * 24}" in card
+        assert "Widths: ragged, 8 to 16 when loaded" in card
+        assert "model = load_pruned(name)" in card
+        assert "trust_remote_code" not in card
+        described = load_model_index(str(exported.path))
+        said = {each.engine: each.reads for each in verdicts(contents_of(described))}
+        assert said["transformers"] == "no"
+        assert said["moeprune, load_pruned"] == "yes"
+
+    def test_the_card_of_an_export_that_everyone_reads(self, width_export):
+        card = (width_export(NAMED["olmoe"], "uniform").path / "README.md").read_text()
+        assert "Widths: uniform, 16 when loaded" in card
+        assert "AutoModelForCausalLM.from_pretrained(name)" in card
+
+
+class TestQuantised:
+    """Neurons cannot be cut out of quantised experts."""
+
+    @pytest.fixture
+    def quantised(self, tmp_path):
+        tiny_model(NAMED["qwen3_moe"]).save_pretrained(tmp_path / "source")
+        file = tmp_path / "source" / "model.safetensors"
+        tensors = load_file(file)
+        for name in [each for each in tensors if ".experts." in each]:
+            tensors[f"{name}_scale_inv"] = torch.ones(1, 1)
+        save_file(tensors, file, metadata={"format": "pt"})
+        return load_model_index(str(tmp_path / "source"))
+
+    def test_are_refused(self, quantised, tmp_path):
+        atoms = {1: {0: (1, 2)}}
+        plan = PruningPlan(model_ref(quantised), {}, granularity="atomic", kept_atoms=atoms)
+        with pytest.raises(PlanError, match=r"quantised .*weight_scale_inv.*dequantise"):
+            drain(export_checkpoint(quantised, plan, tmp_path / "out"))
+
+    def test_an_atomic_plan_that_removes_whole_experts_is_not(self, quantised, tmp_path):
+        plan = PruningPlan(model_ref(quantised), {1: (0, 2), 3: (1, 4)}, granularity="atomic")
+        drain(export_checkpoint(quantised, plan, tmp_path / "out"))
+        assert load_model_index(str(tmp_path / "out")).num_experts == 4

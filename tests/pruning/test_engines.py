@@ -1,0 +1,112 @@
+"""Verdicts on who reads a checkpoint; what is claimed of transformers is proved by loading."""
+
+import pytest
+import transformers
+from nonuniform_cases import NAMED
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from typer.testing import CliRunner
+
+from analysis.families import FAMILIES
+from analysis.model import load_model_index
+from app.cli import cli
+from families.physical import logits_of
+from pruning import load_pruned
+from pruning.engines import NOT_TRIED, Contents, Reads, contents_of, verdicts
+from pruning.plan import keep_all
+
+TRIED = {"transformers", "transformers, trust_remote_code=True", "moeprune, load_pruned"}
+
+
+def by_engine(contents):
+    return {verdict.engine: verdict for verdict in verdicts(contents)}
+
+
+def test_uniform_counts_are_read_by_transformers():
+    found = by_engine(Contents((5, 5, 5), "olmoe"))
+    assert found["transformers"].reads is Reads.YES
+    assert {found[name].reads for name in ("vLLM", "SGLang", "llama.cpp")} == {Reads.EXPECTED}
+
+
+def test_different_counts_need_a_loader_of_their_own():
+    found = by_engine(Contents((5, 7, 4), "olmoe"))
+    assert [name for name, verdict in found.items() if verdict.reads is Reads.YES] == [
+        "transformers, trust_remote_code=True",
+        "moeprune, load_pruned",
+    ]
+    assert "7 experts" in found["transformers"].reason
+    assert "4" in found["transformers"].reason
+
+
+def test_a_type_that_transformers_lacks_is_read_by_this_program_only():
+    for counts in ((5, 5), (5, 4)):
+        found = by_engine(Contents(counts, "deepseek", in_transformers=False))
+        assert found["transformers"].reads is Reads.NO
+        assert "transformers, trust_remote_code=True" not in found
+        assert found["moeprune, load_pruned"].reads is Reads.YES
+
+
+@pytest.mark.parametrize("counts", [(3, 3), (3, 2)])
+def test_whatever_the_tests_do_not_run_says_so(counts):
+    for verdict in verdicts(Contents(counts, "olmoe")):
+        assert (NOT_TRIED in verdict.reason) == (verdict.engine not in TRIED)
+    (ours,) = [
+        verdict
+        for verdict in verdicts(Contents(counts, "olmoe", is_quantised=True))
+        if verdict.engine == "moeprune, load_pruned"
+    ]
+    assert "CPU" in ours.reason
+
+
+def test_contents_are_those_of_the_checkpoint_or_of_the_plan(flex_olmo):
+    described = load_model_index(str(flex_olmo.path))
+    assert contents_of(described) == Contents((6, 3), "flex_olmo")
+    assert contents_of(flex_olmo.source, flex_olmo.plan) == Contents((6, 3), "flex_olmo")
+    assert contents_of(flex_olmo.source) == Contents((7, 7), "flex_olmo")
+    assert contents_of(flex_olmo.source, keep_all(flex_olmo.source)).is_uniform
+
+
+def test_every_family_but_one_is_in_transformers(pruned_case):
+    known = FAMILIES.keys() & CONFIG_MAPPING_NAMES  # not what was registered meanwhile
+    found = {
+        case.model_type
+        for case in NAMED.values()
+        if contents_of(pruned_case(case).source).in_transformers
+    }
+    assert found == {case.model_type for case in NAMED.values()} & known
+
+
+def test_the_card_loads_it_as_it_can_be_loaded(flex_olmo, pruned_case):
+    def card(pruned):
+        return (pruned.path / "README.md").read_text()
+
+    assert "AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)" in card(flex_olmo)
+    ours = card(pruned_case(NAMED["deepseek"]))
+    assert "load_pruned(name)" in ours
+    assert "trust_remote_code" not in ours
+    for verdict in verdicts(contents_of(flex_olmo.source, flex_olmo.plan)):
+        assert f"| {verdict.engine} | {verdict.reads} | {verdict.reason} |" in card(flex_olmo)
+
+
+def test_inspect_shows_the_verdicts(flex_olmo):
+    shown = CliRunner().invoke(cli, ["inspect", str(flex_olmo.path)], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    for verdict in verdicts(Contents((6, 3), "flex_olmo")):
+        assert verdict.engine in shown.output
+    assert "modeling_pruned.py" in shown.output
+    # 9 experts, of which each layer must keep 3.
+    assert "sparsity of 0.3333" in shown.output
+
+
+def test_verdicts_on_transformers_are_what_happens(flex_olmo):
+    source = flex_olmo.source.checkpoint.path
+    for path, contents in (
+        (source, contents_of(flex_olmo.source)),
+        (flex_olmo.path, contents_of(flex_olmo.source, flex_olmo.plan)),
+    ):
+        found = by_engine(contents)
+        if found["transformers"].reads is Reads.YES:
+            transformers.AutoModelForCausalLM.from_pretrained(path)
+        else:
+            with pytest.raises(RuntimeError):
+                transformers.AutoModelForCausalLM.from_pretrained(path)
+        logits_of(load_pruned(path))

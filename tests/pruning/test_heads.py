@@ -1,0 +1,213 @@
+"""Prediction heads (MTP): kept, dropped, or pruned by their own weights; never half and half."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+from analysis.drain import drain
+from analysis.errors import ExportError
+from analysis.heads import prediction_heads
+from analysis.model import load_model_index
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.heads import HeadChoice, HeadPlan, heads_in_words, parse_choice
+from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.sizes import Part, size_report
+from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.heads import plan_heads
+from pruning.surgery.manifest import read_manifest
+from pruning.surgery.verify import verify_export
+
+KEPT = (0, 2, 3, 5)
+# Where heads lie: in a trunk of their own, or in layers beyond the last.
+PLACES = {"mtp": "mtp.layers.0.", "beyond": "model.layers.3."}
+
+
+def with_head(source, path, place, experts=True):
+    """A copy of a checkpoint of one file, with a head made of its last layer, slightly changed."""
+    shutil.copytree(source, path)
+    tensors = load_file(path / "model.safetensors")
+    head = {
+        name.replace("model.layers.2.", place): tensor * 1.01 + 0.003
+        for name, tensor in tensors.items()
+        if name.startswith("model.layers.2.") and (experts or ".mlp." not in name)
+    }
+    save_file({**tensors, **head}, path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config["num_nextn_predict_layers"] = 1
+    (path / "config.json").write_text(json.dumps(config))
+    return load_model_index(str(path))
+
+
+@pytest.fixture(params=PLACES.values(), ids=PLACES)
+def place(request):
+    return request.param
+
+
+@pytest.fixture
+def model(checkpoint, tmp_path, place):
+    return with_head(checkpoint("olmoe", shards=1).path, tmp_path / "source", place)
+
+
+def plan_of(model):
+    return PruningPlan(model_ref(model), {layer.index: KEPT for layer in model.layers})
+
+
+def export(model, out, choice=None, plan=None):
+    options = ExportOptions(heads=choice)
+    manifest = drain(export_checkpoint(model, plan or plan_of(model), out, options))
+    return manifest, load_file(out / "model.safetensors")
+
+
+def heads_of(tensors, place):
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(place)}
+
+
+def test_a_head_is_found_and_is_no_layer_of_the_trunk(model, place):
+    (head,) = prediction_heads(model)
+    assert place.startswith(head.prefix)
+    assert set(head.tensors) == {
+        name for name in model.checkpoint.tensors if name.startswith(place)
+    }
+    assert head.has_experts
+    assert [layer.index for layer in model.layers] == [0, 1, 2]
+    assert sum(map(len, head.located.values())) == 7 * 3 + 1
+
+
+def test_by_default_a_head_with_experts_is_dropped_and_the_configuration_says_so(
+    model, tmp_path, place
+):
+    manifest, tensors = export(model, tmp_path / "out")
+    assert manifest.heads == HeadPlan(HeadChoice.DROP)
+    assert heads_of(tensors, place) == {}
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["num_nextn_predict_layers"] == 0
+    assert read_manifest(tmp_path / "out").heads == manifest.heads
+    assert "Prediction heads (MTP): left out" in (tmp_path / "out" / "README.md").read_text()
+    report = drain(verify_export(tmp_path / "out", level="logits", source=tmp_path / "source"))
+    assert report.ok, report.checks
+
+
+def test_a_plan_that_keeps_all_keeps_heads_byte_for_byte(model, tmp_path):
+    manifest, _ = export(model, tmp_path / "out", plan=keep_all(model))
+    assert manifest.heads.choice is HeadChoice.KEEP
+    for name in ("model.safetensors", "config.json"):
+        source = (tmp_path / "source" / name).read_bytes()
+        assert (tmp_path / "out" / name).read_bytes() == source
+
+
+def test_heads_can_be_dropped_though_nothing_is_pruned(model, tmp_path, place):
+    manifest, tensors = export(model, tmp_path / "out", HeadChoice.DROP, keep_all(model))
+    assert manifest.heads.choice is HeadChoice.DROP
+    assert heads_of(tensors, place) == {}
+    assert len(tensors) == len(model.checkpoint.tensors) - len(prediction_heads(model)[0].tensors)
+
+
+def test_a_head_with_experts_cannot_stay_whole_beside_a_pruned_trunk(model, tmp_path):
+    with pytest.raises(ExportError, match=r"cannot stay whole when 4 are kept; use --mtp drop"):
+        export(model, tmp_path / "out", HeadChoice.KEEP)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_head_without_experts_stays(checkpoint, tmp_path, place):
+    source = checkpoint("olmoe", shards=1).path
+    model = with_head(source, tmp_path / "source", place, experts=False)
+    for number, choice in enumerate((None, HeadChoice.KEEP, HeadChoice.PRUNE)):
+        manifest, tensors = export(model, tmp_path / f"out{number}", choice)
+        assert manifest.heads.choice is HeadChoice.KEEP
+        assert len(heads_of(tensors, place)) == len(prediction_heads(model)[0].tensors)
+
+
+def test_a_pruned_head_keeps_its_experts_of_least_aimer(model, tmp_path, place):
+    manifest, tensors = export(model, tmp_path / "out", HeadChoice.PRUNE)
+    before = load_file(tmp_path / "source" / "model.safetensors")
+
+    def flat(expert):
+        parts = ("gate_proj", "up_proj", "down_proj")
+        names = (f"{place}mlp.experts.{expert}.{part}.weight" for part in parts)
+        return np.concatenate([before[name].double().numpy().ravel() for name in names])
+
+    # AIMER prunes the largest |w|_1 / (sqrt(N) |w|_2); written out here once more.
+    aimer = [np.abs(w).sum() / np.sqrt(w.size) / np.linalg.norm(w) for w in map(flat, range(7))]
+    wanted = tuple(sorted(np.argsort(aimer)[: len(KEPT)].tolist()))
+    ((layers),) = manifest.heads.kept.values()
+    assert tuple(layers.values()) == (wanted,)
+    after = heads_of(tensors, place)
+    for new, old in enumerate(wanted):
+        name = f"{place}mlp.experts.{{}}.up_proj.weight"
+        assert after[name.format(new)].equal(before[name.format(old)])
+    gate = f"{place}mlp.gate.weight"
+    assert after[gate].equal(before[gate][list(wanted)])
+    assert f"{place}mlp.experts.{len(KEPT)}.up_proj.weight" not in after
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["num_nextn_predict_layers"] == 1
+    assert read_manifest(tmp_path / "out").heads == manifest.heads
+    report = drain(verify_export(tmp_path / "out", level="bytes", source=tmp_path / "source"))
+    assert report.ok, report.checks
+
+
+def test_a_head_under_unknown_names_cannot_be_pruned(checkpoint, tmp_path):
+    source = checkpoint("olmoe", shards=1).path
+    model = with_head(source, tmp_path / "source", "model.mtp_block.0.")
+    assert prediction_heads(model)[0].name == "model.mtp"
+    with pytest.raises(ExportError, match=r"head model\.mtp has experts under names .* --mtp drop"):
+        plan_heads(model, plan_of(model), HeadChoice.PRUNE)
+    assert plan_heads(model, plan_of(model)).choice is HeadChoice.DROP
+
+
+def test_sizes_count_heads_as_an_export_treats_them(model):
+    (head,) = prediction_heads(model)
+    held = sum(model.checkpoint.tensors[name].nbytes for name in head.tensors)
+    for plan, after in ((None, held), (plan_of(model), 0)):
+        report = size_report(model, plan)
+        row = report.table.set_index("part").loc[str(Part.HEADS)]
+        assert (row["before"], row["after"]) == (held, after)
+        assert report.bytes_before == model.checkpoint.nbytes
+
+
+def test_a_checkpoint_without_heads_has_no_such_row_and_nothing_to_say(checkpoint):
+    plain = load_model_index(str(checkpoint("olmoe").path))
+    assert str(Part.HEADS) not in set(size_report(plain).table["part"])
+    assert heads_in_words(plain, HeadPlan()) == ""
+
+
+def test_an_unknown_choice_names_the_known():
+    assert parse_choice(None) is None
+    with pytest.raises(ExportError, match="Known: drop, keep, prune"):
+        parse_choice("ignore")
+
+
+class TestBesideNeurons:
+    """Heads beside a trunk whose experts lose neurons."""
+
+    def export(self, model, out, mode, choice=None):
+        atoms = {layer.index: {0: (1, 2, 3), 1: ()} for layer in model.layers}
+        for layer in model.layers:
+            atoms[layer.index] |= dict.fromkeys(range(2, layer.num_experts), (0, 5))
+        plan = PruningPlan(model_ref(model), {}, granularity="atomic", kept_atoms=atoms)
+        options = ExportOptions(heads=choice, widths=WidthChoice(WidthMode(mode), 4))
+        drain(export_checkpoint(model, plan, out, options))
+        report = drain(verify_export(out, level="bytes", source=model.checkpoint.path))
+        assert report.ok, report.checks
+        return load_file(out / "model.safetensors")
+
+    def test_go_where_the_one_width_of_all_experts_changes(self, model, tmp_path, place):
+        held = self.export(model, tmp_path / "out", "uniform")
+        assert not [name for name in held if name.startswith(place)]
+        config = json.loads((tmp_path / "out" / "config.json").read_text())
+        assert config["num_nextn_predict_layers"] == 0
+
+    @pytest.mark.parametrize("choice", [HeadChoice.KEEP, HeadChoice.PRUNE])
+    def test_cannot_stay_there(self, model, tmp_path, choice):
+        with pytest.raises(ExportError, match="--mtp drop, or the width mode per-layer"):
+            self.export(model, tmp_path / "out", "uniform", choice)
+
+    @pytest.mark.parametrize("mode", ["per-layer", "ragged"])
+    def test_stay_as_they_are_beside_widths_of_layers(self, model, tmp_path, place, mode):
+        before = load_file(model.checkpoint.path / "model.safetensors")
+        after = self.export(model, tmp_path / "out", mode)
+        heads = [name for name in before if name.startswith(place)]
+        assert heads
+        assert all(after[name].equal(before[name]) for name in heads)

@@ -1,0 +1,116 @@
+"""The program's own tools on checkpoints whose layers have different numbers of experts."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from nonuniform_cases import NAMED, config_of
+from transformers import AutoModelForCausalLM
+
+from analysis.calibration.run import CalibrationSettings, calibrate
+from analysis.corpora import TokenSequences
+from analysis.drain import drain
+from analysis.model import load_model_index
+from analysis.store import StatsStore, load_expert_stats
+from families.physical import TOKENS, logits_of, router_of
+from pruning import load_pruned
+from pruning.masking import masked
+from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.surgery.export import export_checkpoint
+from pruning.surgery.verify import verify_export
+
+
+class routed_ids:
+    """The expert ids that a router returns while this is open."""
+
+    def __init__(self, router):
+        self.seen = []
+        self.hook = router.register_forward_hook(lambda *call: self.seen.append(call[-1][-1]))
+
+    def __enter__(self):
+        return self.seen
+
+    def __exit__(self, *_):
+        self.hook.remove()
+
+
+class TestMeasured:
+    @pytest.mark.parametrize("name", ["flex_olmo", "ernie4_5_moe", "gpt_oss", "phimoe", "aria"])
+    def test_calibration_counts_the_tokens_that_the_routers_send(self, pruned_case, tmp_path, name):
+        pruned = pruned_case(NAMED[name])
+        rows = tuple(np.asarray(row, dtype=np.int32) for row in TOKENS.tolist())
+        run = drain(
+            calibrate(
+                load_model_index(str(pruned.path)),
+                TokenSequences("letters", rows, len(rows), 0),
+                CalibrationSettings(seq_len=TOKENS.shape[1], device="cpu"),
+                StatsStore(tmp_path),
+            )
+        )
+        wanted = []
+        for layer, count in zip(pruned.case.sparse, pruned.counts, strict=True):
+            with routed_ids(router_of(pruned.model, pruned.case, layer)) as seen:
+                logits_of(pruned.model)
+            counts = torch.bincount(torch.cat(seen).flatten(), minlength=count)
+            wanted += [(layer, expert, n) for expert, n in enumerate(counts.tolist())]
+        table = load_expert_stats(run).table[["layer", "expert", "num_tokens"]]
+        assert [tuple(row) for row in table.to_numpy().tolist()] == wanted
+
+    def test_verify_goes_up_to_equal_logits(self, pruned_case):
+        for name in ("mixtral", "deepseek_v3-groups"):
+            pruned = pruned_case(NAMED[name])
+            source = pruned.source.checkpoint.path
+            report = drain(verify_export(pruned.path, level="logits", source=source))
+            assert report.ok, report
+            assert report.max_abs_diff == 0
+
+
+class TestPrunedAgain:
+    def test_masked_and_exported_once_more(self, flex_olmo, tmp_path):
+        described = load_model_index(str(flex_olmo.path))
+        model = load_pruned(flex_olmo.path)
+        plan = PruningPlan(model_ref(described), {0: (0, 2, 3, 5), 1: (0, 1, 2)})
+        drain(export_checkpoint(described, plan, tmp_path / "out"))
+        with masked(model, described.family, plan):
+            wanted = logits_of(model)
+        assert not torch.allclose(wanted, flex_olmo.logits, atol=1e-3)
+        assert torch.equal(logits_of(load_pruned(tmp_path / "out")), wanted)
+
+    def test_with_one_count_again_it_is_an_ordinary_checkpoint(self, flex_olmo, tmp_path):
+        described = load_model_index(str(flex_olmo.path))
+        plan = PruningPlan(model_ref(described), {0: (0, 2, 5), 1: (0, 1, 2)})
+        drain(export_checkpoint(described, plan, tmp_path / "out"))
+        config = config_of(tmp_path / "out")
+        assert "auto_map" not in config
+        assert config["per_layer_num_experts"] is None
+        assert not (tmp_path / "out" / "modeling_pruned.py").exists()
+        stock = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+        with masked(flex_olmo.model, described.family, plan):
+            assert torch.equal(logits_of(stock), logits_of(flex_olmo.model))
+
+    def test_model_code_of_the_source_is_not_referred_to(self, flex_olmo, tmp_path):
+        source = tmp_path / "source"
+        shutil.copytree(flex_olmo.source.checkpoint.path, source)
+        names = ("AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoTokenizer")
+        config = {**config_of(source), "auto_map": dict.fromkeys(names, "theirs.Class")}
+        (source / "config.json").write_text(json.dumps(config))
+        described = load_model_index(str(source))
+        for ids, wanted in (
+            ((0, 1, 2, 4), {"AutoModelForCausalLM": "modeling_pruned.PrunedForCausalLM"}),
+            ((0, 1, 2), dict.fromkeys(names, "theirs.Class")),
+        ):
+            plan = PruningPlan(model_ref(described), {0: (1, 2, 3), 1: ids})
+            manifest = drain(export_checkpoint(described, plan, tmp_path / str(len(ids))))
+            written = config_of(tmp_path / str(len(ids)))["auto_map"]
+            assert written == {"AutoTokenizer": "theirs.Class", **wanted}
+            assert manifest.has_uniform_counts is (len(ids) == 3)
+            assert ("modeling_pruned.py" in manifest.files) is (len(ids) == 4)
+
+    def test_keeping_all_writes_the_same_bytes(self, flex_olmo, tmp_path):
+        described = load_model_index(str(flex_olmo.path))
+        drain(export_checkpoint(described, keep_all(described), tmp_path / "out"))
+        for file in flex_olmo.path.iterdir():
+            if file.name not in ("README.md", "moeprune_manifest.json"):
+                assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()

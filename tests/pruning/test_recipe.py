@@ -1,0 +1,185 @@
+"""Recipes: every problem at once, the round trip, and what the digest covers."""
+
+import pytest
+import yaml
+
+from analysis.errors import PlanError
+from pruning.recipe import Recipe
+from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
+
+GOOD = """\
+model: demo
+corpora: [demo-math, "demo-code:2"]
+criterion: reap
+budget: {sparsity: 0.55}
+schedule: late
+constraints:
+  protect: [0]
+  pin: {3: [5, 7]}
+  set: {4: 20}
+export: out
+"""
+BAD = """\
+modle: demo
+corpora: [demo-math, {corpus: demo-mth, wieght: 2}, "demo-prose:x"]
+tokens: "many"
+criterion: raep
+gate: applid
+budget: {sparsity: 150%, remove: -1}
+schedule: {name: glob, fil: x}
+constraints:
+  protect: [a]
+  pin: {3: [1, b]}
+search: {samples: 0}
+export: one
+export: two
+"""
+
+
+def problems(text):
+    with pytest.raises(PlanError) as caught:
+        recipe_from_yaml(text)
+    first, *rest = str(caught.value).splitlines()
+    return first, [line.strip() for line in rest]
+
+
+def test_every_problem_is_reported_at_once_with_its_place():
+    first, found = problems(BAD)
+    assert first == "The recipe recipe has 17 problems:"
+    places = [line.split(": ")[1] for line in found]
+    assert places == [
+        "model", "modle",
+        "corpora.1.corpus", "corpora.1.wieght", "corpora.2",
+        "tokens", "criterion", "gate",
+        "budget.sparsity", "budget.remove",
+        "schedule.name", "schedule.fil",
+        "constraints.protect.0", "constraints.pin.3.1",
+        "search.corpus", "search.samples",
+        "export",
+    ]  # fmt: skip
+    lines = [int(line.split(":")[0].removeprefix("line ")) for line in found]
+    assert lines == [1, 1, 2, 2, 2, 3, 4, 5, 6, 6, 7, 7, 9, 10, 11, 11, 13]
+    text = "\n".join(found)
+    for hint in ("model", "weight", "reap", "global", "file", "demo-math"):
+        assert f"id you mean '{hint}'" in text
+    assert "export: is there twice" in text
+    assert "model: is missing" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "message"),
+    [
+        ({"criterion": None}, "criterion", "should be a valid string"),
+        ({"corpora": []}, "criterion", "ranks by calibration text; list some under corpora"),
+        ({"corpora": ["demo-math", "demo-math:2"]}, "corpora", "demo-math is listed twice"),
+        ({"corpora": [{"corpus": "demo-math", "weight": 0}]}, "corpora.0.weight", "greater than 0"),
+        ({"budget": None}, "schedule", "a budget is missing"),
+        ({"budget": {}}, "budget.target_dtype", "give one of sparsity, remove and target_gib"),
+        ({"budget": {"sparsity": "50%", "remove": 3}}, "budget.target_dtype", "give one of"),
+        ({"budget": {"sparsity": True}}, "budget.sparsity", "valid string"),
+        ({"budget": {"target_gib": "x"}}, "budget.target_gib", "is no number of GiB"),
+        ({"schedule": "file"}, "schedule", "belong together"),
+        ({"schedule": {"name": "late", "file": "x"}}, "schedule", "belong together"),
+        ({"criterion": "aimer"}, "schedule", "nothing here reads text, nor does aimer"),
+        (
+            {"criterion": "aimer", "corpora": [], "schedule": "frequency"},
+            "schedule",
+            "counts tokens; list some text",
+        ),
+        ({"tokens": True}, "tokens", "valid integer"),
+        ({"seed": 1.5}, "seed", "valid integer"),
+        ({"schema_version": 2}, "schema_version", "should be 1"),
+        ({"constraints": {"multiple_of": 0}}, "constraints.multiple_of", "greater than or equal"),
+        ({"constraints": {"pin": {"x": [1]}}}, "constraints.pin.x", "valid integer"),
+        ({"search": {"corpus": "demo-mth"}}, "search.corpus", "Did you mean 'demo-math'"),
+        ({"export": {"verify": "no"}}, "export.out", "is missing"),
+        ({"export": {"out": "o", "max_shard_size": "big"}}, "export.max_shard_size", "write 5GB"),
+    ],
+)
+def test_each_problem_by_itself(change, place, message):
+    raw = {**yaml.safe_load(GOOD), **change}
+    _, found = problems(yaml.safe_dump(raw))
+    (line,) = [line for line in found if f": {place}: " in line]
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no list of keys"),
+        ("- model", "is no list of keys"),
+        ("model: [", "is not valid YAML"),
+        ("model: !!python/object/apply:os.getcwd []", "is not valid YAML"),
+        ("model: &a demo\nrevision: *a", "aliases .* are not used"),
+        ("? [a, b]\n: c", "is not valid YAML"),
+        ("model: " + "[" * 5000, "is not valid YAML"),
+    ],
+)
+def test_what_is_no_recipe_is_one_line(text, message):
+    with pytest.raises(PlanError, match=message) as caught:
+        recipe_from_yaml(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_round_trip(tmp_path):
+    recipe = recipe_from_yaml(GOOD)
+    save_recipe(recipe, tmp_path / "r.yaml")
+    again = load_recipe(tmp_path / "r.yaml")
+    assert again == recipe
+    assert again.to_yaml() == recipe.to_yaml()
+    assert again.digest == recipe.digest
+    assert (again.corpora[1].corpus, again.corpora[1].weight) == ("demo-code", 2)
+    assert again.constraints.pin == {3: (5, 7)}
+    assert [path.name for path in tmp_path.iterdir()] == ["r.yaml"]
+
+
+def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path):
+    with pytest.raises(PlanError, match="cannot be read: No such file"):
+        load_recipe(tmp_path / "absent.yaml")
+    with pytest.raises(PlanError, match="cannot be written"):
+        save_recipe(recipe_from_yaml(GOOD), tmp_path / "absent" / "r.yaml")
+    (tmp_path / "r.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PlanError, match=r"UTF-8 text"):
+        load_recipe(tmp_path / "r.yaml")
+
+
+def test_numbers_are_taken_as_they_are_written():
+    assert recipe_from_yaml(GOOD).budget.sparsity == "0.55"
+    assert recipe_from_yaml(GOOD.replace("0.55", "55%")).budget.sparsity == "55%"
+
+
+def test_the_digest_covers_what_decides_and_not_how_it_is_spelt():
+    recipe = recipe_from_yaml(GOOD)
+
+    def digest_of(old, new):
+        assert old in GOOD
+        return recipe_from_yaml(GOOD.replace(old, new)).digest
+
+    for old, new in [
+        ("0.55", "55%"),
+        ("export: out", "export: {out: elsewhere, verify: false}"),
+        ("export: out\n", ""),
+        ('"demo-code:2"', "{corpus: demo-code, weight: 2.0}"),
+        ("demo-math,", "demo-math:1,"),
+        ("[5, 7]", "[7, 5, 7]"),
+        ("schedule: late", "schedule: {name: late}\ngate: applied"),
+    ]:
+        assert digest_of(old, new) == recipe.digest, new
+    for old, new in [
+        ("model: demo", "model: other"),
+        ("0.55", "0.56"),
+        ("schedule: late", "schedule: early"),
+        ("[5, 7]", "[5]"),
+        ("criterion: reap", "criterion: reap\ntokens: 1000"),
+        ('"demo-code:2"', "demo-code"),
+    ]:
+        assert digest_of(old, new) != recipe.digest, new
+
+
+def test_the_keys_are_the_documented_ones():
+    # Adding one is a decision: the recipe is a format.
+    assert list(Recipe.model_fields) == [
+        "schema_version", "model", "revision", "corpora", "tokens", "seq_len", "seed", "dtype",
+        "criterion", "gate", "granularity", "budget", "schedule", "constraints", "search",
+        "evaluate", "export",
+    ]  # fmt: skip

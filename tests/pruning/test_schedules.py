@@ -1,0 +1,530 @@
+"""Schedules: exact budgets, bounds, ties, and brute force on cases small enough to enumerate."""
+
+import itertools
+from fractions import Fraction
+from math import fsum
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from analysis.errors import PlanError, UserError
+from analysis.families import MoELayer
+from pruning.apportion import apportion
+from pruning.budget import count_budget, sparsity_budget, uniform_neighbours
+from pruning.constraints import Constraints, Room, rooms_of
+from pruning.plan import ModelRef, select_experts
+from pruning.schedules import (
+    SCHEDULES,
+    Evidence,
+    Spending,
+    allocate,
+    allocation_notes,
+    fold_ranking,
+    patterned,
+    ranked_globally,
+    side_by_side,
+    uniform,
+)
+from pruning.schedules.patterns import pattern_weights
+
+FOUR = tuple(MoELayer(index, 8, 2) for index in (1, 2, 4, 5))
+REF = ModelRef("some/model", "ab" * 32)
+SPENDERS = [name for name in SCHEDULES if name != "file"]
+
+
+def removed(allocation):
+    return tuple(
+        layer.num_experts - keep
+        for layer, keep in zip(allocation.layers, allocation.keep, strict=True)
+    )
+
+
+def grid_of(layers, seed, levels=None):
+    """Random saliencies, few different ones with `levels`; NaN where there is no expert."""
+    generator = np.random.default_rng(seed)
+    widest = max(layer.num_experts for layer in layers)
+    shape = (len(layers), widest)
+    grid = generator.integers(0, levels, shape) / 4 if levels else generator.normal(size=shape)
+    for row, layer in enumerate(layers):
+        grid[row, layer.num_experts :] = np.nan
+    return grid.astype(float)
+
+
+def ranking_of(layers, grid):
+    rows = []
+    for position, layer in enumerate(layers):
+        values = grid[position, : layer.num_experts]
+        order = sorted(range(layer.num_experts), key=lambda e: (-values[e], e))
+        rows += [
+            (layer.index, e, values[e], values[e], order.index(e), 1)
+            for e in range(layer.num_experts)
+        ]
+    return pd.DataFrame(
+        rows, columns=["layer", "expert", "score", "saliency", "rank", "num_tokens"]
+    )
+
+
+def kept_by(name, layers, sparsity, grid, constraints=None):
+    limits = constraints or Constraints()
+    spending = Spending(layers, sparsity_budget(layers, sparsity), limits)
+    made = allocate(name, spending, Evidence(grid, grid))
+    plan = select_experts(ranking_of(layers, grid), made, model=REF, constraints=limits)
+    return plan.kept
+
+
+layers_of_models = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=6
+).map(
+    # (top_k, experts beyond it, gap to the next sparse layer)
+    lambda rows: tuple(
+        MoELayer(sum(row[2] for row in rows[: position + 1]), top_k + more, top_k)
+        for position, (top_k, more, _) in enumerate(rows)
+    )
+)
+grouped_layers = st.builds(
+    lambda count, groups, size: tuple(
+        MoELayer(index, groups * size, 2, groups, 1 if groups == 1 else 2)
+        for index in range(1, count + 1)
+    ),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(2, 5),
+)
+
+
+# --- hand examples ------------------------------------------------------------------------------
+
+
+def test_patterns_by_hand():
+    assert pattern_weights("late", 4) == [1, 2, 3, 4]
+    assert pattern_weights("early", 4) == [4, 3, 2, 1]
+    assert pattern_weights("middle", 4) == [1, 2, 2, 1]
+    assert pattern_weights("middle", 5) == [1, 2, 3, 2, 1]
+    # 10 * (1, 2, 3, 4) / 10.
+    assert removed(patterned(FOUR, count_budget(FOUR, 10), "late")) == (1, 2, 3, 4)
+    # Quotas 0.7, 1.4, 2.1, 2.8: floors 0, 1, 2, 2, then the remainders .8 and .7.
+    assert removed(patterned(FOUR, count_budget(FOUR, 7), "late")) == (1, 1, 2, 3)
+    assert removed(patterned(FOUR, count_budget(FOUR, 7), "early")) == (3, 2, 1, 1)
+    # Quotas 1/6 of 3 and 2/6 of 3: .5, 1, 1, .5; the tie goes to the lower layer.
+    assert removed(patterned(FOUR, count_budget(FOUR, 3), "middle")) == (1, 1, 1, 0)
+
+
+def test_what_a_capped_layer_cannot_lose_the_others_lose_in_proportion():
+    # Quotas 2, 4, 6, 8, but at most 6 of 8 can go: 14 left for weights 1, 2, 3 are 2.33, 4.67, 7,
+    # so the third is capped too, and 8 are left for weights 1 and 2: 2.67 and 5.33.
+    budget = count_budget(FOUR, 20)
+    made = patterned(FOUR, budget, "late")
+    assert removed(made) == (3, 5, 6, 6)
+    notes = allocation_notes("late", Spending(FOUR, budget), made)
+    assert "would remove 2 more from layer 5 and as many fewer from layers 1..2." in notes[0]
+    assert "from 2 to 5 experts: only moeprune's loader" in notes[1]
+
+
+def test_global_by_hand_and_its_ties():
+    layers = (MoELayer(0, 3, 1), MoELayer(1, 3, 1))
+    grid = np.array([[1.0, 5.0, 3.0], [2.0, 2.0, 9.0]])
+    # Ascending: 1 (layer 0), 2, 2 (layer 1), 3 ...
+    assert [removed(ranked_globally(layers, count_budget(layers, n), grid)) for n in range(5)] == [
+        (0, 0), (1, 0), (1, 1), (1, 2), (2, 2),
+    ]  # fmt: skip
+    # All equal: the lower layer is kept, as far as the floor of the upper one allows.
+    same = np.ones((2, 3))
+    assert [removed(ranked_globally(layers, count_budget(layers, n), same)) for n in range(5)] == [
+        (0, 0), (0, 1), (0, 2), (1, 2), (2, 2),
+    ]  # fmt: skip
+    assert kept_by("global", layers, "34%", same) == {0: (0, 1, 2), 1: (0,)}
+
+
+def test_rescaled_by_hand():
+    layers = (MoELayer(0, 3, 1), MoELayer(1, 3, 1))
+    # Raw, layer 0 would lose both; in its own scale it has 0, .5, 1 against 0, .1, 1.
+    grid = np.array([[0.0, 1.0, 2.0], [100.0, 200.0, 1100.0]])
+    evidence = Evidence(grid)
+    for count, raw, rescaled in [(2, (2, 0), (1, 1)), (3, (2, 1), (1, 2))]:
+        spending = Spending(layers, count_budget(layers, count))
+        assert removed(allocate("global", spending, evidence)) == raw
+        assert removed(allocate("global-rescaled", spending, evidence)) == rescaled
+
+
+def test_frequency_counts_the_tail_and_leaves_the_ranking_to_the_criterion():
+    layers = (MoELayer(0, 4, 1), MoELayer(1, 4, 1))
+    tokens = np.array([[1.0, 2, 90, 80], [3, 70, 60, 50]])
+    saliency = np.array([[9.0, 8, 1, 2], [1, 2, 3, 4]])
+    # The tail of 3 holds two experts of layer 0 and one of layer 1.
+    spending = Spending(layers, count_budget(layers, 3))
+    made = allocate("frequency", spending, Evidence(saliency, tokens))
+    assert removed(made) == (2, 1)
+    plan = select_experts(ranking_of(layers, saliency), made, model=REF)
+    assert plan.kept == {0: (0, 1), 1: (1, 2, 3)}
+
+
+def test_a_count_that_does_not_divide_says_which_sizes_do():
+    budget = count_budget(FOUR, 10)
+    made = uniform(FOUR, budget)
+    assert removed(made) == (3, 3, 2, 2)
+    (first, second) = allocation_notes("uniform", Spending(FOUR, budget), made)
+    assert "10 experts do not divide over 4 layers, so layers differ by 1" in first
+    assert "remove 8 or 12" in first
+    assert "trust_remote_code" in second
+    assert (
+        allocation_notes("uniform", Spending(FOUR, count_budget(FOUR, 8)), uniform(FOUR, "25%"))
+        == ()
+    )
+
+
+def test_a_sparsity_needs_no_advice_on_sizes():
+    # floor(.45 * 8) + floor(.45 * 5) = 5, which no multiple of 1/8 gives.
+    layers = (MoELayer(0, 8, 2), MoELayer(1, 5, 2))
+    budget = sparsity_budget(layers, "45%")
+    (note,) = allocation_notes("uniform", Spending(layers, budget), uniform(layers, budget))
+    assert "Layers keep from 3 to 5 experts" in note
+
+
+def test_nearest_uniform_sizes_are_ones_that_the_router_allows():
+    assert uniform_neighbours(FOUR, 8) == (8,)
+    assert uniform_neighbours(FOUR, 1) == (0, 4)
+    assert uniform_neighbours(FOUR, 31) == (24,)
+    # Groups of 4 of which each must keep two: 0, 3 or 6 experts of a layer.
+    grouped = (MoELayer(0, 12, 3, 3, 2), MoELayer(1, 12, 3, 3, 2))
+    assert uniform_neighbours(grouped, 7) == (6, 12)
+
+
+# --- properties ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(layers=layers_of_models, percent=st.integers(0, 99), seed=st.integers(0, 99))
+def test_every_schedule_spends_the_budget_of_uniform_within_bounds(layers, percent, seed):
+    grid, budget = grid_of(layers, seed), sparsity_budget(layers, f"{percent}%")
+    assert budget.total == sum(layer.num_experts * percent // 100 for layer in layers)
+    assume(budget.total <= sum(layer.num_experts - layer.top_k for layer in layers))
+    for name in SPENDERS[1:]:  # uniform may refuse where one layer has no room for its share
+        made = allocate(name, Spending(layers, budget), Evidence(grid, grid))
+        assert made.num_pruned == budget.total
+        assert all(k >= layer.top_k for layer, k in zip(layers, made.keep, strict=True))
+
+
+@settings(max_examples=100, deadline=None)
+@given(layers=grouped_layers, count=st.integers(0, 40), seed=st.integers(0, 99), data=st.data())
+def test_constraints_hold_for_every_schedule(layers, count, seed, data):
+    layer = data.draw(st.sampled_from(layers))
+    other = data.draw(st.sampled_from(layers))
+    pin, drop = data.draw(st.permutations(range(layer.num_experts)))[:2]
+    limits = Constraints(
+        multiple_of=data.draw(st.sampled_from([1, 2])),
+        protected=frozenset({other.index} if other != layer else ()),
+        pinned={layer.index: frozenset({pin})},
+        dropped={layer.index: frozenset({drop})},
+    )
+    try:
+        rooms = rooms_of(layers, limits)
+    except PlanError:
+        return
+    step = rooms[0].step
+    total = sum(room.least for room in rooms) + step * count
+    assume(total <= sum(room.most for room in rooms))
+    grid = grid_of(layers, seed)
+    for name in SPENDERS:
+        made = allocate(
+            name, Spending(layers, count_budget(layers, total), limits), Evidence(grid, grid)
+        )
+        assert made.num_pruned == total
+        plan = select_experts(ranking_of(layers, grid), made, model=REF, constraints=limits)
+        assert pin in plan.kept[layer.index]
+        assert drop not in plan.kept[layer.index]
+        for each, ids in zip(layers, plan.kept.values(), strict=True):
+            if each.index in limits.protected:
+                assert len(ids) == each.num_experts
+            else:
+                assert len(ids) % limits.multiple_of == 0
+            size = each.num_experts // each.num_groups
+            in_group = [sum(e // size == g for e in ids) for g in range(each.num_groups)]
+            assert len(set(in_group)) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    layers=layers_of_models,
+    percents=st.tuples(st.integers(0, 99), st.integers(0, 99)),
+    seed=st.integers(0, 99),
+    levels=st.sampled_from([None, 3]),
+)
+def test_more_sparsity_keeps_a_subset_where_the_schedule_says_so(layers, percents, seed, levels):
+    grid = grid_of(layers, seed, levels)
+    for name in SPENDERS:
+        if not SCHEDULES[name].is_nested:
+            continue
+        try:
+            more, less = (kept_by(name, layers, f"{p}%", grid) for p in sorted(percents))
+        except PlanError:
+            continue
+        assert all(set(less[layer]) <= set(more[layer]) for layer in more)
+
+
+def test_patterns_need_not_keep_subsets():
+    # The Alabama paradox. 7/15 of 1..5 leaves remainders .47 .93 .4 .87 .33 and three to give;
+    # 8/15 leaves .53 .07 .6 .13 .67 and two to give, so the first layer loses one fewer.
+    layers = tuple(MoELayer(index, 8, 1) for index in range(5))
+    assert removed(patterned(layers, count_budget(layers, 7), "late")) == (1, 1, 1, 2, 2)
+    assert removed(patterned(layers, count_budget(layers, 8), "late")) == (0, 1, 2, 2, 3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 999), percent=st.sampled_from([25, 50, 62]))
+def test_the_order_of_rows_and_equal_values_change_nothing(seed, percent):
+    grid = grid_of(FOUR, seed, levels=3)
+    ranking = ranking_of(FOUR, grid)
+    shuffled = ranking.sample(frac=1, random_state=seed)
+    np.testing.assert_array_equal(fold_ranking(shuffled, FOUR), grid)
+    budget = sparsity_budget(FOUR, f"{percent}%")
+    for name in ("global", "global-rescaled", "frequency"):
+        spending = Spending(FOUR, budget)
+        first, second = (
+            allocate(name, spending, Evidence(folded, folded))
+            for folded in (fold_ranking(ranking, FOUR), fold_ranking(shuffled, FOUR))
+        )
+        assert first == second
+        assert select_experts(ranking, first, model=REF) == select_experts(
+            shuffled, second, model=REF
+        )
+
+
+def test_a_ranking_that_lacks_an_expert_is_refused():
+    ranking = ranking_of(FOUR, grid_of(FOUR, 0))
+    for broken in (ranking.drop(index=3), pd.concat([ranking, ranking.tail(1)])):
+        with pytest.raises(PlanError, match="every expert of every layer exactly once"):
+            fold_ranking(broken, FOUR)
+
+
+# --- brute force --------------------------------------------------------------------------------
+
+
+def feasible_removals(layers, total, limits):
+    """All sets of removed experts, by layer, that are allowed and sum to `total`."""
+    choices = []
+    for layer in layers:
+        everyone, size = range(layer.num_experts), layer.num_experts // layer.num_groups
+        options = []
+        for count in range(layer.num_experts - layer.least_kept + 1):
+            for gone in map(set, itertools.combinations(everyone, count)):
+                stays = set(everyone) - gone
+                in_group = {sum(e // size == g for e in stays) for g in range(layer.num_groups)}
+                if (
+                    len(in_group) == 1
+                    and not gone & limits.pinned.get(layer.index, frozenset())
+                    and limits.dropped.get(layer.index, frozenset()) <= gone
+                    and (len(stays) % limits.multiple_of == 0)
+                ):
+                    options.append(gone)
+        choices.append(options)
+    return [pick for pick in itertools.product(*choices) if sum(map(len, pick)) == total]
+
+
+TWO = (MoELayer(0, 5, 2), MoELayer(2, 4, 1))
+
+
+@pytest.mark.parametrize(
+    ("layers", "limits"),
+    [
+        (TWO, Constraints()),
+        (TWO, Constraints(pinned={0: frozenset({1, 4})})),
+        (TWO, Constraints(dropped={2: frozenset({3})})),
+        (TWO, Constraints(pinned={0: frozenset({2})}, dropped={0: frozenset({4})})),
+        ((MoELayer(1, 6, 2), MoELayer(3, 6, 2)), Constraints(multiple_of=2)),
+        ((MoELayer(1, 6, 2, 2, 1), MoELayer(3, 6, 2, 2, 1)), Constraints()),
+        (
+            (MoELayer(1, 6, 2, 2, 1), MoELayer(3, 6, 2, 2, 1)),
+            Constraints(pinned={1: frozenset({0, 1})}),
+        ),
+    ],
+    ids=["free", "pinned", "dropped", "both", "multiples", "groups", "groups-pinned"],
+)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 9999), total=st.integers(1, 7), levels=st.sampled_from([None, 3]))
+def test_global_keeps_the_best_set_of_all(layers, limits, seed, total, levels):
+    grid = grid_of(layers, seed, levels)
+    options = feasible_removals(layers, total, limits)
+    if not options:
+        with pytest.raises(PlanError):
+            ranked_globally(layers, count_budget(layers, total), grid, limits)
+        return
+
+    def lost(pick):
+        return fsum(grid[row, e] for row, gone in enumerate(pick) for e in gone)
+
+    made = ranked_globally(layers, count_budget(layers, total), grid, limits)
+    plan = select_experts(ranking_of(layers, grid), made, model=REF, constraints=limits)
+    gone = [set(range(layer.num_experts)) - set(plan.kept[layer.index]) for layer in layers]
+    assert tuple(gone) in options
+    assert lost(gone) == pytest.approx(min(map(lost, options)), abs=1e-12)
+
+
+def by_rounds(total, weights, caps):
+    """Largest remainder as the methods say it: capped layers leave, the rest is spread again."""
+    open_layers, left, capped = list(range(len(weights))), total, {}
+    while True:
+        whole = sum(weights[i] for i in open_layers)
+        over = [i for i in open_layers if Fraction(left * weights[i], whole) > caps[i]]
+        if not over:
+            break
+        for i in over:
+            capped[i] = caps[i]
+            open_layers.remove(i)
+        left = total - sum(capped.values())
+    quotas = {i: Fraction(left * weights[i], whole) for i in open_layers}
+    counts = {i: int(quota) for i, quota in quotas.items()}
+    for i in sorted(open_layers, key=lambda i: (counts[i] - quotas[i], i))[
+        : left - sum(counts.values())
+    ]:
+        counts[i] += 1
+    return tuple({**capped, **counts}[i] for i in range(len(weights)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6),
+    total=st.integers(0, 40),
+)
+def test_apportionment_equals_that_by_rounds(rows, total):
+    weights, caps = [row[0] for row in rows], [row[1] for row in rows]
+    assume(total < sum(caps))
+    assert apportion(total, weights, [Room(20, 0, cap) for cap in caps]) == by_rounds(
+        total, weights, caps
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=4
+    ),
+    steps=st.integers(0, 12),
+    step=st.sampled_from([1, 2, 3]),
+)
+def test_apportionment_is_the_nearest_to_its_quotas(rows, steps, step):
+    rooms = [Room(99, low, low + step * more, step) for _, low, more in rows]
+    weights = [row[0] for row in rows]
+    total = sum(room.least for room in rooms) + step * steps
+    assume(total <= sum(room.most for room in rooms))
+    found = apportion(total, weights, rooms)
+    assert sum(found) == total
+    assert all(room.allows(n) for room, n in zip(rooms, found, strict=True))
+    # The level at which bounded quotas sum to the total, by bisection in floats.
+    low, high = 0.0, 1e3
+    for _ in range(200):
+        middle = (low + high) / 2
+        quotas = [
+            min(max(middle * w, r.least), r.most) for w, r in zip(weights, rooms, strict=True)
+        ]
+        low, high = (middle, high) if sum(quotas) < total else (low, middle)
+
+    def distance(counts):
+        return sum(abs(n - quota) for n, quota in zip(counts, quotas, strict=True))
+
+    every = itertools.product(*(range(r.least, r.most + 1, step) for r in rooms))
+    nearest = min(distance(counts) for counts in every if sum(counts) == total)
+    assert distance(found) == pytest.approx(nearest, abs=1e-6)
+
+
+# --- constraints --------------------------------------------------------------------------------
+
+
+def spend(name, count, limits, grid=None):
+    seen = grid_of(FOUR, 0) if grid is None else grid
+    return removed(
+        allocate(name, Spending(FOUR, count_budget(FOUR, count), limits), Evidence(seen, seen))
+    )
+
+
+def test_uniform_around_a_protected_layer_keeps_the_total():
+    budget = sparsity_budget(FOUR, "25%")  # 8 experts, 2 a layer
+    limits = Constraints(protected=frozenset({2}))
+    made = uniform(FOUR, budget, limits)
+    assert removed(made) == (3, 0, 3, 2)
+    notes = allocation_notes("uniform", Spending(FOUR, budget, limits), made)
+    assert "would remove 2 more from layer 2 and as many fewer from layers 1, 4." in notes[0]
+
+
+def test_fixed_layers_and_locked_ones():
+    grid = np.arange(32, dtype=float).reshape(4, 8)  # the first layers go first
+    assert spend("global", 10, Constraints(), grid) == (6, 4, 0, 0)
+    assert spend("global", 10, Constraints(fixed={5: 4}), grid) == (6, 0, 0, 4)
+    # Layer 2 keeps what it had, so the layers that are left give.
+    held = Constraints(fixed={5: 4}, locked=frozenset({2}))
+    assert spend("global", 10, held, grid) == (2, 4, 0, 4)
+    assert spend("uniform", 8, Constraints(fixed={1: 2}), grid) == (6, 1, 1, 0)
+    assert spend("late", 10, Constraints(fixed={5: 8}), grid) == (2, 3, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "count", "message"),
+    [
+        ({"multiple_of": 0}, 0, "give 1 or more"),
+        ({"multiple_of": 4}, 10, r"4 at a time here; nearest: 8 \(25%\) or 12 \(37.5%\)"),
+        ({"multiple_of": 16}, 4, "none of these is a multiple of 16; .* multiple of 8"),
+        ({}, 25, r"removes 25 \(78.12%\) of 32 experts, but at most 24 \(75%\) can go"),
+        ({}, 32, "give a number from 0 to 31"),
+        ({"protected": frozenset({1, 2})}, 13, r"at most 12 \(37.5%\) can go"),
+        ({"protected": frozenset({3})}, 1, r"name layer 3, .* sparse layers are 1\.\.2, 4\.\.5"),
+        ({"pinned": {1: frozenset({8})}}, 1, r"expert 8 of layer 1, which has 8 experts \(0\.\.7"),
+        ({"pinned": {1: frozenset(range(7))}}, 20, r"at most 19 \(59.38%\) can go"),
+        ({"dropped": {1: frozenset(range(7))}}, 8, "at most 1 can stay; drop at most 6"),
+        ({"dropped": {4: frozenset({0, 1})}}, 1, r"but at least 2 \(6.25%\) must go"),
+        ({"pinned": {1: frozenset({3})}, "dropped": {1: frozenset({3})}}, 1, "both pinned and"),
+        ({"protected": frozenset({1}), "dropped": {1: frozenset({3})}}, 1, "is protected, so its"),
+        ({"protected": frozenset({1}), "fixed": {1: 4}}, 1, "keeps 8 experts and not 4"),
+        ({"fixed": {1: 1}}, 8, "cannot keep 1 of 8 experts here; nearest: 2"),
+        ({"fixed": {1: 5}, "multiple_of": 2}, 8, "nearest: 4 or 6"),
+    ],
+)
+def test_what_cannot_be_done_names_the_nearest_that_can(limits, count, message):
+    with pytest.raises(PlanError, match=message) as caught:
+        spend("global", count, Constraints(**limits))
+    assert "\n" not in str(caught.value)
+
+
+def test_uniform_refuses_a_share_that_is_no_multiple():
+    with pytest.raises(PlanError, match=r"keep 6 of 8 .* multiple of 4; nearest: 4 \(50% rem.*8 "):
+        uniform(FOUR, "25%", Constraints(multiple_of=4))
+    assert uniform(FOUR, "50%", Constraints(multiple_of=4)).keep == (4, 4, 4, 4)
+
+
+def test_unknown_names_are_refused_with_the_known_ones():
+    with pytest.raises(PlanError, match="Did you mean 'uniform'"):
+        allocate("uniformly", Spending(FOUR, count_budget(FOUR, 1)))
+    with pytest.raises(UserError, match="Known: early, late, middle"):
+        patterned(FOUR, count_budget(FOUR, 1), "lately")
+
+
+def test_a_plan_has_no_room_for_more_pins_than_it_keeps():
+    limits = Constraints(pinned={1: frozenset({5, 6, 7})})
+    ranking = ranking_of(FOUR, grid_of(FOUR, 0))
+    with pytest.raises(PlanError, match="no room for its 3 pinned and 0 dropped ones"):
+        select_experts(ranking, uniform(FOUR, "75%"), model=REF, constraints=limits)
+    kept = select_experts(ranking, uniform(FOUR, "50%"), model=REF, constraints=limits).kept
+    assert {5, 6, 7} < set(kept[1])
+
+
+# --- side by side -------------------------------------------------------------------------------
+
+
+def test_side_by_side_is_every_schedule_that_can():
+    grid = grid_of(FOUR, 3)
+    spending = Spending(FOUR, sparsity_budget(FOUR, "30%"))
+    table, refused = side_by_side(spending, Evidence(saliency=grid))
+    assert list(dict.fromkeys(table["schedule"])) == [
+        "uniform", "global", "global-rescaled", "early", "middle", "late",
+    ]  # fmt: skip
+    assert refused == {}
+    assert set(table.groupby("schedule")["removed"].sum()) == {8}
+    assert (table["kept"] + table["removed"]).eq(8).all()
+    for name, rows in table.groupby("schedule"):
+        assert tuple(rows["kept"]) == allocate(str(name), spending, Evidence(grid)).keep
+    limited = Spending(FOUR, sparsity_budget(FOUR, "30%"), Constraints(multiple_of=4))
+    table, refused = side_by_side(limited, Evidence(saliency=grid))
+    assert list(refused) == ["uniform"]
+    assert "multiple of 4" in refused["uniform"]
+    assert set(table.loc[table["schedule"] == "late", "removed"]) <= {0, 4}

@@ -1,0 +1,263 @@
+"""Budgets from sizes, and schedules from files."""
+
+import json
+from fractions import Fraction
+
+import pandas as pd
+import pytest
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from analysis.model import load_model_index
+from pruning.budget import count_budget, parse_gib, size_budget, sparsity_budget
+from pruning.constraints import (
+    Constraints,
+    parse_counts,
+    parse_experts,
+    parse_numbers,
+    spans,
+)
+from pruning.plan import Provenance, PruningPlan, model_ref, plan_from_json, select_experts
+from pruning.schedules import (
+    Evidence,
+    Spending,
+    allocate,
+    from_counts,
+    read_counts,
+    side_by_side,
+    uniform,
+)
+from pruning.schedules.counts import counts_budget
+from pruning.sizes import size_report
+
+THREE = tuple(MoELayer(index, 8, 2) for index in (0, 2, 3))
+GIB = 1 << 30
+
+
+@pytest.fixture(params=["olmoe", "mixtral", "qwen3_moe"])
+def model(request, checkpoint):
+    return load_model_index(str(checkpoint(request.param).path))
+
+
+def report_after(model, budget, constraints=None):
+    """Sizes as the export has them, counted tensor by tensor."""
+    made = uniform(model.layers, budget, constraints)
+    kept = {
+        layer.index: tuple(range(keep)) for layer, keep in zip(made.layers, made.keep, strict=True)
+    }
+    return size_report(model, PruningPlan(model_ref(model), kept))
+
+
+def as_gib(size):
+    """An exact decimal: a power of two divides a power of ten."""
+    return f"{Fraction(size, GIB).numerator * (10**30 // Fraction(size, GIB).denominator)}e-30"
+
+
+@pytest.mark.parametrize("dtype", ["own", "bfloat16"])
+def test_a_target_is_met_by_as_few_experts_as_possible(model, dtype):
+    def size(removed, constraints=None):
+        report = report_after(model, count_budget(model.layers, removed), constraints)
+        return report.bytes_after if dtype == "own" else 2 * report.params_after
+
+    for removed in (1, 5, 9):
+        for slack in (0, 1):
+            budget = size_budget(model, as_gib(size(removed) + slack), dtype)
+            assert budget.total == removed
+        assert size_budget(model, as_gib(size(removed) - 1), dtype).total == removed + 1
+    assert size_budget(model, "1", dtype).total == 0
+
+
+def test_a_target_that_is_out_of_reach_names_the_smallest_that_is_not(model):
+    most = sum(layer.num_experts - layer.top_k for layer in model.layers)
+    smallest = report_after(model, count_budget(model.layers, most)).bytes_after
+    with pytest.raises(PlanError, match="smallest target that works is") as caught:
+        size_budget(model, as_gib(smallest - 1))
+    named = str(caught.value).rpartition(" is ")[2].rstrip(".")
+    assert size_budget(model, named).total == most
+    assert smallest <= parse_gib(named) * GIB < smallest * 1.002
+
+
+def test_a_target_counts_what_constraints_leave(model):
+    protected = Constraints(protected=frozenset({model.layers[0].index}))
+    most = sum(layer.num_experts - layer.top_k for layer in model.layers[1:])
+    smallest = report_after(model, count_budget(model.layers, most), protected).bytes_after
+    assert size_budget(model, as_gib(smallest), "own", protected).total == most
+    with pytest.raises(PlanError, match=rf"{most} of {model.num_experts} can go"):
+        size_budget(model, as_gib(smallest - 1), "own", protected)
+    pairs = Constraints(multiple_of=2)
+    budget = size_budget(model, as_gib(smallest), "own", pairs)
+    kept = uniform(model.layers, budget, pairs).keep
+    assert all(keep % 2 == 0 for keep in kept)
+
+
+@pytest.mark.parametrize("text", ["", "much", "0", "-1", "nan", "1e-999999999", "inf"])
+def test_a_bad_target_is_one_line(text):
+    with pytest.raises(PlanError, match=r"The target size .* is no "):
+        parse_gib(text)
+
+
+def test_budgets_read_decimals_exactly():
+    layers = (MoELayer(0, 60, 4), MoELayer(1, 40, 4))
+    budget = sparsity_budget(layers, 0.55)
+    assert (budget.total, budget.floors, budget.asked) == (33 + 22, (33, 22), "0.55")
+    assert sparsity_budget(layers, "55%").floors == budget.floors
+    assert budget.to_dict() == {"kind": "sparsity", "asked": "0.55", "removed": 55}
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "layer,kept\n0,5\n2,6\n3,8\n"),
+        ("a.csv", "\ufefflayer,removed\r\n2,2\r\n0,3\r\n"),
+        ("a.json", '{"kept": {"0": 5, "2": 6}}'),
+        ("a.json", '{"schema_version": 1, "best": {"removed": {"0": 3, "2": 2}}}'),
+        ("a.yaml", "allocation:\n  kept: {0: 5, 2: 6, 3: 8}\n"),
+        ("a.yml", "removed:\n  0: 3\n  2: 2\n"),
+        ("plan.json", '{"kept": {"0": [0, 1, 2, 3, 4], "2": [2, 3, 4, 5, 6, 7]}}'),
+    ],
+)
+def test_counts_are_read_from_each_kind_of_file(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    kept = read_counts(path, THREE)
+    assert kept == {0: 5, 2: 6, 3: 8}
+    budget = counts_budget(THREE, kept, name)
+    made = allocate("file", Spending(THREE, budget), Evidence(counts=kept))
+    assert made == from_counts(THREE, kept)
+    assert made.keep == (5, 6, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "layer,count\n0,5\n", "lacks the columns layer and kept"),
+        ("a.csv", "", "lacks the columns"),
+        ("a.csv", "layer,kept\n0,5\n0,6\n", "names layer 0 twice"),
+        ("a.csv", "layer,kept\n0,five\n", "gives layer 0 the number 'five'"),
+        ("a.csv", "layer,kept\n0\n", "gives layer 0 the number None"),
+        ("a.json", '{"kept": {"1": 5}}', r"names layer 1, .*; the sparse layers are 0, 2\.\.3"),
+        ("a.json", '{"kept": {"0": 9}}', "the number 9; its experts are 8"),
+        ("a.json", '{"kept": {"0": -1}}', "the number -1"),
+        ("a.json", '{"kept": {"0": true}}', "the number True"),
+        ("a.json", '{"kept": {"0": 5}, "removed": {"0": 3}}', "either 'kept' or 'removed'"),
+        ("a.json", '{"0": 5}', "either 'kept' or 'removed'"),
+        ("a.json", "{", "cannot be read"),
+        ("a.yaml", "kept: [1, 2", "cannot be read"),
+        ("a.yaml", "!!python/object/apply:os.getcwd []", "cannot be read"),
+    ],
+)
+def test_bad_files_are_one_line(tmp_path, name, text, message):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(PlanError, match=message) as caught:
+        read_counts(path, THREE)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_one_line(tmp_path):
+    with pytest.raises(PlanError, match="cannot be read: No such file"):
+        read_counts(tmp_path / "absent.json", THREE)
+
+
+def test_counts_that_a_layer_cannot_keep_are_refused():
+    with pytest.raises(PlanError, match=r"Layer 2 would keep 1 of 8 experts.*at most 75%"):
+        from_counts(THREE, {0: 8, 2: 1, 3: 8})
+    with pytest.raises(PlanError, match=r"keep 5 experts, .* 2 to 8 in steps of 2; nearest: 6"):
+        from_counts(THREE, {0: 8, 2: 5, 3: 8}, Constraints(multiple_of=2))
+    with pytest.raises(PlanError, match=r"file removes 3 experts, but 50% is 12"):
+        allocate(
+            "file",
+            Spending(THREE, sparsity_budget(THREE, "50%")),
+            Evidence(counts={0: 8, 2: 5, 3: 8}),
+        )
+
+
+def test_a_layer_set_by_hand_takes_from_the_others_and_the_total_stays():
+    base = {0: 5, 2: 6, 3: 8}
+    # Layer 0 loses 2 more, which is all that layer 2 lost.
+    assert from_counts(THREE, base, Constraints(fixed={0: 3})).keep == (3, 8, 8)
+    assert from_counts(THREE, base, Constraints(fixed={0: 4})).keep == (4, 7, 8)
+    # Two of the layers change, one is locked: the last one gives.
+    held = Constraints(fixed={0: 7}, locked=frozenset({2}))
+    spending = Spending(THREE, counts_budget(THREE, base, "by hand"), held)
+    assert allocate("file", spending, Evidence(counts=base)).keep == (7, 6, 6)
+    with pytest.raises(PlanError, match="at most"):
+        from_counts(THREE, base, Constraints(fixed={0: 8, 2: 8, 3: 8}))
+
+
+def test_a_table_of_schedules_comes_back_as_a_file(tmp_path):
+    table, _ = side_by_side(Spending(THREE, sparsity_budget(THREE, "40%")))
+    late = table[table["schedule"] == "late"]
+    late.to_csv(tmp_path / "late.csv", index=False)
+    assert list(read_counts(tmp_path / "late.csv", THREE).values()) == late["kept"].tolist()
+
+
+# --- what people type ---------------------------------------------------------------------------
+
+
+def test_layers_and_experts_as_people_write_them():
+    assert parse_numbers("0,5-7", what="layers") == {0, 5, 6, 7}
+    assert parse_experts(["3:5,7-9", "3:1", "0-1:2"]) == {
+        3: frozenset({1, 5, 7, 8, 9}),
+        0: frozenset({2}),
+        1: frozenset({2}),
+    }
+    assert parse_counts(["3=20", "0-1=24"]) == {3: 20, 0: 24, 1: 24}
+    assert spans([1, 2, 3, 5]) == "1..3, 5"
+
+
+@pytest.mark.parametrize(
+    ("parse", "message"),
+    [
+        (lambda: parse_numbers("", what="layers"), "'' names no layers"),
+        (lambda: parse_numbers("a", what="layers"), "names no layers"),
+        (lambda: parse_numbers("7-5", what="layers"), "'7-5' in '7-5' is no range"),
+        (lambda: parse_numbers("1-99999999999", what="layers"), "is no range"),
+        (lambda: parse_experts(["3"]), "write LAYER:EXPERTS"),
+        (lambda: parse_experts(["3:x"]), "names no experts"),
+        (lambda: parse_counts(["3:20"]), "write LAYER=KEPT"),
+        (lambda: parse_counts(["3=-1"]), "write LAYER=KEPT"),
+        (lambda: parse_counts(["3=20", "2-4=10"]), "Layer 3 is set twice"),
+    ],
+)
+def test_what_is_no_name_is_one_line(parse, message):
+    with pytest.raises(PlanError, match=message):
+        parse()
+
+
+def test_the_provenance_of_a_plan_says_all_and_old_plans_load(model):
+    limits = Constraints(
+        multiple_of=2,
+        protected=frozenset({model.layers[1].index}),
+        pinned={model.layers[0].index: frozenset({3, 1})},
+    )
+    budget = count_budget(model.layers, 4)
+    ranking = pd.DataFrame(
+        [
+            (layer.index, expert, float(expert), float(expert), expert, 1)
+            for layer in model.layers
+            for expert in range(layer.num_experts)
+        ],
+        columns=["layer", "expert", "score", "saliency", "rank", "num_tokens"],
+    )
+    made = Provenance("reap", budget=budget.to_dict(), constraints=limits.to_dict())
+    plan = select_experts(
+        ranking, uniform(model.layers, "0"), model=model_ref(model), provenance=made
+    )
+    raw = json.loads(plan.to_json())
+    assert raw["budget"] == {"kind": "count", "asked": "4", "removed": 4}
+    assert raw["constraints"] == {
+        "multiple_of": 2,
+        "protected": [model.layers[1].index],
+        "pinned": {str(model.layers[0].index): [1, 3]},
+    }
+    assert plan_from_json(plan.to_json()) == plan
+    for key in ("budget", "constraints", "schedule_parameters"):
+        with pytest.raises(PlanError, match=f"'{key}' is not an object"):
+            plan_from_json(json.dumps({**raw, key: []}))
+        raw.pop(key)
+    old = plan_from_json(json.dumps(raw))
+    assert (old.digest, dict(old.provenance.constraints)) == (plan.digest, {})
