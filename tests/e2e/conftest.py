@@ -10,6 +10,7 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from servers import Server, an_unused_port, start_server
+from tabs import settled
 
 from app.jobs.model import JobState
 from app.jobs.process import signal_worker
@@ -126,7 +127,7 @@ def open_tab(chromium: Browser, dashboard: Dashboard):
         tab.on("websocket", lambda socket: hosts.add(host_of(socket.url)))
         tab.goto(f"{dashboard.url}/{path}")
         tab.get_by_role("heading", level=1).wait_for()
-        return tab
+        return settled(tab)
 
     yield _open
     for context in contexts:

@@ -5,27 +5,19 @@ import re
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from tabs import metric, pick
 
 pytestmark = pytest.mark.e2e
-
-
-def metric(tab: Page, label: str) -> Locator:
-    return tab.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
 
 
 def command(tab: Page) -> Locator:
     return tab.get_by_test_id("stCode").filter(has_text="moeprune compare").first
 
 
-def choose(tab: Page, label: str, option: str) -> None:
-    tab.get_by_role("combobox", name=re.compile(label)).click()
-    tab.get_by_role("option", name=option, exact=True).click()
-
-
 def test_choices_are_in_the_address_and_open_the_same_view(open_tab):
     tab = open_tab("compare")
-    choose(tab, "Criterion B", "AIMER")
-    choose(tab, "Calibration A", "demo-math")
+    pick(tab, "Criterion B", "AIMER")
+    pick(tab, "Calibration A", "demo-math")
     expect(tab).to_have_url(re.compile("a_text=demo-math"))
     expect(command(tab)).to_contain_text(
         "compare demo --criterion reap --corpus demo-math --sparsity 50% --with-criterion aimer"
@@ -40,7 +32,7 @@ def test_choices_are_in_the_address_and_open_the_same_view(open_tab):
 
 def test_choices_survive_another_page(open_tab):
     tab = open_tab("compare")
-    choose(tab, "Criterion A", "Frequency  (0, 0, 0)")
+    pick(tab, "Criterion A", "Frequency  (0, 0, 0)")
     expect(command(tab)).to_contain_text("--criterion frequency")
     tab.get_by_role("link", name="Explore", exact=True).first.click()
     tab.get_by_role("heading", level=1, name="Which experts does each criterion keep?").wait_for()

@@ -5,43 +5,16 @@ import re
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
+from tabs import JOB_MS, choose, go, job, metric, pick, preset, settled, slide, visit
 from transformers import AutoModelForCausalLM
 
 from app.jobs.model import JobState
 
 pytestmark = pytest.mark.e2e
 
-JOB_MS = 90_000
-
-
-def visit(tab: Page, dashboard, path: str) -> None:
-    """Another address in the same browser, which has the scripts at hand by now."""
-    tab.goto(f"{dashboard.url}/{path}")
-    tab.get_by_role("heading", level=1).wait_for()
-
-
-def metric(tab: Page, label: str) -> Locator:
-    return tab.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
-
 
 def criterion(tab: Page) -> Locator:
     return metric(tab, "Criterion")
-
-
-def choose(tab: Page, key: str, option: str) -> None:
-    group = tab.locator(f".st-key-{key}")
-    group.get_by_role("radio", name=option, exact=True).click()
-    expect(group.get_by_role("radio", name=option, exact=True)).to_be_checked()
-
-
-def preset(tab: Page, name: str) -> None:
-    tab.get_by_role("button", name="Presets").click()
-    tab.get_by_role("menuitem", name=re.compile(rf"^{name}\b")).click()
-
-
-def go(tab: Page, page: str, title: str) -> None:
-    tab.get_by_role("link", name=page, exact=True).first.click()
-    tab.get_by_role("heading", level=1, name=title).wait_for()
 
 
 def right_canvas(tab: Page) -> Locator:
@@ -71,18 +44,6 @@ def painted_as(tab: Page, wanted: str) -> None:
         "([canvas, wanted]) => canvas.toDataURL() === wanted",
         arg=[right_canvas(tab).element_handle(), wanted],
     )
-
-
-def job(tab: Page, title: str) -> Locator:
-    """The newest job of this title."""
-    return tab.locator('[class*="st-key-job-"]').filter(has_text=title).first
-
-
-def slide(tab: Page, key_of_widget: str, key: str) -> None:
-    slider = tab.locator(f".st-key-{key_of_widget}").get_by_role("slider")
-    before = slider.get_attribute("aria-valuenow")
-    slider.press(key)
-    expect(slider).not_to_have_attribute("aria-valuenow", before or "")
 
 
 def test_exponents_change_the_map_and_the_address(open_tab):
@@ -240,8 +201,7 @@ def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
 
 
 def start_calibration(tab: Page, text: str, *, longer: bool) -> None:
-    tab.get_by_role("combobox", name=re.compile("Text")).click()
-    tab.get_by_role("option", name=text, exact=True).click()
+    pick(tab, "Text", text)
     if longer:
         slide(tab, "start-tokens", "End")
     slide(tab, "start-seq_len", "ArrowRight")
@@ -313,7 +273,7 @@ def test_accessibility(open_tab, dashboard, scheme):
                 """() => [...document.querySelectorAll("style")]
                     .some(style => style.textContent.includes("stBaseButton-primary"))"""
             )
-        tab.locator('[data-testid="stApp"][data-test-script-state="notRunning"]').wait_for()
+        settled(tab)
         tab.wait_for_function("document.getAnimations().every(a => a.playState !== 'running')")
         for violation in Axe().run(tab).response["violations"]:
             if violation["impact"] in ("serious", "critical") and violation["id"] not in EXCUSED:
@@ -327,7 +287,7 @@ def test_nothing_is_wider_than_the_window(open_tab, dashboard, width):
     tab = open_tab(width=width)
     for path in ("", "explore", "compare", "export"):
         visit(tab, dashboard, path)
-        tab.locator('[data-testid="stApp"][data-test-script-state="notRunning"]').wait_for()
+        settled(tab)
         wide = tab.evaluate(
             """() => [...document.querySelectorAll('[data-testid="stMain"] *')]
                 .filter(e => e.getBoundingClientRect().right > window.innerWidth + 1

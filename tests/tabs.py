@@ -1,0 +1,83 @@
+"""What a person does on a page, for the tests that drive the dashboard in a browser.
+
+Streamlit redraws a page when its script runs again, also by itself shortly after the first run: a
+list that opened in between is closed. So everything here waits until the script rests.
+"""
+
+import re
+from contextlib import suppress
+
+from playwright.sync_api import Locator, Page, TimeoutError, expect
+
+JOB_MS = 90_000
+OPENINGS = 5
+OPEN_MS = 6_000
+
+
+def settled(tab: Page) -> Page:
+    """The tab, once its script does not run."""
+    tab.locator('[data-testid="stApp"][data-test-script-state="notRunning"]').wait_for()
+    return tab
+
+
+def visit(tab: Page, dashboard, path: str) -> None:
+    """Another address in the same browser, which has the scripts at hand by now."""
+    tab.goto(f"{dashboard.url}/{path}")
+    tab.get_by_role("heading", level=1).wait_for()
+    settled(tab)
+
+
+def go(tab: Page, page: str, title: str) -> None:
+    """Another page by its link on top."""
+    tab.get_by_role("link", name=page, exact=True).first.click()
+    tab.get_by_role("heading", level=1, name=title).wait_for()
+    settled(tab)
+
+
+def metric(tab: Page, label: str) -> Locator:
+    return tab.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
+
+
+def pick(tab: Page, label: str, option: str) -> None:
+    """An option of the list named ``label``, which is opened again if a redraw closed it."""
+    box = tab.get_by_role("combobox", name=re.compile(label))
+    wanted = tab.get_by_role("option", name=option, exact=True)
+    for _ in range(OPENINGS - 1):
+        settled(tab)
+        open_list(box)
+        with suppress(TimeoutError):
+            wanted.click(timeout=OPEN_MS)
+            return
+    settled(tab)
+    open_list(box)
+    wanted.click()
+
+
+def open_list(box: Locator) -> None:
+    if box.get_attribute("aria-expanded") != "true":
+        box.click()
+
+
+def choose(tab: Page, key: str, option: str) -> None:
+    """One of the buttons of a segmented control, by the key of the control."""
+    group = tab.locator(f".st-key-{key}")
+    group.get_by_role("radio", name=option, exact=True).click()
+    expect(group.get_by_role("radio", name=option, exact=True)).to_be_checked()
+
+
+def preset(tab: Page, name: str) -> None:
+    tab.get_by_role("button", name="Presets").click()
+    tab.get_by_role("menuitem", name=re.compile(rf"^{name}\b")).click()
+
+
+def slide(tab: Page, key_of_widget: str, key: str) -> None:
+    """Press a key on a slider, by the key of the widget."""
+    slider = settled(tab).locator(f".st-key-{key_of_widget}").get_by_role("slider")
+    before = slider.get_attribute("aria-valuenow")
+    slider.press(key)
+    expect(slider).not_to_have_attribute("aria-valuenow", before or "")
+
+
+def job(tab: Page, title: str) -> Locator:
+    """The newest job of this title."""
+    return tab.locator('[class*="st-key-job-"]').filter(has_text=title).first
