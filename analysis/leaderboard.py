@@ -1,0 +1,74 @@
+"""Which candidate is best on which benchmark, and on the whole: ranks, winners, averages."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from analysis.errors import UserError
+
+
+def score_table(results: pd.DataFrame, by: str = "criterion") -> pd.DataFrame:
+    """Scores with a row per candidate and a column per benchmark, both in order of appearance.
+
+    Args:
+        results: ``benchmark, score`` and the column ``by``; one score for each pair.
+
+    Raises:
+        UserError: a pair has two scores.
+    """
+    twice = results[results.duplicated([by, "benchmark"])]
+    if len(twice):
+        first = twice.iloc[0]
+        raise UserError(
+            f"{first[by]} has two scores on {first['benchmark']}; choose one model, sparsity, "
+            "schedule and table."
+        )
+    table = results.pivot_table(index=by, columns="benchmark", values="score", dropna=False)
+    return table.reindex(index=results[by].unique(), columns=results["benchmark"].unique())
+
+
+def ranks(scores: pd.DataFrame) -> pd.DataFrame:
+    """Rank on each benchmark, 1 = best; equal scores share the mean of their ranks."""
+    return scores.rank(axis=0, ascending=False, method="average")
+
+
+def average_rank(scores: pd.DataFrame) -> pd.Series:
+    """Mean rank over the benchmarks, lower = better (arXiv:2606.15716, Table 1)."""
+    return ranks(scores).mean(axis=1).rename("average_rank")
+
+
+def weighted_average(scores: pd.DataFrame, weights: Mapping[str, float]) -> pd.Series:
+    """The user's own average of the benchmarks; those without a weight count 1.
+
+    NaN where a benchmark with weight has no score.
+
+    Raises:
+        UserError: a weight is negative, or all are 0.
+    """
+    factors = pd.Series({name: float(weights.get(name, 1.0)) for name in scores.columns})
+    if (factors < 0).any() or factors.sum() <= 0:
+        raise UserError("Weights must be 0 or more, and one of them more than 0.")
+    counted = factors[factors > 0]
+    return (scores[counted.index] @ (counted / counted.sum())).rename("average")
+
+
+def winners(scores: pd.DataFrame) -> pd.DataFrame:
+    """The best candidate of each benchmark (arXiv:2606.15716, Figure 2).
+
+    Returns:
+        ``benchmark, winner, score, margin, tied``: margin is the distance to the best that did not
+        win; ``tied`` counts the winners, of which the first is named. Benchmarks on which nobody
+        scores above 0 have no winner (empty): there is nothing to choose by.
+    """
+    rows = []
+    for benchmark in scores.columns:
+        column = scores[benchmark].dropna()
+        best = column.max() if len(column) else 0.0
+        if not best > 0:
+            rows.append((benchmark, "", float(best), 0.0, 0))
+            continue
+        beaten = column[column < best]
+        margin = best - beaten.max() if len(beaten) else 0.0
+        tied = int((column == best).sum())
+        rows.append((benchmark, column.idxmax(), float(best), float(margin), tied))
+    return pd.DataFrame(rows, columns=["benchmark", "winner", "score", "margin", "tied"])

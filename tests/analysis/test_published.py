@@ -1,0 +1,261 @@
+"""The papers' tables: counts, values typed again by hand, and sums that the papers print."""
+
+import pandas as pd
+import pytest
+
+from analysis.errors import UserError
+from analysis.leaderboard import average_rank, ranks, score_table, weighted_average, winners
+from analysis.published import (
+    COLUMNS,
+    PAPERS,
+    published_benchmarks,
+    published_names,
+    published_table,
+)
+
+# Models x rows x columns, counted on the page: OLMoE and DeepSeek have one ratio, the others two.
+ROWS = {
+    "aimer-text": 11,
+    "unified-table-1": 4 * 8 * 7,
+    "unified-table-2": 2 * (10 + 19) * 4,
+    "unified-table-3": 4,
+    "unified-table-5": (8 + 8 + 15 + 15) * 16,
+    "unified-ranks": 4 * 7 + 2 * (9 + 18),
+    "evoesap-table-1": (9 + 17) * 8,
+    "evoesap-table-2": 17 * 8,
+    "evoesap-table-3": 3,
+    "evoesap-table-4": 2 * 3,
+    "evoesap-table-5": 9 * 8,
+    "evoesap-table-6": 9 * 8,
+    "evoesap-table-7": (9 + 17 + 17) * 7,
+    "evoesap-table-8": (9 + 17 + 17) * 4,
+    "evoesap-table-9": (9 + 17 + 17) * 9,
+    "heapr-table-1": (10 + 1 + 9 + 7 + 4) * 10,
+    "heapr-table-2": 10 * 8,
+    "heapr-table-3": 4 * 8,
+    "heapr-table-5": 6,
+    "pathfinder-table-2": 6 * 7,
+    "pathfinder-table-3": 11 * 7,
+    "pathfinder-table-4": 4 * 7,
+    "pathfinder-table-5": 3 * 7,
+}
+QWEN, ERNIE = "Qwen3-30B-A3B-Instruct-2507", "ERNIE-4.5-21B-A3B-PT"
+OLMOE, DEEPSEEK = "OLMoE-1B-7B-0125-Instruct", "DeepSeek-V2-Lite-Chat"
+# Table, conditions, column, value: read off the papers a second time.
+SPOTS = [
+    ("unified-table-1", {"model": QWEN, "criterion": "man", "benchmark": "Eval+"}, 0.868),
+    ("unified-table-1", {"model": DEEPSEEK, "criterion": "msan", "benchmark": "Average"}, 0.237),
+    ("unified-table-1", {"model": OLMOE, "criterion": "full", "benchmark": "MC average"}, 0.653),
+    (
+        "unified-table-2",
+        {"model": QWEN, "sparsity": 0.5, "criterion": "gate-ean", "benchmark": "LiveCodeBench"},
+        0.352,
+    ),
+    ("unified-table-2", {"model": DEEPSEEK, "criterion": "reap", "benchmark": "MATH-500"}, 0.218),
+    (
+        "unified-table-5",
+        {"model": QWEN, "sparsity": 0.5, "criterion": "msan", "benchmark": "WinoGrande"},
+        0.672,
+    ),
+    ("unified-table-5", {"model": ERNIE, "criterion": "full", "benchmark": "BoolQ"}, 0.872),
+    (
+        "evoesap-table-1",
+        {"model": ERNIE, "sparsity": 0.5, "criterion": "reap", "schedule": "evoesap"}
+        | {"benchmark": "GSM8K"},
+        0.718,
+    ),
+    (
+        "evoesap-table-2",
+        {"sparsity": 0.25, "criterion": "frequency", "schedule": "evoesap"}
+        | {"benchmark": "LiveCodeBench"},
+        0.396,
+    ),
+    (
+        "evoesap-table-6",
+        {"criterion": "reap", "schedule": "evoesap", "benchmark": "Math average"},
+        0.716,
+    ),
+    (
+        "evoesap-table-7",
+        {"model": OLMOE, "criterion": "ean", "schedule": "uniform", "benchmark": "MBPP+"},
+        0.307,
+    ),
+    (
+        "evoesap-table-9",
+        {"model": QWEN, "sparsity": 0.5, "criterion": "seer", "schedule": "evoesap"}
+        | {"benchmark": "RTE"},
+        0.567,
+    ),
+    ("evoesap-table-5", {"fitness": "NLL", "benchmark": "GSM8K"}, 0.619),
+    (
+        "heapr-table-1",
+        {"model": "Qwen3-30B-A3B", "sparsity": 0.5, "criterion": "heapr", "benchmark": "PIQA"},
+        0.67,
+    ),
+    (
+        "heapr-table-2",
+        {"model": "DeepSeekMoE-16B-Base", "sparsity": 0.2, "criterion": "camera-p"}
+        | {"benchmark": "Average"},
+        0.5952,
+    ),
+    (
+        "heapr-table-3",
+        {"sparsity": 0.4, "granularity": "atomic", "benchmark": "HellaSwag"},
+        0.5229,
+    ),
+    (
+        "pathfinder-table-2",
+        {"model": "Mixtral-8x7B-Instruct", "criterion": "random", "benchmark": "GSM8K"},
+        0.019,
+    ),
+    (
+        "pathfinder-table-5",
+        {"expert_importance": "yes", "transition_intensity": "no", "benchmark": "MMLU"},
+        0.5877,
+    ),
+]
+
+
+def where(table: pd.DataFrame, conditions: dict[str, object]) -> pd.DataFrame:
+    for column, value in conditions.items():
+        table = table[table[column] == value]
+    return table
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_every_row_is_there_once(name):
+    table = published_table(name)
+    assert len(table) == ROWS[name]
+    assert not table.duplicated(
+        [c for c in table.columns if c not in ("score", "perplexity")]
+    ).any()
+    assert set(table["paper"]) <= set(PAPERS)
+    if "score" in table:
+        assert table["score"].dropna().between(0, 1).all()
+
+
+def test_all_files_are_named():
+    assert set(published_names()) == set(ROWS)
+
+
+@pytest.mark.parametrize(("name", "conditions", "value"), SPOTS, ids=range(len(SPOTS)))
+def test_values_on_the_page(name, conditions, value):
+    (score,) = where(published_table(name), conditions)["score"]
+    assert score == value
+
+
+def test_cells_that_the_text_lost_are_empty():
+    """The row of HEAPr on Qwen3 lacks both perplexities; others' rows lack what nobody measured."""
+    table = published_table("heapr-table-1")
+    lost = where(table, {"model": "Qwen3-30B-A3B", "criterion": "heapr"})
+    assert (lost[lost["benchmark"].isin(["WikiText-2", "PTB"])]["perplexity"] == "").all()
+    assert lost[~lost["benchmark"].isin(["WikiText-2", "PTB"])]["score"].notna().all()
+    sub_moe = where(table, {"criterion": "Sub-MoE", "benchmark": "MathQA"})
+    assert sub_moe["score"].isna().all()
+
+
+def test_ratios_of_heapr_agree_between_its_tables():
+    """Table 3's atomic rows are Table 1's of the same ratio: the perplexity says which is which."""
+    first, third = published_table("heapr-table-1"), published_table("heapr-table-3")
+    wanted = {"model": "DeepSeekMoE-16B-Base", "benchmark": "WikiText-2"}
+    for sparsity in (0.2, 0.4):
+        (one,) = where(first, wanted | {"criterion": "heapr", "sparsity": sparsity})["perplexity"]
+        (other,) = where(third, {"granularity": "atomic", "sparsity": sparsity} | wanted)[
+            "perplexity"
+        ]
+        assert float(one) == float(other)
+
+
+def test_parts_average_to_the_printed_averages():
+    """Eval+ is the mean of four (EvoESAP, Table 7), MC average of eight (Table 9), to rounding."""
+    for name, whole, parts in (
+        ("evoesap-table-7", "Eval+", ["HumanEval", "HumanEval+", "MBPP", "MBPP+"]),
+        (
+            "evoesap-table-9",
+            "MC average",
+            ["MMLU", "ARC-C", "ARC-E", "HellaSwag", "WinoGrande", "BoolQ", "OpenBookQA", "RTE"],
+        ),
+    ):
+        wide = published_table(name).pivot_table(
+            index=["model", "sparsity", "criterion", "schedule"],
+            columns="benchmark",
+            values="score",
+        )
+        assert (wide[parts].mean(axis=1) - wide[whole]).abs().max() <= 0.0011
+
+
+def test_the_same_measurement_reads_alike_in_two_tables():
+    """WildBench, GSM8K, MATH-500 of the unified Tables 1 and 5 are one measurement."""
+    keys = ["model", "sparsity", "criterion", "benchmark"]
+    both = published_table("unified-table-1").merge(
+        published_table("unified-table-5"), on=keys, suffixes=("_1", "_5")
+    )
+    assert len(both) == 4 * 8 * 4
+    assert (both["score_1"] == both["score_5"]).all()
+
+
+def test_benchmarks_are_one_table():
+    table = published_benchmarks()
+    assert tuple(table.columns) == COLUMNS
+    assert len(table) == sum(ROWS[name] for name in ROWS if is_benchmark(name))
+    assert set(table["schedule"]) == {"", "uniform", "evoesap"}
+
+
+def is_benchmark(name: str) -> bool:
+    return name in {
+        *(f"unified-table-{number}" for number in (1, 2, 5)),
+        *(f"evoesap-table-{number}" for number in (1, 2, 6, 7, 8, 9)),
+    }
+
+
+@pytest.mark.parametrize("model", [OLMOE, DEEPSEEK, ERNIE, QWEN])
+def test_average_rank_is_the_papers(model):
+    """The unified paper ranks over the six columns of Table 1 that it shows."""
+    table = where(published_table("unified-table-1"), {"model": model})
+    table = table[(table["criterion"] != "full") & ~table["benchmark"].isin(["Average"])]
+    computed = average_rank(score_table(table))
+    printed = where(published_table("unified-ranks"), {"model": model, "table": 1})
+    for _, row in printed.iterrows():
+        assert computed[row["criterion"]] == pytest.approx(row["average_rank"], abs=0.006)
+
+
+def results(**columns: dict[str, float]) -> pd.DataFrame:
+    rows = [(name, bench, s) for name, own in columns.items() for bench, s in own.items()]
+    return pd.DataFrame(rows, columns=["criterion", "benchmark", "score"])
+
+
+def test_ranks_by_hand():
+    scores = score_table(results(a={"x": 0.5, "y": 0.1}, b={"x": 0.5, "y": 0.3}))
+    # On x both share (1 + 2) / 2; on y b is first.
+    assert ranks(scores).loc["a"].tolist() == [1.5, 2.0]
+    assert average_rank(scores).to_dict() == {"a": 1.75, "b": 1.25}
+
+
+def test_winners_by_hand():
+    scores = score_table(
+        results(
+            a={"x": 0.5, "y": 0.1, "z": 0.0},
+            b={"x": 0.5, "y": 0.3, "z": 0.0},
+            c={"x": 0.25, "y": 0.2, "z": 0.0},
+        )
+    )
+    table = winners(scores).set_index("benchmark")
+    assert table.loc["x", ["winner", "margin", "tied"]].tolist() == ["a", 0.25, 2]
+    assert table.loc["y", "winner"] == "b"
+    assert table.loc["y", "margin"] == pytest.approx(0.1)
+    assert table.loc["z", ["winner", "tied"]].tolist() == ["", 0]
+
+
+def test_own_average_by_hand():
+    scores = score_table(results(a={"x": 0.4, "y": 0.1}, b={"x": 0.2, "y": 0.4}))
+    average = weighted_average(scores, {"x": 3})
+    # (3 * 0.4 + 0.1) / 4 and (3 * 0.2 + 0.4) / 4
+    assert average.to_dict() == pytest.approx({"a": 0.325, "b": 0.25})
+    with pytest.raises(UserError, match="more than 0"):
+        weighted_average(scores, {"x": 0, "y": 0})
+
+
+def test_two_scores_for_one_cell_are_refused():
+    twice = pd.concat([results(a={"x": 0.4}), results(a={"x": 0.5})])
+    with pytest.raises(UserError, match="a has two scores on x"):
+        score_table(twice)
