@@ -70,5 +70,5 @@ def winners(scores: pd.DataFrame) -> pd.DataFrame:
         beaten = column[column < best]
         margin = best - beaten.max() if len(beaten) else 0.0
         tied = int((column == best).sum())
-        rows.append((benchmark, column.idxmax(), float(best), float(margin), tied))
+        rows.append((benchmark, str(column.idxmax()), float(best), float(margin), tied))
     return pd.DataFrame(rows, columns=["benchmark", "winner", "score", "margin", "tied"])
