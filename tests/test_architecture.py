@@ -45,7 +45,8 @@ DASHBOARD_ANALYSIS = (
 NEEDS_TORCH = re.compile(
     r"analysis\.calibration|analysis\.routing|analysis\.families\.deepseek_model|analysis\.weights"
     r"|analysis\.nonuniform\.(loading|widths)"
-    r"|analysis\.demo\.(build|tokenizer)|pruning\.masking|pruning\.atoms\.masking|pruning\.evaluate"
+    r"|analysis\.demo\.(build|tokenizer)|pruning\.masking|pruning\.atoms\.masking"
+    r"|pruning\.evaluate\.(candidate|full_side|head|measures|speculative|hidden_states|answers)"
     r"|pruning\.outline|pruning\.search|pruning\.surgery\.forward_checks|app\.jobs\.worker"
 )
 

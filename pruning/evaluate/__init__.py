@@ -1,0 +1,1 @@
+"""How much a pruned model differs from the full one: samples, measures, results."""

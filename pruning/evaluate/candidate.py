@@ -1,0 +1,158 @@
+"""Evaluation of candidates: one loaded model, many plans, each switched on by masking."""
+
+from collections import defaultdict
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from analysis.drain import drain
+from analysis.families import MoEFamily
+from analysis.progress import Progress
+from pruning.evaluate.full_side import FullSide, final_hidden
+from pruning.evaluate.measures import POSITION_FUNCTIONS, Positions, log_probabilities
+from pruning.evaluate.result import (
+    MEASURES,
+    OF_FULL_MODEL,
+    Evaluation,
+    FloatArray,
+    SampleSums,
+    make_evaluation,
+)
+from pruning.evaluate.samples import SampleBatch
+from pruning.masking import masked
+from pruning.plan import PruningPlan
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureSettings:
+    """What is measured at the scored positions.
+
+    Args:
+        measures: names; those that are not taken at positions of the text (`spec-dec`) are left
+            to their own module.
+        seed: of the draws of `sap` and of the bootstrap.
+    """
+
+    measures: tuple[str, ...]
+    seed: int = 42
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Names of the functions of `POSITION_FUNCTIONS` that these measures sum."""
+        own = [MEASURES[name].sums for name in self.measures]
+        full = [OF_FULL_MODEL[name].sums for name in self.measures if name in OF_FULL_MODEL]
+        return tuple(name for name in dict.fromkeys([*own, *full]) if name)
+
+
+def measure_hidden(
+    full: FullSide, batch: SampleBatch, hidden_ND: Tensor, settings: MeasureSettings
+) -> dict[str, FloatArray]:
+    """Sums of every sample of a batch, from the candidate's final hidden states.
+
+    Args:
+        full: the full model's side.
+        batch: of `full.samples`.
+        hidden_ND: (scored positions, width), as `final_hidden` gives them, of the candidate.
+        settings: what is measured.
+
+    Returns:
+        Position function -> (samples of the batch,) float64 sums over the scored positions.
+    """
+    names, rows = settings.functions, full.head.rows
+    reference_ND = full.hidden(batch)
+    targets_N = torch.from_numpy(batch.targets)
+    uniforms_N = torch.from_numpy(_uniforms(batch, settings.seed))
+    found: defaultdict[str, list[Tensor]] = defaultdict(list)
+    with torch.no_grad():
+        for start in range(0, len(hidden_ND), rows):
+            part = slice(start, start + rows)
+            candidate_NV = log_probabilities(full.head(hidden_ND[part]))
+            full_NV = log_probabilities(full.head(reference_ND[part]))
+            at = Positions(
+                full_NV,
+                candidate_NV,
+                targets_N[part].to(full_NV.device),
+                uniforms_N[part].to(full_NV.device),
+            )
+            for name in names:
+                found[name].append(POSITION_FUNCTIONS[name](at).cpu())
+    starts = np.cumsum(batch.counts) - batch.counts
+    return {
+        name: np.add.reduceat(torch.cat(parts).numpy(), starts) for name, parts in found.items()
+    }
+
+
+def _uniforms(batch: SampleBatch, seed: int) -> FloatArray:
+    # By sample, so that neither batches nor candidates change a draw.
+    drawn = [
+        np.random.default_rng([seed, sample]).random(count)
+        for sample, count in zip(batch.samples, batch.counts, strict=True)
+    ]
+    return np.concatenate(drawn)
+
+
+def collect_sums(
+    parts: Sequence[Mapping[str, FloatArray]], num_scored: NDArray[np.int64]
+) -> dict[str, SampleSums]:
+    """Sums of all samples from those of the batches, in their order."""
+    return {
+        name: SampleSums(np.concatenate([part[name] for part in parts]), num_scored)
+        for name in parts[0]
+    }
+
+
+def run_candidate(
+    model: PreTrainedModel,
+    family: MoEFamily,
+    plan: PruningPlan | None,
+    full: FullSide,
+    settings: MeasureSettings,
+) -> Generator[Progress, None, Evaluation]:
+    """Evaluate the model as if it were pruned by a plan; None evaluates the model as it is.
+
+    Args:
+        model: loaded, the one that `full` was made with; the mask is taken off again.
+        family: its architecture.
+        plan: experts and neurons that stay.
+        full: the full model's side of the samples.
+        settings: what is measured.
+
+    Raises:
+        PlanError: the plan does not fit the model.
+    """
+    total, done = len(full.samples), 0
+    parts: list[dict[str, FloatArray]] = []
+    for batch in full.samples.batches():
+        yield Progress("evaluating", done, total, "samples")
+        # On only while it computes: between steps the caller may use the model.
+        with _candidate(model, family, plan):
+            hidden_ND = final_hidden(model, batch)
+        parts.append(measure_hidden(full, batch, hidden_ND, settings))
+        done += len(batch.samples)
+    yield Progress("evaluating", done, total, "samples")
+    sums = collect_sums(parts, full.samples.num_scored)
+    measures = [name for name in settings.measures if MEASURES[name].sums]
+    return make_evaluation(measures, sums, seed=settings.seed)
+
+
+def _candidate(
+    model: PreTrainedModel, family: MoEFamily, plan: PruningPlan | None
+) -> AbstractContextManager[None]:
+    return nullcontext() if plan is None else masked(model, family, plan)
+
+
+def evaluate_candidate(
+    model: PreTrainedModel,
+    family: MoEFamily,
+    plan: PruningPlan | None,
+    full: FullSide,
+    settings: MeasureSettings,
+) -> Evaluation:
+    """`run_candidate` to its end."""
+    return drain(run_candidate(model, family, plan, full, settings))

@@ -1,0 +1,86 @@
+"""Measures at single positions: how a candidate's next-token distribution differs from the full.
+
+p is the distribution of the full model and q that of the candidate, both after the same text
+(teacher forcing). Softmax in float32, sums over the vocabulary in float64. After arXiv:2603.06003,
+section 3.4.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Positions:
+    """The two distributions at some positions (N of them, over V tokens).
+
+    Args:
+        full_NV: log p.
+        candidate_NV: log q.
+        targets_N: ids of the tokens that follow in the text.
+        uniforms_N: a number from [0, 1) for each position, by which `sap` draws.
+    """
+
+    full_NV: Tensor
+    candidate_NV: Tensor
+    targets_N: Tensor
+    uniforms_N: Tensor
+
+
+def log_probabilities(logits_NV: Tensor) -> Tensor:
+    """Log-softmax over the vocabulary in float32, or in float64 where the model computes so."""
+    return logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)).log_softmax(-1)
+
+
+def esap(at: Positions) -> Tensor:
+    """(N,) sum_v min(p, q), in [0, 1]; 1 where both agree (arXiv:2603.06003, Eq. 14).
+
+    Computed as 1 - TV (Eq. 17): probabilities that sum to 1 but for rounding would give equal
+    distributions a little less than 1.
+    """
+    distance = (at.full_NV.exp() - at.candidate_NV.exp()).abs().sum(-1, dtype=torch.float64)
+    return (1 - distance / 2).clamp(0, 1)
+
+
+def sap(at: Positions) -> Tensor:
+    """(N,) min(1, p(y) / q(y)) for one draw y ~ q (arXiv:2603.06003, Eq. 9)."""
+    cumulated = at.candidate_NV.double().exp().cumsum(-1)
+    # The total is 1 but for rounding; scaled by it, no draw falls beyond the last token.
+    wanted = at.uniforms_N.to(cumulated)[:, None] * cumulated[:, -1:]
+    drawn = torch.searchsorted(cumulated, wanted, right=True).clamp(max=cumulated.shape[1] - 1)
+    ratio = at.full_NV.gather(1, drawn) - at.candidate_NV.gather(1, drawn)
+    return ratio.squeeze(1).double().exp().clamp(max=1)
+
+
+def kl(at: Positions) -> Tensor:
+    """(N,) KL(p || q) in nats, full against candidate; at least 0."""
+    # A token that p gives no weight adds nothing, whatever q gives it.
+    terms = torch.where(
+        at.full_NV > -torch.inf, at.full_NV.exp() * (at.full_NV - at.candidate_NV), 0
+    )
+    return terms.sum(-1, dtype=torch.float64).clamp(min=0)
+
+
+def nll(at: Positions) -> Tensor:
+    """(N,) -log q of the token that follows in the text, in nats."""
+    return _loss(at.candidate_NV, at.targets_N)
+
+
+def full_nll(at: Positions) -> Tensor:
+    """(N,) -log p of the token that follows in the text, in nats."""
+    return _loss(at.full_NV, at.targets_N)
+
+
+def _loss(log_NV: Tensor, targets_N: Tensor) -> Tensor:
+    return -log_NV.gather(1, targets_N[:, None]).squeeze(1).double()
+
+
+POSITION_FUNCTIONS: Mapping[str, Callable[[Positions], Tensor]] = {
+    "esap": esap,
+    "sap": sap,
+    "kl": kl,
+    "nll": nll,
+    "full_nll": full_nll,
+}

@@ -1,0 +1,221 @@
+"""Results of an evaluation: sums of every sample -> means, with bootstrap intervals. No torch."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.errors import UserError, unknown_name
+
+FloatArray = NDArray[np.float64]
+DEFAULT_MEASURES = ("esap", "kl", "nll", "ppl")
+_RESAMPLES = 1000
+_TAIL = 2.5  # percent on each side: the interval holds 95%
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a measure is.
+
+    Args:
+        name: on the command line and in results.
+        label: on screen.
+        sums: the function of a position whose values are summed; empty where the measure is not
+            taken at the positions of the text.
+        is_log: the mean over positions is the logarithm of the measure.
+        higher_is_better: direction.
+        description: one line.
+        reference: paper.
+    """
+
+    name: str
+    label: str
+    sums: str
+    description: str
+    higher_is_better: bool
+    is_log: bool = False
+    reference: str = ""
+
+
+_EVOESAP = "arXiv:2603.06003"
+MEASURES: Mapping[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        Measure(
+            "esap",
+            "ESAP",
+            "esap",
+            "Overlap of the next-token distributions, sum min(p, q): 1 if both models agree.",
+            higher_is_better=True,
+            reference=f"{_EVOESAP}, Eq. 14",
+        ),
+        Measure(
+            "sap",
+            "SAP",
+            "sap",
+            "Chance that the full model accepts one token drawn from the pruned one.",
+            higher_is_better=True,
+            reference=f"{_EVOESAP}, Eq. 9",
+        ),
+        Measure(
+            "kl",
+            "KL",
+            "kl",
+            "KL(full || pruned) of the next-token distributions, in nats.",
+            higher_is_better=False,
+        ),
+        Measure(
+            "nll",
+            "Loss",
+            "nll",
+            "Negative log-likelihood of the text under the pruned model, in nats per token.",
+            higher_is_better=False,
+        ),
+        Measure(
+            "ppl",
+            "Perplexity",
+            "nll",
+            "Exponential of the loss.",
+            higher_is_better=False,
+            is_log=True,
+        ),
+        Measure(
+            "spec-dec",
+            "Speculative acceptance",
+            "",
+            "Share of the pruned model's drafted tokens that the full model accepts (sampling).",
+            higher_is_better=True,
+            reference="arXiv:2211.17192",
+        ),
+    )
+}
+# What the full model itself gets on the samples, beside a measure of the pruned one.
+OF_FULL_MODEL: Mapping[str, Measure] = {
+    name: Measure(
+        name,
+        f"{MEASURES[name].label} of the full model",
+        "full_nll",
+        MEASURES[name].description,
+        higher_is_better=False,
+        is_log=MEASURES[name].is_log,
+    )
+    for name in ("nll", "ppl")
+}
+
+
+def parse_measures(text: str) -> tuple[str, ...]:
+    """Names joined by commas, in the order given, each once.
+
+    Raises:
+        UserError: an unknown name, or none.
+    """
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for name in names:
+        if name not in MEASURES:
+            raise UserError(unknown_name("measure", name, MEASURES))
+    if not names:
+        raise UserError(f"Name at least one measure: {', '.join(MEASURES)}.")
+    return names
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleSums:
+    """What one measure summed up to in each sample.
+
+    Args:
+        sums: (samples,) float64, over the positions of a sample.
+        counts: (samples,) positions of each sample, at least one.
+    """
+
+    sums: FloatArray
+    counts: NDArray[np.int64]
+
+    @property
+    def means(self) -> FloatArray:
+        """(samples,) mean over a sample's positions."""
+        return self.sums / self.counts
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of a result.
+
+    Args:
+        mean: of the samples' means: every sample weighs the same (arXiv:2603.06003, Eq. 16).
+        pooled: mean over the positions of all samples together.
+        low, high: 95% bootstrap interval of `mean` over samples; None for a single sample.
+    """
+
+    mean: float
+    pooled: float
+    low: float | None
+    high: float | None
+
+
+def summarise(sums: SampleSums, *, is_log: bool = False, seed: int = 42) -> Metric:
+    """The metric of a measure; of a logarithm, its exponential throughout."""
+    means = sums.means
+    low, high = bootstrap_interval(means, seed)
+    values = (float(means.mean()), float(sums.sums.sum() / sums.counts.sum()), low, high)
+    if is_log:
+        return Metric(*(None if value is None else _exp(value) for value in values))  # type: ignore[arg-type]
+    return Metric(*values)
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def bootstrap_interval(means: FloatArray, seed: int = 42) -> tuple[float | None, float | None]:
+    """The middle 95% of the mean over samples drawn with replacement, 1000 times (percentiles)."""
+    if len(means) < 2:
+        return None, None
+    drawn = np.random.default_rng(seed).integers(len(means), size=(_RESAMPLES, len(means)))
+    low, high = np.percentile(means[drawn].mean(axis=1), [_TAIL, 100 - _TAIL])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What the measures say of one candidate on one set of samples.
+
+    Args:
+        metrics: measure -> its number.
+        full: nll and ppl of the full model on the same samples, where those were measured.
+        samples: measure -> sums of every sample, in the order of the samples; without `ppl`,
+            which has those of `nll`.
+        num_samples, num_tokens: samples, and positions scored in all of them.
+    """
+
+    metrics: Mapping[str, Metric]
+    full: Mapping[str, Metric]
+    samples: Mapping[str, SampleSums]
+    num_samples: int
+    num_tokens: int
+
+
+def make_evaluation(
+    measures: Sequence[str], sums: Mapping[str, SampleSums], *, seed: int = 42
+) -> Evaluation:
+    """An evaluation from sums of every sample.
+
+    Args:
+        measures: names, of those in MEASURES.
+        sums: position function (`Measure.sums`), or the name of a measure without one -> sums.
+        seed: of the bootstrap.
+    """
+    metrics, full = {}, {}
+    for name in measures:
+        measure = MEASURES[name]
+        own = sums[measure.sums or name]
+        metrics[name] = summarise(own, is_log=measure.is_log, seed=seed)
+        if name in OF_FULL_MODEL and OF_FULL_MODEL[name].sums in sums:
+            beside = sums[OF_FULL_MODEL[name].sums]
+            full[name] = summarise(beside, is_log=measure.is_log, seed=seed)
+    counts = next(each.counts for name, each in sums.items() if name != "spec-dec")
+    return Evaluation(metrics, full, dict(sums), len(counts), int(counts.sum()))

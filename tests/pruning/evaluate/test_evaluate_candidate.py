@@ -1,0 +1,165 @@
+"""Evaluation of masked candidates against plain forwards, in float64 and written out."""
+
+import numpy as np
+import pytest
+import torch
+from accelerate import cpu_offload
+from nonuniform_cases import keeps_of, plan_of
+
+from analysis.drain import drain
+from analysis.families import FAMILIES
+from analysis.model import load_model_index
+from families.configs import CASES, tiny_model
+from families.physical import physically_pruned
+from pruning import load_pruned
+from pruning.evaluate import head as head_module
+from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+from pruning.evaluate.full_side import run_full
+from pruning.evaluate.head import Head
+from pruning.evaluate.samples import make_samples
+from pruning.plan import ModelRef, PruningPlan
+from pruning.surgery.export import export_checkpoint
+
+NAMES = ("olmoe", "qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3-groups", "granitemoe")
+MEASURED = [case for case in CASES if case.name in NAMES]
+ALL = MeasureSettings(("esap", "sap", "kl", "nll", "ppl"))
+
+
+def plan_for(case):
+    # Masking does not look at what a plan says of its model.
+    return plan_of(ModelRef("tiny", "00" * 32), case, keeps_of(case))
+
+
+def plain_scores(full, pruned, sequences):
+    """esap, kl, nll of every sample from two plain forwards, sample by sample, in float64."""
+    rows = {"esap": [], "kl": [], "nll": [], "full_nll": []}
+    for ids, counted in zip(sequences.rows, sequences.counted, strict=True):
+        with torch.no_grad():
+            tokens = torch.from_numpy(ids.astype(np.int64))[None]
+            p, q = (
+                model(input_ids=tokens, use_cache=False).logits[0].double().softmax(-1)
+                for model in (full, pruned)
+            )
+        at = [t for t in range(len(ids) - 1) if counted[t + 1]]
+        rows["esap"].append([float(torch.minimum(p[t], q[t]).sum()) for t in at])
+        rows["kl"].append([float((p[t] * (p[t] / q[t]).log()).sum()) for t in at])
+        rows["nll"].append([-float(q[t, ids[t + 1]].log()) for t in at])
+        rows["full_nll"].append([-float(p[t, ids[t + 1]].log()) for t in at])
+    return rows
+
+
+@pytest.mark.parametrize("case", MEASURED, ids=str)
+def test_measures_equal_their_definitions_from_plain_forwards(case, make_sequences):
+    model, plan, sequences = tiny_model(case), plan_for(case), make_sequences()
+    full = drain(run_full(model, make_samples(sequences, batch_size=3)))
+    result = evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL)
+    wanted = plain_scores(model, physically_pruned(model, case, plan.kept), sequences)
+    for name, values in wanted.items():
+        got = result.samples[name].means
+        # The models compute in float32, in batches here and one by one there.
+        np.testing.assert_allclose(got, [np.mean(v) for v in values], atol=1e-6, rtol=1e-6)
+        if name in result.metrics:
+            metric = result.metrics[name]
+            assert metric.mean == pytest.approx(np.mean([np.mean(v) for v in values]), abs=1e-6)
+            assert metric.pooled == pytest.approx(np.mean(np.concatenate(values)), abs=1e-6)
+    assert 0 < result.metrics["esap"].mean < 0.99  # the plan does something
+    assert result.num_tokens == sum(map(len, wanted["esap"]))
+
+
+@pytest.mark.parametrize("case", MEASURED, ids=str)
+def test_the_unpruned_model_agrees_with_itself(case, make_sequences):
+    model = tiny_model(case)
+    full = drain(run_full(model, make_samples(make_sequences())))
+    whole = PruningPlan(
+        ModelRef("tiny", "00" * 32), {layer: tuple(range(case.experts)) for layer in case.sparse}
+    )
+    for plan in (None, whole):
+        result = evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL)
+        assert {name: result.metrics[name].mean for name in ("esap", "sap", "kl")} == {
+            "esap": 1,
+            "sap": 1,
+            "kl": 0,
+        }
+        assert result.metrics["nll"] == result.full["nll"]
+        assert result.metrics["ppl"] == result.full["ppl"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_head_gives_the_model_s_own_logits(case):
+    model = tiny_model(case)
+    for config in (model.config, model.config.get_text_config()):
+        if hasattr(config, "logits_scaling"):
+            config.logits_scaling = 3.0
+    ids = torch.randint(3, 64, (1, 9), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = model(input_ids=ids, use_cache=False).logits[0]
+        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
+    assert torch.equal(Head(model)(hidden), wanted)
+    assert "forward" not in model.base_model.__dict__
+
+
+def test_chunks_and_batches_do_not_change_results(make_sequences, monkeypatch):
+    case = MEASURED[0]
+    model, plan, sequences = tiny_model(case), plan_for(case), make_sequences()
+
+    def result(batch_size):
+        full = drain(run_full(model, make_samples(sequences, batch_size)))
+        return evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL)
+
+    wanted = result(4)
+    monkeypatch.setattr(head_module, "CHUNK_BYTES", 4 * 64 * 5)  # five positions at a time
+    for batch_size in (1, 3):
+        got = result(batch_size)
+        for name, sums in wanted.samples.items():
+            # Sums of a matrix product depend on its shape in the last bit.
+            np.testing.assert_allclose(got.samples[name].sums, sums.sums, atol=2e-5)
+
+
+def test_hidden_states_on_disk_give_the_same_and_leave_nothing(make_sequences, tmp_path):
+    case = MEASURED[0]
+    model, plan = tiny_model(case), plan_for(case)
+    samples = make_samples(make_sequences(), batch_size=3)
+    results = []
+    for folder in (None, tmp_path / "hidden"):
+        full = drain(run_full(model, samples, folder=folder))
+        results.append(evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
+    assert len(list((tmp_path / "hidden").rglob("*.safetensors"))) == 2
+    assert results[0].metrics == results[1].metrics
+    full.folder.cleanup()
+    assert list((tmp_path / "hidden").iterdir()) == []
+
+
+def test_many_candidates_on_one_model_leave_no_trace(make_sequences):
+    case = MEASURED[0]
+    model = tiny_model(case)
+    full = drain(run_full(model, make_samples(make_sequences())))
+    few, many = plan_for(case), PruningPlan(ModelRef("tiny", ""), {0: (1, 2, 4, 5, 6)})
+    family = FAMILIES[case.model_type]
+    first = [evaluate_candidate(model, family, plan, full, ALL) for plan in (few, many, None)]
+    again = [evaluate_candidate(model, family, plan, full, ALL) for plan in (None, many, few)]
+    assert [each.metrics for each in first] == [each.metrics for each in reversed(again)]
+    assert len({each.metrics["esap"].mean for each in first}) == 3
+
+
+def test_under_accelerate_s_offload_the_numbers_are_the_same(make_sequences):
+    case = next(each for each in MEASURED if each.name == "qwen3_moe")  # tied embeddings
+    samples, plan = make_samples(make_sequences()), plan_for(case)
+    results = []
+    for model in (tiny_model(case), cpu_offload(tiny_model(case), "cpu")):
+        full = drain(run_full(model, samples))
+        results.append(evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
+    assert results[0].metrics == results[1].metrics
+
+
+def test_masked_and_exported_give_the_same_numbers(make_sequences, tmp_path):
+    case = next(each for each in MEASURED if each.name == "qwen3_moe")
+    tiny_model(case).save_pretrained(tmp_path / "full")
+    described = load_model_index(str(tmp_path / "full"))
+    plan = plan_of(described, case, keeps_of(case))  # layers that keep different numbers
+    drain(export_checkpoint(described, plan, tmp_path / "pruned"))
+    model = tiny_model(case)
+    full = drain(run_full(model, make_samples(make_sequences())))
+    masked_result = evaluate_candidate(model, described.family, plan, full, ALL)
+    exported = load_pruned(tmp_path / "pruned", dtype=torch.float32)
+    exported_result = evaluate_candidate(exported, described.family, None, full, ALL)
+    assert exported_result.metrics == masked_result.metrics
