@@ -1,49 +1,22 @@
 """Checks of an export that read files and compute hashes; no model is loaded."""
 
 import hashlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
 from analysis.checkpoint import INDEX_NAME, Checkpoint, open_checkpoint
-from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
+from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
-from pruning.atoms.widths import plan_widths
-from pruning.plan import fit_plan
+from pruning.surgery.checks import Check, check_that
 from pruning.surgery.config import read_index
 from pruning.surgery.manifest import Manifest
-from pruning.surgery.shards import plan_shards
 
 _CHUNK_BYTES = 1 << 20
 _MAX_WORKERS = 4
 _POLL_SECONDS = 0.1
-_SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One question that was put to an export.
-
-    Args:
-        name: what was checked, in a word or two.
-        ok: whether it holds.
-        detail: one line; where it does not hold, it names the file, tensor or layer.
-    """
-
-    name: str
-    ok: bool
-    detail: str
-
-
-def _check(name: str, problems: Iterable[str], fine: str) -> Check:
-    found = list(problems)
-    if not found:
-        return Check(name, True, fine)
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return Check(name, False, "; ".join(found[:_SHOWN]) + more)
 
 
 def _check_presence(path: Path, manifest: Manifest) -> Check:
@@ -53,7 +26,7 @@ def _check_presence(path: Path, manifest: Manifest) -> Check:
         *(f"{name} is missing" for name in sorted(wanted - held)),
         *(f"{name} is no part of the export" for name in sorted(held - wanted)),
     ]
-    return _check("shards", problems, f"{len(wanted)} shards, none missing, none extra")
+    return check_that("shards", problems, f"{len(wanted)} shards, none missing, none extra")
 
 
 def _check_sizes(path: Path, manifest: Manifest) -> Check:
@@ -63,7 +36,7 @@ def _check_sizes(path: Path, manifest: Manifest) -> Check:
         if file.is_file() and file.stat().st_size != shard.bytes:
             size = file.stat().st_size
             problems.append(f"{shard.name} has {size} bytes instead of {shard.bytes}")
-    return _check("sizes", problems, f"{manifest.nbytes} bytes in all")
+    return check_that("sizes", problems, f"{manifest.nbytes} bytes in all")
 
 
 def _hash_file(path: Path, stop: Event, done: dict[str, int]) -> str:
@@ -95,7 +68,7 @@ def _check_hashes(path: Path, manifest: Manifest) -> Generator[Progress, None, C
         for shard in present
         if futures[shard.name].result() != shard.sha256
     ]
-    return _check("sha256", problems, f"{len(present)} shards as they were written")
+    return check_that("sha256", problems, f"{len(present)} shards as they were written")
 
 
 def _check_files(path: Path, manifest: Manifest) -> Check:
@@ -106,7 +79,7 @@ def _check_files(path: Path, manifest: Manifest) -> Check:
             problems.append(f"{name} is missing")
         elif hashlib.sha256(file.read_bytes()).hexdigest() != record.sha256:
             problems.append(f"{name} was changed after the export: its SHA-256 differs")
-    return _check("files", problems, f"{len(manifest.files)} other files as they were written")
+    return check_that("files", problems, f"{len(manifest.files)} other files as they were written")
 
 
 def _header_problems(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
@@ -145,7 +118,7 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
     except CheckpointError as error:
         return [Check("headers", False, str(error))]
     fine = f"{len(checkpoint.tensors)} tensors, as manifest and index say"
-    headers = _check("headers", _header_problems(checkpoint, manifest), fine)
+    headers = check_that("headers", _header_problems(checkpoint, manifest), fine)
     try:
         # Fails on a gap in the ids, on one too many, and on routers of another size.
         model = describe_model(checkpoint)
@@ -155,54 +128,18 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
     spans = dict.fromkeys(f"0..{count - 1}" for count in (min(counts), max(counts)))
     found = " to ".join(spans)
     fine = f"ids {found} in each of {len(counts)} sparse layers, as config.json says"
-    return [headers, _check("experts", _expert_problems(model, manifest), fine)]
+    return [headers, check_that("experts", _expert_problems(model, manifest), fine)]
 
 
-def _check_source(path: Path, manifest: Manifest, source: MoEModel) -> Check:
-    if source.identity != manifest.source.identity:
-        return Check(
-            "source",
-            False,
-            f"{source.name} (identity {source.identity[:8]}) is not what was exported: "
-            f"{manifest.source.name} (identity {manifest.source.identity[:8]})",
-        )
-    try:
-        plan = fit_plan(manifest.plan, source)
-        widths = plan_widths(source, plan, manifest.widths)
-        planned = plan_shards(source, plan, manifest.heads, widths)
-        held = open_checkpoint(path).tensors
-    except (PlanError, ExportError, CheckpointError) as error:
-        return Check("source", False, str(error))
-    wanted = {t.name: (t.source.dtype, t.shape) for shard in planned for t in shard.tensors}
-    found = {name: (entry.dtype, entry.shape) for name, entry in held.items()}
-    problems = [
-        f"{name} should be {wanted.get(name, 'absent')}, but is {found.get(name, 'absent')}"
-        for name in sorted(wanted.keys() | found.keys())
-        if wanted.get(name) != found.get(name)
-    ]
-    cut = sum(shard.cut for shard in planned)
-    dropped = len(source.checkpoint.tensors) - len(wanted)
-    fine = (
-        f"each of the source's {len(source.checkpoint.tensors)} tensors is accounted for: "
-        f"{len(wanted) - cut} copied, {cut} cut, {dropped} dropped"
-    )
-    return _check("source", problems, fine)
-
-
-def check_bytes(
-    path: Path, manifest: Manifest, source: MoEModel | None
-) -> Generator[Progress, None, Sequence[Check]]:
+def check_bytes(path: Path, manifest: Manifest) -> Generator[Progress, None, Sequence[Check]]:
     """Put every question that bytes can answer; all are put, also when one fails.
 
     Args:
         path: the export.
         manifest: its manifest.
-        source: what it was made from, if it is at hand.
     """
     checks = [_check_presence(path, manifest), _check_sizes(path, manifest)]
     checks.append((yield from _check_hashes(path, manifest)))
     checks.append(_check_files(path, manifest))
     checks.extend(_check_structure(path, manifest))
-    if source:
-        checks.append(_check_source(path, manifest, source))
     return checks

@@ -12,7 +12,7 @@ from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 from pruning.masking import masked
 from pruning.plan import PruningPlan
-from pruning.surgery.byte_checks import Check
+from pruning.surgery.checks import Check
 
 MAX_DIFFERENCE = 1e-5  # of logits, absolute, in float32
 _SEED = 0

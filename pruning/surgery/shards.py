@@ -111,6 +111,8 @@ def check_located(model: MoEModel) -> None:
         index = model.family.routed_layer(name)
         if index is None and model.family.block_layer(name) in layers:
             index = model.family.block_layer(name)
+        if index is None and _sounds_routed(name):
+            index = _trunk_layer(model, name)
         # Layers beyond the trunk are prediction heads; they are copied as they are.
         if index is None or index >= model.depth:
             continue
@@ -124,6 +126,20 @@ def check_located(model: MoEModel) -> None:
                 f"{name} belongs to the experts of layer {index}, but the family "
                 f"{model.family.label} does not say how to prune it; nothing was written."
             )
+
+
+def _sounds_routed(name: str) -> bool:
+    """Whether some module on the way to a tensor is called experts, of whatever block."""
+    return any("experts" in part and "shared" not in part for part in name.split("."))
+
+
+def _trunk_layer(model: MoEModel, name: str) -> int | None:
+    """Decoder layer that a tensor lies in by its name; None outside of the trunk."""
+    for trunk in model.family.trunks:
+        inside = name.removeprefix(f"{trunk}.")
+        if inside != name and (number := inside.partition(".")[0]).isdigit():
+            return int(number)
+    return None
 
 
 def _entries(entry: TensorEntry, axis: int, kept: Sequence[int]) -> tuple[Piece, ...]:

@@ -12,8 +12,10 @@ from analysis.errors import ExportError, unknown_name
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
 from pruning.sizes import format_bytes
-from pruning.surgery.byte_checks import Check, check_bytes
+from pruning.surgery.byte_checks import check_bytes
+from pruning.surgery.checks import Check
 from pruning.surgery.manifest import Manifest, read_manifest
+from pruning.surgery.tensor_checks import check_against_source
 
 _FLOAT32_BYTES, _FLOAT64_BYTES = 4, 8  # see `check_logits`
 # Beside the weights: the converted copy of a layer while loading, activations, the libraries.
@@ -104,8 +106,8 @@ def verify_export(
     Args:
         path: the export.
         level: how far to go, see `Level`; None for the highest that the memory allows.
-        source: the checkpoint that was exported; needed for `logits`, and with it every tensor of
-            the source is accounted for.
+        source: the checkpoint that was exported; needed for `logits`. With it every tensor of the
+            source is accounted for, and every byte of the export is compared with it.
         tokens: random tokens to run; rounded up to whole rows.
 
     Raises:
@@ -124,7 +126,9 @@ def verify_export(
     wanted, reason = _choose(_level(level), manifest, original)
     made_by = f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}"
     found = Check("manifest", True, made_by)
-    checks = (found, *(yield from check_bytes(path, manifest, original)))
+    checks = (found, *(yield from check_bytes(path, manifest)))
+    if original:
+        checks = (*checks, *(yield from check_against_source(path, manifest, original)))
     if not all(check.ok for check in checks):
         return VerifyReport(Level.BYTES, "the bytes are not those of the export", checks)
     if wanted is Level.BYTES:

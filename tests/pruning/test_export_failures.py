@@ -177,6 +177,8 @@ def add_tensor(source, target, name):
         "model.layers.1.mlp.experts.2.scale",
         "model.layers.1.mlp.gate.e_score_correction_bias",
         "model.layers.1.mlp.e_score_correction_bias",
+        "model.layers.1.second_mlp.experts.0.up_proj.weight",
+        "model.layers.1.lora_experts_up.weight",
     ],
 )
 def test_an_unknown_tensor_of_the_experts_is_refused(model, tmp_path, name):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import CheckpointError, ExportError
 from analysis.model import load_model_index
@@ -72,7 +73,7 @@ def test_a_good_export_passes_all_levels(checkpoint, tmp_path, model_type, fused
     assert report.max_abs_diff <= 1e-5
     names = [check.name for check in report.checks]
     levels = ["manifest", "shards", "sizes", "sha256", "files", "headers", "experts"]
-    assert names == [*levels, "source", "load", "logits"]
+    assert names == [*levels, "source", "tensors", "load", "logits"]
 
 
 def test_every_source_tensor_is_accounted_for(exported):
@@ -285,9 +286,8 @@ def test_another_source_fails(exported, checkpoint):
     assert "is not what was exported" in found["source"]
 
 
-def test_experts_that_changed_places_fail_at_the_logits_only(exported):
-    # All bytes add up, the ids are whole, the manifest was adjusted: only running it tells.
-    source, out = exported
+def swap_experts(out):
+    """Exchange experts 0 and 1 of layer 2; all bytes add up and the manifest is adjusted."""
     head = "model.layers.2.mlp.experts."
     changes = {}
     for p in ("gate", "up", "down"):
@@ -297,9 +297,80 @@ def test_experts_that_changed_places_fail_at_the_logits_only(exported):
         }
     rename_tensors(out, changes)
     accept_changes(out)
+
+
+def test_experts_that_changed_places_fail_beside_the_source_only(exported):
+    source, out = exported
+    swap_experts(out)
+    assert drain(verify_export(out)).ok
     report = drain(verify_export(out, source=source))
-    assert [check.name for check in report.checks if not check.ok] == ["logits"]
-    assert report.max_abs_diff > 1e-3
+    assert [check.name for check in report.checks if not check.ok] == ["tensors"]
+    assert report.level is Level.BYTES
+    # Expert 0 is the source's 1.
+    detail = next(check.detail for check in report.checks if not check.ok)
+    number = int(detail[len("model.layers.2.mlp.experts.")])
+    assert number in (0, 1)
+    name = "model.layers.2.mlp.experts.{}." + detail.split(".")[6]
+    assert detail == (
+        f"{name.format(number)}.weight is not a copy of the source's "
+        f"{name.format((1, 3)[number])}.weight: byte 0 of the tensor is the first that differs"
+    )
+
+
+def change_value(out, name, index):
+    """Make one number of a tensor another, and adjust the manifest."""
+    shard = next(shard for shard in shards_of(out) if name in load_file(shard))
+    tensors = {key: tensor.clone() for key, tensor in load_file(shard).items()}
+    tensors[name][index] += 1
+    save_file(tensors, shard, metadata={"format": "pt"})
+    accept_changes(out)
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "whose"),
+    [
+        # 16 columns of float32: row 2, column 5 begins at byte (2 * 16 + 5) * 4.
+        ("model.layers.1.mlp.gate.weight", (2, 5), "the plan's cut"),
+        ("model.embed_tokens.weight", (2, 5), "a copy"),
+        ("model.layers.1.mlp.experts.2.gate_proj.weight", (2, 5), "a copy"),
+    ],
+)
+def test_one_number_that_differs_is_named(exported, name, index, whose):
+    source, out = exported
+    change_value(out, name, index)
+    found = failed(out, source=source)
+    assert set(found) == {"tensors"}
+    assert found["tensors"].startswith(f"{name} is not {whose} of the source's model.")
+    byte = int(found["tensors"].split("byte ")[1].split()[0])
+    assert 4 * (2 * 16 + 5) <= byte < 4 * (2 * 16 + 6)
+
+
+def test_of_several_differences_the_first_on_disk_is_named(exported):
+    source, out = exported
+    names = [name for shard in shards_of(out) for name in load_file(shard)]
+    for name in (names[-1], names[4], names[9]):
+        change_value(out, name, 0)
+    first = next(
+        entry.name
+        for entry in open_checkpoint(out).tensors.values()
+        if entry.name in (names[-1], names[4], names[9])
+    )
+    assert failed(out, source=source)["tensors"].startswith(f"{first} is not")
+
+
+def test_a_tensor_of_the_experts_that_is_unknown_fails(exported, tmp_path):
+    # As if it had been exported by a version that copied such a tensor.
+    source = tmp_path / "source"
+    shutil.copytree(exported[0], source)
+    shard, name = shards_of(source)[0], "model.layers.1.second.experts.0.weight"
+    tensors = {key: tensor.clone() for key, tensor in load_file(shard).items()}
+    save_file({**tensors, name: torch.zeros(2)}, shard, metadata={"format": "pt"})
+    identity = load_model_index(str(source)).identity
+    manifest = exported[1] / MANIFEST_NAME
+    raw = json.loads(manifest.read_text())
+    edit_json(manifest, source={**raw["source"], "identity": identity})
+    found = failed(exported[1], source=source)
+    assert f"{name} belongs to the experts of layer 1" in found["source"]
 
 
 def test_weights_that_are_not_finite_fail_at_load(exported):

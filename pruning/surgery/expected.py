@@ -1,0 +1,227 @@
+"""What every tensor of an export must be: a second derivation from source and plan.
+
+Verification must not trust the code that wrote the export. Nothing here is shared with it but the
+family's table, the plan and the widths that were asked for; bytes are sliced by numpy.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.checkpoint import TensorEntry
+from analysis.families import MoEFamily, Slot, SlotKind
+from analysis.model import MoEModel
+from analysis.widths import AtomAxis, atom_axis, shared_tensors
+from pruning.atoms.widths import WidthPlan
+from pruning.heads import HeadPlan
+from pruning.plan import PruningPlan
+from pruning.surgery.heads import HeadSlots, head_slots
+from pruning.surgery.pieces import item_bytes
+
+_BLOCK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A matrix, or any run of bytes, of a source shard, and what of it the export holds.
+
+    Args:
+        start: its first byte.
+        shape: its shape in the source; the last axis are the bytes of one element.
+        axis: the axis along which entries were chosen.
+        ids: the chosen entries in order, -1 for zeros; None where all stay.
+    """
+
+    start: int
+    shape: tuple[int, ...]
+    axis: int = 0
+    ids: NDArray[np.int64] | None = None
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Its shape in the export, with the bytes of an element as the last axis."""
+        if self.ids is None:
+            return self.shape
+        return (*self.shape[: self.axis], len(self.ids), *self.shape[self.axis + 1 :])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it stays where it was."""
+        return self.ids is None or np.array_equal(self.ids, np.arange(self.shape[self.axis]))
+
+    def blocks(self, shard: Path) -> Iterator[NDArray[np.uint8]]:
+        """The bytes that the export must hold, a few rows at a time."""
+        rows, row = self.result[0], max(1, math.prod(self.result[1:]), math.prod(self.shape[1:]))
+        step = max(1, _BLOCK_BYTES // row)
+        for first in range(0, rows, step):
+            yield self._rows(shard, first, min(rows, first + step))
+
+    def _rows(self, shard: Path, first: int, last: int) -> NDArray[np.uint8]:
+        if self.ids is not None and self.axis == 0:
+            whole = mapped(shard, self.start, self.shape)
+            return _chosen(whole, self.ids[first:last], 0)
+        start = self.start + first * math.prod(self.shape[1:])
+        block = mapped(shard, start, (last - first, *self.shape[1:]))
+        return block if self.ids is None else _chosen(block, self.ids, self.axis)
+
+
+def mapped(file: Path, start: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Bytes of a file as an array; they are read when they are touched, and go with the array."""
+    if 0 in shape:
+        return np.zeros(shape, np.uint8)
+    return np.memmap(file, np.uint8, "r", start, shape)
+
+
+def _chosen(block: NDArray[np.uint8], ids: NDArray[np.int64], axis: int) -> NDArray[np.uint8]:
+    if not block.shape[axis]:  # an expert without neurons
+        return np.zeros((*block.shape[:axis], len(ids), *block.shape[axis + 1 :]), np.uint8)
+    found = np.take(block, np.maximum(ids, 0), axis)
+    found[(slice(None),) * axis + (ids < 0,)] = 0
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A tensor that an export must hold.
+
+    Args:
+        name: its name there.
+        source: the entry that it comes from.
+        shape: its shape.
+        parts: its bytes, one part after the other.
+    """
+
+    name: str
+    source: TensorEntry
+    shape: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is more than a copy under this name or another."""
+        return self.shape != self.source.shape or not all(part.is_whole for part in self.parts)
+
+
+def expected_tensors(
+    model: MoEModel, plan: PruningPlan, heads: HeadPlan, widths: WidthPlan | None
+) -> dict[str, Expected]:
+    """Every tensor that an export must hold, by its name there; what is absent is dropped.
+
+    Args:
+        model: the source.
+        plan: complete, see `fit_plan`.
+        heads: what became of prediction heads.
+        widths: of the experts, where neurons are removed.
+    """
+    maker = _Maker(model.family, plan.kept, head_slots(model, heads), widths)
+    grown = shared_tensors(model) if widths and widths.shared is not None else {}
+    found: dict[str, Expected] = {}
+    for entry in model.checkpoint.tensors.values():
+        if entry.name in grown and widths:
+            made: Expected | None = _grown(entry, grown[entry.name][1], widths)
+        else:
+            made = maker.make(entry)
+        if made:
+            found[made.name] = made
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """What all tensors of a checkpoint have in common."""
+
+    family: MoEFamily
+    kept: Mapping[int, Sequence[int]]
+    heads: HeadSlots
+    widths: WidthPlan | None
+
+    def make(self, entry: TensorEntry) -> Expected | None:
+        """What becomes of a tensor; None for one that is dropped."""
+        if entry.name in self.heads.dropped:
+            return None
+        if in_head := self.heads.cut.get(entry.name):
+            return self._of_experts(entry, *in_head, None)
+        slot = self.family.locate(entry.name)
+        if slot is None or slot.layer not in self.kept:
+            return _copy(entry, entry.name)
+        return self._of_experts(entry, slot, self.kept[slot.layer], self.widths)
+
+    def _of_experts(
+        self, entry: TensorEntry, slot: Slot, kept: Sequence[int], widths: WidthPlan | None
+    ) -> Expected | None:
+        if slot.kind is SlotKind.ROUTER:
+            part = _cut(entry.start, entry, entry.shape, slot.axis, np.array(kept))
+            return Expected(entry.name, entry, part.result[:-1], (part,))
+        where = atom_axis(self.family, slot) if widths else None
+        if slot.expert is None:
+            parts = tuple(_matrix(entry, where, slot, expert, widths) for expert in kept)
+            return Expected(entry.name, entry, _stacked(entry, parts), parts)
+        if slot.expert not in kept:
+            return None
+        # In place of its old id an expert has its place among those that stay.
+        name = slot.template.format(expert=sorted(kept).index(slot.expert))
+        if where is None:
+            return _copy(entry, name)
+        part = _matrix(entry, where, slot, slot.expert, widths)
+        shape = entry.shape if part.ids is None else part.result[:-1]
+        return Expected(name, entry, shape, (part,))
+
+
+def _copy(entry: TensorEntry, name: str) -> Expected:
+    return Expected(name, entry, entry.shape, (Part(entry.start, (entry.nbytes,)),))
+
+
+def _cut(
+    start: int, entry: TensorEntry, shape: Sequence[int], axis: int, ids: NDArray[np.int64]
+) -> Part:
+    """Chosen entries of the elements that lie from `start` on; they come as whole bytes."""
+    size = entry.nbytes // entry.numel if entry.numel else item_bytes(entry.dtype)
+    return Part(start, (*shape, size), axis, ids)
+
+
+def _matrix(
+    entry: TensorEntry, where: AtomAxis | None, slot: Slot, expert: int, widths: WidthPlan | None
+) -> Part:
+    """What stays of one expert's matrix or bias: of a tensor of its own, or of a stacked one."""
+    inner = entry.shape if slot.expert is not None else entry.shape[1:]
+    size = entry.nbytes if slot.expert is not None else entry.nbytes // entry.shape[0]
+    start = entry.start if slot.expert is not None else entry.start + expert * size
+    if where is None or widths is None:
+        return Part(start, (size,))
+    before, after = widths.source[slot.layer][expert], widths.written(slot.layer, expert)
+    kept = widths.kept(slot.layer, expert)
+    if len(kept) == before == after:
+        return Part(start, (size,))
+    axis = where.axis - (len(entry.shape) - len(inner))
+    return _cut(start, entry, inner, axis, _atoms(where, before, kept, after))
+
+
+def _atoms(where: AtomAxis, before: int, kept: Sequence[int], after: int) -> NDArray[np.int64]:
+    """Entries that stay of an axis of `parts` projections, each filled up with -1 at its end."""
+    entries = np.arange(where.parts * before)
+    grid = entries.reshape(-1, where.parts).T if where.interleaved else entries.reshape(-1, before)
+    if not before:
+        grid = np.zeros((where.parts, 0), np.int64)
+    filled = np.pad(grid[:, list(kept)], ((0, 0), (0, after - len(kept))), constant_values=-1)
+    return (filled.T if where.interleaved else filled).reshape(-1)
+
+
+def _stacked(entry: TensorEntry, parts: Sequence[Part]) -> tuple[int, ...]:
+    cut = next((part for part in parts if part.ids is not None), None)
+    return (len(parts), *(cut.result[:-1] if cut else entry.shape[1:]))
+
+
+def _grown(entry: TensorEntry, axis: int, widths: WidthPlan) -> Expected:
+    """A matrix of shared experts, whose width is a multiple of the new one."""
+    after = (widths.shared or 0) * widths.scalar
+    ids = np.arange(after)
+    ids[entry.shape[axis] :] = -1
+    part = _cut(entry.start, entry, entry.shape, axis, ids)
+    same = entry.shape[axis] == after
+    return (
+        _copy(entry, entry.name) if same else Expected(entry.name, entry, part.result[:-1], (part,))
+    )

@@ -1,0 +1,131 @@
+"""Checks of an export against its source: every tensor accounted for, and every byte compared."""
+
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.checkpoint import TensorEntry, open_checkpoint
+from analysis.errors import CheckpointError, ExportError, PlanError
+from analysis.model import MoEModel
+from analysis.progress import Progress
+from pruning.atoms.widths import plan_widths
+from pruning.plan import fit_plan
+from pruning.surgery.checks import Check, check_that
+from pruning.surgery.expected import Expected, expected_tensors, mapped
+from pruning.surgery.manifest import Manifest
+from pruning.surgery.shards import check_located
+
+_STEP_BYTES = 1 << 25  # of progress
+SOURCE, TENSORS = "source", "tensors"  # names of the two checks
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The tensors of an export and what each must be.
+
+    Args:
+        export: its directory.
+        source: the directory of the source.
+        wanted: name -> what the tensor must be.
+        found: name -> where it lies in the export.
+    """
+
+    export: Path
+    source: Path
+    wanted: Mapping[str, Expected]
+    found: Mapping[str, TensorEntry]
+
+
+def check_against_source(
+    path: Path, manifest: Manifest, source: MoEModel
+) -> Generator[Progress, None, tuple[Check, ...]]:
+    """Two checks: names, types and shapes of all tensors; then, if those hold, every byte.
+
+    Args:
+        path: the export.
+        manifest: its manifest.
+        source: what it was made from.
+    """
+    if source.identity != manifest.source.identity:
+        other = (
+            f"{source.name} (identity {source.identity[:8]}) is not what was exported: "
+            f"{manifest.source.name} (identity {manifest.source.identity[:8]})"
+        )
+        return (Check(SOURCE, False, other),)
+    try:
+        pairs = _pairs(path, manifest, source)
+    except (PlanError, ExportError, CheckpointError) as error:
+        return (Check(SOURCE, False, str(error)),)
+    accounted = _check_accounts(pairs, source)
+    if not accounted.ok:
+        return (accounted,)
+    return accounted, (yield from _check_bytes(pairs))
+
+
+def _pairs(path: Path, manifest: Manifest, source: MoEModel) -> Pairs:
+    """Pair the tensors of the two.
+
+    Raises:
+        ExportError: the source has a tensor of experts that nobody knows how to cut.
+    """
+    check_located(source)
+    plan = fit_plan(manifest.plan, source)
+    widths = plan_widths(source, plan, manifest.widths)
+    wanted = expected_tensors(source, plan, manifest.heads, widths)
+    return Pairs(path, source.checkpoint.path, wanted, open_checkpoint(path).tensors)
+
+
+def _check_accounts(pairs: Pairs, source: MoEModel) -> Check:
+    wanted = {name: (each.source.dtype, each.shape) for name, each in pairs.wanted.items()}
+    found = {name: (entry.dtype, entry.shape) for name, entry in pairs.found.items()}
+    problems = [
+        f"{name} should be {wanted.get(name, 'absent')}, but is {found.get(name, 'absent')}"
+        for name in sorted(wanted.keys() | found.keys())
+        if wanted.get(name) != found.get(name)
+    ]
+    total = len(source.checkpoint.tensors)
+    cut = sum(each.is_cut for each in pairs.wanted.values())
+    fine = (
+        f"each of the source's {total} tensors is accounted for: {len(wanted) - cut} copied, "
+        f"{cut} cut, {total - len(wanted)} dropped"
+    )
+    return check_that(SOURCE, problems, fine)
+
+
+def _check_bytes(pairs: Pairs) -> Generator[Progress, None, Check]:
+    """Compare in the order of the export's bytes, up to the first tensor that differs."""
+    total = sum(entry.nbytes for entry in pairs.found.values())
+    done = said = 0
+    for name in pairs.found:
+        place = done
+        for wanted, found in _blocks(pairs, name):
+            if not np.array_equal(wanted, found):
+                byte = done - place + int(np.argmax(wanted != found))
+                return Check(TENSORS, False, _difference(pairs.wanted[name], byte))
+            done += wanted.size
+            if done - said >= _STEP_BYTES:
+                yield Progress("comparing with the source", done, total, "bytes")
+                said = done
+    fine = f"all {total} bytes of {len(pairs.found)} tensors are the source's, or the plan's cut"
+    return Check(TENSORS, True, fine)
+
+
+def _blocks(pairs: Pairs, name: str) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+    """What a tensor must hold and what it holds, a few MiB at a time; both flat."""
+    wanted, entry = pairs.wanted[name], pairs.found[name]
+    place = entry.start
+    for part in wanted.parts:
+        for block in part.blocks(pairs.source / wanted.source.shard):
+            yield block.reshape(-1), mapped(pairs.export / entry.shard, place, (block.size,))
+            place += block.size
+
+
+def _difference(wanted: Expected, byte: int) -> str:
+    whose = "a copy" if not wanted.is_cut else "the plan's cut"
+    return (
+        f"{wanted.name} is not {whose} of the source's {wanted.source.name}: byte {byte} of the "
+        "tensor is the first that differs"
+    )
