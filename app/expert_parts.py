@@ -1,56 +1,106 @@
-"""Explore, single experts: all numbers of one, and those that no token reached."""
+"""One expert: its numbers on every text and its rank under every criterion; those never routed."""
+
+from fractions import Fraction
 
 import pandas as pd
 import streamlit as st
 
+from analysis.stats import ExpertStats, Gate
 from app import data, maps
 from app.charts import show_table
+from app.chosen_expert import Place, chosen_expert
+from app.expert_tables import Sources, expert_means, expert_ranks, expert_sums, rank_summary
 from app.state import View
 
+_NO_CALIBRATION = "No calibration yet: see the **Start** page."
 
-def expert_part(view: View, selected: tuple[int, int] | None) -> None:
-    """All numbers of the selected expert, then the experts that no token reached."""
-    if selected is None:
+
+def expert_part(view: View) -> None:
+    """All numbers of the chosen expert, then the experts that no token reached."""
+    place = chosen_expert(view.model.layers)
+    if place is None:
         st.info(
             "Click an expert in the map above, or move there with the arrow keys and press Enter.",
             icon=":material/info:",
         )
     else:
-        _numbers(view, *selected)
+        st.markdown(f"**Layer {place[0]}, expert {place[1]}**")
+        left, right = st.columns([2, 3])
+        with left:
+            _measured(view, place, "expert")
+        with right:
+            _ranks(view, place, "expert")
     _never_routed(view)
 
 
-def _numbers(view: View, layer: int, expert: int) -> None:
-    st.markdown(f"**Layer {layer}, expert {expert}**")
-    stats = {corpus: data.expert_stats(run) for corpus, run in view.runs.items()}
-    left, right = st.columns(2)
-    with left:
-        st.markdown("Sums over the tokens routed to it, by text")
-        if stats:
-            table = maps.expert_sums(stats, layer, expert)
-            show_table(table, "expert-sums", f"Sums of layer {layer}, expert {expert}")
-        else:
-            st.info("No calibration yet: see the **Start** page.", icon=":material/info:")
-    with right:
-        st.markdown("Rank under every criterion; 1 is kept first")
-        weights = data.weight_run(view.model)
-        ranks = maps.expert_ranks(
-            maps.Sources(
-                stats, None if weights is None else data.weight_stats(weights), view.model.layers
-            ),
-            view.gate,
-            (layer, expert),
+def expert_drawer(view: View) -> None:
+    """The same beside any page, in a drawer."""
+    place = chosen_expert(view.model.layers)
+    if place is None:
+        return
+
+    def content() -> None:
+        _measured(view, place, "drawer")
+        _ranks(view, place, "drawer")
+
+    title = f"Layer {place[0]}, expert {place[1]}"
+    st.dialog(title, width="medium", position="right")(content)()
+
+
+def _routed(view: View) -> dict[str, ExpertStats]:
+    return {corpus: data.expert_stats(run) for corpus, run in view.runs.items()}
+
+
+def _measured(view: View, place: Place, where: str) -> None:
+    st.markdown("**On each text**")
+    stats = _routed(view)
+    if not stats:
+        st.info(_NO_CALIBRATION, icon=":material/info:")
+        return
+    means = expert_means(stats, *place)
+    name = f"layer {place[0]}, expert {place[1]}"
+    silent = [corpus for corpus in stats if means.set_index("number")[corpus].iloc[0] == 0]
+    if silent:
+        st.badge(
+            f"no token of {', '.join(silent)} reached it", icon=":material/warning:", color="orange"
         )
-        show_table(ranks, "expert-ranks", f"Ranks of layer {layer}, expert {expert}")
+    show_table(means, f"{where}-means", f"Means of {name} by text")
+    with st.expander("All stored sums", key=f"data.{where}-sums", on_change="rerun") as sums:
+        if sums.open:
+            show_table(expert_sums(stats, *place), f"{where}-sums", f"Sums of {name} by text")
+
+
+def _ranks(view: View, place: Place, where: str) -> None:
+    count = next(each.num_experts for each in view.model.layers if each.index == place[0])
+    st.markdown(f"**Rank under every criterion**, of {count}; 1 is kept first.")
+    run = data.weight_run(view.model)
+    runs = (*view.runs.values(), *([run] if run else []))
+    ranks = _expert_ranks(tuple(each.manifest.digest for each in runs), view.gate, place, view)
+    summary = rank_summary(ranks, Fraction(view.sparsity_percent, 100))
+    if view.sparsity_percent == 0:  # nothing goes, or the page has no sparsity of its own
+        summary = summary.drop(columns="kept")
+    show_table(
+        summary.rename(columns={"kept": f"kept at {view.sparsity}"}),
+        f"{where}-ranks",
+        f"Ranks of layer {place[0]}, expert {place[1]} under {len(summary)} criteria",
+    )
+
+
+@st.cache_data(max_entries=64)
+def _expert_ranks(digests: tuple[str, ...], gate: Gate, place: Place, _view: View) -> pd.DataFrame:
+    """Table of `expert_ranks`; what was measured is told apart by the digests of the runs."""
+    del digests  # part of the key only
+    run = data.weight_run(_view.model)
+    weights = None if run is None else data.weight_stats(run)
+    return expert_ranks(Sources(_routed(_view), weights, _view.model.layers), gate, place)
 
 
 def _never_routed(view: View) -> None:
     st.markdown("**Experts that no calibration token reached**")
     if not view.runs:
-        st.info("No calibration yet: see the **Start** page.", icon=":material/info:")
+        st.info(_NO_CALIBRATION, icon=":material/info:")
         return
-    stats = {corpus: data.expert_stats(run) for corpus, run in view.runs.items()}
-    table: pd.DataFrame = maps.never_routed_experts(stats)
+    table: pd.DataFrame = maps.never_routed_experts(_routed(view))
     if table.empty:
         st.badge("every expert routed on every text", icon=":material/check:", color="green")
         return

@@ -7,13 +7,15 @@ import streamlit as st
 from analysis.errors import UserError
 from app.compare_parts import recipe_controls
 from app.controls import criterion_controls
-from app.sidebar import copy_link, model_and_calibration
+from app.expert_parts import expert_drawer
+from app.sidebar import copy_link, expert_in_sidebar, model_and_calibration
 
 HERE = Path(__file__).parent
 HEADINGS = {
     "": "Understand your experts before you remove them",
     "explore": "Which experts does each criterion keep?",
     "compare": "Where do two recipes disagree?",
+    "evaluate": "What is lost, what is saved?",
     "export": "Is this the checkpoint to ship?",
 }
 # Streamlit writes white on the primary colour, which in the dark theme is too bright for it.
@@ -32,25 +34,29 @@ page = st.navigation(
         st.Page(HERE / "views" / "start.py", title="Start", icon=":material/home:", default=True),
         st.Page(HERE / "views" / "explore.py", title="Explore", icon=":material/grid_on:"),
         st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
+        st.Page(HERE / "views" / "evaluate.py", title="Evaluate", icon=":material/insights:"),
         st.Page(HERE / "views" / "export.py", title="Export", icon=":material/output:"),
     ],
     position="top",
 )
 st.title(HEADINGS[page.url_path])
 try:
-    view = model_and_calibration(recipe=page.url_path != "compare")
+    view = model_and_calibration(recipe=page.url_path not in ("compare", "evaluate"))
     if page.url_path in ("explore", "export"):
         # Here and not on the pages: a widget of a page is another one on the next page, and
         # neither its value nor its part of the address would come along.
         view = criterion_controls(view, baseline=page.url_path == "explore")
     if page.url_path == "compare":
         st.session_state["recipes"] = recipe_controls(view)
+    wants_numbers = expert_in_sidebar(view.model)
 except UserError as error:
     st.error(str(error), icon=":material/error:")
     st.stop()
 st.session_state["view"] = view
 try:
     page.run()
+    if wants_numbers:
+        expert_drawer(view)
 except UserError as error:
     st.error(str(error), icon=":material/error:")
 finally:  # also where a page stops early

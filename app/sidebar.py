@@ -11,6 +11,7 @@ from analysis.errors import UserError
 from analysis.model import MoEModel
 from analysis.sparsity import num_removed
 from analysis.store import Run
+from app.chosen_expert import expert_control
 from app.data import ModelChoice, load_model, model_choices, routed_runs
 from app.job_queue import job_store
 from app.state import (
@@ -145,6 +146,12 @@ def model_and_calibration(*, recipe: bool = True) -> View:
         )
         _job_badge()
     return view
+
+
+def expert_in_sidebar(model: MoEModel) -> bool:
+    """The control of the chosen expert; whether all its numbers were asked for."""
+    with st.sidebar:
+        return expert_control(model.layers)
 
 
 def _job_badge() -> None:

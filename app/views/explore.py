@@ -1,9 +1,12 @@
 """Explore: which experts each criterion keeps, and how much that depends on the text."""
 
+from functools import partial
+
 import streamlit as st
 
 from app.advice_parts import advice_part
 from app.blend_parts import blend_part
+from app.chosen_expert import choose_on_map, chosen_expert
 from app.components.expert_map import expert_map, map_payload
 from app.controls import MODES, ORDERS, switch
 from app.expert_parts import expert_part
@@ -12,6 +15,7 @@ from app.maps import Ranked, panel
 from app.overlap_parts import apply_clicked_variant, effects_part, overlap_part, variant_part
 from app.state import View
 
+MAP = "explore.map"
 PARTS = {
     "overlap": "Overlap",
     "exponents": "Exponents",
@@ -22,8 +26,8 @@ PARTS = {
 }
 
 
-def stratification(view: View, shown: Ranked, beside: Ranked) -> tuple[int, int] | None:
-    """The two maps; what is selected in them."""
+def stratification(view: View, shown: Ranked, beside: Ranked) -> None:
+    """The two maps, with the chosen expert marked."""
     with st.container(horizontal=True, horizontal_alignment="distribute"):
         st.markdown(
             "**Expert stratification**: saliency rescaled to 0..1 in each layer; left of the "
@@ -33,7 +37,7 @@ def stratification(view: View, shown: Ranked, beside: Ranked) -> tuple[int, int]
             arrangement = switch("Order", "order", ORDERS)
             mode = switch("Show", "show", MODES)
     fraction = view.request(shown.criterion).fraction
-    return expert_map(
+    expert_map(
         map_payload(
             [layer.index for layer in view.model.layers],
             [
@@ -42,9 +46,10 @@ def stratification(view: View, shown: Ranked, beside: Ranked) -> tuple[int, int]
             ],
             arrangement=arrangement,
             mode=mode,
-            selected=None,
+            selected=chosen_expert(view.model.layers),
         ),
-        key="explore.map",
+        key=MAP,
+        on_select_change=partial(choose_on_map, MAP),
     )
 
 
@@ -61,7 +66,7 @@ def explore(view: View, shown: Ranked, beside: Ranked) -> None:
     """The page."""
     metrics(view, shown, beside)
     with st.container(border=True):
-        selected = stratification(view, shown, beside)
+        stratification(view, shown, beside)
     # Only one is drawn: the others would be sent with every toggle. Not `st.tabs`, whose content
     # takes the browser longer to lay out.
     part = switch("Part", "tab", PARTS)
@@ -74,7 +79,7 @@ def explore(view: View, shown: Ranked, beside: Ranked) -> None:
     elif part == "cut":
         separation_part(view, (beside, shown))
     elif part == "experts":
-        expert_part(view, selected)
+        expert_part(view)
     else:
         advice_part(view)
     show_command(view)

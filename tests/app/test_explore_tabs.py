@@ -124,26 +124,6 @@ def test_exponents(open_page):
     assert table["overlap"].between(0, 1).all()
 
 
-def test_numbers_of_one_expert(open_page, demo_moments):
-    test = open_page("explore")
-    test.segmented_control(key="tab").set_value("experts")
-    test.session_state["explore.map"] = {"selection": {"layer": 3, "expert": 7}}
-    test.run()
-    assert not test.exception
-    sums, ranks = (frame.value for frame in test.dataframe[:2])
-    for corpus, table in demo_moments.items():
-        row = table[(table["layer"] == 3) & (table["expert"] == 7)].iloc[0]
-        found = sums.set_index("sum")[corpus]
-        assert found["num_tokens"] == row["num_tokens"]
-        assert found["applied_g1_f1"] == pytest.approx(row["applied_g1_f1"])
-        layer = table[table["layer"] == 3].assign(score=SCORES["reap"])
-        better = (layer["score"] > layer["score"].iloc[7]).sum()
-        mine = ranks[(ranks["criterion"] == "REAP") & (ranks["source"] == corpus)]
-        assert mine["rank"].tolist() == [better + 1]
-    # 17 variants, MoNE and damage on three texts, three criteria of weights, and Random.
-    assert len(ranks) == 19 * 3 + 4
-
-
 def test_never_routed_experts_are_listed(open_page, demo_moments):
     test = open_page("explore", tab="Experts")
     never = {

@@ -1,0 +1,68 @@
+"""The expert that a person looks at: one for all pages, in the address as `expert=LAYER.EXPERT`."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import streamlit as st
+
+from analysis.families import MoELayer
+
+KEY = "expert"
+Place = tuple[int, int]
+_WRITTEN = re.compile(r"\s*(\d{1,6})\s*\.\s*(\d{1,6})\s*", re.ASCII)
+
+
+def read_place(text: object, layers: Sequence[MoELayer]) -> Place | None:
+    """The (layer, expert) of "LAYER.EXPERT"; None if malformed or not in the model."""
+    match = _WRITTEN.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        return None
+    layer, expert = (int(part) for part in match.groups())
+    counts = {each.index: each.num_experts for each in layers}
+    return (layer, expert) if expert < counts.get(layer, 0) else None
+
+
+def chosen_expert(layers: Sequence[MoELayer]) -> Place | None:
+    """The expert in the address, if the model on screen has it."""
+    return read_place(st.session_state.get(KEY), layers)
+
+
+def choose_expert(place: Place | None) -> None:
+    """Look at another expert, or at none; for callbacks, which run before the control is drawn."""
+    st.session_state[KEY] = "" if place is None else f"{place[0]}.{place[1]}"
+
+
+def choose_on_map(map_key: str) -> None:
+    """An expert was clicked on the map, or clicked away."""
+    state = st.session_state.get(map_key)
+    picked = state.get("selection") if isinstance(state, Mapping) else None
+    if not isinstance(picked, Mapping):
+        return
+    layer, expert = picked.get("layer"), picked.get("expert")
+    if layer is None:
+        choose_expert(None)
+    elif type(layer) is int and type(expert) is int:
+        choose_expert((layer, expert))
+
+
+def expert_control(layers: Sequence[MoELayer]) -> bool:
+    """Draw the control; whether all numbers of the expert were asked for."""
+    given = st.text_input(
+        "Expert",
+        key=KEY,
+        bind="query-params",
+        placeholder="layer.expert, as 3.7",
+        max_chars=16,
+        help="The expert that stays marked on every page; a click on a map sets it too.",
+    )
+    place = read_place(given, layers)
+    if given and place is None:
+        first, last = layers[0].index, layers[-1].index
+        most = max(each.num_experts for each in layers)
+        st.text(f"No such expert here: layers {first} to {last}, experts 0 to {most - 1}.")
+    return place is not None and st.button(
+        f"All numbers of {place[0]}.{place[1]}",
+        key="expert.numbers",
+        icon=":material/query_stats:",
+        width="stretch",
+    )
