@@ -15,7 +15,8 @@ from app.commands.inspect import inspect
 from app.commands.launch import speak_for_all, speak_up
 from app.commands.mix import blend
 from app.commands.model import weights
-from app.commands.plan import plan, plans
+from app.commands.plan import plan
+from app.commands.plans import plans
 from app.commands.queue import jobs
 from app.commands.rank import overlap, score
 from app.commands.run import run

@@ -24,11 +24,7 @@ def expert_states(
         PlanError: plans of different models, or a layer that only one of them names (it keeps all
             experts there, and only `layers` say how many these are).
     """
-    if first.model.identity != second.model.identity:
-        raise PlanError(
-            f"The plans are of different models: {first.model.name} (identity "
-            f"{first.model.identity[:8]}) and {second.model.name} ({second.model.identity[:8]})."
-        )
+    check_same_model(first, second)
     counts = {layer.index: layer.num_experts for layer in layers}
     rows = []
     for layer in sorted({*first.kept, *second.kept, *counts}):
@@ -38,6 +34,19 @@ def expert_states(
             (layer, expert, _state(expert in kept[0], expert in kept[1])) for expert in everyone
         ]
     return pd.DataFrame(rows, columns=["layer", "expert", "state"])
+
+
+def check_same_model(first: PruningPlan, second: PruningPlan) -> None:
+    """Refuse to compare plans of different models.
+
+    Raises:
+        PlanError: they are.
+    """
+    if first.model.identity != second.model.identity:
+        raise PlanError(
+            f"The plans are of different models: {first.model.name} (identity "
+            f"{first.model.identity[:8]}) and {second.model.name} ({second.model.identity[:8]})."
+        )
 
 
 def _kept(plan: PruningPlan, layer: int, counts: dict[int, int]) -> frozenset[int]:

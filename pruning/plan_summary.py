@@ -19,17 +19,29 @@ def plan_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
         PlanError: the plan is not for this model.
     """
     kept = fit_plan(plan, model).kept
-    asked = plan.provenance.constraints
     rows = []
     for layer in model.layers:
-        count, keep, name = layer.num_experts, len(kept[layer.index]), str(layer.index)
-        pinned, dropped = (len(asked.get(key, {}).get(name, ())) for key in ("pinned", "dropped"))
-        held = [
-            word
-            for word, key in (("protected", int), ("fixed", str), ("locked", int))
-            if key(name) in asked.get(word, ())
-        ]
+        count, keep = layer.num_experts, len(kept[layer.index])
         removed = count - keep
-        share = removed / count
-        rows.append((layer.index, count, keep, removed, share, pinned, dropped, " ".join(held)))
+        rows.append(
+            (layer.index, count, keep, removed, removed / count, *asked_of(plan, layer.index))
+        )
     return pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS))
+
+
+def asked_of(plan: PruningPlan, layer: int) -> tuple[int, int, str]:
+    """Pinned and dropped experts of a layer, and what holds it; see `plan_summary`."""
+    asked, name = plan.provenance.constraints, str(layer)
+    pinned, dropped = (len(asked.get(key, {}).get(name, ())) for key in ("pinned", "dropped"))
+    held = [
+        word
+        for word, key in (("protected", int), ("fixed", str), ("locked", int))
+        if key(name) in asked.get(word, ())
+    ]
+    return pinned, dropped, " ".join(held)
+
+
+def plan_outline(plan: PruningPlan) -> pd.DataFrame:
+    """Table `layer, kept`, one row a layer that the plan names: what it can say without a model."""
+    rows = [(layer, len(ids)) for layer, ids in plan.kept.items()]
+    return pd.DataFrame(rows, columns=["layer", "kept"])

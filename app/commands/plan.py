@@ -1,24 +1,21 @@
-"""Commands on plans: plan makes one, plans show and compare them."""
+"""The command that makes a plan: plan."""
 
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import typer
 
-from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from app.commands import options
 from app.commands.atoms import AtomsAsked, check_granularity, write_atomic_plan
-from app.commands.console import out, show_table
-from app.commands.rank import Out, save_csv, say_runs, selection_of
-from pruning.plan import EXPERT_GRANULARITY, PruningPlan, load_plan, save_plan
-from pruning.plan_diff import plan_diff
+from app.commands.console import out
+from app.commands.plans import show_summary
+from app.commands.rank import Out, say_runs, selection_of
+from pruning.plan import EXPERT_GRANULARITY, PruningPlan, save_plan
 from pruning.plan_summary import plan_summary
 from pruning.schedules import SCHEDULES
 from pruning.sizes import format_bytes, size_report
 
-plans = typer.Typer(name="plans", help="Look at plans: show, diff.", no_args_is_help=True)
 _KNOWN = ", ".join(SCHEDULES)
 _Texts = list[str] | None
 
@@ -131,58 +128,4 @@ def say_plan(model: MoEModel, made: PruningPlan, path: Path) -> None:
     )
     differs = bool((summary["kept"] != summary["kept"].iloc[0]).any())
     if differs or made.provenance.constraints:
-        _show_summary(summary, "")
-
-
-def _show_summary(summary: pd.DataFrame, title: str) -> None:
-    totals = {name: int(summary[name].sum()) for name in ("experts", "kept", "removed")}
-    share = totals["removed"] / totals["experts"]
-    last = ["all", *totals.values(), share, *(int(summary[n].sum()) for n in ("pinned", "dropped"))]
-    rows = [*summary.astype(object).to_numpy().tolist(), [*last, ""]]
-    show_table(title, tuple(summary.columns), rows)
-
-
-@plans.command()
-def show(
-    path: Annotated[Path, typer.Argument(metavar="PLAN", help="plan.json.")],
-    model: Annotated[str, typer.Option(help="The model that it is for.")],
-    revision: options.Revision = None,
-) -> None:
-    """What each layer keeps and loses, and how the plan came about."""
-    described = load_model_index(model, revision=revision)
-    loaded = load_plan(path, model=described)
-    made = loaded.provenance
-    how = ", ".join(filter(None, (made.criterion, made.gate, *made.corpora, made.schedule)))
-    _show_summary(plan_summary(loaded, described), f"{path}: {how or 'made by hand'}")
-
-
-@plans.command()
-def diff(
-    first: Annotated[Path, typer.Argument(metavar="A", help="plan.json.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="plan.json of the same model.")],
-    model: Annotated[
-        str | None, typer.Option(help="The model, to count experts that neither keeps.")
-    ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Also write the table as CSV.")] = None,
-    revision: options.Revision = None,
-) -> None:
-    """Layer by layer: experts that both plans keep, only one of them, or neither."""
-    described = load_model_index(model, revision=revision) if model else None
-    one, other = (load_plan(path, model=described) for path in (first, second))
-    table = plan_diff(one, other, described.layers if described else ())
-    if table.empty:
-        raise PlanError("Neither plan names a layer, so there is nothing to compare.")
-    if csv is not None:
-        save_csv(table, csv)
-    shown = table.dropna(axis="columns", how="all")
-    show_table(f"A: {first}, B: {second}", tuple(shown.columns), _plain_rows(shown))
-    alike = int((table["only_a"] + table["only_b"] == 0).sum())
-    out.print(
-        f"{alike} of {len(table)} layers are alike; mean Jaccard of the kept experts "
-        f"{table['jaccard'].mean():.4f}",
-        markup=False,
-    )
-
-
-def _plain_rows(table: pd.DataFrame) -> list[list[object]]:
-    return [list(row) for row in table.astype(object).itertuples(index=False, name=None)]
+        show_summary(summary, "")

@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 
 PLAN = ("plan", "demo", "--granularity", "atomic", "--criterion", "neuron-norms")
@@ -11,6 +12,19 @@ PLAN = ("plan", "demo", "--granularity", "atomic", "--criterion", "neuron-norms"
 def plan(works, here):
     works(*PLAN, "--sparsity", "0.25", "--multiple-of", "8", "-o", "plan.json")
     return json.loads((here / "plan.json").read_text())
+
+
+def read(here, name):
+    return (here / name).read_text()
+
+
+def atoms_of(plan):
+    """(layer, expert) -> neurons that stay, of the experts that lose some."""
+    return {
+        (int(layer), int(expert)): ids
+        for layer, experts in plan["kept_atoms"].items()
+        for expert, ids in experts.items()
+    }
 
 
 def test_a_plan_is_exported_and_proved(plan, works, here):
@@ -67,3 +81,37 @@ def test_a_width_mode_that_does_not_exist(plan, moeprune, here):
     assert outcome.code == 1
     assert "--width-mode" in outcome.err
     assert not (here / "out").exists()
+
+
+def test_plans_are_shown_and_compared(plan, works, here):
+    works(*PLAN, "--sparsity", "0.5", "--atom-scope", "global", "-o", "other.json")
+    shown = works("plans", "show", "plan.json")  # the demo model is found by its name
+    assert "12,288" in shown
+    assert "9,216" in shown  # 192 experts of 48 neurons
+    said = works("plans", "diff", "plan.json", "other.json", "--csv", "d.csv", "--experts")
+    assert "experts differ; mean Jaccard of the kept neurons" in said
+    table = pd.read_csv(here / "d.csv")
+    assert list(table.columns) == ["layer", "expert", "both", "only_a", "only_b", "neither"]
+    assert (table["only_a"] + table["only_b"] > 0).all()
+    both = {key: set(ids) for key, ids in atoms_of(plan).items()}
+    other = {key: set(ids) for key, ids in atoms_of(json.loads(read(here, "other.json"))).items()}
+    for row in table.itertuples():
+        first, second = (
+            kept.get((row.layer, row.expert), set(range(64))) for kept in (both, other)
+        )
+        assert (row.both, row.only_a) == (len(first & second), len(first - second))
+        assert row.neither == 64 - len(first | second)
+
+
+def test_a_plan_of_a_model_that_is_not_here(plan, works, moeprune, here):
+    away = {**plan, "model": {"name": "gone", "identity": "ab" * 32}}
+    (here / "away.json").write_text(json.dumps(away))
+    shown = works("plans", "show", "away.json")
+    assert "gone (identity abababab) is not here" in shown
+    assert "48" in shown
+    refused = moeprune("plans", "show", "away.json", "--model", "demo")
+    assert refused.code == 1
+    # A folder of that name that is another model is not taken for it.
+    (here / "gone").mkdir()
+    (here / "gone" / "config.json").write_text('{"model_type": "gpt2"}')
+    assert "is not here" in works("plans", "show", "away.json")
