@@ -131,7 +131,7 @@ def run_candidate(
     for batch in full.samples.batches():
         yield Progress("evaluating", done, total, "samples")
         # On only while it computes: between steps the caller may use the model.
-        with _candidate(model, family, plan):
+        with candidate_of(model, family, plan):
             hidden_ND = final_hidden(model, batch)
         parts.append(measure_hidden(full, batch, hidden_ND, settings))
         done += len(batch.samples)
@@ -141,9 +141,10 @@ def run_candidate(
     return make_evaluation(measures, sums, seed=settings.seed)
 
 
-def _candidate(
+def candidate_of(
     model: PreTrainedModel, family: MoEFamily, plan: PruningPlan | None
 ) -> AbstractContextManager[None]:
+    """Inside the block, the model is the candidate; None leaves it as it is."""
     return nullcontext() if plan is None else masked(model, family, plan)
 
 

@@ -1,0 +1,194 @@
+"""SPEC-DEC: how many tokens drafted by the pruned model the full model accepts, really decoding.
+
+Speculative sampling (arXiv:2211.17192) as transformers' assisted generation does it, the candidate
+being the draft. Dear, and meant to validate ESAP, which is the expectation of the same test on a
+given text (arXiv:2603.06003, section 3.4).
+"""
+
+import copy
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation.candidate_generator import AssistedCandidateGenerator
+
+from analysis.calibration.feed import input_device
+from analysis.errors import UnsupportedModelError
+from analysis.families import MoEFamily
+from analysis.progress import Progress
+from pruning.evaluate.candidate import candidate_of
+from pruning.evaluate.result import SampleSums
+from pruning.evaluate.samples import SampleBatch, Samples
+from pruning.plan import PruningPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How text is decoded.
+
+    Args:
+        new_tokens: tokens decoded after each prompt, at most; at least 2.
+        draft_tokens: tokens that the candidate drafts at a time.
+        seed: of what is sampled.
+    """
+
+    new_tokens: int = 32
+    draft_tokens: int = 4
+    seed: int = 42
+
+
+class CountedDrafts(AssistedCandidateGenerator):  # type: ignore[misc]
+    """Counts the drafted tokens that were put to the test, and those that passed.
+
+    Tokens behind a rejected one are not tested. A token drawn in place of a rejected one is never
+    the rejected one itself: there (p - q)+ is 0. So what both have in common is what was accepted.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._drafted: list[int] = []
+        self._length = 0
+        self.accepted = self.tested = 0
+
+    def get_candidates(self, input_ids: Tensor, **options: Any) -> Any:
+        """The draft, noted."""
+        ids, logits = super().get_candidates(input_ids, **options)
+        self._length = input_ids.shape[1]
+        self._drafted = ids[0, self._length :].tolist()
+        return ids, logits
+
+    def update_candidate_strategy(
+        self, input_ids: Tensor, scores: Tensor, num_matches: int
+    ) -> None:
+        """Compare the text with the draft."""
+        super().update_candidate_strategy(input_ids, scores, num_matches)
+        written = input_ids[0, self._length :].tolist()
+        pairs = list(zip(self._drafted, written, strict=False))
+        agreed = next((n for n, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        self.accepted += agreed
+        self.tested += min(agreed + 1, len(pairs))
+
+
+def sharing_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """Another model object over the same weights: what masks it leaves the first one alone.
+
+    Raises:
+        UnsupportedModelError: weights are offloaded, so there is nothing to share.
+    """
+    tensors = list(chain(model.parameters(), model.buffers()))
+    if any(tensor.is_meta for tensor in tensors):
+        raise UnsupportedModelError(
+            "Speculative decoding (spec-dec) needs the whole model in memory; leave it out, or do "
+            "without offloading."
+        )
+    twin: PreTrainedModel = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    return twin
+
+
+def prompts(batch: SampleBatch) -> Iterator[Tensor]:
+    """(1, length) of each sample: what stands before its answer, else its first half."""
+    for row, scored in enumerate(batch.scored):
+        length = int(batch.tokens.mask[row].sum())
+        first = int(np.argmax(scored))
+        end = first + 1 if first else max(1, length // 2)
+        yield torch.from_numpy(batch.tokens.input_ids[row, :end].copy())[None]
+
+
+def run_acceptance(
+    model: PreTrainedModel,
+    family: MoEFamily,
+    plan: PruningPlan | None,
+    samples: Samples,
+    decoding: Decoding,
+) -> Generator[Progress, None, SampleSums]:
+    """Decode a continuation of every sample, drafted by the candidate and tested by the model.
+
+    Args:
+        model: the full model, not masked; in memory.
+        family: its architecture.
+        plan: the candidate; None drafts with the model itself.
+        samples: whose prompts are continued.
+        decoding: how.
+
+    Returns:
+        For each sample, accepted tokens and tested tokens.
+
+    Raises:
+        UnsupportedModelError: the model is offloaded, or its cache cannot go back to where a
+            draft was rejected.
+    """
+    draft = sharing_copy(model)
+    counts: list[tuple[int, int]] = []
+    rows = chain.from_iterable(prompts(batch) for batch in samples.batches())
+    for number, prompt in enumerate(rows):
+        yield Progress("decoding", number, len(samples), "samples")
+        with candidate_of(draft, family, plan):
+            drafts = _decode(model, draft, prompt, decoding, decoding.seed + number)
+        counts.append((drafts.accepted, drafts.tested))
+    yield Progress("decoding", len(samples), len(samples), "samples")
+    accepted, tested = np.array(counts).T
+    return SampleSums(accepted.astype(np.float64), tested.astype(np.int64))
+
+
+def _decode(
+    model: PreTrainedModel, draft: PreTrainedModel, prompt: Tensor, decoding: Decoding, seed: int
+) -> CountedDrafts:
+    draft.generation_config.update(
+        num_assistant_tokens=decoding.draft_tokens,
+        num_assistant_tokens_schedule="constant",
+        # A draft must not stop where it is unsure: those are the tokens that get rejected.
+        assistant_confidence_threshold=0.0,
+    )
+    own = model.generation_config
+    settings = GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=max(2, decoding.new_tokens),
+        eos_token_id=own.eos_token_id,
+        pad_token_id=own.pad_token_id if own.pad_token_id is not None else 0,
+    )
+    device = input_device(model)
+    ids = prompt.to(device)
+    devices = [device] if device.type == "cuda" else []
+    with _counting(model) as made, torch.random.fork_rng(devices), torch.no_grad():
+        torch.manual_seed(seed)
+        try:
+            model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                generation_config=settings,
+                assistant_model=draft,
+            )
+        except (ValueError, NotImplementedError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise UnsupportedModelError(
+                f"This model cannot decode speculatively (spec-dec): {reason}"
+            ) from error
+    return made[0]
+
+
+@contextmanager
+def _counting(model: PreTrainedModel) -> Iterator[list[CountedDrafts]]:
+    """Inside the block, assisted generation of this model object uses `CountedDrafts`."""
+    made: list[CountedDrafts] = []
+
+    def generator(**options: Any) -> CountedDrafts:
+        for name in ("target_tokenizer", "assistant_tokenizer"):
+            options.pop(name, None)
+        made.append(CountedDrafts(**options))
+        return made[-1]
+
+    # transformers has no public way to choose the class.
+    model.__dict__["_get_candidate_generator"] = generator
+    try:
+        yield made
+    finally:
+        del model.__dict__["_get_candidate_generator"]
