@@ -1,6 +1,7 @@
 """Which candidate is best on which benchmark, and on the whole: ranks, winners, averages."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
@@ -50,6 +51,26 @@ def weighted_average(scores: pd.DataFrame, weights: Mapping[str, float]) -> pd.S
         raise UserError("Weights must be 0 or more, and one of them more than 0.")
     counted = factors[factors > 0]
     return (scores[counted.index] @ (counted / counted.sum())).rename("average")
+
+
+def ability_weights(
+    benchmarks: Iterable[str], abilities: Mapping[str, str], weights: Mapping[str, float]
+) -> dict[str, float]:
+    """Weight of each benchmark when abilities are weighted: an ability's benchmarks share its own.
+
+    Args:
+        benchmarks: the columns; those without an ability get 0.
+        abilities: benchmark -> ability.
+        weights: ability -> weight; those that are absent count 1.
+    """
+    known = [name for name in benchmarks if name in abilities]
+    members = Counter(abilities[name] for name in known)
+    return {
+        name: weights.get(abilities[name], 1.0) / members[abilities[name]]
+        if name in abilities
+        else 0.0
+        for name in benchmarks
+    }
 
 
 def winners(scores: pd.DataFrame) -> pd.DataFrame:

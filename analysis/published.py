@@ -32,8 +32,17 @@ COLUMNS: Final = (
     "benchmark",
     "score",
 )
+# Benchmark -> the ability that it measures, as the papers group them; averages belong to none.
+ABILITIES: Final = {
+    **dict.fromkeys(("HumanEval", "HumanEval+", "MBPP", "MBPP+", "Eval+"), "coding"),
+    "LiveCodeBench": "coding",
+    "WildBench": "writing",
+    **dict.fromkeys(("GSM8K", "MATH-500"), "math"),
+    **dict.fromkeys(("ARC-C", "ARC-E", "BoolQ", "HellaSwag", "MMLU"), "multiple choice"),
+    **dict.fromkeys(("OpenBookQA", "RTE", "WinoGrande", "MC average"), "multiple choice"),
+}
 # Same columns; the others measure something else (time, memory, neurons) and stand alone.
-_BENCHMARK_FILES = (
+BENCHMARK_TABLES: Final = (
     *(f"unified-table-{number}" for number in (1, 2, 5)),
     *(f"evoesap-table-{number}" for number in (1, 2, 6, 7, 8, 9)),
 )
@@ -55,7 +64,7 @@ def published_names() -> tuple[str, ...]:
 
 @cache
 def _all_benchmarks() -> pd.DataFrame:
-    tables = [published_table(name)[list(COLUMNS)] for name in _BENCHMARK_FILES]
+    tables = [published_table(name)[list(COLUMNS)] for name in BENCHMARK_TABLES]
     return pd.concat(tables, ignore_index=True)
 
 

@@ -1,0 +1,114 @@
+"""The Evaluate page: what the papers measured, in tables that one may weigh anew."""
+
+from typing import Final
+
+import streamlit as st
+
+from analysis.published import ABILITIES
+from app.charts import csv_button, show_chart
+from app.controls import switch
+from app.plots.published import (
+    FULL,
+    TABLES,
+    Setting,
+    leaderboard,
+    profile_chart,
+    settings_of,
+    source_of,
+    winner_chart,
+)
+
+_SHAPES: Final = {"dots": "Dots", "radar": "Radar"}
+_WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
+_TABLE: Final = "published"
+_BLOCK: Final = "block"
+
+
+def published_part() -> None:
+    """Leaderboard, capability profile and winner map of one table of a paper."""
+    st.markdown(
+        "What the papers report, as they report it: their models, their benchmarks. It says "
+        "nothing of the checkpoint that you prune; it says which criteria are worth a try."
+    )
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        table = _table_control()
+        setting = _block_control(table)
+        weights = _weight_controls(setting)
+    with st.container(border=True):
+        _leaderboard(setting, weights)
+    with st.container(border=True):
+        st.markdown("**Capability profile**: what each keeps of each benchmark.")
+        shape = switch("Shape", "profile", _SHAPES)
+        show_chart(profile_chart(setting, radar=shape == "radar"))
+        if shape == "radar":
+            st.text("The area of a radar depends on the order of its axes; compare shapes.")
+    with st.container(border=True):
+        st.markdown("**Winner map**: the best candidate of each benchmark, in every block.")
+        show_chart(winner_chart(table))
+
+
+def _table_control() -> str:
+    names = tuple(TABLES)
+    chosen = st.selectbox(
+        "Table", names, key=_TABLE, bind="query-params", format_func=TABLES.__getitem__, width=420
+    )
+    return chosen if chosen in names else names[0]
+
+
+def _block_control(table: str) -> Setting:
+    blocks = {f"{each.model} {each.sparsity:.0%}": each for each in settings_of(table)}
+    names = tuple(blocks)
+    chosen = st.selectbox(
+        "Model and sparsity", names, key=f"{_BLOCK}.{table}", bind="query-params", width=340
+    )
+    return blocks[chosen if chosen in blocks else names[0]]
+
+
+def _weight_controls(setting: Setting) -> dict[str, float]:
+    """Weight of each ability in the user's own average."""
+    abilities = dict.fromkeys(ABILITIES.values())
+    with st.popover("Weights", icon=":material/tune:"):
+        st.text("How much each ability counts in the column `average`.")
+        given = {
+            ability: st.select_slider(
+                ability.capitalize(),
+                _WEIGHTS,
+                value=1.0,
+                key=f"weight.{ability}",
+                bind="query-params",
+                format_func=lambda weight: f"{weight:g}",
+            )
+            for ability in abilities
+        }
+    weights = {name: value if value in _WEIGHTS else 1.0 for name, value in given.items()}
+    shown = {ABILITIES[name] for name in leaderboard(setting, {}).columns if name in ABILITIES}
+    if not any(weights[ability] for ability in shown):
+        st.warning("All abilities of this table weigh 0; they count alike.")
+        return {}
+    return weights
+
+
+def _leaderboard(setting: Setting, weights: dict[str, float]) -> None:
+    table = leaderboard(setting, weights)
+    best = table.iloc[0]
+    st.markdown(
+        f"**Leaderboard**: best average rank {best['candidate']} ({best['average_rank']:.2f}). The "
+        f"full model averages {table.set_index('candidate')['average'][FULL]:.3f}."
+    )
+    numbers = {
+        name: st.column_config.NumberColumn(format="%.3f")
+        for name in table.columns
+        if name not in ("candidate", "average_rank")
+    }
+    st.dataframe(
+        table,
+        hide_index=True,
+        alt=f"{len(table)} candidates by average rank, best first: {best['candidate']}",
+        column_config={
+            **numbers,
+            "candidate": st.column_config.TextColumn(pinned=True),
+            "average_rank": st.column_config.NumberColumn("average rank", format="%.2f"),
+        },
+    )
+    st.text(f"{source_of(setting.table)}. Rank 1 is best; ties share the mean of their ranks.")
+    csv_button(table, "leaderboard")

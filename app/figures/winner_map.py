@@ -1,0 +1,108 @@
+"""Which candidate is best where: settings x benchmarks, one cell a winner."""
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.figures.theme import apply_theme, muted, plain, text_on
+
+# One colour a winner. The cell says its name as well, so nobody has to tell ten colours apart.
+_COLORS = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#f0e442",
+    "#7a4fa3",
+    "#9aa5ac",
+    "#8c5a3c",
+)
+_NOBODY = "#e9eef1"
+_ROW_HEIGHT = 38
+_LETTERS_OF_A_ROW = 100  # of the narrowest page; what does not fit a cell is cut, and hover says it
+
+
+def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table `setting, benchmark, winner, score, margin, tied`, a row per cell.
+
+    A cell without a winner (nobody scored above 0) says so; `+n` beside a name counts those that
+    share the first place.
+    """
+    settings = list(dict.fromkeys(table["setting"]))
+    benchmarks = list(dict.fromkeys(table["benchmark"]))
+    names = list(dict.fromkeys(name for name in table["winner"] if name))
+    colors = {name: _COLORS[place % len(_COLORS)] for place, name in enumerate(names)}
+    codes = {name: place + 1 for place, name in enumerate(names)} | {"": 0}
+    cells = table.set_index(["setting", "benchmark"]).reindex(
+        pd.MultiIndex.from_product([settings, benchmarks])
+    )
+    shape = (len(settings), len(benchmarks))
+    steps = [_NOBODY, *colors.values()]
+    fig = go.Figure(
+        go.Heatmap(
+            x=[plain(name) for name in benchmarks],
+            y=[plain(name) for name in settings],
+            z=cells["winner"].map(codes).to_numpy(dtype="float32").reshape(shape),
+            zmin=0,
+            zmax=max(len(steps) - 1, 1),
+            colorscale=_steps(steps),
+            showscale=False,
+            xgap=2,
+            ygap=2,
+            hoverongaps=False,
+            customdata=cells[["winner", "score", "margin"]].to_numpy().reshape((*shape, 3)),
+            hovertemplate=(
+                "%{y}, %{x}<br>%{customdata[0]}: %{customdata[1]:.3f}, "
+                "%{customdata[2]:.3f} before the next<extra></extra>"
+            ),
+        )
+    )
+    known = table[table["winner"].notna()]
+    room = _LETTERS_OF_A_ROW // len(benchmarks)
+    annotations = [_cell_text(row, colors, room) for row in known.to_dict("records")]
+    fig.update_layout(annotations=annotations)
+    apply_theme(fig, dark)
+    fig.update_layout(height=70 + _ROW_HEIGHT * len(settings), margin={"t": 44})
+    fig.update_xaxes(type="category", side="top", showgrid=False, fixedrange=True, tickangle=-50)
+    fig.update_yaxes(type="category", showgrid=False, fixedrange=True, autorange="reversed")
+    return fig
+
+
+def describe(table: pd.DataFrame) -> str:
+    """One sentence: who wins how many cells."""
+    won = table[table["winner"].fillna("") != ""]
+    if won.empty:
+        return "No benchmark has a winner."
+    counts = won["winner"].value_counts()
+    parts = [f"{name} {count}" for name, count in counts.items()]
+    shared = int((won["tied"] > 1).sum())
+    tied = f"; {shared} of them shared (the first is named)" if shared else ""
+    return f"Of {len(won)} cells with a winner: {', '.join(parts)}{tied}."
+
+
+def _steps(colors: list[str]) -> list[list[float | str]]:
+    """A colour scale that jumps from colour to colour, halfway between the codes."""
+    last = max(len(colors) - 1, 1)
+    scale: list[list[float | str]] = []
+    for place, color in enumerate(colors):
+        low, high = (place - 0.5) / last, (place + 0.5) / last
+        scale += [[max(low, 0.0), color], [min(high, 1.0), color]]
+    return scale
+
+
+def _cell_text(row: dict[str, object], colors: dict[str, str], room: int) -> dict[str, object]:
+    winner, tied = str(row["winner"]), int(str(row["tied"]))
+    name = winner if len(winner) <= room else f"{winner[: room - 2]}."
+    # On a line of its own: a cell of sixteen is narrow.
+    shared = f"<br>+{tied - 1}" if tied > 1 else ""
+    return {
+        "x": plain(str(row["benchmark"])),
+        "y": plain(str(row["setting"])),
+        "text": plain(name or "all 0") + shared,
+        "font": {
+            "size": 10,
+            "color": text_on(colors[winner]) if winner else muted(False),
+        },
+        "showarrow": False,
+    }
