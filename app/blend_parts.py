@@ -3,14 +3,13 @@
 import shlex
 from fractions import Fraction
 
-import pandas as pd
 import streamlit as st
 
 from analysis.coverage import Blender, fair_blend
 from analysis.criteria import Criterion
 from app import data
-from app.charts import Chart, made_by, show_chart
-from app.figures import coverage as coverage_figure
+from app.charts import made_by, show_chart
+from app.plots import explore as plots
 from app.state import BLEND, View, apply_shares
 
 
@@ -24,7 +23,7 @@ def blend_part(view: View, criterion: Criterion) -> None:
     if reason is not None:
         st.info(reason, icon=":material/info:")
         return
-    table = _coverage(view, criterion)
+    table = plots.coverage_table(_blender(view, criterion), view.weights)
     worst = table.sort_values("coverage").iloc[0]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.button(
@@ -44,15 +43,8 @@ def blend_part(view: View, criterion: Criterion) -> None:
                 args=(dict.fromkeys(view.runs, 1.0),),
             )
         st.markdown(f"Worst-covered: **{worst['corpus']}**, {worst['coverage']:.1%}")
-    show_chart(
-        Chart(
-            "coverage",
-            lambda dark: coverage_figure.coverage_figure(table, dark=dark),
-            table,
-            coverage_figure.describe(table),
-            made_by(view.about(), criterion.label, view.source_of(criterion)),
-        )
-    )
+    about = made_by(view.about(), criterion.label, view.source_of(criterion))
+    show_chart(plots.coverage_chart(table, about))
     _command(view, criterion)
 
 
@@ -70,19 +62,6 @@ def _why_no_blend(view: View, criterion: Criterion) -> str | None:
 def _blender(view: View, criterion: Criterion) -> Blender:
     mixture = data.mixture(list(view.runs.values()))
     return Blender(mixture, criterion, view.gate, Fraction(view.sparsity_percent, 100))
-
-
-def _coverage(view: View, criterion: Criterion) -> pd.DataFrame:
-    """Table `corpus, share, coverage, equal`."""
-    blender, weights = _blender(view, criterion), list(view.weights.values())
-    return pd.DataFrame(
-        {
-            "corpus": list(view.runs),
-            "share": [weight / sum(weights) for weight in weights],
-            "coverage": blender.coverage(weights),
-            "equal": blender.coverage([1.0] * len(weights)),
-        }
-    )
 
 
 def _make_fair(view: View, criterion: Criterion) -> None:

@@ -1,19 +1,19 @@
-"""A chart with all that belongs to it: description, numbers, and files to take away."""
+"""A chart on a page, with all that belongs to it: description, numbers, and files to take away."""
 
 import importlib.util
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
 from app.figures.files import figure_html, figure_image
-from app.figures.theme import PLOTLY_CONFIG, add_provenance
-from pruning.plan import tool_version
+from app.figures.theme import PLOTLY_CONFIG
+from app.plots.chart import Chart, made_by
+from app.spreadsheets import csv_text
+
+__all__ = ["Chart", "csv_button", "is_dark", "made_by", "show_chart", "show_table"]
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _IMAGES = {"svg": "image/svg+xml", "png": "image/png"}
@@ -23,38 +23,9 @@ _NO_IMAGES = (
 )
 
 
-@dataclass(frozen=True)
-class Chart:
-    """One chart of a page.
-
-    Args:
-        name: widget key, and the stem of the files.
-        draw: the figure, in the dark theme or not.
-        table: the numbers behind it.
-        alt: what it says, in one sentence.
-        about: what made it; goes below exported figures.
-    """
-
-    name: str
-    draw: Callable[[bool], go.Figure]
-    table: pd.DataFrame
-    alt: str
-    about: str
-
-    def exported(self) -> go.Figure:
-        """The figure for a file: on white, with its provenance."""
-        return add_provenance(self.draw(False), self.about)
-
-
 def is_dark() -> bool:
     """Whether the page is shown in the dark theme."""
     return bool(st.context.theme.type == "dark")
-
-
-def made_by(*facts: str) -> str:
-    """Provenance line: the facts, the version of this program, the date."""
-    today = datetime.now(UTC).date().isoformat()
-    return " | ".join([*filter(None, facts), f"moe-prune-studio {tool_version()}", today])
 
 
 def show_chart(chart: Chart, *, on_select: Callable[[], None] | None = None) -> None:
@@ -85,7 +56,7 @@ def csv_button(table: pd.DataFrame, name: str) -> None:
     """Download a table."""
     st.download_button(
         "CSV",
-        lambda: table.to_csv(index=False),
+        lambda: csv_text(table),
         file_name=f"{name}.csv",
         mime="text/csv",
         key=f"csv.{name}",

@@ -13,10 +13,16 @@ from app import data
 from app.charts import Chart, csv_button, made_by, show_chart
 from app.comparing import CompareRequest, compare_selections
 from app.explore_parts import what_is_missing
-from app.figures import kept_by, layer_agreement, rank_rank
+from app.plots.comparison import (
+    about_recipes,
+    agreement_chart,
+    kept_by_chart,
+    rank_rank_chart,
+    recipe_text,
+)
 from app.selection import Selection, select
 from app.sidebar import blend_sliders, corpus_options, sparsity_slider
-from app.state import BLEND, View, chosen_shares, corpora_of, criterion_badge
+from app.state import BLEND, View, chosen_shares, corpora_of
 from app.task_requests import SelectRequest
 
 SIDES: Final = ("a", "b")
@@ -138,13 +144,6 @@ def select_recipe(view: View, choice: RecipeChoice) -> Selection | None:
     return select(request, view.model, data.settings().store)
 
 
-def recipe_text(selection: Selection) -> str:
-    """A recipe in a few words."""
-    source = " + ".join(selection.choice.corpora) or criterion_badge(selection.criterion)
-    gate = ", renormalized" if selection.request.gate != "applied" else ""
-    return f"{selection.criterion.label}, {source}{gate}, {selection.request.sparsity}"
-
-
 def metrics(comparison: Comparison) -> None:
     """Four numbers: decisions, sets, orders, experts."""
     first, second, third, fourth = st.columns(4)
@@ -199,39 +198,14 @@ def _tau_metric(place: Any, comparison: Comparison) -> None:
 
 def charts(comparison: Comparison, recipes: tuple[Selection, Selection]) -> Mapping[str, Chart]:
     """The charts of the page by name."""
-    table, by_layer = comparison.table(), comparison.by_layer
     names = (recipe_text(recipes[0]), recipe_text(recipes[1]))
-    model = recipes[0].model
-    runs = [run.manifest.run_id for recipe in recipes for run in recipe.choice.runs]
-    about = made_by(
-        f"{model.name} {model.identity[:8]}",
-        f"A: {names[0]}",
-        f"B: {names[1]}",
-        ", ".join(dict.fromkeys(runs)),
+    about = made_by(*about_recipes(*recipes))
+    drawn = (
+        kept_by_chart(comparison, names, about),
+        rank_rank_chart(comparison, names, about),
+        agreement_chart(comparison, about),
     )
-    return {
-        "kept-by": Chart(
-            "kept-by",
-            lambda dark: kept_by.kept_by_map(table, names, dark=dark),
-            table,
-            kept_by.describe(table, names),
-            about,
-        ),
-        "rank-rank": Chart(
-            "rank-rank",
-            lambda dark: rank_rank.rank_rank(table, names, dark=dark),
-            table,
-            rank_rank.describe(table, comparison.kendall_tau),
-            about,
-        ),
-        "agreement": Chart(
-            "agreement",
-            lambda dark: layer_agreement.layer_agreement(by_layer, dark=dark),
-            by_layer,
-            layer_agreement.describe(by_layer),
-            about,
-        ),
-    }
+    return {chart.name: chart for chart in drawn}
 
 
 def show_charts(shown: Mapping[str, Chart]) -> None:

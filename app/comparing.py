@@ -1,13 +1,15 @@
 """A comparison of two recipes: what was asked for, the command line that asks it, the numbers."""
 
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from analysis.compare import Comparison, Decision
 from analysis.criteria import get_criterion
 from analysis.ranking import saliency_grid
 from app.selection import Selection
-from app.task_requests import SelectRequest
+from app.task_requests import SelectRequest, validated
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,19 @@ class CompareRequest:
 
     def command(self, out: str = "comparison.csv") -> str:
         """The equivalent command line; of the second recipe, only what differs."""
-        words = ["moeprune", "compare", self.a.model, *self.a.options()]
+        return shlex.join(["moeprune", "compare", *self._words(), "-o", out])
+
+    def plot_command(self, view: str, out: str) -> str:
+        """The command line that draws a figure of these recipes."""
+        return shlex.join(["moeprune", "plot", view, *self._words(), "-o", out])
+
+    def report_command(self, views: Sequence[str], out: str) -> str:
+        """The command line that writes a report on these recipes."""
+        chosen = [word for view in views for word in ("--view", view)]
+        return shlex.join(["moeprune", "report", *self._words(), *chosen, "-o", out])
+
+    def _words(self) -> list[str]:
+        words = [self.a.model, *self.a.options()]
         words += ["--sparsity", self.a.sparsity, "--with-criterion", self.b.criterion]
         inherited = inherited_corpora(self.a, self.b.criterion)
         if self.b.corpora != inherited:
@@ -30,12 +44,27 @@ class CompareRequest:
             words += ["--with-sparsity", self.b.sparsity]
         if self.a.stats_dir:
             words += ["--stats-dir", str(self.a.stats_dir)]
-        return shlex.join([*words, "-o", out])
+        return words
 
 
 def inherited_corpora(first: SelectRequest, criterion: str) -> tuple[str, ...]:
     """The texts of a second recipe that names none: the first one's, if its criterion reads any."""
     return first.corpora if get_criterion(criterion).source == "routed" else ()
+
+
+def compare_request(first: Mapping[str, Any], second: Mapping[str, Any]) -> CompareRequest:
+    """Two recipes from untrusted values; what is None of the second is as in the first.
+
+    Raises:
+        UserError: a value that is not valid.
+    """
+    a: SelectRequest = validated(SelectRequest, dict(first))
+    values = {name: first.get(name) if value is None else value for name, value in second.items()}
+    if second.get("corpora") is None:
+        values["corpora"] = inherited_corpora(a, str(values["criterion"]))
+    shared = {name: first[name] for name in ("model", "revision", "stats_dir") if name in first}
+    b: SelectRequest = validated(SelectRequest, {**values, **shared})
+    return CompareRequest(a, b)
 
 
 def decision(selection: Selection) -> Decision:

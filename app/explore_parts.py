@@ -11,9 +11,9 @@ from analysis.overlap import chance_overlap, criterion_overlap
 from analysis.ranking import Stats
 from analysis.stats import NoStats
 from app import data, maps
-from app.charts import Chart, made_by, show_chart
-from app.figures import stratification as separation_figures
+from app.charts import made_by, show_chart
 from app.overlap_parts import loaded, run_keys
+from app.plots import explore as plots
 from app.state import View, chosen_baseline, criterion_badge
 from pruning.sizes import format_bytes
 
@@ -163,15 +163,8 @@ def separation_part(view: View, panels: Sequence[maps.Ranked]) -> None:
         return
     distinct = {ranked.criterion.label: ranked for ranked in panels}
     table = maps.separations(list(distinct.values()), Fraction(view.sparsity_percent, 100))
-    show_chart(
-        Chart(
-            "separation",
-            lambda dark: separation_figures.separation_figure(table, dark=dark),
-            table,
-            separation_figures.describe(table),
-            made_by(view.about(), " beside ".join(distinct)),
-        )
-    )
+    about = made_by(view.about(), " beside ".join(distinct))
+    show_chart(plots.separation_chart(table, about))
 
 
 def show_command(view: View) -> None:

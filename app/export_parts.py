@@ -8,11 +8,10 @@ from pathlib import Path
 import streamlit as st
 
 from analysis.errors import ExportError, UserError
-from app.charts import is_dark
+from app.charts import made_by, show_chart
 from app.data import settings, shown_model, size_report_of
-from app.figures import sizes as size_figure
-from app.figures.theme import PLOTLY_CONFIG
 from app.job_queue import submit
+from app.plots.explore import sizes_chart
 from app.selection import Selection
 from app.settings import shown_path
 from app.state import View, criterion_badge
@@ -61,13 +60,7 @@ def plan_part(view: View, selection: Selection, plan: PruningPlan) -> None:
     first.metric("Experts kept", f"{kept} of {view.model.num_experts}")
     second.metric("On disk", format_bytes(report.bytes_after))
     third.metric("Per layer", _per_layer(plan))
-    st.plotly_chart(
-        size_figure.sizes_figure(report.table, dark=is_dark()),
-        key="export.sizes",
-        config=PLOTLY_CONFIG,
-        theme=None,
-        alt=size_figure.describe(report.table),
-    )
+    show_chart(sizes_chart(report.table, made_by(view.about(), criterion.label)))
     before, after = report.loaded("bfloat16")
     st.markdown(
         f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}. Parameters that "

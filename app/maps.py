@@ -65,6 +65,30 @@ def panel(ranked: Ranked, sparsity: Fraction, subtitle: str) -> MapPanel:
     )
 
 
+def ranked_experts(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
+    """Table `panel, layer, expert, rank, value, kept`: the expert map of each criterion.
+
+    `rank` 0 is kept first; `value` is the saliency rescaled to 0..1 in its layer.
+    """
+    return pd.concat([_ranked_experts(each, sparsity) for each in panels], ignore_index=True)
+
+
+def _ranked_experts(ranked: Ranked, sparsity: Fraction) -> pd.DataFrame:
+    order, values = ranked.order, rescale(ranked.saliency)
+    rows, ranks = np.nonzero(order >= 0)
+    experts = order[rows, ranks]
+    return pd.DataFrame(
+        {
+            "panel": ranked.criterion.label,
+            "layer": np.array([layer.index for layer in ranked.grid.layers])[rows],
+            "expert": experts,
+            "rank": ranks,
+            "value": values[rows, experts],
+            "kept": ranks < kept_counts(ranked.grid, sparsity)[rows],
+        }
+    )
+
+
 def separations(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
     """Table `layer, kept, gap, boundary, band, panel`: how clear each criterion's cut is."""
     tables = [

@@ -7,16 +7,13 @@ import pandas as pd
 import streamlit as st
 
 from analysis.criteria import Criterion, get_criterion
-from analysis.effects import component_effects
-from analysis.overlap import criterion_overlap, mean_overlaps, overlap_matrix, variant_overlaps
+from analysis.overlap import criterion_overlap, mean_overlaps, variant_overlaps
 from analysis.stats import ExpertStats, Gate
 from app import data, maps
 from app.charts import Chart, made_by, show_chart
 from app.controls import switch
-from app.figures import effects as effects_figure
-from app.figures import overlap_curve as curve_figure
-from app.figures import overlap_matrix as matrix_figure
 from app.figures import variant_map as variant_figure
+from app.plots import explore as plots
 from app.state import View, apply_exponents
 
 _MAP = "overlap-map"
@@ -81,13 +78,7 @@ def variant_part(view: View, *, on_select: Callable[[], None]) -> None:
     table = mean_variant_overlaps(view)
     selected = view.criterion.exponents if view.criterion else None
     show_chart(
-        Chart(
-            _MAP,
-            lambda dark: variant_figure.variant_map(table, selected=selected, dark=dark),
-            table,
-            variant_figure.describe(table),
-            made_by(view.about(), f"gate {view.gate}"),
-        ),
+        plots.overlap_map_chart(table, selected, made_by(view.about(), f"gate {view.gate}")),
         on_select=on_select,
     )
 
@@ -112,27 +103,15 @@ def overlap_part(view: View) -> None:
 def _matrix_chart(view: View, criterion: Criterion) -> Chart:
     fraction = Fraction(view.sparsity_percent, 100)
     pairs = criterion_overlap(criterion, loaded(run_keys(view)), view.gate, fraction)
-    table, chance = overlap_matrix(pairs, list(view.runs)), float(pairs["chance"].mean())
-    return Chart(
-        "overlap",
-        lambda dark: matrix_figure.overlap_matrix(table, chance=chance, dark=dark),
-        pairs,
-        matrix_figure.describe(table, chance=chance),
-        made_by(view.about(), criterion.label, f"gate {view.gate}"),
-    )
+    about = made_by(view.about(), criterion.label, f"gate {view.gate}")
+    return plots.overlap_chart(pairs, list(view.runs), about)
 
 
 def _curve_chart(view: View, criterion: Criterion) -> Chart:
-    names = tuple(dict.fromkeys((criterion.name, "frequency", "man")))
+    names = tuple(dict.fromkeys((criterion.name, *plots.CURVE_BESIDE)))
     table = _curve(run_keys(view), names, view.gate)
-    share = view.sparsity_percent / 100
-    return Chart(
-        "overlap-by-sparsity",
-        lambda dark: curve_figure.overlap_curve(table, sparsity=share, dark=dark),
-        table,
-        curve_figure.describe(table, sparsity=share),
-        made_by(view.about(), f"gate {view.gate}"),
-    )
+    about = made_by(view.about(), f"gate {view.gate}")
+    return plots.curve_chart(table, view.sparsity_percent / 100, about)
 
 
 def effects_part(view: View) -> None:
@@ -143,14 +122,5 @@ def effects_part(view: View) -> None:
     )
     if not can_compare_texts(view):
         return
-    means = mean_variant_overlaps(view)
-    table, chance = component_effects(means), float(means["chance"].mean())
-    show_chart(
-        Chart(
-            "component-effects",
-            lambda dark: effects_figure.component_effects(table, chance=chance, dark=dark),
-            table,
-            effects_figure.describe(table),
-            made_by(view.about(), f"gate {view.gate}"),
-        )
-    )
+    about = made_by(view.about(), f"gate {view.gate}")
+    show_chart(plots.effects_chart(mean_variant_overlaps(view), about))

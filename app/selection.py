@@ -185,3 +185,11 @@ def select(request: SelectRequest, model: MoEModel, store: StatsStore) -> Select
     choice = choose_stats(criterion, store, model, corpora, request.runs)
     tokens = choice if isinstance(choice.stats, ExpertStats) else None
     return Selection(request, model, criterion, choice, tokens)
+
+
+def criterion_badge(criterion: Criterion) -> str:
+    """Exponents of a unified variant, or the source of another criterion."""
+    if criterion.exponents is not None:
+        b, alpha, beta = criterion.exponents
+        return f"b={b} α={alpha} β={beta}"  # noqa: RUF001  (Greek on purpose)
+    return {"routed": "calibrated", "weights": "weights only", "none": "no data"}[criterion.source]

@@ -12,6 +12,7 @@ from analysis.model import MoEModel
 from analysis.stats import GATES, Gate
 from analysis.store import Run
 from app.data import routed_runs, shown_model, shown_stats_dir
+from app.selection import criterion_badge as criterion_badge
 from app.task_requests import SelectRequest
 
 UNIFIED = "unified"
@@ -200,11 +201,3 @@ def chosen_gate() -> Gate:
     """The gate convention of the controls."""
     gate = _value("gate")
     return gate if gate in GATES else "applied"
-
-
-def criterion_badge(criterion: Criterion) -> str:
-    """Exponents of a unified variant, or the source of another criterion."""
-    if criterion.exponents is not None:
-        b, alpha, beta = criterion.exponents
-        return f"b={b} α={alpha} β={beta}"  # noqa: RUF001  (Greek on purpose)
-    return {"routed": "calibrated", "weights": "weights only", "none": "no data"}[criterion.source]

@@ -8,8 +8,8 @@ import typer
 from analysis.compare import FATES
 from app.commands import options
 from app.commands.console import out, show_facts
-from app.commands.rank import Out, save_csv, say_runs, selection_of
-from app.comparing import compare_selections, inherited_corpora
+from app.commands.rank import Out, save_csv, say_runs, selection_for
+from app.comparing import compare_request, compare_selections
 from app.selection import Selection
 
 WithCorpora = Annotated[
@@ -39,28 +39,24 @@ def compare(
     stats_dir: options.StatsDir = None,
 ) -> None:
     """Compare two recipes: which experts both keep, only one, or neither; writes CSV."""
-    shared = {"revision": revision, "stats_dir": stats_dir}
-    first = selection_of(
-        model,
+    request = compare_request(
         {
+            "model": model,
             "criterion": criterion,
             "corpora": tuple(corpus or ()),
             "gate": gate,
             "sparsity": sparsity,
-            **shared,
+            "revision": revision,
+            "stats_dir": stats_dir,
         },
-    )
-    second = selection_of(
-        model,
         {
             "criterion": with_criterion,
-            "corpora": tuple(with_corpus or inherited_corpora(first.request, with_criterion)),
-            "gate": with_gate or gate,
-            "sparsity": with_sparsity or sparsity,
-            **shared,
+            "corpora": tuple(with_corpus) if with_corpus else None,
+            "gate": with_gate,
+            "sparsity": with_sparsity,
         },
     )
-    _show(first, second, out_file)
+    _show(selection_for(request.a), selection_for(request.b), out_file)
 
 
 def _show(first: Selection, second: Selection, path: Path) -> None:

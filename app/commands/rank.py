@@ -10,17 +10,18 @@ import typer
 from analysis.choose import newest_by_corpus, parse_corpus_weight, routed_runs
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
-from analysis.model import load_model_index
+from analysis.model import MoEModel, load_model_index
 from analysis.overlap import criterion_overlap, mean_overlaps, variant_overlaps
 from analysis.proxy import SPARSITIES, proxy_overlap
 from analysis.shards import parts_overlap
 from analysis.sparsity import num_removed
 from analysis.stats import ExpertStats
-from analysis.store import PARTIAL, Run, load_expert_stats, write_durably
+from analysis.store import PARTIAL, Run, StatsStore, load_expert_stats, write_durably
 from app.commands import options
 from app.commands.console import follow, out, show_table
 from app.selection import Selection, select
 from app.settings import stats_store
+from app.spreadsheets import csv_text
 from app.task_requests import OverlapRequest, SelectRequest, WeightsRequest, validated
 from app.tasks import weights_run
 
@@ -33,17 +34,30 @@ def selection_of(model: str, given: dict[str, object]) -> Selection:
     Raises:
         UserError: an option that is not valid, or no statistics that fit.
     """
-    request: SelectRequest = validated(SelectRequest, {"model": model, **given})
+    return selection_for(validated(SelectRequest, {"model": model, **given}))
+
+
+def selection_for(request: SelectRequest) -> Selection:
+    """The selection of a request; weights are measured first where they are needed.
+
+    Raises:
+        UserError: no statistics that fit.
+    """
     described = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
+    measure_weights(request, described, store)
+    return select(request, described, store)
+
+
+def measure_weights(request: SelectRequest, model: MoEModel, store: StatsStore) -> None:
+    """Measure the model's weights, if the criterion reads them and nobody has."""
     reads_weights = get_criterion(request.criterion).source == "weights"
-    if reads_weights and not store.of_model(described.identity, "weights"):
+    if reads_weights and not store.of_model(model.identity, "weights"):
         # Seconds, and cached: not worth a command of its own first.
         wanted = WeightsRequest(
             model=request.model, revision=request.revision, stats_dir=request.stats_dir
         )
         follow(weights_run(wanted))
-    return select(request, described, store)
 
 
 def save_csv(table: pd.DataFrame, path: Path) -> None:
@@ -53,7 +67,7 @@ def save_csv(table: pd.DataFrame, path: Path) -> None:
         StatsError: the place cannot be written to.
     """
     try:
-        write_durably(path, table.to_csv(index=False).encode())
+        write_durably(path, csv_text(table).encode())
     except OSError as error:
         path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
         raise StatsError(f"The table cannot be written to {path}: {error.strerror}.") from error

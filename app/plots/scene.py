@@ -1,0 +1,171 @@
+"""A scene: what a figure is asked of. A model, its statistics, one recipe, and one beside it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from analysis.blend import Mixture
+from analysis.choose import newest_by_corpus, parse_corpus_weight
+from analysis.compare import Comparison
+from analysis.corpora import corpus_name
+from analysis.coverage import Blender
+from analysis.criteria import Criterion, get_criterion
+from analysis.errors import PlanError, StatsError
+from analysis.model import MoEModel
+from analysis.overlap import mean_overlaps, variant_overlaps
+from analysis.sparsity import num_removed
+from analysis.stats import ExpertStats
+from analysis.store import Run, StatsStore, load_expert_stats
+from app.comparing import CompareRequest, compare_selections
+from app.maps import Ranked, rank
+from app.plots.chart import made_by
+from app.plots.comparison import about_recipes
+from app.selection import Selection, select
+from app.task_requests import SelectRequest
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What figures are asked of; everything is read when a figure first needs it.
+
+    Args:
+        recipes: the recipe, and a second one to compare it with.
+        model: the model of both.
+        store: where their statistics are.
+    """
+
+    recipes: CompareRequest
+    model: MoEModel
+    store: StatsStore
+
+    @property
+    def request(self) -> SelectRequest:
+        """The recipe."""
+        return self.recipes.a
+
+    @cached_property
+    def first(self) -> Selection:
+        """The recipe with its statistics.
+
+        Raises:
+            UserError: no statistics that fit.
+        """
+        return select(self.request, self.model, self.store)
+
+    @cached_property
+    def second(self) -> Selection:
+        """The recipe beside, with its statistics; see `first`."""
+        return select(self.recipes.b, self.model, self.store)
+
+    @cached_property
+    def criterion(self) -> Criterion:
+        """What ranks."""
+        return get_criterion(self.request.criterion)
+
+    @cached_property
+    def runs(self) -> dict[str, Run]:
+        """The run of each calibrated corpus, all of which views of overlap compare."""
+        runs = self.store.of_model(self.model.identity, "routed")
+        return newest_by_corpus(runs, self.criterion)
+
+    @cached_property
+    def texts(self) -> dict[str, ExpertStats]:
+        """The statistics of each corpus, for figures that compare corpora.
+
+        Raises:
+            StatsError: there are not two.
+            PlanError: nothing is pruned, so there is nothing to compare.
+        """
+        if len(self.runs) < 2:
+            raise StatsError(
+                f"This figure compares calibrations on different texts; {self.model.name} has "
+                f"{len(self.runs)}. Calibrate on another with `moeprune calibrate`."
+            )
+        self.check_removes()
+        return {corpus: load_expert_stats(run) for corpus, run in self.runs.items()}
+
+    @cached_property
+    def variant_means(self) -> pd.DataFrame:
+        """Table of `mean_overlaps` of the 18 variants."""
+        request = self.request
+        return mean_overlaps(variant_overlaps(self.texts, request.gate, request.fraction))
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of every calibrated corpus in what ranks."""
+        given = [parse_corpus_weight(text) for text in self.request.corpora]
+        named = {corpus_name(each.corpus): each.weight for each in given}
+        return {corpus: named.get(corpus, 0.0) for corpus in self.runs}
+
+    def routed_criterion(self) -> Criterion:
+        """The criterion.
+
+        Raises:
+            StatsError: it reads no text, so that texts cannot be compared by it.
+        """
+        if self.criterion.source != "routed":
+            raise StatsError(
+                f"{self.criterion.label} reads no text, so all texts agree; choose a calibrated "
+                "criterion, such as reap."
+            )
+        return self.criterion
+
+    def blender(self) -> Blender:
+        """Coverage of every corpus by what a blend keeps.
+
+        Raises:
+            UserError: a criterion without text, or corpora that cannot be mixed.
+        """
+        self.routed_criterion()
+        # Found first: that says which corpora there are, where none or an unknown one is named.
+        criterion, request = self.first.criterion, self.request
+        if len(self.runs) < 2:
+            raise StatsError(f"A blend mixes texts; {self.model.name} has {len(self.runs)}.")
+        return Blender(Mixture(list(self.runs.values())), criterion, request.gate, request.fraction)
+
+    def ranked(self) -> list[Ranked]:
+        """Both recipes' criteria, the one beside first; once where they are the same."""
+        found = {
+            selection.criterion.label: rank(
+                selection.criterion, selection.choice.stats, selection.request.gate
+            )
+            for selection in (self.second, self.first)
+        }
+        return list(found.values())
+
+    def check_removes(self) -> None:
+        """See that the sparsity removes experts.
+
+        Raises:
+            PlanError: it removes none.
+        """
+        fraction = self.request.fraction
+        if not any(num_removed(layer.num_experts, fraction) for layer in self.model.layers):
+            least = 1 / max(layer.num_experts for layer in self.model.layers)
+            raise PlanError(
+                f"The sparsity {self.request.sparsity} removes no expert, so there is nothing to "
+                f"show; the least that removes one per layer is {least:.4g}."
+            )
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The recipe (A) against the one beside it (B)."""
+        return compare_selections(self.first, self.second)
+
+    def about(self, *facts: str) -> str:
+        """Provenance line of a figure of all texts."""
+        runs = ", ".join(run.manifest.run_id for run in self.runs.values())
+        head = f"{self.model.name} {self.model.identity[:8]}"
+        return made_by(head, runs, f"sparsity {self.request.sparsity}", *facts)
+
+    def about_selection(self) -> str:
+        """Provenance line of a figure of the recipe alone."""
+        first = self.first
+        runs = ", ".join(run.manifest.run_id for run in first.choice.runs)
+        head = f"{self.model.name} {self.model.identity[:8]}"
+        return made_by(head, runs, first.criterion.label, f"sparsity {self.request.sparsity}")
+
+    def about_both(self) -> str:
+        """Provenance line of a figure of both recipes."""
+        return made_by(*about_recipes(self.first, self.second))

@@ -1,0 +1,19 @@
+"""Tables as CSV that is safe to open in a spreadsheet."""
+
+import pandas as pd
+
+# What a spreadsheet would take for a formula, in a name that others chose.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    """A table as CSV; text that a spreadsheet would run as a formula begins with an apostrophe."""
+    safe = table.rename(columns=_not_a_formula)
+    for name in safe.columns[[not pd.api.types.is_numeric_dtype(kind) for kind in safe.dtypes]]:
+        safe = safe.assign(**{name: safe[name].map(_not_a_formula)})
+    text: str = safe.to_csv(index=False)
+    return text
+
+
+def _not_a_formula(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

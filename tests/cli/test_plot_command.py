@@ -1,0 +1,148 @@
+"""`moeprune plot`: every figure of the pages, the same figure, and the numbers behind it."""
+
+import ast
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from app.plots.listing import VIEWS
+
+ROOT = Path(__file__).parents[2]
+RECIPES = ("--criterion", "reap", "--corpus", "demo-code", "--sparsity", "50%")
+
+
+def calls_of(*names):
+    """Files of `app/` that call something of these names, and the first argument."""
+    for path in sorted((ROOT / "app").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
+                yield path.relative_to(ROOT / "app").as_posix(), node.args[:1]
+
+
+def names_in(expression):
+    """The texts of an expression: of a choice between two names, both."""
+    return {
+        node.value
+        for node in ast.walk(expression)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def test_every_chart_of_a_page_is_a_view():
+    # All charts go through one place, where each is named.
+    assert {path for path, _ in calls_of("st.plotly_chart")} == {"charts.py"}
+    made = [names_in(first) for path, (first,) in calls_of("Chart") if path != "plots/published.py"]
+    assert all(made)
+    assert set().union(*made) == set(VIEWS)
+
+
+def test_views_are_of_pages_that_exist():
+    pages = {path.stem for path in (ROOT / "app" / "views").glob("*.py")}
+    assert {view.page for view in VIEWS.values()} <= pages
+
+
+def test_the_list_names_every_view_and_needs_no_model(works):
+    output = works("plot", "--list")
+    for view in VIEWS.values():
+        assert view.name in output
+        assert view.title in output
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_numbers_of_every_view(works, here, view):
+    output = works("plot", view, "demo", *RECIPES, "-o", "data.csv")
+    assert f"data.csv: {VIEWS[view].title}" in output
+    assert len(pd.read_csv(here / "data.csv"))
+    assert [path.name for path in here.iterdir()] == ["data.csv"]
+
+
+def test_numbers_equal_those_of_the_commands(works, here):
+    works("plot", "overlap", "demo", *RECIPES, "-o", "plotted.csv")
+    works("overlap", "demo", "--criterion", "reap", "--sparsity", "50%", "-o", "overlap.csv")
+    plotted, computed = pd.read_csv(here / "plotted.csv"), pd.read_csv(here / "overlap.csv")
+    pd.testing.assert_frame_equal(plotted, computed)
+    works("plot", "kept-by", "demo", *RECIPES, "--with-criterion", "man", "-o", "kept.csv")
+    works("compare", "demo", *RECIPES, "--with-criterion", "man", "-o", "comparison.csv")
+    kept, compared = pd.read_csv(here / "kept.csv"), pd.read_csv(here / "comparison.csv")
+    pd.testing.assert_frame_equal(kept, compared)
+
+
+def test_the_expert_map_ranks_as_score_does(works, here):
+    works("plot", "stratification", "demo", *RECIPES, "-o", "map.csv")
+    works("score", "demo", *RECIPES[:4], "-o", "scores.csv")
+    drawn = pd.read_csv(here / "map.csv").query("panel == 'REAP'")
+    scored = pd.read_csv(here / "scores.csv")
+    both = drawn.merge(scored, on=["layer", "expert"], suffixes=("", "_scored"))
+    assert len(both) == len(scored) == 192
+    assert (both["rank"] == both["rank_scored"]).all()
+    # Of 32 experts, 16 stay.
+    assert (both["kept"] == (both["rank"] < 16)).all()
+    # Rescaled within the layer: 1 for the first, 0 for the last, and falling between.
+    for _, rows in both.sort_values("rank").groupby("layer"):
+        assert (rows["value"].iloc[0], rows["value"].iloc[-1]) == (1.0, 0.0)
+        assert (rows["value"].diff().dropna() <= 0).all()
+
+
+def test_html_holds_the_figure_and_its_provenance(works, here):
+    works("plot", "separation", "demo", *RECIPES)
+    page = (here / "separation.html").read_text()
+    for word in ("demo-demo-code-", "sparsity 50%", "moe-prune-studio"):
+        assert word in page
+    assert "Plotly.newPlot" in page
+    assert "<script src=" not in page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="images need Chromium")
+def test_images(works, here):
+    for ending, start in (("svg", b"<svg"), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        works("plot", "agreement", "demo", *RECIPES, "-o", f"fig.{ending}")
+        assert (here / f"fig.{ending}").read_bytes().startswith(start)
+
+
+def test_weights_are_measured_where_a_recipe_reads_them(works, here, tiny):
+    options = ("--criterion", "aimer", "--with-criterion", "magnitude")
+    works("plot", "kept-by", tiny, *options, "--stats-dir", "stats", "-o", "kept.csv")
+    # Sparse layers of 6 experts: three.
+    assert len(pd.read_csv(here / "kept.csv")) == 18
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("kept_by", "demo"), "Unknown view 'kept_by'. Did you mean 'kept-by'?"),
+        (("sizes", "demo"), "choose with --corpus"),
+        (("overlap", "demo", "--criterion", "aimer"), "AIMER reads no text"),
+        (("coverage", "demo", "--criterion", "aimer"), "AIMER reads no text"),
+        (("overlap-map", "demo", "--sparsity", "1%"), "removes no expert"),
+        (("separation", "demo", *RECIPES[:4], "--sparsity", "0"), "removes no expert"),
+        (("overlap-map", "demo", "-o", "x.jpeg"), "x.jpeg has no known ending"),
+        (("coverage", "demo", "--corpus", "nowhere"), "Unknown calibrated corpus of demo"),
+        (("kept-by", "demo", *RECIPES, "--with-criterion", "mann"), "Did you mean 'man'?"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line_and_leaves_nothing(moeprune, here, words, message):
+    outcome = moeprune("plot", *words)
+    assert outcome.code == 1
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert list(here.iterdir()) == []
+
+
+def test_one_text_is_not_enough_for_overlap(moeprune, other, stats):
+    outcome = moeprune("plot", "overlap-map", other, "--stats-dir", stats)
+    assert outcome.code == 1
+    assert "other has 1. Calibrate on another" in outcome.err
+
+
+def test_a_name_is_text_in_the_figure(works, here, models, corpora, tmp_path, stats):
+    hostile = tmp_path / "<img src=x>"
+    shutil.copytree(models / "tiny", hostile)
+    options = ("--criterion", "reap", "--corpus", "red.jsonl", "--stats-dir", stats)
+    works("plot", "agreement", hostile, *options, "-o", "fig.html")
+    page = (here / "fig.html").read_text()
+    assert "<img src=x" not in page
+    # Plotly reads tags in text, so the name is escaped there, and once more in the script.
+    assert r"&lt;img src=x&gt;" in page or r"\u003cimg" not in page
