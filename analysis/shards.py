@@ -74,17 +74,31 @@ def token_parts() -> Sequence[int]:
 
 
 def parts_overlap(run: Run, criterion: Criterion, gate: Gate, sparsity: Fraction) -> pd.DataFrame:
-    """Table `tokens, overlap, chance`: pruned sets of parts of the tokens and of all of them.
-
-    tokens is how many of each corpus, added up, were counted in the first part of `token_parts`;
-    overlap the mean over layers of the share of its pruned set that all tokens prune too; chance
-    that of two random sets. Both are 0..1.
+    """Table `tokens, overlap, chance` of `overlap_of_parts`, of the parts of a run.
 
     Raises:
         StatsError: see `stats_at`.
-        CriterionError: the criterion reads what is not kept for a part of the tokens.
+        CriterionError: see `overlap_of_parts`.
     """
     seen = [stats_at(run, parts) for parts in token_parts()]
+    return overlap_of_parts(seen, criterion, gate, sparsity)
+
+
+def overlap_of_parts(
+    seen: Sequence[ExpertStats], criterion: Criterion, gate: Gate, sparsity: Fraction
+) -> pd.DataFrame:
+    """Table `tokens, overlap, chance`: pruned sets of parts of the tokens and of all of them.
+
+    tokens is how many of each corpus, added up, were counted in the first part; overlap the mean
+    over layers of the share of its pruned set that all tokens prune too; chance that of two random
+    sets. Both are 0..1.
+
+    Args:
+        seen: the statistics of growing parts of one run, as by `stats_at`; the last are of all.
+
+    Raises:
+        CriterionError: the criterion reads what is not kept for a part of the tokens.
+    """
     masks = [
         pruned_mask(saliency_grid(criterion, each, gate), each.grid, sparsity) for each in seen
     ]
@@ -96,3 +110,9 @@ def parts_overlap(run: Run, criterion: Criterion, gate: Gate, sparsity: Fraction
             "chance": chance,
         }
     )
+
+
+def can_rank(criterion: Criterion, part: ExpertStats) -> bool:
+    """Whether the criterion finds what it reads in a part of a run."""
+    found = set(criterion.columns("applied")) <= set(part.table.columns)
+    return criterion.source == "routed" and found

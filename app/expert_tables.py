@@ -48,8 +48,8 @@ def expert_means(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> p
     columns = {}
     for corpus, each in stats.items():
         rows = each.table[each.table["layer"] == layer].set_index("expert")
-        own = {str(name): float(value) for name, value in rows.loc[expert].items()}
-        tokens = own["num_tokens"]
+        own = rows[rows.index == expert].to_dict("records")[0]
+        tokens = float(own["num_tokens"])
         divisor = tokens or float("nan")
         columns[corpus] = {
             "routed tokens": tokens,

@@ -1,0 +1,57 @@
+"""What a criterion has to read before it can rank (arXiv:2603.18492, Table 1)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.criteria import Criterion
+from analysis.stats import GATES
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a criterion reads.
+
+    The paper's Table 1 has data, activations and router. Every criterion that needs data also needs
+    the router's choices, which tokens go to which expert; `gates` is whether it reads more of the
+    router than those.
+
+    Args:
+        data: a calibration text that the model runs on.
+        activations: outputs of the experts on it.
+        gates: gate weights of the router on it.
+        weights: the experts' own weights, which need no run.
+    """
+
+    data: bool
+    activations: bool
+    gates: bool
+    weights: bool
+
+
+def needs_of(criterion: Criterion) -> Needs:
+    """What a criterion reads, told from the columns of its table."""
+    columns = criterion.columns(GATES[0]) if criterion.source == "routed" else ()
+    return Needs(
+        data=criterion.source == "routed",
+        activations=any(_reads_outputs(name) for name in columns),
+        gates=criterion.uses_gate or "damage" in columns,
+        weights=criterion.source == "weights",
+    )
+
+
+def needs_table(criteria: Iterable[Criterion]) -> pd.DataFrame:
+    """Table `criterion, label, data, activations, gates, weights`, a row for each criterion."""
+    rows = []
+    for criterion in criteria:
+        needs = needs_of(criterion)
+        reads = (needs.data, needs.activations, needs.gates, needs.weights)
+        rows.append((criterion.name, criterion.label, *reads))
+    columns = ["criterion", "label", "data", "activations", "gates", "weights"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _reads_outputs(column: str) -> bool:
+    """Whether a column holds more than counts and gate weights: something of the outputs."""
+    return column != "num_tokens" and not column.endswith("_f0")

@@ -1,0 +1,162 @@
+"""Overlap maps of the 18 variants as small multiples: a column a sparsity, a row a model."""
+
+import math
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from app.figures.theme import apply_theme, color_at, colorbar, colorscale, ink, plain, text_on
+from app.figures.variant_map import DEGENERATE, VARIANT_NAMES, Variant
+
+_EXPONENTS: Final = (0, 1, 2)
+_ROW_PIXELS: Final = 190
+
+
+def variant_grid(
+    table: pd.DataFrame, *, selected: Variant | None = None, dark: bool = False
+) -> go.Figure:
+    """Figure of a table `model, sparsity, b, alpha, beta, overlap`: 3 rows x 6 columns a panel.
+
+    `overlap` is the mean over pairs of texts, 0..1; `sparsity` a share. Each cell carries an
+    invisible marker, for Streamlit selects points and no cells; its customdata is
+    [b, alpha, beta, percent].
+    """
+    models, sparsities = list(dict.fromkeys(table["model"])), sorted(table["sparsity"].unique())
+    several = len(models) > 1
+    fig = make_subplots(
+        len(models),
+        len(sparsities),
+        shared_xaxes=True,
+        shared_yaxes=True,
+        horizontal_spacing=0.02,
+        vertical_spacing=0.22 / len(models),
+        subplot_titles=[
+            f"{plain(model) + ', ' if several else ''}{sparsity:.0%} pruned"
+            for model in models
+            for sparsity in sparsities
+        ],
+    )
+    for row, model in enumerate(models, start=1):
+        for column, sparsity in enumerate(sparsities, start=1):
+            here = table[(table["model"] == model) & (table["sparsity"] == sparsity)]
+            panel = _panel(here, round(100 * sparsity), selected, dark)
+            for trace in panel:
+                fig.add_trace(trace, row=row, col=column)
+    fig.update_annotations(font={"size": 14})
+    apply_theme(fig, dark)
+    fig.update_layout(
+        height=_ROW_PIXELS * len(models) + 80,
+        margin={"t": 34},
+        hovermode="closest",
+        hoverdistance=-1,
+        coloraxis={
+            "cmin": 0,
+            "cmax": 1,
+            "colorscale": colorscale(),
+            "colorbar": colorbar("overlap", dark, tickvals=[0, 0.5, 1]),
+        },
+    )
+    _label_axes(fig, len(models))
+    return fig
+
+
+def clicked_cell(event: object) -> tuple[Variant, int] | None:
+    """The variant and the percentage in a selection of `st.plotly_chart`; None if not valid."""
+    try:
+        point = event["selection"]["points"][-1]["customdata"]  # type: ignore[index]
+        b, alpha, beta, percent = (int(part) for part in point)
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+    is_variant = b in (0, 1) and alpha in _EXPONENTS and beta in _EXPONENTS
+    return ((b, alpha, beta), percent) if is_variant and 0 <= percent <= 100 else None
+
+
+def describe(table: pd.DataFrame) -> str:
+    """One sentence: at each sparsity the variant that depends on the text least."""
+    means = table.groupby(["sparsity", "b", "alpha", "beta"], as_index=False)["overlap"].mean()
+    parts = []
+    for sparsity, rows in means.groupby("sparsity"):
+        best = rows.loc[rows["overlap"].idxmax()]
+        variant = (int(best["b"]), int(best["alpha"]), int(best["beta"]))
+        name = f"{VARIANT_NAMES.get(variant, '')} {variant}".strip()
+        parts.append(f"{sparsity:.0%} {name} ({best['overlap']:.2f})")
+    return "Least dependent on the text, by share pruned: " + "; ".join(parts) + "."
+
+
+def _panel(
+    here: pd.DataFrame, percent: int, selected: Variant | None, dark: bool
+) -> list[go.Heatmap | go.Scatter]:
+    overlaps = np.full((3, 6), np.nan, dtype=np.float32)
+    overlaps[here["alpha"], here["b"] * 3 + here["beta"]] = here["overlap"]
+    b, alpha, beta = DEGENERATE
+    overlaps[alpha, b * 3 + beta] = np.nan
+    cells = go.Heatmap(
+        z=overlaps,
+        coloraxis="coloraxis",
+        xgap=1,
+        ygap=1,
+        hoverinfo="skip",
+        hoverongaps=False,
+    )
+    traces = [cells, _targets(overlaps, percent, dark)]
+    return traces if selected is None else [*traces, _outline(selected, dark)]
+
+
+def _targets(overlaps: np.ndarray, percent: int, dark: bool) -> go.Scatter:
+    places = [(alpha, column) for alpha in range(3) for column in range(6)]
+    variants = [(column // 3, alpha, column % 3) for alpha, column in places]
+    values = [float(overlaps[place]) for place in places]
+    invisible = {"marker": {"opacity": 0}}
+    return go.Scatter(
+        x=[column for _, column in places],
+        y=[alpha for alpha, _ in places],
+        text=["N/A" if math.isnan(overlap) else f"{overlap:.2f}" for overlap in values],
+        textfont={"color": [_text_color(overlap, dark) for overlap in values], "size": 12},
+        customdata=[[*variant, percent] for variant in variants],
+        hovertext=[_reading(*each) for each in zip(variants, values, strict=True)],
+        mode="markers+text",
+        marker={"symbol": "square", "size": 24, "opacity": 0},
+        selected=invisible,
+        unselected=invisible,
+        hovertemplate="%{hovertext}<extra></extra>",
+        showlegend=False,
+    )
+
+
+def _text_color(overlap: float, dark: bool) -> str:
+    return ink(dark) if math.isnan(overlap) else text_on(color_at(overlap))
+
+
+def _reading(variant: Variant, overlap: float) -> str:
+    name = f"{VARIANT_NAMES.get(variant, '')} {variant}".strip()
+    if variant == DEGENERATE:
+        return f"{name}: the same score for every expert"
+    return f"{name}: " + ("no data" if math.isnan(overlap) else f"overlap {overlap:.3f}")
+
+
+def _outline(variant: Variant, dark: bool) -> go.Scatter:
+    b, alpha, beta = variant
+    x, y = b * 3 + beta, alpha
+    return go.Scatter(
+        x=[x - 0.46, x + 0.46, x + 0.46, x - 0.46, x - 0.46],
+        y=[y - 0.46, y - 0.46, y + 0.46, y + 0.46, y - 0.46],
+        mode="lines",
+        line={"color": ink(dark), "width": 3},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _label_axes(fig: go.Figure, num_rows: int) -> None:
+    common: dict[str, Any] = {"showgrid": False, "fixedrange": True}
+    betas = [f"\u03b2={beta}" for _ in (0, 1) for beta in _EXPONENTS]
+    # The sum stands left, the mean right: b is named under the middle of its three columns.
+    betas[1], betas[4] = f"{betas[1]}<br>b=0", f"{betas[4]}<br>b=1"
+    fig.update_xaxes(tickvals=list(range(6)), ticktext=betas, range=[-0.55, 5.55], **common)
+    alphas = [f"\u03b1={alpha}" for alpha in _EXPONENTS]
+    fig.update_yaxes(tickvals=list(_EXPONENTS), ticktext=alphas, range=[2.55, -0.55], **common)
+    fig.update_xaxes(showticklabels=False)
+    fig.update_xaxes(showticklabels=True, row=num_rows)
