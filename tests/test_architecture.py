@@ -47,7 +47,8 @@ NEEDS_TORCH = re.compile(
     r"|analysis\.nonuniform\.(loading|widths)"
     r"|analysis\.demo\.(build|tokenizer)|pruning\.masking|pruning\.atoms\.masking"
     r"|pruning\.evaluate\.(candidate|full_side|head|measures|speculative|hidden_states|answers)"
-    r"|pruning\.outline|pruning\.search|pruning\.surgery\.forward_checks|app\.jobs\.worker"
+    r"|pruning\.outline|pruning\.search\.(fitness|prefix|shared)|pruning\.surgery\.forward_checks"
+    r"|app\.jobs\.worker"
 )
 
 

@@ -1,0 +1,1 @@
+"""Search for the number of experts that each layer loses (EvoESAP, arXiv:2603.06003)."""

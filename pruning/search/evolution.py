@@ -1,0 +1,122 @@
+"""The evolution: which candidates there are, generation after generation. Pure; no model here.
+
+Everything follows from the settings and from the fitness of the candidates: each generation draws
+from a generator of its own, seeded by (seed, generation). So a search that goes on later, or on
+several machines, draws what an uninterrupted one would.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pruning.search.mutation import mutate
+from pruning.search.settings import SearchSettings
+from pruning.search.space import Removed, Space
+
+# A small feasible set, or one whose elites have few neighbours, may not hold a whole population.
+_DRAWS_FOR_EACH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An allocation that the search looks at.
+
+    Args:
+        number: in the order in which candidates were found; the first with some fitness wins ties.
+        removed: r, experts that each layer loses.
+        generation: in which it was found.
+        parent: number of the candidate that it was mutated from; None in the initial population.
+        origin: schedule that it comes from, "random" or "mutation".
+    """
+
+    number: int
+    removed: Removed
+    generation: int
+    parent: int | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A population, and all candidates found until then.
+
+    Args:
+        generation: its number; 0 is the initial one.
+        found: all candidates, by number.
+        members: numbers of the candidates of this population; elites of the last come first.
+    """
+
+    generation: int
+    found: tuple[Candidate, ...]
+    members: tuple[int, ...]
+
+    def elites(self, fitness: Mapping[int, float], count: int) -> tuple[int, ...]:
+        """The best of the population (TopM of Algorithm 1, line 7); ties to the one found first."""
+        ranked = sorted(self.members, key=lambda number: (-fitness[number], number))
+        return tuple(ranked[:count])
+
+
+def best_of(fitness: Mapping[int, float]) -> int:
+    """Number of the best of all candidates; ties to the one found first."""
+    return min(fitness, key=lambda number: (-fitness[number], number))
+
+
+def initial_state(space: Space, settings: SearchSettings, seeds: Mapping[str, Removed]) -> State:
+    """The initial population: what schedules give, and uniform draws from the feasible set.
+
+    A population is a set (Algorithm 1 joins each to it), so an allocation is in it once.
+
+    Args:
+        space: the feasible set.
+        settings: see `SearchSettings`.
+        seeds: schedule -> its allocation, in order; infeasible ones are left out.
+    """
+    rng = _generator(settings, 0)
+    names: dict[Removed, str] = {}
+    for name, removed in seeds.items():
+        if space.holds(removed):
+            names.setdefault(removed, name)
+    names = dict(list(names.items())[: settings.population])
+    # Where the set is no larger than a population, waiting for its last element could be long.
+    for _ in range(_DRAWS_FOR_EACH * settings.population):
+        if len(names) == min(settings.population, space.size):
+            break
+        names.setdefault(space.draw(rng), "random")
+    found = tuple(
+        Candidate(number, removed, 0, None, origin)
+        for number, (removed, origin) in enumerate(names.items())
+    )
+    return State(0, found, tuple(range(len(found))))
+
+
+def next_state(
+    state: State, fitness: Mapping[int, float], space: Space, settings: SearchSettings
+) -> State:
+    """Elites stay, children of theirs fill the population (Algorithm 1, lines 7 to 22).
+
+    Args:
+        state: the population that breeds.
+        fitness: number -> fitness of the members, higher is better.
+        space: the feasible set, with more than one element.
+        settings: see `SearchSettings`.
+    """
+    generation = state.generation + 1
+    rng = _generator(settings, generation)
+    elites = state.elites(fitness, settings.elites)
+    numbers = {candidate.removed: candidate.number for candidate in state.found}
+    found, members = list(state.found), dict.fromkeys(elites)
+    for _ in range(_DRAWS_FOR_EACH * settings.population):
+        if len(members) == settings.population:
+            break
+        parent = elites[int(rng.integers(len(elites)))]
+        child = mutate(found[parent].removed, space, settings.max_transfer, settings.max_steps, rng)
+        if child not in numbers:
+            numbers[child] = len(found)
+            found.append(Candidate(len(found), child, generation, parent, "mutation"))
+        members.setdefault(numbers[child])
+    return State(generation, tuple(found), tuple(members))
+
+
+def _generator(settings: SearchSettings, generation: int) -> np.random.Generator:
+    return np.random.default_rng([settings.seed, generation])

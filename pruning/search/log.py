@@ -1,0 +1,145 @@
+"""search.jsonl: every score of a search as soon as it is known, from which the search goes on.
+
+The first line says which search it is; each further line is a candidate with its score, or a
+generation that is complete. Scores are all that a search cannot draw again.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from analysis.errors import PlanError
+from analysis.store import PARTIAL
+from pruning.search.evolution import Candidate
+from pruning.search.scores import Score
+from pruning.search.space import Removed
+
+SCHEMA_VERSION = 1
+Scores = dict[Removed, Score]
+
+
+class SearchLog:
+    """The open log of one search, to be appended to."""
+
+    def __init__(self, file: BinaryIO, scores: Scores) -> None:
+        self._file = file
+        self.scores = scores
+        """Scores that the log holds: removed -> score."""
+
+    def score(self, candidate: Candidate, score: Score) -> None:
+        """Append a candidate's score; it survives the end of this process."""
+        self.scores[candidate.removed] = score
+        self._append(
+            {
+                "candidate": candidate.number,
+                "generation": candidate.generation,
+                "parent": candidate.parent,
+                "origin": candidate.origin,
+                "removed": list(candidate.removed),
+                "fitness": score.mean if score.is_complete else None,
+                "samples": score.values.tolist(),
+                "layers": score.layers,
+                "seconds": round(score.seconds, 4),
+            }
+        )
+
+    def generation(self, summary: Mapping[str, Any]) -> None:
+        """Append what became of a generation, for people; survives a loss of power."""
+        self._append({"complete": dict(summary)})
+        os.fsync(self._file.fileno())
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        self._file.write((json.dumps(line) + "\n").encode())
+        self._file.flush()
+
+
+@contextmanager
+def open_log(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
+    """The log at this place, continued if it is of this search, else begun.
+
+    Args:
+        path: of the file; its folder is made.
+        header: plain JSON of all that decides the search.
+
+    Raises:
+        PlanError: the file is of another search, damaged, or in use.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.with_name(f".{path.name}{PARTIAL}.lock"), timeout=0)
+    try:
+        with lock:
+            try:
+                yield from _opened(path, header)
+            finally:
+                Path(lock.lock_file).unlink(missing_ok=True)
+    except Timeout as error:
+        raise PlanError(f"Another process is searching in {path.parent}; wait for it.") from error
+
+
+def _opened(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
+    first = {"schema_version": SCHEMA_VERSION, "search": dict(header)}
+    whole = _whole_lines(path)
+    scores: Scores = {}
+    if whole:
+        _check_header(path, whole[0], first)
+        scores = _scores(path, whole[1:])
+    with path.open("r+b" if whole else "wb") as file:
+        # A line that the end of a process cut short goes.
+        file.truncate(sum(map(len, whole)))
+        file.seek(0, os.SEEK_END)
+        log = SearchLog(file, scores)
+        if not whole:
+            log._append(first)
+        yield log
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    if not path.is_file():
+        return []
+    return [line for line in path.read_bytes().splitlines(True) if line.endswith(b"\n")]
+
+
+def _check_header(path: Path, line: bytes, wanted: Mapping[str, Any]) -> None:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise PlanError(f"{path} is no log of a search; choose another --out.") from error
+    # As JSON, where a tuple is a list.
+    if found == json.loads(json.dumps(wanted)):
+        return
+    was = found.get("search", {}) if isinstance(found, dict) else {}
+    changed = sorted(
+        key
+        for key in wanted["search"]
+        if was.get(key) != json.loads(json.dumps(wanted["search"][key]))
+    )
+    raise PlanError(
+        f"{path} is the log of another search (it differs in {', '.join(changed) or 'its form'}); "
+        "choose another --out, or remove the file."
+    )
+
+
+def _scores(path: Path, lines: list[bytes]) -> Scores:
+    scores: Scores = {}
+    for number, line in enumerate(lines, 2):
+        try:
+            raw = json.loads(line)
+            if "complete" not in raw:
+                scores[tuple(map(int, raw["removed"]))] = Score(
+                    values=np.array(raw["samples"], dtype=np.float64),
+                    is_complete=raw["fitness"] is not None,
+                    layers=int(raw["layers"]),
+                    seconds=float(raw["seconds"]),
+                )
+        except (ValueError, KeyError, TypeError) as error:
+            raise PlanError(
+                f"{path} is damaged in line {number}; remove the lines from there on to go on "
+                "from what is before."
+            ) from error
+    return scores

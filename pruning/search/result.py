@@ -1,0 +1,235 @@
+"""search.json: what a search found, as a file and as tables. No model, no torch."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from pruning.search.run import Outcome
+from pruning.search.space import Removed
+
+SCHEMA_VERSION = 1
+HISTORY_COLUMNS = {
+    "generation": "int64",
+    "candidate": "int64",
+    "fitness": "float64",
+    "parent": "Int64",
+    "origin": "object",
+    "is_new": "bool",
+}
+SCHEDULE_COLUMNS = ("layer", "experts", "kept", "removed", "density")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A candidate and what it scored.
+
+    Args:
+        number: in the order in which candidates were found.
+        generation: in which it was found.
+        parent: number of its parent; None in the initial population.
+        origin: schedule that it comes from, "random" or "mutation".
+        fitness: mean over the samples, higher is better; None where racing gave it up.
+        samples: how many it saw.
+        removed: experts that each layer loses.
+    """
+
+    number: int
+    generation: int
+    parent: int | None
+    origin: str
+    fitness: float | None
+    samples: int
+    removed: Removed
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """What a search found, complete or so far.
+
+    Args:
+        header: all that decides the search, plain JSON.
+        experts: decoder index of each sparse layer -> its experts.
+        entries: all candidates with a score, by number.
+        generations: numbers of the members of each complete generation.
+        best: number of the best candidate.
+        is_finished: whether all generations are complete.
+        cost: candidates, layers (layer evaluations), whole_layers (of as many whole forwards),
+            seconds; depends on interruptions and machine.
+    """
+
+    header: Mapping[str, Any]
+    experts: Mapping[int, int]
+    entries: tuple[Entry, ...]
+    generations: tuple[tuple[int, ...], ...]
+    best: int
+    is_finished: bool
+    cost: Mapping[str, float]
+
+    @property
+    def best_entry(self) -> Entry:
+        """The best candidate."""
+        return next(entry for entry in self.entries if entry.number == self.best)
+
+    def history(self) -> pd.DataFrame:
+        """Table `generation, candidate, fitness, parent, origin, is_new`: members of each.
+
+        A row for each member of a generation; fitness is missing where racing gave one up.
+        """
+        by_number = {entry.number: entry for entry in self.entries}
+        rows = [
+            (number, by_number[candidate])
+            for number, members in enumerate(self.generations)
+            for candidate in members
+        ]
+        table = {
+            "generation": [number for number, _ in rows],
+            "candidate": [entry.number for _, entry in rows],
+            "fitness": [entry.fitness for _, entry in rows],
+            "parent": pd.array([entry.parent for _, entry in rows], dtype="Int64"),
+            "origin": [entry.origin for _, entry in rows],
+            "is_new": [entry.generation == number for number, entry in rows],
+        }
+        return pd.DataFrame(table).astype(HISTORY_COLUMNS)
+
+    def schedule(self, number: int | None = None) -> pd.DataFrame:
+        """Table `layer, experts, kept, removed, density` of a candidate; by default the best."""
+        wanted = self.best if number is None else number
+        removed = next(entry.removed for entry in self.entries if entry.number == wanted)
+        rows = [
+            (layer, experts, experts - gone, gone, (experts - gone) / experts)
+            for (layer, experts), gone in zip(self.experts.items(), removed, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=list(SCHEDULE_COLUMNS))
+
+    def to_json(self) -> str:
+        """search.json as text; one line a candidate."""
+        best = self.best_entry
+        raw = {
+            "schema_version": SCHEMA_VERSION,
+            "search": dict(self.header),
+            "experts": {str(layer): count for layer, count in self.experts.items()},
+            "finished": self.is_finished,
+            "best": {
+                "candidate": best.number,
+                "generation": best.generation,
+                "fitness": best.fitness,
+                "kept": {
+                    str(layer): experts - gone
+                    for (layer, experts), gone in zip(
+                        self.experts.items(), best.removed, strict=True
+                    )
+                },
+            },
+            "cost": dict(self.cost),
+            "generations": [],
+            "candidates": [],
+        }
+        text = json.dumps(raw, indent=2, ensure_ascii=False)
+        rows = {"generations": map(list, self.generations), "candidates": map(_row, self.entries)}
+        for key, values in rows.items():
+            lines = ",\n".join(f"    {json.dumps(value)}" for value in values)
+            if lines:
+                text = text.replace(f'\n  "{key}": []', f'\n  "{key}": [\n{lines}\n  ]', 1)
+        return text + "\n"
+
+
+def _row(entry: Entry) -> list[Any]:
+    known = (entry.number, entry.generation, entry.parent, entry.origin)
+    return [*known, entry.fitness, entry.samples, list(entry.removed)]
+
+
+def _entry(*row: Any) -> Entry:
+    *known, removed = row
+    return Entry(*known, tuple(removed))  # type: ignore[call-arg]
+
+
+def result_of(
+    outcome: Outcome, layers: Sequence[MoELayer], header: Mapping[str, Any]
+) -> SearchResult:
+    """The result of an outcome."""
+    entries = []
+    for candidate in outcome.found:
+        score = outcome.scores[candidate.number]
+        entries.append(
+            Entry(
+                candidate.number,
+                candidate.generation,
+                candidate.parent,
+                candidate.origin,
+                score.mean if score.is_complete else None,
+                len(score.values),
+                candidate.removed,
+            )
+        )
+    cost = {
+        "candidates": len(entries),
+        "layers": outcome.layers,
+        "whole_layers": outcome.whole_layers * len(entries),
+        "seconds": round(outcome.seconds, 3),
+    }
+    return SearchResult(
+        header=header,
+        experts={layer.index: layer.num_experts for layer in layers},
+        entries=tuple(entries),
+        generations=outcome.generations,
+        best=outcome.best.number,
+        is_finished=outcome.is_finished,
+        cost=cost,
+    )
+
+
+def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResult:
+    """The result in the text of a search.json.
+
+    Raises:
+        PlanError: not valid JSON, of another schema, or malformed.
+    """
+    try:
+        raw = json.loads(text)
+        schema = raw["schema_version"]
+        if schema != SCHEMA_VERSION:
+            raise PlanError(
+                f"{name} has schema_version {schema!r}, but this version reads {SCHEMA_VERSION}; "
+                "search again."
+            )
+        result = SearchResult(
+            header=raw["search"],
+            experts={int(layer): count for layer, count in raw["experts"].items()},
+            entries=tuple(_entry(*row) for row in raw["candidates"]),
+            generations=tuple(tuple(members) for members in raw["generations"]),
+            best=raw["best"]["candidate"],
+            is_finished=raw["finished"],
+            cost=raw["cost"],
+        )
+        _check(result)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PlanError(f"{name} is no result of a search: {error}.") from error
+    return result
+
+
+def _check(result: SearchResult) -> None:
+    numbers = {entry.number for entry in result.entries}
+    named = {result.best, *(number for members in result.generations for number in members)}
+    if missing := sorted(named - numbers):
+        raise ValueError(f"candidate {missing[0]} is named, but not there")
+    if any(len(entry.removed) != len(result.experts) for entry in result.entries):
+        raise ValueError("a candidate has not one number for each layer")
+
+
+def load_search(path: Path) -> SearchResult:
+    """The result in a file.
+
+    Raises:
+        PlanError: missing, unreadable or malformed.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise PlanError(f"The search {path} cannot be read: {error.strerror}.") from error
+    return result_from_json(text, str(path))

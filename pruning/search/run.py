@@ -1,0 +1,227 @@
+"""The search itself: evolution and fitness brought together, each candidate scored once."""
+
+import statistics
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.errors import PlanError
+from analysis.progress import Progress
+from pruning.search.evolution import Candidate, State, best_of, initial_state, next_state
+from pruning.search.log import SearchLog
+from pruning.search.racing import is_behind
+from pruning.search.scores import Fitness, FloatArray, Score
+from pruning.search.settings import SearchSettings
+from pruning.search.space import Removed, Space
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is searched.
+
+    Args:
+        space: the feasible set.
+        seeds: schedule -> allocation to start from.
+        settings: see `SearchSettings`.
+    """
+
+    space: Space
+    seeds: Mapping[str, Removed]
+    settings: SearchSettings
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Where a search stands after a generation, or when it was stopped.
+
+    Args:
+        found: candidates that have a score, by number.
+        scores: number -> score of each.
+        generations: numbers of the members of each complete generation.
+        is_finished: whether all generations are complete.
+        whole_layers: layer evaluations of one candidate of which nothing is reused.
+    """
+
+    found: tuple[Candidate, ...]
+    scores: Mapping[int, Score]
+    generations: tuple[tuple[int, ...], ...]
+    is_finished: bool
+    whole_layers: int
+
+    @property
+    def best(self) -> Candidate:
+        """The best over all generations; ties to the one found first."""
+        number = best_of({number: score.fitness for number, score in self.scores.items()})
+        return next(candidate for candidate in self.found if candidate.number == number)
+
+    @property
+    def layers(self) -> int:
+        """Layer evaluations of all candidates."""
+        return sum(score.layers for score in self.scores.values())
+
+    @property
+    def seconds(self) -> float:
+        """Time that measuring all candidates took, over all sittings."""
+        return sum(score.seconds for score in self.scores.values())
+
+    @property
+    def times_fewer_layers(self) -> float:
+        """Layer evaluations of as many whole forwards, over those that ran."""
+        return self.whole_layers * len(self.scores) / max(1, self.layers)
+
+
+Publish = Callable[[Outcome], None]
+
+
+def search(
+    task: Task, fitness: Fitness, log: SearchLog, publish: Publish
+) -> Generator[Progress, None, Outcome]:
+    """Algorithm 1 of arXiv:2603.06003.
+
+    Scores that the log holds are not measured again, so an interrupted search goes on where it
+    was. Closed before its end, it publishes the best so far.
+
+    Args:
+        task: what is searched.
+        fitness: measures candidates.
+        log: receives every score.
+        publish: called with the state after each generation and at an early end.
+
+    Raises:
+        PlanError: a candidate has no finite fitness.
+    """
+    running = _Search(task, fitness, log)
+    try:
+        for state in running.states():
+            yield from running.score(state)
+            publish(running.outcome())
+            yield running.said()
+    except GeneratorExit:
+        if running.scores:
+            publish(running.outcome())
+        raise
+    return running.outcome()
+
+
+class _Search:
+    """A search under way."""
+
+    def __init__(self, task: Task, fitness: Fitness, log: SearchLog) -> None:
+        self._task = task
+        self._settings = task.settings
+        self._fitness = fitness
+        self._log = log
+        self._state = initial_state(task.space, task.settings, task.seeds)
+        self._generations: list[tuple[int, ...]] = []
+        self.scores: dict[int, Score] = {}
+
+    def states(self) -> Generator[State, None, None]:
+        """Each population in turn; to be scored before the next is asked for."""
+        yield self._state
+        # Where only one allocation is feasible, there is nothing to switch.
+        while not self._is_last:
+            found = {number: score.fitness for number, score in self.scores.items()}
+            self._state = next_state(self._state, found, self._task.space, self._settings)
+            yield self._state
+
+    @property
+    def _is_last(self) -> bool:
+        is_alone = self._task.space.size == 1
+        return is_alone or self._state.generation == self._settings.generations
+
+    def score(self, state: State) -> Generator[Progress, None, None]:
+        """Give every new candidate of a population its score."""
+        parents = self._best(self._generations[-1] if self._generations else ())
+        rival = self._rival(parents)
+        # Candidates that begin alike follow each other, so that each beginning runs once.
+        new = [each for each in state.found if each.number not in self.scores]
+        for candidate in sorted(new, key=lambda each: each.removed):
+            yield self._progress()
+            score = self._log.scores.get(candidate.removed)
+            if score is None:
+                score = self._measured(candidate.removed, rival)
+                self._log.score(candidate, score)
+            self.scores[candidate.number] = score
+            self._hold(state, parents)
+        self._generations.append(state.members)
+        self._log.generation(self._summary())
+
+    def _best(self, numbers: tuple[int, ...]) -> list[int]:
+        """The elites among candidates, best first, without those that racing gave up."""
+        alive = [number for number in numbers if self.scores[number].is_complete]
+        alive.sort(key=lambda number: (-self.scores[number].fitness, number))
+        return alive[: self._settings.elites]
+
+    def _rival(self, parents: list[int]) -> FloatArray | None:
+        """Scores of the last elite, which a candidate must beat to become one itself."""
+        if self._settings.racing is None or len(parents) < self._settings.elites:
+            return None
+        return self.scores[parents[-1]].values
+
+    def _measured(self, removed: Removed, rival: FloatArray | None) -> Score:
+        started, layers, confidence = time.monotonic(), 0, self._settings.racing
+        values: FloatArray = np.zeros(0)
+        is_complete = True
+        for number in range(self._fitness.num_blocks):
+            if confidence and rival is not None and is_behind(values, rival, confidence):
+                is_complete = False
+                break
+            measured = self._fitness.block(removed, number)
+            values = np.concatenate([values, measured.values])
+            layers += measured.layers
+        if not np.isfinite(values).all():
+            raise PlanError(
+                f"The model gives no finite fitness when its layers lose {list(removed)} experts; "
+                "try --dtype float32, or another corpus."
+            )
+        return Score(values, is_complete, layers, time.monotonic() - started)
+
+    def _hold(self, state: State, parents: list[int]) -> None:
+        """Tell who will breed, as far as is known, and who bred those still to be scored."""
+        scored = tuple(number for number in state.members if number in self.scores)
+        numbers = dict.fromkeys([*self._best(scored), *parents])
+        self._fitness.hold([state.found[number].removed for number in numbers])
+
+    def outcome(self) -> Outcome:
+        """Where the search stands."""
+        return Outcome(
+            found=tuple(each for each in self._state.found if each.number in self.scores),
+            scores=dict(self.scores),
+            generations=tuple(self._generations),
+            is_finished=self._is_last and len(self._generations) == self._state.generation + 1,
+            whole_layers=self._fitness.num_blocks * self._fitness.num_layers,
+        )
+
+    def _progress(self, note: str = "") -> Progress:
+        settings, generation = self._settings, self._state.generation
+        to_come = (settings.generations - generation) * (settings.population - settings.elites)
+        return Progress(
+            f"generation {generation} of {settings.generations}",
+            len(self.scores),
+            len(self._state.found) + to_come,
+            "candidates",
+            note,
+        )
+
+    def _summary(self) -> dict[str, float | int]:
+        """The generation that is now complete, and what all took so far."""
+        outcome = self.outcome()
+        members = [self.scores[number] for number in self._generations[-1]]
+        return {
+            "generation": self._state.generation,
+            "best": outcome.scores[outcome.best.number].fitness,
+            "median": statistics.median(each.fitness for each in members if each.is_complete),
+            "candidates": len(self.scores),
+            "layers": outcome.layers,
+            "seconds": round(outcome.seconds, 3),
+        }
+
+    def said(self) -> Progress:
+        """The generation that is now complete, in one line."""
+        now = self._summary()
+        return self._progress(
+            f"generation {now['generation']}: best {now['best']:.5f}, median {now['median']:.5f}, "
+            f"{now['candidates']} candidates, {self.outcome().times_fewer_layers:.2f}x fewer layers"
+        )

@@ -1,0 +1,78 @@
+"""What is measured of a candidate, and what must be able to measure it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruning.search.space import Removed
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """Fitness on one block of samples.
+
+    Args:
+        values: (samples of the block,) higher is better.
+        layers: decoder layers that ran for it.
+    """
+
+    values: FloatArray
+    layers: int
+
+
+class Fitness(Protocol):
+    """Measures candidates on samples that come in blocks of a fixed order."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of samples; all together are the search samples."""
+        ...
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers that run for a block where nothing is reused."""
+        ...
+
+    def block(self, removed: Removed, number: int) -> Measured:
+        """Fitness of a candidate on one block."""
+        ...
+
+    def hold(self, candidates: Sequence[Removed]) -> None:
+        """These are or will be parents, in order of their worth: what helps their children stays.
+
+        Changes no value.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Score:
+    """What is known of a candidate.
+
+    Args:
+        values: (samples,) per-sample fitness; fewer than all where racing gave the candidate up.
+        is_complete: whether it saw all samples.
+        layers: layer evaluations that it took, each on one block.
+        seconds: time that it took.
+    """
+
+    values: FloatArray
+    is_complete: bool
+    layers: int
+    seconds: float
+
+    @property
+    def fitness(self) -> float:
+        """Mean over the samples; minus infinity where it was given up."""
+        return self.mean if self.is_complete else -math.inf
+
+    @property
+    def mean(self) -> float:
+        """Mean over the samples that it saw."""
+        return float(self.values.mean())

@@ -1,0 +1,108 @@
+"""The feasible set: all ways to spend a budget within the rooms of the layers; draws from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
+
+from pruning.constraints import Room, check_total
+
+Removed = tuple[int, ...]
+_WORD_BITS = 64
+
+
+@dataclass(frozen=True)
+class Space:
+    """The allocations r with sum r = B that every layer has room for (Algorithm 1, line 1).
+
+    Args:
+        rooms: what each layer may lose, with one step for all.
+        total: B, experts removed from all layers together.
+
+    Raises:
+        PlanError: the layers cannot lose so many together.
+    """
+
+    rooms: tuple[Room, ...]
+    total: int
+
+    def __post_init__(self) -> None:
+        check_total(self.total, self.rooms)
+
+    @property
+    def step(self) -> int:
+        """Experts that a layer gives or takes at a time."""
+        return self.rooms[0].step
+
+    @cached_property
+    def most_steps(self) -> tuple[int, ...]:
+        """Steps between the least and the most that each layer may lose."""
+        return tuple((room.most - room.least) // room.step for room in self.rooms)
+
+    def holds(self, removed: Sequence[int]) -> bool:
+        """Whether these numbers removed are feasible."""
+        fits = all(room.allows(gone) for room, gone in zip(self.rooms, removed, strict=True))
+        return fits and sum(removed) == self.total
+
+    def steps_of(self, removed: Sequence[int]) -> Removed:
+        """Steps above the least removal of each layer."""
+        pairs = zip(self.rooms, removed, strict=True)
+        return tuple((gone - room.least) // room.step for room, gone in pairs)
+
+    def removed_by(self, steps: Sequence[int]) -> Removed:
+        """The inverse of `steps_of`."""
+        return tuple(
+            room.least + room.step * taken for room, taken in zip(self.rooms, steps, strict=True)
+        )
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Steps that all layers take together."""
+        return (self.total - sum(room.least for room in self.rooms)) // self.step
+
+    @cached_property
+    def _completions(self) -> tuple[tuple[int, ...], ...]:
+        """[l][s]: ways in which the layers l.. can take s steps together; exact integers."""
+        ways = (1, *([0] * self.num_steps))
+        table = [ways]
+        for most in reversed(self.most_steps):
+            # A window sum: the layer takes 0..most steps, the layers after it the rest.
+            up_to = (0, *accumulate(ways))
+            ways = tuple(up_to[s + 1] - up_to[max(0, s - most)] for s in range(self.num_steps + 1))
+            table.append(ways)
+        return tuple(reversed(table))
+
+    @property
+    def size(self) -> int:
+        """Number of feasible allocations."""
+        return self._completions[0][self.num_steps]
+
+    def draw(self, rng: np.random.Generator) -> Removed:
+        """A feasible allocation, each with exactly the same probability."""
+        steps, left = [], self.num_steps
+        for layer in range(len(self.rooms)):
+            after = self._completions[layer + 1]
+            # Taking s steps here leaves after[left - s] completions; draw one among all of them.
+            chosen = _below(rng, self._completions[layer][left])
+            taken = 0
+            while chosen >= after[left - taken]:
+                chosen -= after[left - taken]
+                taken += 1
+            steps.append(taken)
+            left -= taken
+        return self.removed_by(steps)
+
+
+def _below(rng: np.random.Generator, limit: int) -> int:
+    """A uniform integer in [0, limit), also where limit has more bits than a machine word."""
+    bits = (limit - 1).bit_length()
+    words = -(-bits // _WORD_BITS)
+    while True:
+        number = 0
+        for word in rng.integers(0, 1 << _WORD_BITS, size=words, dtype=np.uint64):
+            number = number << _WORD_BITS | int(word)
+        number >>= words * _WORD_BITS - bits
+        if number < limit:
+            return number

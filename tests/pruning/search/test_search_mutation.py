@@ -1,0 +1,105 @@
+"""Level switches against the paper's own procedure: draw until feasible."""
+
+from collections import defaultdict
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from search_cases import listed, p_value, space
+
+from analysis.families import MoELayer
+from pruning.constraints import Constraints
+from pruning.search.mutation import mutate, num_switches, switch
+
+START = (5, 0, 1)  # the first layer is full, the second empty: most proposals are infeasible
+MAX_TRANSFER = 4
+
+
+def one_switch(feasible, start, max_transfer):
+    """Probability of each result of a switch: equal for each feasible (a, b, Delta)."""
+    results = []
+    for more, less in permutations(range(len(start)), 2):
+        for transfer in range(1, max_transfer + 1):
+            proposed = list(start)
+            proposed[more] += transfer * feasible.step
+            proposed[less] -= transfer * feasible.step
+            if feasible.holds(proposed):
+                results.append(tuple(proposed))
+    law = defaultdict(float)
+    for result in results:
+        law[result] += 1 / len(results)
+    return law
+
+
+def by_hand(start, feasible, rng):
+    """Algorithm 1, lines 14 to 18, word by word."""
+    while True:
+        more, less = rng.choice(len(start), size=2, replace=False)
+        transfer = rng.integers(1, MAX_TRANSFER + 1)
+        proposed = list(start)
+        proposed[more] += transfer
+        proposed[less] -= transfer
+        if feasible.holds(proposed):
+            return tuple(int(gone) for gone in proposed)
+
+
+def test_a_switch_follows_the_law_of_drawing_until_feasible():
+    feasible = space(6)
+    law = one_switch(feasible, START, MAX_TRANSFER)
+    rng = np.random.default_rng(3)
+    assert p_value([switch(START, feasible, MAX_TRANSFER, rng) for _ in range(5000)], law) > 1e-3
+    assert p_value([by_hand(START, feasible, rng) for _ in range(5000)], law) > 1e-3
+
+
+def test_a_child_follows_the_law_of_one_to_three_switches():
+    feasible = space(6)
+    # P(min of two draws from 1..3 = 1, 2, 3) = 5/9, 3/9, 1/9.
+    law, reached = defaultdict(float), {START: 1.0}
+    for chance in (5 / 9, 3 / 9, 1 / 9):
+        after = defaultdict(float)
+        for state, weight in reached.items():
+            for result, probability in one_switch(feasible, state, MAX_TRANSFER).items():
+                after[result] += weight * probability
+        reached = after
+        for state, weight in reached.items():
+            law[state] += chance * weight
+    rng = np.random.default_rng(4)
+    draws = [mutate(START, feasible, MAX_TRANSFER, 3, rng) for _ in range(10_000)]
+    assert p_value(draws, law) > 1e-3
+
+
+def test_the_number_of_switches_is_the_smaller_of_two_draws():
+    rng = np.random.default_rng(6)
+    draws = [num_switches(3, rng) for _ in range(9000)]
+    assert p_value(draws, {1: 5 / 9, 2: 3 / 9, 3: 1 / 9}) > 1e-3
+
+
+@given(seed=st.integers(0, 999), total=st.integers(1, 17), multiple=st.sampled_from([1, 2, 3]))
+def test_children_keep_budget_and_rooms(seed, total, multiple):
+    layers = (MoELayer(0, 12, 2), MoELayer(4, 9, 2), MoELayer(5, 6, 2))
+    limits = Constraints(multiple, pinned={4: frozenset({1})})
+    rooms_total = total * multiple - sum(layer.num_experts % multiple for layer in layers)
+    least = sum(layer.num_experts % multiple for layer in layers)
+    most = sum(size - (-(-2 // multiple) * multiple) for size in (12, 9, 6))
+    feasible = space(min(max(rooms_total, least), most), layers, limits)
+    rng = np.random.default_rng(seed)
+    removed = feasible.draw(rng)
+    if feasible.size > 1:
+        child = mutate(removed, feasible, 4, 3, rng)
+        assert child in listed(feasible)
+
+
+def test_every_allocation_can_be_reached():
+    feasible, rng = space(6), np.random.default_rng(2)
+    seen, removed = set(), START
+    for _ in range(3000):
+        removed = switch(removed, feasible, 1, rng)
+        seen.add(removed)
+    assert seen == set(listed(feasible))
+
+
+def test_without_another_allocation_a_switch_is_refused():
+    with pytest.raises(ValueError, match="nothing to switch"):
+        switch((0, 0, 0), space(0), 4, np.random.default_rng(0))

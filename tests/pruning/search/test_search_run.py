@@ -1,0 +1,293 @@
+"""The evolution and its log: what Algorithm 1 says, and that interruptions change nothing."""
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from search_cases import (
+    LAYERS,
+    SETTINGS,
+    Distance,
+    essence,
+    listed,
+    searched,
+    space,
+    task,
+)
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from pruning.budget import count_budget, sparsity_budget
+from pruning.constraints import Constraints
+from pruning.schedules import Spending, allocate, read_counts
+from pruning.search.evolution import initial_state
+from pruning.search.log import open_log
+from pruning.search.racing import is_behind
+from pruning.search.result import load_search, result_from_json, result_of
+from pruning.search.run import search
+from pruning.search.scores import Measured
+from pruning.search.seeds import removed_of, seeds_of, space_of
+from pruning.search.settings import SearchSettings
+
+WIDE = tuple(MoELayer(2 * i + 1, 11, 2) for i in range(6))
+WIDE_SETTINGS = SearchSettings(population=12, elites=3, generations=8, seed=1)
+HIDDEN = (9, 0, 4, 1, 7, 9)
+
+
+def wide(settings=WIDE_SETTINGS, **more):
+    return task(30, settings, layers=WIDE, **more)
+
+
+def log_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_each_generation_is_its_elites_and_children_of_theirs(tmp_path):
+    fitness = Distance(HIDDEN)
+    outcome = searched(tmp_path / "log", wide(), fitness)
+    assert len(outcome.generations) == 1 + WIDE_SETTINGS.generations
+    for before, after in zip(outcome.generations, outcome.generations[1:], strict=False):
+        assert len(set(after)) == WIDE_SETTINGS.population
+        by_fitness = sorted(before, key=lambda n: (-outcome.scores[n].fitness, n))
+        elites = by_fitness[: WIDE_SETTINGS.elites]
+        assert list(after[: len(elites)]) == elites
+        for number in after[len(elites) :]:
+            if outcome.found[number].generation == outcome.generations.index(after):
+                assert outcome.found[number].parent in elites
+    assert len(fitness.measured) == len(set(fitness.measured)) == 3 * len(outcome.scores)
+
+
+def test_the_best_of_all_generations_is_found_and_ties_go_to_the_first(tmp_path):
+    outcome = searched(tmp_path / "log", wide(), Distance(HIDDEN))
+    best = max(score.fitness for score in outcome.scores.values())
+    assert outcome.scores[outcome.best.number].fitness == best
+
+    class Level(Distance):
+        def block(self, removed, number):
+            return Measured(np.ones(2), 1)
+
+    assert searched(tmp_path / "level", wide(), Level()).best.number == 0
+
+
+def test_a_longer_search_finds_the_hidden_allocation(tmp_path):
+    settings = replace(WIDE_SETTINGS, population=32, elites=4, generations=40)
+    outcome = searched(tmp_path / "log", wide(settings), Distance(HIDDEN))
+    assert outcome.best.removed == HIDDEN
+
+
+def test_a_seed_decides_everything(tmp_path):
+    first, again = (searched(tmp_path / name, wide(), Distance(HIDDEN)) for name in ("a", "b"))
+    other = searched(tmp_path / "c", wide(replace(WIDE_SETTINGS, seed=2)), Distance(HIDDEN))
+    assert essence(first) == essence(again) != essence(other)
+
+
+def test_a_small_feasible_set_is_searched_in_full(tmp_path):
+    outcome = searched(tmp_path / "log", task(5, constraints=Constraints(fixed={1: 5})))
+    found = {candidate.removed for candidate in outcome.found}
+    feasible = space(5, constraints=Constraints(fixed={1: 5}))
+    assert found == set(listed(feasible))
+    alone = searched(tmp_path / "one", task(0), Distance((0, 0, 0)))
+    assert [candidate.removed for candidate in alone.found] == [(0, 0, 0)]
+    assert alone.is_finished
+
+
+def test_the_population_starts_from_the_schedules():
+    spending = Spending(WIDE, sparsity_budget(WIDE, "0.5"))
+    late = allocate("late", spending)
+    settled, feasible = space_of(spending, late)
+    seeds = seeds_of(settled, "late", late)
+    assert list(seeds) == ["uniform", "early", "middle", "late"]
+    state = initial_state(feasible, WIDE_SETTINGS, seeds)
+    assert [candidate.origin for candidate in state.found[:4]] == list(seeds)
+    assert {candidate.origin for candidate in state.found[4:]} == {"random"}
+    assert len({candidate.removed for candidate in state.found}) == WIDE_SETTINGS.population
+    # floor(11 / 2) = 5 of each of six layers.
+    assert state.found[0].removed == (5,) * 6
+
+
+def test_locked_layers_keep_what_the_schedule_gives_them():
+    limits = Constraints(locked=frozenset({3}), multiple_of=2)
+    spending = Spending(WIDE, count_budget(WIDE, 30), limits)
+    late = allocate("late", spending)
+    settled, feasible = space_of(spending, late)
+    locked = removed_of(late)[1]
+    assert {feasible.draw(np.random.default_rng(i))[1] for i in range(20)} == {locked}
+    assert all(feasible.holds(removed) for removed in seeds_of(settled, "late", late).values())
+
+
+def test_what_a_share_would_not_allow_starts_from_the_nearest_even_allocation():
+    # Layers of 11 keep a multiple of 3, so none can lose floor(11 / 2) = 5.
+    limits = Constraints(multiple_of=3)
+    spending = Spending(WIDE, sparsity_budget(WIDE, "0.5"), limits)
+    late = allocate("late", spending)
+    settled, feasible = space_of(spending, late)
+    assert feasible.holds(seeds_of(settled, "late", late)["uniform"])
+
+
+def test_stopped_and_resumed_is_uninterrupted(tmp_path):
+    whole = searched(tmp_path / "whole", wide(), Distance(HIDDEN))
+    published = []
+    for stop in (1, 5, 14, 40):
+        with open_log(tmp_path / "log", {"name": "test"}) as log:
+            running = search(wide(), Distance(HIDDEN), log, published.append)
+            for _ in range(stop):
+                next(running)
+            running.close()
+    best = [outcome.scores[outcome.best.number].fitness for outcome in published]
+    assert best == sorted(best)
+    resumed = searched(tmp_path / "log", wide(), Distance(HIDDEN))
+    assert essence(resumed) == essence(whole)
+    scored = [line["removed"] for line in log_lines(tmp_path / "log") if "candidate" in line]
+    assert len(scored) == len(whole.scores)  # nothing was measured twice
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1:3]
+from search_cases import Distance, searched
+from test_search_run import HIDDEN, wide
+
+class Deadly(Distance):
+    def block(self, removed, number):
+        if len(self.measured) == int(sys.argv[4]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().block(removed, number)
+
+searched(Path(sys.argv[3]), wide(), Deadly(HIDDEN))
+"""
+
+
+@pytest.mark.parametrize("blocks", [1, 100])
+def test_killed_and_resumed_is_uninterrupted(tmp_path, blocks):
+    here, log = Path(__file__).parent, tmp_path / "log"
+    places = [here.parents[1], here, log]
+    words = [sys.executable, "-c", KILLED, *map(str, places), str(blocks)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=here.parents[2])
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(log_lines(log)) >= 1
+    with log.open("ab") as file:
+        file.write(b'{"candidate": 3, "gener')  # as if the last line had not reached the disk
+    resumed = searched(log, wide(), Distance(HIDDEN))
+    assert essence(resumed) == essence(searched(tmp_path / "whole", wide(), Distance(HIDDEN)))
+
+
+def test_a_log_of_another_search_is_refused(tmp_path):
+    with open_log(tmp_path / "log", {"seed": 1, "samples": 3}):
+        pass
+    refusal = pytest.raises(PlanError, match=r"another search \(it differs in samples\)")
+    with refusal, open_log(tmp_path / "log", {"seed": 1, "samples": 4}):
+        pass
+
+
+def test_a_damaged_log_is_refused_with_its_line(tmp_path):
+    searched(tmp_path / "log")
+    lines = (tmp_path / "log").read_text().splitlines()
+    (tmp_path / "log").write_text("\n".join([*lines[:2], "{}", *lines[3:]]) + "\n")
+    with pytest.raises(PlanError, match="damaged in line 3"):
+        searched(tmp_path / "log")
+
+
+def test_two_searches_do_not_write_one_log(tmp_path):
+    refusal = pytest.raises(PlanError, match="Another process is searching")
+    with open_log(tmp_path / "log", {}), refusal, open_log(tmp_path / "log", {}):
+        pass
+
+
+def test_a_fitness_that_is_no_number_is_refused(tmp_path):
+    class Broken(Distance):
+        def block(self, removed, number):
+            return Measured(np.array([np.nan]), 1)
+
+    with pytest.raises(PlanError, match="no finite fitness"):
+        searched(tmp_path / "log", fitness=Broken())
+
+
+def test_parents_are_held_until_their_children_are_scored(tmp_path):
+    class Watching(Distance):
+        def block(self, removed, number):
+            if self.parent_of.get(removed) is not None:
+                assert self.parent_of[removed] in self.held
+            return super().block(removed, number)
+
+    first = searched(tmp_path / "a", wide(), Distance(HIDDEN))
+    fitness = Watching(HIDDEN)
+    numbers = {each.number: each.removed for each in first.found}
+    fitness.parent_of = {each.removed: numbers.get(each.parent) for each in first.found}
+    assert essence(searched(tmp_path / "b", wide(), fitness)) == essence(first)
+
+
+def test_racing_gives_up_who_is_behind_and_keeps_the_elites_here(tmp_path):
+    plain = searched(tmp_path / "plain", wide(), Distance(HIDDEN))
+    raced = Distance(HIDDEN)
+    outcome = searched(tmp_path / "raced", wide(replace(WIDE_SETTINGS, racing=0.999)), raced)
+    stopped = [number for number, score in outcome.scores.items() if not score.is_complete]
+    assert stopped
+    assert len(raced.measured) < 3 * len(outcome.scores)
+    # The noise is far smaller than the distances, so no elite is lost and nothing else changes.
+    assert [each.removed for each in outcome.found] == [each.removed for each in plain.found]
+    assert outcome.best == plain.best
+    resumed = searched(tmp_path / "raced", wide(replace(WIDE_SETTINGS, racing=0.999)), raced)
+    assert essence(resumed) == essence(outcome)
+
+
+def test_racing_by_hand():
+    # Differences -1, ..., -1, -2 over eight samples: mean -1.125, standard error 0.125; the upper
+    # bound with t(7; 0.99) = 2.998 is -0.750. With one difference of +8: mean 0, so not behind.
+    rival = np.zeros(10)
+    behind = np.array([-1.0] * 7 + [-2.0])
+    assert is_behind(behind, rival, 0.99)
+    assert not is_behind(np.array([-1.0] * 7 + [7.0]), rival, 0.99)
+    assert not is_behind(behind[:7], rival, 0.99)  # too few samples to say
+    # Mean -0.25, standard error 0.25: the bound is -0.25 + 2.998 * 0.25 > 0.
+    assert not is_behind(np.array([0.0] * 7 + [-2.0]), rival, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"elites": 32}, "no room for children; at most 31"),
+        ({"generations": 0}, "positive numbers"),
+        ({"racing": 1.5}, "above 0.5 and below 1"),
+    ],
+)
+def test_settings_that_make_no_search_are_refused(settings, message):
+    with pytest.raises(PlanError, match=message):
+        SearchSettings(**settings)
+
+
+def test_the_result_survives_its_file_and_gives_a_schedule(tmp_path):
+    outcome = searched(tmp_path / "log")
+    result = result_of(outcome, LAYERS, {"seed": SETTINGS.seed})
+    (tmp_path / "search.json").write_text(result.to_json())
+    loaded = load_search(tmp_path / "search.json")
+    assert loaded.entries == result.entries
+    assert (loaded.generations, loaded.best) == (result.generations, result.best)
+    assert loaded.to_json() == result.to_json()
+    kept = read_counts(tmp_path / "search.json", LAYERS)
+    schedule = result.schedule()
+    assert dict(zip(schedule["layer"], schedule["kept"], strict=True)) == kept
+    assert schedule["removed"].sum() == 6
+    history = loaded.history()
+    assert history["generation"].value_counts().to_dict() == dict(
+        enumerate(map(len, outcome.generations))
+    )
+    assert history["fitness"].max() == outcome.scores[outcome.best.number].fitness
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 1}', '{"schema_version": 9}'])
+def test_a_file_that_is_no_result_is_refused(text):
+    with pytest.raises(PlanError, match=r"search.json (is no result|has schema_version 9)"):
+        result_from_json(text)
+
+
+def test_a_result_that_names_a_missing_candidate_is_refused(tmp_path):
+    raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
+    raw["best"]["candidate"] = 10**6
+    with pytest.raises(PlanError, match="candidate 1000000 is named, but not there"):
+        result_from_json(json.dumps(raw))
