@@ -42,11 +42,13 @@ def _device_size(value: str) -> str:
     return value
 
 
-class _Request(BaseModel):
+class Request(BaseModel):
+    """Values of a person, checked; unknown ones are refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class CalibrateRequest(_Request):
+class CalibrateRequest(Request):
     """One calibration: a model on one corpus.
 
     What is not given of tokens, sequence length and seed is the preset's, or the default.
@@ -129,10 +131,10 @@ class CalibrateRequest(_Request):
 
     def command(self) -> str:
         """The equivalent command line."""
-        return _command("calibrate", self.model, *_options(self, "model"))
+        return command_line("calibrate", self.model, *option_words(self, "model"))
 
 
-class WeightsRequest(_Request):
+class WeightsRequest(Request):
     """Weight statistics of a model."""
 
     model: Text
@@ -141,10 +143,10 @@ class WeightsRequest(_Request):
 
     def command(self) -> str:
         """The equivalent command line."""
-        return _command("weights", self.model, *_options(self, "model"))
+        return command_line("weights", self.model, *option_words(self, "model"))
 
 
-class OverlapRequest(_Request):
+class OverlapRequest(Request):
     """Pruned sets of several corpora, to be compared; without a criterion, of all variants."""
 
     model: Text
@@ -247,12 +249,12 @@ class SelectRequest(OverlapRequest):
     def command(self, out: str = "plan.json") -> str:
         """The command line that writes the plan."""
         shared = ("criterion", "corpora", "runs", "gate", "stats_dir")
-        own = list(_options(self, "model", *shared))
+        own = list(option_words(self, "model", *shared))
         place = ["--stats-dir", str(self.stats_dir)] if self.stats_dir else []
-        return _command("plan", self.model, *self.options(), *own, *place, "-o", out)
+        return command_line("plan", self.model, *self.options(), *own, *place, "-o", out)
 
 
-class ExportRequest(_Request):
+class ExportRequest(Request):
     """An export of a plan; `plan` is the content of plan.json, `recipe` the text of a recipe."""
 
     model: Text
@@ -278,10 +280,11 @@ class ExportRequest(_Request):
         options += ["--max-shard-size", self.max_shard_size] if self.max_shard_size else []
         options += ["--keep-list"] if self.keep_list else []
         options += ["--verify"] if self.verify else []
-        return _command("export", self.model, "--plan", plan, str(self.out), *options)
+        return command_line("export", self.model, "--plan", plan, str(self.out), *options)
 
 
-def _options(request: _Request, *positional: str) -> Iterator[str]:
+def option_words(request: Request, *positional: str) -> Iterator[str]:
+    """Options of a command line that ask the same; defaults and `positional` are left out."""
     for name, field in type(request).model_fields.items():
         value = getattr(request, name)
         if name in positional or value == field.default or value is None:
@@ -296,11 +299,12 @@ def _options(request: _Request, *positional: str) -> Iterator[str]:
             yield str(value)
 
 
-def _command(*words: str) -> str:
+def command_line(*words: str) -> str:
+    """A command of this program, quoted for a shell."""
     return shlex.join(("moeprune", *words))
 
 
-def validated(kind: type[_Request], values: dict[str, Any]) -> Any:
+def validated(kind: type[Request], values: dict[str, Any]) -> Any:
     """A request from untrusted values.
 
     Raises:
