@@ -99,21 +99,19 @@ def _transformers(contents: Contents) -> Sequence[Verdict]:
     if contents.is_uniform:
         reason = "one number of experts for all layers, as in its configuration"
         return (Verdict(plain, Reads.YES, reason),)
-    if contents.has_own_widths:
-        refuses = (
-            "its classes build every expert with one width, some have fewer neurons: it stops with "
-            "an error over sizes; use load_pruned"
-        )
-        return (Verdict(plain, Reads.NO, refuses),)
-    most, fewest = max(contents.counts), min(contents.counts)
-    refuses = (
-        f"its classes build {most} experts in every layer, some have {fewest}: it stops with a "
-        "RuntimeError over sizes"
-    )
+    runs = "runs modeling_pruned.py, which comes with the checkpoint"
     return (
-        Verdict(plain, Reads.NO, refuses),
-        Verdict(trusting, Reads.YES, "runs modeling_pruned.py, which comes with the checkpoint"),
+        Verdict(plain, Reads.NO, f"{_alike(contents)}: it stops with a RuntimeError over sizes"),
+        Verdict(trusting, Reads.YES, runs),
     )
+
+
+def _alike(contents: Contents) -> str:
+    """What the stock classes build that a checkpoint does not hold."""
+    if contents.has_own_widths:
+        return "its classes build every expert with one width, some have fewer neurons"
+    most, fewest = max(contents.counts), min(contents.counts)
+    return f"its classes build {most} experts in every layer, some have {fewest}"
 
 
 def _load_pruned(contents: Contents) -> Verdict:

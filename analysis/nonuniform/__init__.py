@@ -1,1 +1,1 @@
-"""Checkpoints whose layers hold different numbers of experts: how they are built and loaded."""
+"""Checkpoints whose layers hold experts of different numbers or widths: built and loaded."""

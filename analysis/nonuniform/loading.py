@@ -17,7 +17,12 @@ from analysis.families.native import register_native
 from analysis.model import MoEModel, load_model_index
 from analysis.nonuniform.layers import rebuild_layers
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
-from analysis.nonuniform.widths import filling_up, forget_filling, resize_experts
+from analysis.nonuniform.widths import (
+    check_grouped_products,
+    filling_up,
+    forget_filling,
+    resize_experts,
+)
 from analysis.widths import loaded_widths
 
 # While it loads, transformers itself swaps functions such as PreTrainedModel.tie_weights for
@@ -114,14 +119,7 @@ def per_layer_class(stock: Any, family: MoEFamily) -> Any:
         self.post_init()
 
     def save_pretrained(self: Any, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
-        # The text model of a composite checkpoint is saved as a family of its own.
-        saved = FAMILIES.get(self.config.model_type, family)
-        classes = {} if _has(self, WIDTHS_KEY) else auto_map(saved)
-        if classes:
-            self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), **classes}
-            # Before the rest, so that it goes along when the folder is pushed to the hub.
-            Path(save_directory).mkdir(parents=True, exist_ok=True)
-            Path(save_directory, MODELING_NAME).write_text(modeling_file(saved), "utf-8")
+        _write_modeling_file(self, family, Path(save_directory))
         stock.save_pretrained(self, save_directory, *args, **kwargs)
 
     def load(model: Any, state: Any, files: Any, how: Any, **given: Any) -> Any:
@@ -131,16 +129,33 @@ def per_layer_class(stock: Any, family: MoEFamily) -> Any:
         forget_filling(model._weight_conversions)
         return loaded
 
+    def grouped(self: Any) -> Any:
+        if _has(self, WIDTHS_KEY):
+            check_grouped_products(self, getattr(self.config.get_text_config(), WIDTHS_KEY))
+        return stock._grouped_mm_can_dispatch(self)
+
     # Under the stock name and module: by these transformers finds how weights are converted and
     # whether the experts implementation can be set, and the name goes into the configuration.
     members = {
         "__init__": __init__,
         "save_pretrained": save_pretrained,
         "_load_pretrained_model": staticmethod(load),
+        "_grouped_mm_can_dispatch": grouped,
         "__module__": stock.__module__,
         "__doc__": stock.__doc__,
     }
     return type(stock.__name__, (stock,), members)
+
+
+def _write_modeling_file(model: Any, family: MoEFamily, folder: Path) -> None:
+    # The text model of a composite checkpoint is saved as a family of its own.
+    saved = FAMILIES.get(model.config.model_type, family)
+    if classes := auto_map(saved):
+        model.config.auto_map = {**(getattr(model.config, "auto_map", None) or {}), **classes}
+        # Before the rest is saved, so that it goes along when the folder is pushed to the hub.
+        folder.mkdir(parents=True, exist_ok=True)
+        content = modeling_file(saved, widths=_has(model, WIDTHS_KEY))
+        (folder / MODELING_NAME).write_text(content, "utf-8")
 
 
 def _rebuild(model: Any, family: MoEFamily) -> None:

@@ -1,10 +1,14 @@
-"""`modeling_pruned.py`: lets plain transformers read an export with differing numbers of experts.
+"""`modeling_pruned.py`: lets plain transformers read an export with layers of different sizes.
 
 A reader who passes `trust_remote_code=True` runs it; it needs nothing but transformers. Its text
-depends on the family alone, and is short enough to be read before it is trusted.
+depends on the family and on whether widths differ, and is short enough to be read before it is
+trusted.
 """
 
+import ast
 import inspect
+import re
+from pathlib import Path
 
 from analysis.families import MoEFamily
 from analysis.families.native import is_registered_here
@@ -19,22 +23,24 @@ _TABLES = {
 }
 
 _FILE = '''# SPDX-License-Identifier: Apache-2.0
-"""Models of transformers whose layers have different numbers of routed experts.
+"""Models of transformers whose layers have different {what} of routed experts.
 
-`per_layer_num_experts` in config.json has one number for each decoder layer, 0 for a dense one.
-This generated file changes how many experts a layer is built with, and nothing else.
+{says}
 """
 
 import copy
-from typing import Any
+{imports}
 
-from transformers import CONFIG_MAPPING, {tables}
-
+from transformers import (
+    CONFIG_MAPPING,
+{tables}
+)
+{more_imports}
 MODEL_TYPE = "{model_type}"
 COUNT_KEYS = {count_keys}
 TOP_K_KEY = "{top_k_key}"
 TRUNKS = {trunks}
-
+{constants}
 
 {parts}
 
@@ -46,9 +52,9 @@ class PerLayer:
         modules = dict(self.named_modules())
         trunk = next(path for path in TRUNKS if path in modules)
         shared = modules[trunk.rpartition(".")[0]].config
-        rebuild_layers(modules[trunk], shared, COUNT_KEYS, TOP_K_KEY)
+{sizes}
         self.post_init()
-
+{methods}
     @classmethod
     def from_pretrained(cls, *args, config=None, **kwargs):
         # A text model that is a part of a larger one gets the configuration of the whole.
@@ -67,7 +73,7 @@ class PerLayer:
         return True
 
 
-def with_own_counts(table):
+def with_own_sizes(table):
     stock = table[CONFIG_MAPPING[MODEL_TYPE]]
     # Under the stock name: transformers decides some things by the names of classes.
     made = type(stock.__name__, (PerLayer, stock), {{"__module__": __name__}})
@@ -75,8 +81,56 @@ def with_own_counts(table):
     return made
 
 {classes}'''
+# What differs where only numbers of experts do. It also works with transformers 4.57.
+_COUNTS = {
+    "what": "numbers",
+    "says": """\
+`per_layer_num_experts` in config.json has one number for each decoder layer, 0 for a dense one.
+This generated file changes how many experts a layer is built with, and nothing else.""",
+    "imports": "from typing import Any",
+    "more_imports": "",
+    "constants": "",
+    "sizes": "        rebuild_layers(modules[trunk], shared, COUNT_KEYS, TOP_K_KEY)",
+    "methods": "",
+}
+# What differs where widths do, with or without the numbers.
+_WIDTHS = {
+    "what": "numbers or widths",
+    "says": """\
+`per_layer_expert_width` in config.json has the width of the experts of each decoder layer, 0 for a
+dense one; `per_layer_num_experts`, if it is there, has their number. This generated file changes
+how experts are built and fills those that are narrower on disk up with zeros, and nothing else.""",
+    "imports": """import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad""",
+    "more_imports": """\
+from transformers.core_model_loading import ConversionOps, MergeModulelist, WeightConverter
+""",
+    "constants": """BLOCK = "{module_block}"
+WIDTH_KEY = "{width_key}"
+""",
+    "sizes": """        if getattr(shared, "per_layer_num_experts", None) is not None:
+            rebuild_layers(modules[trunk], shared, COUNT_KEYS, TOP_K_KEY)
+        resize_experts(modules[trunk], shared, BLOCK, WIDTH_KEY, COUNT_KEYS)""",
+    "methods": """
+    @classmethod
+    def _load_pretrained_model(cls, model, state, files, how, **given):
+        how = dataclasses.replace(how, weight_mapping=filling_up(how.weight_mapping or ()))
+        loaded = super()._load_pretrained_model(model, state, files, how, **given)
+        forget_filling(model._weight_conversions)
+        return loaded
+
+    def _grouped_mm_can_dispatch(self):
+        check_grouped_products(self, self.config.get_text_config().per_layer_expert_width)
+        return super()._grouped_mm_can_dispatch()
+""",
+}
 _CLASS = """
-{name} = with_own_counts({table})
+{name} = with_own_sizes({table})
 """
 
 
@@ -105,17 +159,39 @@ def _tuple(words: tuple[str, ...]) -> str:
     return f"({inner},)" if len(words) == 1 else f"({inner})"
 
 
-def modeling_file(family: MoEFamily) -> str:
-    """The content of `modeling_pruned.py`."""
+def modeling_file(family: MoEFamily, *, widths: bool = False) -> str:
+    """The content of `modeling_pruned.py`.
+
+    Args:
+        family: the architecture.
+        widths: experts have widths of their own, see `analysis.nonuniform.widths`.
+    """
     names = _auto_classes(family)
     classes = (_CLASS.format(name=_class_name(name), table=_TABLES[name]) for name in names)
-    parts = (rebuild_layers, layer_config, LayerConfig, rebuilt_layer)
+    parts = [inspect.getsource(each) for each in (rebuild_layers, layer_config, LayerConfig)]
+    parts += [inspect.getsource(rebuilt_layer), *(_width_parts() if widths else ())]
+    variant = {**(_WIDTHS if widths else _COUNTS)}
+    keys = {"module_block": family.module_block, "width_key": family.width_key}
+    variant["constants"] = variant["constants"].format(**keys)
     return _FILE.format(
-        tables=", ".join(_TABLES[name] for name in names),
+        **variant,
+        tables="\n".join(f"    {_TABLES[name]}," for name in names),
         model_type=family.model_type,
         count_keys=_tuple(family.count_keys),
         top_k_key=family.top_k_key,
         trunks=_tuple(family.module_trunks),
-        parts="\n\n".join(inspect.getsource(part) for part in parts),
+        parts="\n\n".join(parts),
         classes="".join(classes),
     )
+
+
+def _width_parts() -> list[str]:
+    """The classes and functions of `widths`, which is read and not imported: it needs torch."""
+    text = Path(__file__).with_name("widths.py").read_text("utf-8")
+    lines = text.splitlines(keepends=True)
+    found = [
+        "".join(lines[node.lineno - 1 : node.end_lineno])
+        for node in ast.parse(text).body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+    ]
+    return [re.sub(r"  # type: ignore\[.*?\]", "", part) for part in found]

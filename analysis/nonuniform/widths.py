@@ -3,12 +3,16 @@
 As in `layers`, nothing of transformers is patched: modules are built anew from a copy of the
 configuration, and while a checkpoint is read, one more step of its own conversion fills experts
 that are narrower on disk up with zeros.
+
+The text of this file is also a part of generated `modeling_pruned.py`s, so it takes nothing of this
+program but what is in `layers`.
 """
 
 import copy
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers.core_model_loading import ConversionOps, MergeModulelist, WeightConverter
@@ -47,6 +51,32 @@ def resize_experts(
         experts = type(holder.experts)(own)
         experts.config = LayerConfig(own, config, (*count_keys, width_key))
         holder.experts = experts
+
+
+def check_grouped_products(model: Any, widths: Sequence[int]) -> None:
+    """Refuse experts that grouped matrix products cannot take, before they run.
+
+    transformers then takes the experts implementation `eager` by itself, unless it was asked for
+    `grouped_mm`.
+
+    Args:
+        model: being built, or loaded.
+        widths: of the experts of each layer, 0 for a dense one.
+
+    Raises:
+        ValueError: a width that is no multiple of 16 bytes, which grouped_mm needs.
+    """
+    first = next(model.parameters(), None)
+    # While a model is built, transformers makes the type that it is built in the default one.
+    dtype = torch.get_default_dtype() if first is None else first.dtype
+    multiple = max(1, 16 // dtype.itemsize)
+    for layer, width in enumerate(widths):
+        if width % multiple:
+            raise ValueError(
+                f"The experts of layer {layer} have {width} neurons, but grouped_mm needs a "
+                f"multiple of {multiple} in {dtype}; use the experts implementation eager or "
+                f"batched_mm, or export with --width-multiple-of {multiple}."
+            )
 
 
 class FillUp(ConversionOps):  # type: ignore[misc]

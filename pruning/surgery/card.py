@@ -181,7 +181,7 @@ The source names no licence in its card; look it up before you pass this model o
 
 def _loading(model: MoEModel, contents: Contents) -> tuple[str, str]:
     """The imports and the expression that load the export."""
-    if not contents.in_transformers or contents.has_own_widths:
+    if not contents.in_transformers:
         return _LOAD_PRUNED
     auto_class = model.family.auto_class
     # A reader without the flag stops with an error.

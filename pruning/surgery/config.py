@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
 from analysis.families import MoEFamily
-from analysis.families.base import PER_LAYER_KEY
+from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import auto_map
 from pruning.plan import PruningPlan
@@ -55,27 +55,37 @@ def pruned_config(model: MoEModel, plan: PruningPlan) -> bytes:
     changes: dict[str, Any] = {"output_router_logits": False}
     if counts or PER_LAYER_KEY in model.config:
         changes[PER_LAYER_KEY] = counts
-    return _dump(_with_classes(family.edited(config, **changes), family, counts))
+    return _dump(family.edited(config, **changes))
 
 
-def _with_classes(
-    config: Mapping[str, Any], family: MoEFamily, counts: list[int] | None
-) -> dict[str, Any]:
-    """The configuration with the model classes of `modeling_pruned.py`, or without them."""
-    ours = auto_map(family)
+def own_sizes(content: bytes, family: MoEFamily) -> frozenset[str]:
+    """The keys by which a `config.json` gives layers sizes of their own: numbers, widths, both."""
+    text = family.text_config(json.loads(content))
+    return frozenset(key for key in (PER_LAYER_KEY, WIDTHS_KEY) if text.get(key) is not None)
+
+
+def with_model_classes(content: bytes, family: MoEFamily) -> bytes:
+    """`config.json` that names the classes of `modeling_pruned.py`, or none where none are needed.
+
+    Args:
+        content: `config.json`, otherwise finished.
+        family: the architecture.
+    """
+    config, ours = json.loads(content), auto_map(family)
+    has_own = bool(own_sizes(content, family))
+    before = config.get("auto_map") or {}
     classes = {
         name: where
-        for name, where in (config.get("auto_map") or {}).items()
-        # Code that came with the source builds every layer with the same number of experts.
-        if where != ours.get(name) and not (counts and name.startswith(MODEL_CLASSES))
+        for name, where in before.items()
+        # Code that came with the source builds every layer alike.
+        if where != ours.get(name) and not (has_own and name.startswith(MODEL_CLASSES))
     }
-    if counts:
+    if has_own:
         classes |= ours
-    return {**{key: config[key] for key in config if key != "auto_map"}, **_entry(classes)}
-
-
-def _entry(classes: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
-    return {"auto_map": classes} if classes else {}
+    if classes == before:
+        return content
+    rest = {key: value for key, value in config.items() if key != "auto_map"}
+    return _dump({**rest, "auto_map": classes} if classes else rest)
 
 
 def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | None:

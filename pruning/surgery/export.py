@@ -22,12 +22,17 @@ from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
 from analysis.progress import Progress
 from analysis.store import sync_directory
-from pruning.atoms.widths import WidthChoice, WidthPlan, plan_widths, widths_config
+from pruning.atoms.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.heads import HeadChoice, HeadPlan
 from pruning.plan import PruningPlan, fit_plan, tool_version
 from pruning.sizes import format_bytes
 from pruning.surgery.card import CARD_NAME, model_card
-from pruning.surgery.config import per_layer_counts, pruned_config, pruned_index
+from pruning.surgery.config import (
+    own_sizes,
+    pruned_config,
+    pruned_index,
+    with_model_classes,
+)
 from pruning.surgery.heads import config_of_heads
 from pruning.surgery.manifest import (
     MANIFEST_NAME,
@@ -143,15 +148,21 @@ def prepare_export(
     # The order is that of writing: the index after the configuration, both after the rest.
     files = _companions(model, plan, options)
     config = config_of_widths(pruned_config(model, plan), model, widths)
-    # The file builds layers with other numbers of experts, not with other widths of them.
-    has_list = bool(widths and widths_config(widths, model).get(WIDTHS_KEY))
-    if per_layer_counts(model, plan) and auto_map(model.family) and not has_list:
-        files[MODELING_NAME] = modeling_file(model.family).encode()
-    files[CONFIG_NAME] = config_of_heads(config, model, heads)
+    config = with_model_classes(config_of_heads(config, model, heads), model.family)
+    files |= _modeling_file(model, config)
+    files[CONFIG_NAME] = config
     if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):
         files[INDEX_NAME] = index
     card = model_card(model, plan, heads, options.recipe.decode(), widths)
     return PreparedExport(model, plan, heads, widths, target, shards, files, card)
+
+
+def _modeling_file(model: MoEModel, config: bytes) -> dict[str, bytes]:
+    """The file with classes for layers of their own sizes, where a configuration names them."""
+    sizes = own_sizes(config, model.family)
+    if not (sizes and auto_map(model.family)):
+        return {}
+    return {MODELING_NAME: modeling_file(model.family, widths=WIDTHS_KEY in sizes).encode()}
 
 
 def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> dict[str, bytes]:

@@ -3,13 +3,11 @@
 import json
 
 from analysis.errors import ExportError
-from analysis.families.base import WIDTHS_KEY
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from pruning.atoms.widths import WidthPlan, widths_config
 from pruning.heads import HeadChoice, HeadPlan
 from pruning.plan import PruningPlan
-from pruning.surgery.config import MODEL_CLASSES
 from pruning.surgery.heads import plan_heads
 
 
@@ -20,10 +18,6 @@ def config_of_widths(content: bytes, model: MoEModel, widths: WidthPlan | None) 
         return content
     # The balancing loss is meant for training the full set of experts.
     config = model.family.edited(json.loads(content), **changes, output_router_logits=False)
-    if changes.get(WIDTHS_KEY) and "auto_map" in config:
-        # No code that comes with a checkpoint builds layers of different widths.
-        classes = config["auto_map"].items()
-        config["auto_map"] = {k: v for k, v in classes if not k.startswith(MODEL_CLASSES)}
     return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
 
 

@@ -307,18 +307,23 @@ class TestUse:
 
 
 class TestWhatIsSaid:
-    def test_the_card_of_an_export_that_only_load_pruned_reads(self, width_export):
+    def test_the_card_of_an_export_that_stock_classes_do_not_read(self, width_export):
         exported = width_export(NAMED["olmoe"], "ragged")
         card = (exported.path / "README.md").read_text()
         kept = sum(len(ids) for e in exported.source.plan.kept_atoms.values() for ids in e.values())
         assert f"Neurons removed: {2 * 7 * 24 - kept} of {2 * 7 * 24}" in card
         assert "Widths: ragged, 8 to 16 when loaded" in card
-        assert "model = load_pruned(name)" in card
-        assert "trust_remote_code" not in card
+        assert "AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)" in card
         described = load_model_index(str(exported.path))
         said = {each.engine: each.reads for each in verdicts(contents_of(described))}
         assert said["transformers"] == "no"
+        assert said["transformers, trust_remote_code=True"] == "yes"
         assert said["moeprune, load_pruned"] == "yes"
+
+    def test_the_card_of_an_export_that_only_load_pruned_reads(self, width_export):
+        card = (width_export(NAMED["deepseek"], "ragged").path / "README.md").read_text()
+        assert "model = load_pruned(name)" in card
+        assert "trust_remote_code" not in card
 
     def test_the_card_of_an_export_that_everyone_reads(self, width_export):
         card = (width_export(NAMED["olmoe"], "uniform").path / "README.md").read_text()

@@ -1,112 +1,117 @@
 """Readers with plain transformers and `trust_remote_code=True`, without this program."""
 
 import ast
-import json
-import os
-import shutil
-import subprocess
-import sys
+from functools import partial
 
 import pytest
+import torch
+import transformers
 from nonuniform_cases import NAMED, config_of
-from safetensors.torch import save_file
+from remote_reader import read_by_others
 
+from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.nonuniform.modeling_file import auto_map, modeling_file
-from families.physical import TOKENS
+from families.physical import logits_of
+from pruning import load_pruned
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.export import ExportOptions, export_checkpoint
 
 READ = (
     *("flex_olmo", "qwen3_moe", "mixtral", "minimax", "phimoe", "granitemoe", "deepseek_v3-groups"),
     *("ernie4_5_moe", "gpt_oss", "hunyuan_v1_moe", "nemotron_h", "qwen3_5_moe", "aria"),
 )
-READER = """
-import json, sys, warnings
-
-class OnlyTransformers:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("analysis", "pruning", "app"):
-            raise AssertionError(f"{name} was imported")
-
-sys.meta_path.insert(0, OnlyTransformers())
-sys.path = [entry for entry in sys.path if entry]
-import torch, transformers
-from pathlib import Path
-from safetensors.torch import load_file
-
-torch.set_num_threads(1)
-results = {}
-for folder in map(Path, sys.argv[1:]):
-    wanted = load_file(folder.parent / "wanted.safetensors")
-    ids = wanted["ids"]
-    # If there are two, the first reads the text part, the second the whole.
-    names = list(json.loads((folder / "config.json").read_text())["auto_map"])
-    for name in names[1:]:
-        whole = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True)
-        with torch.no_grad():
-            assert torch.equal(whole(input_ids=ids, use_cache=False).logits, wanted["logits"])
-    auto = getattr(transformers, names[0])
-    model, info = auto.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
-    with torch.no_grad():
-        logits = model(input_ids=ids, use_cache=False).logits
-    start = ids[:1, :4]
-    new = model.generate(input_ids=start, max_new_tokens=3, do_sample=False, eos_token_id=None)
-    before = model.config._experts_implementation
-    model.set_experts_implementation("eager")
-    again = folder.parent / "again"
-    model.save_pretrained(again)
-    second = auto.from_pretrained(again, trust_remote_code=True)
-    with torch.no_grad():
-        difference = (second(input_ids=ids, use_cache=False).logits - wanted["logits"]).abs().max()
-    results[str(folder)] = {
-        "exact": torch.equal(logits, wanted["logits"]),
-        "exact_again": float(difference) == 0,
-        "info": any(info.values()),
-        "new": new.shape[1],
-        "implementations": [before, model.config._experts_implementation],
-        "class": type(model).__name__,
-        "module": type(model).__module__,
-        "auto_classes": names,
-    }
-print(json.dumps(results))
-"""
+CLOSE = 1e-5  # of logits in float32, with products in another order
+WIDTHS = [
+    *(("olmoe", "ragged"), ("qwen3_moe", "per-layer"), ("mixtral", "ragged")),
+    *(("deepseek_v3", "ragged"), ("gpt_oss", "per-layer"), ("nemotron_h", "ragged")),
+    *(("qwen3_5_moe", "ragged"), ("granitemoe", "per-layer"), ("aria", "per-layer")),
+    *(("jamba", "per-layer"), ("hunyuan_v1_moe", "ragged")),
+]
 
 
 @pytest.fixture(scope="module")
-def read_by_others(pruned_case, tmp_path_factory):
-    """What a process with plain transformers says of each export, by name of the case."""
-    parent = tmp_path_factory.mktemp("remote")
-    folders = {}
-    for name in READ:
-        pruned, folder = pruned_case(NAMED[name]), parent / name
-        shutil.copytree(pruned.path, folder / "pruned")
-        wanted = {"ids": TOKENS, "logits": pruned.logits.contiguous()}
-        save_file(wanted, folder / "wanted.safetensors")
-        folders[name] = folder / "pruned"
-    done = subprocess.run(
-        [sys.executable, "-c", READER, *map(str, folders.values())],
-        cwd=parent,
-        env={**os.environ, "HF_HOME": str(parent / "hub"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    results = json.loads(done.stdout.splitlines()[-1])
-    return {name: results[str(path)] for name, path in folders.items()}
+def read_counts(pruned_case, tmp_path_factory):
+    """What others say of exports with different numbers of experts, by name of the case."""
+    cases = {name: pruned_case(NAMED[name]) for name in READ}
+    exports = {name: (pruned.path, pruned.logits) for name, pruned in cases.items()}
+    return read_by_others(exports, tmp_path_factory.mktemp("remote"))
 
 
-@pytest.mark.parametrize("name", READ)
-def test_plain_transformers_reads_runs_and_saves_it(read_by_others, name):
-    found = read_by_others[name]
+@pytest.fixture(scope="module")
+def read_widths(width_export, atom_source, tmp_path_factory):
+    """What others say of exports with different widths of experts, by name and mode."""
+    exports = {}
+    for name, mode in WIDTHS:
+        path = width_export(NAMED[name], mode).path
+        exports[f"{name}-{mode}"] = path, logits_of(load_pruned(path))
+    # Numbers and widths differ; and once more, as it is after it was loaded and saved here.
+    parent = tmp_path_factory.mktemp("both")
+    source = atom_source(NAMED["flex_olmo"])
+    export_both(source, parent / "both")
+    model = load_pruned(parent / "both")
+    model.save_pretrained(parent / "saved")
+    exports |= {name: (parent / name, logits_of(model)) for name in ("both", "saved")}
+    return read_by_others(exports, tmp_path_factory.mktemp("remote"))
+
+
+def export_both(source, out):
+    """Ragged experts, of which layers keep 4 and 3."""
+    kept = {0: (0, 2, 3, 5), 1: (1, 2, 6)}
+    atoms = {
+        layer: {e: ids for e, ids in experts.items() if e in kept[layer]}
+        for layer, experts in source.plan.kept_atoms.items()
+    }
+    plan = PruningPlan(model_ref(source.described), kept, granularity="atomic", kept_atoms=atoms)
+    options = ExportOptions(widths=WidthChoice(WidthMode.RAGGED))
+    drain(export_checkpoint(source.described, plan, out, options))
+
+
+def assert_read(found):
     assert found["module"].startswith("transformers_modules.")
     assert found["class"].endswith(("ForCausalLM", "ForConditionalGeneration"))
     assert not found["info"]
     assert found["exact"]
     assert found["exact_again"]
     assert found["new"] == 4 + 3
-    # A checkpoint of a text model and more is read by either class, if transformers has both.
-    assert len(found["auto_classes"]) == (2 if name == "qwen3_5_moe" else 1)
     assert found["implementations"] == ["grouped_mm", "eager"]
+    assert found["differences"].keys() == {"grouped_mm", "batched_mm", "eager"}
+    assert max(found["differences"].values()) <= CLOSE
+
+
+@pytest.mark.parametrize("name", READ)
+def test_plain_transformers_reads_runs_and_saves_it(read_counts, name):
+    assert_read(read_counts[name])
+    # A checkpoint of a text model and more is read by either class, if transformers has both.
+    assert len(read_counts[name]["auto_classes"]) == (2 if name == "qwen3_5_moe" else 1)
+
+
+@pytest.mark.parametrize("name", [*map("-".join, WIDTHS), "both", "saved"])
+def test_plain_transformers_reads_widths(read_widths, name):
+    assert_read(read_widths[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_widths_that_grouped_products_cannot_take_run_in_another_way(atom_source, tmp_path, dtype):
+    source = atom_source(NAMED["olmoe"])
+    # Widths of 13 and 7: 52 and 28 bytes in float32, 26 and 14 in bfloat16; 16 are asked for.
+    options = ExportOptions(widths=WidthChoice(WidthMode.RAGGED, 1))
+    drain(export_checkpoint(source.described, source.plan, tmp_path / "out", options))
+    auto = transformers.AutoModelForCausalLM
+    multiple = 4 if dtype is torch.float32 else 8
+    problem = rf"layer 0 have 13 neurons, .*multiple of {multiple} in .*eager or batched_mm"
+    for load in (load_pruned, partial(auto.from_pretrained, trust_remote_code=True)):
+        model = load(tmp_path / "out", dtype=dtype)
+        assert model.config._experts_implementation == "eager"
+        if dtype is torch.float32:
+            assert (logits_of(model) - source.logits).abs().max() <= CLOSE
+        model.set_experts_implementation("batched_mm")
+        assert logits_of(model).isfinite().all()
+        with pytest.raises(ValueError, match=problem):
+            model.set_experts_implementation("grouped_mm")
+        with pytest.raises(ValueError, match=problem):
+            load(tmp_path / "out", dtype=dtype, experts_implementation="grouped_mm")
 
 
 def test_the_file_lies_in_exports_of_families_that_transformers_has(pruned_case):
@@ -121,19 +126,25 @@ def test_the_file_lies_in_exports_of_families_that_transformers_has(pruned_case)
     assert not (path / "modeling_pruned.py").exists()
 
 
+@pytest.mark.parametrize("widths", [False, True], ids=["counts", "widths"])
 @pytest.mark.parametrize(
     "family", [f for f in FAMILIES.values() if auto_map(f)], ids=lambda family: family.model_type
 )
-def test_the_file_imports_only_transformers_and_defines_its_classes(family):
-    tree = ast.parse(modeling_file(family))
+def test_the_file_needs_only_torch_and_transformers_and_defines_its_classes(family, widths):
+    text = modeling_file(family, widths=widths)
+    tree = ast.parse(text)
     modules = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             modules.add(node.module)
-    assert modules == {"copy", "typing", "transformers"}
+    own = {"dataclasses", "collections.abc", "torch", "torch.nn.functional"}
+    own |= {"transformers.core_model_loading"}
+    assert modules == {"copy", "typing", "transformers"} | (own if widths else set())
     assigned = {
         target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
     }
     assert {name.removeprefix("modeling_pruned.") for name in auto_map(family).values()} <= assigned
+    assert max(map(len, text.splitlines())) <= 100
+    assert "type: ignore" not in text
