@@ -13,6 +13,7 @@ from app.comparing import compare_request
 from app.settings import stats_store
 
 if TYPE_CHECKING:
+    from app.plots.chart import Chart
     from app.plots.scene import Scene
 
 # Plotly takes a second to import, for which only those who draw should wait: inside functions.
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
 def _list_views(wanted: bool) -> None:
     if wanted:
-        from app.plots.listing import VIEWS
+        from app.plots.listing import PAPER_VIEWS, VIEWS
 
-        rows = [(view.name, view.page, view.title) for view in VIEWS.values()]
+        views = (*VIEWS.values(), *PAPER_VIEWS.values())
+        rows = [(view.name, view.page, view.title) for view in views]
         show_table("", ("view", "page", "what it answers"), rows)
         raise typer.Exit
 
@@ -60,7 +62,14 @@ WithSparsity = Annotated[
 
 def plot(
     view: Annotated[str, typer.Argument(metavar="VIEW", help="What to draw; --list names all.")],
-    model: options.Model,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Checkpoint directory, hub id, or `demo`; of views of the papers' results, one of "
+            "their tables, such as unified-table-5.",
+        ),
+    ],
     criterion: FirstCriterion = "reap",
     sparsity: PlotSparsity = "50%",
     corpus: Corpora = None,
@@ -78,15 +87,21 @@ def plot(
             dir_okay=False,
         ),
     ] = None,
+    block: Annotated[
+        str | None,
+        typer.Option(help="Block of a paper's table, 'MODEL SPARSITY%'; default: its first."),
+    ] = None,
     list_views: ListOption = False,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
 ) -> None:
     """Draw a figure of the dashboard, or write the numbers behind it, without a browser session."""
-    from app.figures.files import write_figure
-    from app.plots.listing import get_view
+    from app.plots.listing import PaperView, block_of, get_view
 
     wanted, path = get_view(view), out_file or Path(f"{view}.html")
+    if isinstance(wanted, PaperView):
+        _write(wanted.draw(block_of(model, block)), path, wanted.title)
+        return
     scene = _scene(
         {
             "model": model,
@@ -104,13 +119,18 @@ def plot(
             "sparsity": with_sparsity,
         },
     )
-    chart = wanted.draw(scene)
+    _write(wanted.draw(scene), path, wanted.title)
+
+
+def _write(chart: "Chart", path: Path, title: str) -> None:
+    from app.figures.files import write_figure
+
     if path.suffix == ".csv":
         save_csv(chart.table, path)
     else:
         write_figure(chart.exported(), path)
     out.print(chart.alt, markup=False)
-    out.print(f"{path}: {wanted.title}", markup=False)
+    out.print(f"{path}: {title}", markup=False)
 
 
 def _scene(first: dict[str, Any], second: dict[str, Any]) -> "Scene":

@@ -1,14 +1,15 @@
 """The figures of the dashboard, listed once: what `moeprune plot` and reports can draw."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from analysis.criteria import get_criterion
-from analysis.errors import PlanError, unknown_name
+from analysis.errors import PlanError, StatsError, unknown_name
 from analysis.overlap import criterion_overlap
 from app import maps
-from app.plots import comparison, explore
+from app.plots import comparison, explore, published
 from app.plots.chart import Chart
+from app.plots.published import Setting
 from app.plots.scene import Scene
 from pruning.sizes import size_report
 
@@ -28,6 +29,21 @@ class PlotView:
     page: str
     title: str
     draw: Callable[[Scene], Chart]
+
+
+@dataclass(frozen=True)
+class PaperView:
+    """One figure of what the papers report: of no model here, but of a block of their tables.
+
+    Args:
+        name, page, title: as of `PlotView`.
+        draw: the chart of a block, which is a table, a model of it, and a sparsity.
+    """
+
+    name: str
+    page: str
+    title: str
+    draw: Callable[[Setting], Chart]
 
 
 def _stratification(scene: Scene) -> Chart:
@@ -112,21 +128,53 @@ _EACH = (
     PlotView("agreement", "compare", "In which layers the recipes agree", _agreement),
     PlotView("sizes", "export", "What pruning saves", _sizes),
 )
+_OF_PAPERS = (
+    PaperView(
+        "capability",
+        "evaluate",
+        "What each candidate keeps of each benchmark",
+        lambda block: published.profile_chart(block, radar=False),
+    ),
+    PaperView(
+        "capability-radar",
+        "evaluate",
+        "The same as a radar",
+        lambda block: published.profile_chart(block, radar=True),
+    ),
+    PaperView(
+        "winner-map",
+        "evaluate",
+        "Which candidate wins which benchmark, in every block of a table",
+        lambda block: published.winner_chart(block.table),
+    ),
+)
 VIEWS = {view.name: view for view in _EACH}
+PAPER_VIEWS = {view.name: view for view in _OF_PAPERS}
 
 
-def get_view(name: str) -> PlotView:
+def get_view(name: str) -> PlotView | PaperView:
     """The view of this name.
 
     Raises:
         PlanError: there is none; names the nearest.
     """
-    if name not in VIEWS:
-        raise PlanError(f"{unknown_name('view', name, VIEWS)} `moeprune plot --list` lists them.")
-    return VIEWS[name]
+    views: dict[str, PlotView | PaperView] = {**VIEWS, **PAPER_VIEWS}
+    if name not in views:
+        raise PlanError(f"{unknown_name('view', name, views)} `moeprune plot --list` lists them.")
+    return views[name]
 
 
-def draw_all(names: Sequence[str], scene: Scene) -> list[tuple[PlotView, Chart]]:
-    """The charts of several views, in this order."""
-    views = [get_view(name) for name in names]
-    return [(view, view.draw(scene)) for view in views]
+def block_of(table: str, block: str | None) -> Setting:
+    """The block "MODEL SPARSITY%" of a paper's table; the first where none is named.
+
+    Raises:
+        StatsError: no such table, or no such block of it.
+    """
+    if table not in published.TABLES:
+        raise StatsError(unknown_name("table of a paper", table, published.TABLES))
+    blocks = {f"{each.model} {each.sparsity:.0%}": each for each in published.settings_of(table)}
+    if block is None:
+        return next(iter(blocks.values()))
+    if block not in blocks:
+        raise StatsError(unknown_name(f"block of {table}", block, blocks))
+    return blocks[block]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from app.plots.listing import VIEWS
+from app.plots.listing import PAPER_VIEWS, VIEWS
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ("--criterion", "reap", "--corpus", "demo-code", "--sparsity", "50%")
@@ -33,19 +33,19 @@ def names_in(expression):
 def test_every_chart_of_a_page_is_a_view():
     # All charts go through one place, where each is named.
     assert {path for path, _ in calls_of("st.plotly_chart")} == {"charts.py"}
-    made = [names_in(first) for path, (first,) in calls_of("Chart") if path != "plots/published.py"]
+    made = [names_in(first) for _, (first,) in calls_of("Chart")]
     assert all(made)
-    assert set().union(*made) == set(VIEWS)
+    assert set().union(*made) == {*VIEWS, *PAPER_VIEWS}
 
 
 def test_views_are_of_pages_that_exist():
     pages = {path.stem for path in (ROOT / "app" / "views").glob("*.py")}
-    assert {view.page for view in VIEWS.values()} <= pages
+    assert {view.page for view in (*VIEWS.values(), *PAPER_VIEWS.values())} <= pages
 
 
 def test_the_list_names_every_view_and_needs_no_model(works):
     output = works("plot", "--list")
-    for view in VIEWS.values():
+    for view in (*VIEWS.values(), *PAPER_VIEWS.values()):
         assert view.name in output
         assert view.title in output
 
@@ -56,6 +56,23 @@ def test_the_numbers_of_every_view(works, here, view):
     assert f"data.csv: {VIEWS[view].title}" in output
     assert len(pd.read_csv(here / "data.csv"))
     assert [path.name for path in here.iterdir()] == ["data.csv"]
+
+
+def test_the_numbers_of_the_papers(works, here):
+    for view in PAPER_VIEWS:
+        works("plot", view, "unified-table-5", "-o", f"{view}.csv")
+    assert {path.stem for path in here.iterdir()} == set(PAPER_VIEWS)
+    block = "ERNIE-4.5-21B-A3B-PT 50%"
+    works("plot", "capability", "evoesap-table-1", "--block", block, "-o", "one.csv")
+    made = pd.read_csv(here / "one.csv")
+    assert made["candidate"].iloc[0] == "Full model"
+    facts = pd.read_csv(ROOT / "cached_stats" / "published" / "evoesap-table-1.csv")
+    reap = facts.query("criterion == 'reap' and sparsity == 0.5 and schedule == 'uniform'")
+    reap = reap[reap["model"].str.startswith("ERNIE")].set_index("benchmark")["score"]
+    drawn = made.set_index("candidate").loc["REAP"]
+    shared = [name for name in reap.index if name in drawn]
+    assert len(shared) > 3
+    assert drawn[shared].tolist() == pytest.approx(reap[shared].tolist())
 
 
 def test_numbers_equal_those_of_the_commands(works, here):
@@ -120,6 +137,8 @@ def test_weights_are_measured_where_a_recipe_reads_them(works, here, tiny):
         (("separation", "demo", *RECIPES[:4], "--sparsity", "0"), "removes no expert"),
         (("overlap-map", "demo", "-o", "x.jpeg"), "x.jpeg has no known ending"),
         (("coverage", "demo", "--corpus", "nowhere"), "Unknown calibrated corpus of demo"),
+        (("winner-map", "unified-table-9"), "Unknown table of a paper 'unified-table-9'"),
+        (("capability", "unified-table-5", "--block", "x"), "Unknown block of unified-table-5 'x'"),
         (("kept-by", "demo", *RECIPES, "--with-criterion", "mann"), "Did you mean 'man'?"),
     ],
 )
