@@ -1,0 +1,226 @@
+"""Trajectories: weights as the paper multiplies them, unions and ranks counted over every path."""
+
+import math
+from itertools import pairwise, product
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.errors import StatsError
+from analysis.families import MoELayer
+from analysis.stats import Grid
+from analysis.trajectory import (
+    EXPERT_COLUMNS,
+    SampleStats,
+    follow,
+    follow_until,
+    node_weights,
+    sample_stats,
+)
+
+SIZES = (3, 4, 2)
+
+
+def layer(index, count):
+    return MoELayer(index=index, num_experts=count, top_k=1)
+
+
+@pytest.fixture
+def grid():
+    return Grid(tuple(layer(place, count) for place, count in zip((1, 2, 5), SIZES, strict=True)))
+
+
+@pytest.fixture
+def stats(grid):
+    rng = np.random.default_rng(3)
+    tokens = np.array([5, 8, 3])
+    shape = (3, sum(SIZES))
+    return SampleStats(
+        grid,
+        tokens,
+        rng.uniform(0.1, 3.0, shape) * tokens[:, None],
+        rng.uniform(0.01, 1.0, shape) * tokens[:, None],
+        rng.uniform(0.0, 4.0, shape) * tokens[:, None],
+    )
+
+
+def split(row):
+    """Values of one sample, a list for each layer."""
+    bounds = np.cumsum([0, *SIZES])
+    return [list(row[start:end]) for start, end in pairwise(bounds)]
+
+
+def softmax_of_negative(losses):
+    exponentials = [math.exp(-loss) for loss in losses]
+    return [value / sum(exponentials) for value in exponentials]
+
+
+def weights_of_the_paper(stats, sample, *, use_importance=True, use_steps=True):
+    """Path -> weight, a product of Eq. 5 and Eq. 8-10 as they stand."""
+    tokens = stats.num_tokens[sample]
+    a, r, losses = (
+        split(getattr(stats, name)[sample] / tokens)
+        for name in ("activation", "probability", "loss")
+    )
+    e = [softmax_of_negative(each) for each in losses]
+    e[0] = [value * r[0][i] for i, value in enumerate(e[0])]
+    e[-1] = [value * a[-1][i] for i, value in enumerate(e[-1])]
+    found = {}
+    for path in product(*(range(size) for size in SIZES)):
+        weight = 1.0
+        for at, expert in enumerate(path):
+            if use_importance:
+                weight *= e[at][expert]
+            if use_steps and at + 1 < len(path):
+                weight *= a[at][expert] * r[at + 1][path[at + 1]]
+        found[path] = weight
+    return found
+
+
+def heaviest(stats, sample, count, **given):
+    weights = weights_of_the_paper(stats, sample, **given)
+    return sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:count]
+
+
+@pytest.mark.parametrize(
+    ("parts", "given"),
+    [
+        ("both", {}),
+        ("importance", {"use_steps": False}),
+        ("transition", {"use_importance": False}),
+    ],
+)
+def test_nodes_add_up_to_the_papers_products(stats, parts, given):
+    for sample in range(3):
+        nodes = node_weights(stats, sample, parts)
+        for path, weight in weights_of_the_paper(stats, sample, **given).items():
+            total = sum(node[expert] for node, expert in zip(nodes, path, strict=True))
+            assert total == pytest.approx(math.log(weight), abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 24, 100])
+def test_table_against_every_path(stats, count):
+    found = follow(stats, count)
+    table = found.table(count)
+    assert tuple(table.columns) == EXPERT_COLUMNS
+    held, best = {}, {}
+    for sample in range(3):
+        for path, weight in heaviest(stats, sample, count):
+            for at, expert in enumerate(path):
+                held.setdefault((at, expert), set()).add(sample)
+                best[at, expert] = max(best.get((at, expert), -math.inf), math.log(weight))
+    places = [(at, expert) for at, size in enumerate(SIZES) for expert in range(size)]
+    assert table["num_samples"].tolist() == [len(held.get(place, ())) for place in places]
+    assert table["path_weight"].fillna(-math.inf).tolist() == pytest.approx(
+        [best.get(place, -math.inf) for place in places]
+    )
+    assert found.union_size(count) == len(held)
+    mean = np.mean([np.concatenate(node_weights(stats, each)) for each in range(3)], axis=0)
+    order = sorted(
+        range(len(places)),
+        key=lambda i: (
+            -len(held.get(places[i], ())),
+            -best.get(places[i], -math.inf),
+            -mean[i],
+            places[i],
+        ),
+    )
+    assert table.sort_values("rank").index.tolist() == order
+
+
+def test_the_smallest_count_for_a_union(stats):
+    """Against the union of every number of paths in turn."""
+    for num_kept in range(3, sum(SIZES) + 1):
+        found = follow_until(stats, num_kept)
+        wanted = next(m for m in range(1, 25) if follow(stats, m).union_size(m) >= num_kept)
+        assert found.smallest_count(num_kept) == wanted
+
+
+def test_a_limit_ends_the_search(stats):
+    found = follow_until(stats, sum(SIZES), limit=2)
+    assert found.followed == 2
+    assert found.smallest_count(sum(SIZES)) == 2
+
+
+def test_large_losses_do_not_underflow(stats):
+    """exp(-5000) is 0 in float64; only differences of losses count."""
+    far = SampleStats(
+        stats.grid,
+        stats.num_tokens,
+        stats.activation,
+        stats.probability,
+        stats.loss + 5000.0 * stats.num_tokens[:, None],
+    )
+    assert all(np.isfinite(node).all() for node in node_weights(far, 0))
+    assert follow(far, 4).table(4)["rank"].tolist() == follow(stats, 4).table(4)["rank"].tolist()
+
+
+def test_an_expert_without_output_is_on_no_path(stats):
+    activation = stats.activation.copy()
+    activation[:, 4] = 0.0  # expert 1 of the second layer
+    silent = SampleStats(stats.grid, stats.num_tokens, activation, stats.probability, stats.loss)
+    table = follow(silent, 1000).table(1000)
+    row = table.query("layer == 2 and expert == 1").iloc[0]
+    assert row["num_samples"] == 0
+    assert math.isnan(row["path_weight"])
+    assert row["rank"] == len(table) - 1
+    assert (table.drop(index=row.name)["num_samples"] == 3).all()
+
+
+def test_samples_without_tokens_are_left_out(stats):
+    padded = SampleStats(
+        stats.grid,
+        np.append(stats.num_tokens, 0),
+        *(
+            np.vstack([sums, np.zeros(sums.shape[1])])
+            for sums in (stats.activation, stats.probability, stats.loss)
+        ),
+    )
+    pd.testing.assert_frame_equal(follow(padded, 3).table(3), follow(stats, 3).table(3))
+    assert padded.num_samples == 3
+    empty = SampleStats(stats.grid, np.zeros(1, dtype=int), *(np.zeros((1, 9)),) * 3)
+    with pytest.raises(StatsError, match="No sample"):
+        follow(empty, 1)
+
+
+def test_measured_steps_against_every_path(stats):
+    rng = np.random.default_rng(5)
+    transitions = [
+        [rng.integers(0, 4, pair).astype(float) for pair in ((3, 4), (4, 2))] for _ in range(3)
+    ]
+    transitions[0][0][1] = 0.0  # nobody went on from expert 1 of the first layer
+    found = follow(stats, 6, transitions=transitions).table(6)
+    counts = {}
+    for sample in range(3):
+        tokens = stats.num_tokens[sample]
+        a, r, losses = (
+            split(getattr(stats, name)[sample] / tokens)
+            for name in ("activation", "probability", "loss")
+        )
+        e = [softmax_of_negative(each) for each in losses]
+        weights = {}
+        for path in product(*(range(size) for size in SIZES)):
+            weight = r[0][path[0]] * a[2][path[2]]
+            for at, expert in enumerate(path):
+                weight *= e[at][expert]
+            for at, step in enumerate(transitions[sample]):
+                row = step[path[at]]
+                share = row[path[at + 1]] / row.sum() if row.sum() else 0.0
+                weight *= a[at][path[at]] * share
+            weights[path] = weight
+        best = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:6]
+        for place in {(at, expert) for path, w in best if w > 0 for at, expert in enumerate(path)}:
+            counts[place] = counts.get(place, 0) + 1
+    places = [(at, expert) for at, size in enumerate(SIZES) for expert in range(size)]
+    assert found["num_samples"].tolist() == [counts.get(place, 0) for place in places]
+
+
+def test_the_table_of_samples_reads_back(stats, grid):
+    table = stats.to_table()
+    again = sample_stats(table, grid)
+    assert again.num_tokens.tolist() == stats.num_tokens.tolist()
+    for name in ("activation", "probability", "loss"):
+        assert np.array_equal(getattr(again, name), getattr(stats, name))
+    with pytest.raises(StatsError, match="each expert of each sample once"):
+        sample_stats(table.iloc[1:], grid)
