@@ -1,6 +1,6 @@
 """Sparsity: the fraction of experts removed, read as an exact decimal, and the rounding rule."""
 
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
 from fractions import Fraction
 
 from analysis.errors import PlanError
@@ -43,3 +43,13 @@ def num_removed(num_experts: int, sparsity: Fraction) -> int:
     kept loses one expert too many for 60 experts at 0.55.
     """
     return num_experts * sparsity.numerator // sparsity.denominator
+
+
+def as_percent(number: int, size: int) -> str:
+    """A share as a percentage of four digits or more, never less than it is.
+
+    `num_removed` finds the number again: rounded to the nearest, 1 of 3 would be 33.33%, which
+    removes none.
+    """
+    digits = Context(prec=max(4, len(str(size)) + 1), rounding=ROUND_CEILING)
+    return f"{digits.divide(Decimal(100 * number), Decimal(size)).normalize():f}%"

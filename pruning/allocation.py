@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.sparsity import as_percent
 
 
 def count_problem(layer: MoELayer, keep: int) -> str | None:
@@ -14,24 +15,24 @@ def count_problem(layer: MoELayer, keep: int) -> str | None:
     A router that chooses among groups needs the same number of experts in each.
     """
     count, groups = layer.num_experts, layer.num_groups
-    most = 100 * (count - layer.least_kept) / count
+    most = as_percent(count - layer.least_kept, count)
     if keep > count:
         return f"Layer {layer.index} would keep {keep} experts, but it has only {count}."
     if keep < layer.top_k:
         return (
             f"Layer {layer.index} would keep {keep} of {count} experts, but its router picks "
-            f"{layer.top_k} per token; at most {most:.4g}% of them can go."
+            f"{layer.top_k} per token; at most {most} of them can go."
         )
     if keep < layer.least_kept:
         return (
             f"Layer {layer.index} would keep {keep} of {count} experts, but its router needs "
-            f"{layer.least_per_group} in each of {groups} groups; at most {most:.4g}% can go."
+            f"{layer.least_per_group} in each of {groups} groups; at most {most} can go."
         )
     if keep % groups == 0:
         return None
     below, above = keep // groups * groups, (keep // groups + 1) * groups
     near = [number for number in (below, above) if number >= layer.least_kept]
-    shares = [f"{number} ({100 * (count - number) / count:.4g}% removed)" for number in near]
+    shares = [f"{number} ({as_percent(count - number, count)} removed)" for number in near]
     return (
         f"Layer {layer.index} would keep {keep} of {count} experts, but its router chooses among "
         f"{groups} groups, each of which must keep as many; nearest: {' or '.join(shares)}."

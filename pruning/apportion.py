@@ -7,7 +7,9 @@ from fractions import Fraction
 from pruning.constraints import Room, check_total
 
 
-def apportion(total: int, weights: Sequence[int], rooms: Sequence[Room]) -> tuple[int, ...]:
+def apportion(
+    total: int, weights: Sequence[int], rooms: Sequence[Room], what: str = "experts"
+) -> tuple[int, ...]:
     """Numbers that sum to `total`, in proportion to `weights`, by largest remainder.
 
     Each layer's quota is level * weight, held within its room, with the one level at which the
@@ -19,13 +21,14 @@ def apportion(total: int, weights: Sequence[int], rooms: Sequence[Room]) -> tupl
         total: what to spread.
         weights: positive, one a layer.
         rooms: bounds, with one step for all.
+        what: that is spread, in words.
 
     Raises:
         PlanError: the rooms cannot take `total`; names what they can.
     """
     if min(weights) < 1:
         raise ValueError("weights must be positive")
-    check_total(total, rooms)
+    check_total(total, rooms, what)
     level = _level(total, weights, rooms)
     steps = [
         (_held(level * weight, room) - room.least) / room.step

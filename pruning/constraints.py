@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.sparsity import as_percent
 
 Experts = Mapping[int, frozenset[int]]
 _LAYERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -24,9 +25,14 @@ class Constraints:
         dropped: layer -> experts that are always removed.
         fixed: layer -> number of experts that it keeps, whatever the schedule says.
         locked: layers that keep what the schedule gives them without `fixed`.
+        floor: layers keep at least this many experts, or all that they have.
+
+    In a plan of neurons the parts are neurons and what holds them is an expert: `multiple_of` and
+    `floor` count the neurons that each expert keeps, a pinned expert loses none, and a dropped one
+    goes as a whole, with its row of the router.
 
     Raises:
-        PlanError: multiple_of below 1, or an expert both pinned and dropped.
+        PlanError: multiple_of below 1, a negative floor, or an expert both pinned and dropped.
     """
 
     multiple_of: int = 1
@@ -35,12 +41,13 @@ class Constraints:
     dropped: Experts = field(default_factory=dict, hash=False)
     fixed: Mapping[int, int] = field(default_factory=dict, hash=False)
     locked: frozenset[int] = frozenset()
+    floor: int = 0
 
     def __post_init__(self) -> None:
         if self.multiple_of < 1:
-            raise PlanError(
-                f"Layers cannot keep a multiple of {self.multiple_of} experts; give 1 or more."
-            )
+            raise PlanError(f"Multiples of {self.multiple_of} cannot be kept; give 1 or more.")
+        if self.floor < 0:
+            raise PlanError(f"The floor {self.floor} is below 0; give what is to stay at least.")
         for layer, experts in self.pinned.items():
             if both := sorted(experts & self.dropped.get(layer, frozenset())):
                 raise PlanError(f"Expert {both[0]} of layer {layer} is both pinned and dropped.")
@@ -59,6 +66,7 @@ class Constraints:
             "dropped": _plain(self.dropped),
             "fixed": {str(layer): self.fixed[layer] for layer in sorted(self.fixed)},
             "locked": sorted(self.locked),
+            "floor": self.floor,
         }
         return {key: value for key, value in raw.items() if value}
 
@@ -119,7 +127,7 @@ def _room(layer: MoELayer, constraints: Constraints, step: int) -> Room:
         _check_protected(layer, constraints, dropped)
         low = high = count
     else:
-        low, high = _kept_range(layer, pinned, dropped)
+        low, high = _kept_range(layer, pinned, dropped, constraints.floor)
         low, high = _multiples(layer, (low, high), step)
         if index in constraints.fixed:
             low = high = _fixed(layer, constraints.fixed[index], range(low, high + 1, step))
@@ -141,13 +149,14 @@ def _check_protected(layer: MoELayer, constraints: Constraints, dropped: Collect
 
 
 def _kept_range(
-    layer: MoELayer, pinned: Collection[int], dropped: Collection[int]
+    layer: MoELayer, pinned: Collection[int], dropped: Collection[int], floor: int
 ) -> tuple[int, int]:
     """Fewest and most experts that can be kept; groups keep equally many."""
     groups, size = layer.num_groups, layer.num_experts // layer.num_groups
     most_pinned = max(sum(e // size == group for e in pinned) for group in range(groups))
     most_dropped = max(sum(e // size == group for e in dropped) for group in range(groups))
-    low, high = max(layer.least_kept, groups * most_pinned), groups * (size - most_dropped)
+    low = max(layer.least_kept, groups * most_pinned, min(floor, layer.num_experts))
+    high = groups * (size - most_dropped)
     if low > high:
         each = f" in each of its {groups} groups" if groups > 1 else ""
         raise PlanError(
@@ -206,32 +215,34 @@ def check_names(layers: Sequence[MoELayer], constraints: Constraints) -> None:
             )
 
 
-def check_total(total: int, rooms: Sequence[Room]) -> None:
+def check_total(total: int, rooms: Sequence[Room], what: str = "experts") -> None:
     """Check that the layers can lose `total` experts together.
+
+    Args:
+        total: how many are to go.
+        rooms: what each layer can lose, with one step for all.
+        what: that go, in words.
 
     Raises:
         PlanError: they cannot; names the nearest numbers that work.
     """
     least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
-    step, experts = rooms[0].step, sum(room.size for room in rooms)
+    step, size = rooms[0].step, sum(room.size for room in rooms)
     if least <= total <= most and (total - least) % step == 0:
         return
     if total > most:
-        why = f"at most {_share(most, experts)} can go"
+        why = f"at most {_share(most, size)} can go"
     elif total < least:
-        why = f"at least {_share(least, experts)} must go"
+        why = f"at least {_share(least, size)} must go"
     else:
         below = total - (total - least) % step
-        near = [number for number in (below, below + step) if number <= most]
-        why = (
-            f"layers lose {step} at a time here; nearest: "
-            f"{' or '.join(_share(number, experts) for number in near)}"
-        )
-    raise PlanError(f"The budget removes {_share(total, experts)} of {experts} experts, but {why}.")
+        near = " or ".join(_share(number, size) for number in (below, below + step))
+        why = f"they go {step} at a time here; nearest: {near}"
+    raise PlanError(f"The budget removes {_share(total, size)} of {size} {what}, but {why}.")
 
 
-def _share(number: int, experts: int) -> str:
-    return f"{number} ({100 * number / experts:.4g}%)"
+def _share(number: int, size: int) -> str:
+    return f"{number} ({as_percent(number, size)})"
 
 
 def order_within(

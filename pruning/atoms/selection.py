@@ -1,16 +1,21 @@
 """Which neurons stay: the most salient, within each expert, within each layer, or of all layers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.errors import PlanError, unknown_name
 from analysis.neuron_norms import NeuronScores
-from analysis.sparsity import num_removed
+from pruning.atoms.budget import Pool, atom_sparsity_budget, pool_of, shares_of
 from pruning.atoms.kept import KeptAtoms, ordered_atoms
+from pruning.atoms.rooms import ExpertKey, atom_rooms
+from pruning.budget import Budget
+from pruning.constraints import Constraints, Room
 
 
 class AtomScope(StrEnum):
@@ -33,58 +38,131 @@ def parse_scope(text: str) -> AtomScope:
     return AtomScope(text)
 
 
+def pools_of(rooms: Mapping[ExpertKey, Room], scope: AtomScope) -> list[tuple[ExpertKey, ...]]:
+    """Experts whose neurons compete with each other, in order of layer and id."""
+    keys = list(rooms)
+    if scope is AtomScope.GLOBAL:
+        return [tuple(keys)]
+    if scope is AtomScope.EXPERT:
+        return [(key,) for key in keys]
+    layers = dict.fromkeys(layer for layer, _ in keys)
+    return [tuple(key for key in keys if key[0] == layer) for layer in layers]
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """Neurons that compete for their places.
+
+    Args:
+        saliency: layer -> for each expert, a number for each neuron; higher stays.
+        rooms: how many each expert may lose, see `atom_rooms`.
+        scope: who competes with whom.
+
+    Raises:
+        PlanError: a saliency that is no finite number.
+    """
+
+    saliency: NeuronScores
+    rooms: Mapping[ExpertKey, Room] = field(repr=False)
+    scope: AtomScope
+
+    def __post_init__(self) -> None:
+        for layer, held in self.saliency.items():
+            if not all(np.isfinite(each).all() for each in held):
+                raise PlanError(f"The saliency of a neuron in layer {layer} is no finite number.")
+
+    @cached_property
+    def _members(self) -> list[tuple[ExpertKey, ...]]:
+        return pools_of(self.rooms, self.scope)
+
+    @cached_property
+    def pools(self) -> list[Pool]:
+        """What those who compete can lose together."""
+        return [pool_of([self.rooms[key] for key in keys]) for keys in self._members]
+
+    @cached_property
+    def _queues(self) -> list[NDArray[np.intp]]:
+        """For each pool, whose turn it is to lose a step: positions of its experts."""
+        return [self._queue(keys) for keys in self._members]
+
+    def _queue(self, keys: Sequence[ExpertKey]) -> NDArray[np.intp]:
+        costs = [_step_costs(self.saliency[layer][e], self.rooms[layer, e]) for layer, e in keys]
+        lengths = [len(each) for each in costs]
+        owner = np.repeat(np.arange(len(keys)), lengths)
+        turn = np.concatenate([np.arange(length) for length in lengths])
+        # Within an expert costs never fall, so the cheapest of all come in order. Of equal ones
+        # the later expert loses first.
+        return owner[np.lexsort((turn, -owner, np.concatenate(costs)))]
+
+    def removed(self, budget: Budget) -> dict[ExpertKey, int]:
+        """How many neurons each expert loses; they sum to the budget.
+
+        Raises:
+            PlanError: the pools cannot lose so many.
+        """
+        gone: dict[ExpertKey, int] = {}
+        shares = shares_of(self.pools, budget)
+        for keys, share, queue in zip(self._members, shares, self._queues, strict=True):
+            least = [self.rooms[key].least for key in keys]
+            step = self.rooms[keys[0]].step
+            steps = np.bincount(queue[: (share - sum(least)) // step], minlength=len(keys))
+            gone |= zip(keys, (np.array(least) + step * steps).tolist(), strict=True)
+        return gone
+
+    def kept(
+        self, removed: Mapping[ExpertKey, int], experts: Mapping[int, Sequence[int]] | None = None
+    ) -> KeptAtoms:
+        """The neurons that stay, of every expert that loses some.
+
+        Args:
+            removed: how many each expert loses.
+            experts: those that stay, of layers that lose whole ones; the others are left out.
+        """
+        stays = {layer: frozenset(ids) for layer, ids in (experts or {}).items()}
+        kept: dict[int, dict[int, tuple[int, ...]]] = {}
+        for (layer, expert), gone in removed.items():
+            if gone == 0 or expert not in stays.get(layer, {expert}):
+                continue
+            values = self.saliency[layer][expert]
+            best = np.argsort(-values, kind="stable")[: len(values) - gone]
+            kept.setdefault(layer, {})[expert] = tuple(np.sort(best).tolist())
+        return ordered_atoms(kept)
+
+
+def _step_costs(values: NDArray[np.float64], room: Room) -> NDArray[np.float64]:
+    """Saliency lost by each further step of an expert, from its least removal to its most."""
+    ascending = np.sort(values)[room.least : room.most]
+    # Sums of as many addends in the same order, each no smaller: rounding keeps them in order.
+    costs: NDArray[np.float64] = ascending.reshape(-1, room.step).sum(axis=1)
+    return costs
+
+
 def select_atoms(
-    saliency: NeuronScores, sparsity: Fraction, scope: AtomScope, multiple_of: int = 1
+    saliency: NeuronScores,
+    sparsity: Fraction | str,
+    scope: AtomScope,
+    multiple_of: int = 1,
+    constraints: Constraints | None = None,
 ) -> KeptAtoms:
     """The neurons that stay, of every expert that loses some.
 
     floor(sparsity * neurons) of each expert, each layer or all layers go, the least salient first;
     ties keep the lower layer, then the lower expert, then the lower neuron. An expert may lose all.
-    With `multiple_of`, each expert then gets its best removed neurons back until its number is a
-    multiple, or all: never fewer stay than without it.
+    With `multiple_of`, each expert keeps a multiple, neurons go in blocks of so many, and the
+    nearest number that is possible goes.
 
     Args:
         saliency: layer -> for each expert, a number for each neuron; higher stays.
         sparsity: fraction of neurons that goes, 0 to 1.
         scope: among which neurons.
         multiple_of: of how many neurons the number that an expert keeps is a multiple.
+        constraints: what else to respect; has its own `multiple_of`.
 
     Raises:
-        PlanError: a multiple below 1, or a saliency that is no number.
+        PlanError: constraints that cannot be met, or a saliency that is no finite number.
     """
-    if multiple_of < 1:
-        raise PlanError(f"Experts cannot keep multiples of {multiple_of} neurons; give 1 or more.")
-    for layer, held in saliency.items():
-        if any(np.isnan(each).any() for each in held):
-            raise PlanError(f"The saliency of a neuron in layer {layer} is no number.")
-    experts = {(layer, e): s for layer in sorted(saliency) for e, s in enumerate(saliency[layer])}
-    counts: dict[tuple[int, int], int] = {}
-    for group in _groups(list(experts), scope):
-        counts |= zip(group, _kept_counts([experts[key] for key in group], sparsity), strict=True)
-    kept: dict[int, dict[int, tuple[int, ...]]] = {}
-    for (layer, expert), values in experts.items():
-        count = min(-(-counts[layer, expert] // multiple_of) * multiple_of, len(values))
-        if count < len(values):
-            best = np.argsort(-values, kind="stable")[:count]
-            kept.setdefault(layer, {})[expert] = tuple(np.sort(best).tolist())
-    return ordered_atoms(kept)
-
-
-def _groups(keys: Sequence[tuple[int, int]], scope: AtomScope) -> list[list[tuple[int, int]]]:
-    """Experts whose neurons compete, in order of layer and id."""
-    if scope is AtomScope.GLOBAL:
-        return [list(keys)]
-    if scope is AtomScope.EXPERT:
-        return [[key] for key in keys]
-    return [[key for key in keys if key[0] == layer] for layer in dict.fromkeys(k for k, _ in keys)]
-
-
-def _kept_counts(values: Sequence[NDArray[np.float64]], sparsity: Fraction) -> list[int]:
-    """How many neurons of each expert are among the most salient of all of them together."""
-    sizes = [len(each) for each in values]
-    total = sum(sizes)
-    order = np.argsort(-np.concatenate(values), kind="stable")
-    stays = order[: total - num_removed(total, sparsity)]
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    counts: list[int] = np.bincount(owner[stays], minlength=len(sizes)).tolist()
-    return counts
+    limits = constraints or Constraints(multiple_of=multiple_of)
+    widths = {layer: [len(each) for each in held] for layer, held in saliency.items()}
+    contest = Contest(saliency, atom_rooms(widths, limits), scope)
+    budget = atom_sparsity_budget(contest.pools, sparsity)
+    return contest.kept(contest.removed(budget))

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.sparsity import as_percent
 from pruning.allocation import Allocation, count_problem
 from pruning.apportion import apportion
 from pruning.budget import Budget, sparsity_budget
@@ -59,8 +60,10 @@ def _check_shares(turn: Turn, floors: Sequence[int]) -> None:
 def _step_problem(layer: MoELayer, room: Room, keep: int) -> str:
     numbers = range(room.size - room.most, room.size - room.least + 1, room.step)
     near = [n for n in numbers if n < keep][-1:] + [n for n in numbers if n > keep][:1]
-    shares = [f"{n} ({100 * (room.size - n) / room.size:.4g}% removed)" for n in near]
+    shares = [f"{n} ({as_percent(room.size - n, room.size)} removed)" for n in near]
+    is_between = numbers[0] < keep < numbers[-1]
+    rule = f"a multiple of {room.step}" if is_between else f"{numbers[0]} to {numbers[-1]}"
     return (
-        f"Layer {layer.index} would keep {keep} of {room.size} experts, but layers are to keep a "
-        f"multiple of {room.step}; nearest: {' or '.join(shares)}."
+        f"Layer {layer.index} would keep {keep} of {room.size} experts, but layers are to keep "
+        f"{rule}; nearest: {' or '.join(shares)}."
     )

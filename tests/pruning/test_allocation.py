@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.sparsity import as_percent, num_removed, parse_sparsity
 from pruning.allocation import Allocation
+from pruning.budget import count_budget
+from pruning.constraints import Constraints
 from pruning.schedules import uniform
 
 
@@ -61,3 +64,28 @@ def test_uniform_removes_the_floor_in_integer_arithmetic(experts, percent):
 def test_uniform_that_leaves_too_few_names_the_layer():
     with pytest.raises(PlanError, match=r"Layer 2 would keep 1 of 7 experts.*at most 71.43%"):
         uniform((MoELayer(2, 7, 2),), "90%")
+
+
+@given(st.integers(1, 10**8).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))))
+def test_a_percentage_that_is_named_removes_what_it_was_named_for(part):
+    number, size = part
+    assert num_removed(size, parse_sparsity(as_percent(number, size))) == number
+
+
+def test_percentages_are_short():
+    named = [as_percent(*part) for part in [(0, 6), (2, 6), (3, 4), (1, 1536), (2047, 2048)]]
+    assert named == ["0%", "33.34%", "75%", "0.065105%", "99.952%"]
+
+
+def test_a_floor_is_kept_or_names_itself():
+    layers = (MoELayer(0, 8, 2), MoELayer(1, 8, 2))
+    limits = Constraints(floor=5)
+    assert uniform(layers, "37.5%", limits).keep == (5, 5)
+    with pytest.raises(PlanError, match=r"keep 4 of 8 .* keep 5 to 8; nearest: 5 \(37.5% rem"):
+        uniform(layers, "50%", limits)
+    with pytest.raises(PlanError, match=r"at most 6 \(37.5%\) can go"):
+        uniform(layers, count_budget(layers, 7), limits)
+    # A floor above a layer's size asks for all that it has.
+    assert uniform(layers, "0", Constraints(floor=99)).keep == (8, 8)
+    with pytest.raises(PlanError, match="below 0"):
+        Constraints(floor=-1)

@@ -465,7 +465,7 @@ def test_fixed_layers_and_locked_ones():
         ({"multiple_of": 0}, 0, "give 1 or more"),
         ({"multiple_of": 4}, 10, r"4 at a time here; nearest: 8 \(25%\) or 12 \(37.5%\)"),
         ({"multiple_of": 16}, 4, "none of these is a multiple of 16; .* multiple of 8"),
-        ({}, 25, r"removes 25 \(78.12%\) of 32 experts, but at most 24 \(75%\) can go"),
+        ({}, 25, r"removes 25 \(78.13%\) of 32 experts, but at most 24 \(75%\) can go"),
         ({}, 32, "give a number from 0 to 31"),
         ({"protected": frozenset({1, 2})}, 13, r"at most 12 \(37.5%\) can go"),
         ({"protected": frozenset({3})}, 1, r"name layer 3, .* sparse layers are 1\.\.2, 4\.\.5"),

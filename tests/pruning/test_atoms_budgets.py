@@ -1,0 +1,327 @@
+"""Budgets of neurons: spent exactly, on the best, within bounds; brute force and properties."""
+
+import itertools
+from fractions import Fraction
+from math import floor, fsum
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from pruning.atoms.budget import (
+    atom_count_budget,
+    atom_sparsity_budget,
+    budget_note,
+    nearest_total,
+    reachable_totals,
+)
+from pruning.atoms.rooms import atom_rooms, kept_experts
+from pruning.atoms.selection import AtomScope, Contest, pools_of, select_atoms
+from pruning.constraints import Constraints, Room
+
+SCOPES = list(AtomScope)
+
+
+def scores_of(widths, seed, levels=None):
+    """Random saliencies of layers 1, 4, ...; few different ones with `levels`."""
+    generator = np.random.default_rng(seed)
+
+    def draw(width):
+        if levels:
+            return generator.integers(0, levels, width).astype(float)
+        return generator.normal(size=width)
+
+    return {1 + 3 * row: tuple(map(draw, held)) for row, held in enumerate(widths)}
+
+
+def contest_of(scores, scope, limits=None):
+    widths = {layer: [len(each) for each in held] for layer, held in scores.items()}
+    return Contest(scores, atom_rooms(widths, limits or Constraints()), scope)
+
+
+def kept_sets(scores, atoms):
+    return {
+        (layer, expert): set(atoms.get(layer, {}).get(expert, range(len(values))))
+        for layer, held in scores.items()
+        for expert, values in enumerate(held)
+    }
+
+
+def spent(scores, atoms):
+    kept = kept_sets(scores, atoms)
+    return sum(
+        len(v) - len(kept[layer, e]) for layer, held in scores.items() for e, v in enumerate(held)
+    )
+
+
+def same_widths(data, step):
+    """Layers of experts; with a step, of widths that it divides."""
+    width = step * data.draw(st.integers(1, 12 // step))
+    experts = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    return [[width] * count for count in experts]
+
+
+# --- brute force --------------------------------------------------------------------------------
+
+
+def subsets(scores, limits, layer, expert):
+    """Every set of neurons that an expert may keep, from the words of the constraints alone."""
+    values = scores[layer][expert]
+    everything = set(range(len(values)))
+    if expert in limits.dropped.get(layer, ()):
+        return [set()]
+    if layer in limits.protected or expert in limits.pinned.get(layer, ()):
+        return [everything]
+    return [
+        set(kept)
+        for count in range(len(values) + 1)
+        for kept in itertools.combinations(sorted(everything), count)
+        if count % limits.multiple_of == 0 and count >= min(limits.floor, len(values))
+    ]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Constraints(),
+        Constraints(multiple_of=2),
+        Constraints(multiple_of=3, floor=2),
+        Constraints(protected=frozenset({4})),
+        Constraints(pinned={1: frozenset({0})}, multiple_of=2),
+        Constraints(dropped={1: frozenset({1})}, floor=1),
+    ],
+    ids=["free", "pairs", "threes-floor", "protected", "pinned", "dropped"],
+)
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 9999),
+    levels=st.sampled_from([None, 3]),
+    widths=st.sampled_from([[[4, 4], [4]], [[5, 3], [4]], [[3, 3], [3]]]),
+)
+def test_global_keeps_the_best_set_of_every_size(limits, seed, levels, widths):
+    scores = scores_of(widths, seed, levels)
+    keys = [(layer, e) for layer, held in scores.items() for e in range(len(held))]
+    best: dict[int, float] = {}
+    for choice in itertools.product(*(subsets(scores, limits, *key) for key in keys)):
+        gone = sum(map(sum, widths)) - sum(map(len, choice))
+        value = fsum(
+            scores[k[0]][k[1]][n] for k, kept in zip(keys, choice, strict=True) for n in kept
+        )
+        best[gone] = max(best.get(gone, -np.inf), value)
+    contest = contest_of(scores, AtomScope.GLOBAL, limits)
+    # Exactly those totals are possible of which a set exists.
+    assert sorted(best) == list(reachable_totals(contest.pools))
+    for total, wanted in best.items():
+        budget = atom_count_budget(contest.pools, total)
+        atoms = contest.kept(contest.removed(budget))
+        kept = kept_sets(scores, atoms)
+        assert spent(scores, atoms) == total
+        assert all(kept[key] in subsets(scores, limits, *key) for key in keys)
+        found = fsum(scores[layer][e][n] for (layer, e), ids in kept.items() for n in ids)
+        assert found == pytest.approx(wanted, abs=1e-12)
+    for total in set(range(sum(map(sum, widths)) + 1)) - set(best):
+        with pytest.raises(PlanError):
+            atom_count_budget(contest.pools, total)
+
+
+# --- properties ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    data=st.data(),
+    scope=st.sampled_from(SCOPES),
+    step=st.sampled_from([1, 2, 4]),
+    rho=st.fractions(0, 1, max_denominator=40).filter(lambda rho: rho < 1),
+    seed=st.integers(0, 99),
+)
+def test_a_sparsity_is_spent_to_the_nearest_multiple(data, scope, step, rho, seed):
+    widths = same_widths(data, step)
+    scores = scores_of(widths, seed, 3)
+    contest = contest_of(scores, scope, Constraints(multiple_of=step))
+    groups = {
+        "expert": [w for held in widths for w in held],
+        "layer": [sum(held) for held in widths],
+        "global": [sum(map(sum, widths))],
+    }[scope]
+    exact = [floor(rho * size) for size in groups]
+    nearest = [
+        min(range(0, size + 1, step), key=lambda m: (abs(m - n), m))
+        for n, size in zip(exact, groups, strict=True)
+    ]
+    budget = atom_sparsity_budget(contest.pools, rho)
+    assert budget.total == sum(nearest)
+    atoms = contest.kept(contest.removed(budget))
+    assert spent(scores, atoms) == budget.total
+    for key, ids in kept_sets(scores, atoms).items():
+        assert len(ids) % step == 0
+        values = scores[key[0]][key[1]]
+        gone = set(range(len(values))) - ids
+        # Within an expert nothing that goes is above, or as high and before, what stays.
+        assert all((values[i], -i) > (values[j], -j) for i, j in itertools.product(ids, gone))
+    if scope is AtomScope.EXPERT:
+        assert len({len(ids) for ids in kept_sets(scores, atoms).values()}) == 1
+    if step == 1:
+        assert budget.total == sum(exact)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    data=st.data(),
+    scope=st.sampled_from(SCOPES),
+    step=st.sampled_from([1, 2, 3, 5]),
+    seed=st.integers(0, 99),
+)
+def test_a_count_is_spent_exactly_under_constraints(data, scope, step, seed):
+    widths = data.draw(
+        st.lists(st.lists(st.integers(5, 13), min_size=1, max_size=4), min_size=1, max_size=3)
+    )
+    scores = scores_of(widths, seed)
+    layer = data.draw(st.sampled_from(sorted(scores)))
+    limits = Constraints(
+        multiple_of=step,
+        floor=data.draw(st.integers(0, 3)),  # below a multiple of every step in every width
+        protected=frozenset(data.draw(st.sampled_from([(), (1,)]))),
+        pinned={layer: frozenset({0})},
+    )
+    contest = contest_of(scores, scope, limits)
+    totals = reachable_totals(contest.pools)
+    budget = atom_count_budget(contest.pools, data.draw(st.sampled_from(totals)))
+    removed = contest.removed(budget)
+    assert sum(removed.values()) == budget.total
+    kept = kept_sets(scores, contest.kept(removed))
+    for (index, expert), ids in kept.items():
+        width = len(scores[index][expert])
+        if index in limits.protected or (index, expert) == (layer, 0):
+            assert len(ids) == width
+        else:
+            assert len(ids) % step == 0
+            assert len(ids) >= min(limits.floor, width)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    data=st.data(),
+    scope=st.sampled_from(SCOPES),
+    step=st.sampled_from([1, 2, 4]),
+    rhos=st.tuples(*[st.fractions(0, Fraction(39, 40), max_denominator=40)] * 2),
+    seed=st.integers(0, 99),
+)
+def test_more_sparsity_keeps_a_subset(data, scope, step, rhos, seed):
+    scores = scores_of(same_widths(data, step), seed, 3)
+    limits = Constraints(multiple_of=step)
+    less, more = (
+        kept_sets(scores, select_atoms(scores, rho, scope, constraints=limits))
+        for rho in sorted(rhos)
+    )
+    assert all(more[key] <= less[key] for key in less)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), scope=st.sampled_from(SCOPES), seed=st.integers(0, 99))
+def test_increasing_maps_change_nothing_and_ties_are_stable(data, scope, seed):
+    scores = scores_of(same_widths(data, 1), seed, 2)
+    rho = Fraction(data.draw(st.integers(0, 19)), 20)
+    mapped = {layer: tuple(np.exp(v) + 7 for v in held) for layer, held in scores.items()}
+    found = select_atoms(scores, rho, scope)
+    assert select_atoms(mapped, rho, scope) == found
+    same = {layer: tuple(np.zeros_like(v) for v in held) for layer, held in scores.items()}
+    kept = kept_sets(same, select_atoms(same, rho, scope))
+    # Of equals the first stay, in each expert and in the order of those who compete.
+    assert all(ids == set(range(len(ids))) for ids in kept.values())
+    for members in pools_of(contest_of(same, scope).rooms, scope):
+        missing = [len(same[layer][e]) - len(kept[layer, e]) for layer, e in members]
+        first = next((i for i, gone in enumerate(missing) if gone), len(missing))
+        assert all(
+            gone == len(same[layer][e])
+            for gone, (layer, e) in list(zip(missing, members, strict=True))[first + 1 :]
+        )
+
+
+# --- by hand ------------------------------------------------------------------------------------
+
+
+def test_what_a_protected_layer_keeps_others_lose():
+    # Two layers of two experts of 8: half of 32 is 16, and all of it comes from layer 4.
+    scores = scores_of([[8, 8], [8, 8]], 0)
+    half = Constraints(protected=frozenset({1}))
+    for scope in SCOPES:
+        atoms = select_atoms(scores, "50%", scope, constraints=half)
+        assert spent(scores, atoms) == 16
+        assert 1 not in atoms
+    with pytest.raises(PlanError, match=r"removes 20 \(62.5%\) of 32 neurons, but at most 16 "):
+        select_atoms(scores, "62.5%", AtomScope.GLOBAL, constraints=half)
+
+
+def test_a_count_that_does_not_divide_differs_by_one_step():
+    scores = scores_of([[8, 8], [8, 8]], 0)
+    contest = contest_of(scores, AtomScope.EXPERT, Constraints(multiple_of=2))
+    removed = contest.removed(atom_count_budget(contest.pools, 14))
+    # 3.5 each, in pairs: one pair each, and three experts lose a second.
+    assert list(removed.values()) == [4, 4, 4, 2]
+    with pytest.raises(PlanError, match=r"go 2 at a time here; nearest: 14 \(43.75%\) or 16 \(50%"):
+        atom_count_budget(contest.pools, 15)
+
+
+def test_a_sparsity_that_is_no_multiple_says_what_went():
+    contest = contest_of(scores_of([[64] * 3], 0), AtomScope.EXPERT, Constraints(multiple_of=8))
+    # floor(.33 * 64) = 21, between 16 and 24.
+    budget = atom_sparsity_budget(contest.pools, "33%")
+    assert (budget.total, budget.floors) == (72, (24, 24, 24))
+    note = budget_note(contest.pools, budget)
+    assert note is not None
+    assert "33% is 63 of 192 neurons" in note
+    assert "72 (37.5%)" in note
+    assert budget_note(contest.pools, atom_sparsity_budget(contest.pools, "25%")) is None
+    assert budget_note(contest.pools, atom_count_budget(contest.pools, 8)) is None
+
+
+def test_widths_that_are_no_multiple_lose_the_rest_first():
+    contest = contest_of(scores_of([[10, 9]], 0), AtomScope.GLOBAL, Constraints(multiple_of=4))
+    assert list(reachable_totals(contest.pools)) == [3, 7, 11, 15, 19]
+    assert atom_sparsity_budget(contest.pools, "0").total == 3
+
+
+def test_the_nearest_total_and_the_smaller_of_two():
+    room = Room(40, 3, 35, 8)  # 3, 11, 19, 27, 35
+    found = [nearest_total(room, n) for n in (0, 7, 8, 15, 16, 34, 40)]
+    assert found == [3, 3, 11, 11, 19, 35, 35]
+
+
+LAYERS = (MoELayer(1, 4, 2), MoELayer(4, 4, 1))
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (Constraints(multiple_of=16), "has 12 neurons and cannot keep a multiple of 16; .* is 12"),
+        (Constraints(multiple_of=8, floor=9), "keep 9 or more in multiples of 8; .* works is 8"),
+        (Constraints(fixed={1: 3}), "cannot be set or locked by hand"),
+        (Constraints(locked=frozenset({1})), "cannot be set or locked by hand"),
+        (Constraints(protected=frozenset({7})), "layer 7, which has no routed experts"),
+        (Constraints(pinned={1: frozenset({4})}), r"expert 4 of layer 1, which has 4 experts"),
+        (Constraints(dropped={1: frozenset({0, 1, 2})}), "drop at most 2"),
+        (Constraints(protected=frozenset({4}), dropped={4: frozenset({0})}), "is protected"),
+    ],
+)
+def test_constraints_that_cannot_be_met_are_one_line(limits, message):
+    with pytest.raises(PlanError, match=message) as caught:
+        kept_experts(LAYERS, limits)
+        atom_rooms({1: [12] * 4, 4: [12] * 4}, limits)
+    assert "\n" not in str(caught.value)
+
+
+def test_dropped_experts_leave_the_plan_whole():
+    limits = Constraints(dropped={1: frozenset({2})})
+    assert kept_experts(LAYERS, limits) == {1: (0, 1, 3)}
+    grouped = (MoELayer(0, 6, 2, 2, 1),)
+    with pytest.raises(PlanError, match="groups"):
+        kept_experts(grouped, Constraints(dropped={0: frozenset({0})}))
+    scores = scores_of([[3] * 4, [3] * 4], 0)
+    contest = contest_of(scores, AtomScope.GLOBAL, limits)
+    removed = contest.removed(atom_count_budget(contest.pools, 5))
+    assert removed[1, 2] == 3
+    assert 2 not in contest.kept(removed, kept_experts(LAYERS, limits)).get(1, {})
