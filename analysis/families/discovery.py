@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from analysis.checkpoint import Config
 from analysis.errors import UnsupportedModelError
-from analysis.families.base import GroupRule, MoEFamily, RouterTensor, SharedExperts
+from analysis.families.base import (
+    PER_LAYER_KEY,
+    GroupRule,
+    MoEFamily,
+    RouterTensor,
+    SharedExperts,
+)
 
 COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _TOP_K_KEYS = ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts")
@@ -85,7 +91,7 @@ def _discover(config: Config, shapes: Shapes) -> MoEFamily:
     top_k_key = _one([key for key in _TOP_K_KEYS if text.get(key)], "key of experts per token")
     place = _place(shapes)
     projections, stacked = _layout(place)
-    router = _router(place, _whole(text, counts[0]))
+    router = _router(place, _experts_of_layers(place, text, counts[0]))
     has_groups = _whole(text, "n_group") > 1
     trunks = (place.trunk, *(f"{p}.layers" for p in ("model.language_model", "model") if path))
     return MoEFamily(
@@ -185,7 +191,14 @@ def _is_transposed(place: _Place, config: Config) -> bool:
     return other
 
 
-def _router(place: _Place, count: int) -> tuple[RouterTensor, ...]:
+def _experts_of_layers(place: _Place, config: Config, count_key: str) -> dict[int, int]:
+    """Experts of each sparse layer: of a pruned checkpoint they may differ."""
+    count, given = _whole(config, count_key), config.get(PER_LAYER_KEY)
+    own = dict(enumerate(given)) if isinstance(given, list) else {}
+    return {layer: own.get(layer, count) for layer in place.layers}
+
+
+def _router(place: _Place, counts: Mapping[int, int]) -> tuple[RouterTensor, ...]:
     """The router's tensors, once it is known that nothing else has an entry per expert."""
     matrices = [name for name in ("gate.weight", "router.weight") if name in place.names]
     matrix = _one(matrices, "router matrix")
@@ -193,7 +206,7 @@ def _router(place: _Place, count: int) -> tuple[RouterTensor, ...]:
     names = {f"{prefix}{bias}" for bias in _BIASES for prefix in ("", f"{module}.")}
     names = names | {f"{module}.bias"}
     for (layer, name), shape in place.tensors.items():
-        where = f"{place.trunk}.{layer}.{place.block}.{name}"
+        where, count = f"{place.trunk}.{layer}.{place.block}.{name}", counts[layer]
         if name == matrix and shape[:1] != (count,):
             raise _NotCommonError(f"{where} has the shape {shape}, but there are {count} experts")
         known = name == matrix or name in names or _SHARED.match(name)

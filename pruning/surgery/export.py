@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, Checkpoint
-from analysis.errors import ExportError
+from analysis.errors import ExportError, UnsupportedModelError
 from analysis.families.base import WIDTHS_KEY
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
@@ -149,12 +149,33 @@ def prepare_export(
     files = _companions(model, plan, options)
     config = config_of_widths(pruned_config(model, plan), model, widths)
     config = with_model_classes(config_of_heads(config, model, heads), model.family)
+    _check_discovered(model, config)
     files |= _modeling_file(model, config)
     files[CONFIG_NAME] = config
     if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):
         files[INDEX_NAME] = index
     card = model_card(model, plan, heads, options.recipe.decode(), widths)
     return PreparedExport(model, plan, heads, widths, target, shards, files, card)
+
+
+def _check_discovered(model: MoEModel, config: bytes) -> None:
+    """Refuse sizes of their own for the layers of an architecture that cannot be built with them.
+
+    Raises:
+        ExportError: so it is.
+    """
+    if not (model.family.discovered and own_sizes(config, model.family)):
+        return
+    # Here and not above: the dashboard imports this module and must start without torch.
+    from analysis.nonuniform.trial import check_buildable
+
+    try:
+        check_buildable(model.family, json.loads(config))
+    except UnsupportedModelError as error:
+        raise ExportError(
+            f"{error} Keep the same number of experts in every layer (schedule uniform), and no "
+            "neurons removed, so that the model's own code reads the export."
+        ) from error
 
 
 def _modeling_file(model: MoEModel, config: bytes) -> dict[str, bytes]:

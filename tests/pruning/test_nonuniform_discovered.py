@@ -1,0 +1,190 @@
+"""Architectures that nobody listed, with layers of their own sizes: they work, or are refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from remote_reader import read_by_others
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from analysis.drain import drain
+from analysis.errors import ExportError
+from analysis.model import load_model_index
+from builders import tiny_checkpoint
+from families.configs import redraw
+from families.physical import logits_of
+from pruning import load_pruned
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.engines import contents_of, verdicts
+from pruning.masking import masked
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.verify import verify_export
+
+COMMON = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 40,
+    "moe_intermediate_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "num_experts_per_tok": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+# Correction bias in the router; shared experts and dense layers; groups.
+NOVEL = {
+    "exaone_moe": {"num_experts": 8, "num_shared_experts": 1, "first_k_dense_replace": 1},
+    "exaone_moe-groups": {"num_experts": 8, "n_group": 2, "topk_group": 1},
+    "solar_open": {"n_routed_experts": 8, "n_shared_experts": 1},
+    "cohere2_moe": {
+        "num_experts": 8,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": None,  # experts are as wide as intermediate_size says
+    },
+    # The same with a key that its code does not read.
+    "cohere2_moe-misleading": {"num_experts": 8, "first_k_dense_replace": 1},
+    "mellum": {"num_experts": 8},
+}
+CLOSE = 1e-5  # of logits in float32: sums over fewer neurons, in another order
+
+
+@pytest.fixture(scope="module")
+def novel(tmp_path_factory):
+    """`novel(name)`: the checkpoint of an unlisted model, and the model; each is made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            model_type = name.partition("-")[0]
+            config = AutoConfig.for_model(model_type, **{**COMMON, **NOVEL[name]})
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+                redraw(model)
+            path = tmp_path_factory.mktemp(name)
+            model.save_pretrained(path, max_shard_size="40KB")
+            made[name] = path, model
+        return made[name]
+
+    return get
+
+
+def counts_plan(described):
+    """4 and 6 of 8 experts by turns; as many in each half, which may be a group."""
+    keeps = ((0, 3, 4, 6), (0, 1, 2, 4, 5, 6))
+    layers = enumerate(described.layers)
+    return PruningPlan(model_ref(described), {x.index: keeps[n % 2] for n, x in layers})
+
+
+def atoms_plan(described):
+    """Expert 0 keeps no neuron, the others different ones; fewer in every other layer."""
+    atoms = {
+        layer.index: {
+            expert: tuple(range(expert, expert + 9 - 2 * (number % 2))) if expert else ()
+            for expert in range(layer.num_experts)
+        }
+        for number, layer in enumerate(described.layers)
+    }
+    return PruningPlan(model_ref(described), {}, granularity="atomic", kept_atoms=atoms)
+
+
+def export(path, out, mode):
+    described = load_model_index(str(path))
+    assert described.family.discovered
+    plan = atoms_plan(described) if mode else counts_plan(described)
+    options = ExportOptions(widths=WidthChoice(WidthMode(mode)) if mode else None)
+    drain(export_checkpoint(described, plan, out, options))
+    return described, plan
+
+
+@pytest.mark.parametrize("mode", ["", "per-layer", "ragged"], ids=["counts", "per-layer", "ragged"])
+@pytest.mark.parametrize("name", [name for name in NOVEL if "misleading" not in name])
+def test_loads_as_the_masked_original(novel, tmp_path, name, mode):
+    path, model = novel(name)
+    described, plan = export(path, tmp_path / "out", mode)
+    pruned, info = load_pruned(tmp_path / "out", output_loading_info=True)
+    assert not any(info.values()), info
+    with masked(model, described.family, plan):
+        wanted = logits_of(model)
+    assert (logits_of(pruned) - wanted).abs().max() <= (CLOSE if mode else 0)
+    assert not torch.allclose(wanted, logits_of(model), atol=1e-3)
+    held = load_model_index(str(tmp_path / "out"))
+    assert [x.num_experts for x in held.layers] == [len(ids) for ids in plan.kept.values()] or mode
+    report = drain(verify_export(tmp_path / "out", source=path))
+    assert report.ok, report.checks
+    assert report.level == "logits"
+    said = {each.engine: each.reads for each in verdicts(contents_of(held))}
+    assert said["transformers"] == "no"
+    assert said["transformers, trust_remote_code=True"] == "yes"
+
+
+def test_plain_transformers_reads_them(novel, tmp_path):
+    exports = {}
+    for name, mode in (("exaone_moe", ""), ("solar_open", "ragged"), ("mellum", "per-layer")):
+        out = tmp_path / name
+        export(novel(name)[0], out, mode)
+        exports[name] = out, logits_of(load_pruned(out))
+    found = read_by_others(exports, tmp_path / "remote")
+    assert len(found) == 3
+    for said in found.values():
+        assert said["exact"] and said["exact_again"] and not said["info"]
+        assert max(said["differences"].values()) <= CLOSE
+
+
+def refuse(path, out, match, mode=""):
+    with pytest.raises(ExportError, match=match) as raised:
+        export(path, out, mode)
+    assert "\n" not in str(raised.value)
+    assert "schedule uniform" in str(raised.value)
+    assert list(out.parent.iterdir()) == []
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder for exports that must leave nothing."""
+    (tmp_path / "to").mkdir()
+    return tmp_path / "to"
+
+
+@pytest.mark.parametrize("mode", ["", "ragged"], ids=["counts", "ragged"])
+def test_a_type_that_transformers_lacks_is_refused(tmp_path, folder, mode):
+    source = tmp_path / "source"
+    tiny_checkpoint(source, "olmoe")
+    file = source / "config.json"
+    changes = {"model_type": "unheard_of", "auto_map": {"AutoModelForCausalLM": "theirs.Model"}}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    refuse(source, folder / "out", "'unheard_of', .* transformers has no class for it", mode)
+    # With one number for all layers the model's own code reads it, so that is fine.
+    described = load_model_index(str(source))
+    plan = PruningPlan(model_ref(described), dict.fromkeys((0, 1, 2), (1, 3, 6)))
+    drain(export_checkpoint(described, plan, folder / "out"))
+    written = json.loads((folder / "out" / "config.json").read_text())
+    assert written["auto_map"] == changes["auto_map"]
+
+
+def test_layers_that_cannot_be_built_alone_are_refused(novel, tmp_path, folder, monkeypatch):
+    # A class that looks at all layers at once, as those do that share things between layers.
+    path, model = novel("mellum")
+    source = tmp_path / "source"
+    shutil.copytree(path, source)
+    layer = type(model.model.layers[0])
+    stock = layer.__init__
+
+    def together(self, config, layer_idx):
+        if config.num_experts != 8:
+            raise ValueError("all layers have as many experts")
+        stock(self, config, layer_idx)
+
+    monkeypatch.setattr(layer, "__init__", together)
+    match = "building them fails with ValueError: all layers have as many experts"
+    refuse(source, folder / "out", match)
+
+
+def test_layers_that_do_not_get_their_sizes_are_refused(novel, folder):
+    path, _ = novel("cohere2_moe-misleading")
+    refuse(path, folder / "out", "layer 1 is 40 wide instead of 16", "ragged")
