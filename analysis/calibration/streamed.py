@@ -186,7 +186,7 @@ class Relay:
         def check(position: int, hidden_BTD: Tensor, others: Any) -> Tensor:
             if position and hidden_BTD is not seen[-1]:
                 raise self._refusal("the model changes hidden states between its layers")
-            for value in _tensors(others):
+            for value in tensors_in(others):
                 if value is hidden_BTD or value.shape == hidden_BTD.shape:
                     raise self._refusal("a layer gets hidden states of another one")
             seen.append(hidden_BTD)
@@ -216,7 +216,7 @@ class Relay:
             return self._run(batch, [through] * number + [run])
 
     def _run(self, batch: TokenBatch, forwards: list[Any]) -> Tensor:
-        with _forwards(list(self._layers)[: len(forwards)], forwards):
+        with other_forwards(list(self._layers)[: len(forwards)], forwards):
             try:
                 feed(self._model, batch)
             except _Reached as reached:
@@ -230,15 +230,16 @@ class Relay:
         )
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested lists, tuples and dicts."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
 
 
 @contextmanager
@@ -256,7 +257,8 @@ def _forward(module: nn.Module, forward: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _forwards(modules: Sequence[nn.Module], forwards: Sequence[Any]) -> Iterator[None]:
+def other_forwards(modules: Sequence[nn.Module], forwards: Sequence[Any]) -> Iterator[None]:
+    """Other forwards for a while, one for each module."""
     with ExitStack() as stack:
         for module, forward in zip(modules, forwards, strict=True):
             stack.enter_context(_forward(module, forward))

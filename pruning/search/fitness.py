@@ -1,0 +1,169 @@
+"""Fitness of candidates on a loaded model: masked, compared with the full one at the answers.
+
+Hidden states in front of the first layer in which two candidates differ are the same for both. So
+those of the last candidate, and of those that breed, are kept: a candidate begins where it first
+differs from one of them. Its value is the same, bit for bit.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from analysis.calibration.free import free_memory
+from analysis.families import MoEFamily
+from pruning.evaluate.candidate import MeasureSettings, measure_hidden
+from pruning.evaluate.full_side import FullSide
+from pruning.evaluate.result import MEASURES
+from pruning.masking import masked
+from pruning.plan import PruningPlan
+from pruning.search.prefix import Pass, decoder_layers, run_from
+from pruning.search.scores import FloatArray, Measured
+from pruning.search.space import Removed
+
+_SHARE_OF_MEMORY = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """The model that is searched on.
+
+    Args:
+        loaded: not masked.
+        family: its architecture.
+        sparse: decoder indices of its layers with experts.
+        full: its side of the search samples.
+        plan_of: removed -> the plan that removes so many of each layer.
+    """
+
+    loaded: PreTrainedModel
+    family: MoEFamily
+    sparse: tuple[int, ...]
+    full: FullSide
+    plan_of: Callable[[Removed], PruningPlan]
+
+
+class MaskedFitness:
+    """See `Fitness`; a block is a batch of samples.
+
+    Args:
+        subject: the model.
+        measure: name of the measure, of MEASURES; where lower is better it counts negated.
+        seed: of the draws of `sap`.
+        max_bytes: of hidden states kept for reuse, together with those of one candidate more; 0
+            reuses nothing. By default a quarter of the free memory of the model's device. One
+            candidate has (sparse layers - 1) x tokens x width x bytes of an element.
+    """
+
+    def __init__(
+        self, subject: Subject, measure: str, seed: int, max_bytes: int | None = None
+    ) -> None:
+        self._subject = subject
+        self._measure = MEASURES[measure]
+        self._settings = MeasureSettings((measure,), seed)
+        self._batches = list(subject.full.samples.batches())
+        self._layers = decoder_layers(subject.loaded, subject.family)
+        device = next(subject.loaded.parameters()).device
+        self._kept = _Kept(subject.sparse, _room(device) if max_bytes is None else max_bytes)
+        self._plan: tuple[Removed, PruningPlan] | None = None
+
+    @property
+    def num_blocks(self) -> int:
+        """Batches of the search samples."""
+        return len(self._batches)
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers."""
+        return len(self._layers)
+
+    def block(self, removed: Removed, number: int) -> Measured:
+        """Mean of the measure over the scored positions of each sample of a batch."""
+        batch = self._batches[number]
+        first, entry_BTD = self._kept.entry(removed, number)
+        subject = self._subject
+        with masked(subject.loaded, subject.family, self._plan_of(removed)):
+            done = run_from(subject.loaded, self._layers, batch, first, entry_BTD)
+        self._kept.keep(removed, number, done)
+        sums = measure_hidden(subject.full, batch, done.hidden_ND, self._settings)
+        sign = 1 if self._measure.higher_is_better else -1
+        values: FloatArray = sign * sums[self._measure.sums] / batch.counts
+        return Measured(values, done.layers)
+
+    def hold(self, candidates: Sequence[Removed]) -> None:
+        """Keep the hidden states of these, the first ones first, as far as there is room."""
+        self._kept.hold(candidates)
+
+    def _plan_of(self, removed: Removed) -> PruningPlan:
+        if self._plan is None or self._plan[0] != removed:
+            self._plan = (removed, self._subject.plan_of(removed))
+        return self._plan[1]
+
+
+def _room(device: torch.device) -> int:
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+    return int(_SHARE_OF_MEMORY * free)
+
+
+class _Kept:
+    """Hidden states that sparse layers got, of some candidates, for each block.
+
+    Candidates that begin alike share tensors. The last sparse layer's are not kept: two candidates
+    that differ differ in two layers at least, since they remove equally many.
+    """
+
+    def __init__(self, sparse: Sequence[int], max_bytes: int) -> None:
+        self._sparse = tuple(sparse[:-1])
+        self._max_bytes = max_bytes
+        self._is_chain = max_bytes > 0
+        # removed -> block -> what each sparse layer got.
+        self._inputs: dict[Removed, dict[int, tuple[Tensor, ...]]] = {}
+
+    def entry(self, removed: Removed, block: int) -> tuple[int, Tensor | None]:
+        """The first layer that must run, and what it gets."""
+        source = self._source(removed, block)
+        if source is None:
+            return 0, None
+        alike = _alike(source, removed)
+        return self._sparse[alike], self._inputs[source][block][alike]
+
+    def _source(self, removed: Removed, block: int) -> Removed | None:
+        """Of the candidates kept, one that begins like this one for longest."""
+        known = (other for other, blocks in self._inputs.items() if block in blocks)
+        return max(known, key=lambda other: _alike(other, removed), default=None)
+
+    def keep(self, removed: Removed, block: int, done: Pass) -> None:
+        """Keep what a run got, and what it did not need to compute again."""
+        self._is_chain = self._is_chain and done.is_chain
+        if not self._is_chain:
+            self._inputs.clear()
+            return
+        source = self._source(removed, block)
+        before = self._inputs[source][block] if source else ()
+        inputs = tuple(
+            done.inputs[index] if index in done.inputs else before[position]
+            for position, index in enumerate(self._sparse)
+        )
+        self._inputs.setdefault(removed, {})[block] = inputs
+
+    def hold(self, candidates: Sequence[Removed]) -> None:
+        """Let go of all but the last candidate and these, in their order, within the room."""
+        last = list(self._inputs)[-1:]
+        kept: dict[Removed, dict[int, tuple[Tensor, ...]]] = {}
+        seen: dict[int, int] = {}
+        for removed in dict.fromkeys([*last, *candidates]):
+            blocks: Mapping[int, tuple[Tensor, ...]] = self._inputs.get(removed, {})
+            more = {id(t): t.nbytes for inputs in blocks.values() for t in inputs}
+            if blocks and sum((seen | more).values()) <= self._max_bytes:
+                seen |= more
+                kept[removed] = dict(blocks)
+        # The last stays last.
+        self._inputs = {name: kept[name] for name in reversed(kept)}
+
+
+def _alike(one: Removed, other: Removed) -> int:
+    """Number of layers at the beginning that lose equally many, at most all but two."""
+    limit = len(one) - 2
+    return next((n for n in range(limit) if one[n] != other[n]), max(0, limit))

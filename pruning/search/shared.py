@@ -1,0 +1,64 @@
+"""Fitness shared by several processes: each measures every candidate on some of the blocks.
+
+So each process holds hidden states of its own blocks alone, and all candidates of one beginning
+meet in it. Values do not depend on the number of processes: a block is computed by one of them.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from analysis.calibration.distributed import Processes
+from pruning.search.scores import Fitness, Measured
+from pruning.search.space import Removed
+
+
+class SharedFitness:
+    """See `Fitness`; in every process the same calls give the same values.
+
+    Args:
+        own: the fitness of this process, which could measure every block.
+        processes: those that share the work.
+    """
+
+    def __init__(self, own: Fitness, processes: Processes) -> None:
+        self._own = own
+        self._processes = processes
+        self._round: tuple[Removed, int, list[Measured]] | None = None
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of all processes."""
+        return self._own.num_blocks
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers."""
+        return self._own.num_layers
+
+    def block(self, removed: Removed, number: int) -> Measured:
+        """A block; the processes compute a round of as many blocks as they are."""
+        place, offset = divmod(number, self._processes.world)
+        if self._round is None or self._round[:2] != (removed, place):
+            self._round = (removed, place, self._measured(removed, place))
+        return self._round[2][offset]
+
+    def _measured(self, removed: Removed, place: int) -> list[Measured]:
+        processes = self._processes
+        number = place * processes.world + processes.rank
+        values, layers = torch.zeros(0, dtype=torch.float64), 0
+        with processes.together():
+            if number < self.num_blocks:
+                own = self._own.block(removed, number)
+                values, layers = torch.from_numpy(own.values), own.layers
+        parts = processes.gather({"values": values, "layers": torch.tensor(layers)})
+        # As JSON carries them floats stay what they are.
+        plain = [(part["values"].tolist(), int(part["layers"])) for part in parts]
+        return [
+            Measured(torch.tensor(values, dtype=torch.float64).numpy(), layers)
+            for values, layers in processes.share(plain)
+        ]
+
+    def hold(self, candidates: Sequence[Removed]) -> None:
+        """Of what each process measured itself."""
+        self._own.hold(candidates)

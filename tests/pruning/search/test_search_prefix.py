@@ -1,0 +1,203 @@
+"""Reuse of hidden states: the same fitness, bit for bit, with fewer layers, for every family."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from nonuniform_cases import keeps_of
+
+from analysis.corpora import TokenSequences
+from analysis.drain import drain
+from analysis.families import FAMILIES
+from families.configs import CASES, tiny_model
+from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+from pruning.evaluate.full_side import run_full
+from pruning.evaluate.samples import make_samples
+from pruning.plan import ModelRef, PruningPlan
+from pruning.search.fitness import MaskedFitness, Subject
+from pruning.search.prefix import decoder_layers, run_from
+
+BY_NAME = {case.name: case for case in CASES}
+PLENTY = 1 << 30
+# Padded to three lengths in batches of two; the last batch has one row.
+LENGTHS = (9, 5, 12, 7, 11)
+
+
+def sequences(vocab=64):
+    random = np.random.default_rng(7)
+    rows = tuple(random.integers(3, vocab, length).astype(np.int32) for length in LENGTHS)
+    counted = tuple(np.arange(length) >= 3 for length in LENGTHS)
+    return TokenSequences("text", rows, len(rows), 0, counted=counted)
+
+
+def subject_of(case, model):
+    """The last experts go; ids rotate with the layer, so that layers differ."""
+    layers = FAMILIES[case.model_type].layers(model.config.to_dict())
+
+    def plan(removed):
+        kept = {}
+        for layer, gone in zip(layers, removed, strict=True):
+            size = layer.num_experts // layer.num_groups
+            each = size - gone // layer.num_groups
+            kept[layer.index] = tuple(
+                sorted(
+                    group * size + (number + layer.index) % size
+                    for group in range(layer.num_groups)
+                    for number in range(each)
+                )
+            )
+        return PruningPlan(ModelRef("tiny", "00" * 32), kept)
+
+    full = drain(run_full(model, make_samples(sequences(), batch_size=2)))
+    sparse = tuple(layer.index for layer in layers)
+    return Subject(model, FAMILIES[case.model_type], sparse, full, plan)
+
+
+def candidates_of(case):
+    """Related allocations that remove equally many, some of which begin alike."""
+    step = case.groups
+    most = case.experts - max(keeps_of(case)[-1], case.smallest)
+    most -= most % step
+    layers = len(case.sparse)
+    found = []
+    for more in range(layers):
+        for less in range(layers):
+            removed = [step] * layers
+            if more != less and 2 * step <= case.experts - case.smallest:
+                removed[more] += step
+                removed[less] -= step
+                found.append(tuple(removed))
+    return sorted({(step,) * layers, *found})
+
+
+def values_of(fitness, candidates):
+    """Blocks of each candidate, while all before it are held."""
+    found = []
+    for number, removed in enumerate(candidates):
+        found.append([fitness.block(removed, block) for block in range(fitness.num_blocks)])
+        fitness.hold(candidates[: number + 1])
+    return found
+
+
+def assert_same_values(found, wanted):
+    for one, other in zip(found, wanted, strict=True):
+        for got, expected in zip(one, other, strict=True):
+            np.testing.assert_array_equal(got.values, expected.values)
+
+
+def layers_needed(candidates, sparse, total):
+    """Layers of a block from the first sparse one in which a candidate differs from all before."""
+    needed = [total]
+    for number, removed in enumerate(candidates[1:], 1):
+        alike = max(
+            next(n for n, pair in enumerate(zip(removed, other, strict=True)) if len(set(pair)) > 1)
+            for other in candidates[:number]
+        )
+        needed.append(total - sparse[alike])
+    return needed
+
+
+def deeper(case, layers):
+    """The case with more layers, all with experts."""
+    settings = {**case.settings, "num_hidden_layers": layers}
+    return replace(case, settings=settings, sparse=tuple(range(layers)))
+
+
+DEEP = [deeper(BY_NAME[name], 5) for name in ("olmoe", "mixtral", "granitemoe")]
+
+
+@pytest.mark.parametrize("case", [*CASES, *DEEP], ids=lambda case: f"{case}{len(case.sparse)}")
+def test_reuse_changes_no_bit_and_runs_only_what_differs(case):
+    subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
+    fitness = MaskedFitness(subject, "esap", 0, PLENTY)
+    reusing = values_of(fitness, candidates)
+    whole = values_of(MaskedFitness(subject, "esap", 0, 0), candidates)
+    assert_same_values(reusing, whole)
+    needed = layers_needed(candidates, case.sparse, fitness.num_layers)
+    assert [block.layers for blocks in reusing for block in blocks] == [
+        layers for layers in needed for _ in range(fitness.num_blocks)
+    ]
+    assert {block.layers for blocks in whole for block in blocks} == {fitness.num_layers}
+
+
+@pytest.mark.parametrize("measure", ["esap", "sap", "kl", "nll"])
+def test_fitness_is_what_evaluate_says_of_the_plan_with_higher_better(measure):
+    case = DEEP[0]
+    subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
+    fitness = MaskedFitness(subject, measure, 5, PLENTY)
+    for removed, blocks in zip(candidates, values_of(fitness, candidates), strict=True):
+        settings = MeasureSettings((measure,), 5)
+        wanted = evaluate_candidate(
+            subject.loaded, subject.family, subject.plan_of(removed), subject.full, settings
+        )
+        sign = 1 if measure in ("esap", "sap") else -1
+        got = np.concatenate([block.values for block in blocks])
+        np.testing.assert_array_equal(got, sign * wanted.samples[measure].means)
+
+
+def kept_bytes(fitness):
+    held = fitness._kept._inputs.values()
+    tensors = {id(t): t.nbytes for blocks in held for each in blocks.values() for t in each}
+    return sum(tensors.values())
+
+
+def test_what_is_kept_stays_within_its_room_and_the_worthiest_stay():
+    case = DEEP[0]
+    subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
+    # 4 of 5 layers, width 16, float32; rows of batches of two are padded to 9, 12 and 11.
+    one = 4 * (2 * 9 + 2 * 12 + 1 * 11) * 16 * 4
+    whole = values_of(MaskedFitness(subject, "esap", 0, 0), candidates)
+    for room in (one - 1, one, 2 * one, 3 * one):
+        fitness, found = MaskedFitness(subject, "esap", 0, room), []
+        for removed in candidates:
+            found.append([fitness.block(removed, block) for block in range(fitness.num_blocks)])
+            assert kept_bytes(fitness) <= room + one
+            fitness.hold(candidates[:2])
+            assert kept_bytes(fitness) <= room
+        assert_same_values(found, whole)
+    assert set(candidates[:2]) <= set(fitness._kept._inputs)
+
+
+def _writes_into_its_input(module, args, output):
+    args[0].add_(1)
+
+
+def test_a_layer_that_writes_into_its_input_is_noticed_and_nothing_is_reused():
+    case = DEEP[0]
+    model = tiny_model(case)
+    layers = decoder_layers(model, FAMILIES[case.model_type])
+    layers[2].register_forward_hook(_writes_into_its_input)
+    subject, candidates = subject_of(case, model), candidates_of(case)
+    fitness = MaskedFitness(subject, "esap", 0, PLENTY)
+    found = values_of(fitness, candidates)
+    assert {block.layers for blocks in found for block in blocks} == {5}
+    assert_same_values(found, values_of(MaskedFitness(subject, "esap", 0, 0), candidates))
+    assert kept_bytes(fitness) == 0
+
+
+def test_what_a_layer_gets_of_an_earlier_one_breaks_the_chain():
+    case = DEEP[0]
+    model = tiny_model(case)
+    layers = decoder_layers(model, FAMILIES[case.model_type])
+    batch = next(make_samples(sequences(), batch_size=2).batches())
+    assert run_from(model, layers, batch).is_chain
+    inner, seen = layers[3].forward, []
+    layers[0].register_forward_hook(lambda *call: seen.append(call[-1]))
+    layers[3].register_forward_pre_hook(
+        lambda _, args, named: (args, {**named, "early": [seen[-1]]}), with_kwargs=True
+    )
+    layers[3].forward = lambda *args, early, **named: inner(*args, **named)
+    assert not run_from(model, layers, batch).is_chain
+
+
+def test_the_model_is_as_before_afterwards():
+    case = DEEP[0]
+    model = tiny_model(case)
+    subject = subject_of(case, model)
+    ids = torch.arange(3, 12)[None]
+    with torch.no_grad():
+        before = model(input_ids=ids).logits
+        values_of(MaskedFitness(subject, "esap", 0, PLENTY), candidates_of(case)[:3])
+        assert torch.equal(model(input_ids=ids).logits, before)
+    assert not any("forward" in layer.__dict__ for layer in model.model.layers)
