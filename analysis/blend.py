@@ -13,10 +13,14 @@ import pandas as pd
 
 from analysis.errors import StatsError
 from analysis.merging import check_addable
+from analysis.neuron_stats import sum_by_expert
 from analysis.stats import ExpertStats, FloatArray
-from analysis.store import Run, digest_of, load_expert_stats, read_vectors
+from analysis.store import NEURONS, Run, digest_of, load_expert_stats, read_table, read_vectors
 
-_NOT_ADDITIVE = ("layer", "expert", "vector_sum_sq")
+# Columns of experts that follow from their neurons' maxima, which do not mix.
+NOT_MIXED = ("neuron_norm_sum", "neuron_peak_sum")
+# Columns that follow from sums which are not in the table; a mix makes the others of them anew.
+DERIVED_COLUMNS = ("vector_sum_sq", "neuron_product", *NOT_MIXED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Mixture:
         self._columns = [
             name
             for name in self.stats[0].table.columns
-            if name in shared and name not in _NOT_ADDITIVE
+            if name in shared and name not in ("layer", "expert", *DERIVED_COLUMNS)
         ]
         self._index = self.stats[0].table[["layer", "expert"]]
         self._sums = np.stack(
@@ -66,6 +70,23 @@ class Mixture:
         """(runs, runs, experts): inner products of the vector sums, all that their mix needs."""
         vectors = [read_vectors(run) for run in self.runs]
         return np.array([[(a * b).sum(axis=1) for b in vectors] for a in vectors])
+
+    @cached_property
+    def _neuron_products(self) -> FloatArray | None:
+        """(runs, runs, experts): sum_c of one run's output_sq times the other's slope_sq.
+
+        All that a mix's `neuron_product` needs; None where a run lacks the neurons.
+        """
+        if not all(NEURONS in run.manifest.files for run in self.runs):
+            return None
+        tables = [read_table(run, NEURONS) for run in self.runs]
+        grid = self.stats[0].grid
+        return np.array(
+            [
+                [sum_by_expert(a["output_sq"] * b["slope_sq"], a, grid) for b in tables]
+                for a in tables
+            ]
+        )
 
     def factors(self, weights: Sequence[float] | FloatArray) -> FloatArray:
         """What each run's sums are multiplied by.
@@ -87,11 +108,14 @@ class Mixture:
         return factors
 
     def table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
-        """Table of EXPERT_COLUMNS (num_tokens fractional) of the mix."""
+        """Table of EXPERT_COLUMNS (num_tokens fractional) of the mix.
+
+        With `neuron_product` where all runs have it; maxima of neurons have no mix.
+        """
         return self._mixed(self.factors(weights))
 
     def sums_table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
-        """`table` without the vector sums, which only MoNE reads and which are large."""
+        """`table` without DERIVED_COLUMNS, which few criteria read and which take long."""
         return self._summed(self.factors(weights))
 
     def mixed(self, weights: Sequence[float]) -> ExpertStats:
@@ -113,8 +137,17 @@ class Mixture:
         return pd.concat([self._index, sums], axis=1)
 
     def _mixed(self, factors: FloatArray) -> pd.DataFrame:
-        squares = np.einsum("a,b,abe->e", factors, factors, self._vector_products)
-        return self._summed(factors).assign(vector_sum_sq=squares)
+        products = {
+            "vector_sum_sq": self._vector_products,
+            "neuron_product": self._neuron_products,
+        }
+        return self._summed(factors).assign(
+            **{
+                name: np.einsum("a,b,abe->e", factors, factors, product)
+                for name, product in products.items()
+                if product is not None
+            }
+        )
 
 
 def blend(parts: Sequence[Part]) -> ExpertStats:

@@ -7,7 +7,7 @@ from analysis.blend import Part, blend
 from analysis.corpora import HUB, corpus_name
 from analysis.criteria import Criterion
 from analysis.errors import StatsError, unknown_name
-from analysis.groups import GROUPS
+from analysis.groups import groups_for
 from analysis.model import MoEModel
 from analysis.ranking import Stats
 from analysis.stats import NoStats
@@ -72,9 +72,8 @@ def weight_run(store: StatsStore, model: MoEModel) -> Run:
 
 def _has_columns(run: Run, criterion: Criterion | None) -> bool:
     """Whether the run has the statistic groups that the criterion reads."""
-    # Of the groups, only `damage` is a column that criteria read; it has the group's name.
-    needed = set(criterion.columns("applied")) & set(GROUPS) if criterion else set()
-    return needed <= set(run.manifest.groups)
+    needed = groups_for(criterion.columns("applied")) if criterion else ()
+    return set(needed) <= set(run.manifest.groups)
 
 
 def newest_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> dict[str, Run]:

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from analysis.blend import Mixture
+from analysis.blend import DERIVED_COLUMNS, NOT_MIXED, Mixture
 from analysis.criteria import Criterion
 from analysis.errors import CriterionError
 from analysis.overlap import BoolArray, pruned_mask
@@ -60,7 +60,8 @@ class Blender:
         sparsity: of a uniform schedule.
 
     Raises:
-        CriterionError: the criterion reads no routed tokens, so no corpus changes its choice.
+        CriterionError: the criterion reads no routed tokens, so no corpus changes its choice; or
+            it reads what no blend has.
     """
 
     def __init__(
@@ -74,8 +75,13 @@ class Blender:
         self._sparsity = sparsity
         self._grid = mixture.stats[0].grid
         self._alone = [saliency_grid(criterion, each, gate) for each in mixture.stats]
-        needs_vectors = "vector_sum_sq" in criterion.columns(gate)
-        self._table = mixture.table if needs_vectors else mixture.sums_table
+        if not set(NOT_MIXED).isdisjoint(criterion.columns(gate)):
+            raise CriterionError(
+                f"{criterion.label} reads maxima of neurons, which a blend does not have; choose "
+                "one corpus."
+            )
+        is_derived = not set(DERIVED_COLUMNS).isdisjoint(criterion.columns(gate))
+        self._table = mixture.table if is_derived else mixture.sums_table
 
     @property
     def num_corpora(self) -> int:

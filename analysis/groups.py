@@ -1,14 +1,19 @@
 """Statistic groups: what a calibration collects, by the names that `--groups` takes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, get_args
 
 from analysis.errors import StatsError, unknown_name
 
-Group = Literal["routed", "router", "damage"]
+Group = Literal["routed", "router", "damage", "gradient"]
 GROUPS: tuple[Group, ...] = get_args(Group)
+# Columns of experts.parquet that a group adds.
+GROUP_COLUMNS: Mapping[Group, tuple[str, ...]] = {
+    "damage": ("damage",),
+    "gradient": ("neuron_product", "neuron_norm_sum", "neuron_peak_sum"),
+}
 # Named by the command line's contract already.
-_PLANNED = ("dense", "gradient")
+_PLANNED = ("dense",)
 
 
 def parse_groups(text: str) -> tuple[Group, ...]:
@@ -31,3 +36,28 @@ def parse_groups(text: str) -> tuple[Group, ...]:
 def ordered(names: Sequence[str]) -> tuple[Group, ...]:
     """The groups among `names` in the order of GROUPS, with `routed`."""
     return tuple(group for group in GROUPS if group == "routed" or group in names)
+
+
+def misfit(groups: Collection[str], *, streams_layers: bool, checkpoints: bool) -> str:
+    """Why these groups cannot be collected in this way; empty where they can.
+
+    Args:
+        groups: what is collected.
+        streams_layers: one layer is in memory at a time.
+        checkpoints: activations are computed again in backward.
+    """
+    if "gradient" in groups and streams_layers:
+        return (
+            "the group gradient goes back through all layers, so all must be there; leave "
+            "--stream-layers out, or spread the model with --device-map auto"
+        )
+    if checkpoints and "gradient" not in groups:
+        return "--checkpoint-activations is for the group gradient: --groups routed,gradient"
+    return ""
+
+
+def groups_for(columns: Collection[str]) -> tuple[Group, ...]:
+    """The groups that a calibration needs for a table with these columns."""
+    return ordered(
+        [group for group, added in GROUP_COLUMNS.items() if not set(added).isdisjoint(columns)]
+    )

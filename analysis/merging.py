@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import StatsError
-from analysis.groups import ordered
+from analysis.groups import GROUP_COLUMNS, ordered
+from analysis.neuron_stats import expert_columns, joined_neurons
 from analysis.shards import add_shards
-from analysis.stats import RunManifest
+from analysis.stats import Grid, RunManifest
 from analysis.store import (
     COACTIVATION,
+    NEURONS,
     ROUTER,
     SHARDS,
     Run,
@@ -27,8 +29,8 @@ from analysis.store import (
 
 # What the rows of a table are; all other columns add up.
 _INDEX = frozenset(("layer", "expert", "shard", "other"))
-# The vector sums do not add up by their lengths: it is made from the vectors again.
-_NOT_ADDED = frozenset(("vector_sum_sq",))
+# Lengths of sums and products of sums do not add up: they are made from the sums again.
+_NOT_ADDED = frozenset(("vector_sum_sq", *GROUP_COLUMNS["gradient"]))
 
 
 def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
@@ -54,6 +56,9 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     # The totals are the sum of the shards, also where they could be added themselves.
     stats = [load_expert_stats(run).table for run in runs]
     total = add_shards(more[SHARDS]) if SHARDS in more else _added(stats)
+    if all(NEURONS in run.manifest.files for run in runs):
+        more[NEURONS] = joined_neurons([read_table(run, NEURONS) for run in runs])
+        total = total.join(expert_columns(more[NEURONS], Grid(merged.model.layers)))
     vectors = np.sum([read_vectors(run) for run in runs], axis=0)
     return save_expert_stats(parent, merged, total, vectors, more)
 

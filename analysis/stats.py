@@ -43,10 +43,16 @@ EXPERT_COLUMNS: Mapping[str, str] = {
     "vector_sum_sq": "float64",  # || sum_t f ||^2, all that MoNE needs of the vector sum
 }
 
+_OF_ONE_TEXT = (
+    "calibrate with --groups routed,gradient; it holds maxima, which no blend and no part has"
+)
 # Columns that a table may lack, and what to do about it.
 OPTIONAL_COLUMNS: Mapping[str, str] = {
     "vector_sum_sq": "it is kept for all tokens together, not for a part of them",
     "damage": "calibrate with --groups routed,damage",
+    "neuron_product": "calibrate with --groups routed,gradient",
+    "neuron_norm_sum": _OF_ONE_TEXT,
+    "neuron_peak_sum": _OF_ONE_TEXT,
 }
 
 
@@ -210,8 +216,8 @@ def _check_cover(table: pd.DataFrame, layers: Sequence[MoELayer], what: str) -> 
 class ExpertStats:
     """Routed-token sums of one run.
 
-    `table` has EXPERT_COLUMNS, sorted by layer and expert, and `damage` where that was measured;
-    a part of a run lacks `vector_sum_sq`.
+    `table` has EXPERT_COLUMNS, sorted by layer and expert, and the columns of further groups
+    (`analysis.groups.GROUP_COLUMNS`); a part of a run lacks what is kept for all tokens only.
     """
 
     manifest: RunManifest

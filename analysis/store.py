@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 
 from analysis.errors import StatsError
+from analysis.groups import GROUP_COLUMNS
 from analysis.stats import (
     EXPERT_COLUMNS,
     SCHEMA_VERSION,
@@ -33,6 +34,7 @@ SHIPPED_STATS = Path(__file__).parent.parent / "cached_stats"
 MANIFEST = "manifest.json"
 EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parquet"
 SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
+NEURONS = "neurons.parquet"
 PARTIAL = ".partial"
 
 
@@ -231,10 +233,11 @@ def save_expert_stats(
         manifest: of the run; `files` is filled in.
         table: sums of each expert, sorted by layer and expert.
         vectors: sum_t f in the table's row order.
-        more: further tables by file name: SHARDS, ROUTER, COACTIVATION.
+        more: further tables by file name: SHARDS, ROUTER, COACTIVATION, NEURONS.
     """
     frame = table.assign(vector_sum_sq=(vectors**2).sum(axis=1)).astype(dict(EXPERT_COLUMNS))
-    columns = [*EXPERT_COLUMNS, *(name for name in ("damage",) if name in frame)]
+    groups = (name for added in GROUP_COLUMNS.values() for name in added)
+    columns = [*EXPERT_COLUMNS, *(name for name in groups if name in frame)]
     stats = ExpertStats(manifest, frame[columns])
     tables = {EXPERTS: stats.table, **(more or {})}
     arrow = {

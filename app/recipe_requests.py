@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
-from analysis.groups import GROUPS
+from analysis.groups import groups_for
 from app.task_requests import (
     CalibrateRequest,
     ExportRequest,
@@ -65,9 +65,7 @@ def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateReques
     """One calibration for each corpus; none where nothing reads them."""
     if not counts_tokens(recipe):
         return []
-    # Statistic groups are called as the columns that they add.
-    columns = get_criterion(recipe.criterion).columns(recipe.gate)
-    groups = ",".join(name for name in GROUPS if name == "routed" or name in columns)
+    groups = ",".join(groups_for(get_criterion(recipe.criterion).columns(recipe.gate)))
     common: dict[str, Any] = {
         "model": recipe.model,
         "revision": recipe.revision,

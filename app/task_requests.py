@@ -20,7 +20,7 @@ from pydantic import (
 from analysis.corpora import Count, Packing, Sampling, Truncate, parse_corpus
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
-from analysis.groups import GROUPS, parse_groups
+from analysis.groups import GROUPS, misfit, parse_groups
 from analysis.sparsity import parse_sparsity
 from analysis.stats import Gate
 from pruning.budget import TargetDtype
@@ -36,7 +36,8 @@ _WRITTEN = {"model": "MODEL", "out": "OUT", "corpora": "--corpus", "runs": "--ru
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
-def _device_size(value: str) -> str:
+def device_size(value: str) -> str:
+    """A limit such as 0=20GiB; a ValueError says how to write one."""
     if not _DEVICE_SIZE.fullmatch(value):
         raise ValueError("write DEVICE=SIZE, as 0=20GiB or cpu=8GiB")
     return value
@@ -70,11 +71,12 @@ class CalibrateRequest(Request):
     batch_size: int = Field(default=8, ge=1, le=4096)
     attention: str = "auto"
     device_map: Text | None = None
-    max_memory: tuple[Annotated[str, AfterValidator(_device_size)], ...] = ()
+    max_memory: tuple[Annotated[str, AfterValidator(device_size)], ...] = ()
     offload_folder: Path | None = None
     stream_layers: bool = False
     hidden_states_dir: Path | None = None
     expert_parallel: bool = False
+    checkpoint_activations: bool = False
     revision: str | None = None
     trust_remote_code: bool = False
     resume: bool = True
@@ -106,6 +108,13 @@ class CalibrateRequest(Request):
             raise ValueError("--offload-folder and --max-memory need --device-map auto")
         if self.hidden_states_dir and not self.stream_layers:
             raise ValueError("--hidden-states-dir needs --stream-layers")
+        problem = misfit(
+            parse_groups(self.groups),
+            streams_layers=self.stream_layers,
+            checkpoints=self.checkpoint_activations,
+        )
+        if problem:
+            raise ValueError(problem)
         return self
 
     def sampling(self) -> Sampling:

@@ -13,6 +13,8 @@ from analysis.groups import parse_groups
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.store import Run
+from app.evaluation_tasks import evaluate_task
+from app.quiet import quiet_transformers
 from app.settings import stats_store
 from app.task_requests import CalibrateRequest, ExportRequest, WeightsRequest, validated
 
@@ -32,14 +34,6 @@ class Prepared:
     model: MoEModel
     sequences: "TokenSequences"
     settings: "CalibrationSettings"
-
-
-def _quiet() -> None:
-    """Progress is shown our way; transformers would draw bars of its own."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
 
 
 def _selection(request: CalibrateRequest, model: MoEModel) -> "Selection | None":
@@ -68,7 +62,7 @@ def _prepare(request: CalibrateRequest) -> Generator[Progress, None, Prepared]:
     from analysis.corpora import corpus_name, peek, tokenize
     from analysis.corpora.streams import open_corpus
 
-    _quiet()
+    quiet_transformers()
     model = load_model_index(request.model, revision=request.revision)
     sampling = request.sampling()
     _check_model(request, model)
@@ -112,6 +106,7 @@ def _placement(request: CalibrateRequest) -> "Placement":
         stream_layers=request.stream_layers,
         hidden_states_dir=request.hidden_states_dir,
         expert_parallel=request.expert_parallel,
+        checkpoint_activations=request.checkpoint_activations,
     )
 
 
@@ -214,7 +209,7 @@ def verify_result(out: Path, level: str | None, source: MoEModel | None, tokens:
     """Verify an export; the report as plain JSON."""
     from pruning.surgery.verify import verify_export
 
-    _quiet()
+    quiet_transformers()
     report = yield from verify_export(
         out, level=level, source=source.checkpoint.path if source else None, tokens=tokens
     )
@@ -236,4 +231,5 @@ TASKS: Mapping[str, Callable[[dict[str, Any]], Task]] = {
     "calibrate": calibrate_task,
     "weights": weights_task,
     "export": export_task,
+    "evaluate": evaluate_task,
 }

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from analysis.calibration.sums import join_into
 from analysis.errors import LostProcessError, StatsError
 from analysis.launcher import launched_world
 
@@ -170,10 +171,9 @@ def join(patience: timedelta = PATIENCE) -> Processes:
 
 
 def folded(parts: Iterable[Sums]) -> dict[str, Tensor]:
-    """One set of sums from several, added in the order of the ranks; empty without any."""
+    """One set of sums from several, put together in the order of the ranks; empty without any."""
     remaining = iter(parts)
     total = {name: tensor.clone() for name, tensor in next(remaining, {}).items()}
     for part in remaining:
-        for name, tensor in part.items():
-            total[name] += tensor
+        join_into(total, part)
     return total

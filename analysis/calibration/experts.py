@@ -2,7 +2,7 @@
 
 It is registered in transformers' experts interface, so it receives the gate weights that the
 model really applies, and every (token, expert) pair is computed once. Shape suffixes: T tokens,
-K experts per token, S = T*K routed pairs, E experts, D model width, M moments.
+K experts per token, S = T*K routed pairs, E experts, D model width, M neurons of an expert.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,20 +40,36 @@ def _project(x_RD: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: b
     return functional.linear(x_RD, weight, bias)
 
 
-def _expert_output(experts: nn.Module, expert: int, x_RD: Tensor) -> Tensor:
-    """f of one expert on its tokens, before the gate weight."""
+def _activations(experts: nn.Module, expert: int, x_RD: Tensor) -> Tensor:
+    """(R, M): what each neuron of one expert multiplies its column of down by."""
     name = "gate_up_proj" if experts.has_gate else "up_proj"
-    first_bias = getattr(experts, f"{name}_bias")[expert] if experts.has_bias else None
-    second_bias = experts.down_proj_bias[expert] if experts.has_bias else None  # type: ignore[index]
+    bias = getattr(experts, f"{name}_bias")[expert] if experts.has_bias else None
     transposed = bool(experts.is_transposed)
-    inner = _project(x_RD, getattr(experts, name)[expert], first_bias, transposed=transposed)
-    inner = experts._apply_gate(inner) if experts.has_gate else experts.act_fn(inner)  # type: ignore[operator]
+    inner = _project(x_RD, getattr(experts, name)[expert], bias, transposed=transposed)
+    gated: Tensor = experts._apply_gate(inner) if experts.has_gate else experts.act_fn(inner)  # type: ignore[operator]
+    return gated
+
+
+def _output(experts: nn.Module, expert: int, a_RM: Tensor) -> Tensor:
+    """f of one expert from its neurons' activations, before the gate weight."""
+    bias = experts.down_proj_bias[expert] if experts.has_bias else None  # type: ignore[index]
     weight: Tensor = experts.down_proj[expert]  # type: ignore[index]
-    output = _project(inner, weight, second_bias, transposed=transposed)
+    output = _project(a_RM, weight, bias, transposed=bool(experts.is_transposed))
     if getattr(experts, "has_post_expert_norm", False):
         normed: Tensor = experts.post_expert_norm(output)  # type: ignore[operator]
         return normed
     return output
+
+
+def _in_graph(hidden_TD: Tensor) -> Tensor:
+    """The same input, from which a gradient can be followed.
+
+    Parameters are frozen, so what comes before the first experts needs none: the graph begins
+    here. Also where a layer is computed again in backward, which must save what it saved before.
+    """
+    if torch.is_grad_enabled() and not hidden_TD.requires_grad:
+        return hidden_TD.detach().requires_grad_()
+    return hidden_TD
 
 
 def _collection() -> Collection | None:
@@ -70,17 +86,21 @@ def _collecting_experts(
     if collection := _collection():
         recorder = Recorder(collection, collection.layer_of[experts], routing, hidden_TD)
     weights_S = weights_TK.reshape(-1)[routing.order_S]
+    hidden_TD = _in_graph(hidden_TD)
     output_TD = torch.zeros_like(hidden_TD)
     start = 0
     for expert, count in enumerate(routing.counts):
         span = slice(start, start + count)
         start += count
         rows = routing.token_S[span]
-        # In one product with those of its own: a few rows alone would cost as much as many.
-        needed = recorder.needed(expert, rows) if recorder else rows
+        entering = _add_apart(experts, expert, hidden_TD, recorder) if recorder else None
+        needed = rows if entering is None else torch.cat([rows, entering])
         if not len(needed):
             continue
-        all_RD = _expert_output(experts, expert, hidden_TD.index_select(0, needed))
+        a_RM = _activations(experts, expert, hidden_TD.index_select(0, needed))
+        if recorder:
+            recorder.listen(experts, expert, span, a_RM)
+        all_RD = _output(experts, expert, a_RM)
         f_RD = all_RD[:count]
         weighted_RD = f_RD * weights_S[span, None]
         output_TD.index_add_(0, rows, weighted_RD.to(output_TD.dtype))
@@ -90,6 +110,23 @@ def _collecting_experts(
     if recorder:
         recorder.close(index_TK, weights_TK)
     return output_TD
+
+
+def _add_apart(
+    experts: nn.Module, expert: int, hidden_TD: Tensor, recorder: Recorder
+) -> Tensor | None:
+    """Tokens on which an expert is needed besides its own; with gradients done here, so None.
+
+    They are in no sum of the gradients and must be no part of the graph. Without gradients they
+    go in one product with its own tokens: a few rows alone would cost as much as many.
+    """
+    entering = recorder.entering(expert)
+    if entering is None or not torch.is_grad_enabled():
+        return entering
+    with torch.no_grad():
+        a_RM = _activations(experts, expert, hidden_TD.index_select(0, entering))
+        recorder.keep(expert, entering, _output(experts, expert, a_RM))
+    return None
 
 
 def _experts_modules(model: PreTrainedModel, described: MoEModel) -> dict[nn.Module, int]:

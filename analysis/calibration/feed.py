@@ -9,8 +9,8 @@ from analysis.families.packing import check_packing
 from analysis.model import MoEModel
 
 
-def feed(model: PreTrainedModel, batch: TokenBatch) -> None:
-    """Run the model on a batch inside `collecting`.
+def prepare(model: PreTrainedModel, batch: TokenBatch) -> dict[str, torch.Tensor | None]:
+    """Say inside `collecting` what the next forward's positions are; returns what it takes.
 
     Raises:
         UnsupportedModelError: documents share a sequence and would see each other.
@@ -20,8 +20,17 @@ def feed(model: PreTrainedModel, batch: TokenBatch) -> None:
     device = input_device(model)
     counted = None if batch.counted.all() else torch.from_numpy(batch.counted).to(device)
     batch_mask(counted, torch.from_numpy(batch.token_shard).to(device))
+    return model_inputs(batch, device)
+
+
+def feed(model: PreTrainedModel, batch: TokenBatch) -> None:
+    """Run the model on a batch inside `collecting`.
+
+    Raises:
+        UnsupportedModelError: documents share a sequence and would see each other.
+    """
     # The head is not needed: the statistics are complete after the last layer.
-    model.base_model(**model_inputs(batch, device), use_cache=False)
+    model.base_model(**prepare(model, batch), use_cache=False)
 
 
 def input_device(model: PreTrainedModel) -> torch.device:

@@ -16,8 +16,8 @@ from analysis.calibration.distributed import join
 from analysis.calibration.expert_parallel import loading_options
 from analysis.calibration.quantised import DEQUANTISED_TYPE, dequantising_config, quantisation
 from analysis.corpora import Tokenizer
-from analysis.errors import CheckpointError
-from analysis.groups import Group
+from analysis.errors import CheckpointError, StatsError
+from analysis.groups import Group, misfit
 from analysis.launcher import launched_world, local_rank
 from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
@@ -44,6 +44,8 @@ class Placement:
         stream_layers: load one layer at a time and run all tokens through it.
         hidden_states_dir: where hidden states go meanwhile; None: in memory while they are small.
         expert_parallel: each process holds a part of the experts.
+        checkpoint_activations: where a gradient is followed, keep each layer's input only and
+            compute the layer again.
     """
 
     device_map: str = ""
@@ -52,6 +54,7 @@ class Placement:
     stream_layers: bool = False
     hidden_states_dir: Path | None = None
     expert_parallel: bool = False
+    checkpoint_activations: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,9 @@ class CalibrationSettings:
         groups: statistics to collect.
         attention: "eager", "sdpa", "flash_attention_2"; "auto" leaves it to transformers.
         placement: where weights lie.
+
+    Raises:
+        StatsError: the groups cannot be collected in this way.
     """
 
     seq_len: int
@@ -79,6 +85,16 @@ class CalibrationSettings:
     groups: tuple[Group, ...] = ("routed",)
     attention: str = "auto"
     placement: Placement = Placement()
+
+    def __post_init__(self) -> None:
+        place = self.placement
+        problem = misfit(
+            self.groups,
+            streams_layers=place.stream_layers,
+            checkpoints=place.checkpoint_activations,
+        )
+        if problem:
+            raise StatsError(f"{problem[:1].upper()}{problem[1:]}.")
 
 
 def attention_option(settings: CalibrationSettings) -> dict[str, str]:

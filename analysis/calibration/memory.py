@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from analysis.calibration.backward import BACKWARD_OPTIONS
 from analysis.calibration.free import free_memory
 from analysis.calibration.hidden import are_too_large
 from analysis.calibration.loading import (
@@ -20,6 +21,7 @@ from analysis.checkpoint import TensorEntry
 from analysis.corpora import TokenSequences
 from analysis.errors import CheckpointError
 from analysis.model import MoEModel
+from analysis.widths import expert_widths
 
 _GIB = 1 << 30
 _NUMBER = re.compile(r"\.(\d+)\.")
@@ -33,17 +35,21 @@ class MemoryNeeds:
         whole: of the whole model on one device; in every process of a data parallel run.
         streamed: of one layer at a time.
         free: what this process may take of the device.
+        graph: of `whole`, what backward needs of the activations; 0 where nothing goes backward.
     """
 
     whole: int
     streamed: int
     free: int
+    graph: int = 0
 
     @property
     def advice(self) -> str:
         """Which way fits, as options of the command line."""
         if self.whole <= self.free:
             return "fits as it is; more processes (torchrun) each need as much"
+        if self.graph:
+            return f"does not fit: {BACKWARD_OPTIONS}; or --device-map auto"
         if self.streamed <= self.free:
             return "does not fit whole: --stream-layers, or --device-map auto --offload-folder DIR"
         return "does not fit, not even layer by layer: a smaller --batch-size, or more memory"
@@ -67,13 +73,35 @@ def memory_needs(
     longest = max(len(row) for row in sequences.rows)
     routed = model.layers[0].top_k * 8 * 32
     running = settings.batch_size * longest * (12 * model.hidden_size * item + routed)
+    graph = _graph_bytes(model, settings, settings.batch_size * longest)
     hidden = hidden_bytes(model, sequences, settings)
     kept = 0 if are_too_large(hidden) or settings.placement.hidden_states_dir else hidden
     return MemoryNeeds(
-        whole=sum(parts.values()) + sums + running,
+        whole=sum(parts.values()) + sums + running + graph,
         streamed=max(parts.values()) + sums + running + kept,
         free=_free(resolve_device(settings.device)),
+        graph=graph,
     )
+
+
+def _graph_bytes(model: MoEModel, settings: CalibrationSettings, tokens: int) -> int:
+    """Activations of a batch that backward needs; 0 where nothing goes backward.
+
+    Counted in numbers per token and layer: norms, projections and attention keep about 14 of the
+    hidden size; each routed expert 3 of its width and 2 of its output. Attention that keeps its
+    matrix of positions needs more.
+    """
+    if "gradient" not in settings.groups:
+        return 0
+    item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
+    width = max(max(widths) for widths in expert_widths(model).values())
+    pair = 3 * width + 2 * model.expert_output_size
+    layer = 14 * model.hidden_size + model.layers[0].top_k * pair
+    # The graph begins at the first layer with experts.
+    layers = model.depth - model.layers[0].index
+    if settings.placement.checkpoint_activations:
+        return tokens * item * (layer + layers * model.hidden_size)
+    return tokens * item * layer * layers
 
 
 def _free(device: torch.device) -> int:
@@ -92,6 +120,12 @@ def check_fits(model: MoEModel, sequences: TokenSequences, settings: Calibration
     if place.stream_layers or place.device_map or place.expert_parallel:
         return
     needs = memory_needs(model, sequences, settings)
+    if needs.whole > needs.free and needs.graph:
+        raise CheckpointError(
+            f"{model.name} needs about {needs.whole / _GIB:.1f} GiB, "
+            f"{needs.graph / _GIB:.1f} GiB of them for the activations that backward needs, and "
+            f"{needs.free / _GIB:.1f} GiB are free. What helps: {BACKWARD_OPTIONS}."
+        )
     if needs.whole > needs.free:
         raise CheckpointError(
             f"{model.name} needs about {needs.whole / _GIB:.1f} GiB, of which "

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from analysis.calibration.damage import LayerDamage, Rerouted, Scratch
 from analysis.calibration.finite import not_finite
+from analysis.calibration.neurons import LayerNeurons
 from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
 from analysis.stats import EXPONENTS, GATES, MOMENT_COLUMNS, Gate, moment_column
@@ -25,6 +26,7 @@ class Collection:
         shard_T: the shard of each token; None when all are of the first.
         rerouted: by layer, what its router said just before its experts run.
         scratch: memory that one layer after the other uses.
+        squares: by layer and expert, what `LayerNeurons` keeps of the weights.
     """
 
     layer_of: Mapping[nn.Module, int]
@@ -33,6 +35,7 @@ class Collection:
     shard_T: Tensor | None = None
     rerouted: dict[int, Rerouted] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=Scratch)
+    squares: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
 
 # Where a process holds a part of the experts only: the gate weights of all, (T, K).
@@ -114,6 +117,16 @@ class Recorder:
         self._damage = None
         if rerouted is not None:
             self._damage = LayerDamage(rerouted, len(self._vectors_ED), collection.scratch)
+        self._neurons = None
+        if "gradient" in self._sums.groups:
+            self._neurons = LayerNeurons(
+                self._sums, layer, self._device, self._mask_S, collection.squares
+            )
+
+    def listen(self, experts: nn.Module, expert: int, span: slice, a_RM: Tensor) -> None:
+        """Activations of one expert's neurons on its own tokens, as part of the graph."""
+        if self._neurons:
+            self._neurons.listen(experts, expert, span, a_RM)
 
     @torch.no_grad()
     def add(self, expert: int, span: slice, f_RD: Tensor) -> None:
@@ -123,11 +136,9 @@ class Recorder:
         real_RD = f_RD if self._mask_S is None else f_RD[self._mask_S[span]]
         self._vectors_ED[expert] += real_RD.sum(dim=0, dtype=torch.float64)
 
-    def needed(self, expert: int, token_R: Tensor) -> Tensor:
-        """Tokens on which an expert is needed: its own, then those that did not choose it."""
-        if self._damage is None:
-            return token_R
-        return torch.cat([token_R, self._damage.entering(expert)])
+    def entering(self, expert: int) -> Tensor | None:
+        """Tokens on which an expert is needed besides its own; None where none can be."""
+        return None if self._damage is None else self._damage.entering(expert)
 
     def keep(self, expert: int, token_R: Tensor, f_RD: Tensor) -> None:
         """Outputs of one expert wherever it is needed."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from analysis.calibration.backward import checkpointed, feed_backward
 from analysis.calibration.distributed import Processes, join
 from analysis.calibration.expert_parallel import block_sums, check_divides
 from analysis.calibration.experts import collecting
@@ -119,7 +120,8 @@ def _advance(model: PreTrainedModel, turn: Sequence[TokenBatch], work: Work) -> 
         else:
             with work.processes.together():
                 if rank < len(turn):
-                    feed(model, turn[rank])
+                    run = feed_backward if "gradient" in work.sums.groups else feed
+                    run(model, turn[rank])
     work.state.done += sum(len(batch.mask) for batch in turn)
     work.state.tokens += sum(int(batch.mask.sum()) for batch in turn)
     work.state.seconds += time.monotonic() - started
@@ -298,7 +300,10 @@ def _calibrate(
             with work.processes.together():
                 loaded = load_model(model, settings, offload)
             note_model(work.state, loaded, settings)
-            with collecting(loaded, model, work.sums):
+            with ExitStack() as stack:
+                if settings.placement.checkpoint_activations:
+                    stack.enter_context(checkpointed(loaded, model.family))
+                stack.enter_context(collecting(loaded, model, work.sums))
                 yield from _accumulate(loaded, sequences, work, settings.batch_size)
     work.collect()
     with work.processes.together():

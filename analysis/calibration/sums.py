@@ -1,6 +1,10 @@
-"""The sums of a calibration: named tensors that add up over batches, shards and processes."""
+"""The sums of a calibration: named tensors that add up over batches, shards and processes.
+
+One of them, `peaks`, holds maxima, which are put together by the larger one.
+"""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -10,13 +14,29 @@ from analysis.families import MoELayer
 from analysis.groups import Group, ordered
 from analysis.model import MoEModel
 from analysis.stats import MOMENT_COLUMNS
+from analysis.widths import expert_widths
 
 _Shape = tuple[tuple[int, ...], torch.dtype]
+# Layer -> neurons of each of its experts.
+Widths = Mapping[int, Sequence[int]]
+_MAXIMA = frozenset(("peaks",))
 
 
-def _shapes(layer: MoELayer, output_size: int, groups: Sequence[Group]) -> dict[str, _Shape]:
+def join_into(total: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
+    """Add sums, named as by `GroupSums.tensors`, to others in place; of maxima keep the larger."""
+    for name, tensor in part.items():
+        if name.partition(".")[0] in _MAXIMA:
+            torch.maximum(total[name], tensor, out=total[name])
+        else:
+            total[name] += tensor
+
+
+def _shapes(
+    layer: MoELayer, output_size: int, groups: Sequence[Group], width: int
+) -> dict[str, _Shape]:
     """What a layer keeps: name -> shape and element type."""
     count = layer.num_experts
+    neurons = ((count, width), torch.float64)
     shapes: dict[Group, dict[str, _Shape]] = {
         "routed": {
             "moments": ((TOKEN_SHARDS, count, len(MOMENT_COLUMNS)), torch.float64),
@@ -33,12 +53,13 @@ def _shapes(layer: MoELayer, output_size: int, groups: Sequence[Group]) -> dict[
             "extra": ((1,), torch.int64),
             "counted": ((1,), torch.int64),
         },
+        "gradient": {"outputs": neurons, "slopes": neurons, "peaks": neurons},
     }
     return {name: shape for group in groups for name, shape in shapes[group].items()}
 
 
 class GroupSums:
-    """Sums of the chosen groups, by name and layer; float64 and int64, all of them additive.
+    """Sums of the chosen groups, by name and layer; float64 and int64, see `join_into`.
 
     They start on the CPU. A layer's sums move to the device of its experts when it first runs.
 
@@ -46,16 +67,24 @@ class GroupSums:
         layers: the sparse layers.
         output_size: width of an expert's output.
         groups: what to collect; `routed` always.
+        widths: neurons of every expert; the group `gradient` needs them.
     """
 
     def __init__(
-        self, layers: Sequence[MoELayer], output_size: int, groups: Sequence[str] = ()
+        self,
+        layers: Sequence[MoELayer],
+        output_size: int,
+        groups: Sequence[str] = (),
+        widths: Widths = MappingProxyType({}),
     ) -> None:
         self.groups = ordered(groups)
+        self.widths = widths
         self._tensors: dict[tuple[str, int], Tensor] = {
             (name, layer.index): torch.zeros(shape, dtype=dtype)
             for layer in layers
-            for name, (shape, dtype) in _shapes(layer, output_size, self.groups).items()
+            for name, (shape, dtype) in _shapes(
+                layer, output_size, self.groups, max(widths.get(layer.index, (0,)))
+            ).items()
         }
 
     def of(self, name: str, layer: int, device: torch.device | None = None) -> Tensor:
@@ -77,4 +106,5 @@ class GroupSums:
 
 def sums_of(model: MoEModel, groups: Sequence[str] = ()) -> GroupSums:
     """Sums of nothing, for a described model."""
-    return GroupSums(model.layers, model.expert_output_size, groups)
+    widths = expert_widths(model) if "gradient" in groups else {}
+    return GroupSums(model.layers, model.expert_output_size, groups, widths)

@@ -9,11 +9,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from analysis.calibration.sums import GroupSums
+from analysis.calibration.sums import GroupSums, Widths
 from analysis.corpora import TOKEN_SHARDS
+from analysis.neuron_stats import expert_columns
 from analysis.shards import add_shards
 from analysis.stats import MOMENT_COLUMNS, Grid, RunManifest
-from analysis.store import COACTIVATION, ROUTER, SHARDS, Run, save_expert_stats
+from analysis.store import COACTIVATION, NEURONS, ROUTER, SHARDS, Run, save_expert_stats
 
 Array = NDArray[Any]
 
@@ -36,7 +37,11 @@ def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
     tables = {SHARDS: _shards(manifest, get)}
     if "router" in sums.groups:
         tables |= {ROUTER: _router(manifest, get), COACTIVATION: _coactivation(manifest, get)}
-    return save_expert_stats(parent, manifest, add_shards(tables[SHARDS]), get("vectors"), tables)
+    experts = add_shards(tables[SHARDS])
+    if "gradient" in sums.groups:
+        tables[NEURONS] = _neurons(get, sums.widths)
+        experts = experts.join(expert_columns(tables[NEURONS], Grid(manifest.model.layers)))
+    return save_expert_stats(parent, manifest, experts, get("vectors"), tables)
 
 
 def _shards(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
@@ -57,6 +62,30 @@ def _router(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
         probability_sum=get("probabilities"),
         entropy_sum=np.repeat(get("entropy"), grid.counts),
         num_tokens=np.repeat(get("tokens"), grid.counts),
+    )
+
+
+def _neurons(get: _Sums, widths: Widths) -> pd.DataFrame:
+    index = [
+        (layer, expert, width) for layer in widths for expert, width in enumerate(widths[layer])
+    ]
+    layers, experts, counts = np.array(index, dtype=np.int64).T
+    # Experts narrower than the widest of their layer have no neurons beyond their own.
+    present = {
+        layer: np.arange(max(of))[None, :] < np.array(of)[:, None] for layer, of in widths.items()
+    }
+    chosen = np.concatenate([mask.reshape(-1) for mask in present.values()])
+    sums = {"output_sq": "outputs", "slope_sq": "slopes", "output_max": "peaks"}
+    return pd.DataFrame(
+        {
+            "layer": np.repeat(layers, counts),
+            "expert": np.repeat(experts, counts),
+            "neuron": np.concatenate([np.arange(count, dtype=np.int64) for count in counts]),
+            **{
+                column: get(name, lambda square: square.reshape(-1))[chosen]
+                for column, name in sums.items()
+            },
+        }
     )
 
 

@@ -4,6 +4,7 @@ import re
 
 from analysis.criteria.base import Criterion, Source
 from analysis.criteria.damage import DAMAGE
+from analysis.criteria.heapr import CAMERA_P, HEAPR, camera_p
 from analysis.criteria.mone import MONE
 from analysis.criteria.unified import NAMED_VARIANTS, RANKABLE, VARIANTS, unified
 from analysis.criteria.weight_based import AIMER, HOYER, MAGNITUDE, RANDOM
@@ -13,13 +14,26 @@ __all__ = ["CRITERIA", "RANKABLE", "VARIANTS", "Criterion", "Source", "get_crite
 
 CRITERIA = {
     criterion.name: criterion
-    for criterion in (*NAMED_VARIANTS, MONE, DAMAGE, AIMER, MAGNITUDE, HOYER, RANDOM)
+    for criterion in (
+        *NAMED_VARIANTS,
+        MONE,
+        DAMAGE,
+        HEAPR,
+        CAMERA_P,
+        AIMER,
+        MAGNITUDE,
+        HOYER,
+        RANDOM,
+    )
 }
 _EXPONENTS = re.compile(r"\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*")
+_LAMBDA = re.compile(rf"{CAMERA_P.name}:(\d+(?:\.\d+)?)")
 
 
 def get_criterion(name: str) -> Criterion:
     """The criterion of this name, or the unified variant of exponents such as "1,0,2".
+
+    "camera-p:0.5" is CAMERA-P with another lambda.
 
     Raises:
         CriterionError: unknown, out of range, or (1,0,0), which cannot rank.
@@ -37,6 +51,8 @@ def get_criterion(name: str) -> Criterion:
                 "use 0,0,0 (Frequency) or any other exponents."
             )
         return unified(b, alpha, beta)
+    if match := _LAMBDA.fullmatch(name):
+        return camera_p(float(match[1]))
     if name in CRITERIA:
         return CRITERIA[name]
     raise CriterionError(

@@ -27,6 +27,9 @@ class Criterion:
         prune_larger: True where the paper prunes the LARGEST score.
         exponents: (b, alpha, beta) of the unified family.
         uses_gate: whether the gate convention changes the score.
+        neuron_score: (`NeuronStats.table`) -> the paper's number of every neuron, float64, one per
+            row, never NaN; None where neurons are not scored.
+        within_layers: whether neurons of different layers are not comparable.
     """
 
     name: str
@@ -39,6 +42,8 @@ class Criterion:
     prune_larger: bool = False
     exponents: tuple[int, int, int] | None = None
     uses_gate: bool = False
+    neuron_score: Callable[[pd.DataFrame], FloatArray] | None = None
+    within_layers: bool = False
 
     def saliency(self, score: FloatArray) -> FloatArray:
         """What ranks: higher = keep."""

@@ -67,7 +67,7 @@ def calibrate(
         str,
         typer.Option(
             help="Statistics, joined by commas: routed (always), router (entropy, co-activation), "
-            "damage (exact, of removing each expert)."
+            "damage (exact, of removing each expert), gradient (of every neuron; goes backward)."
         ),
     ] = "routed",
     batch_size: Annotated[int, typer.Option(help="Sequences in one forward.")] = 8,
@@ -100,6 +100,13 @@ def calibrate(
     expert_parallel: Annotated[
         bool,
         typer.Option("--expert-parallel", help="Under torchrun, each process holds some experts."),
+    ] = False,
+    checkpoint_activations: Annotated[
+        bool,
+        typer.Option(
+            "--checkpoint-activations",
+            help="With the group gradient, compute layers again instead of keeping activations.",
+        ),
     ] = False,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
@@ -135,6 +142,7 @@ def calibrate(
         "stream_layers": stream_layers,
         "hidden_states_dir": hidden_states_dir,
         "expert_parallel": expert_parallel,
+        "checkpoint_activations": checkpoint_activations,
         "revision": revision,
         "stats_dir": stats_dir,
         "trust_remote_code": trust_remote_code,

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from analysis.families import MoELayer
+from analysis.groups import GROUP_COLUMNS
 from analysis.stats import EXPERT_COLUMNS, CorpusRef, ExpertStats, Grid, ModelRef, RunManifest
 from analysis.store import digest_of, run_name, save_expert_stats
 
@@ -80,6 +81,16 @@ def _random_tokens(rng, count):
         yield gates, gates / rng.uniform(0.7, 1.0, size=n), rng.normal(size=(n, HIDDEN))
 
 
+def _random_neurons(f):
+    """The columns of the group `gradient` of experts whose neurons are the numbers of f."""
+    slopes = np.arange(1.0, HIDDEN + 1.0)
+    return {
+        "neuron_product": ((f**2).sum(axis=0) * slopes * len(f)).sum(),
+        "neuron_norm_sum": np.sqrt((f**2).sum(axis=0)).sum(),
+        "neuron_peak_sum": np.abs(f).max(axis=0, initial=0.0).sum(),
+    }
+
+
 def _random_columns(seed, count):
     rng = np.random.default_rng(seed)
     rows, vectors = [], []
@@ -91,6 +102,7 @@ def _random_columns(seed, count):
                 for b in (0, 1, 2):
                     row[f"{gate}_g{a}_f{b}"] = (g**a * norms**b).sum()
         row["damage"] = (applied * norms * norms).sum()
+        row |= _random_neurons(f)
         rows.append(row)
         vectors.append(f.sum(axis=0))
     return pd.DataFrame(rows), np.array(vectors)
@@ -111,7 +123,7 @@ def random_stats():
 
 @pytest.fixture
 def save_run(tmp_path):
-    """A calibration run in a directory, made of random but consistent sums."""
+    """A calibration run in a directory, made of random but consistent sums; without neurons."""
 
     def save(
         seed,
@@ -125,6 +137,7 @@ def save_run(tmp_path):
     ):
         columns, vectors = _random_columns(seed, sum(counts))
         manifest = _manifest(counts, corpora, identity, dtype)
+        columns = columns.drop(columns=list(GROUP_COLUMNS["gradient"]))
         table = Grid(manifest.model.layers).index().join(columns * repeat)
         return save_expert_stats(parent or tmp_path / "stats", manifest, table, vectors * repeat)
 

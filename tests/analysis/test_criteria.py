@@ -111,7 +111,8 @@ def test_an_expert_that_no_token_reached_has_saliency_zero(criterion, gate, rand
 
 
 def test_the_conformance_class_sees_every_criterion():
-    assert len(ALL) == 6 + 17  # mone, damage, aimer, magnitude, hoyer, random, and the variants
+    # mone, damage, heapr, camera-p, aimer, magnitude, hoyer, random, and the variants
+    assert len(ALL) == 8 + 17
 
 
 # --- the unified family ----------------------------------------------------------------------
@@ -291,7 +292,8 @@ def test_random_is_uniform_and_seeded():
 
 
 def test_all_permanent_names_are_there():
-    assert set(CRITERIA) == {*EXPONENTS, "mone", "damage", "aimer", "magnitude", "hoyer", "random"}
+    others = {"mone", "damage", "heapr", "camera-p", "aimer", "magnitude", "hoyer", "random"}
+    assert set(CRITERIA) == {*EXPONENTS, *others}
     assert all(name == criterion.name for name, criterion in CRITERIA.items())
 
 

@@ -389,7 +389,11 @@ def test_a_blend_of_equally_long_corpora_at_equal_weights_is_a_merge(save_run, t
     assert blended.manifest.corpus == "prose+prose again"
 
 
-@pytest.mark.parametrize("criterion", [c for c in CRITERIA.values() if c.source == "routed"])
+@pytest.mark.parametrize(
+    "criterion",
+    # Those of neurons read files of their own: test_neurons.py.
+    [c for c in CRITERIA.values() if c.source == "routed" and c.neuron_score is None],
+)
 def test_every_routed_criterion_ranks_a_blend(save_run, criterion):
     runs = [save_run(i, corpora=(name,)) for i, name in enumerate(("prose", "code"))]
     blended = blend([Part(runs[0], 0.3), Part(runs[1], 2.0)])

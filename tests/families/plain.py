@@ -95,19 +95,22 @@ def _silu(x: Tensor) -> Tensor:
     return x / (1 + torch.exp(-x))
 
 
+def activations(model_type: str, experts: nn.Module, m: Matrices, x: Tensor) -> Tensor:
+    """What each neuron of an expert with these matrices multiplies its column of down by."""
+    up = x @ m.up + m.up_bias
+    if m.gate is None:  # Nemotron-H: squared ReLU
+        return torch.where(up > 0, up, 0.0) ** 2
+    if model_type == "gpt_oss":
+        gate = (x @ m.gate + m.gate_bias).clamp(max=experts.limit)
+        inner = (up.clamp(-experts.limit, experts.limit) + 1) * gate
+        return inner / (1 + torch.exp(-experts.alpha * gate))
+    return _silu(x @ m.gate + m.gate_bias) * up
+
+
 def expert_output(model_type: str, experts: nn.Module, expert: int, x: Tensor) -> Tensor:
     """f of one expert on one token, before the gate weight."""
     m = matrices_of(model_type, experts, expert)
-    up = x @ m.up + m.up_bias
-    if m.gate is None:  # Nemotron-H: squared ReLU
-        inner = torch.where(up > 0, up, 0.0) ** 2
-    elif model_type == "gpt_oss":
-        gate = (x @ m.gate + m.gate_bias).clamp(max=experts.limit)
-        inner = (up.clamp(-experts.limit, experts.limit) + 1) * gate
-        inner = inner / (1 + torch.exp(-experts.alpha * gate))
-    else:
-        inner = _silu(x @ m.gate + m.gate_bias) * up
-    return inner @ m.down + m.down_bias
+    return activations(model_type, experts, m, x) @ m.down + m.down_bias
 
 
 class Sums:

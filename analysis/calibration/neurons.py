@@ -1,0 +1,101 @@
+"""The group `gradient`: what each neuron of an expert writes, and how much the loss feels of it.
+
+Neuron c of an expert adds e_c(x) = a_c(x) w_c to its output: a_c is its activation, w_c its column
+of down. Over the tokens routed to the expert this keeps, as float64,
+
+    outputs  sum of ||e_c||^2         = ||w_c||^2 * sum of a_c^2
+    slopes   sum of (dloss/de_c . u)^2 = sum of (dloss/da_c)^2 / ||w_c||^2,  u = w_c / ||w_c||
+    peaks    maximum of ||e_c||       = ||w_c|| * maximum of |a_c|
+
+The first and the last are known in the forward pass; backward computes dloss/da_c anyway, and a
+hook hears it. Why these two sums are all that HEAPr needs: docs/heapr.md.
+Shape suffixes as in `experts`, and R tokens of one expert, M its neurons.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from analysis.calibration.sums import GroupSums
+
+_ROWS = 256  # of a matrix in float64 at once
+
+
+def column_squares(experts: nn.Module, expert: int) -> Tensor:
+    """(M,) float64: ||w_c||^2 of every column of an expert's down projection."""
+    down: Tensor = experts.down_proj[expert]  # type: ignore[index]
+    rows_DM = down.detach().T if experts.is_transposed else down.detach()
+    return torch.stack([_sum_of_squares(part) for part in torch.split(rows_DM, _ROWS)]).sum(dim=0)
+
+
+class LayerNeurons:
+    """What one batch tells of the neurons of one layer.
+
+    Args:
+        sums: with the group `gradient`.
+        layer: decoder index.
+        device: where its experts are.
+        mask_S: for each routed pair, whether its token counts; None: all of them.
+        squares: by layer and expert, `column_squares`; filled here, as weights stay the same.
+    """
+
+    def __init__(
+        self,
+        sums: GroupSums,
+        layer: int,
+        device: torch.device,
+        mask_S: Tensor | None,
+        squares: dict[tuple[int, int], Tensor],
+    ) -> None:
+        self._outputs_EM = sums.of("outputs", layer, device)
+        self._slopes_EM = sums.of("slopes", layer, device)
+        self._peaks_EM = sums.of("peaks", layer, device)
+        self._layer = layer
+        self._mask_S = mask_S
+        self._squares = squares
+
+    def listen(self, experts: nn.Module, expert: int, span: slice, a_RM: Tensor) -> None:
+        """Add the activations of one expert now, and their gradient when backward gets there.
+
+        Args:
+            experts: the module, for its down projection.
+            expert: id.
+            span: its pairs among all of the layer.
+            a_RM: activations on its tokens; part of the graph.
+        """
+        real_R = None if self._mask_S is None else self._mask_S[span]
+        if real_R is not None and not real_R.any():
+            return
+        key = self._layer, expert
+        if key not in self._squares:
+            self._squares[key] = column_squares(experts, expert)
+        squares_M = self._squares[key]
+        counted_RM = _counted(a_RM.detach(), real_R, self._outputs_EM)
+        norm_M = squares_M[: counted_RM.shape[1]]
+        self._outputs_EM[expert] += _sum_of_squares(counted_RM) * norm_M
+        peaks_M = counted_RM.abs().amax(dim=0).double() * norm_M.sqrt()
+        torch.maximum(self._peaks_EM[expert], peaks_M, out=self._peaks_EM[expert])
+        # The graph holds the hook, so the hook holds no large tensor.
+        hook = partial(self._feel, expert, real_R, norm_M)
+        a_RM.register_hook(hook)  # type: ignore[no-untyped-call]
+
+    def _feel(self, expert: int, real_R: Tensor | None, norm_M: Tensor, grad_RM: Tensor) -> None:
+        counted_RM = _counted(grad_RM.detach(), real_R, self._slopes_EM)
+        squares_M = _sum_of_squares(counted_RM)
+        # A neuron whose column is zero writes nothing, and the loss feels nothing of it.
+        self._slopes_EM[expert] += torch.where(norm_M == 0, 0.0, squares_M / norm_M)
+
+
+def _counted(values_RM: Tensor, real_R: Tensor | None, sums_EM: Tensor) -> Tensor:
+    """Rows of tokens that count, and columns of neurons that are on disk.
+
+    Where experts of a layer have several widths, those that are loaded are filled up with zeros.
+    """
+    rows_RM = values_RM if real_R is None else values_RM[real_R]
+    return rows_RM[:, : sums_EM.shape[1]]
+
+
+def _sum_of_squares(values_RM: Tensor) -> Tensor:
+    # Many times faster on a CPU than `vector_norm` with a dtype. A copy also of what is float64.
+    return values_RM.to(torch.float64, copy=True).square_().sum(dim=0)

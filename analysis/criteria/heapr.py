@@ -1,0 +1,97 @@
+"""Criteria of neurons: HEAPr, and CAMERA-P, which its paper compares it with.
+
+Both score every neuron of every expert; a whole expert's score is the sum over its neurons.
+"""
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from analysis.criteria.base import Criterion
+from analysis.criteria.unified import mean_over_routed
+from analysis.errors import CriterionError
+from analysis.stats import FloatArray, Gate
+
+DEFAULT_LAMBDA = 1.0
+
+
+def _numbers(table: pd.DataFrame, *columns: str) -> tuple[FloatArray, ...]:
+    return tuple(table[column].to_numpy(dtype=np.float64) for column in columns)
+
+
+def _heapr_columns(gate: Gate) -> tuple[str, ...]:
+    del gate
+    return ("num_tokens", "neuron_product")
+
+
+def _heapr_experts(table: pd.DataFrame, gate: Gate) -> FloatArray:
+    tokens, product = _numbers(table, *_heapr_columns(gate))
+    return 0.5 * mean_over_routed(mean_over_routed(product, tokens), tokens)
+
+
+def _heapr_neurons(table: pd.DataFrame) -> FloatArray:
+    tokens, outputs, slopes = _numbers(table, "num_tokens", "output_sq", "slope_sq")
+    return 0.5 * mean_over_routed(outputs, tokens) * mean_over_routed(slopes, tokens)
+
+
+# s_c = 1/2 mean ||e_c||^2 * mean (dloss/de_c . u)^2: docs/heapr.md proves that this is Eq. 16.
+HEAPR = Criterion(
+    name="heapr",
+    label="HEAPr",
+    formula=r"\sum_c \tfrac{1}{2}\, \overline{e_c^\top \bar G_j\, e_c}",
+    reference="HEAPr, Eq. 15-16",
+    source="routed",
+    columns=_heapr_columns,
+    score=_heapr_experts,
+    neuron_score=_heapr_neurons,
+)
+
+
+def _camera_columns(gate: Gate) -> tuple[str, ...]:
+    del gate
+    return ("neuron_norm_sum", "neuron_peak_sum")
+
+
+@cache
+def camera_p(weight: float = DEFAULT_LAMBDA) -> Criterion:
+    """CAMERA-P (arXiv:2508.02322) as HEAPr's section 4.2 gives it.
+
+    energy_c = (||a_c||_2 + lambda ||a_c||_inf) ||w_c||_2 over the tokens routed to the expert: a_c
+    are the neuron's activations, w_c is its column of down. The text that this was read in lost the
+    second norm's index; the maximum is our reading, and lambda = 1 our default.
+
+    Args:
+        weight: lambda, at least 0.
+
+    Raises:
+        CriterionError: lambda is negative or no number.
+    """
+    if not (weight >= 0 and np.isfinite(weight)):
+        raise CriterionError(f"lambda of CAMERA-P is {weight:g}; it must be 0 or more.")
+
+    def experts(table: pd.DataFrame, gate: Gate) -> FloatArray:
+        norms, peaks = _numbers(table, *_camera_columns(gate))
+        return norms + weight * peaks
+
+    def neurons(table: pd.DataFrame) -> FloatArray:
+        outputs, peaks = _numbers(table, "output_sq", "output_max")
+        energy: FloatArray = np.sqrt(outputs) + weight * peaks
+        return energy
+
+    usual = weight == DEFAULT_LAMBDA
+    return Criterion(
+        name="camera-p" if usual else f"camera-p:{weight:g}",
+        label="CAMERA-P" if usual else f"CAMERA-P, lambda {weight:g}",
+        formula=r"\sum_c \bigl(\lVert a_c \rVert_2 + \lambda \lVert a_c \rVert_\infty\bigr)"
+        r" \lVert w_c \rVert_2",
+        reference="HEAPr, section 4.2; arXiv:2508.02322",
+        source="routed",
+        columns=_camera_columns,
+        score=experts,
+        neuron_score=neurons,
+        within_layers=True,
+    )
+
+
+CAMERA_P = camera_p()
