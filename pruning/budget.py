@@ -14,7 +14,8 @@ from analysis.sparsity import num_removed, parse_sparsity
 from pruning.allocation import count_problem
 from pruning.apportion import apportion
 from pruning.constraints import Constraints, Room, rooms_of
-from pruning.sizes import format_bytes, num_weights, size_report
+from pruning.sizes import format_bytes, size_report
+from pruning.weights import num_weights
 
 BudgetKind = Literal["sparsity", "count", "size", "file"]
 TargetDtype = Literal["own", "bfloat16"]

@@ -10,17 +10,16 @@ import pandas as pd
 from analysis.checkpoint import TensorEntry
 from analysis.families import SlotKind
 from analysis.heads import prediction_heads
-from analysis.model import LocatedTensor, MoEModel, is_expert_weight
+from analysis.model import LocatedTensor, MoEModel
 from analysis.widths import atom_axis, expert_widths
+from pruning.active import Routing, active_experts
 from pruning.atoms.kept import atoms_of
 from pruning.heads import heads_depend_on
 from pruning.plan import PruningPlan, fit_plan, keep_all
+from pruning.weights import num_weights
 
 SIZE_COLUMNS = ("part", "before", "after", "params_before", "params_after")
 LOADED_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-# Parts of quantised weights: scales stand for no weight of their own, a byte of MXFP4 for two.
-_SCALES = re.compile(r".+[._](scales?|scale_inv)")
-_PAIRS = re.compile(r".+_blocks")
 
 
 class Part(StrEnum):
@@ -57,11 +56,15 @@ class SizeReport:
         table: one row per part; columns SIZE_COLUMNS, bytes and parameters.
         experts_before: routed experts of all layers.
         experts_after: the same under the plan.
-        active_before: parameters that one token uses: all but the experts that it is not routed to.
+        active_before: parameters that one token uses, expected: all but the experts that it is not
+            routed to.
         active_after: the same under the plan.
-        expert_flops: floating-point operations that one token spends in routed experts: two, a
-            multiplication and an addition, per weight of the top_k experts of each layer. Biases,
-            activation and routing are not counted. Removing whole experts leaves it as it is.
+        expert_flops: floating-point operations that one token spends in routed experts, expected,
+            see `Active`.
+        expert_flops_after: the same under the plan. Removing whole experts leaves it as it is,
+            unless experts differ in width.
+        is_measured: by how often experts were chosen in a calibration; otherwise as if each were
+            chosen equally often, which is exact where all experts of a layer have one width.
     """
 
     table: pd.DataFrame
@@ -70,6 +73,8 @@ class SizeReport:
     active_before: int
     active_after: int
     expert_flops: int
+    expert_flops_after: int
+    is_measured: bool
 
     @property
     def experts_removed(self) -> int:
@@ -115,15 +120,6 @@ def format_bytes(size: int) -> str:
     if size >= 1 << 20:
         return f"{size / (1 << 20):.1f} MiB"
     return f"{size / (1 << 10):.0f} KiB" if size >= 1 << 10 else f"{size} B"
-
-
-def num_weights(model: MoEModel, entry: TensorEntry) -> int:
-    """Weights that a tensor stands for: its elements, but for the parts of quantised ones."""
-    if not model.checkpoint.config.get("quantization_config"):
-        return entry.numel
-    if _SCALES.fullmatch(entry.name):
-        return 0
-    return entry.numel * (2 if entry.dtype == "U8" and _PAIRS.fullmatch(entry.name) else 1)
 
 
 def _part_outside_experts(name: str) -> Part:
@@ -192,39 +188,29 @@ def _table(model: MoEModel, plan: PruningPlan) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(SIZE_COLUMNS))
 
 
-def _idle_params(model: MoEModel, plan: PruningPlan) -> int:
-    """Parameters of the experts that a token is not routed to; on average, if widths differ."""
-    idle = 0
-    atoms = _kept_atoms(model, plan)
+def _expert_params(model: MoEModel, plan: PruningPlan) -> int:
+    """Parameters of all routed experts that stay."""
+    atoms, total = _kept_atoms(model, plan), 0
     for layer in model.layers:
-        located = model.located[layer.index]
-        held = sum(
-            num_weights(model, item.entry)
-            for item in located
-            if item.slot.kind is not SlotKind.ROUTER
-        )
-        keep = len(plan.kept[layer.index])
-        inside = list(atoms.get(layer.index, {}).values()) or [(1, 1)]
-        stays, of = (sum(numbers) for numbers in zip(*inside, strict=True))
-        # All experts of a layer have the same shape in the source.
-        idle += held // layer.num_experts * (keep - layer.top_k) * stays // of
-    return idle
-
-
-def _expert_flops(model: MoEModel) -> int:
-    """See `SizeReport.expert_flops`."""
-    total = 0
-    for layer in model.layers:
-        located = model.located[layer.index]
-        held = sum(
-            num_weights(model, item.entry) for item in located if is_expert_weight(item.slot)
-        )
-        total += 2 * held * layer.top_k // layer.num_experts
+        kept = frozenset(plan.kept[layer.index])
+        for item in model.located[layer.index]:
+            if item.slot.kind is not SlotKind.ROUTER:
+                stays, of = _kept_share(item, kept)
+                inside, width = _atom_share(model, item, atoms.get(layer.index, {}))
+                total += num_weights(model, item.entry) * stays * inside // (of * width)
     return total
 
 
-def size_report(model: MoEModel, plan: PruningPlan | None = None) -> SizeReport:
+def size_report(
+    model: MoEModel, plan: PruningPlan | None = None, routing: Routing | None = None
+) -> SizeReport:
     """Sizes before and after `plan`; without one, after equals before.
+
+    Args:
+        model: the source.
+        plan: what stays.
+        routing: how often each expert is chosen, see `routing_of`. It matters only where experts
+            of a layer differ in width; without it each is chosen equally often.
 
     Neurons that a plan removes count as gone; what is filled up with zeros again depends on the
     width mode of the export, see `pruning.surgery.width_sizes.width_options`.
@@ -236,11 +222,15 @@ def size_report(model: MoEModel, plan: PruningPlan | None = None) -> SizeReport:
     plan = keep_all(model) if plan is None else fit_plan(plan, model)
     table = _table(model, plan)
     whole = keep_all(model)
+    before, after = (active_experts(model, each, routing) for each in (whole, plan))
+    params = table[["params_before", "params_after"]].sum()
     return SizeReport(
         table=table,
         experts_before=model.num_experts,
         experts_after=sum(map(len, plan.kept.values())),
-        active_before=int(table["params_before"].sum()) - _idle_params(model, whole),
-        active_after=int(table["params_after"].sum()) - _idle_params(model, plan),
-        expert_flops=_expert_flops(model),
+        active_before=int(params["params_before"]) - _expert_params(model, whole) + before.params,
+        active_after=int(params["params_after"]) - _expert_params(model, plan) + after.params,
+        expert_flops=before.flops,
+        expert_flops_after=after.flops,
+        is_measured=routing is not None,
     )

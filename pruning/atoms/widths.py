@@ -134,23 +134,48 @@ def plan_widths(
         return None  # whose shapes do not say how wide experts are
     choice = choice or WidthChoice()
     source = expert_widths(model)
-    most = loaded_widths(model) or {layer: max(widths) for layer, widths in source.items()}
     needed = {
         layer: max(len(atoms_of(plan.kept_atoms, layer, e, source[layer][e])) for e in ids)
         for layer, ids in plan.kept.items()
+    }
+    loaded = loaded_as(model, needed, choice)
+    return WidthPlan(choice, plan.kept_atoms, source, loaded.widths, loaded.scalar, loaded.shared)
+
+
+@dataclass(frozen=True)
+class LoadedWidths:
+    """Widths that an export is built with; see `WidthPlan` for `scalar` and `shared`."""
+
+    widths: Mapping[int, int] = field(hash=False)
+    scalar: int
+    shared: int | None = None
+
+
+def loaded_as(model: MoEModel, needed: Mapping[int, int], choice: WidthChoice) -> LoadedWidths:
+    """The widths of loaded experts that hold what is needed.
+
+    Args:
+        model: the source.
+        needed: neurons of the widest expert that stays in each layer.
+        choice: how widths are stored.
+
+    Raises:
+        PlanError: the family or the layout of the checkpoint does not allow the mode.
+    """
+    most = loaded_widths(model) or {
+        layer: max(widths) for layer, widths in expert_widths(model).items()
     }
     scalar = whole_number(model.config, model.family.width_key)
     if choice.mode is WidthMode.RAGGED:
         _check_ragged(model)
     if choice.mode is WidthMode.UNIFORM:
         width = _rounded(max(needed.values()), choice.multiple_of, max(most.values()))
-        loaded = dict.fromkeys(needed, width)
         shared = _shared_count(model, width) if width != scalar else None
-        return WidthPlan(choice, plan.kept_atoms, source, loaded, width, shared)
+        return LoadedWidths(dict.fromkeys(needed, width), width, shared)
     loaded = {
         layer: _rounded(width, choice.multiple_of, most[layer]) for layer, width in needed.items()
     }
-    return WidthPlan(choice, plan.kept_atoms, source, loaded, scalar)
+    return LoadedWidths(loaded, scalar)
 
 
 def _rounded(width: int, multiple: int, most: int) -> int:

@@ -1,0 +1,135 @@
+"""What one token uses of the routed experts: parameters and FLOPs, by measured or even routing."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from analysis.families import MoELayer, SlotKind
+from analysis.model import MoEModel, is_expert_weight
+from analysis.stats import ExpertStats
+from analysis.widths import atom_axis, expert_widths, quantised_role
+from pruning.atoms.kept import atoms_of
+from pruning.plan import PruningPlan
+from pruning.weights import num_weights
+
+# Layer -> tokens routed to each of its experts, ascending ids.
+Routing = Mapping[int, Sequence[int]]
+
+
+def routing_of(stats: ExpertStats) -> Routing:
+    """How often the router chose each expert of the whole model."""
+    table = stats.table.sort_values(["layer", "expert"])
+    return {
+        int(str(layer)): tuple(rows["num_tokens"].tolist())
+        for layer, rows in table.groupby("layer")
+    }
+
+
+def token_shares(
+    layer: MoELayer, kept: Collection[int], routing: Routing | None
+) -> dict[int, Fraction]:
+    """Expert -> expected number of times, 0 to 1, that a token is routed to it; they sum to top_k.
+
+    Even where nothing was measured, or no token reached a kept expert. What removed experts had
+    goes to the others in proportion, which is a guess: where it really goes only a measurement of
+    the pruned model says, and a share may then come out above 1.
+    """
+    counts = {expert: routing[layer.index][expert] for expert in kept} if routing else {}
+    total = sum(counts.values())
+    if not total:
+        return dict.fromkeys(kept, Fraction(layer.top_k, len(kept)))
+    return {expert: Fraction(layer.top_k * count, total) for expert, count in counts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertShape:
+    """What the experts of a layer are made of.
+
+    Args:
+        neuron_bytes: bytes of one neuron: its entries of all projections and biases.
+        neuron_params: numbers in it.
+        neuron_weights: those of them that a token is multiplied with, so without biases.
+        fixed_bytes: bytes of an expert whatever its width: the bias of its output.
+        fixed_params: numbers in that.
+    """
+
+    neuron_bytes: int
+    neuron_params: int
+    neuron_weights: int
+    fixed_bytes: int
+    fixed_params: int
+
+
+def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
+    """The shape of the experts of every layer; all experts of a layer have the same but for width.
+
+    Quantised experts have none: their parts do not divide by neurons.
+    """
+    widths = expert_widths(model)
+    return {layer.index: _shape(model, layer, widths[layer.index]) for layer in model.layers}
+
+
+def _shape(model: MoEModel, layer: MoELayer, widths: Sequence[int]) -> ExpertShape:
+    # Of a width of 0 nothing can be told, so the widest stands for all.
+    example = max(range(len(widths)), key=lambda expert: widths[expert])
+    sums = dict.fromkeys(("bytes", "params", "weights", "fixed_bytes", "fixed_params"), 0)
+    for item in model.located[layer.index]:
+        if item.slot.kind is SlotKind.ROUTER or item.slot.expert not in (None, example):
+            continue
+        experts = layer.num_experts if item.slot.expert is None else 1
+        size, held = item.entry.nbytes // experts, num_weights(model, item.entry) // experts
+        if atom_axis(model.family, item.slot) is None:
+            sums["fixed_bytes"] += size
+            sums["fixed_params"] += held
+        elif widths[example]:
+            sums["bytes"] += size // widths[example]
+            sums["params"] += held // widths[example]
+            sums["weights"] += is_expert_weight(item.slot) * (held // widths[example])
+    return ExpertShape(*sums.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """What one token uses of the routed experts, expected.
+
+    Args:
+        params: parameters of the experts that it is routed to.
+        flops: two, a multiplication and an addition, per weight of these; no biases, activation
+            functions or routing.
+    """
+
+    params: int
+    flops: int
+
+
+def active_experts(model: MoEModel, plan: PruningPlan, routing: Routing | None = None) -> Active:
+    """What a token uses under a complete plan, see `fit_plan`.
+
+    Neurons that are gone cost nothing, so where experts differ in width it matters how often each
+    is chosen: sum over experts of share * width.
+    """
+    params, weights = Fraction(0), Fraction(0)
+    is_by_width = plan.kept_atoms or not quantised_role(model)
+    widths = expert_widths(model) if is_by_width else {}
+    shapes = expert_shapes(model) if is_by_width else {}
+    for layer in model.layers:
+        held = widths.get(layer.index, ())
+        if not plan.kept_atoms.get(layer.index) and len(set(held)) < 2:
+            whole = _whole(model, layer)
+            params, weights = params + whole[0], weights + whole[1]
+            continue
+        shape = shapes[layer.index]
+        for expert, share in token_shares(layer, plan.kept[layer.index], routing).items():
+            width = len(atoms_of(plan.kept_atoms, layer.index, expert, held[expert]))
+            params += share * (shape.fixed_params + shape.neuron_params * width)
+            weights += share * shape.neuron_weights * width
+    return Active(round(params), round(2 * weights))
+
+
+def _whole(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
+    """Parameters and weights of top_k experts, where all are alike."""
+    found = [item for item in model.located[layer.index] if item.slot.kind is not SlotKind.ROUTER]
+    held = [num_weights(model, item.entry) for item in found]
+    weights = [n for n, item in zip(held, found, strict=True) if is_expert_weight(item.slot)]
+    each = Fraction(layer.top_k, layer.num_experts)
+    return each * sum(held), each * sum(weights)

@@ -1,0 +1,145 @@
+"""What plans of neurons take: by hand, and against real exports of every family and mode."""
+
+from fractions import Fraction
+
+import pandas as pd
+import pytest
+from atom_cases import allowed
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from analysis.model import load_model_index
+from families.configs import CASES
+from pruning import load_pruned
+from pruning.active import active_experts, expert_shapes, routing_of, token_shares
+from pruning.atoms.sizes import ATOM_SIZE_COLUMNS, PLAN_ALONE, atom_sizes
+from pruning.atoms.widths import WidthMode
+from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref
+from pruning.sizes import size_report
+from pruning.surgery.width_sizes import width_options
+
+# The tiny OLMoE: d = 16, 3 layers of 7 experts of width 24, top-2, float32.
+NEURON = 3 * 16
+
+
+@pytest.fixture
+def model(checkpoint):
+    return load_model_index(str(checkpoint("olmoe").path))
+
+
+@pytest.fixture
+def plan(model):
+    """Layer 0: widths 24, 8, 0 and four times 24; layer 1 loses two experts; layer 2 is whole."""
+    atoms = {0: {1: tuple(range(3, 11)), 2: ()}}
+    kept = {1: (0, 2, 3, 5, 6)}
+    return PruningPlan(model_ref(model), kept, granularity="atomic", kept_atoms=atoms)
+
+
+def test_shapes_by_hand(model):
+    for shape in expert_shapes(model).values():
+        assert (shape.neuron_bytes, shape.neuron_params) == (4 * NEURON, NEURON)
+        assert (shape.neuron_weights, shape.fixed_bytes, shape.fixed_params) == (NEURON, 0, 0)
+
+
+def test_shares_by_hand():
+    layer = MoELayer(3, 4, 2)
+    assert token_shares(layer, (0, 1, 3), None) == dict.fromkeys((0, 1, 3), Fraction(2, 3))
+    # 10 tokens choose two experts each.
+    routing = {3: (8, 6, 5, 1)}
+    shares = token_shares(layer, range(4), routing)
+    assert shares == {
+        0: Fraction(8, 10),
+        1: Fraction(6, 10),
+        2: Fraction(5, 10),
+        3: Fraction(1, 10),
+    }
+    # Without expert 2 the others take its tokens in proportion: 2 * 8/15 is more than 1.
+    assert token_shares(layer, (0, 1, 3), routing)[0] == Fraction(16, 15)
+    assert token_shares(layer, (3,), {3: (1, 1, 1, 0)}) == {3: 2}
+
+
+def test_active_and_flops_by_hand(model, plan):
+    routing = {0: (9, 5, 4, 2, 0, 0, 0), 1: (1,) * 7, 2: (1,) * 7}
+    even, measured = (active_experts(model, fit_plan(plan, model), r) for r in (None, routing))
+    # Even: two of seven, 5 * 24 + 8 neurons; layers 1 and 2 have two experts of 24 each.
+    assert even.params == round(Fraction(2, 7) * 128 * NEURON) + 2 * 48 * NEURON
+    # Measured: 10 tokens; shares .9, .5, .4, .2 of widths 24, 8, 0, 24: 30.4 neurons.
+    assert measured.params == round(Fraction(304, 10) * NEURON) + 2 * 48 * NEURON
+    assert measured.flops == round(2 * Fraction(304, 10) * NEURON) + 2 * 2 * 48 * NEURON
+    whole = active_experts(model, keep_all(model), routing)
+    assert whole.params == 3 * 48 * NEURON
+    report = size_report(model, plan, routing)
+    assert (report.expert_flops, report.expert_flops_after) == (whole.flops, measured.flops)
+    assert report.is_measured
+    experts_after = (128 + 5 * 24 + 7 * 24) * NEURON
+    assert report.active_after == report.params_after - experts_after + measured.params
+    assert not size_report(model, plan).is_measured
+
+
+def test_modes_by_hand(model, plan):
+    table = atom_sizes(model, plan, 8).set_index("mode")
+    assert tuple(table.reset_index().columns) == ATOM_SIZE_COLUMNS
+    routers, rest = (7 + 5 + 7) * 16, size_report(model).params_before - 21 * (24 * NEURON + 16)
+    wide = (7 + 5 + 7) * 24 * NEURON
+    cut = wide - (16 + 24) * NEURON
+    assert table.loc[PLAN_ALONE, "params"] == table.loc["ragged", "params"] == rest + routers + cut
+    for mode in ("uniform", "per-layer"):
+        assert table.loc[mode, "params"] == rest + routers + wide
+    assert (
+        table.loc[["uniform", "per-layer", "ragged"], "loaded_params"] == rest + routers + wide
+    ).all()
+    assert (table["disk"] == 4 * table["params"]).all()
+    # In memory experts are 24 wide, zeros or not.
+    assert (table["expert_flops"].iloc[1:] == 2 * 3 * 48 * NEURON).all()
+    assert (table["active"].iloc[1:] == rest + routers + 3 * 48 * NEURON).all()
+    assert (table["refused"] == "").all()
+
+
+def test_measured_routing_comes_from_statistics(make_expert_stats):
+    stats = make_expert_stats()
+    routing = routing_of(stats)
+    table = stats.table
+    for layer, counts in routing.items():
+        rows = table[table["layer"] == layer].sort_values("expert")
+        assert list(counts) == rows["num_tokens"].tolist()
+
+
+def test_another_model_is_refused(model, checkpoint):
+    other = keep_all(load_model_index(str(checkpoint("mixtral").path)))
+    with pytest.raises(PlanError, match="was made for"):
+        atom_sizes(model, other)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_arithmetic_is_what_the_exporter_plans(atom_source, case):
+    source = atom_source(case)
+    model, plan = source.described, source.plan
+    table = atom_sizes(model, plan).set_index("mode")
+    for option in width_options(model, plan):
+        row = table.loc[str(option.mode)]
+        assert row["refused"] == option.refused
+        if option.refused:
+            assert pd.isna(row["disk"])
+            continue
+        assert row["loaded"] == option.loaded_bytes
+        headers = option.disk_bytes - row["disk"]
+        assert 0 < headers < 200 * len(model.checkpoint.tensors) + 999
+    alone, report = table.loc[PLAN_ALONE], size_report(model, plan)
+    assert (alone["params"], alone["disk"]) == (report.params_after, report.bytes_after)
+    assert alone["active"] == report.active_after
+    assert alone["expert_flops"] == report.expert_flops_after
+
+
+@pytest.mark.parametrize("mode", list(WidthMode), ids=str)
+@pytest.mark.parametrize("name", ["olmoe", "deepseek_v2", "gpt_oss", "nemotron_h"])
+def test_arithmetic_is_what_exports_hold(width_export, name, mode):
+    case = next(case for case in CASES if case.name == name)
+    if not allowed(case, str(mode)):
+        return
+    export = width_export(case, str(mode))
+    row = atom_sizes(export.source.described, export.source.plan).set_index("mode").loc[str(mode)]
+    written = load_model_index(str(export.path))
+    assert row["disk"] == written.checkpoint.nbytes
+    assert row["params"] == written.checkpoint.num_params
+    held = {t.data_ptr(): t.numel() for t in load_pruned(export.path).state_dict().values()}
+    assert row["loaded_params"] == sum(held.values())
