@@ -11,7 +11,9 @@ import streamlit as st
 from app.figures.files import figure_html, figure_image
 from app.figures.theme import PLOTLY_CONFIG
 from app.plots.chart import Chart, made_by
+from app.plots.listing import VIEWS
 from app.spreadsheets import csv_text
+from app.state import shown_recipes
 
 __all__ = ["Chart", "csv_button", "is_dark", "made_by", "show_chart", "show_table"]
 
@@ -54,6 +56,19 @@ def show_table(table: pd.DataFrame, name: str, alt: str) -> None:
 
 def csv_button(table: pd.DataFrame, name: str) -> None:
     """Download a table."""
+            _command(chart)
+
+
+def _command(chart: Chart) -> None:
+    """The command line that draws the chart, where the page is about recipes."""
+    recipes = shown_recipes()
+    if recipes is not None and chart.name in VIEWS:
+        st.code(recipes.plot_command(chart.name, f"{chart.name}.svg"), language=None)
+
+
+def selection_of(name: str) -> object:
+    """What is selected in the chart of this name, as `st.plotly_chart` says it; None if nothing."""
+    return st.session_state.get(f"chart.{name}")
     st.download_button(
         "CSV",
         lambda: csv_text(table),

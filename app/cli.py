@@ -17,7 +17,7 @@ from app.commands.mix import blend
 from app.commands.model import weights
 from app.commands.plan import plan
 from app.commands.plans import plans
-from app.commands.plot import plot
+from app.commands.plot import plot, report
 from app.commands.queue import jobs
 from app.commands.rank import overlap, score
 from app.commands.run import run
@@ -37,7 +37,7 @@ _COMMANDS = (
     *(demo, inspect, calibrate, weights),
     *(score, overlap, compare, blend, plan),
     *(export, verify, run),
-    plot,
+    *(plot, report),
 )
 for command in _COMMANDS:
     cli.command()(command)

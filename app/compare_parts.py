@@ -133,9 +133,15 @@ def select_recipe(view: View, choice: RecipeChoice) -> Selection | None:
         st.info(missing, icon=":material/info:")
         return None
     weights = chosen_shares(view.runs) if choice.corpus == BLEND else {}
-    request = SelectRequest(
+    return SelectRequest(
         model=data.shown_model(view.model),
         criterion=criterion.name,
+    return select(recipe_request(view, choice), view.model, data.settings().store)
+
+
+def recipe_request(view: View, choice: RecipeChoice) -> SelectRequest:
+    """The selection that the command line would be given."""
+    criterion = get_criterion(choice.criterion)
         corpora=corpora_of(choice.corpus, weights) if criterion.source == "routed" else (),
         gate="renormalized" if choice.gate == "renormalized" and criterion.uses_gate else "applied",
         sparsity=f"{choice.percent}%",

@@ -58,13 +58,12 @@ def compare_request(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comp
     Raises:
         UserError: a value that is not valid.
     """
-    a: SelectRequest = validated(SelectRequest, dict(first))
-    values = {name: first.get(name) if value is None else value for name, value in second.items()}
+    given = {name: value for name, value in first.items() if value is not None}
+    a: SelectRequest = validated(SelectRequest, given)
+    values = given | {name: value for name, value in second.items() if value is not None}
     if second.get("corpora") is None:
         values["corpora"] = inherited_corpora(a, str(values["criterion"]))
-    shared = {name: first[name] for name in ("model", "revision", "stats_dir") if name in first}
-    b: SelectRequest = validated(SelectRequest, {**values, **shared})
-    return CompareRequest(a, b)
+    return CompareRequest(a, validated(SelectRequest, values))
 
 
 def decision(selection: Selection) -> Decision:

@@ -8,6 +8,8 @@ from analysis.errors import UserError
 from app.compare_parts import recipe_controls
 from app.controls import criterion_controls
 from app.expert_parts import expert_drawer
+from app.plan_controls import plan_controls
+from app.report_parts import remember_recipes, report_part
 from app.sidebar import copy_link, expert_in_sidebar, model_and_calibration
 
 HERE = Path(__file__).parent
@@ -57,7 +59,9 @@ try:
     page.run()
     if wants_numbers:
         expert_drawer(view)
+remember_recipes(view, page.url_path)
 except UserError as error:
     st.error(str(error), icon=":material/error:")
 finally:  # also where a page stops early
     copy_link()
+    report_part(view, page.url_path)

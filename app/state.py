@@ -11,6 +11,7 @@ from analysis.errors import CriterionError
 from analysis.model import MoEModel
 from analysis.stats import GATES, Gate
 from analysis.store import Run
+from app.comparing import CompareRequest
 from app.data import routed_runs, shown_model, shown_stats_dir
 from app.selection import criterion_badge as criterion_badge
 from app.task_requests import SelectRequest
@@ -24,6 +25,8 @@ SPARSITY_STEP = 5
 # The corpus that stands for a mix of all; no file is called so.
 BLEND = "(blend)"
 EQUAL_SHARE = 50
+# The two recipes that a page is about, in the session's state.
+RECIPES = "shown_recipes"
 # Declared to each widget as well: it is where the browser's Back button leads to.
 DEFAULTS: dict[str, Any] = {
     "criterion": UNIFIED,
@@ -201,3 +204,9 @@ def chosen_gate() -> Gate:
     """The gate convention of the controls."""
     gate = _value("gate")
     return gate if gate in GATES else "applied"
+
+
+def shown_recipes() -> CompareRequest | None:
+    """The recipes that the page is about; None where it is about none."""
+    found = st.session_state.get(RECIPES)
+    return found if isinstance(found, CompareRequest) else None

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analysis.errors import PlanError
 from analysis.model import load_model_index
+from analysis.store import write_durably
 from app.commands import options
 from app.commands.console import out, show_table
 from app.commands.rank import measure_weights, save_csv
@@ -23,8 +25,8 @@ def _list_views(wanted: bool) -> None:
     if wanted:
         from app.plots.listing import PAPER_VIEWS, VIEWS
 
-        views = (*VIEWS.values(), *PAPER_VIEWS.values())
-        rows = [(view.name, view.page, view.title) for view in views]
+        rows = [(view.name, view.page, view.title) for view in VIEWS.values()]
+        rows += [(view.name, view.page, view.title) for view in PAPER_VIEWS.values()]
         show_table("", ("view", "page", "what it answers"), rows)
         raise typer.Exit
 
@@ -103,21 +105,9 @@ def plot(
         _write(wanted.draw(block_of(model, block)), path, wanted.title)
         return
     scene = _scene(
-        {
-            "model": model,
-            "criterion": criterion,
-            "corpora": tuple(corpus or ()),
-            "gate": gate,
-            "sparsity": sparsity,
-            "revision": revision,
-            "stats_dir": stats_dir,
-        },
-        {
-            "criterion": with_criterion,
-            "corpora": tuple(with_corpus) if with_corpus else None,
-            "gate": with_gate,
-            "sparsity": with_sparsity,
-        },
+        _recipe(criterion, corpus, gate, sparsity)
+        | {"model": model, "revision": revision, "stats_dir": stats_dir},
+        _recipe(with_criterion, with_corpus, with_gate, with_sparsity),
     )
     _write(wanted.draw(scene), path, wanted.title)
 
@@ -133,6 +123,17 @@ def _write(chart: "Chart", path: Path, title: str) -> None:
     out.print(f"{path}: {title}", markup=False)
 
 
+def _recipe(
+    criterion: str, corpora: list[str] | None, gate: str | None, sparsity: str | None
+) -> dict[str, Any]:
+    return {
+        "criterion": criterion,
+        "corpora": tuple(corpora) if corpora else None,
+        "gate": gate,
+        "sparsity": sparsity,
+    }
+
+
 def _scene(first: dict[str, Any], second: dict[str, Any]) -> "Scene":
     from app.plots.scene import Scene
 
@@ -142,3 +143,43 @@ def _scene(first: dict[str, Any], second: dict[str, Any]) -> "Scene":
     for each in (request.a, request.b):
         measure_weights(each, described, store)
     return Scene(request, described, store)
+
+
+def report(
+    model: options.Model,
+    criterion: FirstCriterion = "reap",
+    sparsity: PlotSparsity = "50%",
+    corpus: Corpora = None,
+    gate: options.GateOption = options.DEFAULT_GATE,
+    with_criterion: WithCriterion = "frequency",
+    with_corpus: WithCorpora = None,
+    with_gate: WithGate = None,
+    with_sparsity: WithSparsity = None,
+    view: Annotated[
+        list[str] | None,
+        typer.Option(help="A view of `moeprune plot --list`; repeatable; default: all of a model."),
+    ] = None,
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "Pruning report",
+    out_file: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write.", dir_okay=False)
+    ] = Path("report.html"),
+    revision: options.Revision = None,
+    stats_dir: options.StatsDir = None,
+) -> None:
+    """Write figures with their sentences and numbers as one HTML page that opens offline."""
+    from app.report.contents import report_of, views_of
+    from app.report.page import report_html
+
+    views = views_of(view or ())
+    scene = _scene(
+        _recipe(criterion, corpus, gate, sparsity)
+        | {"model": model, "revision": revision, "stats_dir": stats_dir},
+        _recipe(with_criterion, with_corpus, with_gate, with_sparsity),
+    )
+    made = report_of(scene, views, title)
+    if not made.sections:
+        raise PlanError(f"Nothing can be drawn. {next(iter(made.omitted.values()))}")
+    write_durably(out_file, report_html(made).encode())
+    for name, reason in made.omitted.items():
+        out.print(f"left out: {name}: {reason}", markup=False)
+    out.print(f"{out_file}: {len(made.sections)} figures", markup=False)

@@ -1,0 +1,103 @@
+"""What a report holds, before it is written as a page."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.errors import PlanError, UserError, unknown_name
+from app.plots.chart import made_by
+from app.plots.listing import VIEWS, PlotView
+from app.plots.scene import Scene
+from pruning.sizes import format_bytes
+
+DEFAULT_TITLE = "Pruning report"
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """One figure of a report.
+
+    Args:
+        name: of the view; the stem of its CSV.
+        title: what the figure answers.
+        takeaway: what it says, in one sentence computed from the numbers.
+        figure: on white, with its provenance.
+        table: the numbers behind it.
+    """
+
+    name: str
+    title: str
+    takeaway: str
+    figure: go.Figure
+    table: pd.DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """A report.
+
+    Args:
+        title: its heading.
+        facts: name -> value, of the model and the recipe.
+        command: the command line that writes the same report.
+        about: what made it.
+        sections: the figures.
+        omitted: title of a figure -> why it is not there.
+    """
+
+    title: str
+    facts: dict[str, str]
+    command: str
+    about: str
+    sections: tuple[Section, ...]
+    omitted: dict[str, str]
+
+
+def views_of(names: Sequence[str]) -> list[PlotView]:
+    """The views of a report; all where none is named.
+
+    Raises:
+        PlanError: one that reports do not have.
+    """
+    for name in names:
+        if name not in VIEWS:
+            raise PlanError(unknown_name("view of a report", name, VIEWS))
+    return [VIEWS[name] for name in dict.fromkeys(names)] or list(VIEWS.values())
+
+
+def report_of(scene: Scene, views: Iterable[PlotView], title: str = DEFAULT_TITLE) -> Report:
+    """The report on a scene; what cannot be drawn of it is left out, with the reason."""
+    sections, omitted = [], {}
+    chosen = list(views)
+    for view in chosen:
+        try:
+            chart = view.draw(scene)
+        except UserError as error:
+            omitted[view.title] = str(error)
+            continue
+        sections.append(Section(view.name, view.title, chart.alt, chart.exported(), chart.table))
+    names = [view.name for view in chosen]
+    command = scene.recipes.report_command([] if names == list(VIEWS) else names, "report.html")
+    return Report(title, _facts(scene), command, made_by(), tuple(sections), omitted)
+
+
+def _facts(scene: Scene) -> dict[str, str]:
+    model, (a, b) = scene.model, (scene.recipes.a, scene.recipes.b)
+    counts = sorted({layer.num_experts for layer in model.layers})
+    experts = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    shape = f"{len(model.layers)} layers of {experts} experts, top-{model.layers[0].top_k}"
+    return {
+        "Model": model.name,
+        "Identity": model.identity[:16],
+        "Family": model.family.label,
+        "Shape": f"{shape}, {format_bytes(model.checkpoint.nbytes)}",
+        "Recipe": _recipe(a.criterion, a.corpora, a.gate, a.sparsity),
+        "Compared with": _recipe(b.criterion, b.corpora, b.gate, b.sparsity),
+        "Statistics": ", ".join(run.manifest.run_id for run in scene.runs.values()) or "none",
+    }
+
+
+def _recipe(criterion: str, corpora: Sequence[str], gate: str, sparsity: str) -> str:
+    return ", ".join(filter(None, (criterion, " + ".join(corpora), f"gate {gate}", sparsity)))

@@ -1,0 +1,59 @@
+"""A report as one HTML page: opens in any browser, offline, and prints."""
+
+import base64
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import pandas as pd
+import plotly.io
+import plotly.offline
+from jinja2 import Environment, StrictUndefined, Template
+
+from app.report.contents import Report, Section
+from app.spreadsheets import csv_text
+
+# A table on screen is for a look; the file below it has every row.
+_ROWS_SHOWN = 100
+
+
+def report_html(report: Report) -> str:
+    """The page; names in it are text, whatever they hold."""
+    return _template().render(
+        report=report,
+        sections=[_section(section) for section in report.sections],
+        rows_shown=_ROWS_SHOWN,
+        plotly_js=plotly.offline.get_plotlyjs(),
+    )
+
+
+@cache
+def _template() -> Template:
+    text = files("app.report").joinpath("report.html.jinja").read_text(encoding="utf-8")
+    # Every value is escaped but the two that the template marks as safe: plotly's own script, and
+    # figures as JSON, in which plotly writes < and / as \u003c and \u002f.
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(text)
+
+
+def _section(section: Section) -> dict[str, Any]:
+    table = section.table
+    data = base64.b64encode(csv_text(table).encode()).decode()
+    return {
+        "name": section.name,
+        "title": section.title,
+        "takeaway": section.takeaway,
+        "figure": plotly.io.to_json(section.figure),
+        "columns": [str(name) for name in table.columns],
+        "rows": [[_cell(value) for value in row] for row in table.head(_ROWS_SHOWN).to_numpy()],
+        "num_rows": len(table),
+        "csv": f"data:text/csv;base64,{data}",
+    }
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "" if pd.isna(value) else f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,110 @@
+"""Reports: one page that holds all it needs, in which names are text and numbers are those."""
+
+import base64
+import io
+import re
+import shutil
+
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from analysis.model import load_model_index
+from analysis.store import SHIPPED_STATS, StatsStore
+from app.comparing import compare_request
+from app.plots.listing import VIEWS
+from app.plots.scene import Scene
+from app.report.contents import report_of, views_of
+from app.report.page import report_html
+
+PAGES = ("explore", "compare", "export")
+
+
+def scene_of(model="demo", **changes):
+    first = {"model": str(model), "criterion": "reap", "sparsity": "50%", **changes}
+    request = compare_request(first, {"criterion": "frequency", "corpora": None})
+    return Scene(request, load_model_index(str(model)), StatsStore(SHIPPED_STATS))
+
+
+@pytest.fixture(scope="module")
+def written():
+    scene = scene_of(corpora=("demo-code",))
+    return report_html(report_of(scene, views_of(["overlap-map", "kept-by", "sizes"]), "A <title>"))
+
+
+def test_the_page_holds_plotly_once_and_names_no_other_place(written):
+    assert written.count("plotly.js v") == 1
+    assert written.count("Plotly.newPlot(") == 1
+    outside = re.sub(r"<script>.*?</script>", "", written, flags=re.S)
+    assert not re.search(r"(src|href)=\"(?!data:|#)", outside)
+    assert "default-src 'none'" in outside
+
+
+def test_the_page_says_what_made_it_and_how_to_make_it_again(written):
+    assert "<h1>A &lt;title&gt;</h1>" in written
+    for text in (
+        "4e326a9cf33798aa",
+        "demo-demo-code-174b6aa3",
+        "moeprune report demo --criterion reap --corpus demo-code --sparsity 50% "
+        "--with-criterion frequency --view overlap-map --view kept-by --view sizes",
+    ):
+        assert text in written
+
+
+def test_every_figure_has_its_sentence_and_its_numbers(written):
+    takeaways = re.findall(r'<p class="takeaway">(.*?)</p>', written, flags=re.S)
+    assert len(takeaways) == 3
+    assert takeaways[1].startswith("Of 192 experts both recipes keep ")
+    tables = re.findall(r'download="([a-z-]+)\.csv" href="data:text/csv;base64,([^"]+)"', written)
+    numbers = {name: pd.read_csv(io.BytesIO(base64.b64decode(text))) for name, text in tables}
+    assert {name: len(table) for name, table in numbers.items()} == {
+        "overlap-map": 17,
+        "kept-by": 192,
+        "sizes": len(numbers["sizes"]),
+    }
+    both = (numbers["kept-by"]["kept_by"] == "both").sum()
+    assert f"both recipes keep {both} and" in takeaways[1]
+    # The table on the page is a look at the first rows, and says so.
+    assert "All 192 rows as CSV</a>\n, the first 100 below" in written
+
+
+def test_what_cannot_be_drawn_is_left_out_with_the_reason():
+    report = report_of(scene_of(criterion="aimer", sparsity="0"), views_of(["overlap", "sizes"]))
+    assert [section.name for section in report.sections] == ["sizes"]
+    ((title, reason),) = report.omitted.items()
+    assert title == VIEWS["overlap"].title
+    assert reason == (
+        "AIMER reads no text, so all texts agree; choose a calibrated criterion, such as reap."
+    )
+    assert reason in report_html(report)
+
+
+def test_names_are_text(tmp_path, demo_checkpoint):
+    hostile = tmp_path / "<script>alert(1)<|script>&<img src=x onerror=alert(2)>"
+    shutil.copytree(demo_checkpoint, hostile)
+    scene = scene_of(hostile, criterion="random")
+    page = report_html(report_of(scene, views_of(["sizes", "kept-by"]), "</script><b>"))
+    outside = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
+    assert "<script>alert" not in page
+    assert "<img" not in outside
+    assert "</script><b>" not in page
+    assert "&lt;img src=x onerror" in outside
+
+
+def test_a_report_of_a_view_that_reports_lack_is_refused():
+    with pytest.raises(Exception, match="Unknown view of a report 'winner'"):
+        views_of(["winner"])
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+def test_each_page_with_figures_offers_its_report_and_the_command(open_page, page_name):
+    test: AppTest = open_page(page_name)
+    commands = [code.value for code in test.sidebar.code if "report" in code.value]
+    (command,) = commands
+    assert command.startswith("moeprune report demo --criterion reap --corpus demo-code ")
+    wanted = [name for name, view in VIEWS.items() if view.page == page_name]
+    assert re.findall(r"--view (\S+)", command) == wanted
+
+
+def test_a_page_without_figures_offers_none(open_page):
+    assert not [code for code in open_page("start").sidebar.code if "report" in code.value]
