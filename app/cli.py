@@ -11,6 +11,7 @@ from app.commands.cache import runs
 from app.commands.calibrate import calibrate
 from app.commands.compare import compare
 from app.commands.console import err
+from app.commands.evaluate import evaluate
 from app.commands.inspect import inspect
 from app.commands.launch import speak_for_all, speak_up
 from app.commands.mix import blend
@@ -36,7 +37,7 @@ cli = typer.Typer(
 _COMMANDS = (
     *(demo, inspect, calibrate, weights),
     *(score, overlap, compare, blend, plan),
-    *(export, verify, run),
+    *(evaluate, export, verify, run),
     *(plot, report),
 )
 for command in _COMMANDS:

@@ -205,17 +205,16 @@ def make_evaluation(
     """An evaluation from sums of every sample.
 
     Args:
-        measures: names, of those in MEASURES.
-        sums: position function (`Measure.sums`), or the name of a measure without one -> sums.
+        measures: names of measures at positions, of those in MEASURES.
+        sums: position function (`Measure.sums`) -> sums, all over the same positions.
         seed: of the bootstrap.
     """
     metrics, full = {}, {}
     for name in measures:
         measure = MEASURES[name]
-        own = sums[measure.sums or name]
-        metrics[name] = summarise(own, is_log=measure.is_log, seed=seed)
+        metrics[name] = summarise(sums[measure.sums], is_log=measure.is_log, seed=seed)
         if name in OF_FULL_MODEL and OF_FULL_MODEL[name].sums in sums:
             beside = sums[OF_FULL_MODEL[name].sums]
             full[name] = summarise(beside, is_log=measure.is_log, seed=seed)
-    counts = next(each.counts for name, each in sums.items() if name != "spec-dec")
+    counts = next(iter(sums.values())).counts
     return Evaluation(metrics, full, dict(sums), len(counts), int(counts.sum()))

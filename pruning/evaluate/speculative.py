@@ -58,6 +58,8 @@ class CountedDrafts(AssistedCandidateGenerator):  # type: ignore[misc]
 
     def get_candidates(self, input_ids: Tensor, **options: Any) -> Any:
         """The draft, noted."""
+        # Without a mask, generation hides tokens that look like padding from the draft.
+        self.assistant_kwargs["attention_mask"] = torch.ones_like(input_ids)
         ids, logits = super().get_candidates(input_ids, **options)
         self._length = input_ids.shape[1]
         self._drafted = ids[0, self._length :].tolist()
@@ -145,15 +147,15 @@ def _decode(
         # A draft must not stop where it is unsure: those are the tokens that get rejected.
         assistant_confidence_threshold=0.0,
     )
-    own = model.generation_config
+    ends = model.generation_config.eos_token_id
     settings = GenerationConfig(
         do_sample=True,
         temperature=1.0,
         top_k=0,
         top_p=1.0,
         max_new_tokens=max(2, decoding.new_tokens),
-        eos_token_id=own.eos_token_id,
-        pad_token_id=own.pad_token_id if own.pad_token_id is not None else 0,
+        eos_token_id=ends,
+        pad_token_id=ends[0] if isinstance(ends, list) else ends,
     )
     device = input_device(model)
     ids = prompt.to(device)

@@ -82,6 +82,14 @@ def test_decoding_is_seeded_and_leaves_no_trace(make_sequences):
     assert "_get_candidate_generator" not in model.__dict__
 
 
+def test_tokens_that_look_like_padding_are_not_hidden_from_the_draft(make_sequences):
+    model, samples = narrow_model(), make_samples(make_sequences())
+    for pad in range(3, 10):
+        model.generation_config.pad_token_id = pad
+        sums = drain(run_acceptance(model, FAMILY, None, samples, Decoding(new_tokens=30)))
+        assert (sums.sums == sums.counts).all()
+
+
 def test_the_copy_shares_every_weight():
     model = narrow_model()
     twin = sharing_copy(model)

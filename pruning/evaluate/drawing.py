@@ -1,0 +1,184 @@
+"""Which documents of a corpus are evaluated on: others than calibration has read, if that is known.
+
+Calibration reads documents in a seeded order, and its manifest says how many. Those that follow in
+the same order are new to it. The demo's corpora have parts that neither training nor calibration
+has seen.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Literal, get_args
+
+from analysis.corpora import (
+    Document,
+    Sampling,
+    Selection,
+    Source,
+    Tokenizer,
+    TokenSequences,
+    demo_document,
+    parse_corpus,
+    peek,
+    tokenize,
+)
+from analysis.corpora.encoding import Encoded
+from analysis.corpora.sources import in_memory
+from analysis.demo.texts import TEXTS, demo_texts
+from analysis.stats import RunManifest
+
+DEFAULT_SAMPLES = 64
+DEFAULT_SEED = 42
+Scored = Literal["auto", "all", "response"]
+SCORED: tuple[Scored, ...] = get_args(Scored)
+
+HELD_OUT = "a part that is held out from training and calibration"
+UNREAD = "no calibration of this model is known that read this corpus"
+BEYOND = "documents that follow those which calibration read"
+UNSURE = "calibration may have read some of these documents"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How much of a corpus is evaluated on.
+
+    Args:
+        samples: documents with an answer each, or sequences of running text.
+        seq_len: tokens of a sample, at most.
+        seed: of the order of documents; None: the one that calibration used, else 42.
+        scored: "response" predicts answers only, "all" every token, "auto" answers where the
+            corpus has them.
+    """
+
+    samples: int = DEFAULT_SAMPLES
+    seq_len: int = 256
+    seed: int | None = None
+    scored: Scored = "auto"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """The sequences of an evaluation, and what results say of them.
+
+    Args:
+        sequences: one row a sample; what counts is predicted.
+        facts: `seed`, `drawn` (which documents, in words), `skipped`, `seq_len`, and how the
+            sequences were made; plain JSON.
+    """
+
+    sequences: TokenSequences
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unread:
+    """Documents to evaluate on, where drawing begins, and what is known of them."""
+
+    source: Source
+    seed: int
+    skipped: int
+    words: str
+
+
+def draw(
+    corpus: str,
+    source: Source,
+    runs: Iterable[RunManifest],
+    wanted: Wanted,
+    tokenizer: Callable[[], Tokenizer],
+) -> Drawn:
+    """The sequences to evaluate on.
+
+    Args:
+        corpus: as the user wrote it.
+        source: its documents.
+        runs: calibrations of the model.
+        wanted: how much, and what is predicted.
+        tokenizer: loads the model's; not called where rows are token ids.
+
+    Raises:
+        CorpusError: malformed, too short, or without the answers that were asked for.
+    """
+    name = parse_corpus(corpus).name
+    unread = _unread(name, source, runs, wanted.seed)
+    first, documents = peek(unread.source, unread.seed)
+    if first is None and unread.skipped:
+        unread = _Unread(source, unread.seed, 0, UNSURE)
+        first, documents = peek(source, unread.seed)
+    sequences = tokenize(
+        documents,
+        tokenizer() if first is None or first.input_ids is None else None,
+        _sampling(first, wanted, unread.seed, joined=source.join is not None),
+        corpus=name,
+        selection=None if _is_running_text(first) else _first_documents(wanted.samples),
+    )
+    facts = {
+        "seed": unread.seed,
+        "drawn": unread.words,
+        "skipped": unread.skipped,
+        "seq_len": wanted.seq_len,
+    }
+    return Drawn(sequences, facts | dict(sequences.prepared))
+
+
+def _is_running_text(first: Document | None) -> bool:
+    return first is None or first.text is not None
+
+
+def _first_documents(count: int) -> Selection:
+    def choose(documents: Iterator[Encoded], seed: int) -> Iterator[Encoded]:
+        del seed  # the order is drawn already
+        return islice(documents, count)
+
+    return Selection(choose, f"the first {count} documents")
+
+
+def _sampling(first: Document | None, wanted: Wanted, seed: int, *, joined: bool) -> Sampling:
+    has_answers = first is not None and (first.messages is not None or first.answer is not None)
+    answers = wanted.scored == "response" or (wanted.scored == "auto" and has_answers)
+    together = joined or _is_running_text(first)
+    return Sampling(
+        wanted.samples * wanted.seq_len,
+        wanted.seq_len,
+        seed,
+        packing="concatenate" if together else "pad",
+        count="response" if answers else "all",
+    )
+
+
+def _unread(name: str, source: Source, runs: Iterable[RunManifest], seed: int | None) -> _Unread:
+    if name in TEXTS:
+        texts = demo_texts(name, held_out=True)
+        kept = in_memory([demo_document(text.prompt, text.response) for text in texts])
+        return _Unread(kept, DEFAULT_SEED if seed is None else seed, 0, HELD_OUT)
+    read = _documents_read(name, runs)
+    if not read:
+        return _Unread(source, DEFAULT_SEED if seed is None else seed, 0, UNREAD)
+    if seed is None:
+        seed = max(read, key=lambda each: (read[each] or 0, each))
+    skipped = read.get(seed)
+    if source.join is not None or skipped is None:
+        return _Unread(source, seed, 0, UNSURE)
+    order = seed
+
+    def drawn(_: int) -> Iterator[Document]:
+        return islice(source.drawn(order), skipped, None)
+
+    words = BEYOND if len(read) == 1 else UNSURE
+    return _Unread(replace(source, drawn=drawn), seed, skipped, words)
+
+
+def _documents_read(name: str, runs: Iterable[RunManifest]) -> dict[int, int | None]:
+    """Seed -> documents that calibration read in its order; None where that is not known."""
+    read: dict[int, int | None] = {}
+    for manifest in runs:
+        for corpus in manifest.corpora:
+            if corpus.name != name:
+                continue
+            seed = int(manifest.settings.get("seed", DEFAULT_SEED))
+            count = corpus.num_documents + corpus.num_dropped_documents
+            before = read.get(seed, 0)
+            # Representatives were chosen among more documents than were fed.
+            unknown = before is None or "select" in corpus.prepared
+            read[seed] = None if unknown else max(before or 0, count)
+    return read

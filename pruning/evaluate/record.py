@@ -1,0 +1,280 @@
+"""Evaluation records: one small JSON file for each plan and corpus, kept beside the statistics."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.errors import StatsError
+from analysis.model import MoEModel
+from analysis.store import digest_of, now, run_name, write_durably
+from pruning.evaluate.result import Evaluation, Metric
+from pruning.plan import ModelRef, PruningPlan, model_ref
+from pruning.sizes import Part, size_report
+
+SCHEMA_VERSION = 1
+FOLDER = "evaluations"
+TABLE_COLUMNS = (
+    *("evaluation", "model", "plan", "criterion", "calibrated_on", "schedule", "granularity"),
+    *("removed", "corpus", "measure", "mean", "pooled", "low", "high", "full"),
+    *("num_samples", "num_tokens", "created_at"),
+)
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """What was found out about one plan on one set of samples; `result.json`.
+
+    Args:
+        evaluation_id: readable name and 8 hex digits of the digest; the file's name.
+        digest: of all that changes the numbers: model, plan, samples, element type, seed.
+        model: that was evaluated.
+        plan_digest: see `PruningPlan.digest`; of the unpruned model, that of keeping everything.
+        plan: what a person should know of the plan, see `plan_facts`.
+        corpus: `name`, `digest`, and which documents were drawn, see `Drawn.facts`.
+        num_samples, num_tokens: samples, and positions scored in all of them.
+        metrics: measure -> number.
+        full: `nll` and `ppl` of the unpruned model on the same samples.
+        settings: `dtype`, `seed` (of bootstrap and draws).
+        made: `created_at`, `device`, `seconds`, `versions`; changes no number.
+    """
+
+    evaluation_id: str
+    digest: str
+    model: ModelRef
+    plan_digest: str
+    plan: Mapping[str, Any]
+    corpus: Mapping[str, Any]
+    num_samples: int
+    num_tokens: int
+    metrics: Mapping[str, Metric]
+    full: Mapping[str, Metric]
+    settings: Mapping[str, Any]
+    made: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+    def to_json(self) -> str:
+        """The content of the file."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def with_results(self, result: Evaluation, made: Mapping[str, Any]) -> "EvaluationRecord":
+        """The record with the measures of an evaluation added to those that it has.
+
+        Raises:
+            StatsError: a measure is no finite number.
+        """
+        metrics = {**self.metrics, **result.metrics}
+        for name, metric in metrics.items():
+            if not all(math.isfinite(value) for value in (metric.mean, metric.pooled)):
+                raise StatsError(
+                    f"The measure {name} of {self.evaluation_id} is no finite number; the model "
+                    "gives infinite or undefined logits, perhaps for lack of range: try --dtype "
+                    "bfloat16 or float32."
+                )
+        return replace(
+            self,
+            num_samples=result.num_samples,
+            num_tokens=result.num_tokens,
+            metrics=metrics,
+            full={**self.full, **result.full},
+            made={"created_at": now(), **made},
+        )
+
+
+def plan_facts(plan: PruningPlan, model: MoEModel) -> dict[str, Any]:
+    """What a record says of a plan: how it was made and what it leaves.
+
+    `removed` is the fraction of the weights of routed experts that goes, neurons included; where
+    whole experts go that is the fraction of experts. `bytes` and `active` count all weights of the
+    checkpoint, and those that one token uses.
+
+    Raises:
+        PlanError: the plan is not for this model.
+    """
+    report, made = size_report(model, plan), plan.provenance
+    experts = report.table.loc[report.table["part"] == str(Part.EXPERTS)]
+    after, before = (int(experts[f"params_{when}"].sum()) for when in ("after", "before"))
+    return {
+        "criterion": made.criterion,
+        "gate": made.gate,
+        "corpora": list(made.corpora),
+        "runs": list(made.runs),
+        "schedule": made.schedule,
+        "sparsity": made.sparsity,
+        "granularity": plan.granularity,
+        "experts_before": report.experts_before,
+        "experts_after": report.experts_after,
+        "removed": 1 - after / before,
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
+        "active_before": report.active_before,
+        "active_after": report.active_after,
+    }
+
+
+def new_record(
+    model: MoEModel, plan: PruningPlan, corpus: Mapping[str, Any], settings: Mapping[str, Any]
+) -> EvaluationRecord:
+    """A record without results yet.
+
+    Args:
+        model: to be evaluated.
+        plan: checked and completed for it, see `fit_plan`.
+        corpus: `name`, `digest` (of tokens and of what is predicted), and what else is known.
+        settings: what else changes the numbers.
+    """
+    reference = model_ref(model)
+    digest = digest_of(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "model": reference.identity,
+            "plan": plan.digest,
+            "corpus": corpus["digest"],
+            "settings": dict(settings),
+        }
+    )
+    facts = plan_facts(plan, model)
+    words = (model.name, facts["criterion"] or "plan", str(corpus["name"]))
+    return EvaluationRecord(
+        evaluation_id=run_name(*(Path(word).stem for word in words), digest=digest),
+        digest=digest,
+        model=reference,
+        plan_digest=plan.digest,
+        plan=facts,
+        corpus=dict(corpus),
+        num_samples=0,
+        num_tokens=0,
+        metrics={},
+        full={},
+        settings=dict(settings),
+        made={},
+    )
+
+
+def _metrics(raw: Mapping[str, Any]) -> dict[str, Metric]:
+    return {name: Metric(**values) for name, values in raw.items()}
+
+
+def record_from_dict(raw: Mapping[str, Any], where: str) -> EvaluationRecord:
+    """The record in parsed JSON; `where` is for messages.
+
+    Raises:
+        StatsError: malformed, or of another schema.
+    """
+    if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+        raise StatsError(
+            f"The evaluation {where} has another schema than {SCHEMA_VERSION}; delete it and make "
+            "it again with `moeprune evaluate`."
+        )
+    try:
+        values = {key: value for key, value in raw.items() if key != "schema_version"}
+        return EvaluationRecord(
+            **values
+            | {
+                "model": ModelRef(**raw["model"]),
+                "metrics": _metrics(raw["metrics"]),
+                "full": _metrics(raw["full"]),
+            }
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise StatsError(
+            f"The evaluation {where} cannot be read ({error!r}); delete it and make it again with "
+            "`moeprune evaluate`."
+        ) from error
+
+
+def read_record(path: Path) -> EvaluationRecord:
+    """The record in a file.
+
+    Raises:
+        StatsError: unreadable, malformed, or of another schema.
+    """
+    try:
+        raw = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StatsError(f"The evaluation {path.name} cannot be read ({error}).") from error
+    return record_from_dict(raw, path.name)
+
+
+class EvaluationStore:
+    """Evaluations of one or more statistics directories; new ones go to the first."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._folders = tuple(directory / FOLDER for directory in directories)
+
+    def path(self, record: EvaluationRecord) -> Path:
+        """Where a new record is written."""
+        return self._folders[0] / f"{record.evaluation_id}.json"
+
+    def find(self, wanted: EvaluationRecord) -> EvaluationRecord:
+        """What is known of this evaluation already; `wanted` itself where nothing is.
+
+        Raises:
+            StatsError: a file of this name cannot be read.
+        """
+        for folder in self._folders:
+            path = folder / f"{wanted.evaluation_id}.json"
+            if path.is_file() and (found := read_record(path)).digest == wanted.digest:
+                return found
+        return wanted
+
+    def save(self, record: EvaluationRecord) -> Path:
+        """Write a record, in place of what was known of the same evaluation."""
+        path = self.path(record)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, record.to_json().encode())
+        return path
+
+    def records(
+        self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None
+    ) -> list[EvaluationRecord]:
+        """Records by id, of one model or of all; unreadable ones are reported and left out."""
+        found: dict[str, EvaluationRecord] = {}
+        for folder in self._folders:
+            for path in sorted(folder.glob("*.json")):
+                try:
+                    record = read_record(path)
+                except StatsError as error:
+                    if on_problem:
+                        on_problem(error)
+                    continue
+                if identity in (None, record.model.identity):
+                    found.setdefault(record.evaluation_id, record)
+        return [found[name] for name in sorted(found)]
+
+
+def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
+    """Table of TABLE_COLUMNS, one row a measure of a record.
+
+    `plan` is the plan's digest, `calibrated_on` the corpora of its statistics joined by +, `full`
+    what the unpruned model gets (missing where the measure is of the difference between both).
+    """
+    rows = [
+        (
+            record.evaluation_id,
+            record.model.name,
+            record.plan_digest,
+            record.plan["criterion"],
+            "+".join(record.plan["corpora"]),
+            record.plan["schedule"],
+            record.plan["granularity"],
+            record.plan["removed"],
+            record.corpus["name"],
+            name,
+            *(metric.mean, metric.pooled, metric.low, metric.high),
+            record.full[name].mean if name in record.full else None,
+            *(record.num_samples, record.num_tokens, record.made.get("created_at", "")),
+        )
+        for record in records
+        for name, metric in record.metrics.items()
+    ]
+    table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
+    numbers = dict.fromkeys(("removed", "mean", "pooled", "low", "high", "full"), "float64")
+    return table.astype(numbers)

@@ -1,0 +1,195 @@
+"""Evaluations of many plans on several corpora with one loaded model; what is known stays."""
+
+import platform
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from analysis.calibration.loading import (
+    CalibrationSettings,
+    load_model,
+    offload_space,
+    resolve_device,
+    resolve_dtype,
+)
+from analysis.calibration.memory import check_fits
+from analysis.model import MoEModel
+from analysis.progress import Progress
+from pruning.evaluate.candidate import MeasureSettings, run_candidate
+from pruning.evaluate.drawing import Drawn
+from pruning.evaluate.full_side import FullSide, run_full
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore, new_record
+from pruning.evaluate.result import MEASURES, Evaluation, summarise
+from pruning.evaluate.samples import make_samples
+from pruning.evaluate.speculative import Decoding, run_acceptance
+from pruning.plan import PruningPlan, fit_plan
+
+Result = TypeVar("Result")
+# Not taken at positions of the text, but while decoding.
+_DECODED = tuple(name for name, measure in MEASURES.items() if not measure.sums)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluations:
+    """What is to be evaluated, and how.
+
+    Args:
+        model: the full model.
+        plans: candidates.
+        drawn: sequences, one entry a corpus.
+        measures: names, of MEASURES.
+        settings: element type, device, batch size, placement; its seed is that of the bootstrap
+            and of draws.
+        store: where results are found and kept.
+        hidden_states_dir: where the full model's hidden states go; see `run_full`.
+    """
+
+    model: MoEModel
+    plans: Sequence[PruningPlan]
+    drawn: Sequence[Drawn]
+    measures: tuple[str, ...]
+    settings: CalibrationSettings
+    store: EvaluationStore
+    hidden_states_dir: Path | None = None
+
+    def missing(self, record: EvaluationRecord) -> tuple[str, ...]:
+        """Measures that are asked for and not known."""
+        return tuple(name for name in self.measures if name not in record.metrics)
+
+
+def planned(work: Evaluations) -> list[list[EvaluationRecord]]:
+    """What is known so far: for each corpus, the record of each plan, with or without results.
+
+    Raises:
+        PlanError: a plan does not fit the model.
+        StatsError: the file of an evaluation cannot be read.
+    """
+    fitted = [fit_plan(plan, work.model) for plan in work.plans]
+    settings = {
+        "dtype": resolve_dtype(work.settings.dtype, work.model),
+        "seed": work.settings.seed,
+    }
+    return [
+        [work.store.find(new_record(work.model, plan, _corpus(drawn), settings)) for plan in fitted]
+        for drawn in work.drawn
+    ]
+
+
+def _corpus(drawn: Drawn) -> dict[str, Any]:
+    sequences = drawn.sequences
+    return {"name": sequences.corpus, "digest": sequences.digest, **drawn.facts}
+
+
+def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[EvaluationRecord]]:
+    """Evaluate every plan on every corpus; each result is saved as soon as it is there.
+
+    An interrupted run goes on after the last result. The model is loaded only if something is
+    missing.
+
+    Returns:
+        Records, by corpus and then by plan.
+
+    Raises:
+        UserError: the model cannot be loaded, a plan does not fit it, or a corpus has nothing to
+            predict.
+    """
+    records = planned(work)
+    total = sum(map(len, records))
+    if not any(work.missing(record) for row in records for record in row):
+        yield Progress("cached", total, total, "evaluations", "all evaluations are known already")
+        return [record for row in records for record in row]
+    yield Progress("loading the model", 0, total, "evaluations")
+    with offload_space(work.settings.placement) as offload:
+        longest = max(work.drawn, key=lambda drawn: drawn.sequences.longest)
+        check_fits(work.model, longest.sequences, work.settings)
+        loaded = load_model(work.model, work.settings, offload)
+        finished: list[EvaluationRecord] = []
+        for drawn, row in zip(work.drawn, records, strict=True):
+            corpus = _Corpus(work, loaded, drawn, len(finished), total)
+            finished += yield from corpus.run(row)
+    return finished
+
+
+@dataclass(frozen=True, eq=False)
+class _Corpus:
+    """The evaluations of one corpus.
+
+    Args:
+        work: all evaluations.
+        loaded: the model.
+        drawn: the samples.
+        before, total: evaluations of the corpora before this one, and of all.
+    """
+
+    work: Evaluations
+    loaded: PreTrainedModel
+    drawn: Drawn
+    before: int
+    total: int
+
+    def run(
+        self, row: Sequence[EvaluationRecord]
+    ) -> Generator[Progress, None, list[EvaluationRecord]]:
+        if not any(map(self.work.missing, row)):
+            return list(row)
+        samples = make_samples(self.drawn.sequences, self.work.settings.batch_size)
+        side = yield from run_full(self.loaded, samples, folder=self.work.hidden_states_dir)
+        finished = []
+        for number, (plan, record) in enumerate(zip(self.work.plans, row, strict=True)):
+            if missing := self.work.missing(record):
+                started = time.monotonic()
+                where = self.before + number
+                result = yield from self._evaluate(plan, side, missing, where)
+                record = record.with_results(result, self._made(time.monotonic() - started))
+                self.work.store.save(record)
+            finished.append(record)
+        return finished
+
+    def _evaluate(
+        self, plan: PruningPlan, side: FullSide, missing: Sequence[str], where: int
+    ) -> Generator[Progress, None, Evaluation]:
+        family, seed = self.work.model.family, self.work.settings.seed
+        # Also where only decoding is asked for: the record counts the samples' positions.
+        at_positions = tuple(name for name in missing if name not in _DECODED) or ("esap",)
+        settings = MeasureSettings(at_positions, seed)
+        measured = run_candidate(self.loaded, family, plan, side, settings)
+        result = yield from self._overall(measured, where)
+        for name in set(missing) & set(_DECODED):
+            decoding = Decoding(seed=seed)
+            task = run_acceptance(self.loaded, family, plan, side.samples, decoding)
+            sums = yield from self._overall(task, where)
+            result = replace(result, metrics={**result.metrics, name: summarise(sums, seed=seed)})
+        return result
+
+    def _overall(
+        self, task: Generator[Progress, None, Result], where: int
+    ) -> Generator[Progress, None, Result]:
+        """The task's steps, counted over all evaluations."""
+        while True:
+            try:
+                step = next(task)
+            except StopIteration as stop:
+                result: Result = stop.value
+                return result
+            share = step.total or 1
+            yield Progress(step.phase, where * share + step.done, self.total * share, step.unit)
+
+    def _made(self, seconds: float) -> dict[str, Any]:
+        settings = self.work.settings
+        return {
+            "device": settings.placement.device_map or str(resolve_device(settings.device)),
+            "batch_size": settings.batch_size,
+            "seconds": round(seconds, 2),
+            "system": f"{platform.system()} {platform.machine()}",
+            "versions": {
+                "python": platform.python_version(),
+                "torch": torch.__version__.partition("+")[0],
+                "transformers": transformers.__version__,
+            },
+        }

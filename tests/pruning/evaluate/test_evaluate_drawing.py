@@ -1,0 +1,137 @@
+"""Evaluation documents against those that a calibration of the same corpus really read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from analysis.corpora import Sampling, tokenize
+from analysis.corpora.streams import open_corpus
+from analysis.demo.texts import demo_texts
+from analysis.errors import CorpusError
+from analysis.stats import CorpusRef, ModelRef, RunManifest
+from pruning.evaluate import drawing
+from pruning.evaluate.drawing import Wanted, draw
+
+
+class Letters:
+    """One token a character; a conversation has its roles as tokens 1 and 2."""
+
+    eos_token_id = None
+
+    def encode(self, text):
+        return [ord(letter) for letter in text]
+
+    def get_chat_template(self):
+        raise ValueError("none")
+
+    def apply_chat_template(self, conversation, **options):
+        ids = []
+        for message in conversation:
+            ids += [1 if message["role"] == "user" else 2, *self.encode(message["content"])]
+        return {"input_ids": ids + ([2] if options.get("add_generation_prompt") else [])}
+
+
+def rows_file(path, count=40, length=6):
+    """Row n holds the token 100 + n only, so that a sequence tells where it is from."""
+    lines = (json.dumps({"input_ids": [100 + n] * length}) for n in range(count))
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def calibrated(corpus, tokens, seed=42, **prepared):
+    """The sequences of a calibration, and the manifest that it would have."""
+    sampling = Sampling(tokens, 6, seed)
+    sequences = tokenize(open_corpus(corpus), None, sampling, corpus="rows.jsonl")
+    ref = CorpusRef(
+        "rows.jsonl",
+        sequences.digest,
+        sequences.num_documents,
+        len(sequences.rows),
+        sequences.num_tokens,
+        0,
+        0,
+        num_dropped_documents=sequences.num_dropped_documents,
+        prepared=prepared,
+    )
+    model = ModelRef("tiny", "00" * 32, "olmoe", ())
+    return sequences, RunManifest("routed", "run", "0", model, (ref,), {"seed": seed}, {})
+
+
+def documents_in(sequences):
+    return {int(row[0]) for row in sequences.rows}
+
+
+def drawn_from(corpus, runs, **wanted):
+    return draw(corpus, open_corpus(corpus), runs, Wanted(**{"seq_len": 6, **wanted}), Letters)
+
+
+def test_documents_follow_those_that_calibration_read(tmp_path):
+    corpus = rows_file(tmp_path / "rows.jsonl")
+    sequences, manifest = calibrated(corpus, tokens=15 * 6)
+    drawn = drawn_from(corpus, [manifest], samples=20)
+    assert len(drawn.sequences.rows) == 20
+    assert not documents_in(drawn.sequences) & documents_in(sequences)
+    # The document that did not fit any more was read and dropped; it is left out too.
+    assert (drawn.facts["drawn"], drawn.facts["skipped"]) == (drawing.BEYOND, 16)
+
+
+def test_the_longest_calibration_decides_and_another_seed_is_said(tmp_path):
+    corpus = rows_file(tmp_path / "rows.jsonl")
+    small, large = (calibrated(corpus, tokens=count * 6) for count in (5, 12))
+    drawn = drawn_from(corpus, [small[1], large[1]], samples=10)
+    assert not documents_in(drawn.sequences) & documents_in(large[0])
+    assert drawn.facts["drawn"] == drawing.BEYOND
+    other = calibrated(corpus, tokens=30, seed=7)[1]
+    assert drawn_from(corpus, [large[1], other], samples=10).facts["drawn"] == drawing.UNSURE
+    chosen = drawn_from(corpus, [large[1]], samples=10, seed=3).facts
+    assert (chosen["drawn"], chosen["seed"]) == (drawing.UNSURE, 3)
+
+
+def test_representative_documents_are_not_known_to_be_others(tmp_path):
+    corpus = rows_file(tmp_path / "rows.jsonl")
+    manifest = calibrated(corpus, tokens=60, select="k-means")[1]
+    assert drawn_from(corpus, [manifest], samples=4).facts["drawn"] == drawing.UNSURE
+
+
+def test_where_nothing_is_left_documents_are_read_again_and_that_is_said(tmp_path):
+    corpus = rows_file(tmp_path / "rows.jsonl", count=8)
+    manifest = calibrated(corpus, tokens=8 * 6)[1]
+    drawn = drawn_from(corpus, [manifest], samples=3)
+    assert (drawn.facts["drawn"], drawn.facts["skipped"]) == (drawing.UNSURE, 0)
+    assert len(drawn.sequences.rows) == 3
+
+
+def test_a_corpus_that_no_calibration_read_is_drawn_from_its_beginning(tmp_path):
+    corpus = rows_file(tmp_path / "rows.jsonl")
+    facts = drawn_from(corpus, [], samples=3).facts
+    assert (facts["drawn"], facts["seed"], facts["skipped"]) == (drawing.UNREAD, 42, 0)
+
+
+def test_the_demo_s_corpora_have_a_held_out_part():
+    drawn = draw("demo-math", open_corpus("demo-math"), [], Wanted(samples=12), Letters)
+    assert drawn.facts["drawn"] == drawing.HELD_OUT
+    known = {text.prompt for text in demo_texts("demo-math")}
+    for row in drawn.sequences.rows:
+        prompt = "".join(map(chr, row[1 : int(np.flatnonzero(row == 2)[0])]))
+        assert prompt not in known
+
+
+def test_answers_are_predicted_where_there_are_some():
+    (row, *_), (counted, *_) = (
+        (drawn.sequences.rows, drawn.sequences.counted)
+        for drawn in [draw("demo-math", open_corpus("demo-math"), [], Wanted(2), Letters)]
+    ).__next__()
+    answer = int(np.flatnonzero(row == 2)[0]) + 1
+    assert counted.tolist() == [place >= answer for place in range(len(row))]
+    whole = draw("demo-math", open_corpus("demo-math"), [], Wanted(2, scored="all"), Letters)
+    assert whole.sequences.counted is None
+
+
+def test_running_text_is_joined_and_cut(tmp_path):
+    (tmp_path / "text.txt").write_text("abcdefgh\n\nijklmnop\n\nqrstuvwx\n")
+    corpus = str(tmp_path / "text.txt")
+    drawn = drawn_from(corpus, [], samples=3, seq_len=5)
+    assert [len(row) for row in drawn.sequences.rows] == [5, 5, 5]
+    with pytest.raises(CorpusError, match="nothing is a response; use --count all"):
+        drawn_from(corpus, [], samples=3, scored="response")
