@@ -147,7 +147,6 @@ def recipe_request(view: View, choice: RecipeChoice) -> SelectRequest:
         sparsity=f"{choice.percent}%",
         stats_dir=data.shown_stats_dir(),
     )
-    return select(request, view.model, data.settings().store)
 
 
 def metrics(comparison: Comparison) -> None:

@@ -8,7 +8,6 @@ from analysis.errors import UserError
 from app.compare_parts import recipe_controls
 from app.controls import criterion_controls
 from app.expert_parts import expert_drawer
-from app.plan_controls import plan_controls
 from app.report_parts import remember_recipes, report_part
 from app.sidebar import copy_link, expert_in_sidebar, model_and_calibration
 
