@@ -132,16 +132,16 @@ def select_recipe(view: View, choice: RecipeChoice) -> Selection | None:
     if missing is not None:
         st.info(missing, icon=":material/info:")
         return None
-    weights = chosen_shares(view.runs) if choice.corpus == BLEND else {}
-    return SelectRequest(
-        model=data.shown_model(view.model),
-        criterion=criterion.name,
     return select(recipe_request(view, choice), view.model, data.settings().store)
 
 
 def recipe_request(view: View, choice: RecipeChoice) -> SelectRequest:
     """The selection that the command line would be given."""
     criterion = get_criterion(choice.criterion)
+    weights = chosen_shares(view.runs) if choice.corpus == BLEND else {}
+    return SelectRequest(
+        model=data.shown_model(view.model),
+        criterion=criterion.name,
         corpora=corpora_of(choice.corpus, weights) if criterion.source == "routed" else (),
         gate="renormalized" if choice.gate == "renormalized" and criterion.uses_gate else "applied",
         sparsity=f"{choice.percent}%",
