@@ -46,16 +46,6 @@ def show_chart(chart: Chart, *, on_select: Callable[[], None] | None = None) -> 
         with part:
             st.text(chart.alt)
             _files(chart)
-
-
-def show_table(table: pd.DataFrame, name: str, alt: str) -> None:
-    """A table and its CSV."""
-    st.dataframe(table, hide_index=True, alt=alt)
-    csv_button(table, name)
-
-
-def csv_button(table: pd.DataFrame, name: str) -> None:
-    """Download a table."""
             _command(chart)
 
 
@@ -66,9 +56,14 @@ def _command(chart: Chart) -> None:
         st.code(recipes.plot_command(chart.name, f"{chart.name}.svg"), language=None)
 
 
-def selection_of(name: str) -> object:
-    """What is selected in the chart of this name, as `st.plotly_chart` says it; None if nothing."""
-    return st.session_state.get(f"chart.{name}")
+def show_table(table: pd.DataFrame, name: str, alt: str) -> None:
+    """A table and its CSV."""
+    st.dataframe(table, hide_index=True, alt=alt)
+    csv_button(table, name)
+
+
+def csv_button(table: pd.DataFrame, name: str) -> None:
+    """Download a table."""
     st.download_button(
         "CSV",
         lambda: csv_text(table),

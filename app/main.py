@@ -54,13 +54,13 @@ except UserError as error:
     st.error(str(error), icon=":material/error:")
     st.stop()
 st.session_state["view"] = view
+remember_recipes(view, page.url_path)
 try:
     page.run()
     if wants_numbers:
         expert_drawer(view)
-remember_recipes(view, page.url_path)
 except UserError as error:
     st.error(str(error), icon=":material/error:")
 finally:  # also where a page stops early
-    copy_link()
     report_part(view, page.url_path)
+    copy_link()
