@@ -175,11 +175,15 @@ class Choice:
 
 def routed_choice(parts: Sequence[Part]) -> Choice:
     """The statistics of calibration runs, blended."""
-    names = tuple(
+    return Choice(blend(parts), tuple(part.run for part in parts), corpus_names(parts))
+
+
+def corpus_names(parts: Sequence[Part]) -> tuple[str, ...]:
+    """The corpora of these runs as `--corpus` takes them, with weights other than 1."""
+    return tuple(
         part.run.manifest.corpus + (f":{part.weight:g}" if part.weight != 1 else "")
         for part in parts
     )
-    return Choice(blend(parts), tuple(part.run for part in parts), names)
 
 
 def choose_stats(

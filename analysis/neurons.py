@@ -1,17 +1,20 @@
 """Rankings of neurons: criterion and statistics of neurons -> which are kept first."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from analysis.blend import Mixture, Part
+from analysis.choose import CorpusWeight, corpus_names, notes_on_others, routed_runs
 from analysis.criteria import CRITERIA, Criterion
 from analysis.errors import CriterionError
-from analysis.neuron_norms import NeuronScores
+from analysis.model import MoEModel
+from analysis.neuron_norms import NEURON_NORMS, NeuronScores
 from analysis.neuron_stats import NEURON_INDEX, NeuronStats, load_neuron_stats
 from analysis.stats import FloatArray, Grid
+from analysis.store import Run, StatsStore
 
 NEURON_RANKING_COLUMNS = (*NEURON_INDEX, "score", "saliency", "rank", "num_tokens")
 
@@ -41,20 +44,72 @@ def blend_neurons(parts: Sequence[Part]) -> NeuronStats:
     return NeuronStats(manifest, stats[0].table[list(NEURON_INDEX)].assign(**sums))
 
 
+@dataclass(frozen=True, eq=False)
+class NeuronChoice:
+    """Statistics of neurons to rank by, and where they come from.
+
+    Args:
+        stats: the statistics.
+        runs: what they were read from.
+        corpora: the calibration corpora, with their weights.
+        notes: what a person should know of the choice, one line each.
+    """
+
+    stats: NeuronStats
+    runs: tuple[Run, ...]
+    corpora: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def choose_neurons(
+    criterion: Criterion,
+    store: StatsStore,
+    model: MoEModel,
+    corpora: Sequence[CorpusWeight] = (),
+    run_ids: Sequence[str] = (),
+) -> NeuronChoice:
+    """The statistics of neurons that `criterion` reads: of runs by id or corpus, or the only one.
+
+    Raises:
+        CriterionError: the criterion scores no neurons.
+        StatsError: see `routed_runs`; or a run has no statistics of neurons.
+    """
+    neuron_score_of(criterion)  # before anything is read
+    parts = routed_runs(store, model, corpora, run_ids, criterion)
+    runs = tuple(part.run for part in parts)
+    others = () if run_ids else store.of_model(model.identity, "routed")
+    return NeuronChoice(
+        blend_neurons(parts), runs, corpus_names(parts), notes_on_others(runs, others, criterion)
+    )
+
+
+def neuron_score_of(criterion: Criterion) -> Callable[[pd.DataFrame], FloatArray]:
+    """How a criterion scores neurons.
+
+    Raises:
+        CriterionError: it scores whole experts only; names those that score neurons.
+    """
+    if criterion.neuron_score is None:
+        known = ", ".join(each.name for each in CRITERIA.values() if each.neuron_score)
+        raise CriterionError(
+            f"{criterion.label} scores no neurons; those that do: {known}, and of weights "
+            f"alone {NEURON_NORMS}."
+        )
+    return criterion.neuron_score
+
+
 def score_neurons(criterion: Criterion, stats: NeuronStats) -> FloatArray:
     """The paper's number of every neuron, in the order of the table.
 
     Raises:
         CriterionError: the criterion scores whole experts only, or reads what a blend lacks.
     """
-    if criterion.neuron_score is None:
-        known = ", ".join(each.name for each in CRITERIA.values() if each.neuron_score)
-        raise CriterionError(f"{criterion.label} scores no neurons; those that do: {known}.")
+    score = neuron_score_of(criterion)
     if criterion.within_layers and "output_max" not in stats.table:
         raise CriterionError(
             f"{criterion.label} reads maxima, which a blend does not have; name one corpus."
         )
-    return criterion.neuron_score(stats.table)
+    return score(stats.table)
 
 
 def rank_neurons(criterion: Criterion, stats: NeuronStats) -> pd.DataFrame:

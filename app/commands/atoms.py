@@ -1,4 +1,4 @@
-"""Plans that remove neurons inside experts: made from weights, or from a file."""
+"""Plans that remove neurons inside experts: from statistics, from weights, or from a file."""
 
 import json
 from collections.abc import Mapping
@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.choose import parse_corpus_weight
+from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
-from analysis.neuron_norms import NEURON_NORMS, neuron_norms
+from analysis.neuron_norms import NEURON_NORMS, NeuronScores, neuron_norms
+from analysis.neurons import choose_neurons, neuron_saliency
 from analysis.sparsity import parse_sparsity
 from app.commands.console import follow, out
+from app.commands.rank import say_run
 from app.commands.widths import show_width_options
+from app.settings import stats_store
 from pruning.atoms.kept import KeptAtoms, atoms_from_json, count_atoms
-from pruning.atoms.selection import parse_scope, select_atoms
+from pruning.atoms.selection import AtomScope, parse_scope, select_atoms
 from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.plan import (
     ATOMIC_GRANULARITY,
@@ -31,8 +36,6 @@ _ONLY_EXPERTS = {
     "schedule_file": "--schedule-file",
     "remove": "--remove",
     "target_gib": "--target-gib",
-    "corpora": "--corpus",
-    "runs": "--run",
     "protect": "--protect",
     "pin": "--pin",
     "drop": "--drop",
@@ -50,7 +53,9 @@ class AtomsAsked:
         sparsity: fraction of neurons that goes; None with a file.
         scope: among which neurons the budget is spent.
         multiple_of: experts keep multiples of so many.
-        file: JSON with `kept_atoms`, or that object itself; None to rank by weights.
+        file: JSON with `kept_atoms`, or that object itself; None to rank.
+        corpora, runs: whose statistics rank, as `--corpus` and `--run` name them.
+        stats_dir: where these are; None: the default.
     """
 
     criterion: str
@@ -58,6 +63,14 @@ class AtomsAsked:
     scope: str
     multiple_of: int
     file: Path | None
+    corpora: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    stats_dir: Path | None = None
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether the weights alone rank, without a calibration."""
+        return self.criterion == NEURON_NORMS
 
 
 def check_granularity(granularity: str, given: Mapping[str, Any]) -> bool:
@@ -92,15 +105,22 @@ def plan_of_neurons(model: MoEModel, asked: AtomsAsked) -> PruningPlan:
     """The plan that was asked for.
 
     Raises:
-        PlanError: no sparsity and no file, another criterion than the neurons' norms without a
-            file, a file that cannot be read, or neurons that the model lacks.
+        PlanError: no sparsity and no file, a scope that the criterion cannot serve, a file that
+            cannot be read, or neurons that the model lacks.
+        UserError: a criterion that scores no neurons, or no statistics that fit.
     """
+    corpora: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
     if asked.file is not None:
+        _check_no_statistics(asked, "a file")
         atoms, how = _from_file(asked.file), {"file": asked.file.name}
     else:
-        atoms, how = _by_weights(model, asked), {"scope": asked.scope}
+        saliency, corpora, runs = _saliency(model, asked)
+        atoms, how = _selected(saliency, asked), {"scope": asked.scope}
     provenance = Provenance(
         criterion=asked.criterion,
+        corpora=corpora,
+        runs=runs,
         schedule="file" if asked.file else f"neurons by {asked.scope}",
         sparsity=asked.sparsity or "",
         schedule_parameters={**how, "multiple_of": asked.multiple_of},
@@ -109,16 +129,39 @@ def plan_of_neurons(model: MoEModel, asked: AtomsAsked) -> PruningPlan:
     return fit_plan(PruningPlan(model_ref(model), {}, provenance, ATOMIC_GRANULARITY, atoms), model)
 
 
-def _by_weights(model: MoEModel, asked: AtomsAsked) -> KeptAtoms:
+def _saliency(
+    model: MoEModel, asked: AtomsAsked
+) -> tuple[NeuronScores, tuple[str, ...], tuple[str, ...]]:
+    """A number for every neuron, and the corpora and runs that it comes from."""
     if asked.sparsity is None:
         raise PlanError("A plan of neurons needs --sparsity, or a file with --kept-atoms.")
-    if asked.criterion != NEURON_NORMS:
+    if asked.reads_weights:
+        _check_no_statistics(asked, NEURON_NORMS)
+        return follow(neuron_norms(model)), (), ()
+    criterion = get_criterion(asked.criterion)
+    if criterion.within_layers and parse_scope(asked.scope) is AtomScope.GLOBAL:
         raise PlanError(
-            f"Neurons cannot be ranked by {asked.criterion!r} here; use --criterion "
-            f"{NEURON_NORMS}, or give what stays with --kept-atoms."
+            f"{criterion.label} does not compare neurons of different layers; use --atom-scope "
+            "layer or expert."
         )
-    sparsity, scope = parse_sparsity(asked.sparsity), parse_scope(asked.scope)
-    return select_atoms(follow(neuron_norms(model)), sparsity, scope, asked.multiple_of)
+    corpora = [parse_corpus_weight(text) for text in asked.corpora]
+    chosen = choose_neurons(criterion, stats_store(asked.stats_dir), model, corpora, asked.runs)
+    for run in chosen.runs:
+        say_run(run)
+    for note in chosen.notes:
+        out.print(note, markup=False)
+    ids = tuple(run.manifest.run_id for run in chosen.runs)
+    return neuron_saliency(criterion, chosen.stats), chosen.corpora, ids
+
+
+def _selected(saliency: NeuronScores, asked: AtomsAsked) -> KeptAtoms:
+    sparsity, scope = parse_sparsity(asked.sparsity or ""), parse_scope(asked.scope)
+    return select_atoms(saliency, sparsity, scope, asked.multiple_of)
+
+
+def _check_no_statistics(asked: AtomsAsked, what: str) -> None:
+    if asked.corpora or asked.runs:
+        raise PlanError(f"Neurons from {what} need no calibration; leave --corpus and --run out.")
 
 
 def _from_file(path: Path) -> KeptAtoms:

@@ -96,7 +96,8 @@ def plan(
         "stats_dir": stats_dir,
     }
     if check_granularity(granularity, given):
-        asked = AtomsAsked(criterion, sparsity, atom_scope, multiple_of, kept_atoms)
+        sources = (tuple(corpus or ()), tuple(run or ()), stats_dir)
+        asked = AtomsAsked(criterion, sparsity, atom_scope, multiple_of, kept_atoms, *sources)
         write_atomic_plan(load_model_index(model, revision=revision), asked, out_file)
         return
     _check_budget([sparsity, remove, target_gib], schedule_file)

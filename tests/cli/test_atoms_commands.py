@@ -63,7 +63,16 @@ def test_neurons_from_a_file(works, here):
         ("--sparsity 1.5", "out of range"),
         ("--sparsity 0.5 --atom-scope row", "row"),
         ("--sparsity 0.5 --schedule late", "--schedule is for plans of whole experts"),
-        ("--sparsity 0.5 --criterion reap", "cannot be ranked by 'reap'"),
+        (
+            "--sparsity 0.5 --criterion reap",
+            "REAP scores no neurons; those that do: heapr",
+        ),
+        ("--sparsity 0.5 --criterion reep", "Unknown criterion 'reep'"),
+        ("--sparsity 0.5 --corpus demo-math", "leave --corpus and --run out"),
+        (
+            "--sparsity 0.5 --atom-scope global --criterion camera-p",
+            "does not compare neurons of different layers; use --atom-scope layer or expert",
+        ),
         ("--kept-atoms no-such-file.json", "cannot be read"),
         ("--granularity row --sparsity 0.5", "no granularity 'row'"),
     ],
