@@ -1,24 +1,30 @@
-"""The parts of the Export page: the plan, the checks before writing, the start."""
+"""The parts of the Export page: the plan, the checks before writing, the start, the proof."""
 
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import streamlit as st
 
 from analysis.errors import ExportError, UserError
+from analysis.model import MoEModel
 from app.charts import made_by, show_chart
-from app.data import settings, shown_model, size_report_of
-from app.job_queue import submit
+from app.data import settings, shown_model
+from app.export_options import ExportChoice, options_part
+from app.job_queue import job_store, submit
+from app.jobs.model import Job, JobState
+from app.plan_controls import schedule_label
+from app.planning import Shown
 from app.plots.explore import sizes_chart
-from app.selection import Selection
 from app.settings import shown_path
 from app.state import View, criterion_badge
-from app.task_requests import ExportRequest
-from pruning.engines import Reads, contents_of, verdicts
-from pruning.plan import PruningPlan
-from pruning.sizes import format_bytes
+from app.task_requests import ExportRequest, validated
+from pruning.engines import Reads, Verdict
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.sizes import SizeReport, format_bytes
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Room for headers, tokenizer and the copy of small files beside the weights.
@@ -50,39 +56,47 @@ def export_path(root: Path, name: str) -> Path:
     return joined
 
 
-def plan_part(view: View, selection: Selection, plan: PruningPlan) -> None:
+def plan_part(view: View, shown: Shown, report: SizeReport) -> None:
     """What stays, and how large it is."""
-    criterion = selection.criterion
-    report = size_report_of(view.model, view.sparsity_percent)
-    kept = sum(len(ids) for ids in plan.kept.values())
-    st.markdown(f"**Plan**: {criterion.label}, {criterion_badge(criterion)}")
+    st.markdown(f"**Plan**: {_title(shown)}")
     first, second, third = st.columns([5, 4, 3])
-    first.metric("Experts kept", f"{kept} of {view.model.num_experts}")
+    first.metric("Experts kept", f"{report.experts_after} of {report.experts_before}")
     second.metric("On disk", format_bytes(report.bytes_after))
-    third.metric("Per layer", _per_layer(plan))
-    show_chart(sizes_chart(report.table, made_by(view.about(), criterion.label)))
+    third.metric("Per layer", _per_layer(shown.plan))
+    about = made_by(view.about(), shown.selection.criterion.label if shown.selection else "")
+    show_chart(sizes_chart(report.table, about))
     before, after = report.loaded("bfloat16")
     st.markdown(
         f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}. Parameters that "
         f"one token uses: {report.active_before:,}, then {report.active_after:,}."
     )
-    st.download_button(
-        "Download plan.json",
-        plan.to_json(),
-        file_name="plan.json",
-        mime="application/json",
-        icon=":material/download:",
-        on_click="ignore",
-        key="export.plan",
-    )
+    with st.container(horizontal=True):
+        st.download_button(
+            "Download plan.json",
+            shown.plan.to_json(),
+            file_name="plan.json",
+            mime="application/json",
+            icon=":material/download:",
+            on_click="ignore",
+            key="export.plan",
+        )
+        st.page_link("views/plan.py", label="Change the plan", icon=":material/tune:")
     with st.expander("Kept experts by layer"):
         st.dataframe(
             {
-                "layer": list(plan.kept),
-                "kept": [", ".join(map(str, ids)) for ids in plan.kept.values()],
+                "layer": list(shown.plan.kept),
+                "kept": [", ".join(map(str, ids)) for ids in shown.plan.kept.values()],
             },
             hide_index=True,
         )
+
+
+def _title(shown: Shown) -> str:
+    if shown.selection is None:
+        return f"from the file `{shown.file.replace('`', '')}`"
+    criterion, request = shown.selection.criterion, shown.selection.request
+    how = "by hand" if request.layer_set else schedule_label(request.schedule).lower()
+    return f"{criterion.label}, {criterion_badge(criterion)}, {how}"
 
 
 def _per_layer(plan: PruningPlan) -> str:
@@ -90,77 +104,155 @@ def _per_layer(plan: PruningPlan) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
-def _default_name(view: View, plan: PruningPlan) -> str:
-    made = plan.provenance
+def _default_name(view: View, shown: Shown) -> str:
+    made = shown.plan.provenance
     corpora = [Path(corpus).stem for corpus in made.corpora]
-    words = (view.model.name, made.criterion.replace(",", ""), *corpora, str(view.sparsity_percent))
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(words)).lstrip("._-")[:100]
+    own = [made.criterion.replace(",", ""), *corpora, str(view.sparsity_percent)]
+    if shown.selection is None:
+        own = [Path(shown.file).stem]
+    elif shown.selection.request.layer_set:
+        own.append("hand")
+    elif made.schedule != "uniform":
+        own.append(made.schedule)
+    words = "-".join((view.model.name, *own))
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", words).lstrip("._-")[:100]
 
 
-def preflight_part(view: View, plan: PruningPlan) -> Preflight:
-    """Check what can be checked before a byte is written."""
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check before writing: whether it stands in the way, and what it says."""
+
+    ok: bool
+    text: str
+    warns: bool = False
+
+    def shown(self) -> str:
+        """As the page writes it."""
+        color, icon = ("green", "check_circle") if self.ok else ("red", "cancel")
+        if self.ok and self.warns:
+            color, icon = "orange", "warning"
+        return f":{color}[:material/{icon}:] {self.text}"
+
+
+def preflight_part(view: View, shown: Shown, report: SizeReport) -> tuple[Preflight, ExportChoice]:
+    """The choices of the export, and all that can be checked before a byte is written."""
     st.markdown("**Before writing**")
     root = settings().export_root
+    offered = _default_name(view, shown)
     name = st.text_input(
         "Folder name",
-        value=_default_name(view, plan),
-        key=f"export.name.{_default_name(view, plan)}",
+        value=offered,
+        key=f"export.name.{offered}",
         help=f"A new folder below {root.name}/.",
         max_chars=100,
     )
+    choice = options_part(view, shown, report.bytes_after)
     try:
         out = export_path(root, name)
     except UserError as error:
         st.error(str(error), icon=":material/error:")
-        return Preflight(root, ok=False)
-    needs = int(size_report_of(view.model, view.sparsity_percent).bytes_after * _SPACE_FACTOR)
+        return Preflight(root, ok=False), choice
+    reads = choice.verdicts(view.model, shown.plan)
+    findings = [
+        *_place_findings(root, out, int(choice.num_bytes * _SPACE_FACTOR)),
+        *_plan_findings(view.model, shown.plan, choice),
+        _memory_finding(view.model, report),
+        _readers_finding(shown.plan, reads),
+    ]
+    for finding in findings:
+        st.markdown(finding.shown())
+    _engines_part(reads)
+    return Preflight(out, ok=all(finding.ok for finding in findings)), choice
+
+
+def _place_findings(root: Path, out: Path, needs: int) -> list[Finding]:
     existing = next(path for path in (out, *out.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     is_new = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    said = "new" if is_new else "taken; choose another name"
+    return [
+        Finding(free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}"),
+        Finding(is_new, f"{root.name}/{out.name} is {said}"),
+    ]
+
+
+def _plan_findings(model: MoEModel, plan: PruningPlan, choice: ExportChoice) -> list[Finding]:
+    spare = min(len(plan.kept[layer.index]) - layer.top_k for layer in model.layers)
     least = min(len(ids) for ids in plan.kept.values())
-    checks = (
-        (free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}"),
-        (is_new, f"{root.name}/{name} is {'new' if is_new else 'taken; choose another name'}"),
-        (True, f"At least {least} experts stay, the router picks {view.model.layers[0].top_k}"),
-        (True, f"Read by: {_readers(view, plan)}"),
+    found = [
+        Finding(spare >= 0, f"At least {least} experts stay, the router picks {_top_ks(model)}"),
+        Finding(True, f"The plan is for this model, identity {model.identity[:8]}"),
+    ]
+    if choice.mtp is not None:
+        words = {"keep": "stay as they are", "drop": "are left out", "prune": "are pruned too"}
+        found.append(Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}"))
+    if choice.refused:
+        found.append(Finding(False, choice.refused))
+    return found
+
+
+def _top_ks(model: MoEModel) -> str:
+    numbers = sorted({layer.top_k for layer in model.layers})
+    return " to ".join(map(str, (numbers[0], numbers[-1])[: len(numbers)]))
+
+
+def _memory_finding(model: MoEModel, report: SizeReport) -> Finding:
+    """The proof loads the source, then the export; the export itself never loads a model."""
+    needs, free = report.bytes_before, psutil.virtual_memory().available
+    if needs <= free:
+        return Finding(True, f"Free memory {format_bytes(free)}: enough to compare the logits")
+    return Finding(
+        True,
+        f"Free memory {format_bytes(free)}, but loading {model.name} takes {format_bytes(needs)}: "
+        "written all the same, and proved by its bytes alone",
+        warns=True,
     )
-    for ok, text in checks:
-        icon = ":material/check_circle:" if ok else ":material/cancel:"
-        st.markdown(f":{'green' if ok else 'red'}[{icon}] {text}")
-    _engines_part(view, plan)
-    return Preflight(out, ok=all(ok for ok, _ in checks))
 
 
-def _engines_part(view: View, plan: PruningPlan) -> None:
+def _readers_finding(plan: PruningPlan, reads: Sequence[Verdict]) -> Finding:
+    known = [each for each in reads if each.reads is not Reads.NO]
+    names = ", ".join(
+        each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
+        for each in known
+    )
+    is_even = len({len(ids) for ids in plan.kept.values()}) == 1
+    differs = "" if is_even else "Layers of different sizes: check your server. "
+    return Finding(
+        True,
+        f"{differs}Read by: {names}",
+        warns=not is_even or plan.granularity == ATOMIC_GRANULARITY,
+    )
+
+
+def _engines_part(reads: Sequence[Verdict]) -> None:
     """Every program, whether it reads the export, and why."""
-    found = verdicts(contents_of(view.model, plan))
     with st.expander("Which programs read it, and why"):
+        st.text("Format: safetensors, in the layout and with the keys of the original.")
         st.dataframe(
             {
-                "program": [each.engine for each in found],
-                "reads it": [str(each.reads) for each in found],
-                "why": [each.reason for each in found],
+                "program": [each.engine for each in reads],
+                "reads it": [str(each.reads) for each in reads],
+                "why": [each.reason for each in reads],
             },
             hide_index=True,
             key="export.engines",
         )
 
 
-def _readers(view: View, plan: PruningPlan) -> str:
-    """The programs that are known to read the export, or expected to."""
-    found = [each for each in verdicts(contents_of(view.model, plan)) if each.reads is not Reads.NO]
-    return ", ".join(
-        each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
-        for each in found
-    )
-
-
-def start_part(view: View, selection: Selection, ready: Preflight) -> None:
+def start_part(view: View, shown: Shown, ready: Preflight, choice: ExportChoice) -> None:
     """The button, and the same from the command line."""
-    request = ExportRequest(
-        model=str(view.model.checkpoint.path), plan=selection.plan().to_dict(), out=ready.out
+    request: ExportRequest = validated(
+        ExportRequest,
+        {
+            "model": str(view.model.checkpoint.path),
+            "plan": shown.plan.to_dict(),
+            "out": ready.out,
+            "mtp": choice.mtp,
+            "width_mode": choice.width,
+            "keep_list": choice.keep_list,
+        },
     )
-    shown = request.model_copy(
+    written = request.model_copy(
         update={"model": shown_model(view.model), "out": shown_path(ready.out)}
     )
     if st.button(
@@ -171,11 +263,11 @@ def start_part(view: View, selection: Selection, ready: Preflight) -> None:
         key="export.start",
         width="stretch",
     ):
-        _start(request, shown.command(), ready)
+        _start(request, written.command(), ready)
     st.markdown("**The same from the command line**")
-    commands = [selection.request.command()]
+    commands = [shown.plan_command(shown_model(view.model))]
     if ready.out != settings().export_root:  # a name that can be used
-        commands.append(shown.command())
+        commands.append(written.command(shown.file or "plan.json"))
     st.code("\n".join(commands), language=None, wrap_lines=True)
 
 
@@ -193,3 +285,32 @@ def _start(request: ExportRequest, command: str, ready: Preflight) -> None:
         return
     st.toast("Export queued", icon=":material/output:")
     st.rerun()
+
+
+def proof_part(view: View) -> None:
+    """The verification of the newest export of this model: every check, not only their number."""
+    jobs = [job for job in job_store().list() if _is_export_of(job, view.model)]
+    if not jobs:
+        return
+    newest = max(jobs, key=lambda job: job.finished_at or 0.0)
+    verify = (newest.result or {})["verify"]
+    passed = sum(bool(check["ok"]) for check in verify["checks"])
+    st.markdown(f"**Proof of the last export**, {passed} of {len(verify['checks'])} checks hold")
+    st.text(f"{newest.title}: level {verify['level']}, {verify['reason']}")
+    st.dataframe(
+        {
+            "check": [check["name"] for check in verify["checks"]],
+            "holds": [bool(check["ok"]) for check in verify["checks"]],
+            "what was found": [check["detail"] for check in verify["checks"]],
+        },
+        hide_index=True,
+        key="export.proof",
+        alt="Every check of the newest export of this model, and what it found.",
+    )
+
+
+def _is_export_of(job: Job, model: MoEModel) -> bool:
+    if job.kind != "export" or job.state is not JobState.DONE:
+        return False
+    is_of_model = job.request.get("model") == str(model.checkpoint.path)
+    return is_of_model and bool((job.result or {}).get("verify"))

@@ -8,6 +8,7 @@ from analysis.errors import UserError
 from app.compare_parts import recipe_controls
 from app.controls import criterion_controls
 from app.expert_parts import expert_drawer
+from app.plan_controls import plan_controls
 from app.report_parts import remember_recipes, report_part
 from app.sidebar import copy_link, expert_in_sidebar, model_and_calibration
 
@@ -16,6 +17,7 @@ HEADINGS = {
     "": "Understand your experts before you remove them",
     "explore": "Which experts does each criterion keep?",
     "compare": "Where do two recipes disagree?",
+    "plan": "Where should the budget go?",
     "evaluate": "What is lost, what is saved?",
     "export": "Is this the checkpoint to ship?",
 }
@@ -35,6 +37,7 @@ page = st.navigation(
         st.Page(HERE / "views" / "start.py", title="Start", icon=":material/home:", default=True),
         st.Page(HERE / "views" / "explore.py", title="Explore", icon=":material/grid_on:"),
         st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
+        st.Page(HERE / "views" / "plan.py", title="Plan", icon=":material/tune:"),
         st.Page(HERE / "views" / "evaluate.py", title="Evaluate", icon=":material/insights:"),
         st.Page(HERE / "views" / "export.py", title="Export", icon=":material/output:"),
     ],
@@ -43,10 +46,12 @@ page = st.navigation(
 st.title(HEADINGS[page.url_path])
 try:
     view = model_and_calibration(recipe=page.url_path not in ("compare", "evaluate"))
-    if page.url_path in ("explore", "export"):
+    if page.url_path in ("explore", "plan", "export"):
         # Here and not on the pages: a widget of a page is another one on the next page, and
         # neither its value nor its part of the address would come along.
         view = criterion_controls(view, baseline=page.url_path == "explore")
+    if page.url_path in ("plan", "export"):
+        st.session_state["plan_choice"] = plan_controls(view)
     if page.url_path == "compare":
         st.session_state["recipes"] = recipe_controls(view)
     wants_numbers = expert_in_sidebar(view.model)

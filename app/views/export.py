@@ -2,30 +2,27 @@
 
 import streamlit as st
 
-from analysis.errors import UserError
-from app.data import settings
-from app.explore_parts import needed_stats
-from app.export_parts import plan_part, preflight_part, start_part
+from app.export_parts import plan_part, preflight_part, proof_part, start_part
 from app.job_panel import job_panel
-from app.selection import select
+from app.plan_data import shown_plan, sizes_of
+from app.plan_parts import import_banner, refusal_part
+from app.planning import PlanChoice
 from app.state import View
 
 view: View = st.session_state["view"]
+choice: PlanChoice = st.session_state["plan_choice"]
+refusal_part()
+shown = shown_plan(view, choice)
 
-if view.criterion is None:
-    st.info("The variant (1, 0, 0) ranks nothing; choose other exponents.", icon=":material/info:")
-elif needed_stats(view, view.criterion) is not None:
-    try:
-        selection = select(view.request(view.criterion), view.model, settings().store)
-        plan = selection.plan()
-    except UserError as error:
-        st.error(str(error), icon=":material/error:")
-    else:
-        left, right = st.columns(2)
-        with left, st.container(border=True):
-            plan_part(view, selection, plan)
-        with right, st.container(border=True):
-            ready = preflight_part(view, plan)
-            start_part(view, selection, ready)
+if shown is not None:
+    import_banner(shown)
+    report = sizes_of(view, shown.plan)
+    left, right = st.columns(2)
+    with left, st.container(border=True):
+        plan_part(view, shown, report)
+    with right, st.container(border=True):
+        ready, options = preflight_part(view, shown, report)
+        start_part(view, shown, ready, options)
 
 job_panel()
+proof_part(view)

@@ -6,7 +6,7 @@ plans compare at equal size.
 
 from analysis.sparsity import parse_sparsity
 from pruning.schedules.base import Evidence, Schedule, Spending
-from pruning.schedules.counts import from_counts, read_counts
+from pruning.schedules.counts import counts_from_text, fit_counts, from_counts, read_counts
 from pruning.schedules.listing import SCHEDULES, allocate, get_schedule
 from pruning.schedules.notes import allocation_notes
 from pruning.schedules.patterns import PATTERNS, patterned
@@ -23,6 +23,8 @@ __all__ = [
     "Spending",
     "allocate",
     "allocation_notes",
+    "counts_from_text",
+    "fit_counts",
     "fold_ranking",
     "from_counts",
     "get_schedule",

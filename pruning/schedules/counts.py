@@ -13,7 +13,7 @@ from analysis.families import MoELayer
 from pruning.allocation import Allocation, count_problem
 from pruning.apportion import apportion
 from pruning.budget import Budget
-from pruning.constraints import Constraints, Room, rooms_of, spans
+from pruning.constraints import Constraints, Room, check_total, rooms_of, spans
 from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
 
 _KINDS = ("kept", "removed")
@@ -44,6 +44,24 @@ def from_counts(
     evidence = Evidence(counts=kept)
     turn = Turn(Spending(tuple(layers), budget, limits), rooms_of(layers, limits), evidence)
     return allocation_of(layers, spread_counts(turn))
+
+
+def fit_counts(spending: Spending, kept: Mapping[int, int]) -> Allocation:
+    """The allocation nearest to these counts that spends the budget and respects the constraints.
+
+    Each layer moves to the nearest number that it can keep; then the others give or take what the
+    budget misses, in proportion to their experts.
+
+    Raises:
+        PlanError: the layers cannot meet the budget under the constraints.
+    """
+    rooms = rooms_of(spending.layers, spending.constraints)
+    check_total(spending.budget.total, rooms)
+    removed = [
+        room.size - kept[layer.index] for layer, room in zip(spending.layers, rooms, strict=True)
+    ]
+    start = [_nearest(room, gone) for room, gone in zip(rooms, removed, strict=True)]
+    return allocation_of(spending.layers, _balanced(start, spending.budget.total, rooms))
 
 
 def spread_counts(turn: Turn) -> tuple[int, ...]:
@@ -111,6 +129,15 @@ def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise PlanError(f"The schedule {path} cannot be read: {reason}.") from error
+    return counts_from_text(text, path, layers)
+
+
+def counts_from_text(text: str, path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
+    """Experts kept by each layer, see `read_counts`; `path` names the text and says its form.
+
+    Raises:
+        PlanError: of another form, or with numbers that the layers do not have.
+    """
     kind, numbers = _from_csv(text, path) if path.suffix == ".csv" else _from_tree(text, path)
     return _kept(kind, numbers, layers, path)
 

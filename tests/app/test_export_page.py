@@ -9,7 +9,7 @@ from pruning.sizes import format_bytes, size_report
 
 
 def name_field(test):
-    (field,) = test.text_input
+    (field,) = (field for field in test.text_input if field.label == "Folder name")
     return field
 
 

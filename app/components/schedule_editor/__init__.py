@@ -1,0 +1,67 @@
+"""One bar a layer: experts kept, dragged under a fixed budget, drawn in the browser."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import streamlit as st
+from streamlit.components.v2.get_bidi_component_manager import get_bidi_component_manager
+from streamlit.components.v2.manifest_scanner import ComponentConfig, ComponentManifest
+from streamlit.components.v2.types import ComponentRenderer
+
+from app.components.schedule_editor.payload import (
+    Bars,
+    Edit,
+    bars_payload,
+    checked_edit,
+    stamp_of,
+)
+from pruning.plan import tool_version
+
+__all__ = ["Bars", "Edit", "checked_edit", "edit_message", "schedule_editor"]
+
+_FOLDER = Path(__file__).parent
+_PACKAGE, _COMPONENT = "moe_prune_studio_schedule", "schedule_editor"
+
+
+def _renderer() -> ComponentRenderer:
+    """The component; its files are fetched by the browser once, see `expert_map`."""
+    manager = get_bidi_component_manager()
+    name = f"{_PACKAGE}.{_COMPONENT}"
+    if manager.get_component_asset_root(name) is None:
+        component = ComponentConfig(name=_COMPONENT, asset_dir="browser")
+        manager.register_from_manifest(
+            ComponentManifest(_PACKAGE, tool_version(), [component]), _FOLDER
+        )
+    return st.components.v2.component(
+        name,
+        html='<div class="schedule-editor"></div>',
+        css="schedule_editor.css",
+        js="schedule_editor.js",
+    )
+
+
+def edit_message(key: str) -> object:
+    """What the browser sent last; untrusted, see `checked_edit`."""
+    state = st.session_state.get(key)
+    return state.get("edit") if isinstance(state, Mapping) else None
+
+
+def schedule_editor(bars: Bars, *, key: str, on_edit: Callable[[], None]) -> None:
+    """Draw the editor.
+
+    Dragging stays in the browser; a release calls `on_edit` before the script, which finds the
+    edit in `edit_message(key)`. What this function is given then decides what is shown.
+
+    Args:
+        bars: what to show.
+        key: widget key.
+        on_edit: called when a person changed a count or a lock.
+
+    Raises:
+        PlanError: constraints that a layer cannot satisfy.
+    """
+    _renderer()(
+        key=key,
+        data=bars_payload(bars, stamp_of(edit_message(key))),
+        on_edit_change=on_edit,
+    )

@@ -1,0 +1,185 @@
+// Draws the editor: one column a layer, with its bar, lock and name, and the strip of all layers.
+// Text from Python reaches the page through textContent alone.
+
+export const PLOT_PX = 220;
+export const TARGET_PX = 26; // a column that can be hit; 24 at least
+const NUMBER_PX = 22; // a column that has room for its number
+const SVG = "http://www.w3.org/2000/svg";
+
+const ICONS = {
+  undo: ["M9 14 4 9l5-5", "M4 9h10.5a5.5 5.5 0 0 1 0 11H11"],
+  redo: ["m15 14 5-5-5-5", "M20 9H9.5a5.5 5.5 0 0 0 0 11H13"],
+  locked: ["M6 11h12v9H6z", "M8 11V8a4 4 0 0 1 8 0v3"],
+  open: ["M6 11h12v9H6z", "M8 11V8a4 4 0 0 1 7.5-2"],
+  out: ["M5 12h14"],
+  in: ["M5 12h14", "M12 5v14"],
+  check: ["m5 13 4 4L19 7"],
+};
+
+export function element(tag, className, text = "") {
+  const node = document.createElement(tag);
+  node.className = className;
+  node.textContent = text;
+  return node;
+}
+
+export function icon(name) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "0 0 24 24");
+  svg.setAttribute("aria-hidden", "true");
+  for (const d of ICONS[name]) {
+    const path = document.createElementNS(SVG, "path");
+    path.setAttribute("d", d);
+    svg.append(path);
+  }
+  return svg;
+}
+
+export function button(label, name, text = "") {
+  const node = element("button", "");
+  node.type = "button";
+  node.setAttribute("aria-label", label);
+  node.title = label;
+  node.append(icon(name));
+  if (text) node.append(element("span", "", text));
+  return node;
+}
+
+const tallest = (model) => Math.max(...model.rules.sizes);
+export const heightOf = (model, count) => (count / tallest(model)) * PLOT_PX;
+
+// A round number of experts between two lines, at most five of them.
+function tickStep(most) {
+  const rough = most / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const nice = most % 4 === 0 ? rough : [1, 2, 5, 10].find((n) => n * power >= rough) * power;
+  return Math.max(1, Math.round(nice));
+}
+
+export function paintAxis(view) {
+  const most = tallest(view.model);
+  const gap = tickStep(most);
+  const ticks = [];
+  for (let count = 0; count <= most; count += gap) {
+    const tick = element("span", "tick", String(count));
+    tick.style.top = `calc(0.6rem + ${PLOT_PX - heightOf(view.model, count)}px)`;
+    ticks.push(tick);
+  }
+  view.axis.replaceChildren(...ticks);
+  view.layers.style.setProperty("--gap", `${heightOf(view.model, gap)}px`);
+}
+
+export function buildColumns(view) {
+  const { layers, rules, floors, ghost } = view.model;
+  view.columns = layers.map((layer, index) => {
+    const cell = element("div", "cell");
+    const column = element("div", "column");
+    column.style.height = `${PLOT_PX}px`;
+    column.setAttribute("role", "slider");
+    column.setAttribute("aria-orientation", "vertical");
+    column.setAttribute("aria-label", `Layer ${layer}, experts kept`);
+    column.setAttribute("aria-valuemin", rules.low[index]);
+    column.setAttribute("aria-valuemax", rules.high[index]);
+    const track = element("div", "track");
+    track.style.height = `${heightOf(view.model, rules.sizes[index])}px`;
+    const bar = element("div", "bar");
+    const floor = element("div", "floor");
+    floor.style.bottom = `${heightOf(view.model, floors[index])}px`;
+    const value = element("div", "value");
+    column.append(track, bar, floor);
+    if (ghost) {
+      const line = element("div", "ghost");
+      line.style.bottom = `${heightOf(view.model, ghost[index])}px`;
+      column.append(line);
+    }
+    column.append(value);
+    const lock = element("button", "lock");
+    lock.type = "button";
+    lock.tabIndex = -1; // the key L of the bar does the same
+    const name = element("div", "name", String(layer));
+    cell.append(column, lock, name);
+    return { cell, column, bar, value, lock, name };
+  });
+  view.layers.replaceChildren(...view.columns.map(({ cell }) => cell));
+}
+
+export function layOut(view) {
+  const width = view.viewport.clientWidth;
+  if (width === 0) return; // inside a closed part: wait for the observer
+  const count = view.model.layers.length;
+  const all = width / count;
+  const each = Math.max(all, view.zoom === null ? TARGET_PX : all * view.zoom);
+  view.columnPx = each;
+  const every = Math.max(1, Math.ceil(TARGET_PX / each));
+  view.columns.forEach(({ cell, column, name }, index) => {
+    cell.style.width = `${each}px`;
+    column.style.backgroundSize = "100% var(--gap)";
+    column.style.backgroundPosition = "0 0";
+    name.textContent = index % every === 0 ? String(view.model.layers[index]) : "";
+  });
+  view.layers.classList.toggle("wide", each >= TARGET_PX + 8);
+  view.layers.style.width = `${each * count}px`;
+  const isCut = each * count > width + 1;
+  view.overview.hidden = !isCut;
+  view.out.disabled = each <= all + 0.5;
+  paintWindow(view);
+  paintBars(view);
+}
+
+export function paintWindow(view) {
+  const whole = view.layers.offsetWidth || 1;
+  const { scrollLeft, clientWidth } = view.viewport;
+  view.window.style.left = `${(100 * scrollLeft) / whole}%`;
+  view.window.style.width = `${Math.min(100, (100 * clientWidth) / whole)}%`;
+}
+
+function paintOverview(view) {
+  const { rules } = view.model;
+  const most = tallest(view.model);
+  view.strip.setAttribute("viewBox", `0 0 ${view.counts.length} ${most}`);
+  view.strip.setAttribute("preserveAspectRatio", "none");
+  let path = "";
+  view.counts.forEach((count, i) => {
+    path += `M${i + 0.08} ${most}V${most - count}h0.84V${most}z`;
+  });
+  view.strip.firstChild.setAttribute("d", path);
+  view.strip.dataset.sizes = rules.sizes.length;
+}
+
+export function isHeld(view, index) {
+  const { low, high } = view.model.rules;
+  return view.locked.has(index) || low[index] === high[index];
+}
+
+export function paintBars(view) {
+  const { rules, layers } = view.model;
+  view.columns.forEach(({ column, bar, value, lock }, index) => {
+    const count = view.counts[index];
+    const px = heightOf(view.model, count);
+    bar.style.height = `${px}px`;
+    const isProtected = rules.low[index] === rules.high[index];
+    const held = isHeld(view, index);
+    column.classList.toggle("held", held);
+    column.setAttribute("aria-valuenow", count);
+    column.setAttribute(
+      "aria-valuetext",
+      `${count} of ${rules.sizes[index]} experts${held ? ", locked" : ""}`,
+    );
+    column.setAttribute("aria-disabled", String(held));
+    column.tabIndex = index === view.focus ? 0 : -1;
+    value.textContent = view.columnPx >= NUMBER_PX ? String(count) : "";
+    const above = px < 20;
+    value.classList.toggle("above", above);
+    value.style.bottom = `${above ? px + 3 : px - 19}px`;
+    const wanted = held ? "locked" : "open";
+    if (lock.dataset.icon !== wanted) {
+      lock.dataset.icon = wanted;
+      lock.replaceChildren(icon(wanted));
+    }
+    lock.setAttribute("aria-pressed", String(held));
+    lock.setAttribute("aria-label", `Lock layer ${layers[index]}`);
+    lock.title = isProtected ? "This layer cannot change" : `Lock layer ${layers[index]} (L)`;
+    lock.disabled = isProtected;
+  });
+  if (!view.overview.hidden) paintOverview(view);
+}

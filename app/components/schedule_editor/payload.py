@@ -1,0 +1,143 @@
+"""What the schedule editor sends to the browser, and what it accepts from there: no streamlit."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.errors import PlanError
+from pruning.constraints import Room, rooms_of
+from pruning.schedules import Spending
+
+_MOST_LAYERS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One edit of a person.
+
+    Args:
+        kept: layer -> experts kept.
+        locked: layers that do not give or take.
+    """
+
+    kept: Mapping[int, int]
+    locked: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """What the editor shows.
+
+    Args:
+        model: identity of the model; edits of one model are not undone on another.
+        spending: layers, budget and constraints. Its constraints fix no layer.
+        kept: layer -> experts kept.
+        locked: layers that do not give or take.
+        ghost: layer -> experts that a uniform schedule keeps; None where it is not possible.
+    """
+
+    model: str
+    spending: Spending
+    kept: Mapping[int, int]
+    locked: frozenset[int] = frozenset()
+    ghost: Mapping[int, int] | None = None
+
+    @property
+    def budget(self) -> int:
+        """Experts kept in all layers together."""
+        return sum(layer.num_experts for layer in self.spending.layers) - self.spending.budget.total
+
+
+def bars_payload(bars: Bars, seen: int | None) -> dict[str, Any]:
+    """JSON for the browser; lists have one entry a layer, in decoder order.
+
+    Args:
+        bars: what to show.
+        seen: stamp of the newest message from the browser that `bars` knows of.
+
+    Raises:
+        PlanError: constraints that a layer cannot satisfy.
+    """
+    layers = bars.spending.layers
+    rooms = rooms_of(layers, bars.spending.constraints)
+    return {
+        "model": bars.model,
+        "layers": [layer.index for layer in layers],
+        "rules": _rules(rooms),
+        "floors": [layer.least_kept for layer in layers],
+        "counts": [bars.kept[layer.index] for layer in layers],
+        "ghost": bars.ghost and [bars.ghost[layer.index] for layer in layers],
+        "locked": sorted(bars.locked),
+        "budget": bars.budget,
+        "seen": seen,
+    }
+
+
+def _rules(rooms: Sequence[Room]) -> dict[str, Any]:
+    return {
+        "sizes": [room.size for room in rooms],
+        "low": [room.size - room.most for room in rooms],
+        "high": [room.size - room.least for room in rooms],
+        "step": rooms[0].step,
+    }
+
+
+def stamp_of(message: object) -> int | None:
+    """When the browser sent a message, in its milliseconds."""
+    at = message.get("at") if isinstance(message, Mapping) else None
+    return at if type(at) is int and 0 < at < 1 << 53 else None
+
+
+def checked_edit(
+    message: object, spending: Spending, before: Mapping[int, int], locked: Collection[int]
+) -> Edit:
+    """The edit in what a browser sent, held against every rule again.
+
+    Args:
+        message: untrusted.
+        spending: layers, budget and constraints.
+        before: layer -> experts kept before the edit.
+        locked: layers that were locked before it.
+
+    Raises:
+        PlanError: malformed, another budget, a number that a layer cannot keep, or a locked layer
+            that changed.
+    """
+    counts, locks = _shape(message, len(spending.layers))
+    kept = {layer.index: count for layer, count in zip(spending.layers, counts, strict=True)}
+    rooms = rooms_of(spending.layers, spending.constraints)
+    for layer, room in zip(spending.layers, rooms, strict=True):
+        if not room.allows(room.size - kept[layer.index]):
+            raise PlanError(
+                f"Layer {layer.index} cannot keep {kept[layer.index]} experts: it keeps from "
+                f"{room.size - room.most} to {room.size - room.least} in steps of {room.step}."
+            )
+    if unknown := sorted(set(locks) - kept.keys()):
+        raise PlanError(f"Layer {unknown[0]} cannot be locked: it has no routed experts.")
+    removed = sum(room.size for room in rooms) - sum(counts)
+    if removed != spending.budget.total:
+        raise PlanError(
+            f"These counts remove {removed} experts, but the budget is {spending.budget.total}."
+        )
+    for layer_index in sorted(set(locks) & set(locked)):
+        if kept[layer_index] != before[layer_index]:
+            raise PlanError(
+                f"Layer {layer_index} is locked at {before[layer_index]} experts; unlock it first."
+            )
+    return Edit(kept, frozenset(locks))
+
+
+def _shape(message: object, num_layers: int) -> tuple[list[int], list[int]]:
+    if not isinstance(message, Mapping):
+        raise PlanError("The editor sent no edit.")
+    counts, locked = _integers(message.get("counts")), _integers(message.get("locked"))
+    if counts is None or locked is None or len(counts) != num_layers:
+        raise PlanError("The editor sent an edit of another form than one number a layer.")
+    return counts, locked
+
+
+def _integers(value: object) -> list[int] | None:
+    if not isinstance(value, list) or len(value) > _MOST_LAYERS:
+        return None
+    # bool is an int to Python, and JSON's true is no count.
+    return value if all(type(item) is int for item in value) else None

@@ -1,0 +1,116 @@
+"""Schedules side by side: which share of its experts each layer keeps."""
+
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from app.figures.theme import (
+    SMALL_SIZE,
+    apply_theme,
+    color_at,
+    colorbar,
+    colorscale,
+    ink,
+    paper,
+    plain,
+    primary,
+    text_on,
+)
+
+_ROW_PX: Final = 30
+_NUMBERED_LAYERS: Final = 24  # more would not leave room for the numbers
+
+
+def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False) -> go.Figure:
+    """Figure of a table `schedule, layer, kept, removed`: one row a schedule, one cell a layer.
+
+    Args:
+        table: schedules in the order of the rows, from the top.
+        shown: the schedule to mark.
+        dark: for the dark theme.
+    """
+    names = [str(name) for name in table["schedule"].unique()]
+    layers = [str(layer) for layer in table["layer"].unique()]
+    kept, share = (_grid(values, len(names)) for values in (table["kept"], _shares(table)))
+    fig = go.Figure(
+        go.Heatmap(
+            z=share,
+            x=layers,
+            y=names,
+            customdata=kept,
+            colorscale=colorscale(),
+            zmin=0,
+            zmax=1,
+            xgap=1,
+            ygap=3,
+            colorbar=colorbar("share kept", dark, tickformat=".0%", nticks=6),
+            hovertemplate="%{y}, layer %{x}: %{customdata} kept, %{z:.0%}<extra></extra>",
+        )
+    )
+    apply_theme(fig, dark)
+    if len(layers) <= _NUMBERED_LAYERS:
+        for position, name in enumerate(names):
+            _write_numbers(fig, name, layers, kept[position], share[position])
+    if shown in names:
+        row = names.index(shown)
+        edge = {"color": primary(dark), "width": 3}
+        fig.add_shape(
+            type="rect", x0=-0.5, x1=len(layers) - 0.5, y0=row - 0.5, y1=row + 0.5, line=edge
+        )
+    _lay_out(fig, names, shown, dark)
+    return fig
+
+
+def _lay_out(fig: go.Figure, names: list[str], shown: str, dark: bool) -> None:
+    """Rows from the top, the shown one in bold."""
+    height = 90 + _ROW_PX * len(names)
+    fig.update_layout(height=height, margin={"t": 12, "b": 8}, plot_bgcolor=paper(dark))
+    fig.update_xaxes(title_text="layer", type="category", nticks=24, showgrid=False)
+    labels = [f"<b>{plain(name)}</b>" if name == shown else plain(name) for name in names]
+    fig.update_yaxes(
+        autorange="reversed",
+        tickmode="array",
+        tickvals=names,
+        ticktext=labels,
+        tickfont={"size": SMALL_SIZE, "color": ink(dark)},
+        showgrid=False,
+    )
+
+
+def _shares(table: pd.DataFrame) -> "pd.Series[float]":
+    return table["kept"] / (table["kept"] + table["removed"])
+
+
+def _grid(values: "pd.Series[Any]", rows: int) -> NDArray[Any]:
+    return np.asarray(values).reshape(rows, -1)
+
+
+def _write_numbers(
+    fig: go.Figure, name: str, layers: list[str], kept: NDArray[Any], share: NDArray[Any]
+) -> None:
+    """The number of experts in each cell of a row, black or white."""
+    for layer, number, part in zip(layers, kept, share, strict=True):
+        font = {"size": SMALL_SIZE, "color": text_on(color_at(float(part)))}
+        fig.add_annotation(x=layer, y=name, text=str(number), showarrow=False, font=font)
+
+
+def describe(table: pd.DataFrame) -> str:
+    """One sentence: how far the schedules reach."""
+    by_schedule = table.groupby("schedule", sort=False)["kept"]
+    spread = {
+        str(name): (int(low), int(high))
+        for name, low, high in zip(
+            by_schedule.min().index, by_schedule.min(), by_schedule.max(), strict=True
+        )
+    }
+    widest = max(spread, key=lambda name: spread[name][1] - spread[name][0])
+    low, high = spread[widest]
+    if low == high:
+        return "Every schedule keeps as many experts in every layer."
+    return (
+        f"{len(spread)} schedules spend one budget; {widest} differs most between layers, from "
+        f"{low} to {high} experts kept."
+    )

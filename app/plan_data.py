@@ -1,0 +1,197 @@
+"""What the Plan and Export pages compute, cached by what it depends on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pandas as pd
+import streamlit as st
+
+from analysis.errors import UserError
+from app.data import settings, weight_run
+from app.explore_parts import what_is_missing
+from app.plan_state import imported_plan
+from app.planning import (
+    PlanChoice,
+    Shown,
+    counts_in,
+    hand_counts,
+    plan_request,
+    schedules_table,
+)
+from app.selection import FREQUENCY, Selection, select
+from app.state import View
+from app.task_requests import SelectRequest
+from pruning.budget import sparsity_budget
+from pruning.engines import Reads, contents_of, verdicts
+from pruning.plan import PruningPlan
+from pruning.schedules import Evidence, Spending
+from pruning.sizes import SizeReport, size_report
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What every schedule of one view needs.
+
+    Args:
+        selection: criterion and statistics; its request names no schedule.
+        ranking: the experts in their order.
+        evidence: what schedules look at.
+    """
+
+    selection: Selection
+    ranking: pd.DataFrame
+    evidence: Evidence
+
+
+def spending_of_choice(view: View, choice: PlanChoice) -> Spending:
+    """Budget and constraints, without what is set by hand.
+
+    Raises:
+        PlanError: constraints that cannot be read.
+    """
+    layers = view.model.layers
+    return Spending(layers, sparsity_budget(layers, view.sparsity), choice.constraints())
+
+
+def prepared(view: View) -> Prepared | None:
+    """The statistics of the view; None after saying what is missing.
+
+    Raises:
+        UserError: statistics that cannot be read.
+    """
+    if view.criterion is None:
+        st.info(
+            "The variant (1, 0, 0) ranks nothing; choose other exponents.", icon=":material/info:"
+        )
+        return None
+    missing = what_is_missing(view, view.criterion)
+    if missing is not None:
+        st.info(missing, icon=":material/info:")
+        return None
+    base = view.request(view.criterion)
+    if view.criterion.source != "routed" and view.corpora:
+        # So that the frequency schedule has its numbers as well.
+        base = base.model_copy(update={"schedule": FREQUENCY, "corpora": view.corpora})
+    runs = [run.manifest.digest for run in view.runs.values()]
+    weights = weight_run(view.model)
+    runs += [weights.manifest.digest] if weights else []
+    return _prepared(base.model_dump_json(), tuple(runs), view.model.identity, view, base)
+
+
+@st.cache_resource(max_entries=16)
+def _prepared(
+    request: str, runs: tuple[str, ...], model: str, _view: View, _base: SelectRequest
+) -> Prepared:
+    del request, runs, model  # parts of the key only
+    selection = select(_base, _view.model, settings().store)
+    ranking = selection.ranking()
+    return Prepared(selection, ranking, selection.evidence(ranking))
+
+
+def shown_plan(view: View, choice: PlanChoice) -> Shown | None:
+    """The plan that the controls, or an imported file, ask for; None after saying what is missing.
+
+    Raises:
+        UserError: the budget cannot be met under the constraints.
+    """
+    imported = imported_plan(view.model)
+    if imported is not None:
+        return Shown(imported.plan, file=imported.file)
+    ready = prepared(view)
+    if ready is None or view.criterion is None:
+        return None
+    spending = spending_of_choice(view, choice)
+    kept = hand_counts(choice, spending) if choice.by_hand else None
+    if choice.schedule == FREQUENCY and ready.evidence.frequency is None:
+        raise UserError(
+            "The frequency schedule counts routed tokens, and there is no calibration yet; start "
+            "one on the Start page."
+        )
+    request = plan_request(view.request(view.criterion), choice, kept)
+    if choice.schedule == FREQUENCY:
+        request = request.model_copy(update={"corpora": view.corpora})
+    selection = replace(ready.selection, request=request)
+    decision = _decided(request.model_dump_json(), _key(ready), selection)
+    notes = decision[1] if kept is None else _hand_notes(choice, spending, kept)
+    return Shown(decision[0], notes, selection)
+
+
+def _hand_notes(choice: PlanChoice, spending: Spending, kept: Mapping[int, int]) -> tuple[str, ...]:
+    """What was done to counts that another budget or other rules had been spent on."""
+    # To the library every count by hand is a bound, so its own notes would only say that.
+    asked = counts_in(choice.counts, spending.layers)
+    if asked == kept:
+        return ()
+    return (
+        f"The counts by hand keep {sum(asked.values())} experts; the sparsity and the rules above "
+        f"ask for {sum(kept.values())}, so "
+        f"{sum(asked[layer] != kept[layer] for layer in kept)} layers were moved.",
+    )
+
+
+def _key(ready: Prepared) -> str:
+    made = ready.selection
+    read = [made.choice, *([made.tokens] if made.tokens else [])]
+    runs = [run.manifest.digest for choice in read for run in choice.runs]
+    return " ".join((made.model.identity, *runs))
+
+
+@st.cache_resource(max_entries=32)
+def _decided(
+    request: str, statistics: str, _selection: Selection
+) -> tuple[PruningPlan, tuple[str, ...]]:
+    del request, statistics  # parts of the key only
+    made = _selection.decision()
+    return made.plan, made.notes
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """All schedules on the budget of a view, see `schedules_table`."""
+
+    table: pd.DataFrame
+    counts: pd.DataFrame
+    refused: dict[str, str]
+
+    def kept_by(self, schedule: str) -> dict[int, int] | None:
+        """Layer -> experts kept by a schedule; None where it is not possible."""
+        rows = self.counts[self.counts["schedule"] == schedule]
+        if rows.empty:
+            return None
+        return dict(zip(rows["layer"].tolist(), rows["kept"].tolist(), strict=True))
+
+
+def schedules_beside(view: View, choice: PlanChoice, ready: Prepared) -> Beside:
+    """Every schedule on the budget and under the constraints of the view."""
+    spending = spending_of_choice(view, choice)
+    key = f"{choice.multiple_of} {choice.protect} {view.sparsity}"
+    return _beside(ready.selection.request.model_dump_json(), key, _key(ready), ready, spending)
+
+
+@st.cache_resource(max_entries=16)
+def _beside(
+    request: str, limits: str, statistics: str, _ready: Prepared, _spending: Spending
+) -> Beside:
+    del request, limits, statistics  # parts of the key only
+    return Beside(*schedules_table(_ready.selection, _ready.ranking, _spending, _ready.evidence))
+
+
+def sizes_of(view: View, plan: PruningPlan) -> SizeReport:
+    """Sizes before and after a plan."""
+    return _sizes(view.model.identity, plan.digest, view, plan)
+
+
+@st.cache_resource(max_entries=64)
+def _sizes(model: str, digest: str, _view: View, _plan: PruningPlan) -> SizeReport:
+    del model, digest  # parts of the key only
+    return size_report(_view.model, _plan)
+
+
+def readers_of(view: View, plan: PruningPlan) -> list[str]:
+    """The programs that are known to read the export, or expected to."""
+    found = verdicts(contents_of(view.model, plan))
+    return [
+        each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
+        for each in found
+        if each.reads is not Reads.NO
+    ]

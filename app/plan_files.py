@@ -1,0 +1,199 @@
+"""Plans, schedules and recipes as files: taken in, checked, and handed out."""
+
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from analysis.criteria import get_criterion
+from analysis.errors import PlanError, UserError
+from analysis.model import MoEModel
+from app.data import shown_model
+from app.plan_state import (
+    forget_import,
+    import_plan,
+    keep_by_hand,
+    refuse,
+)
+from app.planning import MULTIPLES, ranges, recipe_of
+from app.selection import Selection
+from app.sidebar import possible_percents
+from app.state import BLEND, CRITERION_OPTIONS, View, apply_exponents, apply_preset, share_key
+from pruning.plan import PruningPlan, fit_plan, plan_from_json
+from pruning.recipe import Recipe
+from pruning.recipe_file import recipe_from_yaml
+from pruning.schedules import counts_from_text
+
+UPLOAD = "plan.upload"
+_MEGABYTES = 20
+_TYPES = ("json", "yaml", "yml", "csv")
+
+
+def upload_part(view: View) -> None:
+    """The place where a file is dropped, and what each kind does."""
+    st.file_uploader(
+        "Plan, schedule or recipe",
+        type=list(_TYPES),
+        key=UPLOAD,
+        on_change=_uploaded,
+        args=(view,),
+        max_upload_size=_MEGABYTES,
+        help="plan.json is shown and exported as it is. A schedule (CSV, JSON or YAML: layer and "
+        "experts kept or removed) becomes counts by hand. recipe.yaml sets the controls.",
+    )
+    st.text("plan.json, recipe.yaml, or a schedule: layer -> kept.")
+
+
+def _uploaded(view: View) -> None:
+    file = st.session_state.get(UPLOAD)
+    if file is None:
+        return
+    try:
+        take_file(view, Path(file.name).name, file.getvalue())
+    except UserError as error:
+        refuse(str(error))
+
+
+def take_file(view: View, name: str, content: bytes) -> None:
+    """Show what a file asks for.
+
+    Raises:
+        UserError: it cannot be read, is for another model, or asks for what the page cannot show.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{name} cannot be read: it is no UTF-8 text.") from error
+    kind = _kind(name, text)
+    if kind == "plan":
+        import_plan(name, fit_plan(plan_from_json(text), view.model))
+    elif kind == "recipe":
+        apply_recipe(view, recipe_from_yaml(text, name=name))
+    else:
+        kept = counts_from_text(text, Path(name), view.model.layers)
+        _check_total(view, kept, name)
+        keep_by_hand(kept, frozenset())
+
+
+def _kind(name: str, text: str) -> str:
+    suffix = Path(name).suffix.lower()
+    if suffix == ".json" and '"schema_version"' in text and '"granularity"' in text:
+        return "plan"
+    is_yaml = suffix in (".yaml", ".yml")
+    lines = text.splitlines()
+    if is_yaml and any(line.startswith(("criterion:", "model:")) for line in lines):
+        return "recipe"
+    return "schedule"
+
+
+def _check_total(view: View, kept: dict[int, int], name: str) -> None:
+    """Move the sparsity to what the counts spend; refuse what it cannot say."""
+    removed = sum(layer.num_experts - kept[layer.index] for layer in view.model.layers)
+    for percent in possible_percents(view.model):
+        if removed == sum(layer.num_experts * percent // 100 for layer in view.model.layers):
+            st.session_state["sparsity"] = percent
+            return
+    raise PlanError(
+        f"{name} removes {removed} of {view.model.num_experts} experts, which is none of the "
+        "sparsities of this page; use it with `moeprune plan --schedule-file`."
+    )
+
+
+def apply_recipe(view: View, recipe: Recipe) -> None:
+    """Set the controls as a recipe asks; nothing is set where one thing is not possible.
+
+    Raises:
+        PlanError: another model, or a key that the page has no control for.
+    """
+    known = (shown_model(view.model), view.model.name)
+    if recipe.model not in known:
+        raise PlanError(
+            f"The recipe is for {recipe.model}, but {view.model.name} is shown; choose that model "
+            "in the sidebar, or open the recipe with `moeprune run`."
+        )
+    percent = _percent(view, recipe)
+    limits = recipe.constraints
+    for key, value in (("pin", limits.pin), ("drop", limits.drop), ("lock", limits.lock)):
+        if value:
+            raise PlanError(_not_here(f"constraints.{key}"))
+    if recipe.granularity != "expert" or recipe.schedule.file is not None:
+        raise PlanError(_not_here("granularity or a schedule file"))
+    if limits.multiple_of not in MULTIPLES:
+        raise PlanError(_not_here(f"multiple_of: {limits.multiple_of}"))
+    kept = _set_counts(view.model, recipe)
+    _apply_criterion(recipe)
+    _apply_corpora(view, recipe)
+    forget_import()
+    state = st.session_state
+    state["gate"], state["sparsity"] = recipe.gate, percent
+    state["schedule"], state["multiple"] = recipe.schedule.name, limits.multiple_of
+    state["protect"] = ranges(limits.protect)
+    if kept:
+        keep_by_hand(kept, frozenset())
+
+
+def _not_here(what: str) -> str:
+    return (
+        f"The recipe asks for {what}, which this page has no control for; run it with "
+        "`moeprune run`, then open its plan here."
+    )
+
+
+def _percent(view: View, recipe: Recipe) -> int:
+    text = recipe.budget.sparsity if recipe.budget else None
+    if text is None:
+        raise PlanError(_not_here("a budget other than a sparsity"))
+    for percent in possible_percents(view.model):
+        if text in (f"{percent}%", f"{percent / 100:g}"):
+            return percent
+    raise PlanError(_not_here(f"sparsity: {text}"))
+
+
+def _set_counts(model: MoEModel, recipe: Recipe) -> dict[int, int]:
+    """Counts of a recipe that sets every layer; empty where it sets none."""
+    given = recipe.constraints.set
+    if not given:
+        return {}
+    if set(given) != {layer.index for layer in model.layers}:
+        raise PlanError(_not_here("constraints.set for some layers only"))
+    return dict(given)
+
+
+def _apply_criterion(recipe: Recipe) -> None:
+    criterion = get_criterion(recipe.criterion)
+    if criterion.exponents is not None:
+        apply_exponents(criterion.exponents)
+    elif criterion.name in CRITERION_OPTIONS:
+        apply_preset(criterion.name)
+    else:
+        raise PlanError(_not_here(f"criterion: {criterion.name}"))
+
+
+def _apply_corpora(view: View, recipe: Recipe) -> None:
+    parts = {part.corpus: part.weight for part in recipe.corpora}
+    if missing := sorted(set(parts) - set(view.runs)):
+        raise PlanError(
+            f"{view.model.name} has not been calibrated on {missing[0]}; start that on the Start "
+            "page, or run the recipe with `moeprune run`."
+        )
+    if len(parts) == 1:
+        st.session_state["corpus"] = next(iter(parts))
+    elif parts:
+        st.session_state["corpus"] = BLEND
+        most = max(parts.values())
+        for corpus in view.runs:
+            st.session_state[share_key(corpus)] = round(100 * parts.get(corpus, 0.0) / most)
+
+
+def save_buttons(plan: PruningPlan, selection: Selection | None) -> None:
+    """Plan and recipe, to take away."""
+    with st.container(horizontal=True):
+        _download("Save plan.json", plan.to_json(), "plan.json", "application/json")
+        if selection is not None:
+            text = recipe_of(selection).to_yaml()
+            _download("Save recipe.yaml", text, "recipe.yaml", "application/yaml")
+
+
+def _download(label: str, data: str, name: str, mime: str) -> None:
+    options: dict[str, Any] = {"icon": ":material/download:", "on_click": "ignore"}
+    st.download_button(label, data, file_name=name, mime=mime, key=f"plan.save.{name}", **options)

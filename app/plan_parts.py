@@ -1,0 +1,311 @@
+"""The parts of the Plan page: the editor, what is saved, all schedules side by side, the files."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+import streamlit as st
+
+from app.charts import csv_button, made_by, show_chart
+from app.components.schedule_editor import Bars, schedule_editor
+from app.data import shown_model
+from app.plan_controls import schedule_label
+from app.plan_data import (
+    Beside,
+    readers_of,
+    spending_of_choice,
+)
+from app.plan_files import save_buttons
+from app.plan_state import (
+    EDITOR,
+    OnScreen,
+    editor_edited,
+    forget_import,
+    locked_layers,
+    remember_screen,
+    table_edited,
+    table_key,
+    take_refusal,
+)
+from app.planning import PlanChoice, Shown, recipe_of
+from app.plots.explore import sizes_chart
+from app.plots.schedules import schedules_chart
+from app.state import View
+from pruning.budget import count_budget
+from pruning.engines import contents_of, verdicts
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.schedules import Spending
+from pruning.sizes import SizeReport, format_bytes
+
+_ROWS = 10  # of the table of exact values, before it scrolls
+LATER = (
+    "Sizes are exact. Quality is not known here: a schedule that keeps more saliency need not keep "
+    "more of what the model can do. Measure it before you ship."
+)
+
+
+def refusal_part() -> None:
+    """Why the last edit or file was not taken, said once."""
+    reason = take_refusal()
+    if reason:
+        st.error(reason, icon=":material/error:")
+
+
+def import_banner(shown: Shown) -> None:
+    """Says that a file is shown, and the way back to the controls."""
+    if not shown.file:
+        return
+    made = shown.plan.provenance
+    how = ", ".join(filter(None, (made.criterion, *made.corpora, made.schedule))) or "by hand"
+    with st.container(border=True, horizontal=True, vertical_alignment="center"):
+        st.text(
+            f"Shown and exported as it is: {shown.file} ({how}). Criterion and sparsity above do "
+            "not change it, and a link does not carry it."
+        )
+        st.button(
+            "Back to the controls",
+            key="plan.forget",
+            icon=":material/close:",
+            on_click=forget_import,
+        )
+
+
+def metrics(view: View, shown: Shown, report: SizeReport) -> None:
+    """Four numbers: experts, disk, memory, computation."""
+    first, second, third, fourth = st.columns(4)
+    removed = report.experts_removed
+    first.metric(
+        "Experts kept",
+        f"{report.experts_after} of {report.experts_before}",
+        f"-{removed} ({removed / report.experts_before:.0%})",
+        delta_color="off",
+        border=True,
+        height="stretch",
+    )
+    _saved(second, "On disk", report.bytes_before, report.bytes_after, "Bytes of all tensors.")
+    before, after = report.loaded("bfloat16")
+    _saved(third, "Loaded, bfloat16", before, after, "Weights in memory, without caches.")
+    active = report.active_after
+    fourth.metric(
+        "Parameters per token",
+        _millions(active),
+        "as before" if active == report.active_before else _change(active, report.active_before),
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+        help=f"What one token uses: the router still picks as many experts. Expert FLOPs per "
+        f"token: {report.expert_flops:,}, as before. Removing experts saves memory, not time.",
+    )
+
+
+def _saved(place: st.delta_generator.DeltaGenerator, label: str, *sizes: object) -> None:
+    before, after, note = sizes
+    if not (isinstance(before, int) and isinstance(after, int)):
+        raise TypeError("sizes are whole numbers of bytes")
+    less = before > after
+    place.metric(
+        label,
+        format_bytes(after),
+        f"-{format_bytes(before - after)} ({1 - after / before:.0%})" if less else "nothing saved",
+        delta_color="inverse" if less else "off",
+        border=True,
+        height="stretch",
+        help=str(note),
+    )
+
+
+def _millions(number: int) -> str:
+    for unit, size in (("billion", 10**9), ("million", 10**6)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:,}"
+
+
+def _change(now: int, before: int) -> str:
+    return f"{now - before:+,} of {before:,}"
+
+
+def editor_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:
+    """The bars, and what an edit of them is held against.
+
+    Raises:
+        PlanError: locked layers that cannot be read.
+    """
+    st.markdown(
+        "**Experts kept per layer**: drag a bar or use the arrow keys; the other layers give or "
+        "take, so that the budget stays fixed."
+    )
+    if shown.plan.granularity == ATOMIC_GRANULARITY:
+        st.info(
+            "This plan removes neurons inside experts, which have no bars here; the Export page "
+            "writes it and shows what each width mode saves.",
+            icon=":material/info:",
+        )
+        return
+    spending = spending_of_choice(view, choice)
+    ghost = beside.kept_by("uniform") if beside else None
+    if shown.file:
+        spending, ghost = _spending_of_file(view, shown), None
+    locked = locked_of(view, choice, shown)
+    remember_screen(OnScreen(view.model.identity, spending, shown.kept, locked))
+    bars = Bars(view.model.identity, spending, shown.kept, locked, ghost)
+    schedule_editor(bars, key=EDITOR, on_edit=editor_edited)
+
+
+def locked_of(view: View, choice: PlanChoice, shown: Shown) -> frozenset[int]:
+    """Layers that an edit leaves alone.
+
+    Raises:
+        PlanError: the text names none.
+    """
+    return frozenset() if shown.file else locked_layers(choice, view.model.layers)
+
+
+def _spending_of_file(view: View, shown: Shown) -> Spending:
+    """The budget that a file's plan spends."""
+    from_file = {layer.index: shown.kept[layer.index] for layer in view.model.layers}
+    removed = sum(layer.num_experts - from_file[layer.index] for layer in view.model.layers)
+    return Spending(view.model.layers, count_budget(view.model.layers, removed))
+
+
+def notes_part(shown: Shown) -> None:
+    """What a person should know of the plan, one line each."""
+    for note in shown.notes:
+        st.markdown(f":material/info: {note}")
+
+
+def sides_part(view: View, choice: PlanChoice, beside: Beside) -> None:
+    """All schedules on this budget: chart and table."""
+    st.markdown(
+        "**All schedules on this budget**: brighter cells keep a larger share of their layer."
+    )
+    counts = beside.counts.assign(schedule=beside.counts["schedule"].map(schedule_label))
+    name = schedule_label(choice.schedule)
+    about = made_by(view.about(), view.criterion.label if view.criterion else "")
+    left, right = st.columns([11, 9])
+    with left:
+        show_chart(schedules_chart(counts, name, about))
+    with right:
+        st.dataframe(
+            _readable(beside.table),
+            hide_index=True,
+            alt="The schedules side by side: counts, overlap with uniform, size.",
+            column_config={
+                "overlap with uniform": st.column_config.NumberColumn(
+                    "as uniform",
+                    format="percent",
+                    help="Share of the pruned experts that uniform prunes too.",
+                ),
+                "layers changed": st.column_config.NumberColumn(
+                    "changed", help="Layers that keep another number than under uniform."
+                ),
+            },
+            column_order=[name for name in beside.table.columns if name != "kept"],
+            key="plan.sides",
+        )
+        csv_button(beside.table, "schedules-summary")
+    for schedule, why in beside.refused.items():
+        st.text(f"{schedule_label(schedule)} is not possible: {why}")
+
+
+def _readable(table: pd.DataFrame) -> pd.DataFrame:
+    readable = table.assign(schedule=table["schedule"].map(schedule_label))
+    readable["on disk"] = table["on disk"].map(format_bytes)
+    return readable
+
+
+def sizes_part(view: View, report: SizeReport) -> None:
+    """Where the bytes go."""
+    st.markdown("**What it saves**: weights by part, before and after.")
+    show_chart(sizes_chart(report.table, made_by(view.about())))
+    st.markdown(f":material/science: {LATER}")
+
+
+def engines_part(view: View, shown: Shown) -> None:
+    """Who reads the export, and a table of why."""
+    readers = ", ".join(readers_of(view, shown.plan))
+    uniform = len(set(shown.kept.values())) == 1
+    icon = ":material/check_circle:" if uniform else ":material/warning:"
+    kind = "one count for all layers" if uniform else "layers of different sizes"
+    st.markdown(f"{icon} **{kind.capitalize()}**. Read by: {readers}.")
+    found = verdicts(contents_of(view.model, shown.plan))
+    with st.expander("Which programs read it, and why"):
+        st.dataframe(
+            {
+                "program": [each.engine for each in found],
+                "reads it": [str(each.reads) for each in found],
+                "why": [each.reason for each in found],
+            },
+            hide_index=True,
+            key="plan.engines",
+        )
+
+
+def table_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:
+    """Exact values, layer by layer; editing a cell is as good as moving its bar."""
+    st.markdown("**Exact values**: type a number, or lock a layer.")
+    uniform = beside.kept_by("uniform") if beside else None
+    table = layer_table(view, shown.kept, uniform, locked_of(view, choice, shown))
+    if shown.plan.granularity == ATOMIC_GRANULARITY:
+        st.dataframe(table, hide_index=True, key="plan.layers")
+        return
+    st.data_editor(
+        table,
+        hide_index=True,
+        num_rows="fixed",
+        disabled=[name for name in table.columns if name not in ("keeps", "locked")],
+        column_config={
+            "keeps": st.column_config.NumberColumn(
+                min_value=0, step=1, required=True, help="Experts that the layer keeps."
+            ),
+            "share kept": st.column_config.ProgressColumn(
+                format="percent", min_value=0, max_value=1, color="primary"
+            ),
+            "locked": st.column_config.CheckboxColumn(help="Neither gives nor takes."),
+            "against uniform": st.column_config.NumberColumn("to uniform", format="%+d"),
+        },
+        key=table_key(),
+        on_change=table_edited,
+        height="content" if len(table) <= _ROWS else 35 * (_ROWS + 1),
+        alt="Experts kept by each layer; numbers and locks can be edited.",
+    )
+    csv_button(table, "layers")
+
+
+def layer_table(
+    view: View,
+    kept: Mapping[int, int],
+    uniform: Mapping[int, int] | None,
+    locked: frozenset[int],
+) -> pd.DataFrame:
+    """Table `layer, keeps, locked, share kept, against uniform, experts, top_k`."""
+    layers = view.model.layers
+    away = [kept[n.index] - uniform[n.index] if uniform else None for n in layers]
+    return pd.DataFrame(
+        {
+            "layer": [layer.index for layer in layers],
+            "keeps": [kept[layer.index] for layer in layers],
+            "locked": [layer.index in locked for layer in layers],
+            "share kept": [kept[layer.index] / layer.num_experts for layer in layers],
+            "against uniform": pd.array(away, dtype="Int64"),
+            "experts": [layer.num_experts for layer in layers],
+            "top_k": [layer.top_k for layer in layers],
+        }
+    )
+
+
+def take_away_part(view: View, shown: Shown) -> None:
+    """The recipe, the command line, the files, and the way to the export."""
+    left, right = st.columns(2)
+    with left:
+        st.markdown("**Recipe**: all that was chosen, for `moeprune run recipe.yaml`.")
+        if shown.selection is not None:
+            st.code(recipe_of(shown.selection).to_yaml(), language="yaml")
+        else:
+            st.text("A plan from a file has no recipe here; it says itself how it was made.")
+    with right:
+        st.markdown("**The same from the command line**")
+        command = shown.plan_command(shown_model(view.model))
+        st.code(command, language=None, wrap_lines=True)
+        save_buttons(shown.plan, shown.selection)
+        st.page_link("views/export.py", label="Export this plan", icon=":material/output:")

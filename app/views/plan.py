@@ -1,0 +1,45 @@
+"""Plan: where the budget goes, layer by layer, and what that saves."""
+
+import streamlit as st
+
+from app.plan_data import prepared, schedules_beside, shown_plan, sizes_of
+from app.plan_parts import (
+    editor_part,
+    engines_part,
+    import_banner,
+    metrics,
+    notes_part,
+    refusal_part,
+    sides_part,
+    sizes_part,
+    table_part,
+    take_away_part,
+)
+from app.planning import PlanChoice
+from app.state import View
+
+view: View = st.session_state["view"]
+choice: PlanChoice = st.session_state["plan_choice"]
+refusal_part()
+shown = shown_plan(view, choice)
+
+if shown is not None:
+    ready = prepared(view)
+    beside = None if ready is None else schedules_beside(view, choice, ready)
+    report = sizes_of(view, shown.plan)
+    import_banner(shown)
+    metrics(view, shown, report)
+    with st.container(border=True):
+        editor_part(view, choice, shown, beside)
+        notes_part(shown)
+        engines_part(view, shown)
+    if beside is not None:
+        with st.container(border=True):
+            sides_part(view, choice, beside)
+    left, right = st.columns(2)
+    with left, st.container(border=True):
+        table_part(view, choice, shown, beside)
+    with right, st.container(border=True):
+        sizes_part(view, report)
+    with st.container(border=True):
+        take_away_part(view, shown)
