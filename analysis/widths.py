@@ -13,6 +13,8 @@ from analysis.families import MoEFamily, Slot, SlotKind
 from analysis.families.base import WIDTHS_KEY
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 
+SCALE_ROLE = "weight_scale_inv"  # of an FP8 matrix: one number for each block of its weights
+
 
 @dataclass(frozen=True, slots=True)
 class AtomAxis:
@@ -121,15 +123,33 @@ def is_stacked(model: MoEModel) -> bool:
     )
 
 
+def scale_blocks(model: MoEModel) -> tuple[int, int] | None:
+    """Rows and columns of an expert's matrix that share one FP8 scale; None where none do.
+
+    None too where that is not known: experts stacked on disk, or no block size in config.json.
+    """
+    settings = model.checkpoint.config.get("quantization_config") or {}
+    block = settings.get("weight_block_size")
+    if SCALE_ROLE not in _roles(model) or is_stacked(model) or not isinstance(block, list):
+        return None
+    if len(block) != 2 or not all(type(each) is int and each > 0 for each in block):
+        return None
+    return block[0], block[1]
+
+
 def quantised_role(model: MoEModel) -> str:
-    """A part of the experts that is no plain weight or bias, such as a scale; empty if none is."""
-    roles = {
+    """A part of the experts, such as a scale, that neurons cannot be cut out of; empty for none."""
+    plain = {"weight", "bias"} | ({SCALE_ROLE} if scale_blocks(model) else set())
+    return min(_roles(model) - plain, default="")
+
+
+def _roles(model: MoEModel) -> set[str]:
+    return {
         item.slot.role
         for each in model.layers
         for item in model.located[each.index]
         if item.slot.kind is not SlotKind.ROUTER
     }
-    return min(roles - {"weight", "bias"}, default="")
 
 
 def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:

@@ -118,7 +118,10 @@ def _stacks_experts(conversion: Any) -> bool:
 
 def _with_filling(conversion: Any) -> Any:
     changed = copy.deepcopy(conversion)
-    changed.operations = [FillUp(), *changed.operations]
+    steps = changed.operations
+    # Right before they are stacked: what is quantised has become plain numbers by then.
+    place = next(n for n, step in enumerate(steps) if isinstance(step, MergeModulelist))
+    changed.operations = [*steps[:place], FillUp(), *steps[place:]]
     return changed
 
 

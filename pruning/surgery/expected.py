@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from analysis.checkpoint import TensorEntry
 from analysis.families import MoEFamily, Slot, SlotKind
 from analysis.model import MoEModel
-from analysis.widths import AtomAxis, atom_axis, shared_tensors
+from analysis.widths import SCALE_ROLE, AtomAxis, atom_axis, scale_blocks, shared_tensors
 from pruning.atoms.widths import WidthPlan
 from pruning.heads import HeadPlan
 from pruning.plan import PruningPlan
@@ -117,7 +117,8 @@ def expected_tensors(
         heads: what became of prediction heads.
         widths: of the experts, where neurons are removed.
     """
-    maker = _Maker(model.family, plan.kept, head_slots(model, heads), widths)
+    blocks = scale_blocks(model)
+    maker = _Maker(model.family, plan.kept, head_slots(model, heads), widths, blocks)
     grown = shared_tensors(model) if widths and widths.shared is not None else {}
     found: dict[str, Expected] = {}
     for entry in model.checkpoint.tensors.values():
@@ -138,6 +139,7 @@ class _Maker:
     kept: Mapping[int, Sequence[int]]
     heads: HeadSlots
     widths: WidthPlan | None
+    blocks: tuple[int, int] | None
 
     def make(self, entry: TensorEntry) -> Expected | None:
         """What becomes of a tensor; None for one that is dropped."""
@@ -166,7 +168,10 @@ class _Maker:
         name = slot.template.format(expert=sorted(kept).index(slot.expert))
         if where is None:
             return _copy(entry, name)
-        part = _matrix(entry, where, slot, slot.expert, widths)
+        if slot.role == SCALE_ROLE and widths and self.blocks:
+            part = _scales(entry, where, slot, widths, self.blocks[where.axis])
+        else:
+            part = _matrix(entry, where, slot, slot.expert, widths)
         shape = entry.shape if part.ids is None else part.result[:-1]
         return Expected(name, entry, shape, (part,))
 
@@ -198,6 +203,17 @@ def _matrix(
         return Part(start, (size,))
     axis = where.axis - (len(entry.shape) - len(inner))
     return _cut(start, entry, inner, axis, _atoms(where, before, kept, after))
+
+
+def _scales(entry: TensorEntry, where: AtomAxis, slot: Slot, widths: WidthPlan, size: int) -> Part:
+    """What stays of an FP8 matrix' scales: for each `size` neurons that of the first of them."""
+    expert = slot.expert or 0
+    kept, after = widths.kept(slot.layer, expert), widths.written(slot.layer, expert)
+    firsts = range(0, after, size)
+    ids = [kept[first] // size if first < len(kept) else -1 for first in firsts]
+    if ids == list(range(entry.shape[where.axis])):
+        return Part(entry.start, (entry.nbytes,))
+    return _cut(entry.start, entry, entry.shape, where.axis, np.array(ids))
 
 
 def _atoms(where: AtomAxis, before: int, kept: Sequence[int], after: int) -> NDArray[np.int64]:

@@ -51,6 +51,8 @@ def _load(model: MoEModel, dtype: "torch.dtype | str") -> tuple[Any, Any]:
         local_files_only=True,
         **experts,
     )
+    if isinstance(dtype, torch.dtype) and model.checkpoint.config.get("quantization_config"):
+        loaded = loaded.to(dtype)  # what was dequantised has the type of its scales
     return loaded.eval(), info
 
 

@@ -15,11 +15,13 @@ from analysis.checkpoint import Shard, TensorEntry
 from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
 from analysis.model import MoEModel
+from analysis.widths import SCALE_ROLE, scale_blocks
 from pruning.atoms.widths import WidthPlan
 from pruning.heads import HeadPlan
 from pruning.plan import PruningPlan
 from pruning.surgery.heads import head_slots
 from pruning.surgery.pieces import Gather, Piece, Span
+from pruning.surgery.scales import check_scales, resized_scale
 from pruning.surgery.widths import resized_experts, resized_shared
 
 
@@ -206,6 +208,8 @@ def plan_shards(
         ExportError: a tensor that cannot be cut.
     """
     check_located(model)
+    check_scales(model, widths)
+    blocks = scale_blocks(model) if widths else None
     shared = resized_shared(model, widths) if widths else {}
     slots = head_slots(model, heads or HeadPlan())
     kept = {layer.index: plan.kept[layer.index] for layer in model.layers}
@@ -220,7 +224,10 @@ def plan_shards(
         target = plan_tensor(entry, slot, ids)
         resized = shared.get(entry.name)
         if widths and target and slot and ids:
-            resized = resized_experts(entry, slot, ids, model.family, widths)
+            if slot.role == SCALE_ROLE and blocks:
+                resized = resized_scale(entry, slot, model.family, widths, blocks)
+            else:
+                resized = resized_experts(entry, slot, ids, model.family, widths)
         if target is None or resized is None:
             return target
         return replace(target, shape=resized.shape, spans=resized.pieces)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from analysis.errors import PlanError
+from analysis.errors import ExportError, PlanError
 from analysis.model import MoEModel
 from analysis.widths import atom_axis
 from pruning.atoms.widths import (
@@ -17,6 +17,7 @@ from pruning.atoms.widths import (
 )
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.surgery.pieces import item_bytes
+from pruning.surgery.scales import check_scales
 from pruning.surgery.shards import plan_shards
 from pruning.surgery.width_config import heads_beside
 
@@ -67,7 +68,8 @@ def width_options(
 def _option(model: MoEModel, plan: PruningPlan, choice: WidthChoice) -> WidthOption:
     try:
         widths = plan_widths(model, plan, choice)
-    except PlanError as error:
+        check_scales(model, widths)
+    except (PlanError, ExportError) as error:
         return WidthOption(choice.mode, str(error))
     if widths is None:
         raise ValueError("a plan of whole experts has no widths")

@@ -1,0 +1,179 @@
+"""Neurons of FP8 experts: their scales go along block by block, or the plan is refused."""
+
+import json
+
+import pytest
+import torch
+from atom_cases import zeroed
+from nonuniform_cases import config_of
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from analysis.drain import drain
+from analysis.errors import ExportError, PlanError
+from analysis.model import load_model_index
+from families.built import stock_load
+from families.configs import CASES, WIDTH, tiny_model
+from families.physical import logits_of
+from pruning import load_pruned
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.verify import verify_export
+from pruning.surgery.width_sizes import width_options
+
+BLOCK = 8  # an expert of 24 neurons has three blocks, the 16 numbers of a token two
+CASE = next(case for case in CASES if case.name == "qwen3_moe")
+CLOSE = 1e-5
+# Expert -> blocks of neurons that stay; in layer 1 also the last alone, and none.
+BLOCKS = {1: {0: (0, 2), 1: (2,), 2: (), 3: (0, 1, 2), 4: (1, 2)}, 3: {0: (1,), 5: (0,), 1: (2,)}}
+
+
+def in_blocks(tensor):
+    """The FP8 numbers of a matrix and the scale of each block of it."""
+    rows, columns = (size // BLOCK for size in tensor.shape)
+    parts = tensor.reshape(rows, BLOCK, columns, BLOCK)
+    scales = parts.abs().amax((1, 3)) / torch.finfo(torch.float8_e4m3fn).max
+    numbers = (parts / scales[:, None, :, None]).reshape(tensor.shape)
+    return numbers.to(torch.float8_e4m3fn), scales
+
+
+def plain(numbers, scales):
+    """Numbers times their scales, one by one."""
+    return torch.tensor(
+        [
+            [
+                float(numbers[row, column].float() * scales[row // BLOCK, column // BLOCK])
+                for column in range(numbers.shape[1])
+            ]
+            for row in range(numbers.shape[0])
+        ]
+    ).reshape(numbers.shape)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fp8")
+    model = tiny_model(CASE)
+    model.save_pretrained(path)
+    tensors = load_file(path / "model.safetensors")
+    for name in [name for name in tensors if ".experts." in name]:
+        tensors[name], tensors[f"{name}_scale_inv"] = in_blocks(tensors[name])
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    settings = {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}
+    settings["modules_to_not_convert"] = linear
+    config = {**config_of(path), "quantization_config": settings}
+    (path / "config.json").write_text(json.dumps(config))
+    return load_model_index(str(path))
+
+
+def neurons(blocks):
+    return tuple(n for block in blocks for n in range(block * BLOCK, (block + 1) * BLOCK))
+
+
+def plan_of(source, blocks=BLOCKS):
+    atoms = {
+        layer: {expert: neurons(held) for expert, held in experts.items()}
+        for layer, experts in blocks.items()
+    }
+    return PruningPlan(model_ref(source), {}, granularity="atomic", kept_atoms=atoms)
+
+
+def export(source, plan, out, mode="per-layer", multiple=BLOCK):
+    options = ExportOptions(widths=WidthChoice(WidthMode(mode), multiple))
+    drain(export_checkpoint(source, plan, out, options))
+
+
+def tensors_of(path):
+    return load_file(path / "model.safetensors")
+
+
+@pytest.mark.parametrize("mode", ["per-layer", "uniform"])
+def test_every_number_has_the_scale_that_it_had(source, tmp_path, mode):
+    plan = plan_of(source)
+    export(source, plan, tmp_path / "out", mode)
+    before, after = tensors_of(source.checkpoint.path), tensors_of(tmp_path / "out")
+    for layer in CASE.sparse:
+        for expert in range(CASE.experts):
+            kept = plan.kept_atoms[layer].get(expert, tuple(range(WIDTH)))
+            for part in ("gate", "up", "down"):
+                name = f"model.layers.{layer}.mlp.experts.{expert}.{part}_proj.weight"
+                old = plain(before[name], before[f"{name}_scale_inv"])
+                new = plain(after[name], after[f"{name}_scale_inv"])
+                old, new = (old.T, new.T) if part == "down" else (old, new)
+                assert torch.equal(new[: len(kept)], old[list(kept)])
+                assert not new[len(kept) :].any()
+                assert len(new) == WIDTH  # of experts that keep everything
+
+
+def test_layers_become_as_wide_as_their_blocks(source, tmp_path):
+    blocks = {layer: dict.fromkeys(range(CASE.experts), (0, 2)) for layer in (1, 3)}
+    blocks[3] = {expert: (expert % 3,) for expert in range(CASE.experts)}
+    plan = plan_of(source, blocks)
+    export(source, plan, tmp_path / "out")
+    after = tensors_of(tmp_path / "out")
+    for layer, width in ((1, 16), (3, 8)):
+        name = f"model.layers.{layer}.mlp.experts.4.up_proj.weight"
+        assert after[name].shape == (width, 16)
+        assert after[f"{name}_scale_inv"].shape == (width // BLOCK, 2)
+    # transformers multiplies numbers and scales as it loads, where there is no GPU.
+    original, _ = stock_load(CASE, source.checkpoint.path, dtype=torch.float32)
+    wanted = logits_of(zeroed(original, CASE, plan))
+    pruned, info = load_pruned(tmp_path / "out", dtype=torch.float32, output_loading_info=True)
+    assert not any(info.values()), info
+    assert (logits_of(pruned) - wanted).abs().max() <= CLOSE
+    assert not torch.allclose(wanted, logits_of(original), atol=1e-3)
+    report = drain(verify_export(tmp_path / "out", source=source.checkpoint.path))
+    assert report.ok, report.checks
+    assert report.level == "logits"
+
+
+def test_a_changed_scale_is_found(source, tmp_path):
+    export(source, plan_of(source), tmp_path / "out")
+    file = tmp_path / "out" / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    name = "model.layers.1.mlp.experts.1.down_proj.weight_scale_inv"
+    tensors[name][0, 0] *= 2
+    save_file(tensors, file, metadata={"format": "pt"})
+    report = drain(verify_export(tmp_path / "out", level="bytes", source=source.checkpoint.path))
+    failed = {check.name: check.detail for check in report.checks if not check.ok}
+    assert failed["tensors"].startswith(f"{name} is not the plan's cut of the source's {name}")
+
+
+def refuse(source, plan, out, match, **options):
+    with pytest.raises((ExportError, PlanError), match=match) as raised:
+        export(source, plan, out, **options)
+    assert "\n" not in str(raised.value)
+    assert list(out.parent.iterdir()) == []
+
+
+def test_part_of_a_block_is_refused_with_the_nearest_that_works(source, tmp_path):
+    # Of block 0 two neurons, of block 1 all, of block 2 five.
+    odd = (3, 5, *range(8, 16), 16, 17, 18, 20, 23)
+    plan = PruningPlan(model_ref(source), {}, granularity="atomic", kept_atoms={3: {5: odd}})
+    match = (
+        r"Expert 5 in layer 3 would keep some of its neurons 0\.\.7 and lose others, but they "
+        r"share a scale \(FP8\) and stay or go together; nearest that works: keep 8\.\.23\."
+    )
+    refuse(source, plan, tmp_path / "out", match)
+    export(source, plan_of(source, {3: {5: (1, 2)}}), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"mode": "ragged"}, "use the width mode per-layer or uniform"),
+        ({"multiple": 3}, r"would be 9 neurons wide, but 8 .*use --width-multiple-of 8"),
+    ],
+)
+def test_what_scales_do_not_fit_is_refused(source, tmp_path, options, match):
+    plan = plan_of(source, {1: {}, 3: dict.fromkeys(range(CASE.experts), (1,))})
+    refuse(source, plan, tmp_path / "out", match, **options)
+
+
+def test_sizes_say_which_ways_are_refused(source):
+    found = {option.mode: option for option in width_options(source, plan_of(source))}
+    assert "per-layer or uniform" in found[WidthMode.RAGGED].refused
+    assert not found[WidthMode.PER_LAYER].refused
+    assert not found[WidthMode.UNIFORM].refused
