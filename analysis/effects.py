@@ -1,6 +1,6 @@
 """What each exponent does to the overlap between texts, and the overlap of all texts at once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 import pandas as pd
@@ -28,6 +28,20 @@ def component_effects(means: pd.DataFrame) -> pd.DataFrame:
             rows.append((component, value, group.mean(), group.min(), group.max(), len(group)))
     columns = ["component", "value", "overlap", "lowest", "highest", "variants"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def effects_over_models(means: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Table of `component_effects` averaged over models, each of which counts the same.
+
+    lowest and highest are those of any variant of any model; variants counts all of them.
+
+    Args:
+        means: of each model a table as `component_effects` takes.
+    """
+    effects = pd.concat([component_effects(each) for each in means], ignore_index=True)
+    return effects.groupby(["component", "value"], as_index=False, sort=False).agg(
+        {"overlap": "mean", "lowest": "min", "highest": "max", "variants": "sum"}
+    )
 
 
 def corpora_overlap(

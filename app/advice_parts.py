@@ -6,10 +6,12 @@ import streamlit as st
 
 from analysis.advice import ADVICE, Purpose, read_overlaps
 from analysis.criteria import get_criterion
-from app.charts import csv_button
+from app import data
+from app.charts import csv_button, show_table
 from app.controls import switch
+from app.cost_tables import needs_and_costs
 from app.overlap_parts import can_compare_texts, mean_variant_overlaps
-from app.state import View, apply_preset, criterion_badge
+from app.state import BLEND, View, apply_preset, criterion_badge
 
 _PURPOSES: Mapping[Purpose, str] = {
     "agnostic": "Task-agnostic: keep all abilities",
@@ -26,6 +28,7 @@ def advice_part(view: View) -> None:
         _recommendation(purpose)
     with right, st.container(border=True):
         _own_reading(view, purpose)
+    _needs(view)
 
 
 def _recommendation(purpose: Purpose) -> None:
@@ -69,3 +72,16 @@ def _own_reading(view: View, purpose: Purpose) -> None:
         },
     )
     csv_button(reading.table, "which-criterion")
+
+
+def _needs(view: View) -> None:
+    corpus = view.corpus if view.corpus != BLEND else next(iter(view.runs))
+    st.markdown(
+        "**What each criterion has to read**, and what that took on this model"
+        + (f" (text: {corpus})" if corpus else "")
+        + ". One run serves every criterion of its kind; the seconds are the machine's that made "
+        "it."
+    )
+    table = needs_and_costs(view.runs.get(corpus), data.weight_run(view.model))
+    show_table(table, "needs", "What each criterion reads, and the cost of its statistics")
+    st.text("After arXiv:2603.18492, Tables 1 and 4.")

@@ -30,16 +30,26 @@ def is_dark() -> bool:
     return bool(st.context.theme.type == "dark")
 
 
-def show_chart(chart: Chart, *, on_select: Callable[[], None] | None = None) -> None:
-    """Draw a chart, and below it what to take away; `on_select` makes its points clickable."""
+def show_chart(
+    chart: Chart, *, on_select: Callable[[], None] | None = None, brush: bool = False
+) -> None:
+    """Draw a chart, and below it what to take away.
+
+    Args:
+        chart: what to draw.
+        on_select: makes its points clickable; called before the script.
+        brush: a region can be dragged over its points; see `selection_of`.
+    """
     selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
+    if brush:
+        selectable = {"on_select": "rerun", "selection_mode": ("box", "lasso")}
     st.plotly_chart(
         chart.draw(is_dark()),
         key=f"chart.{chart.name}",
         config=PLOTLY_CONFIG,
         theme=None,
         alt=chart.alt,
-        **(selectable if on_select else {}),
+        **(selectable if on_select or brush else {}),
     )
     part = st.expander("Data and downloads", key=f"data.{chart.name}", on_change="rerun")
     if part.open:
@@ -54,6 +64,11 @@ def _command(chart: Chart) -> None:
     recipes = shown_recipes()
     if recipes is not None and chart.name in VIEWS:
         st.code(recipes.plot_command(chart.name, f"{chart.name}.svg"), language=None)
+
+
+def selection_of(name: str) -> object:
+    """What is selected in the chart of this name, as `st.plotly_chart` says it; None if nothing."""
+    return st.session_state.get(f"chart.{name}")
 
 
 def show_table(table: pd.DataFrame, name: str, alt: str) -> None:

@@ -10,9 +10,11 @@ from analysis.compare import Comparison
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.stats import GATES
 from app import data
-from app.charts import Chart, csv_button, made_by, show_chart
+from app.charts import Chart, csv_button, made_by, selection_of, show_chart
+from app.chosen_expert import chosen_expert
 from app.comparing import CompareRequest, compare_selections
 from app.explore_parts import what_is_missing
+from app.figures.rank_rank import brushed
 from app.plots.comparison import (
     about_recipes,
     agreement_chart,
@@ -20,6 +22,7 @@ from app.plots.comparison import (
     rank_rank_chart,
     recipe_text,
 )
+from app.plots.evidence import most_moved, rank_flow_chart
 from app.selection import Selection, select
 from app.sidebar import blend_sliders, corpus_options, sparsity_slider
 from app.state import BLEND, View, chosen_shares, corpora_of
@@ -34,6 +37,7 @@ _LABELS: Final = {name: get_criterion(name).label for name in _CRITERIA} | {
 }
 _SHARED: Final = ("criterion", "text", "gate", "sparsity")
 _ROWS_SHOWN: Final = 200
+_BRUSHED: Final = "rank-rank"
 _WIDTH: Final = 190
 
 
@@ -202,11 +206,12 @@ def _tau_metric(place: Any, comparison: Comparison) -> None:
 
 
 def charts(comparison: Comparison, recipes: tuple[Selection, Selection]) -> Mapping[str, Chart]:
-    """The charts of the page by name."""
+    """The charts of the page by name, but for that of one layer."""
     names = (recipe_text(recipes[0]), recipe_text(recipes[1]))
     about = made_by(*about_recipes(*recipes))
+    place = chosen_expert(comparison.grid.layers)
     drawn = (
-        kept_by_chart(comparison, names, about),
+        kept_by_chart(comparison, names, about, marked=place),
         rank_rank_chart(comparison, names, about),
         agreement_chart(comparison, about),
     )
@@ -220,24 +225,58 @@ def show_charts(shown: Mapping[str, Chart]) -> None:
         show_chart(shown["kept-by"])
     left, right = st.columns([3, 2])
     with left, st.container(border=True):
-        st.markdown("**Rank against rank**: the first to keep is at the top left.")
-        show_chart(shown["rank-rank"])
+        st.markdown(
+            "**Rank against rank**: the first to keep is at the top left. Drag over a region to "
+            "list its experts below."
+        )
+        show_chart(shown[_BRUSHED], brush=True)
     with right, st.container(border=True):
         st.markdown("**Layer by layer**: 1 is full agreement.")
         show_chart(shown["agreement"])
 
 
-def disagreements(comparison: Comparison) -> None:
-    """The experts that only one recipe keeps, widest apart first."""
-    table = comparison.disagreements()
-    st.markdown("**Experts that only one recipe keeps**, widest apart first; rank 0 is kept first.")
+def rank_flow(comparison: Comparison, recipes: tuple[Selection, Selection]) -> None:
+    """The ranks of one layer under both recipes."""
+    st.markdown("**Who crosses the cut in one layer**")
+    place = chosen_expert(comparison.grid.layers)
+    usual = place[0] if place else most_moved(comparison)
+    words = f"layer {usual}: " + (f"of expert {place[1]}" if place else "least agreement")
+    options = ["", *(str(layer.index) for layer in comparison.grid.layers)]
+    chosen = st.selectbox(
+        "Layer",
+        options,
+        key="layer",
+        bind="query-params",
+        format_func=lambda layer: f"layer {layer}" if layer else words,
+        width=260,
+    )
+    layer = int(_one_of(chosen, options, "") or usual)
+    expert = place[1] if place and place[0] == layer else None
+    names = (recipe_text(recipes[0]), recipe_text(recipes[1]))
+    about = made_by(*about_recipes(*recipes))
+    chart = rank_flow_chart(comparison, names, (layer, expert), about)
+    st.markdown(chart.alt)
+    show_chart(chart)
+
+
+def listed_experts(comparison: Comparison) -> None:
+    """The experts in the brushed region; without one, those that only one recipe keeps."""
+    table = brushed(comparison.table(), selection_of(_BRUSHED))
+    if table is None:
+        table = comparison.disagreements()
+        st.markdown("**Experts that only one recipe keeps**, widest apart first; rank 1 is first.")
+        name, what = "disagreements", "experts that only one recipe keeps"
+    else:
+        st.markdown("**Experts in the region**; double-click the chart to see those that differ.")
+        name, what = "region", "experts in the region"
     if table.empty:
         st.info("The recipes keep the same experts.", icon=":material/info:")
         return
+    shown = table.head(_ROWS_SHOWN)
     st.dataframe(
-        table.head(_ROWS_SHOWN),
+        shown.assign(rank_a=shown["rank_a"] + 1, rank_b=shown["rank_b"] + 1),
         hide_index=True,
-        alt=f"{len(table)} experts that only one recipe keeps",
+        alt=f"{len(table)} {what}",
         column_config={
             name: st.column_config.NumberColumn(label, format="%.4g")
             for name, label in (("saliency_a", "saliency A"), ("saliency_b", "saliency B"))
@@ -246,7 +285,8 @@ def disagreements(comparison: Comparison) -> None:
     )
     if len(table) > _ROWS_SHOWN:
         st.text(f"The first {_ROWS_SHOWN} of {len(table)}; the file has all.")
-    csv_button(table, "disagreements")
+    csv_button(table, name)
+    st.text("In the file ranks count from 0, as in those of the command line.")
 
 
 def show_command(recipes: tuple[Selection, Selection]) -> None:

@@ -1,5 +1,6 @@
 """What the pages read: models, runs and statistics, cached; no weights, no torch."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,16 @@ from analysis.choose import newest_by_corpus
 from analysis.criteria import Criterion
 from analysis.errors import StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
+from analysis.shards import stats_at, token_parts
 from analysis.stats import ExpertStats, WeightStats
-from analysis.store import Run, load_expert_stats, load_weight_stats, read_run
+from analysis.store import SHARDS, Run, load_expert_stats, load_weight_stats, read_run
 from app.settings import Settings, default_stats_dir, shown_path
 from pruning.plan import PruningPlan, model_ref
 from pruning.schedules import uniform
 from pruning.sizes import SizeReport, size_report
 
 MAX_LAYERS, MAX_EXPERTS = 256, 1024
+_TEXTS = ("*.txt", "*.jsonl", "*.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,12 @@ def model_choices() -> list[ModelChoice]:
             if (path / CONFIG_NAME).is_file() and not path.is_symlink()
         ]
     return found
+
+
+def text_files() -> list[str]:
+    """The texts directly below the models folder, by name."""
+    root = settings().models_root
+    return sorted(str(path) for glob in _TEXTS for path in root.glob(glob)) if root else []
 
 
 def load_model(choice: ModelChoice) -> MoEModel:
@@ -115,6 +124,38 @@ def expert_stats(run: Run) -> ExpertStats:
 @st.cache_resource(max_entries=32)
 def _expert_stats(path: str, digest: str) -> ExpertStats:
     return load_expert_stats(_run_at(path, digest))
+
+
+def part_stats(run: Run) -> list[ExpertStats] | None:
+    """Statistics of growing parts of a run's tokens; None where the run has no token shards."""
+    if SHARDS not in run.manifest.files:
+        return None
+    return _part_stats(str(run.path), run.manifest.digest)
+
+
+@st.cache_resource(max_entries=8)
+def _part_stats(path: str, digest: str) -> list[ExpertStats]:
+    run = _run_at(path, digest)
+    return [stats_at(run, parts) for parts in token_parts()]
+
+
+def calibrated_models() -> dict[str, dict[str, Run]]:
+    """By name, every model that was calibrated on two texts and more, with its run of each.
+
+    Models of one name are told apart by their identity.
+    """
+    runs, _ = all_runs()
+    by_identity: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.manifest.kind == "routed":
+            by_identity.setdefault(run.manifest.model.identity, []).append(run)
+    names = Counter(each[0].manifest.model.name for each in by_identity.values())
+    found = {}
+    for identity, of_model in by_identity.items():
+        name = of_model[0].manifest.model.name
+        label = name if names[name] == 1 else f"{name} {identity[:8]}"
+        found[label] = newest_by_corpus(of_model)
+    return {label: texts for label, texts in found.items() if len(texts) > 1}
 
 
 def mixture(runs: Sequence[Run]) -> Mixture:

@@ -13,7 +13,10 @@ from app import data, maps
 from app.charts import Chart, made_by, show_chart
 from app.controls import switch
 from app.figures import variant_map as variant_figure
+from app.figures.variant_grid import clicked_cell
+from app.plots import evidence
 from app.plots import explore as plots
+from app.sidebar import possible_percents
 from app.state import View, apply_exponents
 
 _MAP = "overlap-map"
@@ -115,12 +118,62 @@ def _curve_chart(view: View, criterion: Criterion) -> Chart:
 
 
 def effects_part(view: View) -> None:
-    """What b, alpha and beta each do to the overlap."""
+    """What b, alpha and beta each do to the overlap, and the map at several sparsities."""
+    if not can_compare_texts(view):
+        return
+    models = _models_to_show(view)
     st.markdown(
         "**What each exponent does**: mean overlap of the variants that share its value; the bars "
         "run from the least to the most."
     )
-    if not can_compare_texts(view):
+    means = [_variant_overlaps(runs, view.gate, view.sparsity_percent) for runs in models.values()]
+    about = made_by(view.about(), f"gate {view.gate}", f"models: {', '.join(models)}")
+    show_chart(plots.effects_chart(means, about))
+    st.markdown(
+        "**The map at other sparsities**: click a cell to take its exponents and its sparsity."
+    )
+    table = _grid(tuple(models.items()), view.gate, _grid_percents(view))
+    selected = view.criterion.exponents if view.criterion else None
+    show_chart(evidence.grid_chart(table, selected, about), on_select=apply_clicked_cell)
+
+
+RunKeys = tuple[tuple[str, str], ...]
+
+
+def _models_to_show(view: View) -> dict[str, RunKeys]:
+    """By name, this model or every calibrated one, with the corpora and runs of each."""
+    every = {
+        name: tuple((corpus, run.manifest.run_id) for corpus, run in runs.items())
+        for name, runs in data.calibrated_models().items()
+    }
+    mine = {view.model.name: run_keys(view)}
+    if len(every) < 2:
+        return mine
+    options = {"this": f"Only {view.model.name}", "all": f"All {len(every)} calibrated models"}
+    return every if switch("Models", "models", options) == "all" else mine
+
+
+def _grid_percents(view: View) -> tuple[int, ...]:
+    """The usual ones and the one in use, without those at which no expert would go."""
+    percents = sorted({*evidence.GRID_PERCENTS, view.sparsity_percent})
+    return tuple(percent for percent in percents if percent)
+
+
+@st.cache_data(max_entries=64)
+def _grid(
+    models: tuple[tuple[str, RunKeys], ...], gate: Gate, percents: tuple[int, ...]
+) -> pd.DataFrame:
+    sparsities = [Fraction(percent, 100) for percent in percents]
+    return evidence.grid_table({name: loaded(runs) for name, runs in models}, gate, sparsities)
+
+
+def apply_clicked_cell() -> None:
+    """A cell of the maps at several sparsities was clicked: take its exponents and sparsity."""
+    chosen = clicked_cell(st.session_state.get("chart.overlap-maps"))
+    if chosen is None:
         return
-    about = made_by(view.about(), f"gate {view.gate}")
-    show_chart(plots.effects_chart(mean_variant_overlaps(view), about))
+    exponents, percent = chosen
+    apply_exponents(exponents)
+    view: View = st.session_state["view"]
+    if percent in possible_percents(view.model):
+        st.session_state["sparsity"] = percent

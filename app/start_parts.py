@@ -2,7 +2,6 @@
 
 from typing import cast
 
-import pandas as pd
 import streamlit as st
 
 from analysis.corpora import PRESETS, Count, Packing
@@ -10,12 +9,13 @@ from analysis.demo.texts import TEXTS
 from analysis.errors import UserError
 from analysis.model import DEMO_MODEL
 from app import data
+from app.charts import csv_button
+from app.cost_tables import cost_table
 from app.job_queue import submit
 from app.maps import never_routed
 from app.state import View
 from app.task_requests import DEFAULT_SEQ_LEN, CalibrateRequest, WeightsRequest
 
-_FILES = ("*.txt", "*.jsonl", "*.parquet")
 _TOKENS = (8_192, 16_384, 65_536, 262_144, 524_288, 1_048_576)
 _PACKINGS = {
     "auto": "end to end; rows of token ids as they are",
@@ -27,35 +27,30 @@ _COUNTS = {"all": "all tokens", "response": "answers only"}
 
 
 def runs_table(view: View) -> None:
-    """One row per run of any model; the model on screen first."""
+    """One row per run of any model, with what it cost; the model on screen first."""
     runs, problems = data.all_runs()
-    rows = [
-        {
-            "model": run.manifest.model.name,
-            "statistics": run.manifest.corpus or "weights",
-            "layers": len(run.manifest.model.layers),
-            "experts": run.manifest.model.layers[0].num_experts,
-            "top-k": run.manifest.model.layers[0].top_k,
-            "tokens": run.manifest.num_tokens or None,
-            "seconds": run.manifest.made.get("seconds"),
-            "made": str(run.manifest.made.get("created_at", ""))[:10],
-            "fits": "this model"
-            if run.manifest.model.identity == view.model.identity
-            else "another model",
-        }
-        for run in runs
-    ]
     st.subheader("Statistics found")
-    if rows:
-        table = pd.DataFrame(rows).sort_values(
-            ["fits", "model", "statistics"], ascending=[False, True, True]
+    table = cost_table(runs, view.model.identity)
+    if runs:
+        st.dataframe(
+            table,
+            hide_index=True,
+            alt=f"{len(runs)} cached runs and what each cost",
+            column_config={
+                "tokens": st.column_config.NumberColumn(format="localized"),
+                "tokens/s": st.column_config.NumberColumn(format="localized"),
+                "seconds": st.column_config.NumberColumn(format="%.3g"),
+                "peak MiB": st.column_config.NumberColumn("peak memory, MiB", format="localized"),
+            },
         )
-        st.dataframe(table, hide_index=True, alt=f"{len(rows)} cached runs")
     else:
         st.info("No statistics yet: collect them below.", icon=":material/info:")
     for problem in problems:
         st.warning(problem, icon=":material/warning:")
-    st.code("moeprune runs list", language=None)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.code("moeprune runs list", language=None, width="content")
+        if runs:
+            csv_button(table, "runs")
 
 
 def checks(view: View) -> None:
@@ -77,9 +72,7 @@ def checks(view: View) -> None:
 
 
 def _corpora() -> list[str]:
-    root = data.settings().models_root
-    files = sorted(path for glob in _FILES for path in root.glob(glob)) if root else []
-    return [*TEXTS, *(str(path) for path in files), *PRESETS]
+    return [*TEXTS, *data.text_files(), *PRESETS]
 
 
 def _shown_corpus(corpus: str) -> str:

@@ -14,16 +14,21 @@ from app.figures.theme import apply_theme, ink, paper, plain
 _LIGHT: Final = ("#0f6d7e", "#f0a06a", "#d6a3dc", "#e3e8ec")
 _DARK: Final = ("#3fb3c9", "#a8501a", "#8a4f9e", "#222d33")
 _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
+_RING: Final = "#d6246e"
 _REACH: Final = 0.3  # of a cell, from its middle
 _LEGEND: Final = {"only A": "only A  \u2571", "only B": "only B  \u2572"}
 
 
 def kept_by_map(
-    table: pd.DataFrame, names: tuple[str, str] = ("A", "B"), *, dark: bool = False
+    table: pd.DataFrame,
+    names: tuple[str, str] = ("A", "B"),
+    *,
+    marked: tuple[int, int] | None = None,
+    dark: bool = False,
 ) -> go.Figure:
     """Figure of a table `layer, expert, kept_by, rank_a, rank_b`; layer 0 on top.
 
-    `names` say what A and B are.
+    `names` say what A and B are; `marked` is a (layer, expert) to point out.
     """
     layers = sorted(table["layer"].unique())
     width = int(table["expert"].max()) + 1
@@ -38,6 +43,8 @@ def kept_by_map(
         fig.add_trace(_strokes(codes == FATES.index(fate), slope, dark))
     for code in range(len(FATES)):
         fig.add_trace(_legend(code, int((codes == code).sum()), dark))
+    if marked is not None and marked[0] in layers:
+        fig.add_trace(_ring(layers.index(marked[0]), marked[1]))
     apply_theme(fig, dark)
     return _lay_out(fig, [str(layer) for layer in layers], width)
 
@@ -82,6 +89,16 @@ def _strokes(where: NDArray[np.bool_], slope: int, dark: bool) -> go.Scatter:
         hoverinfo="skip",
         showlegend=False,
     )
+
+
+def _ring(row: int, expert: int) -> go.Scatter:
+    """The frame around an expert, in the colours of the expert map's own."""
+    x, y = (
+        [expert + side * 0.5 for side in (-1, 1, 1, -1, -1)],
+        [row + side * 0.5 for side in (-1, -1, 1, 1, -1)],
+    )
+    line = {"color": _RING, "width": 3}
+    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False)
 
 
 def _legend(code: int, count: int, dark: bool) -> go.Scatter:

@@ -38,6 +38,7 @@ def rank_rank(
             hovertemplate="A %{x:.0%}, B %{y:.0%}: %{z} experts<extra></extra>",
         )
     )
+    fig.add_trace(_targets(counts, middles))
     cut_a, cut_b = (_kept_share(table, f"only {side}") for side in "AB")
     for color, width in ((paper(dark), 5), (ink(dark), 2)):
         fig.add_vline(x=cut_a, line={"color": color, "width": width})
@@ -46,7 +47,7 @@ def rank_rank(
         type="line", x0=0, y0=0, x1=1, y1=1, line={"color": ink(dark), "width": 1, "dash": "dot"}
     )
     apply_theme(fig, dark)
-    fig.update_layout(height=400, margin={"t": 24})
+    fig.update_layout(height=400, margin={"t": 24}, dragmode="select", hovermode="closest")
     for axis, update in (("A", fig.update_xaxes), ("B", fig.update_yaxes)):
         name = plain(names["AB".index(axis)])
         update(title_text=f"rank in {axis}: {name}", tickformat=".0%", showgrid=False)
@@ -63,8 +64,58 @@ def describe(table: pd.DataFrame, tau: float) -> str:
     return f"The two orders {order}; both recipes decide alike on {alike:.0%} of the experts."
 
 
-def _counts(table: pd.DataFrame, sizes: NDArray[np.integer], bins: int) -> NDArray[np.float32]:
+def brushed(table: pd.DataFrame, event: object) -> pd.DataFrame | None:
+    """The rows in the region that was brushed; None where none was.
+
+    Args:
+        table: what the figure was drawn of.
+        event: what `st.plotly_chart` returned, or its entry in session state.
+    """
+    cells = _brushed_cells(event)
+    if not cells:
+        return None
+    sizes = table.groupby("layer")["layer"].transform("size").to_numpy()
+    bins = _num_bins(len(table), int(sizes.max()))
+    rows, columns = _places(table, sizes, bins)
+    return table[np.isin(rows * bins + columns, sorted(cells))]
+
+
+def _brushed_cells(event: object) -> set[int]:
+    """Numbers of the brushed cells, as `_targets` gives them."""
+    try:
+        points = event["selection"]["points"]  # type: ignore[index]
+        return {int(point["customdata"]) for point in points}
+    except (KeyError, TypeError, ValueError):
+        return set()
+
+
+def _targets(counts: NDArray[np.float32], middles: NDArray[np.float64]) -> go.Scatter:
+    rows, columns = np.nonzero(counts > 0)
+    invisible = {"marker": {"opacity": 0}}
+    return go.Scatter(
+        x=middles[columns].astype(np.float32),
+        y=middles[rows].astype(np.float32),
+        # One number a cell: of several the browser would send back a typed array, no list.
+        customdata=(rows * len(middles) + columns).astype(np.uint16),
+        mode="markers",
+        marker={"symbol": "square", "size": 10, "opacity": 0},
+        selected=invisible,
+        unselected=invisible,
+        showlegend=False,
+        hoverinfo="skip",
+    )
+
+
+def _places(
+    table: pd.DataFrame, sizes: NDArray[np.integer], bins: int
+) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Row (rank in B) and column (rank in A) of the cell of each expert."""
     columns, rows = (table[rank].to_numpy() * bins // sizes for rank in ("rank_a", "rank_b"))
+    return rows, columns
+
+
+def _counts(table: pd.DataFrame, sizes: NDArray[np.integer], bins: int) -> NDArray[np.float32]:
+    rows, columns = _places(table, sizes, bins)
     counts = np.zeros((bins, bins), dtype=np.float32)
     np.add.at(counts, (rows, columns), 1)
     return np.where(counts > 0, counts, np.float32("nan"))

@@ -26,12 +26,14 @@ def about_recipes(first: Selection, second: Selection) -> tuple[str, ...]:
     )
 
 
-def kept_by_chart(comparison: Comparison, names: Names, about: str) -> Chart:
-    """Who keeps what."""
+def kept_by_chart(
+    comparison: Comparison, names: Names, about: str, *, marked: tuple[int, int] | None = None
+) -> Chart:
+    """Who keeps what; `marked` is a (layer, expert) to point out."""
     table = comparison.table()
     return Chart(
         "kept-by",
-        lambda dark: kept_by.kept_by_map(table, names, dark=dark),
+        lambda dark: kept_by.kept_by_map(table, names, marked=marked, dark=dark),
         table,
         kept_by.describe(table, names),
         about,

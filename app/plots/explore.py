@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from analysis.coverage import Blender
-from analysis.effects import component_effects
+from analysis.effects import effects_over_models
 from analysis.overlap import overlap_matrix
 from app.figures import coverage as coverage_figure
 from app.figures import effects as effects_figure
@@ -67,9 +67,10 @@ def curve_chart(table: pd.DataFrame, share: float, about: str) -> Chart:
     )
 
 
-def effects_chart(means: pd.DataFrame, about: str) -> Chart:
-    """What each exponent does, of a table of `mean_overlaps`."""
-    table, chance = component_effects(means), float(means["chance"].mean())
+def effects_chart(means: Sequence[pd.DataFrame], about: str) -> Chart:
+    """What each exponent does, of a table of `mean_overlaps` for each model."""
+    table = effects_over_models(means)
+    chance = float(pd.concat(means)["chance"].mean())
     return Chart(
         "component-effects",
         lambda dark: effects_figure.component_effects(table, chance=chance, dark=dark),

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
+from analysis.choose import choose_stats, parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, StatsError, unknown_name
 from analysis.overlap import criterion_overlap
+from analysis.shards import stats_at, token_parts
+from analysis.stats import ExpertStats
 from app import maps
-from app.plots import comparison, explore, published
+from app.plots import comparison, evidence, explore, published
 from app.plots.chart import Chart
 from app.plots.published import Setting
 from app.plots.scene import Scene
@@ -72,7 +76,45 @@ def _overlap_by_sparsity(scene: Scene) -> Chart:
 
 
 def _component_effects(scene: Scene) -> Chart:
-    return explore.effects_chart(scene.variant_means, scene.about(f"gate {scene.request.gate}"))
+    return explore.effects_chart([scene.variant_means], scene.about(f"gate {scene.request.gate}"))
+
+
+def _overlap_maps(scene: Scene) -> Chart:
+    request = scene.request
+    shares = {*(Fraction(percent, 100) for percent in evidence.GRID_PERCENTS), request.fraction}
+    table = evidence.grid_table({scene.model.name: scene.texts}, request.gate, sorted(shares))
+    about = scene.about(f"gate {request.gate}")
+    return evidence.grid_chart(table, scene.criterion.exponents, about)
+
+
+def _overlap_by_tokens(scene: Scene) -> Chart:
+    scene.check_removes()
+    names = dict.fromkeys((scene.routed_criterion().name, *explore.CURVE_BESIDE))
+    parts = {
+        corpus: [stats_at(run, count) for count in token_parts()]
+        for corpus, run in scene.runs.items()
+    }
+    request, criteria = scene.request, [get_criterion(name) for name in names]
+    table = evidence.parts_table(parts, criteria, request.gate, request.fraction)
+    return evidence.parts_chart(table, scene.about(f"gate {request.gate}"))
+
+
+def _damage_proxy(scene: Scene) -> Chart:
+    wanted = [parse_corpus_weight(text) for text in scene.request.corpora][:1]
+    request = scene.request
+    stats = choose_stats(get_criterion("damage"), scene.store, scene.model, wanted).stats
+    if not isinstance(stats, ExpertStats):
+        raise StatsError("The exact damage is measured on routed tokens.")
+    is_variant = scene.criterion.exponents is not None
+    proxy = scene.criterion if is_variant else get_criterion(evidence.PROXY)
+    table = evidence.fate_table(stats, proxy, request.gate, request.fraction)
+    return evidence.damage_chart(table, proxy, scene.about(f"gate {request.gate}"))
+
+
+def _rank_flow(scene: Scene) -> Chart:
+    layer = evidence.most_moved(scene.comparison)
+    about = scene.about_both()
+    return evidence.rank_flow_chart(scene.comparison, _names(scene), (layer, None), about)
 
 
 def _coverage(scene: Scene) -> Chart:
@@ -121,10 +163,14 @@ _EACH = (
         _overlap_by_sparsity,
     ),
     PlotView("component-effects", "explore", "What each exponent does", _component_effects),
+    PlotView("overlap-maps", "explore", "The variants at several sparsities", _overlap_maps),
+    PlotView("overlap-by-tokens", "explore", "How many tokens a choice needs", _overlap_by_tokens),
+    PlotView("damage-proxy", "explore", "How well a score predicts exact damage", _damage_proxy),
     PlotView("coverage", "explore", "How much of each text's saliency is kept", _coverage),
     PlotView("separation", "explore", "How clear the cut is", _separation),
     PlotView("kept-by", "compare", "Which recipe keeps which expert", _kept_by),
     PlotView("rank-rank", "compare", "How far the two orders agree", _rank_rank),
+    PlotView("rank-flow", "compare", "Who crosses the cut in one layer", _rank_flow),
     PlotView("agreement", "compare", "In which layers the recipes agree", _agreement),
     PlotView("sizes", "export", "What pruning saves", _sizes),
 )

@@ -6,8 +6,9 @@ from app.compare_parts import (
     RecipeChoice,
     charts,
     compared,
-    disagreements,
+    listed_experts,
     metrics,
+    rank_flow,
     select_recipe,
     show_charts,
     show_command,
@@ -23,5 +24,7 @@ if first is not None and second is not None:
     metrics(comparison)
     show_charts(charts(comparison, (first, second)))
     with st.container(border=True):
-        disagreements(comparison)
+        listed_experts(comparison)
+    with st.container(border=True):
+        rank_flow(comparison, (first, second))
     show_command((first, second))

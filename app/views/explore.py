@@ -9,6 +9,7 @@ from app.blend_parts import blend_part
 from app.chosen_expert import choose_on_map, chosen_expert
 from app.components.expert_map import expert_map, map_payload
 from app.controls import MODES, ORDERS, switch
+from app.evidence_parts import damage_part, tokens_part
 from app.expert_parts import expert_part
 from app.explore_parts import metrics, ranked_pair, separation_part, show_command
 from app.maps import Ranked, panel
@@ -19,6 +20,8 @@ MAP = "explore.map"
 PARTS = {
     "overlap": "Overlap",
     "exponents": "Exponents",
+    "tokens": "Tokens",
+    "damage": "Damage",
     "blend": "Blend",
     "cut": "Cut",
     "experts": "Experts",
@@ -74,6 +77,10 @@ def explore(view: View, shown: Ranked, beside: Ranked) -> None:
         overlap_tab(view)
     elif part == "exponents":
         effects_part(view)
+    elif part == "tokens":
+        tokens_part(view)
+    elif part == "damage":
+        damage_part(view)
     elif part == "blend":
         blend_part(view, shown.criterion)
     elif part == "cut":

@@ -14,6 +14,7 @@ SCORES = {
     "man": lambda t: t["g0_f1"] / t["num_tokens"],
     "frequency": lambda t: t["num_tokens"],
 }
+FATES_APART = ("only A", "only B")
 LABELS = {"reap": "REAP  (1, 1, 1)", "man": "MAN  (1, 0, 1)", "frequency": "Frequency  (0, 0, 0)"}
 
 
@@ -144,11 +145,62 @@ def test_without_statistics_it_says_what_to_do(open_page):
 def test_every_chart_says_what_it_shows_and_offers_its_numbers(open_page):
     test = open_page("compare")
     charts = test.get("plotly_chart")
-    assert len(charts) == 3
-    for name in ("kept-by", "rank-rank", "agreement"):
+    assert len(charts) == 4
+    for name in ("kept-by", "rank-rank", "agreement", "rank-flow"):
         test.session_state[f"data.{name}"] = True
     test.run()
     assert not test.exception
     labels = [button.label for button in test.get("download_button")]
-    assert labels.count("HTML") == 3
-    assert labels.count("CSV") == 4
+    assert labels.count("HTML") == 4
+    assert labels.count("CSV") == 5
+
+
+def test_a_brushed_region_is_listed_instead(open_page, demo_moments):
+    test = open_page("compare")
+    # 192 experts of 32 a layer: 8 x 8 cells of 4 ranks each; the first is that of ranks 1 to 4.
+    test.session_state["chart.rank-rank"] = {"selection": {"points": [{"customdata": 0}]}}
+    test.run()
+    assert not test.exception
+    table = test.dataframe[-1].value
+    assert (table[["rank_a", "rank_b"]] <= 4).all().all()
+    assert (table[["rank_a", "rank_b"]] >= 1).all().all()
+    best = {}
+    for name in ("reap", "man"):
+        rows = demo_moments["demo-code"]
+        rows = rows.assign(score=SCORES[name](rows).fillna(0))
+        top = rows.sort_values(["layer", "score"], ascending=[True, False]).groupby("layer").head(4)
+        best[name] = set(zip(top["layer"], top["expert"], strict=True))
+    assert set(zip(table["layer"], table["expert"], strict=True)) == best["reap"] & best["man"]
+
+
+def flow(test):
+    test.session_state["data.rank-flow"] = True
+    test.run()
+    assert not test.exception
+    return test.dataframe[-1].value
+
+
+def test_the_layer_of_the_rank_flow(open_page):
+    test = open_page("compare")
+    usual = flow(test)
+    (first,) = set(usual["layer"])
+    counts = []
+    for layer in range(6):
+        test.selectbox(key="layer").set_value(str(layer)).run()
+        rows = flow(test)
+        assert set(rows["layer"]) == {layer}
+        counts.append(int(rows["kept_by"].isin(FATES_APART).sum()))
+    # Without a choice, the layer on which the recipes agree least.
+    assert counts[first] == max(counts) == usual["kept_by"].isin(FATES_APART).sum()
+    # With an expert, its layer, unless another was chosen.
+    assert set(flow(open_page("compare", expert="2.5"))["layer"]) == {2}
+    assert set(flow(open_page("compare", expert="2.5", layer="layer 4"))["layer"]) == {4}
+
+
+def test_ranks_on_the_screen_count_from_one(open_page):
+    table = open_page("compare").dataframe[-1].value
+    assert table["rank_a"].between(1, 32).all()
+    assert table[["rank_a", "rank_b"]].min().min() >= 1
+    kept = table["kept_by"] == "only A"
+    # Half of 32 are kept: ranks 1 to 16.
+    assert ((table["rank_a"] <= 16) == kept).all()

@@ -90,8 +90,39 @@ def test_a_large_model_is_binned():
     )
     fig = rank_rank.rank_rank(table)
     assert fig.data[0].z.shape == (32, 32)
-    assert len(fig.to_json()) < 16 * 1024
+    assert len(fig.to_json()) < 28 * 1024
     assert len(kept_by.kept_by_map(table).to_json()) < 64 * 1024
+
+
+def test_a_brushed_region_gives_its_experts(compared):
+    targets = rank_rank.rank_rank(compared).data[1]
+    # Two by two cells, numbered along the rows, which are ranks in B: see the counts above.
+    assert sorted(targets.customdata.tolist()) == [0, 1, 2, 3]
+    event = {"selection": {"points": [{"customdata": 1}, {"customdata": 2}]}}
+    found = rank_rank.brushed(compared, event)
+    assert found["kept_by"].tolist() == ["only A", "only B"]
+    assert len(rank_rank.brushed(compared, {"selection": {"points": [{"customdata": 0}]}})) == 2
+    # The marker of a cell lies in it.
+    place = dict(
+        zip(targets.customdata.tolist(), zip(targets.x, targets.y, strict=True), strict=True)
+    )
+    assert place[2] == (0.25, 0.75)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [None, {}, {"selection": {"points": []}}, {"selection": {"points": [{"customdata": "x"}]}}, 5],
+)
+def test_nothing_brushed(compared, event):
+    assert rank_rank.brushed(compared, event) is None
+
+
+def test_a_marked_expert_is_framed(compared):
+    plain, framed = (kept_by.kept_by_map(compared, marked=place) for place in (None, (7, 1)))
+    (ring,) = framed.data[len(plain.data) :]
+    # The second row, the second expert.
+    assert (min(ring.x), max(ring.x), min(ring.y), max(ring.y)) == (0.5, 1.5, 0.5, 1.5)
+    assert len(kept_by.kept_by_map(compared, marked=(4, 1)).data) == len(plain.data)
 
 
 def test_rank_description(compared):

@@ -1,0 +1,85 @@
+"""Tables of what statistics cost, and what each criterion has to read; no streamlit."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.criteria import CRITERIA, Criterion
+from analysis.needs import needs_of
+from analysis.store import Run
+
+_MIB = 2**20
+_COST_COLUMNS = [
+    *("model", "statistics", "layers", "experts", "top-k", "tokens"),
+    *("seconds", "tokens/s", "peak MiB", "made", "fits"),
+]
+_NEEDS = {
+    "data": "calibration text",
+    "activations": "expert outputs",
+    "gates": "gate weights",
+    "weights": "expert weights",
+}
+
+
+def cost_table(runs: Sequence[Run], identity: str) -> pd.DataFrame:
+    """Table of runs: model, statistics, its size, tokens, what it cost, date, and if it fits.
+
+    Seconds, tokens a second and peak memory are those of the machine that made the run; empty
+    where it did not say. Runs of the model of this identity come first.
+    """
+    rows = []
+    for run in runs:
+        model, made = run.manifest.model, run.manifest.made
+        counts = sorted({layer.num_experts for layer in model.layers})
+        rows.append(
+            {
+                "model": model.name,
+                "statistics": run.manifest.corpus or "weights",
+                "layers": len(model.layers),
+                "experts": "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))),
+                "top-k": model.layers[0].top_k,
+                "tokens": run.manifest.num_tokens or None,
+                "seconds": _number(made, "seconds"),
+                "tokens/s": _number(made, "tokens_per_second"),
+                "peak MiB": _mib(made),
+                "made": str(made.get("created_at", ""))[:10],
+                "fits": "this model" if model.identity == identity else "another model",
+            }
+        )
+    table = pd.DataFrame(rows, columns=_COST_COLUMNS)
+    order = ["fits", "model", "statistics"]
+    return table.sort_values(order, ascending=[False, True, True], ignore_index=True)
+
+
+def needs_and_costs(routed: Run | None, weights: Run | None) -> pd.DataFrame:
+    """Table `criterion`, what it reads as yes or blank, `seconds`, `peak MiB` on this model.
+
+    arXiv:2603.18492, Tables 1 and 4. The cost is that of the run whose statistics it reads: one run
+    serves all criteria of its kind. Empty where there is no such run; nothing is read at no cost.
+    """
+    return pd.DataFrame([_needs_row(each, routed, weights) for each in CRITERIA.values()])
+
+
+def _needs_row(criterion: Criterion, routed: Run | None, weights: Run | None) -> dict[str, Any]:
+    needs = needs_of(criterion)
+    run = {"routed": routed, "weights": weights}.get(criterion.source)
+    made = run.manifest.made if run else {}
+    if criterion.source == "none":
+        made = {"seconds": 0.0, "peak_memory_bytes": 0}
+    return {
+        "criterion": criterion.label,
+        **{words: getattr(needs, name) for name, words in _NEEDS.items()},
+        "seconds": _number(made, "seconds"),
+        "peak MiB": _mib(made),
+    }
+
+
+def _number(made: Mapping[str, Any], name: str) -> float | None:
+    value = made.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _mib(made: Mapping[str, Any]) -> float | None:
+    size = _number(made, "peak_memory_bytes")
+    return None if size is None else round(size / _MIB)

@@ -1,0 +1,213 @@
+"""Explore, what stands behind a choice: tokens, damage, needs and maps; against plain Python."""
+
+import json
+import shlex
+import shutil
+import sys
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import app.cli
+from app.cost_tables import cost_table, needs_and_costs
+
+REAP = "applied_g1_f1"
+
+
+def texts(elements):
+    return [element.value for element in elements]
+
+
+def opened(test, chart):
+    """The numbers behind a chart."""
+    test.session_state[f"data.{chart}"] = True
+    test.run()
+    assert not test.exception
+    return test
+
+
+def gone(table, score, percent):
+    """(layer, expert) of the lowest scores; of equal ones, the higher ids."""
+    rows = table.assign(score=score).sort_values(
+        ["layer", "score", "expert"], ascending=[True, True, False]
+    )
+    rows = rows.groupby("layer").head(32 * percent // 100)
+    return set(zip(rows["layer"], rows["expert"], strict=True))
+
+
+@pytest.fixture(scope="session")
+def demo_shards(demo_moments):
+    from analysis.store import SHIPPED_STATS
+
+    tables = {}
+    for corpus in demo_moments:
+        (path,) = SHIPPED_STATS.glob(f"demo-{corpus}-*/shards.parquet")
+        tables[corpus] = pd.read_parquet(path)
+    return tables
+
+
+@pytest.mark.parametrize("percent", [25, 50])
+def test_parts_of_the_tokens_against_all(open_page, demo_moments, demo_shards, percent):
+    test = open_page("explore", tab="Tokens", sparsity=f"{percent}%")
+    table = opened(test, "overlap-by-tokens").dataframe[-1].value
+    assert set(table["criterion"]) == {"REAP", "Frequency", "MAN"}
+    for corpus, shards in demo_shards.items():
+        whole = demo_moments[corpus]
+        all_gone = gone(whole, (whole[REAP] / whole["num_tokens"]).fillna(0), percent)
+        rows = table[(table["criterion"] == "REAP") & (table["corpus"] == corpus)]
+        assert rows["tokens"].tolist() == [8192, 16384, 32768, 65536]
+        for parts, overlap in zip((1, 2, 4, 8), rows["overlap"], strict=True):
+            sums = (
+                shards[shards["shard"] < parts].groupby(["layer", "expert"], as_index=False).sum()
+            )
+            part_gone = gone(sums, (sums[REAP] / sums["num_tokens"]).fillna(0), percent)
+            # Every layer prunes equally many, so the mean over layers is the share of all.
+            assert overlap == pytest.approx(len(part_gone & all_gone) / len(all_gone))
+    assert table["chance"].unique().tolist() == [percent / 100]
+
+
+def test_several_criteria_at_once_are_in_the_address(open_page):
+    test = open_page("explore", tab="Tokens", b="0", alpha="2")
+    test.pills(key="beside").set_value(["seer", "ean"]).run()
+    table = opened(test, "overlap-by-tokens").dataframe[-1].value
+    assert list(dict.fromkeys(table["criterion"])) == ["S(0,2,1)", "SEER", "EAN"]
+    test.pills(key="beside").set_value([]).run()
+    assert set(test.dataframe[-1].value["criterion"]) == {"S(0,2,1)"}
+
+
+def test_a_criterion_that_no_part_can_rank_is_said_so(open_page):
+    test = open_page("explore", tab="Tokens", criterion="MoNE")
+    assert any("MoNE cannot rank by a part" in text for text in texts(test.text))
+    assert len(test.get("plotly_chart")) == 1
+
+
+@pytest.mark.parametrize("percent", [25, 50])
+def test_damage_against_its_proxy(open_page, demo_moments, percent):
+    test = open_page("explore", tab="Damage", sparsity=f"{percent}%", corpus="demo-math")
+    table = demo_moments["demo-math"]
+    by_damage = gone(table, table["damage"], percent)
+    by_reap = gone(table, (table[REAP] / table["num_tokens"]).fillna(0), percent)
+    points = opened(test, "damage-proxy").dataframe[0].value
+    fates = points.groupby("fate").size().to_dict()
+    assert fates["both prune"] == len(by_damage & by_reap)
+    assert fates["only the damage prunes"] == len(by_damage - by_reap)
+    quality = test.dataframe[-1].value.set_index("label")
+    overlap = len(by_damage & by_reap) / len(by_damage)
+    assert quality.loc["REAP", f"overlap at {percent}%"] == pytest.approx(overlap, abs=5e-4)
+    assert len(quality) == 17
+
+
+def test_without_a_variant_the_papers_proxy_is_shown(open_page):
+    test = open_page("explore", tab="Damage", criterion="AIMER")
+    (chart,) = test.get("plotly_chart")
+    title = json.loads(chart.proto.spec)["layout"]["xaxis"]["title"]["text"]
+    assert title.startswith("Gate-weighted EAN")
+
+
+class TestWithoutDamage:
+    @pytest.fixture
+    def stats_dir(self, folders, tmp_path):
+        return shutil.copytree(folders[1], tmp_path / "stats")
+
+    def test_the_page_says_so_with_the_command_that_measures_it(
+        self, open_page, tmp_path, monkeypatch, models_root
+    ):
+        test = open_page("explore", "once", tab="Damage")
+        assert any("lack the exact damage" in text for text in texts(test.info))
+        assert not test.get("plotly_chart")
+        command = next(code.value for code in test.code if "calibrate" in code.value)
+        program, *words = shlex.split(command)
+        assert program == "moeprune"
+        # The file behind the statistics was found by its name.
+        assert str(models_root / "rows.jsonl") in words
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["moeprune", *words])
+        result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        test.run()
+        assert len(test.get("plotly_chart")) == 1
+
+
+@pytest.mark.parametrize("tab", ["Tokens", "Damage"])
+def test_commands_give_the_numbers_of_the_page(open_page, tmp_path, monkeypatch, tab):
+    test = open_page("explore", tab=tab, sparsity="25%")
+    chart = {"Tokens": "overlap-by-tokens", "Damage": "damage-proxy"}[tab]
+    shown = opened(test, chart).dataframe
+    (command,) = (each.value for each in test.code if each.value.startswith("moeprune overlap"))
+    words = shlex.split(command)[1:]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["moeprune", *words])
+    result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    written = pd.read_csv(tmp_path / "overlap.csv")
+    if tab == "Tokens":
+        reap = shown[-1].value.query("criterion == 'REAP'")
+        assert written["overlap"].tolist() == pytest.approx(reap["overlap"].tolist())
+    else:
+        quality = shown[-1].value.set_index("label").loc["Gate-weighted EAN"]
+        own = written[written["corpus"] == "demo-code"].set_index("sparsity")["overlap"]
+        assert quality["overlap at 25%"] == pytest.approx(own[0.25], abs=5e-4)
+        assert quality["overlap at 50%"] == pytest.approx(own[0.5], abs=5e-4)
+
+
+def test_maps_at_several_sparsities_and_a_click_takes_both(open_page):
+    test = open_page("explore", tab="Exponents", sparsity="30%")
+    table = opened(test, "overlap-maps").dataframe[-1].value
+    assert sorted(table["sparsity"].unique()) == [0.25, 0.3, 0.5, 0.75]
+    assert len(table) == 4 * 17
+    # The same numbers as on the map of one sparsity.
+    one = opened(open_page("explore", sparsity="75%"), "overlap-map").dataframe[-1].value
+    many = table[table["sparsity"] == 0.75].reset_index(drop=True)
+    assert many["overlap"].tolist() == pytest.approx(one["overlap"].tolist())
+
+
+def test_a_click_on_the_maps(monkeypatch):
+    import app.overlap_parts as parts
+
+    taken = []
+    monkeypatch.setattr(parts, "apply_exponents", taken.append)
+    monkeypatch.setattr(parts, "possible_percents", lambda _model: [0, 25, 50])
+    point = {"selection": {"points": [{"customdata": [1, 0, 2, 25]}]}}
+
+    class View:
+        model = None
+
+    state = {"chart.overlap-maps": point, "view": View(), "sparsity": 50}
+    monkeypatch.setattr(parts.st, "session_state", state)
+    parts.apply_clicked_cell()
+    assert (taken, state["sparsity"]) == ([(1, 0, 2)], 25)
+    point["selection"]["points"][0]["customdata"][3] = 75  # more than this model can lose
+    parts.apply_clicked_cell()
+    assert state["sparsity"] == 25
+
+
+def test_needs_and_costs_of_the_demo(open_page):
+    test = open_page("explore", tab="Which criterion?", corpus="demo-math")
+    table = next(f.value for f in test.dataframe if "gate weights" in f.value)
+    table = table.set_index("criterion")
+    from analysis.store import SHIPPED_STATS
+
+    (path,) = SHIPPED_STATS.glob("demo-demo-math-*/manifest.json")
+    made = json.loads(path.read_text())["made"]
+    assert table.loc["REAP", "seconds"] == made["seconds"]
+    assert table.loc["REAP", "peak MiB"] == round(made["peak_memory_bytes"] / 2**20)
+    assert not table.loc["AIMER", "calibration text"]
+    assert table.loc["AIMER", "seconds"] < 1
+    assert table.loc["Random", "seconds"] == 0
+
+
+def test_costs_that_no_run_tells():
+    table = needs_and_costs(None, None).set_index("criterion")
+    assert table.loc["REAP", ["seconds", "peak MiB"]].isna().all()
+    assert cost_table([], "x").empty
+
+
+def test_start_says_what_each_run_cost(open_page, demo_moments):
+    table = open_page("start").dataframe[0].value
+    routed = table[table["statistics"].isin(list(demo_moments))]
+    assert set(routed["statistics"]) == set(demo_moments)
+    assert (routed["tokens"] / routed["seconds"]).tolist() == pytest.approx(
+        routed["tokens/s"].tolist(), rel=0.01
+    )
+    assert (routed["peak MiB"] > 100).all()
