@@ -4,177 +4,19 @@ A worker finds them by kind in `TASKS`. Heavy libraries are imported when a task
 listing the kinds stays light.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from analysis.groups import parse_groups
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.store import Run
+from app.calibration_tasks import calibrate_task, weights_task
 from app.evaluation_tasks import evaluate_task
 from app.quiet import quiet_transformers
-from app.settings import stats_store
-from app.task_requests import CalibrateRequest, ExportRequest, WeightsRequest, validated
-
-if TYPE_CHECKING:
-    from analysis.calibration.estimate import Estimate
-    from analysis.calibration.loading import CalibrationSettings, Placement
-    from analysis.corpora import Selection, TokenSequences
-    from analysis.stats import CorpusRef
+from app.task_requests import ExportRequest, validated
 
 Task = Generator[Progress, None, dict[str, Any]]
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A calibration that is ready to run."""
-
-    model: MoEModel
-    sequences: "TokenSequences"
-    settings: "CalibrationSettings"
-
-
-def _selection(request: CalibrateRequest, model: MoEModel) -> "Selection | None":
-    if request.clusters is None:
-        return None
-    # scikit-learn takes a second to import.
-    from analysis.corpora.representatives import CheckpointEmbedding, kmeans_selection
-
-    return kmeans_selection(CheckpointEmbedding(model.checkpoint), request.clusters)
-
-
-def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
-    """Refuse what the model's configuration alone rules out, before anything is loaded."""
-    from analysis.calibration.feed import check_model_packs
-    from analysis.calibration.removal import check_removable
-
-    if request.packing == "pack":
-        check_model_packs(model, request.attention)
-    if "damage" in parse_groups(request.groups):
-        for layer in model.layers:
-            check_removable(model.family, layer)
-
-
-def _prepare(request: CalibrateRequest) -> Generator[Progress, None, Prepared]:
-    from analysis.calibration.loading import CalibrationSettings, load_tokenizer
-    from analysis.corpora import corpus_name, peek, tokenize
-    from analysis.corpora.streams import open_corpus
-
-    quiet_transformers()
-    model = load_model_index(request.model, revision=request.revision)
-    sampling = request.sampling()
-    _check_model(request, model)
-    yield Progress("reading the corpus", 0, sampling.tokens, "tokens")
-    first, source = peek(open_corpus(request.corpus), sampling.seed)
-    # Token ids need no tokenizer, and a checkpoint may lack one.
-    tokenizer = (
-        load_tokenizer(model, trust_remote_code=request.trust_remote_code)
-        if first is None or first.input_ids is None
-        else None
-    )
-    sequences = tokenize(
-        source,
-        tokenizer,
-        sampling,
-        corpus=corpus_name(request.corpus),
-        selection=_selection(request, model),
-    )
-    settings = CalibrationSettings(
-        seq_len=max(sampling.seq_len, sequences.longest),
-        seed=sampling.seed,
-        dtype=request.dtype,
-        device=request.device,
-        batch_size=request.batch_size,
-        trust_remote_code=request.trust_remote_code,
-        attention=request.attention,
-        placement=_placement(request),
-        groups=parse_groups(request.groups),
-    )
-    return Prepared(model, sequences, settings)
-
-
-def _placement(request: CalibrateRequest) -> "Placement":
-    from analysis.calibration.loading import Placement
-
-    limits = (limit.partition("=") for limit in request.max_memory)
-    return Placement(
-        device_map=request.device_map or "",
-        max_memory=tuple((device, size) for device, _, size in limits),
-        offload_folder=request.offload_folder,
-        stream_layers=request.stream_layers,
-        hidden_states_dir=request.hidden_states_dir,
-        expert_parallel=request.expert_parallel,
-        checkpoint_activations=request.checkpoint_activations,
-    )
-
-
-def check_corpora(requests: Sequence[CalibrateRequest]) -> Generator[Progress, None, None]:
-    """Open every corpus and read its first document, so that what is wrong is said before any runs.
-
-    Raises:
-        CorpusError: one is unknown, missing, out of reach, or its first document malformed.
-    """
-    from analysis.calibration.distributed import join
-    from analysis.corpora import peek
-    from analysis.corpora.streams import open_corpus
-
-    with join().together():
-        for number, request in enumerate(requests):
-            yield Progress("checking the corpora", number, len(requests))
-            peek(open_corpus(request.corpus), request.sampling().seed)
-
-
-def calibrate_run(request: CalibrateRequest) -> Generator[Progress, None, Run]:
-    """Tokenise the corpus and run the model over it."""
-    from analysis.calibration.distributed import join
-    from analysis.calibration.run import calibrate
-
-    with join().together():
-        ready = yield from _prepare(request)
-    store = stats_store(request.stats_dir)
-    return (
-        yield from calibrate(
-            ready.model, ready.sequences, ready.settings, store, resume=request.resume
-        )
-    )
-
-
-def estimate_run(
-    request: CalibrateRequest,
-) -> Generator[Progress, None, tuple["CorpusRef", "Estimate"]]:
-    """What `calibrate_run` would feed, and what it would take."""
-    from analysis.calibration.estimate import estimate
-    from analysis.calibration.run import corpus_ref
-
-    ready = yield from _prepare(request)
-    corpus = corpus_ref(ready.sequences, request.batch_size)
-    return corpus, estimate(ready.model, ready.sequences, ready.settings)
-
-
-def weights_run(request: WeightsRequest) -> Generator[Progress, None, Run]:
-    """Measure the weights, unless the cache has them."""
-    from analysis.weights import weight_statistics
-
-    model = load_model_index(request.model, revision=request.revision)
-    return (yield from weight_statistics(model, stats_store(request.stats_dir)))
-
-
-def _run_result(run: Run) -> dict[str, Any]:
-    return {"run_id": run.manifest.run_id, "path": str(run.path)}
-
-
-def calibrate_task(raw: dict[str, Any]) -> Task:
-    """Job form of `calibrate_run`."""
-    run = yield from calibrate_run(validated(CalibrateRequest, raw))
-    return _run_result(run)
-
-
-def weights_task(raw: dict[str, Any]) -> Task:
-    """Job form of `weights_run`."""
-    run = yield from weights_run(validated(WeightsRequest, raw))
-    return _run_result(run)
 
 
 def export_run(request: ExportRequest) -> Task:

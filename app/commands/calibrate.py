@@ -8,6 +8,7 @@ import typer
 from analysis.corpora import corpus_name
 from analysis.stats import CorpusRef
 from analysis.store import Run
+from app.calibration_tasks import calibrate_run, check_corpora, estimate_run
 from app.commands import options
 from app.commands.console import follow, out, show_facts
 from app.task_requests import (
@@ -17,7 +18,6 @@ from app.task_requests import (
     CalibrateRequest,
     validated,
 )
-from app.tasks import calibrate_run, check_corpora, estimate_run
 from pruning.sizes import format_bytes
 
 _OR_PRESET = "default: what a named data set's paper used, else"

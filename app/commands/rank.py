@@ -17,13 +17,13 @@ from analysis.shards import parts_overlap
 from analysis.sparsity import num_removed
 from analysis.stats import ExpertStats
 from analysis.store import PARTIAL, Run, StatsStore, load_expert_stats, write_durably
+from app.calibration_tasks import weights_run
 from app.commands import options
 from app.commands.console import follow, out, show_table
 from app.selection import Selection, select
 from app.settings import stats_store
 from app.spreadsheets import csv_text
 from app.task_requests import OverlapRequest, SelectRequest, WeightsRequest, validated
-from app.tasks import weights_run
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.", dir_okay=False)]
 

@@ -11,6 +11,7 @@ from analysis.criteria import get_criterion
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
 from analysis.store import Run
+from app.calibration_tasks import calibrate_run, weights_run
 from app.commands import options
 from app.commands.console import follow, out
 from app.commands.plan import say_plan
@@ -26,7 +27,7 @@ from app.recipe_requests import (
 from app.selection import Decision, Selection, check_request
 from app.settings import stats_store
 from app.task_requests import ExportRequest
-from app.tasks import calibrate_run, export_run, verify_result, weights_run
+from app.tasks import export_run, verify_result
 from pruning.plan import PruningPlan, save_plan
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe

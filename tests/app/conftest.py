@@ -10,8 +10,8 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
+from app.calibration_tasks import calibrate_run, weights_run
 from app.task_requests import CalibrateRequest, WeightsRequest
-from app.tasks import calibrate_run, weights_run
 from builders import VOCAB, tiny_checkpoint
 
 # Tiny matrices: a second thread only waits for the first.
