@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
+from analysis.errors import ExportError
 from analysis.families import MoEFamily
 from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY
 from analysis.model import MoEModel
@@ -89,10 +90,21 @@ def with_model_classes(content: bytes, family: MoEFamily) -> bytes:
 
 
 def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | None:
-    """The shard index of the pruned checkpoint; None where the source has none."""
+    """The shard index of the pruned checkpoint; None where the source has none.
+
+    Raises:
+        ExportError: the source's index does not list every tensor of its shards.
+    """
     index = read_index(model.checkpoint.path)
     if index is None:
         return None
+    unlisted = [name for name in model.checkpoint.tensors if name not in index["weight_map"]]
+    if unlisted:
+        shard = model.checkpoint.tensors[unlisted[0]].shard
+        raise ExportError(
+            f"{shard} holds {unlisted[0]}, which {INDEX_NAME} does not list ({len(unlisted)} such "
+            "tensors), so readers differ on whether it belongs to the model; fetch the index again."
+        )
     tensors = [(shard.name, tensor) for shard in shards for tensor in shard.tensors]
     if len(tensors) == len(model.checkpoint.tensors) and not any(
         tensor.name != tensor.source.name or tensor.shape != tensor.source.shape
