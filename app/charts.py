@@ -8,10 +8,12 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from app.figures.enlarged import enlarged
 from app.figures.files import figure_html, figure_image
 from app.figures.theme import PLOTLY_CONFIG
 from app.plots.chart import Chart, made_by
 from app.plots.listing import VIEWS
+from app.presentation import is_presented
 from app.spreadsheets import csv_text
 from app.state import shown_recipes
 
@@ -43,16 +45,23 @@ def show_chart(
     selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
     if brush:
         selectable = {"on_select": "rerun", "selection_mode": ("box", "lasso")}
+    figure = chart.draw(is_dark())
     st.plotly_chart(
-        chart.draw(is_dark()),
+        enlarged(figure) if is_presented() else figure,
         key=f"chart.{chart.name}",
         config=PLOTLY_CONFIG,
         theme=None,
         alt=chart.alt,
         **(selectable if on_select or brush else {}),
     )
-    part = st.expander("Data and downloads", key=f"data.{chart.name}", on_change="rerun")
+    chart_files(chart.name, lambda: chart)
+
+
+def chart_files(name: str, make: Callable[[], Chart]) -> None:
+    """What to take away of the chart of this name, which is made when someone asks for it."""
+    part = st.expander("Data and downloads", key=f"data.{name}", on_change="rerun")
     if part.open:
+        chart = make()
         with part:
             st.text(chart.alt)
             _files(chart)

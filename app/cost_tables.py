@@ -53,7 +53,7 @@ def cost_table(runs: Sequence[Run], identity: str) -> pd.DataFrame:
 
 
 def needs_and_costs(routed: Run | None, weights: Run | None) -> pd.DataFrame:
-    """Table `criterion`, what it reads as yes or blank, `seconds`, `peak MiB` on this model.
+    """Table `criterion`, what it reads as "yes" or "", `seconds`, `peak MiB` on this model.
 
     arXiv:2603.18492, Tables 1 and 4. The cost is that of the run whose statistics it reads: one run
     serves all criteria of its kind. Empty where there is no such run; nothing is read at no cost.
@@ -69,7 +69,7 @@ def _needs_row(criterion: Criterion, routed: Run | None, weights: Run | None) ->
         made = {"seconds": 0.0, "peak_memory_bytes": 0}
     return {
         "criterion": criterion.label,
-        **{words: getattr(needs, name) for name, words in _NEEDS.items()},
+        **{words: "yes" if getattr(needs, name) else "" for name, words in _NEEDS.items()},
         "seconds": _number(made, "seconds"),
         "peak MiB": _mib(made),
     }

@@ -25,11 +25,8 @@ def expert_part(view: View) -> None:
         )
     else:
         st.markdown(f"**Layer {place[0]}, expert {place[1]}**")
-        left, right = st.columns([2, 3])
-        with left:
-            _measured(view, place, "expert")
-        with right:
-            _ranks(view, place, "expert")
+        _measured(view, place, "expert")
+        _ranks(view, place, "expert")
     _never_routed(view)
 
 
@@ -72,7 +69,10 @@ def _measured(view: View, place: Place, where: str) -> None:
 
 def _ranks(view: View, place: Place, where: str) -> None:
     count = next(each.num_experts for each in view.model.layers if each.index == place[0])
-    st.markdown(f"**Rank under every criterion**, of {count}; 1 is kept first.")
+    st.markdown(
+        f"**Rank under every criterion**, of {count}; 1 is kept first. Criteria that read no text "
+        "rank alike under each."
+    )
     run = data.weight_run(view.model)
     runs = (*view.runs.values(), *([run] if run else []))
     ranks = _expert_ranks(tuple(each.manifest.digest for each in runs), view.gate, place, view)

@@ -15,6 +15,9 @@ from analysis.stats import GATES, ExpertStats, Gate, NoStats, WeightStats, momen
 from app.maps import rank
 
 CONSTANT = (1, 0, 0)
+# Sources of criteria that read no text.
+_WEIGHTS, _NO_DATA = "weights", "no data"
+TEXTLESS = (_WEIGHTS, _NO_DATA)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +38,8 @@ class Sources:
                 if all(column in stats.table for column in columns)
             }
         if criterion.source == "none":
-            return {"no data": NoStats(self.layers)}
-        return {} if self.weights is None else {"weights": self.weights}
+            return {_NO_DATA: NoStats(self.layers)}
+        return {} if self.weights is None else {_WEIGHTS: self.weights}
 
 
 def expert_means(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> pd.DataFrame:
@@ -85,24 +88,32 @@ def expert_ranks(sources: Sources, gate: Gate, place: tuple[int, int]) -> pd.Dat
 
 
 def rank_summary(ranks: pd.DataFrame, sparsity: Fraction) -> pd.DataFrame:
-    """Table `criterion`, one column a source, `kept`: a row for each of the 18 variants and others.
+    """Table `criterion`, `kept`, a column a text: a row for each of the 18 variants and others.
 
-    `kept` says in how many of the sources the expert stays at this uniform sparsity, as "2 of 3".
-    The variant (1, 0, 0), which ranks nothing, has no ranks.
+    `kept` says under how many of the texts the expert stays at this uniform sparsity, as "2 of 3".
+    A criterion that reads no text has the same rank under each; the variant (1, 0, 0), which ranks
+    nothing, has none.
 
     Args:
         ranks: a table of `expert_ranks`.
     """
-    kept = ranks["of"] - ranks["of"].map(lambda count: num_removed(count, sparsity))
-    stays = (ranks["rank"] <= kept).groupby(ranks["criterion"], sort=False).agg(["sum", "size"])
-    table = ranks.pivot_table(index="criterion", columns="source", values="rank").astype("Int64")
-    order = dict.fromkeys(_labels())
-    table = table.reindex([label for label in order if label in table.index or label == _CONSTANT])
-    words = {label: f"{row['sum']} of {row['size']}" for label, row in stays.iterrows()}
-    words[_CONSTANT] = "same score for all"
-    columns = list(dict.fromkeys(ranks["source"]))
-    summary = table[columns].reset_index().rename_axis(columns=None)
-    return summary.assign(kept=summary["criterion"].map(words))
+    texts = [name for name in dict.fromkeys(ranks["source"]) if name not in TEXTLESS]
+    columns = texts or ["rank"]
+    least = ranks["of"] - ranks["of"].map(lambda count: num_removed(count, sparsity))
+    rows = []
+    for label, own in ranks.assign(kept=ranks["rank"] <= least).groupby("criterion", sort=False):
+        if own["source"].iloc[0] in TEXTLESS:
+            found = dict.fromkeys(columns, own["rank"].iloc[0])
+            kept = "any text" if own["kept"].all() else "no text"
+        else:
+            found = dict(zip(own["source"], own["rank"], strict=True))
+            kept = f"{own['kept'].sum()} of {len(own)}"
+        rows.append({"criterion": label, "kept": kept, **found})
+    rows.append({"criterion": _CONSTANT, "kept": "same score for all"})
+    table = pd.DataFrame(rows, columns=["criterion", "kept", *columns])
+    table = table.astype(dict.fromkeys(columns, "Int64")).set_index("criterion")
+    order = [label for label in dict.fromkeys(_labels()) if label in table.index]
+    return table.loc[order].reset_index()
 
 
 _CONSTANT = unified(*CONSTANT).label

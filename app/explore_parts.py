@@ -11,7 +11,7 @@ from analysis.overlap import chance_overlap, criterion_overlap
 from analysis.ranking import Stats
 from analysis.stats import NoStats
 from app import data, maps
-from app.charts import made_by, show_chart
+from app.charts import Chart, chart_files, made_by, show_chart
 from app.overlap_parts import loaded, run_keys
 from app.plots import explore as plots
 from app.state import View, chosen_baseline, criterion_badge
@@ -152,6 +152,18 @@ def _stability_metric(view: View, criterion: Criterion, fraction: Fraction) -> N
     )
 
 
+def map_files(view: View, shown: maps.Ranked, beside: maps.Ranked) -> None:
+    """The expert map to take away: its numbers, and a drawing of them for files."""
+
+    def chart() -> Chart:
+        panels = {ranked.criterion.label: ranked for ranked in (beside, shown)}
+        table = maps.ranked_experts(list(panels.values()), Fraction(view.sparsity_percent, 100))
+        about = made_by(view.about(), " beside ".join(panels), f"gate {view.gate}")
+        return plots.stratification_chart(table, about)
+
+    chart_files("stratification", chart)
+
+
 def separation_part(view: View, panels: Sequence[maps.Ranked]) -> None:
     """How clear the cut between kept and pruned is, layer by layer."""
     st.markdown(
@@ -171,6 +183,6 @@ def show_command(view: View) -> None:
     """The command line that gives the plan on screen."""
     if view.criterion is None:
         return
-    st.markdown("**The same from the command line**")
+    st.markdown("**This plan from the command line**")
     st.code(view.request(view.criterion).command(), language=None, wrap_lines=True)
     st.page_link("views/export.py", label="Export this plan", icon=":material/output:")

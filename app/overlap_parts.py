@@ -80,10 +80,10 @@ def variant_part(view: View, *, on_select: Callable[[], None]) -> None:
         return
     table = mean_variant_overlaps(view)
     selected = view.criterion.exponents if view.criterion else None
-    show_chart(
-        plots.overlap_map_chart(table, selected, made_by(view.about(), f"gate {view.gate}")),
-        on_select=on_select,
-    )
+    about = made_by(view.about(), f"gate {view.gate}")
+    chart = plots.overlap_map_chart(table, selected, about)
+    st.markdown(chart.alt)
+    show_chart(chart, on_select=on_select)
 
 
 def overlap_part(view: View) -> None:

@@ -30,12 +30,16 @@ def component_effects(
                     "thickness": 1.2,
                     "width": 5,
                 },
-                mode="lines+markers+text",
-                text=[f"{overlap:.2f}" for overlap in rows["overlap"]],
+                # No line between the values: it would cross the numbers beside the marks.
+                mode="markers+text",
+                text=[f"  {overlap:.2f}" for overlap in rows["overlap"]],
                 textposition="middle right",
                 textfont={"color": ink(dark)},
-                line={"color": series_color(index, dark), "width": 2},
-                marker={"symbol": SYMBOLS[index], "size": 11},
+                marker={
+                    "symbol": SYMBOLS[index],
+                    "size": 12,
+                    "color": series_color(index, dark),
+                },
                 showlegend=False,
                 hovertemplate="%{x}: mean %{y:.3f}<extra></extra>",
             )
@@ -45,6 +49,7 @@ def component_effects(
             y=chance,
             line={"color": muted(dark), "dash": "dot", "width": 2},
             annotation={"text": f"chance {chance:.2f}", "font": {"color": ink(dark)}},
+            annotation_position="bottom left",
         )
     apply_theme(fig, dark)
     fig.update_layout(height=300, margin={"t": 24, "r": 24})

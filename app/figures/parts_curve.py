@@ -68,10 +68,10 @@ def _tokens(rows: pd.DataFrame) -> list[str]:
 
 
 def _short(tokens: int) -> str:
-    for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+    for size, letter in ((10**9, "G"), (10**6, "M")):
         if tokens >= size:
             return f"{tokens / size:.3g}{letter}"
-    return str(tokens)
+    return f"{tokens:,}"
 
 
 def _chance(rows: pd.DataFrame, dark: bool, *, named: bool) -> go.Scatter:

@@ -11,7 +11,7 @@ from app.components.expert_map import expert_map, map_payload
 from app.controls import MODES, ORDERS, switch
 from app.evidence_parts import damage_part, tokens_part
 from app.expert_parts import expert_part
-from app.explore_parts import metrics, ranked_pair, separation_part, show_command
+from app.explore_parts import map_files, metrics, ranked_pair, separation_part, show_command
 from app.maps import Ranked, panel
 from app.overlap_parts import apply_clicked_variant, effects_part, overlap_part, variant_part
 from app.state import View
@@ -70,6 +70,7 @@ def explore(view: View, shown: Ranked, beside: Ranked) -> None:
     metrics(view, shown, beside)
     with st.container(border=True):
         stratification(view, shown, beside)
+        map_files(view, shown, beside)
     # Only one is drawn: the others would be sent with every toggle. Not `st.tabs`, whose content
     # takes the browser longer to lay out.
     part = switch("Part", "tab", PARTS)

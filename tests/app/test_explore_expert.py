@@ -1,10 +1,12 @@
 """The chosen expert: in the address, on every page, and all that was measured of it."""
 
 from fractions import Fraction
+from itertools import product
 
 import pandas as pd
 import pytest
 
+from analysis.criteria import unified
 from analysis.families import MoELayer
 from app.chosen_expert import choose_on_map, read_place
 from app.expert_tables import rank_summary
@@ -107,8 +109,10 @@ def test_an_expert_without_tokens_has_no_means(open_page, demo_moments):
 def test_ranks_under_all_18_variants_and_the_other_criteria(open_page, demo_moments):
     test = open_page("explore", tab="Experts", expert="3.7", sparsity="25%")
     ranks = test.dataframe[1].value.set_index("criterion")
-    # 18 variants, MoNE, damage, three criteria of weights, and Random.
-    assert len(ranks) == 24
+    variants = {unified(*each).label for each in product((0, 1), (0, 1, 2), (0, 1, 2))}
+    others = {"MoNE", "Exact damage", "AIMER", "Magnitude", "Hoyer", "Random"}
+    assert len(variants) == 18
+    assert variants | others <= set(ranks.index)
     assert ranks.loc["S(1,0,0)", "kept at 25%"] == "same score for all"
     kept = 0
     for corpus, table in demo_moments.items():
@@ -118,9 +122,9 @@ def test_ranks_under_all_18_variants_and_the_other_criteria(open_page, demo_mome
         assert ranks.loc["REAP", corpus] == rank
         kept += rank <= 24
     assert ranks.loc["REAP", "kept at 25%"] == f"{kept} of 3"
-    # What reads no text has its rank in a column of its own.
-    assert pd.isna(ranks.loc["AIMER", "demo-math"])
-    assert 1 <= ranks.loc["AIMER", "weights"] <= 32
+    # What reads no text ranks alike under each.
+    assert len(set(ranks.loc["AIMER", list(demo_moments)])) == 1
+    assert ranks.loc["AIMER", "kept at 25%"] in ("any text", "no text")
 
 
 def test_ranks_by_hand():
@@ -133,10 +137,14 @@ def test_ranks_by_hand():
     assert table["kept"].to_dict() == {
         "S(1,0,0)": "same score for all",
         "MAN": "1 of 2",
-        "AIMER": "1 of 1",
+        "AIMER": "any text",
     }
     assert table.loc["MAN", ["x", "y"]].tolist() == [3, 7]
-    assert pd.isna(table.loc["MAN", "weights"])
+    assert table.loc["AIMER", ["x", "y"]].tolist() == [4, 4]
+    # Without any text there is one column.
+    alone = rank_summary(ranks[ranks["source"] == "weights"], Fraction(3, 4)).set_index("criterion")
+    assert alone.loc["AIMER"].tolist() == ["no text", 4]
+    assert pd.isna(alone.loc["S(1,0,0)", "rank"])
 
 
 @pytest.mark.parametrize("model", ["bare", "weighed", "once"])

@@ -147,3 +147,20 @@ def test_which_criterion_takes_a_recommendation(open_page):
     assert test.button(key="advice.gate-ean")
     readings = next(frame.value for frame in test.dataframe if "recommended" in frame.value)
     assert readings["recommended"].sum() == 2
+
+
+def test_the_expert_map_can_be_taken_away(open_page, demo_moments):
+    test = open_page("explore", sparsity="25%")
+    assert not [frame for frame in test.dataframe if "panel" in frame.value]
+    test.session_state["data.stratification"] = True
+    test.run()
+    assert not test.exception
+    table = next(frame.value for frame in test.dataframe if "panel" in frame.value)
+    assert table.groupby("panel")["kept"].sum().to_dict() == {"Frequency": 144, "REAP": 144}
+    reap = table[table["panel"] == "REAP"].sort_values(["layer", "expert"])
+    score = SCORES["reap"](demo_moments["demo-code"])
+    # The map's order is that of the scores of the shipped files.
+    place = score.groupby(demo_moments["demo-code"]["layer"]).rank(ascending=False, method="first")
+    assert (reap["rank"].to_numpy() + 1).tolist() == place.astype(int).tolist()
+    labels = [button.label for button in test.get("download_button")]
+    assert {"CSV", "HTML"} <= set(labels)

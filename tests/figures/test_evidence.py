@@ -25,7 +25,7 @@ def test_a_panel_a_text_a_line_a_criterion_and_chance(parts, dark):
     assert [note.text for note in fig.layout.annotations] == ["code", "math"]
     assert [each.name for each in fig.data] == ["chance", "REAP", "MAN"] * 2
     reap = fig.data[4]
-    assert (list(reap.x), list(reap.y)) == (["1k", "4k"], [0.7, 1.0])
+    assert (list(reap.x), list(reap.y)) == (["1,000", "4,000"], [0.7, 1.0])
     assert reap.xaxis == "x2"
     # Each criterion is in the legend once, and looks the same in every panel.
     assert sum(each.showlegend is not False for each in fig.data) == 3
@@ -59,7 +59,7 @@ def test_a_point_an_expert_and_zeros_are_counted_not_drawn(damages):
         "both prune: 2",
     ]
     assert list(fig.data[3].x) == [5.0]
-    assert fig.layout.xaxis.title.text == "EAN; 1 at 0 not drawn"
+    assert fig.layout.xaxis.title.text == "EAN (1 at 0 not drawn)"
     assert fig.layout.xaxis.type == fig.layout.yaxis.type == "log"
     assert len({each.marker.symbol for each in fig.data}) == 4
     assert damage_proxy.describe(damages, proxy="EAN") == (
