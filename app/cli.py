@@ -25,6 +25,7 @@ from app.commands.run import run
 from app.commands.serve import app as app_command
 from app.commands.serve import demo
 from app.commands.ship import export, verify
+from app.commands.sweep import sweep
 
 cli = typer.Typer(
     name="moeprune",
@@ -37,7 +38,7 @@ cli = typer.Typer(
 _COMMANDS = (
     *(demo, inspect, calibrate, weights),
     *(score, overlap, compare, blend, plan),
-    *(evaluate, export, verify, run),
+    *(evaluate, sweep, export, verify, run),
     *(plot, report),
 )
 for command in _COMMANDS:

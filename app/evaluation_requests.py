@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from analysis.corpora import parse_corpus
 from analysis.criteria import get_criterion
+from analysis.errors import PlanError
+from analysis.neuron_norms import NEURON_NORMS
 from analysis.sparsity import parse_sparsity
 from analysis.stats import Gate
 from app.task_requests import (
@@ -18,8 +20,10 @@ from app.task_requests import (
     device_size,
     option_words,
 )
+from pruning.atoms.selection import parse_scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, Scored, Wanted
 from pruning.evaluate.result import DEFAULT_MEASURES, parse_measures
+from pruning.plan import ATOMIC_GRANULARITY
 from pruning.schedules import get_schedule
 
 DEFAULT_MEASURED = ",".join(DEFAULT_MEASURES)
@@ -103,11 +107,14 @@ class SweepRequest(MeasureRequest):
     calibrated_on: tuple[Text, ...] = ()
     gate: Gate = "applied"
     schedule: str = "uniform"
+    granularity: Literal["expert", "atomic"] = "expert"
+    atom_scope: str = "expert"
 
     @field_validator("criteria")
     @classmethod
     def _known_criteria(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(get_criterion(name).name for name in value))
+        names = (name if name == NEURON_NORMS else get_criterion(name).name for name in value)
+        return tuple(dict.fromkeys(names))
 
     @field_validator("sparsities")
     @classmethod
@@ -120,6 +127,22 @@ class SweepRequest(MeasureRequest):
     @classmethod
     def _known_schedule(cls, value: str) -> str:
         return get_schedule(value).name
+
+    @field_validator("atom_scope")
+    @classmethod
+    def _known_scope(cls, value: str) -> str:
+        return str(parse_scope(value))
+
+    @model_validator(mode="after")
+    def _neurons_are_asked_for(self) -> "SweepRequest":
+        is_atomic = self.granularity == ATOMIC_GRANULARITY
+        if NEURON_NORMS in self.criteria and not is_atomic:
+            raise PlanError(f"{NEURON_NORMS} ranks neurons; add --granularity atomic.")
+        if is_atomic and self.schedule != "uniform":
+            raise PlanError("Plans of neurons have --atom-scope in place of --schedule.")
+        if self.schedule == "file":
+            raise PlanError("A schedule from a file has its own budget; it cannot be swept.")
+        return self
 
     def command(self, out: str = "sweep.csv") -> str:
         """The equivalent command line."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.store import StatsStore
-from app.evaluation_requests import EvaluateRequest, MeasureRequest
+from app.evaluation_requests import EvaluateRequest, MeasureRequest, SweepRequest
 from app.quiet import quiet_transformers
 from app.settings import stats_store
+from app.sweeping import measured_routing, sweep_plans
 from app.task_requests import DEFAULT_SEED, validated
 from pruning.evaluate.drawing import Drawn, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
@@ -33,6 +34,13 @@ def evaluate_run(request: EvaluateRequest) -> Records:
     return (yield from evaluate_plans(request, model, plans or [keep_all(model)]))
 
 
+def sweep_run(request: SweepRequest) -> Records:
+    """Evaluate every criterion at every sparsity, and the unpruned model; by corpus and plan."""
+    model = load_model_index(request.model, revision=request.revision)
+    plans = yield from sweep_plans(request, model, stats_store(request.stats_dir))
+    return (yield from evaluate_plans(request, model, [keep_all(model), *plans]))
+
+
 def evaluate_plans(
     request: MeasureRequest, model: MoEModel, plans: Sequence[PruningPlan]
 ) -> Records:
@@ -50,6 +58,7 @@ def evaluate_plans(
         _settings(request, max(each.sequences.longest for each in drawn)),
         EvaluationStore(store.directories),
         request.hidden_states_dir,
+        measured_routing(plans, store),
     )
     return (yield from run_evaluations(work))
 
@@ -97,4 +106,10 @@ def _settings(request: MeasureRequest, longest: int) -> "CalibrationSettings":
 def evaluate_task(raw: dict[str, Any]) -> Task:
     """Job form of `evaluate_run`."""
     records = yield from evaluate_run(validated(EvaluateRequest, raw))
+    return {"evaluations": [record.evaluation_id for record in records]}
+
+
+def sweep_task(raw: dict[str, Any]) -> Task:
+    """Job form of `sweep_run`."""
+    records = yield from sweep_run(validated(SweepRequest, raw))
     return {"evaluations": [record.evaluation_id for record in records]}

@@ -12,7 +12,7 @@ from typing import Any
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from app.calibration_tasks import calibrate_task, weights_task
-from app.evaluation_tasks import evaluate_task
+from app.evaluation_tasks import evaluate_task, sweep_task
 from app.quiet import quiet_transformers
 from app.task_requests import ExportRequest, validated
 
@@ -74,4 +74,5 @@ TASKS: Mapping[str, Callable[[dict[str, Any]], Task]] = {
     "weights": weights_task,
     "export": export_task,
     "evaluate": evaluate_task,
+    "sweep": sweep_task,
 }

@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.errors import StatsError
 from analysis.model import MoEModel
 from analysis.store import digest_of, now, run_name, write_durably
+from pruning.active import Routing
 from pruning.evaluate.result import Evaluation, Metric
 from pruning.plan import ModelRef, PruningPlan, model_ref
 from pruning.sizes import Part, size_report
@@ -20,9 +21,12 @@ SCHEMA_VERSION = 1
 FOLDER = "evaluations"
 TABLE_COLUMNS = (
     *("evaluation", "model", "plan", "criterion", "calibrated_on", "schedule", "granularity"),
-    *("removed", "corpus", "measure", "mean", "pooled", "low", "high", "full"),
+    *("sparsity", "removed", "bytes", "active_params", "expert_flops", "corpus"),
+    *("measure", "mean", "pooled", "low", "high", "full"),
     *("num_samples", "num_tokens", "created_at"),
 )
+# What of a plan's facts says how it came about: it is kept apart even where the plan is the same.
+_MADE_BY = ("criterion", "gate", "corpora", "runs", "schedule", "sparsity")
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class EvaluationRecord:
 
     Args:
         evaluation_id: readable name and 8 hex digits of the digest; the file's name.
-        digest: of all that changes the numbers: model, plan, samples, element type, seed.
+        digest: of all that changes the numbers (model, plan, samples, element type, seed) and of
+            how the plan came about, which is shown with them.
         model: that was evaluated.
         plan_digest: see `PruningPlan.digest`; of the unpruned model, that of keeping everything.
         plan: what a person should know of the plan, see `plan_facts`.
@@ -88,17 +93,25 @@ class EvaluationRecord:
         )
 
 
-def plan_facts(plan: PruningPlan, model: MoEModel) -> dict[str, Any]:
+def plan_facts(
+    plan: PruningPlan, model: MoEModel, routing: Routing | None = None
+) -> dict[str, Any]:
     """What a record says of a plan: how it was made and what it leaves.
 
     `removed` is the fraction of the weights of routed experts that goes, neurons included; where
     whole experts go that is the fraction of experts. `bytes` and `active` count all weights of the
-    checkpoint, and those that one token uses.
+    checkpoint, and those that one token uses; `flops` are those of a token in routed experts.
+
+    Args:
+        plan: for the model.
+        model: the full model.
+        routing: how often experts are chosen, which `active` and `flops` depend on where experts
+            differ in width; `measured` says whether it was given.
 
     Raises:
         PlanError: the plan is not for this model.
     """
-    report, made = size_report(model, plan), plan.provenance
+    report, made = size_report(model, plan, routing), plan.provenance
     experts = report.table.loc[report.table["part"] == str(Part.EXPERTS)]
     after, before = (int(experts[f"params_{when}"].sum()) for when in ("after", "before"))
     return {
@@ -116,11 +129,19 @@ def plan_facts(plan: PruningPlan, model: MoEModel) -> dict[str, Any]:
         "bytes_after": report.bytes_after,
         "active_before": report.active_before,
         "active_after": report.active_after,
+        "flops_before": report.expert_flops,
+        "flops_after": report.expert_flops_after,
+        "measured": report.is_measured,
     }
 
 
 def new_record(
-    model: MoEModel, plan: PruningPlan, corpus: Mapping[str, Any], settings: Mapping[str, Any]
+    model: MoEModel,
+    plan: PruningPlan,
+    corpus: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    routing: Routing | None = None,
 ) -> EvaluationRecord:
     """A record without results yet.
 
@@ -129,8 +150,9 @@ def new_record(
         plan: checked and completed for it, see `fit_plan`.
         corpus: `name`, `digest` (of tokens and of what is predicted), and what else is known.
         settings: what else changes the numbers.
+        routing: see `plan_facts`.
     """
-    reference = model_ref(model)
+    reference, facts = model_ref(model), plan_facts(plan, model, routing)
     digest = digest_of(
         {
             "schema_version": SCHEMA_VERSION,
@@ -138,10 +160,11 @@ def new_record(
             "plan": plan.digest,
             "corpus": corpus["digest"],
             "settings": dict(settings),
+            "made": {key: facts[key] for key in _MADE_BY},
         }
     )
-    facts = plan_facts(plan, model)
-    words = (model.name, facts["criterion"] or "plan", str(corpus["name"]))
+    whole = "plan" if facts["removed"] else "unpruned"
+    words = (model.name, facts["criterion"] or whole, str(corpus["name"]))
     return EvaluationRecord(
         evaluation_id=run_name(*(Path(word).stem for word in words), digest=digest),
         digest=digest,
@@ -253,8 +276,10 @@ class EvaluationStore:
 def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
     """Table of TABLE_COLUMNS, one row a measure of a record.
 
-    `plan` is the plan's digest, `calibrated_on` the corpora of its statistics joined by +, `full`
-    what the unpruned model gets (missing where the measure is of the difference between both).
+    `plan` is the plan's digest, `calibrated_on` the corpora of its statistics joined by +;
+    `sparsity` is what was asked for, as text, `removed` what it came to; `bytes`, `active_params`
+    and `expert_flops` are what is left, see `plan_facts`; `full` is what the unpruned model gets,
+    missing where the measure is of the difference between both.
     """
     rows = [
         (
@@ -265,7 +290,11 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
             "+".join(record.plan["corpora"]),
             record.plan["schedule"],
             record.plan["granularity"],
+            record.plan["sparsity"],
             record.plan["removed"],
+            record.plan["bytes_after"],
+            record.plan["active_after"],
+            record.plan["flops_after"],
             record.corpus["name"],
             name,
             *(metric.mean, metric.pooled, metric.low, metric.high),

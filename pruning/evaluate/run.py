@@ -21,6 +21,7 @@ from analysis.calibration.loading import (
 from analysis.calibration.memory import check_fits
 from analysis.model import MoEModel
 from analysis.progress import Progress
+from pruning.active import Routing
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.full_side import FullSide, run_full
@@ -48,6 +49,7 @@ class Evaluations:
             and of draws.
         store: where results are found and kept.
         hidden_states_dir: where the full model's hidden states go; see `run_full`.
+        routing: how often experts are chosen, see `plan_facts`.
     """
 
     model: MoEModel
@@ -57,6 +59,7 @@ class Evaluations:
     settings: CalibrationSettings
     store: EvaluationStore
     hidden_states_dir: Path | None = None
+    routing: Routing | None = None
 
     def missing(self, record: EvaluationRecord) -> tuple[str, ...]:
         """Measures that are asked for and not known."""
@@ -76,7 +79,12 @@ def planned(work: Evaluations) -> list[list[EvaluationRecord]]:
         "seed": work.settings.seed,
     }
     return [
-        [work.store.find(new_record(work.model, plan, _corpus(drawn), settings)) for plan in fitted]
+        [
+            work.store.find(
+                new_record(work.model, plan, _corpus(drawn), settings, routing=work.routing)
+            )
+            for plan in fitted
+        ]
         for drawn in work.drawn
     ]
 

@@ -1,0 +1,178 @@
+"""The command that evaluates criteria against sparsities: sweep."""
+
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from analysis.errors import StatsError, unknown_name
+from analysis.store import PARTIAL
+from app.commands import evaluate as shared
+from app.commands import options
+from app.commands.console import follow, out, show_table
+from app.commands.rank import save_csv
+from app.evaluation_requests import DEFAULT_MEASURED, SweepRequest
+from app.evaluation_tasks import sweep_run
+from app.task_requests import validated
+from pruning.evaluate.drawing import DEFAULT_SAMPLES
+from pruning.evaluate.record import evaluation_table
+from pruning.evaluate.result import MEASURES
+from pruning.plan import EXPERT_GRANULARITY
+
+AGAINST = ("removed", "bytes", "active_params", "expert_flops")
+
+
+def sweep(
+    model: options.Model,
+    corpus: shared.Evaluated,
+    criterion: Annotated[
+        list[str],
+        typer.Option(help="Criterion, such as reap, aimer, random or b,alpha,beta; repeatable."),
+    ],
+    sparsity: Annotated[
+        list[str], typer.Option(help="Fraction of experts removed: 0.5 or 50%; repeatable.")
+    ],
+    out_file: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write: .csv or .parquet.", dir_okay=False)
+    ] = Path("sweep.csv"),
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the first measure too: .html, .svg, .png, .pdf.", dir_okay=False),
+    ] = None,
+    against: Annotated[
+        str, typer.Option(help=f"What --plot has below: {', '.join(AGAINST)}.")
+    ] = "removed",
+    calibrated_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Calibrated corpus that ranks, CORPUS or CORPUS:WEIGHT; repeatable: a blend."
+        ),
+    ] = None,
+    gate: options.GateOption = options.DEFAULT_GATE,
+    schedule: Annotated[str, typer.Option(help="How each budget is spread over layers.")] = (
+        "uniform"
+    ),
+    granularity: Annotated[
+        str, typer.Option(help="What is removed: whole experts (expert), or neurons (atomic).")
+    ] = EXPERT_GRANULARITY,
+    atom_scope: Annotated[
+        str, typer.Option(help="Neurons compete within an expert, a layer, or all layers (global).")
+    ] = "expert",
+    measures: shared.Measures = DEFAULT_MEASURED,
+    samples: shared.Samples = DEFAULT_SAMPLES,
+    seq_len: shared.SeqLen = None,
+    seed: shared.Seed = None,
+    count: shared.Counted = "auto",
+    dtype: shared.Dtype = "auto",
+    device: shared.Device = "auto",
+    batch_size: shared.BatchSize = 8,
+    attention: shared.Attention = "auto",
+    device_map: shared.DeviceMap = None,
+    max_memory: shared.MaxMemory = None,
+    offload_folder: shared.OffloadFolder = None,
+    hidden_states_dir: shared.HiddenStatesDir = None,
+    revision: options.Revision = None,
+    stats_dir: options.StatsDir = None,
+    trust_remote_code: shared.Trust = False,
+) -> None:
+    """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table."""
+    check_ending(out_file)
+    if against not in AGAINST:
+        raise StatsError(unknown_name("axis", against, AGAINST))
+    values = {
+        "model": model,
+        "corpora": tuple(corpus),
+        "criteria": tuple(criterion),
+        "sparsities": tuple(sparsity),
+        "calibrated_on": tuple(calibrated_on or ()),
+        "gate": gate,
+        "schedule": schedule,
+        "granularity": granularity,
+        "atom_scope": atom_scope,
+        "measures": measures,
+        "samples": samples,
+        "seq_len": seq_len,
+        "seed": seed,
+        "count": count,
+        "dtype": dtype,
+        "device": device,
+        "batch_size": batch_size,
+        "attention": attention,
+        "device_map": device_map,
+        "max_memory": tuple(max_memory or ()),
+        "offload_folder": offload_folder,
+        "hidden_states_dir": hidden_states_dir,
+        "revision": revision,
+        "stats_dir": stats_dir,
+        "trust_remote_code": trust_remote_code,
+    }
+    records = follow(sweep_run(validated(SweepRequest, values)))
+    table = evaluation_table(records)
+    show_sweep(table)
+    save_table(table, out_file)
+    out.print(f"{out_file}: {len(table)} rows of {len(records)} evaluations", markup=False)
+    if plot:
+        draw(table, next(iter(records[0].metrics)), against, plot)
+
+
+def draw(table: pd.DataFrame, measure: str, against: str, path: Path) -> None:
+    """Write the figure of one measure, and say in a sentence what it shows."""
+    # Plotly takes a second to import, for which only those who draw should wait.
+    from app.figures.files import write_figure
+    from app.figures.sweep import describe, sweep_lines
+
+    rows = table[table["measure"] == measure].assign(series=table["criterion"])
+    known = MEASURES[measure]
+    write_figure(sweep_lines(rows, label=known.label, against=against), path)
+    text = describe(rows, label=known.label, higher_is_better=known.higher_is_better)
+    out.print(f"{path}: {text}", markup=False)
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a file that could not be written, before any work.
+
+    Raises:
+        StatsError: another ending, or its folder does not exist.
+    """
+    if path.suffix not in (".csv", ".parquet"):
+        raise StatsError(f"{path.name} has no known ending; use .csv or .parquet.")
+    shared.check_place(path)
+
+
+def save_table(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV or parquet, whole or not at all.
+
+    Raises:
+        StatsError: the place cannot be written to.
+    """
+    if path.suffix == ".csv":
+        save_csv(table, path)
+        return
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        table.to_parquet(partial, index=False)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise StatsError(f"The table cannot be written to {path}: {error.strerror}.") from error
+
+
+def show_sweep(table: pd.DataFrame) -> None:
+    """Print one table for each corpus: a row for each plan, a column for each measure."""
+    measured = [name for name in MEASURES if name in set(table["measure"])]
+    for corpus, rows in table.groupby("corpus", sort=False):
+        plans = rows.drop_duplicates("evaluation")
+        means = rows.pivot_table(index="evaluation", columns="measure", values="mean")
+        shown = [
+            (
+                criterion or "unpruned",
+                f"{removed:.1%}",
+                *(f"{means[name][evaluation]:.4f}" for name in measured),
+            )
+            for evaluation, criterion, removed in zip(
+                plans["evaluation"], plans["criterion"], plans["removed"], strict=True
+            )
+        ]
+        labels = [MEASURES[name].label for name in measured]
+        show_table(str(corpus), ("criterion", "removed", *labels), shown)

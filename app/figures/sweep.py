@@ -1,0 +1,103 @@
+"""What pruning costs: a measure against sparsity or memory, one line for each criterion."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from app.figures.theme import DASHES, SYMBOLS, apply_theme, muted, plain, series_color
+
+# Column of the horizontal axis -> its title, and how its numbers are written.
+AXES: Final[Mapping[str, tuple[str, str]]] = {
+    "removed": ("expert weights removed", ".0%"),
+    "bytes": ("weights, bytes", ".3~s"),
+    "active_params": ("parameters that a token uses", ".3~s"),
+    "expert_flops": ("FLOPs of a token in routed experts", ".3~s"),
+}
+
+
+def sweep_lines(
+    table: pd.DataFrame, *, label: str, against: str = "removed", dark: bool = False
+) -> go.Figure:
+    """Figure of a table `corpus, series, removed, ..., mean, low, high`: a panel a corpus.
+
+    Args:
+        table: of one measure. Rows without a series are the unpruned model, which begins every
+            line and is drawn as a level. Bands are the intervals, where there are some.
+        label: of the measure.
+        against: a key of AXES, which is a column: the horizontal axis.
+        dark: for a dark page.
+    """
+    corpora = list(dict.fromkeys(table["corpus"]))
+    names = [plain(str(corpus)) for corpus in corpora]
+    fig = make_subplots(cols=max(1, len(corpora)), subplot_titles=names, shared_yaxes=False)
+    series = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
+    for column, corpus in enumerate(corpora, 1):
+        rows = table[table["corpus"] == corpus]
+        whole = rows[rows["series"] == ""].head(1)
+        for index, name in enumerate(series):
+            own = rows[rows["series"] == name]
+            points = pd.concat([whole, own]).sort_values("removed")
+            color = series_color(index, dark)
+            fig.add_trace(_band(name, points, against, color), row=1, col=column)
+            line = _line(index, name, points, against, color)
+            fig.add_trace(line.update(showlegend=column == 1), row=1, col=column)
+        for value in whole["mean"].tolist():
+            level = {"color": muted(dark), "dash": "dot", "width": 1}
+            fig.add_hline(y=value, line=level, row=1, col=column)
+    apply_theme(fig, dark)
+    fig.update_layout(height=340 + 18 * max(0, len(series) - 3), margin={"t": 70})
+    fig.update_layout(legend={"y": 1.12})
+    title, form = AXES[against]
+    fig.update_xaxes(title_text=title, tickformat=form, showgrid=False)
+    fig.update_yaxes(title_text=label, col=1)
+    return fig
+
+
+def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
+    """One sentence a corpus: the best and the worst series where most was removed."""
+    pruned = table[table["series"] != ""]
+    if pruned.empty:
+        return "No pruned model has been evaluated here."
+    parts = []
+    for corpus, rows in pruned.groupby("corpus", sort=False):
+        most = rows["removed"].max()
+        last = rows[rows["removed"] == most].sort_values("mean", ascending=not higher_is_better)
+        pairs = zip(last["series"], last["mean"], strict=True)
+        ends = [f"{name} {mean:.3g}" for name, mean in pairs]
+        best = f"best {ends[0]}, worst {ends[-1]}" if len(ends) > 1 else ends[0]
+        parts.append(f"On {corpus}, {most:.0%} removed: {best}.")
+    return f"{label}. {' '.join(parts)}"
+
+
+def _band(name: str, points: pd.DataFrame, against: str, color: str) -> go.Scatter:
+    known = points.dropna(subset=["low", "high"])
+    return go.Scatter(
+        x=pd.concat([known[against], known[against][::-1]]),
+        y=pd.concat([known["high"], known["low"][::-1]]),
+        name=plain(name),
+        legendgroup=name,
+        showlegend=False,
+        fill="toself",
+        fillcolor=color,
+        opacity=0.18,
+        mode="none",
+        hoverinfo="skip",
+    )
+
+
+def _line(index: int, name: str, points: pd.DataFrame, against: str, color: str) -> go.Scatter:
+    return go.Scatter(
+        x=points[against],
+        y=points["mean"],
+        name=plain(name),
+        legendgroup=name,
+        mode="lines+markers",
+        line={"color": color, "dash": DASHES[index % len(DASHES)], "width": 2},
+        marker={"symbol": SYMBOLS[index % len(SYMBOLS)], "color": color, "size": 8},
+        customdata=points[["low", "high", "removed"]],
+        hovertemplate=f"{plain(name)} at %{{customdata[2]:.0%}} removed: %{{y:.4f}} "
+        "[%{customdata[0]:.4f}, %{customdata[1]:.4f}]<extra></extra>",
+    )

@@ -1,0 +1,72 @@
+"""A measure against sparsity: panels, lines, bands, levels, words."""
+
+import pandas as pd
+import pytest
+
+from app.figures.sweep import AXES, describe, sweep_lines
+
+
+@pytest.fixture
+def sweep():
+    rows = [
+        (corpus, series, removed, int(1000 * (1 - removed)), mean, mean - 0.1, mean + 0.1)
+        for corpus, best in (("code", 0.0), ("math", 0.2))
+        for series, removed, mean in (
+            ("", 0.0, 1.0),
+            ("reap", 0.5, 0.7 - best),
+            ("reap", 0.25, 0.9 - best),
+            ("<b>", 0.5, 0.6),
+        )
+    ]
+    columns = ["corpus", "series", "removed", "bytes", "mean", "low", "high"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def lines(fig):
+    return [trace for trace in fig.data if trace.mode == "lines+markers"]
+
+
+def test_one_line_a_series_and_panel_from_the_unpruned_model_on(sweep):
+    fig = sweep_lines(sweep, label="ESAP")
+    assert [list(line.x) for line in lines(fig)] == [[0, 0.25, 0.5], [0, 0.5]] * 2
+    assert list(lines(fig)[0].y) == pytest.approx([1, 0.9, 0.7])
+    assert list(lines(fig)[2].y) == pytest.approx([1, 0.7, 0.5])
+    assert [line.showlegend for line in lines(fig)] == [True, True, False, False]
+    assert len({line.line.dash for line in lines(fig)[:2]}) == 2
+    assert fig.layout.yaxis.title.text == "ESAP"
+
+
+def test_bands_are_the_intervals_and_absent_where_there_is_none(sweep):
+    fig = sweep_lines(sweep, label="ESAP")
+    band = fig.data[0]
+    assert list(band.x) == [0, 0.25, 0.5, 0.5, 0.25, 0]
+    assert list(band.y) == pytest.approx([1.1, 1.0, 0.8, 0.6, 0.8, 0.9])
+    single = sweep_lines(sweep.assign(low=None, high=None), label="ESAP")
+    assert list(single.data[0].x) == []
+
+
+def test_the_unpruned_model_is_a_level_in_each_panel(sweep):
+    shapes = sweep_lines(sweep, label="ESAP").layout.shapes
+    assert [shape.y0 for shape in shapes] == [1, 1]
+
+
+@pytest.mark.parametrize("against", ["removed", "bytes"])
+def test_the_axis_is_what_was_asked_for(sweep, against):
+    fig = sweep_lines(sweep, label="ESAP", against=against, dark=True)
+    assert list(lines(fig)[0].x) == sweep.sort_values("removed").loc[[0, 2, 1], against].tolist()
+    assert fig.layout.xaxis.title.text == AXES[against][0]
+
+
+def test_names_are_shown_as_written(sweep):
+    assert lines(sweep_lines(sweep, label="ESAP"))[1].name == "&lt;b&gt;"
+
+
+def test_words_name_the_best_and_the_worst(sweep):
+    assert describe(sweep, label="ESAP", higher_is_better=True) == (
+        "ESAP. On code, 50% removed: best reap 0.7, worst <b> 0.6. "
+        "On math, 50% removed: best <b> 0.6, worst reap 0.5."
+    )
+    assert "best <b> 0.6, worst reap 0.7" in describe(sweep, label="KL", higher_is_better=False)
+    empty = sweep[sweep["series"] == ""]
+    assert "No pruned model" in describe(empty, label="ESAP", higher_is_better=True)
+    assert lines(sweep_lines(empty, label="ESAP")) == []
