@@ -6,6 +6,8 @@ Atom j of an expert is row j of gate and up, column j of down, and entry j of th
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 
 from analysis.checkpoint import TensorEntry
 from analysis.errors import CheckpointError
@@ -44,13 +46,14 @@ def atom_axis(family: MoEFamily, slot: Slot) -> AtomAxis | None:
     return AtomAxis(first + is_last, parts, interleaved)
 
 
-def expert_widths(model: MoEModel) -> dict[int, tuple[int, ...]]:
+@lru_cache(maxsize=4)  # asked for by every size report, which the dashboard makes at each edit
+def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
     """Atoms of every expert, by layer: one number for each expert, ascending ids.
 
     Raises:
         CheckpointError: the projections of an expert do not have the same width.
     """
-    return {each.index: _layer_widths(model, each.index) for each in model.layers}
+    return MappingProxyType({n.index: _layer_widths(model, n.index) for n in model.layers})
 
 
 def _layer_widths(model: MoEModel, layer: int) -> tuple[int, ...]:

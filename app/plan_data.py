@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 
 from analysis.errors import UserError
@@ -18,13 +19,14 @@ from app.planning import (
     plan_request,
     schedules_table,
 )
-from app.selection import FREQUENCY, Selection, select
+from app.plots.chart import Chart
+from app.selection import FREQUENCY, Decision, Selection, select
 from app.state import View
 from app.task_requests import SelectRequest
 from pruning.budget import sparsity_budget
 from pruning.engines import Reads, contents_of, verdicts
 from pruning.plan import PruningPlan
-from pruning.schedules import Evidence, Spending
+from pruning.schedules import Evidence, Spending, budget_notes
 from pruning.sizes import SizeReport, size_report
 
 
@@ -111,9 +113,11 @@ def shown_plan(view: View, choice: PlanChoice) -> Shown | None:
     if choice.schedule == FREQUENCY:
         request = request.model_copy(update={"corpora": view.corpora})
     selection = replace(ready.selection, request=request)
-    decision = _decided(request.model_dump_json(), _key(ready), selection)
-    notes = decision[1] if kept is None else _hand_notes(choice, spending, kept)
-    return Shown(decision[0], notes, selection)
+    made = _decided(request.model_dump_json(), _key(ready), selection)
+    if kept is not None:
+        return Shown(made.plan, _hand_notes(choice, spending, kept), selection)
+    notes = budget_notes(request.schedule, spending, made.allocation, ready.evidence)
+    return Shown(made.plan, notes, selection)
 
 
 def _hand_notes(choice: PlanChoice, spending: Spending, kept: Mapping[int, int]) -> tuple[str, ...]:
@@ -137,18 +141,16 @@ def _key(ready: Prepared) -> str:
 
 
 @st.cache_resource(max_entries=32)
-def _decided(
-    request: str, statistics: str, _selection: Selection
-) -> tuple[PruningPlan, tuple[str, ...]]:
+def _decided(request: str, statistics: str, _selection: Selection) -> Decision:
     del request, statistics  # parts of the key only
-    made = _selection.decision()
-    return made.plan, made.notes
+    return _selection.decision()
 
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """All schedules on the budget of a view, see `schedules_table`."""
+    """All schedules on the budget of a view, see `schedules_table`; `key` says which."""
 
+    key: str
     table: pd.DataFrame
     counts: pd.DataFrame
     refused: dict[str, str]
@@ -164,16 +166,26 @@ class Beside:
 def schedules_beside(view: View, choice: PlanChoice, ready: Prepared) -> Beside:
     """Every schedule on the budget and under the constraints of the view."""
     spending = spending_of_choice(view, choice)
-    key = f"{choice.multiple_of} {choice.protect} {view.sparsity}"
-    return _beside(ready.selection.request.model_dump_json(), key, _key(ready), ready, spending)
+    asked = (ready.selection.request.model_dump_json(), _key(ready), view.sparsity)
+    key = " ".join((*asked, str(choice.multiple_of), choice.protect))
+    return _beside(key, ready, spending)
 
 
 @st.cache_resource(max_entries=16)
-def _beside(
-    request: str, limits: str, statistics: str, _ready: Prepared, _spending: Spending
-) -> Beside:
-    del request, limits, statistics  # parts of the key only
-    return Beside(*schedules_table(_ready.selection, _ready.ranking, _spending, _ready.evidence))
+def _beside(key: str, _ready: Prepared, _spending: Spending) -> Beside:
+    made = schedules_table(_ready.selection, _ready.ranking, _spending, _ready.evidence)
+    return Beside(key, *made)
+
+
+def drawn_schedules(beside: Beside, shown: str, dark: bool, chart: Chart) -> go.Figure:
+    """The figure of a chart of these schedules, drawn once."""
+    return _drawn(beside.key, shown, dark, chart)
+
+
+@st.cache_resource(max_entries=32)
+def _drawn(key: str, shown: str, dark: bool, _chart: Chart) -> go.Figure:
+    del key, shown  # parts of the key only
+    return _chart.draw(dark)
 
 
 def sizes_of(view: View, plan: PruningPlan) -> SizeReport:

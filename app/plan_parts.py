@@ -1,6 +1,7 @@
 """The parts of the Plan page: the editor, what is saved, all schedules side by side, the files."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 import streamlit as st
@@ -11,6 +12,7 @@ from app.data import shown_model
 from app.plan_controls import schedule_label
 from app.plan_data import (
     Beside,
+    drawn_schedules,
     readers_of,
     spending_of_choice,
 )
@@ -36,6 +38,7 @@ from pruning.plan import ATOMIC_GRANULARITY
 from pruning.schedules import Spending
 from pruning.sizes import SizeReport, format_bytes
 
+_RECIPE_LINES, _RECIPE_PX = 20, 460
 _ROWS = 10  # of the table of exact values, before it scrolls
 LATER = (
     "Sizes are exact. Quality is not known here: a schedule that keeps more saliency need not keep "
@@ -75,9 +78,10 @@ def metrics(view: View, shown: Shown, report: SizeReport) -> None:
     removed = report.experts_removed
     first.metric(
         "Experts kept",
-        f"{report.experts_after} of {report.experts_before}",
-        f"-{removed} ({removed / report.experts_before:.0%})",
+        f"{report.experts_after:,}",
+        f"of {report.experts_before:,}, {removed / report.experts_before:.0%} removed",
         delta_color="off",
+        delta_arrow="off",
         border=True,
         height="stretch",
     )
@@ -93,8 +97,9 @@ def metrics(view: View, shown: Shown, report: SizeReport) -> None:
         delta_arrow="off",
         border=True,
         height="stretch",
-        help=f"What one token uses: the router still picks as many experts. Expert FLOPs per "
-        f"token: {report.expert_flops:,}, as before. Removing experts saves memory, not time.",
+        help="What one token uses: the router still picks as many experts, so removing experts "
+        f"saves memory, not time. Expert FLOPs per token: {report.expert_flops:,} before, "
+        f"{report.expert_flops_after:,} after.",
     )
 
 
@@ -182,22 +187,29 @@ def sides_part(view: View, choice: PlanChoice, beside: Beside) -> None:
     counts = beside.counts.assign(schedule=beside.counts["schedule"].map(schedule_label))
     name = schedule_label(choice.schedule)
     about = made_by(view.about(), view.criterion.label if view.criterion else "")
-    left, right = st.columns([11, 9])
+    chart = schedules_chart(counts, name, about)
+    left, right = st.columns(2)
     with left:
-        show_chart(schedules_chart(counts, name, about))
+        # Counts by hand change at every edit; the schedules beside do not.
+        show_chart(replace(chart, draw=lambda dark: drawn_schedules(beside, name, dark, chart)))
     with right:
         st.dataframe(
             _readable(beside.table),
             hide_index=True,
             alt="The schedules side by side: counts, overlap with uniform, size.",
             column_config={
+                "schedule": st.column_config.TextColumn(width=112),
+                "fewest": st.column_config.NumberColumn(width=58),
+                "most": st.column_config.NumberColumn(width=52),
+                "on disk": st.column_config.TextColumn(width=72),
                 "overlap with uniform": st.column_config.NumberColumn(
                     "as uniform",
+                    width=76,
                     format="percent",
                     help="Share of the pruned experts that uniform prunes too.",
                 ),
                 "layers changed": st.column_config.NumberColumn(
-                    "changed", help="Layers that keep another number than under uniform."
+                    "changed", width=68, help="Layers that keep another number than under uniform."
                 ),
             },
             column_order=[name for name in beside.table.columns if name != "kept"],
@@ -255,14 +267,17 @@ def table_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | No
         num_rows="fixed",
         disabled=[name for name in table.columns if name not in ("keeps", "locked")],
         column_config={
+            "layer": st.column_config.NumberColumn(width=50),
             "keeps": st.column_config.NumberColumn(
-                min_value=0, step=1, required=True, help="Experts that the layer keeps."
+                width=74, min_value=0, step=1, required=True, help="Experts that the layer keeps."
             ),
             "share kept": st.column_config.ProgressColumn(
-                format="percent", min_value=0, max_value=1, color="primary"
+                width=110, format="percent", min_value=0, max_value=1, color="primary"
             ),
-            "locked": st.column_config.CheckboxColumn(help="Neither gives nor takes."),
-            "against uniform": st.column_config.NumberColumn("to uniform", format="%+d"),
+            "locked": st.column_config.CheckboxColumn(width=70, help="Neither gives nor takes."),
+            "against uniform": st.column_config.NumberColumn("to uniform", width=78, format="%+d"),
+            "experts": st.column_config.NumberColumn(width=64),
+            "top_k": st.column_config.NumberColumn(width=54),
         },
         key=table_key(),
         on_change=table_edited,
@@ -300,7 +315,9 @@ def take_away_part(view: View, shown: Shown) -> None:
     with left:
         st.markdown("**Recipe**: all that was chosen, for `moeprune run recipe.yaml`.")
         if shown.selection is not None:
-            st.code(recipe_of(shown.selection).to_yaml(), language="yaml")
+            text = recipe_of(shown.selection).to_yaml()
+            long = text.count("\n") > _RECIPE_LINES
+            st.code(text, language="yaml", height=_RECIPE_PX if long else "content")
         else:
             st.text("A plan from a file has no recipe here; it says itself how it was made.")
     with right:

@@ -44,7 +44,7 @@ def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False
             colorscale=colorscale(),
             zmin=0,
             zmax=1,
-            xgap=1,
+            xgap=1 if len(layers) <= _NUMBERED_LAYERS else 0,
             ygap=3,
             colorbar=colorbar("share kept", dark, tickformat=".0%", nticks=6),
             hovertemplate="%{y}, layer %{x}: %{customdata} kept, %{z:.0%}<extra></extra>",

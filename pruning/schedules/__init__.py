@@ -8,7 +8,7 @@ from analysis.sparsity import parse_sparsity
 from pruning.schedules.base import Evidence, Schedule, Spending
 from pruning.schedules.counts import counts_from_text, fit_counts, from_counts, read_counts
 from pruning.schedules.listing import SCHEDULES, allocate, get_schedule
-from pruning.schedules.notes import allocation_notes
+from pruning.schedules.notes import allocation_notes, budget_notes
 from pruning.schedules.patterns import PATTERNS, patterned
 from pruning.schedules.ranked import fold_ranking, ranked_globally
 from pruning.schedules.side_by_side import SIDE_COLUMNS, side_by_side
@@ -23,6 +23,7 @@ __all__ = [
     "Spending",
     "allocate",
     "allocation_notes",
+    "budget_notes",
     "counts_from_text",
     "fit_counts",
     "fold_ranking",

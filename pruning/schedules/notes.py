@@ -12,7 +12,14 @@ from pruning.schedules.listing import unbounded
 def allocation_notes(
     name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
 ) -> tuple[str, ...]:
-    """One line each: bounds that took effect, a budget that does not divide, who can read it.
+    """One line each: those of `budget_notes`, and who can read the export."""
+    return (*budget_notes(name, spending, allocation, evidence), *_readers(allocation))
+
+
+def budget_notes(
+    name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
+) -> tuple[str, ...]:
+    """One line each: bounds that took effect, a budget that does not divide.
 
     Args:
         name: the schedule's.
@@ -25,11 +32,7 @@ def allocation_notes(
         layer.num_experts - keep
         for layer, keep in zip(allocation.layers, allocation.keep, strict=True)
     ]
-    return (
-        *_moved(allocation, wanted, removed),
-        *_undivided(name, spending, removed),
-        *_readers(allocation),
-    )
+    return (*_moved(allocation, wanted, removed), *_undivided(name, spending, removed))
 
 
 def _moved(allocation: Allocation, wanted: Sequence[int], removed: Sequence[int]) -> list[str]:
