@@ -197,6 +197,7 @@ class SelectRequest(OverlapRequest):
     schedule: str = "uniform"
     schedule_file: Path | None = None
     multiple_of: int = Field(default=1, ge=1, le=4096)
+    floor: int = Field(default=0, ge=0, le=10**6)
     protect: tuple[Text, ...] = ()
     pin: tuple[Text, ...] = ()
     drop: tuple[Text, ...] = ()
@@ -242,6 +243,7 @@ class SelectRequest(OverlapRequest):
             dropped=parse_experts(self.drop),
             fixed=parse_counts(self.layer_set),
             locked=frozenset().union(*locked),
+            floor=self.floor,
         )
 
     def options(self) -> list[str]:

@@ -12,8 +12,8 @@ from pruning.atoms.kept import atoms_of
 from pruning.plan import PruningPlan
 from pruning.weights import num_weights
 
-# Layer -> tokens routed to each of its experts, ascending ids.
-Routing = Mapping[int, Sequence[int]]
+# Layer -> tokens routed to each of its experts, ascending ids; of a blend no whole numbers.
+Routing = Mapping[int, Sequence[float]]
 
 
 def routing_of(stats: ExpertStats) -> Routing:
@@ -34,11 +34,12 @@ def token_shares(
     goes to the others in proportion, which is a guess: where it really goes only a measurement of
     the pruned model says, and a share may then come out above 1.
     """
-    counts = {expert: routing[layer.index][expert] for expert in kept} if routing else {}
+    measured = routing[layer.index] if routing else ()
+    counts = {expert: Fraction(measured[expert]) for expert in kept} if routing else {}
     total = sum(counts.values())
     if not total:
         return dict.fromkeys(kept, Fraction(layer.top_k, len(kept)))
-    return {expert: Fraction(layer.top_k * count, total) for expert, count in counts.items()}
+    return {expert: layer.top_k * count / total for expert, count in counts.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,15 @@ class ExpertShape:
     """What the experts of a layer are made of.
 
     Args:
-        neuron_bytes: bytes of one neuron: its entries of all projections and biases.
+        neuron_bytes: bytes of one neuron: its entries of all projections and biases, and of the
+            scale that it shares with the other neurons of its block, a part.
         neuron_params: numbers in it.
         neuron_weights: those of them that a token is multiplied with, so without biases.
         fixed_bytes: bytes of an expert whatever its width: the bias of its output.
         fixed_params: numbers in that.
     """
 
-    neuron_bytes: int
+    neuron_bytes: Fraction
     neuron_params: int
     neuron_weights: int
     fixed_bytes: int
@@ -63,7 +65,7 @@ class ExpertShape:
 def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
     """The shape of the experts of every layer; all experts of a layer have the same but for width.
 
-    Quantised experts have none: their parts do not divide by neurons.
+    For experts out of which neurons can be cut, see `quantised_role`.
     """
     widths = expert_widths(model)
     return {layer.index: _shape(model, layer, widths[layer.index]) for layer in model.layers}
@@ -72,7 +74,8 @@ def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
 def _shape(model: MoEModel, layer: MoELayer, widths: Sequence[int]) -> ExpertShape:
     # Of a width of 0 nothing can be told, so the widest stands for all.
     example = max(range(len(widths)), key=lambda expert: widths[expert])
-    sums = dict.fromkeys(("bytes", "params", "weights", "fixed_bytes", "fixed_params"), 0)
+    sums = dict.fromkeys(("params", "weights", "fixed_bytes", "fixed_params"), 0)
+    neuron_bytes = Fraction(0)
     for item in model.located[layer.index]:
         if item.slot.kind is SlotKind.ROUTER or item.slot.expert not in (None, example):
             continue
@@ -82,10 +85,10 @@ def _shape(model: MoEModel, layer: MoELayer, widths: Sequence[int]) -> ExpertSha
             sums["fixed_bytes"] += size
             sums["fixed_params"] += held
         elif widths[example]:
-            sums["bytes"] += size // widths[example]
+            neuron_bytes += Fraction(size, widths[example])
             sums["params"] += held // widths[example]
             sums["weights"] += is_expert_weight(item.slot) * (held // widths[example])
-    return ExpertShape(*sums.values())
+    return ExpertShape(neuron_bytes, *sums.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from pruning.weights import num_weights
 
 BudgetKind = Literal["sparsity", "count", "size", "file"]
 TargetDtype = Literal["own", "bfloat16"]
-_GIB = 1 << 30
-_BFLOAT16_BYTES = 2
+GIB = 1 << 30
+BFLOAT16_BYTES = 2
 _DIGITS = 100
 
 
@@ -98,7 +98,7 @@ def size_budget(
     Raises:
         PlanError: no number, or smaller than the model can become by removing experts.
     """
-    target = parse_gib(target_gib) * _GIB
+    target = parse_gib(target_gib) * GIB
     sizes = _LinearSize.of(model, dtype)
     rooms = rooms_of(model.layers, constraints or Constraints())
     least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
@@ -108,7 +108,7 @@ def size_budget(
         raise PlanError(
             f"{model.name} cannot shrink to {target_gib} GiB by removing experts: {reachable[-1]} "
             f"of {model.num_experts} can go, which leaves {format_bytes(smallest)}; the smallest "
-            f"target that works is {_gib_up(smallest)}."
+            f"target that works is {gib_up(smallest)}."
         )
     # Weights only shrink as more goes, so the first number that fits is the smallest.
     fits = bisect_left(reachable, True, key=lambda total: sizes.after(total, rooms) <= target)
@@ -132,10 +132,10 @@ def parse_gib(text: str) -> Fraction:
     return Fraction(number)
 
 
-def _gib_up(size: int) -> str:
+def gib_up(size: int) -> str:
     """A size as a target that it fits into: rounded up to four digits."""
     digits = Context(prec=4, rounding=ROUND_CEILING)
-    return f"{digits.divide(Decimal(size), Decimal(_GIB)).normalize():f}"
+    return f"{digits.divide(Decimal(size), Decimal(GIB)).normalize():f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +156,12 @@ class _LinearSize:
     def of(cls, model: MoEModel, dtype: TargetDtype) -> "_LinearSize":
         report = size_report(model)
         is_own = dtype == "own"
-        whole = report.bytes_before if is_own else report.params_before * _BFLOAT16_BYTES
+        whole = report.bytes_before if is_own else report.params_before * BFLOAT16_BYTES
         each = []
         for layer in model.layers:
             entries = [item.entry for item in model.located[layer.index]]
             held = sum(
-                e.nbytes if is_own else num_weights(model, e) * _BFLOAT16_BYTES for e in entries
+                e.nbytes if is_own else num_weights(model, e) * BFLOAT16_BYTES for e in entries
             )
             each.append(held // layer.num_experts)
         return cls(whole, model.layers, tuple(each))

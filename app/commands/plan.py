@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from analysis.model import MoEModel, load_model_index
+from analysis.model import MoEModel
 from app.commands import options
-from app.commands.atoms import AtomsAsked, check_granularity, write_atomic_plan
+from app.commands.atoms import check_granularity, neuron_request, write_atomic_plan
 from app.commands.console import out
 from app.commands.plans import show_summary
 from app.commands.rank import Out, say_runs, selection_of
@@ -47,6 +47,7 @@ def plan(
         typer.Option(help="CSV, JSON or YAML: layer -> experts kept or removed; a search result."),
     ] = None,
     multiple_of: Annotated[int, typer.Option(help="Layers keep a multiple of this many.")] = 1,
+    floor: Annotated[int, typer.Option(help="Layers keep at least this many.")] = 0,
     protect: Annotated[
         _Texts, typer.Option(help="Layers that lose nothing: 0,5-7; repeatable.")
     ] = None,
@@ -57,19 +58,38 @@ def plan(
         _Texts, typer.Option(help="Experts that go: LAYER:EXPERTS; repeatable.")
     ] = None,
     layer_set: Annotated[
-        _Texts, typer.Option(help="Layers that keep a number: LAYER=KEPT; repeatable.")
+        _Texts,
+        typer.Option(
+            "--set", "--layer-set", help="Layers that keep a number: LAYER=KEPT; repeatable."
+        ),
     ] = None,
     lock: Annotated[
-        _Texts, typer.Option(help="Layers that keep what they had before --layer-set; repeatable.")
+        _Texts, typer.Option(help="Layers that keep what they had before --set; repeatable.")
     ] = None,
     granularity: Annotated[
-        str, typer.Option(help="What is removed: whole experts (expert), or neurons (atomic).")
+        str,
+        typer.Option(
+            help="What is removed: whole experts (expert), or neurons (atomic); then budgets count "
+            "neurons, and each expert keeps the multiple and the floor."
+        ),
     ] = EXPERT_GRANULARITY,
     atom_scope: Annotated[
-        str, typer.Option(help="Neurons compete within an expert, a layer, or all layers (global).")
-    ] = "expert",
+        str | None,
+        typer.Option(
+            help="Neurons compete within an expert (the default), a layer, or all layers (global)."
+        ),
+    ] = None,
     kept_atoms: Annotated[
         Path | None, typer.Option(help="JSON: layer -> expert -> ids of the neurons that stay.")
+    ] = None,
+    width_mode: Annotated[
+        str | None,
+        typer.Option(
+            help="What a target size of neurons counts: uniform (the default), per-layer, ragged."
+        ),
+    ] = None,
+    width_multiple_of: Annotated[
+        int | None, typer.Option(help="Widths of an export are rounded up to a multiple of this.")
     ] = None,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
@@ -87,6 +107,7 @@ def plan(
         "schedule": schedule or ("file" if schedule_file else "uniform"),
         "schedule_file": schedule_file,
         "multiple_of": multiple_of,
+        "floor": floor,
         "protect": tuple(protect or ()),
         "pin": tuple(pin or ()),
         "drop": tuple(drop or ()),
@@ -95,10 +116,14 @@ def plan(
         "revision": revision,
         "stats_dir": stats_dir,
     }
-    if check_granularity(granularity, given):
-        sources = (tuple(corpus or ()), tuple(run or ()), stats_dir)
-        asked = AtomsAsked(criterion, sparsity, atom_scope, multiple_of, kept_atoms, *sources)
-        write_atomic_plan(load_model_index(model, revision=revision), asked, out_file)
+    neurons = {
+        "atom_scope": atom_scope,
+        "kept_atoms": kept_atoms,
+        "width_mode": width_mode,
+        "width_multiple_of": width_multiple_of,
+    }
+    if check_granularity(granularity, {**given, **neurons}):
+        write_atomic_plan(neuron_request(model, {**given, **neurons}), out_file)
         return
     _check_budget([sparsity, remove, target_gib], schedule_file)
     selection = selection_of(model, {key: each for key, each in given.items() if each is not None})

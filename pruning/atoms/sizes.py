@@ -108,8 +108,10 @@ class AtomSizer:
         for layer, experts in widths.items():
             shape = self.shapes[layer]
             size = size.plus(Size(shape.fixed_bytes, shape.fixed_params), len(experts))
-            neuron = Size(shape.neuron_bytes, shape.neuron_params)
-            size = size.plus(neuron, sum(experts.values()))
+            neurons = sum(experts.values())
+            size = size.plus(
+                Size(round(neurons * shape.neuron_bytes), neurons * shape.neuron_params)
+            )
         return size
 
     def _built(self, kept: KeptWidths, choice: WidthChoice) -> LoadedWidths:

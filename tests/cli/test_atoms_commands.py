@@ -1,9 +1,16 @@
 """Plans of neurons on the command line: made, looked at, exported, verified."""
 
 import json
+import shlex
 
 import pandas as pd
 import pytest
+
+from analysis.drain import drain
+from analysis.model import load_model_index
+from app.neuron_requests import NeuronRequest
+from app.neurons import decide_neurons, neuron_evidence
+from app.settings import stats_store
 
 PLAN = ("plan", "demo", "--granularity", "atomic", "--criterion", "neuron-norms")
 
@@ -124,3 +131,103 @@ def test_a_plan_of_a_model_that_is_not_here(plan, works, moeprune, here):
     (here / "gone").mkdir()
     (here / "gone" / "config.json").write_text('{"model_type": "gpt2"}')
     assert "is not here" in works("plans", "show", "away.json")
+
+
+def test_constraints_hold_and_the_budget_is_spent_exactly(works, here):
+    said = works(
+        *(*PLAN, "--remove", "6000", "--atom-scope", "layer", "--multiple-of", "8"),
+        *("--floor", "16", "--protect", "0", "--pin", "3:2", "--drop", "1:4-5", "-o", "p.json"),
+    )
+    assert "keeps 6288 of 12288 neurons" in said
+    made = json.loads(read(here, "p.json"))
+    atoms = atoms_of(made)
+    assert "0" not in made["kept_atoms"]
+    assert (3, 2) not in atoms
+    assert {4, 5}.isdisjoint(made["kept"]["1"])
+    assert len(made["kept"]["1"]) == 30
+    assert all(len(ids) % 8 == 0 and len(ids) >= 16 for ids in atoms.values())
+    # Two whole experts of 64 besides what the others lose.
+    assert 2 * 64 + sum(64 - len(ids) for ids in atoms.values()) == 6000
+    assert made["budget"] == {"kind": "count", "asked": "6000", "removed": 6000}
+    assert made["constraints"] == {
+        "multiple_of": 8, "protected": [0], "pinned": {"3": [2]}, "dropped": {"1": [4, 5]},
+        "floor": 16,
+    }  # fmt: skip
+    shown = works("plans", "show", "p.json")
+    assert "protected" in shown
+    # The plan is whole as a file, too.
+    works(*PLAN, "--kept-atoms", "p.json", "-o", "again.json")
+    again = json.loads(read(here, "again.json"))
+    assert again["kept_atoms"] == made["kept_atoms"]
+    assert again["kept"]["1"] == made["kept"]["1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        ("--target-gib 0.006", 0.006),
+        ("--target-gib 0.0075 --width-mode ragged --atom-scope global", 0.0075),
+        ("--target-gib 0.009 --target-dtype bfloat16 --width-mode per-layer", 0.009),
+    ],
+)  # fmt: skip
+def test_a_target_size_is_what_the_export_has(works, here, words, most):
+    works(*PLAN, *words.split(), "-o", "p.json")
+    mode = words.split()[words.split().index("--width-mode") + 1] if "mode" in words else "uniform"
+    works("export", "demo", "out", "--plan", "p.json", "--width-mode", mode)
+    written = load_model_index(str(here / "out")).checkpoint.nbytes
+    assert 0.9 * most < written / (1 << 30) <= most
+
+
+def test_a_sparsity_that_is_no_multiple_says_what_went(works, here):
+    said = works(*PLAN, "--sparsity", "33%", "--multiple-of", "8", "-o", "p.json")
+    # floor(.33 * 64) = 21 of each expert, between 16 and 24.
+    assert "33% is 4032 of 12288 neurons" in said
+    assert "4608 (37.5%)" in said
+    assert "if each is chosen equally often" in said
+    assert "(37.50% fewer)" in said
+    assert {len(ids) for ids in atoms_of(json.loads(read(here, "p.json"))).values()} == {40}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"sparsity": "40%", "atom_scope": "global", "pin": ("2:1,3",), "floor": 8},
+        {"remove": 800, "multiple_of": 8, "protect": ("0-2",), "drop": ("4:3",)},
+        {"target_gib": "0.008", "width_mode": "ragged", "width_multiple_of": 4},
+    ],
+)
+def test_the_command_of_a_request_makes_its_plan(works, here, asked):
+    request = NeuronRequest(model="demo", criterion="neuron-norms", **asked)
+    model = load_model_index("demo")
+    evidence = drain(neuron_evidence(request, model, stats_store(None)))
+    program, *words = shlex.split(request.command("x.json"))
+    assert program == "moeprune"
+    works(*words)
+    assert read(here, "x.json") == decide_neurons(request, model, evidence).plan.to_json()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--remove 100000", "at most 12288 (100%) can go"),
+        ("--remove 12 --multiple-of 8", "they go 8 at a time here; nearest: 8 (0.0651042%) or 16"),
+        ("--sparsity 90% --floor 16", "at most 9216 (75%) can go"),
+        ("--sparsity 50% --drop 0:0-29", "drop at most 28"),
+        ("--sparsity 50% --multiple-of 65", "the largest multiple that works is 64"),
+        ("--sparsity 50% --protect 9", "layer 9, which has no routed experts"),
+        ("--sparsity 50% --set 0=4", "--set is for plans of whole experts"),
+        ("--sparsity 50% --remove 3", "not several of them"),
+        ("--target-gib 0.001", "the smallest target that works is 0.00"),
+        ("--kept-atoms a.json --pin 0:1", "says all that stays; leave --pin out"),
+        ("--kept-atoms a.json --sparsity 50%", "says all that stays; leave a budget out"),
+        ("--sparsity 50% --criterion reap", "scores no neurons"),
+        ("--sparsity 50% --corpus demo-math", "needs no calibration"),
+        ("--sparsity 50% --granularity expert --atom-scope layer", "is for plans of neurons"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(moeprune, here, words, message):
+    outcome = moeprune(*PLAN, *words.split(), "-o", "p.json")
+    assert outcome.code == 1
+    (line,) = outcome.err.strip().splitlines()
+    assert message in line
+    assert not (here / "p.json").exists()

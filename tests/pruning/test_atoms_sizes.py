@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pandas as pd
 import pytest
 from atom_cases import allowed
@@ -9,11 +10,17 @@ from atom_cases import allowed
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import load_model_index
+from analysis.widths import expert_widths
 from families.configs import CASES
 from pruning import load_pruned
 from pruning.active import active_experts, expert_shapes, routing_of, token_shares
-from pruning.atoms.sizes import ATOM_SIZE_COLUMNS, PLAN_ALONE, atom_sizes
-from pruning.atoms.widths import WidthMode
+from pruning.atoms.budget import atom_count_budget, reachable_totals
+from pruning.atoms.rooms import atom_rooms
+from pruning.atoms.selection import AtomScope, Contest
+from pruning.atoms.sizes import ATOM_SIZE_COLUMNS, PLAN_ALONE, atom_sizer, atom_sizes
+from pruning.atoms.target import AtomTarget, atom_size_budget
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.constraints import Constraints
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref
 from pruning.sizes import size_report
 from pruning.surgery.width_sizes import width_options
@@ -143,3 +150,53 @@ def test_arithmetic_is_what_exports_hold(width_export, name, mode):
     assert row["params"] == written.checkpoint.num_params
     held = {t.data_ptr(): t.numel() for t in load_pruned(export.path).state_dict().values()}
     assert row["loaded_params"] == sum(held.values())
+
+
+def as_gib(size):
+    """An exact decimal: 2^30 divides 10^30."""
+    return f"{size * 5**30}e-30"
+
+
+class TestTarget:
+    """The smallest budget that meets a target, found by trying every one."""
+
+    @pytest.mark.parametrize("mode", list(WidthMode), ids=str)
+    @pytest.mark.parametrize("scope", list(AtomScope), ids=str)
+    @pytest.mark.parametrize("dtype", ["own", "bfloat16"])
+    def test_against_every_budget(self, model, mode, scope, dtype):
+        limits = Constraints(multiple_of=6, pinned={1: frozenset({3})}, floor=6)
+        contest, sizer = self.contest(model, scope, limits), atom_sizer(model)
+        choice = WidthChoice(mode, 8)
+        sizes = {}
+        for total in reachable_totals(contest.pools):
+            plan = self.plan(model, contest, atom_count_budget(contest.pools, total))
+            row = atom_sizes(model, plan, 8).set_index("mode").loc[str(mode)]
+            sizes[total] = int(row["disk"] if dtype == "own" else 2 * row["params"])
+        for wanted in sorted(set(sizes.values()))[::7]:
+            target = AtomTarget(as_gib(wanted), dtype, choice)
+            budget = atom_size_budget(contest, sizer, target)
+            assert budget.total == min(total for total, size in sizes.items() if size <= wanted)
+        least = min(sizes.values())
+        with pytest.raises(PlanError, match="smallest target that works is") as caught:
+            atom_size_budget(contest, sizer, AtomTarget(as_gib(least - 1), dtype, choice))
+        works = str(caught.value).rpartition(" is ")[2].rstrip(".")
+        budget = atom_size_budget(contest, sizer, AtomTarget(works, dtype, choice))
+        assert sizes[budget.total] == least
+
+    def contest(self, model, scope, limits):
+        generator = np.random.default_rng(5)
+        widths = expert_widths(model)
+        saliency = {
+            layer: tuple(generator.normal(size=width) for width in held)
+            for layer, held in widths.items()
+        }
+        return Contest(saliency, atom_rooms(widths, limits), scope)
+
+    def plan(self, model, contest, budget):
+        atoms = contest.kept(contest.removed(budget))
+        return PruningPlan(model_ref(model), {}, granularity="atomic", kept_atoms=atoms)
+
+    def test_no_number_is_one_line(self, model):
+        contest = self.contest(model, AtomScope.GLOBAL, Constraints())
+        with pytest.raises(PlanError, match="is no number of GiB"):
+            atom_size_budget(contest, atom_sizer(model), AtomTarget("much"))

@@ -16,6 +16,7 @@ from families.built import stock_load
 from families.configs import CASES, WIDTH, tiny_model
 from families.physical import logits_of
 from pruning import load_pruned
+from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, model_ref
 from pruning.surgery.export import ExportOptions, export_checkpoint
@@ -129,6 +130,22 @@ def test_layers_become_as_wide_as_their_blocks(source, tmp_path):
     assert report.level == "logits"
 
 
+@pytest.mark.parametrize("keep", [((1, 3, 4), (0, 2, 5)), ((1, 3, 4), (0, 2, 3, 5))])
+def test_whole_experts_go_with_all_their_scales(source, tmp_path, keep):
+    plan = PruningPlan(model_ref(source), dict(zip(CASE.sparse, keep, strict=True)))
+    drain(export_checkpoint(source, plan, tmp_path / "out"))
+    before, after = tensors_of(source.checkpoint.path), tensors_of(tmp_path / "out")
+    for layer, ids in plan.kept.items():
+        for new, old in enumerate(ids):
+            for role in ("weight", "weight_scale_inv"):
+                name = f"model.layers.{layer}.mlp.experts.{{}}.down_proj.{role}"
+                numbers, wanted = after[name.format(new)], before[name.format(old)]
+                assert torch.equal(numbers.view(torch.uint8), wanted.view(torch.uint8))
+    report = drain(verify_export(tmp_path / "out", source=source.checkpoint.path))
+    assert report.ok, report.checks
+    assert (report.level, report.max_abs_diff) == ("logits", 0)
+
+
 def test_a_changed_scale_is_found(source, tmp_path):
     export(source, plan_of(source), tmp_path / "out")
     file = tmp_path / "out" / "model.safetensors"
@@ -177,3 +194,13 @@ def test_sizes_say_which_ways_are_refused(source):
     assert "per-layer or uniform" in found[WidthMode.RAGGED].refused
     assert not found[WidthMode.PER_LAYER].refused
     assert not found[WidthMode.UNIFORM].refused
+
+
+def test_sizes_count_the_scales_of_the_neurons_that_stay(source, tmp_path):
+    plan = plan_of(source)
+    table = atom_sizes(source, plan, BLOCK).set_index("mode")
+    for mode in ("uniform", "per-layer"):
+        export(source, plan, tmp_path / mode, mode)
+        assert table.loc[mode, "disk"] == sum(
+            t.nbytes for t in tensors_of(tmp_path / mode).values()
+        )
