@@ -62,13 +62,16 @@ def _logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     return result
 
 
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
     """Load in the checkpoint's own element type and run: no key missing, all logits finite."""
     try:
         model, info = _load(exported, "auto")
     except (RuntimeError, ValueError, OSError, KeyError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        return Check("load", False, f"transformers cannot load the export: {reason}")
+        return Check("load", False, f"transformers cannot load the export: {_first_line(error)}")
     # transformers has no place for prediction heads, and knows the names of some only.
     heads = tuple(head.prefix for head in prediction_heads(exported))
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
@@ -76,7 +79,10 @@ def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
         if keys:
             what = kind.replace("_", " ")
             return Check("load", False, f"transformers reports {len(keys)} {what}: {keys[0]}")
-    logits = _logits(model, ids)
+    try:
+        logits = _logits(model, ids)
+    except RuntimeError as error:  # such as a width that its default products cannot take
+        return Check("load", False, f"loads, but does not run: {_first_line(error)}")
     finite = bool(torch.isfinite(logits).all())
     dtype = str(logits.dtype).removeprefix("torch.")
     outcome = "finite" if finite else "not all finite"

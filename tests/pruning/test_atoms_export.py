@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from atom_cases import STACKED, TIED, Exported, allowed, zeroed
+from atom_cases import STACKED, TIED, Exported, allowed, export_widths, zeroed
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -198,6 +198,13 @@ class TestBytes:
         drain(export_checkpoint(described, plan, tmp_path / "out", options))
         assert (logits_of(load_pruned(tmp_path / "out")) - source.logits).abs().max() <= CLOSE
 
+    @pytest.mark.parametrize("mode", MODES)
+    def test_the_same_plan_and_source_give_the_same_bytes(self, width_export, mode, tmp_path):
+        exported = width_export(NAMED["olmoe"], mode)
+        again = export_widths(exported.source, tmp_path / "of-another-name", mode)
+        wanted = {file.name: file.read_bytes() for file in exported.path.iterdir()}
+        assert {file.name: file.read_bytes() for file in again.path.iterdir()} == wanted
+
 
 class TestVerify:
     @pytest.mark.parametrize(
@@ -220,6 +227,16 @@ class TestVerify:
         failed = [check for check in report.checks if not check.ok]
         assert [check.name for check in failed] == ["source"]
         assert "experts.0.down_proj.weight should be" in failed[0].detail
+
+    def test_a_width_that_does_not_run_is_said(self, atom_source, tmp_path):
+        # 13 and 7 float32 are no multiples of 16 bytes, which the stock class needs by default.
+        source = atom_source(NAMED["olmoe"])
+        options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM, 1))
+        drain(export_checkpoint(source.described, source.plan, tmp_path / "out", options))
+        report = drain(verify_export(tmp_path / "out", source=source.path))
+        failed = {check.name: check.detail for check in report.checks if not check.ok}
+        assert failed.keys() == {"load"}
+        assert failed["load"] == "loads, but does not run: strides should be multiple of 16 bytes"
 
 
 class TestUse:

@@ -97,6 +97,20 @@ def test_inspect_shows_the_verdicts(flex_olmo):
     assert "sparsity of 0.3333" in shown.output
 
 
+def test_inspect_shows_who_reads_widths_and_why(width_export):
+    path = width_export(NAMED["olmoe"], "ragged").path
+    shown = CliRunner().invoke(cli, ["inspect", str(path)], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    found = by_engine(contents_of(load_model_index(str(path))))
+    assert found["transformers"].reads is Reads.NO
+    assert "one width" in found["transformers"].reason
+    assert found["transformers, trust_remote_code=True"].reads is Reads.YES
+    assert found["moeprune, load_pruned"].reads is Reads.YES
+    for verdict in found.values():
+        assert verdict.engine in shown.output
+        assert verdict.reason in shown.output
+
+
 def test_verdicts_on_transformers_are_what_happens(flex_olmo):
     source = flex_olmo.source.checkpoint.path
     for path, contents in (

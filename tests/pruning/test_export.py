@@ -168,6 +168,17 @@ def test_index_and_headers_agree_and_every_shard_loads(checkpoint, tmp_path):
     assert index["metadata"]["total_parameters"] == total // 4
 
 
+def test_tied_embeddings_stay_tied_and_are_written_once(checkpoint, tmp_path):
+    source, out = checkpoint("qwen3_moe").path, tmp_path / "out"
+    export(source, out, 3)
+    assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is True
+    held = tensors_of(out)
+    assert "lm_head.weight" not in held
+    exported = AutoModelForCausalLM.from_pretrained(out)
+    assert exported.lm_head.weight is exported.model.embed_tokens.weight
+    assert torch.equal(exported.lm_head.weight, tensors_of(source)["model.embed_tokens.weight"])
+
+
 def test_a_single_file_needs_no_index(checkpoint, tmp_path):
     source, out = checkpoint("olmoe", shards=1).path, tmp_path / "out"
     export(source, out, 3)
