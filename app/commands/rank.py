@@ -1,6 +1,6 @@
 """Commands on statistics: score, overlap."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +9,9 @@ import typer
 
 from analysis.choose import newest_by_corpus, parse_corpus_weight, routed_runs
 from analysis.criteria import Criterion, get_criterion
-from analysis.errors import PlanError, StatsError
+from analysis.errors import PlanError, StatsError, unknown_name
 from analysis.model import MoEModel, load_model_index
+from analysis.neurons import choose_neurons, rank_neurons
 from analysis.overlap import criterion_overlap, mean_overlaps, variant_overlaps
 from analysis.proxy import SPARSITIES, proxy_overlap
 from analysis.shards import parts_overlap
@@ -24,6 +25,7 @@ from app.selection import Selection, select
 from app.settings import stats_store
 from app.spreadsheets import csv_text
 from app.task_requests import OverlapRequest, SelectRequest, WeightsRequest, validated
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.", dir_okay=False)]
 
@@ -80,10 +82,25 @@ def score(
     corpus: options.Corpora = None,
     run: options.Runs = None,
     gate: options.GateOption = options.DEFAULT_GATE,
+    granularity: Annotated[
+        str, typer.Option(help="What is scored: whole experts (expert), or neurons (atomic).")
+    ] = EXPERT_GRANULARITY,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
 ) -> None:
-    """Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV."""
+    """Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV.
+
+    With --granularity atomic every neuron, and then also the column neuron.
+    """
+    if granularity == ATOMIC_GRANULARITY:
+        described = load_model_index(model, revision=revision)
+        parts = tuple(corpus or ()), tuple(run or ())
+        _score_neurons(described, criterion, *parts, stats_store(stats_dir), out_file)
+        return
+    if granularity != EXPERT_GRANULARITY:
+        raise StatsError(
+            unknown_name("granularity", granularity, (EXPERT_GRANULARITY, ATOMIC_GRANULARITY))
+        )
     selection = selection_of(
         model,
         {
@@ -106,6 +123,30 @@ def score(
         markup=False,
     )
     say_runs(selection)
+
+
+def _score_neurons(
+    model: MoEModel,
+    name: str,
+    corpora: Sequence[str],
+    runs: Sequence[str],
+    store: StatsStore,
+    path: Path,
+) -> None:
+    criterion = get_criterion(name)
+    weighted = [parse_corpus_weight(text) for text in corpora]
+    chosen = choose_neurons(criterion, store, model, weighted, runs)
+    table = rank_neurons(criterion, chosen.stats)
+    save_csv(table, path)
+    where = "of its layer" if criterion.within_layers else "of the model"
+    out.print(
+        f"{path}: {len(table)} neurons by {criterion.label}; rank 0 is the first {where} to stay",
+        markup=False,
+    )
+    for each in chosen.runs:
+        say_run(each)
+    for note in chosen.notes:
+        out.print(note, markup=False)
 
 
 def overlap(

@@ -21,7 +21,7 @@ from analysis.calibration.run import calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.store import StatsStore, load_expert_stats, read_vectors
+from analysis.store import NEURONS, StatsStore, load_expert_stats, read_table, read_vectors
 from builders import VOCAB, tiny_checkpoint, tiny_model
 
 HERE = Path(__file__).parent
@@ -54,9 +54,9 @@ def random_rows(seed, lengths):
 ROWS = random_rows(0, [9, 5, 7, 3, 9, 2, 6, 9, 9, 4, 8, 1, 9, 9, 3, 7, 6])
 
 
-def run_alone(root, model, stats):
+def run_alone(root, model, stats, **chosen):
     sequences = TokenSequences("rows.jsonl", tuple(np.array(r, np.int32) for r in ROWS), 1, 0)
-    settings = CalibrationSettings(seq_len=9, batch_size=2, device="cpu")
+    settings = CalibrationSettings(seq_len=9, batch_size=2, device="cpu", **chosen)
     described = load_model_index(str(root / model))
     return drain(calibrate(described, sequences, settings, StatsStore(stats)))
 
@@ -96,6 +96,16 @@ def test_two_processes_give_the_numbers_of_one(both, tmp_path, model):
     assert shared.manifest.made["processes"] == 2
     assert shared.manifest.digest == alone.manifest.digest
     assert_equal_to_rounding(shared, alone)
+
+
+def test_two_processes_give_the_neurons_of_one(both, tmp_path):
+    alone = run_alone(both, "qwen3_moe", tmp_path, groups=("routed", "gradient"))
+    shared = StatsStore(both / "neurons").get(alone.manifest.run_id)
+    assert shared.manifest.made["processes"] == 2
+    assert_equal_to_rounding(shared, alone)
+    mine, theirs = (read_table(run, NEURONS) for run in (shared, alone))
+    pd.testing.assert_frame_equal(mine, theirs, rtol=ROUNDING, atol=0)
+    assert mine["output_max"].equals(theirs["output_max"])  # of two, one is the larger
 
 
 def test_both_know_a_finished_run(both):

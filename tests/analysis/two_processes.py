@@ -73,6 +73,7 @@ def main():
     seen["failure"] = [refused(lambda rank=rank: fail_in(processes, rank)) for rank in (0, 1)]
     for model in ("olmoe", "qwen3_moe"):
         drain(task(model, ROOT / "both"))
+    drain(task("qwen3_moe", ROOT / "neurons", replace(SETTINGS, groups=("routed", "gradient"))))
     steps = []
     drain(task("olmoe", ROOT / "both"), steps.append)
     seen["again"] = [step.phase for step in steps]

@@ -1,0 +1,449 @@
+"""Statistics of neurons: which tokens count, how they add up, what is refused, what ranks.
+
+That one run's numbers are the papers' is shown in tests/families/test_heapr.py.
+"""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from calibrations import (
+    LENGTHS,
+    assert_same_numbers,
+    describe,
+    make_sequences,
+    make_settings,
+    part_of,
+    table_of,
+)
+from torch.nn import functional
+
+from analysis.blend import Mixture, Part, blend
+from analysis.calibration import memory, partial
+from analysis.calibration.backward import feed_backward
+from analysis.calibration.estimate import estimate
+from analysis.calibration.experts import collecting
+from analysis.calibration.loading import Placement, load_model
+from analysis.calibration.memory import check_fits, memory_needs
+from analysis.calibration.run import calibrate
+from analysis.calibration.sums import sums_of
+from analysis.choose import CorpusWeight
+from analysis.corpora import Document, Sampling, TokenSequences, tokenize
+from analysis.coverage import Blender
+from analysis.criteria import get_criterion
+from analysis.drain import drain
+from analysis.errors import CheckpointError, CriterionError, StatsError
+from analysis.merging import merge_runs
+from analysis.neuron_stats import NEURON_COLUMNS, NEURON_INDEX, NeuronStats, load_neuron_stats
+from analysis.neurons import (
+    NEURON_RANKING_COLUMNS,
+    blend_neurons,
+    choose_neurons,
+    neuron_saliency,
+    rank_neurons,
+)
+from analysis.ranking import rank_experts
+from analysis.store import NEURONS, StatsStore, read_table
+from builders import VOCAB
+
+GRADIENT = ("routed", "gradient")
+HEAPR, CAMERA = get_criterion("heapr"), get_criterion("camera-p")
+# Sums in another order differ by their rounding only; routers round to float32 in any model.
+ROUNDING = 1e-5
+
+
+@pytest.fixture(scope="module", params=["olmoe", "qwen3_moe"])
+def described(request, tmp_path_factory):
+    return describe(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def run_of(described, stats, sequences=None, **settings):
+    chosen = make_settings(**{"dtype": "float64", "groups": GRADIENT, **settings})
+    return drain(calibrate(described, sequences or make_sequences(), chosen, StatsStore(stats)))
+
+
+@pytest.fixture(scope="module")
+def run(described, tmp_path_factory):
+    return run_of(described, tmp_path_factory.mktemp("stats"))
+
+
+def neurons(run):
+    return read_table(run, NEURONS)
+
+
+def assert_close(table, other, tolerance=ROUNDING):
+    pd.testing.assert_frame_equal(table, other, rtol=tolerance, atol=0)
+
+
+# --- what a run has --------------------------------------------------------------------------
+
+
+def test_a_run_has_one_row_for_every_neuron(run, described):
+    table = neurons(run)
+    assert dict(table.dtypes.astype(str)) == NEURON_COLUMNS
+    expected = [
+        (layer.index, expert, neuron)
+        for layer in described.layers
+        for expert in range(layer.num_experts)
+        for neuron in range(24)
+    ]
+    assert list(table[list(NEURON_INDEX)].itertuples(index=False, name=None)) == expected
+    assert np.isfinite(table.to_numpy()).all()
+    # A maximum of numbers lies between their root mean square and the root of their sum.
+    counts = load_neuron_stats(run).table["num_tokens"]
+    assert (table["output_max"] ** 2 <= table["output_sq"] * (1 + 1e-12)).all()
+    assert (table["output_max"] ** 2 * counts >= table["output_sq"] * (1 - 1e-12)).all()
+    StatsStore(run.path.parent).verify(run)
+
+
+def test_sums_are_sixteen_bytes_a_neuron_and_eight_for_the_maximum(described):
+    neurons_of_all = sum(24 * layer.num_experts for layer in described.layers)
+    sizes = {
+        groups: sum(tensor.nbytes for tensor in sums_of(described, groups).tensors().values())
+        for groups in (("routed",), GRADIENT)
+    }
+    assert sizes[GRADIENT] - sizes["routed",] == (16 + 8) * neurons_of_all
+
+
+def test_the_other_groups_do_not_change(run, described, tmp_path):
+    everything = ("routed", "router", "damage", "gradient")
+    whole = run_of(described, tmp_path / "whole", groups=everything)
+    without = run_of(described, tmp_path / "without", groups=everything[:3])
+    shared = table_of(without).columns
+    assert_close(table_of(whole)[list(shared)], table_of(without), 1e-10)
+    assert_close(neurons(whole), neurons(run), 1e-10)
+
+
+def test_recomputed_activations_give_the_same_numbers(run, described, tmp_path):
+    for groups in (GRADIENT, ("routed", "router", "damage", "gradient")):
+        again = run_of(
+            described, tmp_path, groups=groups, placement=Placement(checkpoint_activations=True)
+        )
+        assert_close(neurons(again), neurons(run), 1e-10)
+
+
+def test_recomputing_keeps_fewer_activations(described):
+    def kept(checkpoint):
+        settings = make_settings(
+            groups=GRADIENT, placement=Placement(checkpoint_activations=checkpoint)
+        )
+        return memory_needs(described, make_sequences(), settings).graph
+
+    assert 0 < kept(True) < kept(False)
+
+
+# --- which tokens count ----------------------------------------------------------------------
+
+
+def documents(answers):
+    rng = np.random.default_rng(5)
+    return [
+        Document(
+            input_ids=tuple(rng.integers(3, VOCAB, size=length).tolist()),
+            answer=tuple((rng.random(length) < 0.5).tolist()) if answers else None,
+        )
+        for length in LENGTHS
+    ]
+
+
+def sequences_of(packing, count="all"):
+    sampling = Sampling(100, 12, packing=packing, count=count)
+    return tokenize(documents(count == "response"), None, sampling, corpus="ids")
+
+
+@pytest.mark.parametrize("count", ["all", "response"])
+def test_padding_and_packing_change_nothing(described, tmp_path, count):
+    alone = run_of(described, tmp_path / "1", sequences_of("pad", count), batch_size=1)
+    padded = run_of(described, tmp_path / "2", sequences_of("pad", count), batch_size=4)
+    packed = run_of(described, tmp_path / "3", sequences_of("pack", count), batch_size=2)
+    assert_close(neurons(padded), neurons(alone))
+    assert_close(neurons(packed), neurons(alone))
+
+
+def by_autograd(described, sequences):
+    """The sums of the first sparse layer's expert 0, by torch's autograd on the stock model."""
+    model = load_model(described, make_settings(dtype="float64")).requires_grad_(True)
+    model.set_experts_implementation("eager")
+    layer = described.layers[0].index
+    experts = model.get_submodule(described.family.experts_module(layer))
+    gate, up = experts.gate_up_proj[0].detach().chunk(2)
+    down = experts.down_proj[0].detach()
+    squares = down.square().sum(dim=0)
+    outputs, slopes = torch.zeros(2, 24, dtype=torch.float64)
+    calls = []
+    experts.register_forward_hook(lambda _, args, output: calls.append((*args, output)))
+    for row, counted in zip(sequences.rows, sequences.counted, strict=True):
+        ids, wanted = torch.from_numpy(row).long(), torch.from_numpy(counted)
+        logits = model(input_ids=ids[None], use_cache=False).logits[0]
+        losses = functional.cross_entropy(logits[:-1], ids[1:], reduction="none")
+        hidden, index, weights, y = calls.pop()
+        (dy,) = torch.autograd.grad((losses * wanted[1:]).sum(), y)
+        for token, place in (index == 0).nonzero().tolist():
+            if wanted[token]:
+                a = functional.silu(gate @ hidden[token]) * (up @ hidden[token])
+                outputs += (a.square() * squares).detach()
+                slopes += (down.T @ (weights[token, place] * dy[token])).square().detach() / squares
+    return outputs, slopes
+
+
+def test_with_answers_only_the_loss_and_the_sums_are_theirs(described, tmp_path):
+    sequences = sequences_of("pad", "response")
+    table = neurons(run_of(described, tmp_path, sequences, batch_size=1))
+    rows = table[(table["layer"] == described.layers[0].index) & (table["expert"] == 0)]
+    outputs, slopes = by_autograd(described, sequences)
+    assert outputs.min() > 0
+    np.testing.assert_allclose(rows["output_sq"], outputs, rtol=1e-6)
+    np.testing.assert_allclose(rows["slope_sq"], slopes, rtol=1e-6)
+
+
+def test_without_a_target_the_activations_still_count(described, tmp_path):
+    rows = tuple(np.array([token], np.int32) for token in (5, 9, 17))
+    table = neurons(run_of(described, tmp_path, TokenSequences("ones", rows, 3, 0)))
+    assert table["output_sq"].sum() > 0
+    assert (table["slope_sq"] == 0).all()
+
+
+# --- adding up -------------------------------------------------------------------------------
+
+
+def test_merged_halves_are_one_run(described, tmp_path):
+    whole = make_sequences()
+    settings = {"batch_size": 1}
+    one = run_of(described, tmp_path / "one", whole, **settings)
+    halves = [
+        run_of(described, tmp_path / "halves", part_of(whole, *span), **settings)
+        for span in ((0, 3), (3, 7))
+    ]
+    merged = merge_runs(halves, tmp_path / "halves")
+    assert merged.manifest.groups == GRADIENT
+    assert_close(neurons(merged), neurons(one), 1e-12)
+    assert_close(table_of(merged), table_of(one), 1e-12)
+    for criterion in (HEAPR, CAMERA):
+        mine, theirs = (load_neuron_stats(each).table for each in (merged, one))
+        np.testing.assert_allclose(
+            criterion.neuron_score(mine), criterion.neuron_score(theirs), rtol=1e-12
+        )
+
+
+def test_a_merge_with_a_run_without_neurons_has_none(run, described, tmp_path):
+    other = make_sequences(seed=9, corpus="other.jsonl")
+    plain = run_of(described, tmp_path, other, groups=("routed",))
+    merged = merge_runs([run, plain], tmp_path)
+    assert NEURONS not in merged.manifest.files
+    with pytest.raises(StatsError, match=r"no statistics of neurons; calibrate with --groups"):
+        load_neuron_stats(merged)
+    with pytest.raises(CriterionError, match=r"lack neuron_product for HEAPr: .*gradient"):
+        rank_experts(HEAPR, blend([Part(merged)]), "applied")
+
+
+def test_a_resumed_run_has_the_same_bits(described, tmp_path, monkeypatch):
+    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
+    settings = make_settings(groups=GRADIENT)
+    once = drain(calibrate(described, make_sequences(), settings, StatsStore(tmp_path / "once")))
+    store = StatsStore(tmp_path / "twice")
+    task = calibrate(described, make_sequences(), settings, store)
+    for _ in range(3):
+        next(task)
+    task.close()
+    steps = []
+    again = drain(calibrate(described, make_sequences(), settings, store), steps.append)
+    assert steps[1].note.startswith("resumed after")
+    assert_same_numbers(again, once)
+
+
+# --- blends ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two(described, tmp_path_factory):
+    stats = tmp_path_factory.mktemp("two")
+    return [
+        run_of(described, stats, make_sequences(seed=seed, corpus=f"{seed}.jsonl"))
+        for seed in (5, 9)
+    ]
+
+
+def test_an_even_blend_is_the_merge(two, tmp_path):
+    merged = merge_runs(two, tmp_path)
+    mixed = blend_neurons([Part(run) for run in two])
+    wanted = HEAPR.neuron_score(load_neuron_stats(merged).table)
+    np.testing.assert_allclose(HEAPR.neuron_score(mixed.table), wanted, rtol=1e-12)
+    experts = rank_experts(HEAPR, blend([Part(run) for run in two]), "applied")
+    merged_experts = rank_experts(HEAPR, blend([Part(merged)]), "applied")
+    np.testing.assert_allclose(experts["score"], merged_experts["score"], rtol=1e-12)
+
+
+def test_a_whole_expert_in_an_uneven_blend_is_the_sum_of_its_neurons(two):
+    parts = [Part(two[0], 0.3), Part(two[1], 2.0)]
+    mixed = blend_neurons(parts)
+    scores = mixed.table.assign(score=HEAPR.neuron_score(mixed.table))
+    sums = scores.groupby(["layer", "expert"])["score"].sum()
+    ranking = rank_experts(HEAPR, blend(parts), "applied")
+    np.testing.assert_allclose(ranking["score"], sums, rtol=1e-12)
+    uneven = rank_experts(HEAPR, blend([Part(run) for run in two]), "applied")
+    assert not np.allclose(uneven["score"], sums, rtol=1e-3)
+
+
+def test_maxima_have_no_blend(two):
+    parts = [Part(run) for run in two]
+    with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima, which a blend does not"):
+        rank_neurons(CAMERA, blend_neurons(parts))
+    with pytest.raises(CriterionError, match=r"neuron_norm_sum for CAMERA-P: .* no blend"):
+        rank_experts(CAMERA, blend(parts), "applied")
+
+
+# --- rankings --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hand(make_manifest):
+    """Two experts of two neurons in the first layer, one of one in the second; expert 1 unrouted.
+
+    HEAPr by hand, 1/2 * output_sq / N * slope_sq / N: 1/2 * 8/4 * 12/4 = 3, 1/2 * 4/4 * 4/4 = 0.5;
+    0; 1/2 * 2/2 * 2/2 = 0.5.
+    """
+    manifest = make_manifest(counts=(2, 1))
+    rows = [
+        (3, 0, 0, 8.0, 12.0, 2.0, 4),
+        (3, 0, 1, 4.0, 4.0, 1.5, 4),
+        (3, 1, 0, 0.0, 0.0, 0.0, 0),
+        (3, 1, 1, 0.0, 0.0, 0.0, 0),
+        (7, 0, 0, 2.0, 2.0, 1.0, 2),
+    ]
+    table = pd.DataFrame(rows, columns=[*NEURON_COLUMNS, "num_tokens"])
+    return NeuronStats(manifest, table)
+
+
+def test_neurons_rank_over_the_model_and_the_unrouted_go_first(hand):
+    ranking = rank_neurons(HEAPR, hand)
+    assert tuple(ranking.columns) == NEURON_RANKING_COLUMNS
+    assert ranking["score"].tolist() == [3.0, 0.5, 0.0, 0.0, 0.5]
+    assert ranking["saliency"].tolist() == ranking["score"].tolist()
+    # Ties keep the lower layer, then the lower expert and neuron.
+    assert ranking["rank"].tolist() == [0, 1, 3, 4, 2]
+    assert ranking["num_tokens"].tolist() == [4, 4, 0, 0, 2]
+
+
+def test_camera_p_ranks_within_layers_by_its_own_lambda(hand):
+    ranking = rank_neurons(CAMERA, hand)
+    expected = [math.sqrt(8) + 2, 2 + 1.5, 0.0, 0.0, math.sqrt(2) + 1]
+    assert ranking["score"].tolist() == pytest.approx(expected, rel=1e-15)
+    assert ranking["rank"].tolist() == [0, 1, 2, 3, 0]
+    half = rank_neurons(get_criterion("camera-p:0.5"), hand)["score"]
+    assert half.tolist() == pytest.approx([math.sqrt(8) + 1, 2.75, 0, 0, math.sqrt(2) + 0.5])
+    assert get_criterion("camera-p:1").name == "camera-p"
+    assert get_criterion("camera-p:0").name == "camera-p:0"
+    with pytest.raises(CriterionError, match="Unknown criterion 'camera-p:-1'"):
+        get_criterion("camera-p:-1")
+
+
+def test_saliency_is_laid_out_by_layer_and_expert(hand):
+    laid = neuron_saliency(HEAPR, hand)
+    assert {layer: [each.tolist() for each in held] for layer, held in laid.items()} == {
+        3: [[3.0, 0.5], [0.0, 0.0]],
+        7: [[0.5]],
+    }
+
+
+def test_neurons_are_chosen_by_corpus_and_only_where_they_were_measured(two, described):
+    store = StatsStore(two[0].path.parent)
+    chosen = choose_neurons(HEAPR, store, described, [CorpusWeight("9.jsonl", 2.0)])
+    assert chosen.runs == (two[1],)
+    assert chosen.corpora == ("9.jsonl:2",)
+    with pytest.raises(CriterionError, match=r"REAP scores no neurons; those that do: heapr"):
+        choose_neurons(get_criterion("reap"), store, described)
+    with pytest.raises(StatsError, match="choose with --corpus"):
+        choose_neurons(HEAPR, store, described)
+
+
+def test_fair_weights_are_sought_for_heapr_and_refused_for_maxima(two):
+    mixture = Mixture(two)
+    blender = Blender(mixture, HEAPR, "applied", Fraction(1, 2))
+    assert (blender.coverage([1.0, 1.0]) > 0.5).all()
+    with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima .* choose one corpus"):
+        Blender(mixture, CAMERA, "applied", Fraction(1, 2))
+
+
+# --- what is refused -------------------------------------------------------------------------
+
+
+def test_backward_needs_all_layers(described):
+    with pytest.raises(StatsError, match=r"goes back through all layers.*leave --stream-layers"):
+        make_settings(groups=GRADIENT, placement=Placement(stream_layers=True))
+    with pytest.raises(StatsError, match=r"--checkpoint-activations is for the group gradient"):
+        make_settings(placement=Placement(checkpoint_activations=True))
+
+
+def test_activations_that_do_not_fit_name_the_options(described, monkeypatch):
+    settings = make_settings(groups=GRADIENT)
+    needs = memory_needs(described, make_sequences(), settings)
+    plain = memory_needs(described, make_sequences(), make_settings())
+    added = sums_of(described, GRADIENT).tensors(), sums_of(described).tensors()
+    sums = [sum(tensor.nbytes for tensor in each.values()) for each in added]
+    assert needs.whole - plain.whole == needs.graph + sums[0] - sums[1]
+    monkeypatch.setattr(memory, "free_memory", lambda: plain.whole)
+    with pytest.raises(CheckpointError, match=r"--batch-size, .*--seq-len, or --checkpoint-act"):
+        check_fits(described, make_sequences(), settings)
+    assert "--checkpoint-activations" in replace(needs, free=0).advice
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+)
+def test_an_allocator_that_gives_up_is_explained(described, refusal):
+    settings = make_settings(groups=GRADIENT)
+    model = load_model(described, settings)
+
+    def refuse(*_):
+        raise refusal
+
+    model.get_output_embeddings().register_forward_hook(refuse)
+    batch = next(make_sequences().batches(3))
+    sums = sums_of(described, GRADIENT)
+    message = r"3 sequences of 9 tokens, which backward needs, do not fit .*--batch-size"
+    with collecting(model, described, sums), pytest.raises(CheckpointError, match=message):
+        feed_backward(model, batch)
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(described):
+    model = load_model(described, make_settings(groups=GRADIENT))
+    model.get_output_embeddings().register_forward_hook(lambda *_: 1 / 0)
+    batch = next(make_sequences().batches(3))
+    sums = sums_of(described, GRADIENT)
+    with collecting(model, described, sums), pytest.raises(ZeroDivisionError):
+        feed_backward(model, batch)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(described, tmp_path):
+    model = load_model(described, make_settings(groups=GRADIENT))
+    model.get_output_embeddings().register_forward_hook(lambda *args: args[2] * float("nan"))
+    batch = next(make_sequences().batches(3))
+    message, sums = "The loss has values that are no finite numbers", sums_of(described, GRADIENT)
+    with collecting(model, described, sums), pytest.raises(StatsError, match=message):
+        feed_backward(model, batch)
+
+
+def test_the_model_is_left_as_it_was(described):
+    model = load_model(described, make_settings(groups=GRADIENT))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    batch = next(make_sequences().batches(3))
+    with collecting(model, described, sums_of(described, GRADIENT)):
+        feed_backward(model, batch)
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_the_estimate_counts_the_way_back(described):
+    there = estimate(described, make_sequences(), make_settings()).memory_bytes
+    back = estimate(described, make_sequences(), make_settings(groups=GRADIENT)).memory_bytes
+    assert back > there
