@@ -68,6 +68,22 @@ def find_block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module | N
     return None
 
 
+def decoder_layers(model: nn.Module, family: MoEFamily) -> list[nn.Module]:
+    """The decoder layers of a loaded model, in order.
+
+    Raises:
+        UnsupportedModelError: they are not a plain list.
+    """
+    for trunk in family.module_trunks:
+        try:
+            layers = model.get_submodule(trunk)
+        except AttributeError:
+            continue
+        if isinstance(layers, nn.ModuleList):
+            return list(layers)
+    raise UnsupportedModelError(f"The layers of {family.label} are not a plain stack.")
+
+
 def routing_of(block: nn.Module, family: MoEFamily, layer: int) -> Routing:
     """What a block's router consists of.
 

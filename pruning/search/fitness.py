@@ -14,12 +14,13 @@ from transformers import PreTrainedModel
 
 from analysis.calibration.free import free_memory
 from analysis.families import MoEFamily
+from analysis.routing import decoder_layers
 from pruning.evaluate.candidate import MeasureSettings, measure_hidden
 from pruning.evaluate.full_side import FullSide
 from pruning.evaluate.result import MEASURES
 from pruning.masking import masked
 from pruning.plan import PruningPlan
-from pruning.search.prefix import Pass, decoder_layers, run_from
+from pruning.search.prefix import Pass, run_from
 from pruning.search.scores import FloatArray, Measured
 from pruning.search.space import Removed
 

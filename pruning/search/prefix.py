@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from analysis.calibration.streamed import other_forwards, tensors_in
-from analysis.errors import UnsupportedModelError
-from analysis.families import MoEFamily
 from pruning.evaluate.full_side import final_hidden
 from pruning.evaluate.samples import SampleBatch
 
@@ -35,22 +33,6 @@ class Pass:
     inputs: dict[int, Tensor]
     layers: int
     is_chain: bool
-
-
-def decoder_layers(model: PreTrainedModel, family: MoEFamily) -> list[nn.Module]:
-    """The decoder layers of a loaded model, in order.
-
-    Raises:
-        UnsupportedModelError: they are not a plain list.
-    """
-    for trunk in family.module_trunks:
-        try:
-            layers = model.get_submodule(trunk)
-        except AttributeError:
-            continue
-        if isinstance(layers, nn.ModuleList):
-            return list(layers)
-    raise UnsupportedModelError(f"The layers of {family.label} are not a plain stack.")
 
 
 def run_from(

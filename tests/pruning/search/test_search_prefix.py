@@ -10,13 +10,14 @@ from nonuniform_cases import keeps_of
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.families import FAMILIES
+from analysis.routing import decoder_layers
 from families.configs import CASES, tiny_model
 from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import ModelRef, PruningPlan
 from pruning.search.fitness import MaskedFitness, Subject
-from pruning.search.prefix import decoder_layers, run_from
+from pruning.search.prefix import run_from
 
 BY_NAME = {case.name: case for case in CASES}
 PLENTY = 1 << 30
