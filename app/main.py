@@ -9,8 +9,10 @@ from app.compare_parts import recipe_controls
 from app.controls import criterion_controls
 from app.expert_parts import expert_drawer
 from app.plan_controls import plan_controls
+from app.presentation import go_to, is_presented, presentation_control, stage
 from app.report_parts import remember_recipes, report_part
 from app.sidebar import copy_link, expert_in_sidebar, model_and_calibration
+from app.tour import is_on_tour, show_tour, tour_button
 
 HERE = Path(__file__).parent
 HEADINGS = {
@@ -32,17 +34,16 @@ st.set_page_config(
 )
 if st.context.theme.type == "dark":
     st.html(f"<style>{DARK_STYLE}</style>")
-page = st.navigation(
-    [
-        st.Page(HERE / "views" / "start.py", title="Start", icon=":material/home:", default=True),
-        st.Page(HERE / "views" / "explore.py", title="Explore", icon=":material/grid_on:"),
-        st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
-        st.Page(HERE / "views" / "plan.py", title="Plan", icon=":material/tune:"),
-        st.Page(HERE / "views" / "evaluate.py", title="Evaluate", icon=":material/insights:"),
-        st.Page(HERE / "views" / "export.py", title="Export", icon=":material/output:"),
-    ],
-    position="top",
-)
+pages = [
+    st.Page(HERE / "views" / "start.py", title="Start", icon=":material/home:", default=True),
+    st.Page(HERE / "views" / "explore.py", title="Explore", icon=":material/grid_on:"),
+    st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
+    st.Page(HERE / "views" / "plan.py", title="Plan", icon=":material/tune:"),
+    st.Page(HERE / "views" / "evaluate.py", title="Evaluate", icon=":material/insights:"),
+    st.Page(HERE / "views" / "export.py", title="Export", icon=":material/output:"),
+]
+page = st.navigation(pages, position="hidden" if is_presented() else "top")
+wanted = stage(pages, page)
 st.title(HEADINGS[page.url_path])
 try:
     view = model_and_calibration(recipe=page.url_path not in ("compare", "evaluate"))
@@ -62,10 +63,16 @@ st.session_state["view"] = view
 remember_recipes(view, page.url_path)
 try:
     page.run()
-    if wants_numbers:
+    if wants_numbers and not is_on_tour():
         expert_drawer(view)
 except UserError as error:
     st.error(str(error), icon=":material/error:")
 finally:  # also where a page stops early
     report_part(view, page.url_path)
     copy_link()
+    with st.sidebar:
+        tour_button()
+        presentation_control()
+if wanted is not None:
+    go_to(wanted)
+show_tour(page.url_path)

@@ -1,12 +1,14 @@
-"""What is shown to others: the report as a file, in a browser without any network."""
+"""What is shown to others: the report as a file, presentation mode, and the tour."""
 
 import io
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page, expect
+from tabs import choose, metric, settled
 
 from analysis.model import load_model_index
 from analysis.store import SHIPPED_STATS, StatsStore
@@ -14,6 +16,7 @@ from app.comparing import compare_request
 from app.plots.scene import Scene
 from app.report.contents import report_of, views_of
 from app.report.page import report_html
+from app.tour import STEPS
 
 pytestmark = pytest.mark.e2e
 VIEWS = ("overlap-map", "coverage", "kept-by", "sizes")
@@ -71,3 +74,65 @@ def test_a_report_prints_a_figure_a_page(chromium: Browser, report: Path):
     # The first page holds what was asked; each figure begins one of its own.
     assert pdf.count(b"/Type /Page\n") == 1 + len(VIEWS)
     context.close()
+
+
+def title(tab: Page, text: str) -> None:
+    tab.get_by_role("heading", level=1, name=text).wait_for()
+    settled(tab)
+
+
+def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
+    tab = open_tab("explore?b=0")
+    sidebar = tab.get_by_test_id("stSidebar")
+    expect(sidebar).to_be_visible()
+    size = "getComputedStyle(document.documentElement).fontSize"
+    usual = float(tab.evaluate(size).removesuffix("px"))
+    tab.get_by_text("Presentation mode").click()
+    expect(sidebar).to_be_hidden()
+    expect(tab.get_by_role("link", name="Compare", exact=True)).to_have_count(0)
+    expect(tab).to_have_url(re.compile(r"explore\?b=0&present=true$"))
+    assert float(tab.evaluate(size).removesuffix("px")) > 1.2 * usual
+    # Who follows the link sees the same, and the choices hold on the next pages.
+    other = open_tab(tab.url.split("/", 3)[3])
+    expect(other.get_by_test_id("stSidebar")).to_be_hidden()
+    expect(metric(other, "Criterion")).to_have_text("Gate-weighted EAN")
+    other.keyboard.press("PageDown")
+    title(other, "Where do two recipes disagree?")
+    expect(other).to_have_url(re.compile("present=true"))
+    other.keyboard.press("PageUp")
+    title(other, "Which experts does each criterion keep?")
+    expect(metric(other, "Criterion")).to_have_text("Gate-weighted EAN")
+    settled(other).keyboard.press("Escape")
+    expect(other.get_by_test_id("stSidebar")).to_be_visible()
+    expect(other).to_have_url(re.compile(r"explore\?b=0$"))
+
+
+def test_the_tour_walks_over_the_pages_by_keyboard(open_tab):
+    tab = open_tab("explore?b=0")
+    tab.get_by_role("button", name="Guided tour").click()
+    dialog = tab.get_by_role("dialog")
+    for place, step in enumerate(STEPS, start=1):
+        expect(dialog).to_contain_text(f"{place} of {len(STEPS)}: {step.title}")
+        expect(tab).to_have_url(re.compile(rf"/{step.page}(\?|$)"))
+        settled(tab).keyboard.press("ArrowRight")
+    expect(dialog).to_have_count(0)
+    # It stays on the last page, with the choices made before.
+    expect(tab).to_have_url(re.compile(r"/export\?b=0$"))
+
+
+def test_the_tour_can_be_left_and_does_not_come_back(open_tab):
+    tab = open_tab("explore")
+    expect(tab.get_by_role("dialog")).to_have_count(0)
+    tab.get_by_role("button", name="Guided tour").click()
+    expect(tab.get_by_role("dialog")).to_contain_text("1 of")
+    settled(tab).keyboard.press("ArrowRight")
+    expect(tab.get_by_role("dialog")).to_contain_text("2 of")
+    settled(tab).keyboard.press("Escape")
+    expect(tab.get_by_role("dialog")).to_have_count(0)
+    choose(settled(tab), "b", "0")
+    expect(metric(tab, "Criterion")).to_have_text("Gate-weighted EAN")
+    settled(tab)
+    expect(tab.get_by_role("dialog")).to_have_count(0)
+    tab.reload()
+    title(tab, "Which experts does each criterion keep?")
+    expect(tab.get_by_role("dialog")).to_have_count(0)

@@ -1,0 +1,81 @@
+"""Presentation mode: no sidebar and no navigation, larger type; part of the address."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import streamlit as st
+from streamlit.navigation.page import Page
+
+_KEY = "present"
+# Relative to the theme's 15 px. The controls stay in the page, only unseen: without them their
+# values would leave the session and the address.
+_STYLE = """
+html { font-size: 19px !important; }
+[data-testid="stSidebar"], [data-testid="stSidebarCollapsedControl"],
+[data-testid="stExpandSidebarButton"], [data-testid="stHeader"] { display: none !important; }
+[data-testid="stMetricValue"] { font-size: 1.7rem; }
+[data-testid="stMainBlockContainer"] { padding-top: 1.5rem; max-width: none; }
+"""
+
+
+def is_presented() -> bool:
+    """Whether presentation mode is on; before its control is drawn, the address says so."""
+    if _KEY in st.session_state:
+        return bool(st.session_state[_KEY])
+    return str(st.query_params.get(_KEY, "")).lower() == "true"
+
+
+def presentation_control() -> None:
+    """The switch; for the sidebar."""
+    st.toggle(
+        "Presentation mode",
+        key=_KEY,
+        bind="query-params",
+        help="Hides this bar and the navigation, and enlarges the type. Escape leads back.",
+    )
+
+
+def stage(pages: Sequence[Page], current: Page) -> Page | None:
+    """The larger type, and the buttons in place of the navigation; the page that one asks for.
+
+    Nothing in the usual mode. The caller goes there once every control is drawn.
+    """
+    if not is_presented():
+        return None
+    st.html(f"<style>{_STYLE}</style>")
+    place = [page.url_path for page in pages].index(current.url_path)
+    wanted = None
+    with st.container(horizontal=True, horizontal_alignment="right", key="stage"):
+        if place > 0 and _turn("Previous", pages[place - 1].title, "PageUp"):
+            wanted = pages[place - 1]
+        if place + 1 < len(pages) and _turn("Next", pages[place + 1].title, "PageDown"):
+            wanted = pages[place + 1]
+        st.button(
+            "Leave presentation",
+            key="stage.leave",
+            icon=":material/close_fullscreen:",
+            shortcut="Escape",
+            on_click=_leave,
+            type="tertiary",
+        )
+    return wanted
+
+
+def _turn(word: str, title: str, shortcut: str) -> bool:
+    return bool(
+        st.button(
+            f"{word}: {title}", key=f"stage.{word.lower()}", shortcut=shortcut, type="tertiary"
+        )
+    )
+
+
+def _leave() -> None:
+    st.session_state[_KEY] = False
+
+
+def go_to(page: Page | Path) -> NoReturn:
+    """Show another page; the controls keep what they say."""
+    # Empty and not left out: Streamlit refuses to clear an address to which controls are bound,
+    # and the next page writes what its own controls say.
+    st.switch_page(page, query_params={})
