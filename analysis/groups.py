@@ -5,29 +5,23 @@ from typing import Literal, get_args
 
 from analysis.errors import StatsError, unknown_name
 
-Group = Literal["routed", "router", "damage", "gradient"]
+Group = Literal["routed", "router", "damage", "gradient", "dense"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 # Columns of experts.parquet that a group adds.
 GROUP_COLUMNS: Mapping[Group, tuple[str, ...]] = {
     "damage": ("damage",),
     "gradient": ("neuron_product", "neuron_norm_sum", "neuron_peak_sum"),
 }
-# Named by the command line's contract already.
-_PLANNED = ("dense",)
 
 
 def parse_groups(text: str) -> tuple[Group, ...]:
     """Groups from names joined by commas, in the order of GROUPS; `routed` is always one of them.
 
     Raises:
-        StatsError: an unknown name, or a group that this version does not have.
+        StatsError: an unknown name.
     """
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     for name in names:
-        if name in _PLANNED:
-            raise StatsError(
-                f"The statistic group {name!r} is not there yet; choose from {', '.join(GROUPS)}."
-            )
         if name not in GROUPS:
             raise StatsError(unknown_name("statistic group", name, GROUPS))
     return ordered(names)

@@ -10,12 +10,14 @@ import pandas as pd
 from analysis.errors import StatsError
 from analysis.groups import GROUP_COLUMNS, ordered
 from analysis.neuron_stats import expert_columns, joined_neurons
+from analysis.samples import joined_samples
 from analysis.shards import add_shards
 from analysis.stats import Grid, RunManifest
 from analysis.store import (
     COACTIVATION,
     NEURONS,
     ROUTER,
+    SAMPLES,
     SHARDS,
     Run,
     digest_of,
@@ -59,6 +61,8 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     if all(NEURONS in run.manifest.files for run in runs):
         more[NEURONS] = joined_neurons([read_table(run, NEURONS) for run in runs])
         total = total.join(expert_columns(more[NEURONS], Grid(merged.model.layers)))
+    if all(SAMPLES in run.manifest.files for run in runs):
+        more[SAMPLES] = joined_samples([read_table(run, SAMPLES) for run in runs])
     vectors = np.sum([read_vectors(run) for run in runs], axis=0)
     return save_expert_stats(parent, merged, total, vectors, more)
 

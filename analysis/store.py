@@ -34,7 +34,7 @@ SHIPPED_STATS = Path(__file__).parent.parent / "cached_stats"
 MANIFEST = "manifest.json"
 EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parquet"
 SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
-NEURONS = "neurons.parquet"
+NEURONS, SAMPLES = "neurons.parquet", "samples.parquet"
 PARTIAL = ".partial"
 
 
@@ -233,7 +233,7 @@ def save_expert_stats(
         manifest: of the run; `files` is filled in.
         table: sums of each expert, sorted by layer and expert.
         vectors: sum_t f in the table's row order.
-        more: further tables by file name: SHARDS, ROUTER, COACTIVATION, NEURONS.
+        more: further tables by file name: SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES.
     """
     frame = table.assign(vector_sum_sq=(vectors**2).sum(axis=1)).astype(dict(EXPERT_COLUMNS))
     groups = (name for added in GROUP_COLUMNS.values() for name in added)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from analysis.calibration.damage import reroute
-from analysis.calibration.recording import Collection, Recorder, route
+from analysis.calibration.recording import Collection, Recorder, layer_dense, route
 from analysis.calibration.removal import Removal, Without, check_removable
 from analysis.calibration.router_group import add_router
 from analysis.calibration.sums import GroupSums
@@ -59,6 +59,10 @@ def _output(experts: nn.Module, expert: int, a_RM: Tensor) -> Tensor:
         normed: Tensor = experts.post_expert_norm(output)  # type: ignore[operator]
         return normed
     return output
+
+
+def _run(experts: nn.Module, expert: int, x_RD: Tensor) -> Tensor:
+    return _output(experts, expert, _activations(experts, expert, x_RD))
 
 
 def _in_graph(hidden_TD: Tensor) -> Tensor:
@@ -109,6 +113,7 @@ def _collecting_experts(
             recorder.keep(expert, needed, all_RD)
     if recorder:
         recorder.close(index_TK, weights_TK)
+        recorder.add_dense(partial(_run, experts), output_TD)
     return output_TD
 
 
@@ -163,6 +168,8 @@ def _on_routed(layer: MoELayer, routed: tuple[Tensor, ...], without: Without | N
         return
     if "router" in collection.sums.groups:
         add_router(collection.sums, layer.index, routed, collection.mask_T)
+    if "dense" in collection.sums.groups:
+        layer_dense(collection, layer.index, routed[0].device).add_router(routed[0])
     if without is not None:
         collection.rerouted[layer.index] = reroute(
             routed, without, layer.num_experts, collection.mask_T
@@ -218,15 +225,19 @@ def collecting(model: PreTrainedModel, described: MoEModel, sums: GroupSums) -> 
         yield
 
 
-def batch_mask(mask_BT: Tensor | None, shard_BT: Tensor | None = None) -> None:
+def batch_mask(
+    mask_BT: Tensor | None, shard_BT: Tensor | None = None, sample_BT: Tensor | None = None
+) -> None:
     """Say what the next forward's positions are.
 
     Args:
         mask_BT: True at tokens that enter the sums; None: all of them do.
         shard_BT: int64, the token shard of each; None: the first.
+        sample_BT: int64, the sample of each; the group `dense` needs it.
     """
     collection = _ACTIVE.get()
     if collection is None:
         raise ValueError("batch_mask outside of collecting()")
     collection.mask_T = None if mask_BT is None else mask_BT.reshape(-1)
     collection.shard_T = None if shard_BT is None else shard_BT.reshape(-1)
+    collection.sample_T = None if sample_BT is None else sample_BT.reshape(-1)

@@ -19,7 +19,9 @@ def prepare(model: PreTrainedModel, batch: TokenBatch) -> dict[str, torch.Tensor
         check_config(model.config)
     device = input_device(model)
     counted = None if batch.counted.all() else torch.from_numpy(batch.counted).to(device)
-    batch_mask(counted, torch.from_numpy(batch.token_shard).to(device))
+    shard = torch.from_numpy(batch.token_shard).to(device)
+    sample = torch.arange(batch.first, batch.first + len(shard), device=device)
+    batch_mask(counted, shard, sample[:, None].expand_as(shard))
     return model_inputs(batch, device)
 
 

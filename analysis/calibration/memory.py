@@ -69,7 +69,8 @@ def memory_needs(
     for entry in model.checkpoint.tensors.values():
         number = _NUMBER.search(entry.name)
         parts[number[1] if number else entry.name] += _elements(entry) * item
-    sums = sum(tensor.nbytes for tensor in sums_of(model, settings.groups).tensors().values())
+    kept_sums = sums_of(model, settings.groups, len(sequences.rows)).tensors()
+    sums = sum(tensor.nbytes for tensor in kept_sums.values())
     longest = max(len(row) for row in sequences.rows)
     routed = model.layers[0].top_k * 8 * 32
     running = settings.batch_size * longest * (12 * model.hidden_size * item + routed)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from analysis.calibration.damage import LayerDamage, Rerouted, Scratch
+from analysis.calibration.dense import LayerDense, Run
 from analysis.calibration.finite import not_finite
 from analysis.calibration.neurons import LayerNeurons
 from analysis.calibration.sums import GroupSums
@@ -24,6 +25,7 @@ class Collection:
         sums: where to add.
         mask_T: True at tokens of the current batch that count; None when all do.
         shard_T: the shard of each token; None when all are of the first.
+        sample_T: the sample of each token, for the group `dense`.
         rerouted: by layer, what its router said just before its experts run.
         scratch: memory that one layer after the other uses.
         squares: by layer and expert, what `LayerNeurons` keeps of the weights.
@@ -33,6 +35,7 @@ class Collection:
     sums: GroupSums
     mask_T: Tensor | None = None
     shard_T: Tensor | None = None
+    sample_T: Tensor | None = None
     rerouted: dict[int, Rerouted] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=Scratch)
     squares: dict[tuple[int, int], Tensor] = field(default_factory=dict)
@@ -89,6 +92,13 @@ def route(index_TK: Tensor, num_experts: int) -> Routing:
     return Routing(expert_S[routed], order_S // index_TK.shape[-1], order_S, counts)
 
 
+def layer_dense(collection: Collection, layer: int, device: torch.device) -> LayerDense:
+    """One layer's share of a batch in the group `dense`."""
+    if collection.sample_T is None:
+        raise ValueError("the group dense needs the sample of each token, see batch_mask")
+    return LayerDense(collection.sums, layer, device, collection.sample_T, collection.mask_T)
+
+
 class Recorder:
     """Adds what one layer computes in one batch to the sums, outside of any gradient.
 
@@ -102,6 +112,7 @@ class Recorder:
     def __init__(
         self, collection: Collection, layer: int, routing: Routing, hidden_TD: Tensor
     ) -> None:
+        self._collection = collection
         self._sums = collection.sums
         self._layer = layer
         self._routing = routing
@@ -144,6 +155,12 @@ class Recorder:
         """Outputs of one expert wherever it is needed."""
         if self._damage:
             self._damage.keep(expert, token_R, f_RD)
+
+    def add_dense(self, run: Run, routed_TD: Tensor) -> None:
+        """Every expert on every token, where that was asked for; `routed_TD` is the output."""
+        if "dense" in self._sums.groups:
+            dense = layer_dense(self._collection, self._layer, self._device)
+            dense.add_experts(run, self._hidden_TD, routed_TD)
 
     @torch.no_grad()
     def close(self, index_TK: Tensor, weights_TK: Tensor) -> None:

@@ -221,7 +221,7 @@ def calibrate(
             check_divides(model, processes, settings.groups)
             sums = block_sums(model, processes)
         else:
-            sums = sums_of(model, settings.groups)
+            sums = sums_of(model, settings.groups, len(sequences.rows))
         state, before = resumed(processes, partial, _way(settings, processes))
         if before:
             sums.load(before)

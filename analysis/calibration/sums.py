@@ -32,11 +32,12 @@ def join_into(total: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
 
 
 def _shapes(
-    layer: MoELayer, output_size: int, groups: Sequence[Group], width: int
+    layer: MoELayer, output_size: int, groups: Sequence[Group], width: int, num_samples: int
 ) -> dict[str, _Shape]:
     """What a layer keeps: name -> shape and element type."""
     count = layer.num_experts
     neurons = ((count, width), torch.float64)
+    of_samples = ((num_samples, count), torch.float64)
     shapes: dict[Group, dict[str, _Shape]] = {
         "routed": {
             "moments": ((TOKEN_SHARDS, count, len(MOMENT_COLUMNS)), torch.float64),
@@ -54,6 +55,12 @@ def _shapes(
             "counted": ((1,), torch.int64),
         },
         "gradient": {"outputs": neurons, "slopes": neurons, "peaks": neurons},
+        "dense": {
+            "dense_activation": of_samples,
+            "dense_probability": of_samples,
+            "dense_loss": of_samples,
+            "dense_tokens": ((num_samples,), torch.int64),
+        },
     }
     return {name: shape for group in groups for name, shape in shapes[group].items()}
 
@@ -68,6 +75,7 @@ class GroupSums:
         output_size: width of an expert's output.
         groups: what to collect; `routed` always.
         widths: neurons of every expert; the group `gradient` needs them.
+        num_samples: sequences in all; the group `dense` needs them.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class GroupSums:
         output_size: int,
         groups: Sequence[str] = (),
         widths: Widths = MappingProxyType({}),
+        num_samples: int = 0,
     ) -> None:
         self.groups = ordered(groups)
         self.widths = widths
@@ -83,7 +92,11 @@ class GroupSums:
             (name, layer.index): torch.zeros(shape, dtype=dtype)
             for layer in layers
             for name, (shape, dtype) in _shapes(
-                layer, output_size, self.groups, max(widths.get(layer.index, (0,)))
+                layer,
+                output_size,
+                self.groups,
+                max(widths.get(layer.index, (0,))),
+                num_samples,
             ).items()
         }
 
@@ -104,7 +117,7 @@ class GroupSums:
             self._tensors[name, layer] = tensors[f"{name}.{layer}"]
 
 
-def sums_of(model: MoEModel, groups: Sequence[str] = ()) -> GroupSums:
-    """Sums of nothing, for a described model."""
+def sums_of(model: MoEModel, groups: Sequence[str] = (), num_samples: int = 0) -> GroupSums:
+    """Sums of nothing, for a described model and so many sequences."""
     widths = expert_widths(model) if "gradient" in groups else {}
-    return GroupSums(model.layers, model.expert_output_size, groups, widths)
+    return GroupSums(model.layers, model.expert_output_size, groups, widths, num_samples)

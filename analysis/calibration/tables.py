@@ -12,9 +12,10 @@ from torch import Tensor
 from analysis.calibration.sums import GroupSums, Widths
 from analysis.corpora import TOKEN_SHARDS
 from analysis.neuron_stats import expert_columns
+from analysis.samples import SampleStats
 from analysis.shards import add_shards
 from analysis.stats import MOMENT_COLUMNS, Grid, RunManifest
-from analysis.store import COACTIVATION, NEURONS, ROUTER, SHARDS, Run, save_expert_stats
+from analysis.store import COACTIVATION, NEURONS, ROUTER, SAMPLES, SHARDS, Run, save_expert_stats
 
 Array = NDArray[Any]
 
@@ -41,6 +42,8 @@ def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
     if "gradient" in sums.groups:
         tables[NEURONS] = _neurons(get, sums.widths)
         experts = experts.join(expert_columns(tables[NEURONS], Grid(manifest.model.layers)))
+    if "dense" in sums.groups:
+        tables[SAMPLES] = _samples(manifest, get)
     return save_expert_stats(parent, manifest, experts, get("vectors"), tables)
 
 
@@ -87,6 +90,17 @@ def _neurons(get: _Sums, widths: Widths) -> pd.DataFrame:
             },
         }
     )
+
+
+def _samples(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
+    layers = manifest.model.layers
+    # The same in every layer, so any of them tells.
+    num_tokens = get("dense_tokens").reshape(len(layers), -1)[0]
+    by_sample = {
+        name: get(f"dense_{name}", lambda sums: sums.T).T
+        for name in ("activation", "probability", "loss")
+    }
+    return SampleStats(Grid(layers), num_tokens, **by_sample).to_table()
 
 
 def _coactivation(manifest: RunManifest, get: _Sums) -> pd.DataFrame:

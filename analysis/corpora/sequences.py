@@ -24,6 +24,7 @@ class TokenBatch:
             corpus a counted token belongs to, 0 elsewhere.
         positions: (sequences, length) int64, restarting at 0 with each document, where documents
             that share a sequence do not see each other; None where a sequence is one text.
+        first: number of the first sequence among all.
     """
 
     input_ids: NDArray[np.int64]
@@ -31,6 +32,7 @@ class TokenBatch:
     counted: NDArray[np.bool_]
     token_shard: NDArray[np.int64]
     positions: NDArray[np.int64] | None = None
+    first: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +118,7 @@ class TokenSequences:
                 positions=None
                 if self.positions is None
                 else _padded([self.positions[number] for number in numbers]).astype(np.int64),
+                first=first,
             )
 
     def num_padded(self, batch_size: int) -> int:

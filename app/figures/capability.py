@@ -68,11 +68,12 @@ def capability_radar(scores: pd.DataFrame, reference: str, *, dark: bool = False
     """
     spokes = [plain(str(name)) for name in scores.columns]
     fig = go.Figure()
-    if reference in scores.index:
-        fig.add_trace(_loop(scores.loc[reference], spokes, reference, ink(dark), "dot"))
-    for index, name in enumerate(name for name in scores.index if name != reference):
+    rows = {str(name): row for name, row in scores.iterrows()}
+    if reference in rows:
+        fig.add_trace(_loop(rows.pop(reference), spokes, reference, ink(dark), "dot"))
+    for index, (name, row) in enumerate(rows.items()):
         dash = DASHES[index % len(DASHES)]
-        loop = _loop(scores.loc[name], spokes, str(name), series_color(index, dark), dash)
+        loop = _loop(row, spokes, name, series_color(index, dark), dash)
         loop.visible = True if index < _RADAR_LINES else "legendonly"
         fig.add_trace(loop)
     apply_theme(fig, dark)
@@ -97,7 +98,7 @@ def describe(scores: pd.DataFrame, reference: str) -> str:
     means = scores.drop(index=reference, errors="ignore").mean(axis=1, skipna=False).dropna()
     if means.empty:
         return "No candidate has a score on every benchmark."
-    best, worst = means.idxmax(), means.idxmin()
+    best, worst = str(means.idxmax()), str(means.idxmin())
     whole = f"; {reference} {scores.loc[reference].mean():.3f}" if reference in scores.index else ""
     return (
         f"Mean of {scores.shape[1]} benchmarks: most {best} {means[best]:.3f}, least {worst} "

@@ -1,5 +1,7 @@
 """Which candidate is best where: settings x benchmarks, one cell a winner."""
 
+from collections.abc import Hashable, Mapping
+
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -91,7 +93,7 @@ def _steps(colors: list[str]) -> list[list[float | str]]:
     return scale
 
 
-def _cell_text(row: dict[str, object], colors: dict[str, str], room: int) -> dict[str, object]:
+def _cell_text(row: Mapping[Hashable, object], colors: dict[str, str], room: int) -> dict[str, object]:
     winner, tied = str(row["winner"]), int(str(row["tied"]))
     name = winner if len(winner) <= room else f"{winner[: room - 2]}."
     # On a line of its own: a cell of sixteen is narrow.

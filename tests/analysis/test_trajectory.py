@@ -9,15 +9,9 @@ import pytest
 
 from analysis.errors import StatsError
 from analysis.families import MoELayer
+from analysis.samples import SampleStats, sample_stats
 from analysis.stats import Grid
-from analysis.trajectory import (
-    EXPERT_COLUMNS,
-    SampleStats,
-    follow,
-    follow_until,
-    node_weights,
-    sample_stats,
-)
+from analysis.trajectory import EXPERT_COLUMNS, follow, follow_until, node_weights
 
 SIZES = (3, 4, 2)
 
