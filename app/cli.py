@@ -22,6 +22,7 @@ from app.commands.plot import plot, report
 from app.commands.queue import jobs
 from app.commands.rank import overlap, score
 from app.commands.run import run
+from app.commands.search import search
 from app.commands.serve import app as app_command
 from app.commands.serve import demo
 from app.commands.ship import export, verify
@@ -38,7 +39,7 @@ cli = typer.Typer(
 _COMMANDS = (
     *(demo, inspect, calibrate, weights),
     *(score, overlap, compare, blend, plan),
-    *(evaluate, sweep, export, verify, run),
+    *(search, evaluate, sweep, export, verify, run),
     *(plot, report),
 )
 for command in _COMMANDS:

@@ -47,7 +47,7 @@ def check_supported(recipe: Recipe) -> None:
             f"The recipe asks for granularity {recipe.granularity!r}; this version removes whole "
             "experts only (granularity: expert)."
         )
-    for key, section in (("search", recipe.search), ("evaluate", recipe.evaluate)):
+    for key, section in (("evaluate", recipe.evaluate),):
         if section is not None:
             raise PlanError(
                 f"The recipe asks for {key}, which this version does not have yet; leave the key "

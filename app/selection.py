@@ -1,11 +1,12 @@
 """A selection: criterion, statistics, budget and schedule -> ranking and plan."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.choose import Choice, choose_stats, parse_corpus_weight
+from analysis.blend import Part
+from analysis.choose import Choice, choose_stats, parse_corpus_weight, routed_choice
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
@@ -104,7 +105,7 @@ class Selection:
             ranking,
             allocation,
             model=model_ref(self.model),
-            provenance=self._provenance(spending),
+            provenance=self.provenance(spending),
             constraints=spending.constraints,
         )
         notes = allocation_notes(self.request.schedule, spending, allocation, evidence)
@@ -114,7 +115,8 @@ class Selection:
         """The experts that stay; see `decision`."""
         return self.decision().plan
 
-    def _provenance(self, spending: Spending) -> Provenance:
+    def provenance(self, spending: Spending) -> Provenance:
+        """How a plan of this selection comes about."""
         request, read = self.request, [self.choice]
         if request.schedule == FREQUENCY and self.tokens and self.tokens is not self.choice:
             read.append(self.tokens)
@@ -168,6 +170,21 @@ def check_request(request: SelectRequest, model: MoEModel) -> None:
         allocate(request.schedule, spending, seen)
     else:
         check_total(spending.budget.total, rooms_of(model.layers, spending.constraints))
+
+
+def selected_from(
+    request: SelectRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part]
+) -> Selection:
+    """The selection from the calibration runs of a recipe; without any, from the weights.
+
+    Raises:
+        UserError: an unknown criterion, or no statistics that fit.
+    """
+    criterion = get_criterion(request.criterion)
+    tokens = routed_choice(parts) if parts else None
+    if criterion.source == "routed" and tokens:
+        return Selection(request, model, criterion, tokens, tokens)
+    return Selection(request, model, criterion, choose_stats(criterion, store, model), tokens)
 
 
 def select(request: SelectRequest, model: MoEModel, store: StatsStore) -> Selection:

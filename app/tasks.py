@@ -14,6 +14,7 @@ from analysis.progress import Progress
 from app.calibration_tasks import calibrate_task, weights_task
 from app.evaluation_tasks import evaluate_task, sweep_task
 from app.quiet import quiet_transformers
+from app.search_tasks import search_task
 from app.task_requests import ExportRequest, validated
 
 Task = Generator[Progress, None, dict[str, Any]]
@@ -75,4 +76,5 @@ TASKS: Mapping[str, Callable[[dict[str, Any]], Task]] = {
     "export": export_task,
     "evaluate": evaluate_task,
     "sweep": sweep_task,
+    "search": search_task,
 }

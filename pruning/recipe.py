@@ -153,6 +153,14 @@ class SearchSection(Section):
     max_steps: int = Field(default=3, ge=1, le=10**3, strict=True)
     fitness: Literal["esap", "sap", "kl", "nll"] = "esap"
     seed: int = Field(default=42, ge=0, lt=2**63, strict=True)
+    racing: float | None = Field(default=None, gt=0.5, lt=1)
+
+    @field_validator("elites")
+    @classmethod
+    def _leave_room(cls, value: int, info: ValidationInfo) -> int:
+        if value >= info.data.get("population", value + 1):
+            raise ValueError("a population needs room for children: fewer elites than candidates")
+        return value
 
 
 class EvaluateSection(Section):

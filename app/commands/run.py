@@ -1,13 +1,12 @@
 """The command that does all that a recipe asks for: run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from analysis.blend import Part
-from analysis.choose import choose_stats, routed_choice
-from analysis.criteria import get_criterion
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
 from analysis.store import Run
@@ -15,6 +14,7 @@ from app.calibration_tasks import calibrate_run, weights_run
 from app.commands import options
 from app.commands.console import follow, out
 from app.commands.plan import say_plan
+from app.commands.search import run_search_of, say_search, search_folder
 from app.commands.ship import report_checks
 from app.recipe_requests import (
     Machine,
@@ -24,13 +24,14 @@ from app.recipe_requests import (
     select_request,
     weights_request,
 )
-from app.selection import Decision, Selection, check_request
+from app.selection import check_request, selected_from
 from app.settings import stats_store
 from app.task_requests import ExportRequest
 from app.tasks import export_run, verify_result
-from pruning.plan import PruningPlan, save_plan
+from pruning.plan import PruningPlan, load_plan, save_plan
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
+from pruning.search.result import PLAN_NAME
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 
@@ -43,7 +44,7 @@ def run(
     ] = False,
     stats_dir: options.StatsDir = None,
 ) -> None:
-    """Calibrate, plan and export as a recipe says; what is finished is not done again."""
+    """Calibrate, plan or search, export as a recipe says; what is finished is not done again."""
     recipe = load_recipe(path)
     check_supported(recipe)
     machine = Machine(stats_dir, device, batch_size, trust_remote_code)
@@ -54,19 +55,17 @@ def run(
     out.print(f"{path}: recipe {recipe.digest[:8]} for {model.name}", markup=False)
     parts = _calibrated(recipe, machine)
     _weighed(recipe, machine)
-    criterion = get_criterion(recipe.criterion)
-    tokens = routed_choice(parts) if parts else None
-    if criterion.source == "routed" and tokens:
-        choice = tokens
+    if recipe.search is None:
+        made = selected_from(asked, model, stats_store(stats_dir), parts).decision()
+        plan, notes = made.plan, made.notes
     else:
-        choice = choose_stats(criterion, stats_store(stats_dir), model)
-    made = Selection(asked, model, criterion, choice, tokens).decision()
-    _planned(made, model, path.with_name(f"{path.stem}.plan.json"))
-    request = export_request(recipe, path.read_text(encoding="utf-8-sig"), made.plan)
+        plan, notes = _searched(path, machine, model), ()
+    _planned(plan, notes, model, path.with_name(f"{path.stem}.plan.json"))
+    request = export_request(recipe, path.read_text(encoding="utf-8-sig"), plan)
     if request is None:
         out.print("export: the recipe asks for none")
     else:
-        _exported(request, made.plan, model)
+        _exported(request, plan, model)
 
 
 def _say_run(step: str, found: Run, known: set[str]) -> None:
@@ -97,13 +96,20 @@ def _weighed(recipe: Recipe, machine: Machine) -> None:
         _say_run("weights", follow(weights_run(request)), known)
 
 
-def _planned(made: Decision, model: MoEModel, path: Path) -> None:
-    if path.is_file() and path.read_bytes() == made.plan.to_json().encode():
+def _searched(path: Path, machine: Machine, model: MoEModel) -> PruningPlan:
+    """The plan of the best candidate; an unfinished search goes on."""
+    folder = search_folder(path)
+    say_search(run_search_of(path, folder, machine), folder)
+    return load_plan(folder / PLAN_NAME, model=model)
+
+
+def _planned(plan: PruningPlan, notes: Sequence[str], model: MoEModel, path: Path) -> None:
+    if path.is_file() and path.read_bytes() == plan.to_json().encode():
         out.print(f"plan: {path} is the same, skipped", markup=False)
     else:
-        save_plan(made.plan, path)
-        say_plan(model, made.plan, path)
-    for note in made.notes:
+        save_plan(plan, path)
+        say_plan(model, plan, path)
+    for note in notes:
         out.print(note, markup=False)
 
 

@@ -8,8 +8,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -21,16 +22,26 @@ from pruning.search.scores import Score
 from pruning.search.space import Removed
 
 SCHEMA_VERSION = 1
+LOG_NAME = "search.jsonl"
 Scores = dict[Removed, Score]
 
 
 class SearchLog:
-    """The open log of one search, to be appended to."""
+    """The open log of one search, to be appended to.
 
-    def __init__(self, file: BinaryIO, scores: Scores) -> None:
+    Args:
+        scores: that are known.
+        file: where lines go; None: nowhere, as in a process that leaves writing to another.
+    """
+
+    def __init__(self, scores: Scores, file: RawIOBase | None = None) -> None:
         self._file = file
         self.scores = scores
         """Scores that the log holds: removed -> score."""
+
+    def begin(self, header: Mapping[str, Any]) -> None:
+        """Write the first line."""
+        self._append(_first_line(header))
 
     def score(self, candidate: Candidate, score: Score) -> None:
         """Append a candidate's score; it survives the end of this process."""
@@ -43,7 +54,7 @@ class SearchLog:
                 "origin": candidate.origin,
                 "removed": list(candidate.removed),
                 "fitness": score.mean if score.is_complete else None,
-                "samples": score.values.tolist(),
+                "samples": score.samples.tolist(),
                 "layers": score.layers,
                 "seconds": round(score.seconds, 4),
             }
@@ -52,11 +63,12 @@ class SearchLog:
     def generation(self, summary: Mapping[str, Any]) -> None:
         """Append what became of a generation, for people; survives a loss of power."""
         self._append({"complete": dict(summary)})
-        os.fsync(self._file.fileno())
+        if self._file is not None:
+            os.fsync(self._file.fileno())
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        self._file.write((json.dumps(line) + "\n").encode())
-        self._file.flush()
+        if self._file is not None:
+            self._file.write((json.dumps(line) + "\n").encode())
 
 
 @contextmanager
@@ -83,20 +95,29 @@ def open_log(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
 
 
 def _opened(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
-    first = {"schema_version": SCHEMA_VERSION, "search": dict(header)}
     whole = _whole_lines(path)
     scores: Scores = {}
     if whole:
-        _check_header(path, whole[0], first)
+        _check_header(path, whole[0], _first_line(header))
         scores = _scores(path, whole[1:])
-    with path.open("r+b" if whole else "wb") as file:
+    # Unbuffered: a line is with the system before anything else happens.
+    with path.open("r+b" if whole else "wb", buffering=0) as file:
         # A line that the end of a process cut short goes.
         file.truncate(sum(map(len, whole)))
         file.seek(0, os.SEEK_END)
-        log = SearchLog(file, scores)
+        log = SearchLog(scores, file)
         if not whole:
-            log._append(first)
+            log.begin(header)
         yield log
+
+
+def plain_json(value: Any) -> Any:
+    """A value as a file gives it back: a tuple is a list."""
+    return json.loads(json.dumps(value))
+
+
+def _first_line(header: Mapping[str, Any]) -> dict[str, Any]:
+    return {"schema_version": SCHEMA_VERSION, "search": dict(header)}
 
 
 def _whole_lines(path: Path) -> list[bytes]:
@@ -110,15 +131,11 @@ def _check_header(path: Path, line: bytes, wanted: Mapping[str, Any]) -> None:
         found = json.loads(line)
     except ValueError as error:
         raise PlanError(f"{path} is no log of a search; choose another --out.") from error
-    # As JSON, where a tuple is a list.
-    if found == json.loads(json.dumps(wanted)):
+    plain = plain_json(wanted)
+    if found == plain:
         return
     was = found.get("search", {}) if isinstance(found, dict) else {}
-    changed = sorted(
-        key
-        for key in wanted["search"]
-        if was.get(key) != json.loads(json.dumps(wanted["search"][key]))
-    )
+    changed = sorted(key for key, value in plain["search"].items() if was.get(key) != value)
     raise PlanError(
         f"{path} is the log of another search (it differs in {', '.join(changed) or 'its form'}); "
         "choose another --out, or remove the file."
@@ -132,7 +149,7 @@ def _scores(path: Path, lines: list[bytes]) -> Scores:
             raw = json.loads(line)
             if "complete" not in raw:
                 scores[tuple(map(int, raw["removed"]))] = Score(
-                    values=np.array(raw["samples"], dtype=np.float64),
+                    samples=np.array(raw["samples"], dtype=np.float64),
                     is_complete=raw["fitness"] is not None,
                     layers=int(raw["layers"]),
                     seconds=float(raw["seconds"]),

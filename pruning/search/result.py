@@ -1,7 +1,7 @@
 """search.json: what a search found, as a file and as tables. No model, no torch."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from pruning.search.run import Outcome
 from pruning.search.space import Removed
 
 SCHEMA_VERSION = 1
+RESULT_NAME = "search.json"
+PLAN_NAME = "plan.json"
 HISTORY_COLUMNS = {
     "generation": "int64",
     "candidate": "int64",
@@ -110,33 +112,40 @@ class SearchResult:
     def to_json(self) -> str:
         """search.json as text; one line a candidate."""
         best = self.best_entry
-        raw = {
-            "schema_version": SCHEMA_VERSION,
-            "search": dict(self.header),
-            "experts": {str(layer): count for layer, count in self.experts.items()},
-            "finished": self.is_finished,
-            "best": {
-                "candidate": best.number,
-                "generation": best.generation,
-                "fitness": best.fitness,
-                "kept": {
-                    str(layer): experts - gone
-                    for (layer, experts), gone in zip(
-                        self.experts.items(), best.removed, strict=True
-                    )
-                },
-            },
-            "cost": dict(self.cost),
-            "generations": [],
-            "candidates": [],
+        pairs = zip(self.experts.items(), best.removed, strict=True)
+        parts = {
+            "schema_version": json.dumps(SCHEMA_VERSION),
+            "search": _object(self.header),
+            "experts": json.dumps({str(layer): count for layer, count in self.experts.items()}),
+            "finished": json.dumps(self.is_finished),
+            "best": _object(
+                {
+                    "candidate": best.number,
+                    "generation": best.generation,
+                    "fitness": best.fitness,
+                    "kept": {str(layer): experts - gone for (layer, experts), gone in pairs},
+                }
+            ),
+            "cost": json.dumps(dict(self.cost)),
+            "generations": _array(map(list, self.generations)),
+            "candidates": _array(map(_row, self.entries)),
         }
-        text = json.dumps(raw, indent=2, ensure_ascii=False)
-        rows = {"generations": map(list, self.generations), "candidates": map(_row, self.entries)}
-        for key, values in rows.items():
-            lines = ",\n".join(f"    {json.dumps(value)}" for value in values)
-            if lines:
-                text = text.replace(f'\n  "{key}": []', f'\n  "{key}": [\n{lines}\n  ]', 1)
-        return text + "\n"
+        lines = (f"  {json.dumps(key)}: {text}" for key, text in parts.items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _object(values: Mapping[str, Any]) -> str:
+    """A JSON object with a line for each key."""
+    lines = (
+        f"    {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
+        for key, value in values.items()
+    )
+    return "{\n" + ",\n".join(lines) + "\n  }"
+
+
+def _array(values: Iterable[Any]) -> str:
+    """A JSON array with a line for each element."""
+    return "[\n" + ",\n".join(f"    {json.dumps(value)}" for value in values) + "\n  ]"
 
 
 def _row(entry: Entry) -> list[Any]:
@@ -163,7 +172,7 @@ def result_of(
                 candidate.parent,
                 candidate.origin,
                 score.mean if score.is_complete else None,
-                len(score.values),
+                len(score.samples),
                 candidate.removed,
             )
         )

@@ -81,7 +81,7 @@ def search(
     """Algorithm 1 of arXiv:2603.06003.
 
     Scores that the log holds are not measured again, so an interrupted search goes on where it
-    was. Closed before its end, it publishes the best so far.
+    was. Ended early, in whatever way but a kill, it publishes the best so far.
 
     Args:
         task: what is searched.
@@ -92,16 +92,16 @@ def search(
     Raises:
         PlanError: a candidate has no finite fitness.
     """
-    running = _Search(task, fitness, log)
+    running, is_done = _Search(task, fitness, log), False
     try:
         for state in running.states():
             yield from running.score(state)
             publish(running.outcome())
             yield running.said()
-    except GeneratorExit:
-        if running.scores:
+        is_done = True
+    finally:
+        if running.scores and not is_done:
             publish(running.outcome())
-        raise
     return running.outcome()
 
 
@@ -158,7 +158,7 @@ class _Search:
         """Scores of the last elite, which a candidate must beat to become one itself."""
         if self._settings.racing is None or len(parents) < self._settings.elites:
             return None
-        return self.scores[parents[-1]].values
+        return self.scores[parents[-1]].samples
 
     def _measured(self, removed: Removed, rival: FloatArray | None) -> Score:
         started, layers, confidence = time.monotonic(), 0, self._settings.racing

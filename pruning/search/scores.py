@@ -56,13 +56,13 @@ class Score:
     """What is known of a candidate.
 
     Args:
-        values: (samples,) per-sample fitness; fewer than all where racing gave the candidate up.
+        samples: (n,) fitness on each; fewer than all where racing gave the candidate up.
         is_complete: whether it saw all samples.
         layers: layer evaluations that it took, each on one block.
         seconds: time that it took.
     """
 
-    values: FloatArray
+    samples: FloatArray
     is_complete: bool
     layers: int
     seconds: float
@@ -75,4 +75,4 @@ class Score:
     @property
     def mean(self) -> float:
         """Mean over the samples that it saw."""
-        return float(self.values.mean())
+        return float(self.samples.mean())

@@ -102,7 +102,7 @@ def test_blends_take_the_weights_of_the_recipe(recipe, works, tiny, corpora, her
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"search": {"corpus": "demo-math"}}, "asks for search, which this version does not have"),
+        ({"search": {"corpus": "demo-math", "elites": 40}}, "room for children"),
         ({"evaluate": {"corpus": "demo-math"}}, "asks for evaluate, which this version"),
         ({"granularity": "atomic"}, "removes whole experts only"),
         ({"constraints": {"pin": {1: [0]}}}, "layer 1, which has no routed experts"),

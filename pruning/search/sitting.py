@@ -1,0 +1,192 @@
+"""One sitting of a search: what it is about, the model that it loads, the files that it leaves."""
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.calibration.distributed import Processes, join
+from analysis.calibration.loading import (
+    CalibrationSettings,
+    load_model,
+    resolve_device,
+    resolve_dtype,
+)
+from analysis.calibration.memory import check_fits
+from analysis.errors import PlanError
+from analysis.model import MoEModel
+from analysis.progress import Progress
+from analysis.store import digest_of, write_durably
+from pruning.constraints import Constraints
+from pruning.evaluate.drawing import Drawn
+from pruning.evaluate.full_side import run_full
+from pruning.evaluate.samples import make_samples
+from pruning.plan import Provenance, PruningPlan, model_ref, save_plan, select_experts
+from pruning.search.fitness import MaskedFitness, Subject
+from pruning.search.log import LOG_NAME, Scores, SearchLog, open_log, plain_json
+from pruning.search.result import PLAN_NAME, RESULT_NAME, SearchResult, load_search, result_of
+from pruning.search.run import Outcome, Task, search
+from pruning.search.scores import Fitness, Score
+from pruning.search.seeds import allocation_of
+from pruning.search.shared import SharedFitness
+from pruning.search.space import Removed
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A search, ready to run.
+
+    Args:
+        model: to prune.
+        ranking: the fixed order within layers, as `select_experts` takes it.
+        constraints: what plans respect.
+        provenance: of the plans.
+        task: feasible set, initial allocations, settings of the evolution.
+        drawn: the search samples.
+        measure: name of the fitness, of MEASURES.
+        running: element type, device, batch size.
+    """
+
+    model: MoEModel
+    ranking: pd.DataFrame
+    constraints: Constraints
+    provenance: Provenance
+    task: Task
+    drawn: Drawn
+    measure: str
+    running: CalibrationSettings
+
+    def plan(self, removed: Removed) -> PruningPlan:
+        """The plan that removes so many of each layer, the last in the order."""
+        return select_experts(
+            self.ranking,
+            allocation_of(self.model.layers, removed),
+            model=model_ref(self.model),
+            provenance=self.provenance,
+            constraints=self.constraints,
+        )
+
+    def header(self) -> dict[str, Any]:
+        """All that decides the outcome, as plain JSON."""
+        space, sequences = self.task.space, self.drawn.sequences
+        ordered = self.ranking.sort_values(["layer", "rank"])
+        order = {str(layer): rows["expert"].tolist() for layer, rows in ordered.groupby("layer")}
+        return {
+            "model": {"name": self.model.name, "identity": self.model.identity},
+            "criterion": self.provenance.criterion,
+            "order": digest_of({"order": order}),
+            "constraints": self.constraints.to_dict(),
+            "rooms": [[room.least, room.most, room.step] for room in space.rooms],
+            "removed": space.total,
+            "initial": {name: list(removed) for name, removed in self.task.seeds.items()},
+            "settings": self.task.settings.to_dict(),
+            "fitness": self.measure,
+            "corpus": {
+                "name": sequences.corpus,
+                "digest": sequences.digest,
+                "samples": len(sequences.rows),
+                **self.drawn.facts,
+            },
+            # These change values in the last bits, and a bit may decide which of two is an elite.
+            "batch_size": self.running.batch_size,
+            "dtype": resolve_dtype(self.running.dtype, self.model),
+            "device": resolve_device(self.running.device).type,
+        }
+
+
+def run_search(
+    problem: Problem, folder: Path, *, max_bytes: int | None = None
+) -> Generator[Progress, None, SearchResult]:
+    """Search, or go on with the search in a folder, to its end; its result.
+
+    The folder gets the log, and after every generation the result and the plan of the best
+    candidate so far. Under a launcher, processes share the samples.
+
+    Args:
+        problem: what is searched.
+        folder: made if need be.
+        max_bytes: see `MaskedFitness`.
+
+    Raises:
+        UserError: the folder holds another search, the model cannot be loaded, or a candidate has
+            no finite fitness.
+    """
+    processes, header = join(), problem.header()
+    published: list[SearchResult] = []
+
+    def publish(outcome: Outcome) -> None:
+        published.append(result_of(outcome, problem.model.layers, header))
+        if processes.is_first:
+            _write(published[-1], problem, folder)
+
+    with _log(folder, header, processes) as log:
+        if known := _finished(folder, header, processes):
+            yield Progress("searching", len(known.entries), len(known.entries), "candidates")
+            return known
+        fitness = yield from _fitness(problem, processes, max_bytes)
+        yield from search(problem.task, fitness, log, publish)
+    with processes.together():
+        pass  # nobody reads the files before the first process has written them
+    return published[-1]
+
+
+def _finished(folder: Path, header: Mapping[str, Any], processes: Processes) -> SearchResult | None:
+    """The result of this very search, if it is there and complete."""
+    files = (folder / RESULT_NAME, folder / PLAN_NAME)
+    if not processes.share(all(file.is_file() for file in files)):
+        return None
+    with processes.together():
+        result = load_search(files[0])
+    return result if result.is_finished and result.header == plain_json(header) else None
+
+
+def _fitness(
+    problem: Problem, processes: Processes, max_bytes: int | None
+) -> Generator[Progress, None, Fitness]:
+    model, sequences, running = problem.model, problem.drawn.sequences, problem.running
+    with processes.together():
+        yield Progress("loading the model", 0, 0)
+        check_fits(model, sequences, running)
+        loaded = load_model(model, running)
+        full = yield from run_full(loaded, make_samples(sequences, running.batch_size))
+        sparse = tuple(layer.index for layer in model.layers)
+        subject = Subject(loaded, model.family, sparse, full, problem.plan)
+        own = MaskedFitness(subject, problem.measure, problem.task.settings.seed, max_bytes)
+    return own if processes.world == 1 else SharedFitness(own, processes)
+
+
+@contextmanager
+def _log(folder: Path, header: Mapping[str, Any], processes: Processes) -> Iterator[SearchLog]:
+    """The log in the first process; what it holds already, in all of them."""
+    path = folder / LOG_NAME
+    opened = open_log(path, header) if processes.is_first else nullcontext(SearchLog({}))
+    with ExitStack() as stack:
+        with processes.together():
+            log = stack.enter_context(opened)
+        log.scores.update(_shared(log.scores, processes))
+        yield log
+
+
+def _shared(scores: Scores, processes: Processes) -> Scores:
+    plain = [
+        [list(removed), score.samples.tolist(), score.is_complete, score.layers, score.seconds]
+        for removed, score in scores.items()
+    ]
+    return {
+        tuple(removed): Score(np.array(samples, dtype=np.float64), *others)
+        for removed, samples, *others in processes.share(plain)
+    }
+
+
+def _write(result: SearchResult, problem: Problem, folder: Path) -> None:
+    """The plan first: a result names what the plan beside it keeps."""
+    save_plan(problem.plan(result.best_entry.removed), folder / PLAN_NAME)
+    path = folder / RESULT_NAME
+    try:
+        write_durably(path, result.to_json().encode())
+    except OSError as error:
+        raise PlanError(f"The result cannot be written to {path}: {error.strerror}.") from error

@@ -1,0 +1,207 @@
+"""search RECIPE: its files, its resumption, several processes, and the export of what it found."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.drain import drain
+from analysis.model import load_model_index
+from app.commands.console import follow
+from app.search_requests import SearchRequest
+from app.search_tasks import search_run
+from app.tasks import TASKS
+from pruning.plan import load_plan
+from pruning.search.result import load_search
+
+ROOT = Path(__file__).parents[2]
+FILES = {"plan.json", "search.json", "search.jsonl"}
+
+
+@pytest.fixture
+def recipe(tiny, corpora, here):
+    """Write a recipe for `tiny`; layers 0, 2, 3 of 6 experts, top-2."""
+
+    def write(search=None, **changes):
+        asked = {"corpus": str(corpora[1]), "samples": 5, "population": 6, "elites": 2}
+        keys = {
+            "model": str(tiny),
+            "corpora": [str(corpora[0])],
+            "tokens": 64,
+            "seq_len": 16,
+            "criterion": "frequency",
+            "budget": {"sparsity": "50%"},
+            "search": {**asked, "generations": 3, **(search or {})},
+            **changes,
+        }
+        text = json.dumps({key: value for key, value in keys.items() if value is not None})
+        (here / "r.yaml").write_text(text)
+        return here / "r.yaml"
+
+    return write
+
+
+def essence(folder):
+    """The result without what depends on the machine and on interruptions."""
+    raw = json.loads((folder / "search.json").read_text())
+    return {key: value for key, value in raw.items() if key != "cost"}
+
+
+def request(path, out, **more):
+    return SearchRequest(
+        recipe=path.read_text(), out=out, stats_dir=path.parent / "stats", batch_size=2, **more
+    )
+
+
+def test_a_search_leaves_plan_result_and_log(recipe, works, tiny, here):
+    output = works("search", recipe(), "--stats-dir", "stats", "--batch-size", "2")
+    assert {path.name for path in (here / "r.search").iterdir()} == FILES
+    result = load_search(here / "r.search" / "search.json")
+    plan = load_plan(here / "r.search" / "plan.json", model=load_model_index(str(tiny)))
+    kept = dict(zip(result.schedule()["layer"], result.schedule()["kept"], strict=True))
+    assert {layer: len(ids) for layer, ids in plan.kept.items()} == kept
+    assert sum(kept.values()) == 9
+    assert (plan.provenance.schedule, plan.provenance.criterion) == ("search", "frequency")
+    assert plan.provenance.schedule_parameters["generations"] == 3
+    assert result.is_finished
+    assert "keeps 9 of 18 experts" in output
+    assert "uniform" in output
+    best = result.best_entry.fitness
+    assert best == max(entry.fitness for entry in result.entries)
+
+
+def test_the_order_within_layers_is_the_criterion_s(recipe, works, tiny, here):
+    works("search", recipe(), "--stats-dir", "stats")
+    words = ("--criterion", "frequency", "--schedule-file", "r.search/search.json")
+    works("plan", tiny, *words, "--stats-dir", "stats", "-o", "by-file.json")
+    by_file, found = (
+        json.loads(Path(name).read_text())["kept"]
+        for name in ("by-file.json", "r.search/plan.json")
+    )
+    assert by_file == found
+
+
+def test_a_finished_search_is_not_done_again(recipe, works, here):
+    works("search", recipe(), "--stats-dir", "stats")
+    before = {path: path.read_bytes() for path in (here / "r.search").iterdir()}
+    works("search", here / "r.yaml", "--stats-dir", "stats")
+    assert {path: path.read_bytes() for path in (here / "r.search").iterdir()} == before
+
+
+def interrupted(task, note):
+    """The task's steps, with a Ctrl-C during the one that says this."""
+    try:
+        for step in task:
+            if step.note.startswith(note):
+                signal.raise_signal(signal.SIGINT)
+            yield step
+    finally:
+        task.close()
+
+
+def test_ctrl_c_keeps_the_best_and_the_same_command_goes_on(recipe, tiny, here):
+    path = recipe()
+    whole = drain(search_run(request(path, here / "whole")))
+    with pytest.raises(SystemExit):
+        follow(interrupted(search_run(request(path, here / "kept")), "generation 0"))
+    so_far = load_search(here / "kept" / "search.json")
+    assert not so_far.is_finished
+    assert 0 < len(so_far.entries) < len(whole.entries)
+    plan = load_plan(here / "kept" / "plan.json", model=load_model_index(str(tiny)))
+    assert sum(len(ids) for ids in plan.kept.values()) == 9
+    drain(search_run(request(path, here / "kept")))
+    assert essence(here / "kept") == essence(here / "whole")
+
+
+def test_two_processes_find_what_one_finds(recipe, here):
+    path = recipe()
+    drain(search_run(request(path, here / "alone")))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command += ["--master-port=0", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    command += ["-m", "app.cli", "search", "r.yaml", "--stats-dir", "stats", "--batch-size", "2"]
+    done = subprocess.run(
+        [*command, "--out", "together"],
+        cwd=here,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    # Three batches of samples: in the second round one process has none.
+    assert essence(here / "together") == essence(here / "alone")
+    assert (here / "together/plan.json").read_bytes() == (here / "alone/plan.json").read_bytes()
+
+
+def test_a_search_of_other_settings_does_not_go_on_in_the_same_folder(recipe, moeprune, works):
+    works("search", recipe(), "--stats-dir", "stats")
+    outcome = moeprune("search", recipe({"seed": 1}), "--stats-dir", "stats")
+    assert outcome.code == 1
+    assert "another search (it differs in settings); choose another --out" in outcome.err
+
+
+def test_run_searches_where_the_recipe_asks_and_exports_what_it_found(recipe, works, here):
+    path = recipe(export={"out": "pruned", "verify": True})
+    output = works("run", path, "--stats-dir", "stats")
+    assert (here / "r.plan.json").read_bytes() == (here / "r.search/plan.json").read_bytes()
+    exported = load_model_index(str(here / "pruned"))
+    kept = load_search(here / "r.search" / "search.json").schedule()["kept"]
+    assert [layer.num_experts for layer in exported.layers] == kept.tolist()
+    again = works("run", path, "--stats-dir", "stats")
+    assert "r.plan.json is the same, skipped" in again
+    assert "is finished, skipped" in again
+    assert "fewer layers" in output
+
+
+def test_a_job_searches_and_says_what_it_found(recipe, here):
+    values = request(recipe(), here / "job").model_dump(mode="json")
+    steps = []
+    result = drain(TASKS["search"](values), steps.append)
+    assert result["fitness"] == load_search(here / "job" / "search.json").best_entry.fitness
+    notes = [step.note for step in steps if step.note.startswith("generation")]
+    assert [note.partition(":")[0] for note in notes] == [f"generation {n}" for n in range(4)]
+    assert all(step.done <= step.total for step in steps if step.total)
+    assert request(recipe(), here / "job").command() == (
+        f"moeprune search recipe.yaml --out {here}/job --batch-size 2 --stats-dir {here}/stats"
+    )
+
+
+@pytest.mark.parametrize(
+    ("search", "changes", "message"),
+    [
+        ({"elites": 6}, {}, "search.elites: a population needs room for children"),
+        ({"fitness": "bleu"}, {}, "search.fitness: Input should be 'esap', 'sap', 'kl' or 'nll'"),
+        ({"corpus": "absent.jsonl"}, {}, "absent.jsonl"),
+        (None, {"budget": {"remove": 13}}, "at most 12 (66.67%) can go"),
+        (None, {"granularity": "atomic"}, "removes whole experts only"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_and_leaves_nothing(
+    recipe, moeprune, here, search, changes, message
+):
+    outcome = moeprune("search", recipe(search, **changes), "--stats-dir", "stats")
+    assert outcome.code == 1
+    assert message in outcome.err.splitlines()[-1]
+    assert [path.name for path in here.iterdir()] == ["r.yaml"]
+
+
+def test_a_recipe_without_a_search_is_refused(recipe, moeprune, here):
+    path = recipe()
+    keys = json.loads(path.read_text())
+    path.write_text(json.dumps({key: keys[key] for key in keys if key != "search"}))
+    outcome = moeprune("search", path)
+    assert outcome.code == 1
+    assert "has no key search; it needs at least search: {corpus: CORPUS}" in outcome.err
+
+
+def test_racing_is_opt_in_and_said_in_the_settings(recipe, works, here):
+    works("search", recipe({"racing": 0.9}), "--stats-dir", "stats", "--batch-size", "1")
+    assert load_search(here / "r.search/search.json").header["settings"]["racing"] == 0.9
+    shutil.rmtree(here / "r.search")
+    works("search", recipe(), "--stats-dir", "stats")
+    assert load_search(here / "r.search/search.json").header["settings"]["racing"] is None
