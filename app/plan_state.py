@@ -9,7 +9,7 @@ import streamlit as st
 from analysis.errors import PlanError, UserError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
-from app.components.schedule_editor import checked_edit, edit_message
+from app.components.schedule_editor import Edit, checked_edit, edit_message
 from app.planning import (
     HAND,
     MULTIPLES,
@@ -147,18 +147,30 @@ def table_edited() -> None:
     st.session_state["plan.table.edits"] = st.session_state.get("plan.table.edits", 0) + 1
     if not isinstance(seen, OnScreen) or not isinstance(changes, Mapping):
         return
-    kept, locked = dict(seen.kept), set(seen.locked)
     try:
-        for row, cells in changes.get("edited_rows", {}).items():
-            layer = seen.spending.layers[int(row)].index
-            if "locked" in cells:
-                (locked.add if cells["locked"] else locked.discard)(layer)
-            if cells.get("keeps") is not None:
-                kept = moved(seen.spending, kept, locked - {layer}, layer, int(cells["keeps"]))
+        edit = edited_cells(seen, changes.get("edited_rows", {}))
     except (UserError, ValueError, IndexError) as error:
         refuse(str(error))
         return
-    keep_by_hand(kept, frozenset(locked))
+    keep_by_hand(edit.kept, edit.locked)
+
+
+def edited_cells(seen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edit:
+    """What comes of edited cells, row -> column -> value: each as a move of a bar, or of a lock.
+
+    Raises:
+        PlanError: a layer cannot keep so many, or the others cannot give or take enough.
+        ValueError: a row or a value that is no number.
+        IndexError: a row that is not there.
+    """
+    kept, locked = dict(seen.kept), set(seen.locked)
+    for row, cells in rows.items():
+        layer = seen.spending.layers[int(row)].index
+        if "locked" in cells:
+            (locked.add if cells["locked"] else locked.discard)(layer)
+        if cells.get("keeps") is not None:
+            kept = moved(seen.spending, kept, locked - {layer}, layer, int(cells["keeps"]))
+    return Edit(kept, frozenset(locked))
 
 
 def moved(

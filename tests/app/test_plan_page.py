@@ -1,0 +1,314 @@
+"""Plan: every schedule, edits held against every rule, files in and out, one plan on two pages."""
+
+import json
+
+import pytest
+import yaml
+
+from analysis.errors import PlanError
+from analysis.model import load_model_index
+from app.plan_state import OnScreen, edited_cells
+from app.planning import SCHEDULE_NAMES, counts_in, counts_text, layer_settings, ranges
+from pruning.budget import sparsity_budget
+from pruning.constraints import Constraints
+from pruning.plan import keep_all
+from pruning.recipe_file import recipe_from_yaml
+from pruning.schedules import Spending
+
+SIDES = "fewest"  # a column of the table of all schedules alone
+SCHEDULES = [name for name in SCHEDULE_NAMES if name != "hand"]
+
+
+def texts(elements):
+    return [element.value for element in elements]
+
+
+def table_with(test, column):
+    (found,) = (each.value for each in test.dataframe if column in each.value.columns)
+    return found
+
+
+def exact_values(test):
+    return table_with(test, "keeps").set_index("layer")["keeps"].to_dict()
+
+
+def command_of(test):
+    (line,) = (text for text in texts(test.code) if text.startswith("moeprune plan "))
+    return line
+
+
+def recipe_on(test):
+    (text,) = (text for text in texts(test.code) if text.startswith("schema_version"))
+    return text
+
+
+@pytest.mark.parametrize("percent", [0, 25, 85])
+def test_every_schedule_spends_the_same_budget(open_page, percent):
+    test = open_page("plan", sparsity=f"{percent}%")
+    totals = {}
+    for name in SCHEDULES:
+        test.segmented_control(key="schedule").set_value(name).run()
+        assert not test.exception, name
+        assert texts(test.error) == []
+        totals[name] = sum(exact_values(test).values())
+        assert f"--schedule {name}" in command_of(test) or name == "uniform"
+    # Six layers of 32, each of which loses the whole number below its share.
+    assert set(totals.values()) == {6 * (32 - 32 * percent // 100)}
+    beside = table_with(test, SIDES)
+    assert len(beside) == len(SCHEDULES)
+    assert (beside["kept"] == totals["uniform"]).all()
+
+
+@pytest.mark.parametrize(("multiple", "protect"), [(1, "1-2"), (4, "0"), (8, "")])
+def test_constraints_hold_in_every_schedule(open_page, multiple, protect):
+    test = open_page("plan", multiple=str(multiple), protect=protect)
+    assert not test.exception
+    for name in SCHEDULES:
+        test.segmented_control(key="schedule").set_value(name).run()
+        assert texts(test.error) == []
+        kept = exact_values(test)
+        assert sum(kept.values()) == 96
+        for layer, count in kept.items():
+            protected = layer in {"": (), "0": (0,), "1-2": (1, 2)}[protect]
+            assert count == 32 if protected else count % multiple == 0
+            assert count >= 4
+
+
+def test_what_cannot_be_met_is_said_in_one_line(open_page):
+    test = open_page("plan", multiple="32")
+    (message,) = texts(test.error)
+    assert "nearest: 32 (0% removed)" in message
+    assert not test.exception
+    test = open_page("plan", protect="0-5")
+    assert any("at most 0 (0%) can go" in text for text in texts(test.error))
+    test = open_page("plan", protect="seven")
+    assert any("'seven' names no layers" in text for text in texts(test.error))
+    test = open_page("plan", protect="9")
+    assert any("name layer 9" in text for text in texts(test.error))
+
+
+def test_counts_in_the_address_are_the_plan(open_page):
+    test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.12")
+    assert list(exact_values(test).values()) == [20, 20, 20, 12, 12, 12]
+    assert "--sparsity 50% --layer-set 0-2=20 --layer-set 3-5=12" in command_of(test)
+    assert yaml.safe_load(recipe_on(test))["constraints"]["set"]["5"] == 12
+
+
+def test_counts_of_another_budget_are_fitted_and_the_page_says_so(open_page):
+    test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.18")
+    assert sum(exact_values(test).values()) == 96
+    assert any("keep 102 experts" in text and "ask for 96" in text for text in texts(test.markdown))
+    # One less of each: the six that are too many, over six layers of the same size.
+    assert list(exact_values(test).values()) == [19, 19, 19, 11, 11, 17]
+    test.select_slider(key="sparsity").set_value(75).run()
+    assert sum(exact_values(test).values()) == 48
+    assert min(exact_values(test).values()) >= 4
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ("1.2.3", "not one number for each of 6"),
+        ("16,16,16,16,16,16", "not one number for each of 6"),
+        ("<b>x</b>", "not one number for each of 6"),
+        ("99.16.16.16.16.16", "cannot keep 99 experts"),
+    ],
+)
+def test_counts_that_are_none_are_refused(open_page, counts, says):
+    test = open_page("plan", schedule="By hand", counts=counts)
+    assert not test.exception
+    (message,) = texts(test.error)
+    assert says in message
+
+
+def test_counts_that_are_typed_switch_to_by_hand(open_page):
+    test = open_page("plan", schedule="Late")
+    test.text_input(key="counts").set_value("16.16.16.16.12.20").run()
+    assert test.segmented_control(key="schedule").value == "hand"
+    assert list(exact_values(test).values()) == [16, 16, 16, 16, 12, 20]
+
+
+def test_by_hand_begins_where_the_schedule_was(open_page):
+    test = open_page("plan", schedule="Early")
+    before = exact_values(test)
+    test.segmented_control(key="schedule").set_value("hand").run()
+    assert exact_values(test) == before
+    assert test.text_input(key="counts").value == counts_text(before)
+
+
+def on_screen(locked=(), **constraints):
+    layers = load_model_index("demo").layers
+    spending = Spending(layers, sparsity_budget(layers, "50%"), Constraints(**constraints))
+    return OnScreen("id", spending, dict.fromkeys(range(6), 16), frozenset(locked))
+
+
+def test_a_cell_moves_its_layer_and_the_unlocked_others_give():
+    # Five more for layer 2; each of the five others gives one.
+    edit = edited_cells(on_screen(), {2: {"keeps": 21}})
+    assert list(edit.kept.values()) == [15, 15, 21, 15, 15, 15]
+    # Eight more, from the four that are not locked.
+    edit = edited_cells(on_screen(locked=[0]), {"2": {"keeps": 24}})
+    assert list(edit.kept.values()) == [16, 14, 24, 14, 14, 14]
+    edit = edited_cells(on_screen(locked=[0]), {0: {"locked": False}, 3: {"locked": True}})
+    assert (set(edit.kept.values()), edit.locked) == ({16}, {3})
+
+
+@pytest.mark.parametrize(
+    ("keeps", "says"),
+    [
+        (3, "Layer 2 cannot keep 3 of 32 experts here; nearest: 4"),
+        (33, "Layer 2 cannot keep 33 of 32 experts here; nearest: 32"),
+        (-1, "Layer 2 cannot keep -1"),
+    ],
+)
+def test_a_cell_that_breaks_a_rule_is_refused(keeps, says):
+    with pytest.raises(PlanError, match=says):
+        edited_cells(on_screen(), {2: {"keeps": keeps}})
+
+
+def test_a_cell_that_the_others_cannot_pay_for_is_refused():
+    # All others but layer 5 are locked, and that one can give twelve at most.
+    with pytest.raises(PlanError):
+        edited_cells(on_screen(locked=[0, 1, 3, 4]), {2: {"keeps": 29}})
+    edit = edited_cells(on_screen(locked=[0, 1, 3, 4]), {2: {"keeps": 28}})
+    assert edit.kept[5] == 4
+
+
+def test_locked_layers_that_are_none_are_refused(open_page):
+    assert "Layer 7 cannot be locked" in texts(open_page("plan", locked="7").error)[0]
+
+
+def test_a_weight_criterion_has_every_schedule(open_page):
+    test = open_page("plan", criterion="AIMER")
+    for schedule in SCHEDULES:
+        test.segmented_control(key="schedule").set_value(schedule).run()
+        assert texts(test.error) == []
+        # Tokens decide the frequency schedule alone.
+        assert ("--corpus demo-code" in command_of(test)) == (schedule == "frequency")
+
+
+def test_without_a_calibration_frequency_says_what_is_missing(open_page):
+    test = open_page("plan", "weighed", criterion="AIMER")
+    assert "frequency" not in set(table_with(test, SIDES)["schedule"])
+    test.segmented_control(key="schedule").set_value("frequency").run()
+    assert "no calibration yet" in texts(test.error)[0]
+
+
+@pytest.mark.parametrize("model", ["bare", "weighed", "once"])
+def test_small_models_in_every_state(open_page, model):
+    test = open_page("plan", model)
+    assert texts(test.error) == []
+    assert bool(test.metric) == (model == "once")
+
+
+def test_the_plan_goes_to_export_as_it_is(open_page, go_to):
+    test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.12")
+    line = command_of(test)
+    go_to(test, "export")
+    assert test.code[0].value.splitlines()[0] == line
+    assert {metric.label: metric.value for metric in test.metric}["Per layer"] == "12 to 20"
+    kept = table_with(test, "kept")
+    assert [len(ids.split(", ")) for ids in kept["kept"]] == [20, 20, 20, 12, 12, 12]
+    assert any("check your server" in text for text in texts(test.markdown))
+
+
+def upload(test, name, content):
+    test.file_uploader[0].upload(name, content.encode(), "application/octet-stream").run()
+    assert not test.exception
+    return test
+
+
+def plan_of_demo(**changes):
+    model = load_model_index("demo")
+    raw = keep_all(model).to_dict()
+    raw["kept"] = {str(layer): list(range(4 + 2 * layer)) for layer in range(6)}
+    return {**raw, **changes}
+
+
+def test_an_imported_plan_is_shown_and_exported_until_a_control_is_touched(open_page, go_to):
+    test = upload(open_page("plan"), "mine.json", json.dumps(plan_of_demo()))
+    assert list(exact_values(test).values()) == [4, 6, 8, 10, 12, 14]
+    assert any("mine.json" in text for text in texts(test.text))
+    assert "moeprune plans show mine.json --model demo" in texts(test.code)
+    go_to(test, "export")
+    assert "--plan mine.json" in test.code[0].value
+    kept = table_with(test, "kept")
+    assert kept["kept"].tolist()[0] == "0, 1, 2, 3"
+    test.segmented_control(key="schedule").set_value("late").run()
+    assert "--schedule late" in test.code[0].value
+
+
+def test_files_that_do_not_fit_are_refused_in_one_message(open_page):
+    test = open_page("plan")
+    other = {"name": "x", "identity": "0" * 64}
+    refused = [
+        ("a.json", plan_of_demo(model=other), "made for x (identity 00000000), not for demo"),
+        ("b.json", plan_of_demo(kept={"0": [0]}), "picks 4 per token"),
+        ("c.json", plan_of_demo(kept={"9": [0, 1, 2, 3]}), "names layer 9"),
+        ("d.json", plan_of_demo(schema_version=7), "schema_version 7"),
+        ("e.json", "{", "cannot be read"),
+        ("f.csv", "layer,kept\n0,99\n", "gives layer 0 the number '99'"),
+        ("g.csv", "layer,kept\n0,31\n", "none of the sparsities"),
+        ("h.yaml", "model: x\ncriterion: random\nbudget: {sparsity: 50%}\n", "recipe is for x"),
+        ("i.yaml", "model: demo\ncriterion: rep\n", "2 problems"),
+    ]
+    for name, content, says in refused:
+        upload(test, name, content if isinstance(content, str) else json.dumps(content))
+        (message,) = texts(test.error)
+        assert says in message
+    assert set(exact_values(test).values()) == {16}
+    # Said once.
+    assert texts(test.run().error) == []
+
+
+def test_a_schedule_from_a_file_becomes_counts_by_hand(open_page):
+    rows = "".join(f"{layer},{kept}\n" for layer, kept in enumerate((28, 26, 24, 24, 22, 20)))
+    test = upload(open_page("plan"), "counts.csv", f"layer,kept\n{rows}")
+    # 144 of 192: a quarter goes, and the slider says so.
+    assert test.select_slider(key="sparsity").value == 25
+    assert list(exact_values(test).values()) == [28, 26, 24, 24, 22, 20]
+
+
+ADDRESSES = [
+    {"schedule": "Global", "sparsity": "25%", "corpus": "demo-math"},
+    {"schedule": "By hand", "counts": "20.20.20.12.12.12", "gate": "Renormalized"},
+    {"criterion": "AIMER", "schedule": "Late", "multiple": "4", "protect": "0,5"},
+    {"b": "0", "alpha": "2", "beta": "1", "schedule": "Frequency"},
+]
+
+
+@pytest.mark.parametrize("address", ADDRESSES, ids=lambda each: "-".join(each.values()))
+def test_the_recipe_on_screen_sets_the_same_controls_elsewhere(open_page, address):
+    test = open_page("plan", **address)
+    text = recipe_on(test)
+    recipe_from_yaml(text)
+    other = upload(open_page("plan"), "recipe.yaml", text)
+    assert texts(other.error) == []
+    assert command_of(other) == command_of(test)
+    assert exact_values(other) == exact_values(test)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("constraints: {pin: {0: [1]}}", "constraints.pin"),
+        ("constraints: {set: {0: 20}}", "constraints.set for some layers"),
+        ("constraints: {multiple_of: 3}", "multiple_of: 3"),
+    ],
+)
+def test_a_recipe_that_the_page_cannot_show_is_refused_whole(open_page, line, says):
+    text = f"model: demo\ncorpora: [demo-math]\ncriterion: man\nbudget: {{sparsity: 25%}}\n{line}\n"
+    test = upload(open_page("plan"), "recipe.yaml", text)
+    (message,) = texts(test.error)
+    assert says in message
+    assert "moeprune run" in message
+    assert test.pills[0].value == "demo-code"
+    assert test.select_slider(key="sparsity").value == 50
+
+
+def test_words_of_the_address_and_the_command_line():
+    assert ranges([5, 0, 6, 7, 2]) == "0,2,5-7"
+    assert layer_settings({0: 16, 1: 16, 2: 12, 5: 16}) == ("0-1,5=16", "2=12")
+    layers = load_model_index("demo").layers
+    kept = {0: 16, 1: 4, 2: 32, 3: 8, 4: 9, 5: 10}
+    assert counts_in(counts_text(kept), layers) == kept
