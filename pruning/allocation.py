@@ -14,29 +14,34 @@ def count_problem(layer: MoELayer, keep: int) -> str | None:
 
     A router that chooses among groups needs the same number of experts in each.
     """
+    found = _reason_and_remedy(layer, keep)
+    return f"{'; '.join(filter(None, found))}." if found else None
+
+
+def count_reason(layer: MoELayer, keep: int) -> str | None:
+    """Why a layer cannot keep so many experts, without what would work."""
+    found = _reason_and_remedy(layer, keep)
+    return found[0] if found else None
+
+
+def _reason_and_remedy(layer: MoELayer, keep: int) -> tuple[str, str] | None:
     count, groups = layer.num_experts, layer.num_groups
     most = as_percent(count - layer.least_kept, count)
     if keep > count:
-        return f"Layer {layer.index} would keep {keep} experts, but it has only {count}."
+        return f"Layer {layer.index} would keep {keep} experts, but it has only {count}", ""
+    would = f"Layer {layer.index} would keep {keep} of {count} experts, but its router"
     if keep < layer.top_k:
-        return (
-            f"Layer {layer.index} would keep {keep} of {count} experts, but its router picks "
-            f"{layer.top_k} per token; at most {most} of them can go."
-        )
+        return f"{would} picks {layer.top_k} per token", f"at most {most} of them can go"
     if keep < layer.least_kept:
-        return (
-            f"Layer {layer.index} would keep {keep} of {count} experts, but its router needs "
-            f"{layer.least_per_group} in each of {groups} groups; at most {most} can go."
-        )
+        needs = f"needs {layer.least_per_group} in each of {groups} groups"
+        return f"{would} {needs}", f"at most {most} can go"
     if keep % groups == 0:
         return None
     below, above = keep // groups * groups, (keep // groups + 1) * groups
     near = [number for number in (below, above) if number >= layer.least_kept]
     shares = [f"{number} ({as_percent(count - number, count)} removed)" for number in near]
-    return (
-        f"Layer {layer.index} would keep {keep} of {count} experts, but its router chooses among "
-        f"{groups} groups, each of which must keep as many; nearest: {' or '.join(shares)}."
-    )
+    chooses = f"chooses among {groups} groups, each of which must keep as many"
+    return f"{would} {chooses}", f"nearest: {' or '.join(shares)}"
 
 
 def check_kept(layer: MoELayer, ids: Sequence[int]) -> None:

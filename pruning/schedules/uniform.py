@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.sparsity import as_percent
-from pruning.allocation import Allocation, count_problem
+from analysis.sparsity import as_percent, parse_sparsity
+from pruning.allocation import Allocation, count_problem, count_reason
 from pruning.apportion import apportion
 from pruning.budget import Budget, sparsity_budget
 from pruning.constraints import Constraints, Room, rooms_of
@@ -52,18 +52,73 @@ def spread_evenly(turn: Turn) -> tuple[int, ...]:
 def _check_shares(turn: Turn, floors: Sequence[int]) -> None:
     """Refuse where the share itself is at fault, and not what a person fixed of some layer."""
     for layer, room, gone in zip(turn.spending.layers, turn.rooms, floors, strict=True):
-        if layer.index not in turn.spending.constraints.held and not room.allows(gone):
+        if not _is_held(turn, layer) and not room.allows(gone):
             keep = layer.num_experts - gone
-            raise PlanError(count_problem(layer, keep) or _step_problem(layer, room, keep))
+            alike = {(each.num_experts, room) for each, room in _free(turn)}
+            if len(alike) == 1 and len(turn.rooms) == len(_free(turn)):
+                raise PlanError(count_problem(layer, keep) or _step_problem(layer, room, keep))
+            why = count_reason(layer, keep) or _step_reason(layer, room, keep)
+            raise PlanError(f"{why}; {_what_works(turn)}.")
+
+
+def _is_held(turn: Turn, layer: MoELayer) -> bool:
+    return layer.index in turn.spending.constraints.held
+
+
+def _free(turn: Turn) -> list[tuple[MoELayer, Room]]:
+    """Layers of which nobody fixed anything, and their rooms."""
+    pairs = zip(turn.spending.layers, turn.rooms, strict=True)
+    return [(layer, room) for layer, room in pairs if not _is_held(turn, layer)]
+
+
+def _what_works(turn: Turn) -> str:
+    """The nearest sparsities that suit every layer, or numbers of experts where none does."""
+    wanted, layers = turn.spending.budget.total, turn.spending.layers
+    named = {as_percent(gone, n) for n in turn.sizes for gone in range(n)}
+    totals = {
+        sparsity_budget(layers, text).total: text
+        for text in sorted(named, key=parse_sparsity, reverse=True)
+        if _suits(turn, sparsity_budget(layers, text))
+    }
+    below = [totals[total] for total in sorted(totals) if total <= wanted][-1:]
+    above = [totals[total] for total in sorted(totals) if total > wanted][:1]
+    if below or above:
+        return f"nearest sparsity that suits every layer: {' or '.join(below + above)}"
+    least, most = (sum(getattr(room, end) for room in turn.rooms) for end in ("least", "most"))
+    step = turn.rooms[0].step
+    near = least + round((min(max(wanted, least), most) - least) / step) * step
+    return f"no sparsity suits every layer, but {near} experts can go in all (--remove {near})"
+
+
+def _suits(turn: Turn, budget: Budget) -> bool:
+    """Whether a sparsity gives every layer a share that it can lose, fixed ones aside."""
+    shares = dict(zip((layer.index for layer in turn.spending.layers), budget.floors, strict=True))
+    least, most = (sum(getattr(room, end) for room in turn.rooms) for end in ("least", "most"))
+    step = turn.rooms[0].step
+    return (
+        all(room.allows(shares[layer.index]) for layer, room in _free(turn))
+        and least <= budget.total <= most
+        and (budget.total - least) % step == 0
+    )
 
 
 def _step_problem(layer: MoELayer, room: Room, keep: int) -> str:
-    numbers = range(room.size - room.most, room.size - room.least + 1, room.step)
+    numbers = _numbers(room)
     near = [n for n in numbers if n < keep][-1:] + [n for n in numbers if n > keep][:1]
     shares = [f"{n} ({as_percent(room.size - n, room.size)} removed)" for n in near]
+    return f"{_step_reason(layer, room, keep)}; nearest: {' or '.join(shares)}."
+
+
+def _step_reason(layer: MoELayer, room: Room, keep: int) -> str:
+    numbers = _numbers(room)
     is_between = numbers[0] < keep < numbers[-1]
     rule = f"a multiple of {room.step}" if is_between else f"{numbers[0]} to {numbers[-1]}"
     return (
         f"Layer {layer.index} would keep {keep} of {room.size} experts, but layers are to keep "
-        f"{rule}; nearest: {' or '.join(shares)}."
+        f"{rule}"
     )
+
+
+def _numbers(room: Room) -> range:
+    """Numbers of experts that a layer can keep."""
+    return range(room.size - room.most, room.size - room.least + 1, room.step)
