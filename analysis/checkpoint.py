@@ -118,7 +118,7 @@ class Checkpoint:
         """Elements of all tensors on disk; tied weights count once."""
         return sum(entry.numel for entry in self.tensors.values())
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of all tensors on disk."""
         return sum(entry.nbytes for entry in self.tensors.values())

@@ -15,7 +15,7 @@ from analysis.errors import StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
 from analysis.shards import stats_at, token_parts
 from analysis.stats import ExpertStats, WeightStats
-from analysis.store import SHARDS, Run, load_expert_stats, load_weight_stats, read_run
+from analysis.store import Run, load_expert_stats, load_weight_stats, read_run
 from app.settings import Settings, default_stats_dir, shown_path
 from pruning.plan import PruningPlan, model_ref
 from pruning.schedules import uniform
@@ -116,9 +116,23 @@ def weight_run(model: MoEModel) -> Run | None:
     return found[0] if found else None
 
 
+# Where a run lies and what it is: what tables made of it are cached by.
+RunKey = tuple[str, str]
+
+
+def run_key(run: Run) -> RunKey:
+    """Path and digest of a run."""
+    return str(run.path), run.manifest.digest
+
+
 def expert_stats(run: Run) -> ExpertStats:
     """Statistics of a calibration run."""
-    return _expert_stats(str(run.path), run.manifest.digest)
+    return _expert_stats(*run_key(run))
+
+
+def stats_of_key(key: RunKey) -> ExpertStats:
+    """Statistics of the calibration run of this key."""
+    return _expert_stats(*key)
 
 
 @st.cache_resource(max_entries=32)
@@ -126,11 +140,13 @@ def _expert_stats(path: str, digest: str) -> ExpertStats:
     return load_expert_stats(_run_at(path, digest))
 
 
-def part_stats(run: Run) -> list[ExpertStats] | None:
-    """Statistics of growing parts of a run's tokens; None where the run has no token shards."""
-    if SHARDS not in run.manifest.files:
-        return None
-    return _part_stats(str(run.path), run.manifest.digest)
+def parts_of_key(key: RunKey) -> list[ExpertStats]:
+    """Statistics of growing parts of the tokens of the run of this key.
+
+    Raises:
+        StatsError: the run has no token shards.
+    """
+    return _part_stats(*key)
 
 
 @st.cache_resource(max_entries=8)
@@ -164,7 +180,7 @@ def mixture(runs: Sequence[Run]) -> Mixture:
     Raises:
         StatsError: runs that cannot be added.
     """
-    return _mixture(tuple((str(run.path), run.manifest.digest) for run in runs))
+    return _mixture(tuple(run_key(run) for run in runs))
 
 
 @st.cache_resource(max_entries=8)
@@ -186,7 +202,7 @@ def blended_stats(runs: Sequence[Run], weights: Sequence[float]) -> ExpertStats:
 
 def weight_stats(run: Run) -> WeightStats:
     """Statistics of a model's weights."""
-    return _weight_stats(str(run.path), run.manifest.digest)
+    return _weight_stats(*run_key(run))
 
 
 @st.cache_resource(max_entries=16)

@@ -1,7 +1,6 @@
 """Explore, what stands behind a choice: how many tokens it needs, and the damage it would do."""
 
 import shlex
-from collections.abc import Sequence
 from fractions import Fraction
 
 import pandas as pd
@@ -12,10 +11,11 @@ from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.demo.texts import TEXTS
 from analysis.proxy import proxy_quality
 from analysis.shards import can_rank
-from analysis.stats import ExpertStats, Gate
-from analysis.store import Run
+from analysis.stats import Gate
+from analysis.store import SHARDS, Run
 from app import data
 from app.charts import made_by, show_chart, show_table
+from app.overlap_parts import RunKeys, run_keys
 from app.plots import evidence, explore
 from app.state import BLEND, View
 from app.task_requests import CalibrateRequest
@@ -33,7 +33,7 @@ def tokens_part(view: View) -> None:
     runs = _runs_with_parts(view)
     if not runs or not _removes(view):
         return
-    part = next(iter(runs.values()))[0]
+    part = data.parts_of_key(data.run_key(next(iter(runs.values()))))[0]
     options = [name for name, each in CRITERIA.items() if can_rank(each, part)]
     beside = st.pills(
         "Criteria beside the one in use",
@@ -52,23 +52,22 @@ def tokens_part(view: View) -> None:
     if not criteria:
         st.info("Choose a criterion above.", icon=":material/info:")
         return
-    table = _parts(_digests(view, tuple(runs)), tuple(criteria), view.gate, view.sparsity_percent)
+    table = _parts(run_keys(runs), tuple(criteria), view.gate, view.sparsity_percent)
     show_chart(evidence.parts_chart(table, made_by(view.about(), f"gate {view.gate}")))
     _command(view, "--parts", "--criterion", next(iter(criteria)))
 
 
-def _runs_with_parts(view: View) -> dict[str, list[ExpertStats]]:
-    """Parts of each text's tokens; says which texts have none, and what to do."""
+def _runs_with_parts(view: View) -> dict[str, Run]:
+    """The runs whose tokens are kept in parts; says which are not, and what to do."""
     if not view.runs:
         st.info("No calibration yet: start one on the **Start** page.", icon=":material/info:")
-    found = {corpus: data.part_stats(run) for corpus, run in view.runs.items()}
-    for corpus, parts in found.items():
-        if parts is None:
-            st.info(
-                f"The run of {corpus} was made before token shards were kept; calibrate again.",
-                icon=":material/info:",
-            )
-    return {corpus: parts for corpus, parts in found.items() if parts is not None}
+    found = {corpus: run for corpus, run in view.runs.items() if SHARDS in run.manifest.files}
+    for corpus in view.runs.keys() - found.keys():
+        st.info(
+            f"The run of {corpus} was made before token shards were kept; calibrate again.",
+            icon=":material/info:",
+        )
+    return found
 
 
 def _removes(view: View) -> bool:
@@ -77,16 +76,9 @@ def _removes(view: View) -> bool:
     return view.sparsity_percent > 0
 
 
-def _digests(view: View, corpora: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    return tuple((corpus, view.runs[corpus].manifest.run_id) for corpus in corpora)
-
-
 @st.cache_data(max_entries=128)
-def _parts(
-    runs: tuple[tuple[str, str], ...], names: tuple[str, ...], gate: Gate, percent: int
-) -> pd.DataFrame:
-    store = data.settings().store
-    parts = {corpus: data.part_stats(store.get(run)) or [] for corpus, run in runs}
+def _parts(runs: RunKeys, names: tuple[str, ...], gate: Gate, percent: int) -> pd.DataFrame:
+    parts = {corpus: data.parts_of_key(key) for corpus, key in runs}
     criteria = [get_criterion(name) for name in names]
     return evidence.parts_table(parts, criteria, gate, Fraction(percent, 100))
 
@@ -150,13 +142,12 @@ def _source_of(name: str) -> str:
 
 
 @st.cache_data(max_entries=32)
-def _proxy_quality(path: str, digest: str, gate: Gate, _run: Run) -> pd.DataFrame:
-    del path, digest  # part of the key only
-    return proxy_quality(data.expert_stats(_run), gate)
+def _proxy_quality(run: data.RunKey, gate: Gate) -> pd.DataFrame:
+    return proxy_quality(data.stats_of_key(run), gate)
 
 
 def _quality(run: Run, gate: Gate, corpus: str) -> None:
-    table = _proxy_quality(str(run.path), run.manifest.digest, gate, run)
+    table = _proxy_quality(data.run_key(run), gate)
     best = table.iloc[0]
     st.markdown(
         f"**Every variant as a stand-in**, on {corpus}. {best['label']} prunes "

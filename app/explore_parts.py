@@ -7,12 +7,12 @@ from fractions import Fraction
 import streamlit as st
 
 from analysis.criteria import Criterion
-from analysis.overlap import chance_overlap, criterion_overlap
+from analysis.overlap import chance_overlap
 from analysis.ranking import Stats
 from analysis.stats import NoStats
 from app import data, maps
 from app.charts import Chart, chart_files, made_by, show_chart
-from app.overlap_parts import loaded, run_keys
+from app.overlap_parts import pair_overlaps
 from app.plots import explore as plots
 from app.state import View, chosen_baseline, criterion_badge
 from pruning.sizes import format_bytes
@@ -90,7 +90,7 @@ def metrics(view: View, shown: maps.Ranked, beside: maps.Ranked) -> None:
         help="Share of the experts pruned here which the criterion on the left prunes as well.",
     )
     with third:
-        _stability_metric(view, criterion, fraction)
+        _stability_metric(view, criterion)
     after = data.size_report_of(view.model, view.sparsity_percent).bytes_after
     before = view.model.checkpoint.nbytes
     fourth.metric(
@@ -112,7 +112,7 @@ def _against_chance(share: float, chance: float) -> str | None:
     return None if math.isnan(share) else f"{(share - chance) * 100:+.0f} pp vs chance"
 
 
-def _stability_metric(view: View, criterion: Criterion, fraction: Fraction) -> None:
+def _stability_metric(view: View, criterion: Criterion) -> None:
     label = "Overlap across texts"
     note = "Mean share of pruned experts that two calibration texts have in common."
     if criterion.source != "routed":
@@ -139,8 +139,7 @@ def _stability_metric(view: View, criterion: Criterion, fraction: Fraction) -> N
             help=note,
         )
         return
-    stats = loaded(run_keys(view))
-    table = criterion_overlap(criterion, stats, view.gate, fraction)
+    table = pair_overlaps(view, criterion)
     overlap, chance = float(table["overlap"].mean()), float(table["chance"].mean())
     st.metric(
         label,

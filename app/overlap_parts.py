@@ -1,6 +1,6 @@
 """Explore, how much the choice depends on the text: the 18 variants, pairs, sparsity, exponents."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 import pandas as pd
@@ -9,6 +9,7 @@ import streamlit as st
 from analysis.criteria import Criterion, get_criterion
 from analysis.overlap import criterion_overlap, mean_overlaps, variant_overlaps
 from analysis.stats import ExpertStats, Gate
+from analysis.store import Run
 from app import data, maps
 from app.charts import Chart, made_by, show_chart
 from app.controls import switch
@@ -23,29 +24,42 @@ _MAP = "overlap-map"
 _KINDS = {"pairs": "Between texts", "sparsity": "Against sparsity"}
 
 
-def run_keys(view: View) -> tuple[tuple[str, str], ...]:
-    """Corpus and run id of the runs in use: what tables of overlap are cached by."""
-    return tuple((corpus, run.manifest.run_id) for corpus, run in view.runs.items())
+RunKeys = tuple[tuple[str, data.RunKey], ...]
 
 
-def loaded(runs: tuple[tuple[str, str], ...]) -> dict[str, ExpertStats]:
-    """The statistics of `run_keys`, by corpus."""
-    return {corpus: data.expert_stats(data.settings().store.get(run)) for corpus, run in runs}
+def run_keys(runs: Mapping[str, Run]) -> RunKeys:
+    """Corpora and keys of their runs: what tables of overlap are cached by."""
+    return tuple((corpus, data.run_key(run)) for corpus, run in runs.items())
+
+
+def _loaded(runs: RunKeys) -> dict[str, ExpertStats]:
+    return {corpus: data.stats_of_key(key) for corpus, key in runs}
+
+
+def pair_overlaps(view: View, criterion: Criterion) -> pd.DataFrame:
+    """Table of `criterion_overlap` over the pairs of texts in use, at the sparsity in use."""
+    return _pairs(run_keys(view.runs), criterion.name, view.gate, view.sparsity_percent)
+
+
+@st.cache_data(max_entries=512)
+def _pairs(runs: RunKeys, criterion: str, gate: Gate, percent: int) -> pd.DataFrame:
+    share = Fraction(percent, 100)
+    return criterion_overlap(get_criterion(criterion), _loaded(runs), gate, share)
 
 
 def mean_variant_overlaps(view: View) -> pd.DataFrame:
     """Table of `mean_overlaps` over the pairs of texts in use, at the sparsity in use."""
-    return _variant_overlaps(run_keys(view), view.gate, view.sparsity_percent)
+    return _variant_overlaps(run_keys(view.runs), view.gate, view.sparsity_percent)
 
 
 @st.cache_data(max_entries=256)
-def _variant_overlaps(runs: tuple[tuple[str, str], ...], gate: Gate, percent: int) -> pd.DataFrame:
-    return mean_overlaps(variant_overlaps(loaded(runs), gate, Fraction(percent, 100)))
+def _variant_overlaps(runs: RunKeys, gate: Gate, percent: int) -> pd.DataFrame:
+    return mean_overlaps(variant_overlaps(_loaded(runs), gate, Fraction(percent, 100)))
 
 
 @st.cache_data(max_entries=256)
-def _curve(runs: tuple[tuple[str, str], ...], names: tuple[str, ...], gate: Gate) -> pd.DataFrame:
-    return maps.overlap_curve([get_criterion(name) for name in names], loaded(runs), gate)
+def _curve(runs: RunKeys, names: tuple[str, ...], gate: Gate) -> pd.DataFrame:
+    return maps.overlap_curve([get_criterion(name) for name in names], _loaded(runs), gate)
 
 
 def can_compare_texts(view: View) -> bool:
@@ -104,15 +118,14 @@ def overlap_part(view: View) -> None:
 
 
 def _matrix_chart(view: View, criterion: Criterion) -> Chart:
-    fraction = Fraction(view.sparsity_percent, 100)
-    pairs = criterion_overlap(criterion, loaded(run_keys(view)), view.gate, fraction)
+    pairs = pair_overlaps(view, criterion)
     about = made_by(view.about(), criterion.label, f"gate {view.gate}")
     return plots.overlap_chart(pairs, list(view.runs), about)
 
 
 def _curve_chart(view: View, criterion: Criterion) -> Chart:
     names = tuple(dict.fromkeys((criterion.name, *plots.CURVE_BESIDE)))
-    table = _curve(run_keys(view), names, view.gate)
+    table = _curve(run_keys(view.runs), names, view.gate)
     about = made_by(view.about(), f"gate {view.gate}")
     return plots.curve_chart(table, view.sparsity_percent / 100, about)
 
@@ -137,16 +150,10 @@ def effects_part(view: View) -> None:
     show_chart(evidence.grid_chart(table, selected, about), on_select=apply_clicked_cell)
 
 
-RunKeys = tuple[tuple[str, str], ...]
-
-
 def _models_to_show(view: View) -> dict[str, RunKeys]:
     """By name, this model or every calibrated one, with the corpora and runs of each."""
-    every = {
-        name: tuple((corpus, run.manifest.run_id) for corpus, run in runs.items())
-        for name, runs in data.calibrated_models().items()
-    }
-    mine = {view.model.name: run_keys(view)}
+    every = {name: run_keys(runs) for name, runs in data.calibrated_models().items()}
+    mine = {view.model.name: run_keys(view.runs)}
     if len(every) < 2:
         return mine
     options = {"this": f"Only {view.model.name}", "all": f"All {len(every)} calibrated models"}
@@ -164,7 +171,7 @@ def _grid(
     models: tuple[tuple[str, RunKeys], ...], gate: Gate, percents: tuple[int, ...]
 ) -> pd.DataFrame:
     sparsities = [Fraction(percent, 100) for percent in percents]
-    return evidence.grid_table({name: loaded(runs) for name, runs in models}, gate, sparsities)
+    return evidence.grid_table({name: _loaded(runs) for name, runs in models}, gate, sparsities)
 
 
 def apply_clicked_cell() -> None:

@@ -1,6 +1,7 @@
 """The sidebar: model, calibration text, sparsity, running jobs, link to this view."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 from urllib.parse import urlencode
@@ -8,6 +9,7 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from analysis.errors import UserError
+from analysis.families import MoELayer
 from analysis.model import MoEModel
 from analysis.sparsity import num_removed
 from analysis.store import Run
@@ -51,12 +53,12 @@ def _facts(model: MoEModel) -> str:
     )
 
 
-def _is_possible(model: MoEModel, percent: int) -> bool:
+def _is_possible(layers: Iterable[MoELayer], percent: int) -> bool:
     # A router needs top_k experts, and one that chooses among groups the same number in each.
     share = Fraction(percent, 100)
     return not any(
         count_problem(layer, layer.num_experts - num_removed(layer.num_experts, share))
-        for layer in model.layers
+        for layer in layers
     )
 
 
@@ -64,7 +66,8 @@ def possible_percents(model: MoEModel) -> list[int]:
     """The sparsities that leave every router enough experts, in percent."""
     most = min((layer.num_experts - layer.least_kept) / layer.num_experts for layer in model.layers)
     steps = range(0, int(most * 100) + 1, SPARSITY_STEP)
-    return [percent for percent in steps if _is_possible(model, percent)]
+    kinds = {replace(layer, index=0) for layer in model.layers}  # most layers are alike
+    return [percent for percent in steps if _is_possible(kinds, percent)]
 
 
 def sparsity_slider(

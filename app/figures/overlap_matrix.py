@@ -9,7 +9,6 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from app.figures.theme import (
-    apply_theme,
     color_at,
     colorbar,
     colorscale,
@@ -17,6 +16,7 @@ from app.figures.theme import (
     muted,
     plain,
     text_on,
+    themed,
 )
 
 
@@ -30,34 +30,21 @@ def overlap_matrix(
     """
     names, matrix = _square(table)
     corpora = [plain(name) for name in names]
-    fig = go.Figure(
-        go.Heatmap(
-            x=corpora,
-            y=corpora,
-            z=matrix,
-            zmin=0,
-            zmax=1,
-            colorscale=colorscale(),
-            colorbar=colorbar("overlap", dark, tickvals=[0, 0.5, 1]),
-            xgap=2,
-            ygap=2,
-            hoverongaps=False,
-            hovertemplate="%{y} and %{x}: %{z:.3f}<extra></extra>",
-        )
-    )
     numbers = [
         _number(second, first, float(matrix[row, column]), dark)
         for row, first in enumerate(corpora)
         for column, second in enumerate(corpora)
     ]
-    # Given all at once: plotly validates every annotation again with each one that is added.
-    fig.update_layout(annotations=numbers)
-    apply_theme(fig, dark)
-    fig.update_layout(height=max(220, 90 + 46 * len(corpora)), margin={"t": 30})
     # Corpora are names, also those that read like numbers or dates.
-    fig.update_xaxes(type="category", showgrid=False, fixedrange=True)
-    fig.update_yaxes(type="category", showgrid=False, fixedrange=True, autorange="reversed")
-    return fig if chance is None else _state_chance(fig, chance, dark)
+    names_axis = {"type": "category", "showgrid": False, "fixedrange": True}
+    layout = {
+        "annotations": [*numbers, *([] if chance is None else [_chance(chance, dark)])],
+        "height": max(220, 90 + 46 * len(corpora)),
+        "margin": {"t": 30},
+        "xaxis": names_axis,
+        "yaxis": names_axis | {"autorange": "reversed"},
+    }
+    return themed([_cells(corpora, matrix, dark)], layout, dark)
 
 
 def describe(table: pd.DataFrame, *, chance: float | None = None) -> str:
@@ -101,17 +88,33 @@ def _number(x: str, y: str, overlap: float, dark: bool) -> dict[str, Any]:
     }
 
 
-def _state_chance(fig: go.Figure, chance: float, dark: bool) -> go.Figure:
-    fig.add_annotation(
-        x=0,
-        xref="paper",
-        xanchor="left",
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        yshift=6,
-        text=f"two random sets: {chance:.2f}",
-        font={"color": ink(dark)},
-        showarrow=False,
-    )
-    return fig
+def _chance(chance: float, dark: bool) -> dict[str, Any]:
+    return {
+        "x": 0,
+        "xref": "paper",
+        "xanchor": "left",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "yshift": 6,
+        "text": f"two random sets: {chance:.2f}",
+        "font": {"color": ink(dark)},
+        "showarrow": False,
+    }
+
+
+def _cells(corpora: list[str], matrix: NDArray[np.float64], dark: bool) -> dict[str, Any]:
+    return {
+        "type": "heatmap",
+        "x": corpora,
+        "y": corpora,
+        "z": matrix,
+        "zmin": 0,
+        "zmax": 1,
+        "colorscale": colorscale(),
+        "colorbar": colorbar("overlap", dark, tickvals=[0, 0.5, 1]),
+        "xgap": 2,
+        "ygap": 2,
+        "hoverongaps": False,
+        "hovertemplate": "%{y} and %{x}: %{z:.3f}<extra></extra>",
+    }

@@ -1,7 +1,7 @@
 """Colours and layout that every figure shares, in light and in dark."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import plotly.graph_objects as go
@@ -107,21 +107,53 @@ def plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def themed(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], dark: bool) -> go.Figure:
+    """A figure of traces and a layout, in the theme; all as plain dicts with one x and one y axis.
+
+    The same as to build it and then to call `apply_theme`, but plotly checks everything once, and
+    pages draw some at every click. The layout given goes before the theme's.
+    """
+    base = _layout(dark) | {"xaxis": _axis(dark), "yaxis": _axis(dark)}
+    return go.Figure(data=list(data), layout=_merged(base, layout))
+
+
 def apply_theme(fig: go.Figure, dark: bool) -> go.Figure:
     """Transparent background, readable text and grid, tight margins; returns the same figure."""
+    given = fig.layout.to_plotly_json()
+    axes = {"xaxis", "yaxis", *(name for name in given if name[1:].startswith("axis"))}
+    theme = _layout(dark) | dict.fromkeys(axes, _axis(dark))
+    # At once: each of plotly's updates costs more than the layout of a small figure does.
+    fig.layout = _merged(given, theme)
+    return fig
+
+
+def _layout(dark: bool) -> dict[str, Any]:
     text = {"color": ink(dark), "size": FONT_SIZE, "family": FONT_FAMILY}
-    fig.update_layout(
-        template="none",
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font=text,
-        title={"font": {"size": 15}, "x": 0, "xref": "container", "xanchor": "left"},
-        margin={"l": 8, "r": 8, "t": 40, "b": 8, "pad": 4},
-        hoverlabel={"bgcolor": paper(dark), "bordercolor": muted(dark), "font": text},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": muted(dark), "activecolor": primary(dark)},
-    )
-    axis = {
+    return {
+        "template": "none",
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": text,
+        "title": {"font": {"size": 15}, "x": 0, "xref": "container", "xanchor": "left"},
+        "margin": {"l": 8, "r": 8, "t": 40, "b": 8, "pad": 4},
+        "hoverlabel": {"bgcolor": paper(dark), "bordercolor": muted(dark), "font": text},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.02,
+            "yanchor": "bottom",
+        },
+        "modebar": {
+            "bgcolor": "rgba(0,0,0,0)",
+            "color": muted(dark),
+            "activecolor": primary(dark),
+        },
+    }
+
+
+def _axis(dark: bool) -> dict[str, Any]:
+    return {
         "automargin": True,
         "gridcolor": _GRID[dark],
         "linecolor": _GRID[dark],
@@ -130,9 +162,18 @@ def apply_theme(fig: go.Figure, dark: bool) -> go.Figure:
         "title": {"font": {"color": ink(dark), "size": FONT_SIZE}, "standoff": 8},
         "zeroline": False,
     }
-    fig.update_xaxes(**axis)
-    fig.update_yaxes(**axis)
-    return fig
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the entries of `changes`; mappings within are merged in turn."""
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(old, value)
+        else:
+            merged[key] = value
+    return merged
 
 
 def add_provenance(fig: go.Figure, text: str) -> go.Figure:

@@ -7,7 +7,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.figures.theme import (
-    apply_theme,
     color_at,
     colorbar,
     colorscale,
@@ -15,6 +14,7 @@ from app.figures.theme import (
     muted,
     paper,
     text_on,
+    themed,
 )
 
 Variant = tuple[int, int, int]
@@ -47,18 +47,18 @@ def variant_map(
     selects points and not cells; its customdata is [b, alpha, beta].
     """
     overlaps = _overlaps(table)
-    fig = go.Figure()
-    for b in (0, 1):
-        fig.add_trace(_cells(overlaps, b, dark))
-    fig.add_trace(_hatch(dark))
-    fig.add_trace(_targets(overlaps))
-    # Given all at once: plotly validates every annotation again with each one that is added.
+    traces = [*(_cells(overlaps, b, dark) for b in (0, 1)), _hatch(dark), _targets(overlaps)]
     words = [_words(variant, overlaps[variant], dark) for variant in _variants()]
-    fig.update_layout(
-        annotations=[*words, *_headings()],
-        shapes=_outline(selected, dark) if selected is not None else [],
-    )
-    return _lay_out(fig, dark)
+    layout = _axes() | {
+        "annotations": [*words, *_headings()],
+        "shapes": _outline(selected, dark) if selected is not None else [],
+        # Any click goes to the nearest cell's marker, however large the cell is drawn.
+        "hovermode": "closest",
+        "hoverdistance": -1,
+        "height": 280,
+        "margin": {"t": 30},
+    }
+    return themed(traces, layout, dark)
 
 
 def clicked_variant(event: object) -> Variant | None:
@@ -109,57 +109,60 @@ def _place(variant: Variant) -> tuple[float, int]:
     return b * _BLOCK_STEP + beta, alpha
 
 
-def _cells(overlaps: dict[Variant, float], b: int, dark: bool) -> go.Heatmap:
-    return go.Heatmap(
-        x=[b * _BLOCK_STEP + beta for beta in _EXPONENTS],
-        y=list(_EXPONENTS),
-        z=[[overlaps[b, alpha, beta] for beta in _EXPONENTS] for alpha in _EXPONENTS],
-        zmin=0,
-        zmax=1,
-        colorscale=colorscale(),
-        colorbar=colorbar("overlap", dark, tickvals=[0, 0.5, 1]),
-        showscale=b == 1,
-        xgap=2,
-        ygap=2,
-        hoverinfo="skip",
-        hoverongaps=False,
-    )
+def _cells(overlaps: dict[Variant, float], b: int, dark: bool) -> dict[str, Any]:
+    return {
+        "type": "heatmap",
+        "x": [b * _BLOCK_STEP + beta for beta in _EXPONENTS],
+        "y": list(_EXPONENTS),
+        "z": [[overlaps[b, alpha, beta] for beta in _EXPONENTS] for alpha in _EXPONENTS],
+        "zmin": 0,
+        "zmax": 1,
+        "colorscale": colorscale(),
+        "colorbar": colorbar("overlap", dark, tickvals=[0, 0.5, 1]),
+        "showscale": b == 1,
+        "xgap": 2,
+        "ygap": 2,
+        "hoverinfo": "skip",
+        "hoverongaps": False,
+    }
 
 
-def _hatch(dark: bool) -> go.Scatter:
+def _hatch(dark: bool) -> dict[str, Any]:
     x, y = _place(DEGENERATE)
     left, right, top, bottom = x - _HALF, x + _HALF, y - _HALF, y + _HALF
-    return go.Scatter(
-        x=[left, right, right, left, left],
-        y=[top, top, bottom, bottom, top],
-        mode="lines",
-        line={"width": 0},
-        fill="toself",
-        fillcolor="rgba(0,0,0,0)",
-        fillpattern={"shape": "/", "fgcolor": muted(dark), "fgopacity": 0.6, "size": 7},
-        hoverinfo="skip",
-        showlegend=False,
-    )
+    return {
+        "type": "scatter",
+        "x": [left, right, right, left, left],
+        "y": [top, top, bottom, bottom, top],
+        "mode": "lines",
+        "line": {"width": 0},
+        "fill": "toself",
+        "fillcolor": "rgba(0,0,0,0)",
+        "fillpattern": {"shape": "/", "fgcolor": muted(dark), "fgopacity": 0.6, "size": 7},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
 
 
-def _targets(overlaps: dict[Variant, float]) -> go.Scatter:
+def _targets(overlaps: dict[Variant, float]) -> dict[str, Any]:
     variants = _variants()
     places = [_place(variant) for variant in variants]
     invisible = {"marker": {"opacity": 0}}
-    return go.Scatter(
-        x=[x for x, _ in places],
-        y=[y for _, y in places],
-        customdata=[list(variant) for variant in variants],
-        text=[
+    return {
+        "type": "scatter",
+        "x": [x for x, _ in places],
+        "y": [y for _, y in places],
+        "customdata": [list(variant) for variant in variants],
+        "text": [
             f"{_label(variant)}<br>{_reading(variant, overlaps[variant])}" for variant in variants
         ],
-        mode="markers",
-        marker={"symbol": "square", "size": 30, "opacity": 0},
-        selected=invisible,
-        unselected=invisible,
-        hovertemplate="%{text}<extra></extra>",
-        showlegend=False,
-    )
+        "mode": "markers",
+        "marker": {"symbol": "square", "size": 30, "opacity": 0},
+        "selected": invisible,
+        "unselected": invisible,
+        "hovertemplate": "%{text}<extra></extra>",
+        "showlegend": False,
+    }
 
 
 def _reading(variant: Variant, overlap: float) -> str:
@@ -220,23 +223,19 @@ def _headings() -> list[dict[str, Any]]:
     ]
 
 
-def _lay_out(fig: go.Figure, dark: bool) -> go.Figure:
-    apply_theme(fig, dark)
-    # Any click goes to the nearest cell's marker, however large the cell is drawn.
-    fig.update_layout(height=280, hovermode="closest", hoverdistance=-1, margin={"t": 30})
-    places = [b * _BLOCK_STEP + beta for b in (0, 1) for beta in _EXPONENTS]
-    fig.update_xaxes(
-        tickvals=places,
-        ticktext=[f"{_GREEK['beta']} = {beta}" for _ in (0, 1) for beta in _EXPONENTS],
-        range=[-0.56, _BLOCK_STEP + 2.56],
-        showgrid=False,
-        fixedrange=True,
-    )
-    fig.update_yaxes(
-        tickvals=list(_EXPONENTS),
-        ticktext=[f"{_GREEK['alpha']} = {alpha}" for alpha in _EXPONENTS],
-        range=[2.56, -0.56],
-        showgrid=False,
-        fixedrange=True,
-    )
-    return fig
+def _axes() -> dict[str, Any]:
+    common = {"showgrid": False, "fixedrange": True}
+    return {
+        "xaxis": common
+        | {
+            "tickvals": [b * _BLOCK_STEP + beta for b in (0, 1) for beta in _EXPONENTS],
+            "ticktext": [f"{_GREEK['beta']} = {beta}" for _ in (0, 1) for beta in _EXPONENTS],
+            "range": [-0.56, _BLOCK_STEP + 2.56],
+        },
+        "yaxis": common
+        | {
+            "tickvals": list(_EXPONENTS),
+            "ticktext": [f"{_GREEK['alpha']} = {alpha}" for alpha in _EXPONENTS],
+            "range": [2.56, -0.56],
+        },
+    }

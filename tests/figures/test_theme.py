@@ -5,6 +5,7 @@ import sys
 
 import plotly.graph_objects as go
 import pytest
+from plotly.subplots import make_subplots
 
 from app.figures import theme
 
@@ -80,3 +81,27 @@ def test_figures_need_neither_streamlit_nor_torch():
         + "sys.exit('streamlit' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_themed_at_once_is_the_same_as_step_by_step():
+    traces = [{"type": "bar", "x": [1], "y": [2]}]
+    layout = {"height": 200, "margin": {"t": 3}, "xaxis": {"title": {"text": "x"}}}
+    at_once = theme.themed(traces, layout, True)
+    stepwise = theme.apply_theme(go.Figure(traces), True)
+    stepwise.update_layout(height=200, margin={"t": 3}, xaxis={"title": {"text": "x"}})
+    assert at_once.to_dict() == stepwise.to_dict()
+    # The words of an axis keep the theme's font.
+    assert at_once.layout.xaxis.title.font.color == theme.ink(True)
+
+
+def test_theme_reaches_every_axis_and_keeps_what_it_does_not_say():
+    fig = make_subplots(2, 2, subplot_titles=["a", "b", "c", "d"])
+    domains = [axis.domain for axis in fig.select_xaxes()]
+    assert theme.apply_theme(fig, False) is fig
+    assert [axis.domain for axis in fig.select_xaxes()] == domains
+    axes = [*fig.select_xaxes(), *fig.select_yaxes()]
+    assert len(axes) == 8
+    assert {axis.zeroline for axis in axes} == {False}
+    assert [note.text for note in fig.layout.annotations] == ["a", "b", "c", "d"]
+    fig.add_trace(go.Bar(x=[1], y=[1]), row=2, col=2)  # subplots are still known by their place
+    assert fig.data[0].xaxis == "x4"
