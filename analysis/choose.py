@@ -76,6 +76,39 @@ def _has_columns(run: Run, criterion: Criterion | None) -> bool:
     return set(needed) <= set(run.manifest.groups)
 
 
+def sample_runs(
+    store: StatsStore, model: MoEModel, corpora: Sequence[str], run_ids: Sequence[str]
+) -> list[Run]:
+    """Calibration runs with statistics of samples: by id, by corpus, or the only one there is.
+
+    Raises:
+        StatsError: none fits, several fit and none was named, or one is of another model.
+    """
+    if run_ids and corpora:
+        raise StatsError("A run and a corpus were both named; give --run or --corpus, not both.")
+    if run_ids:
+        named = [store.get(run_id) for run_id in run_ids]
+        for run in named:
+            _check_run(run, model)
+        return named
+    runs = store.of_model(model.identity, "routed")
+    having = newest_by_corpus([run for run in runs if "dense" in run.manifest.groups])
+    if not having:
+        raise StatsError(
+            f"There are no statistics of samples of {model.name}; run `moeprune calibrate MODEL "
+            "--corpus CORPUS --groups routed,dense`."
+        )
+    if not corpora and len(having) > 1:
+        raise StatsError(
+            f"{model.name} has statistics of samples of {', '.join(having)}; choose with --corpus."
+        )
+    names = [corpus_name(corpus) for corpus in corpora] or list(having)
+    for name in names:
+        if name not in having:
+            raise StatsError(unknown_name(f"corpus with samples of {model.name}", name, having))
+    return [having[name] for name in names]
+
+
 def newest_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> dict[str, Run]:
     """The newest calibration run of each corpus, by name of the corpus.
 

@@ -16,9 +16,11 @@ from app.commands.inspect import inspect
 from app.commands.launch import speak_for_all, speak_up
 from app.commands.mix import blend
 from app.commands.model import weights
+from app.commands.paths import paths
 from app.commands.plan import plan
 from app.commands.plans import plans
 from app.commands.plot import plot, report
+from app.commands.probe import ask, bins, variance
 from app.commands.queue import jobs
 from app.commands.rank import overlap, score
 from app.commands.run import run
@@ -38,8 +40,9 @@ cli = typer.Typer(
 )
 _COMMANDS = (
     *(demo, inspect, calibrate, weights),
-    *(score, overlap, compare, blend, plan),
-    *(search, evaluate, sweep, export, verify, run),
+    *(score, overlap, compare, blend, plan, paths),
+    *(search, evaluate, sweep, variance, bins, ask),
+    *(export, verify, run),
     *(plot, report),
 )
 for command in _COMMANDS:

@@ -1,0 +1,158 @@
+"""Plans from trajectories: the union of the heaviest paths, or a budget spent by their order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from analysis.model import MoEModel
+from analysis.ranking import RANKING_COLUMNS, order_of, rank_of
+from analysis.samples import SampleStats
+from analysis.trajectory import Parts, Trajectories, follow, follow_until
+from pruning.allocation import Allocation
+from pruning.constraints import Constraints, Room, rooms_of
+from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
+from pruning.schedules import (
+    SCHEDULES,
+    Evidence,
+    Spending,
+    allocate,
+    fold_ranking,
+    get_schedule,
+)
+from pruning.schedules.base import allocation_of
+
+PATHFINDER = "pathfinder"
+PATHS = "paths"  # the schedule of a plan that has no budget
+
+
+@dataclass(frozen=True)
+class PathPlan:
+    """A plan, and the paths that it follows from.
+
+    Args:
+        plan: the experts that stay.
+        count: paths of each sample.
+        union: experts that lie on them.
+    """
+
+    plan: PruningPlan
+    count: int
+    union: int
+
+
+def path_ranking(trajectories: Trajectories, count: int) -> pd.DataFrame:
+    """The order of `Trajectories.table` as a ranking.
+
+    Returns:
+        ``layer, expert, score, saliency, rank, num_tokens``: the score is the number of samples on
+        whose paths the expert is, the saliency how many experts of the model come after it.
+    """
+    table, grid = trajectories.table(count), trajectories.grid
+    saliency = (len(table) - 1 - table["rank"]).astype("float64")
+    ranks = rank_of(order_of(grid.fold(saliency), grid))[grid.present]
+    return table[["layer", "expert"]].assign(
+        score=table["num_samples"].astype("float64"),
+        saliency=saliency,
+        rank=ranks,
+        num_tokens=pd.Series(pd.NA, index=table.index, dtype="Int64"),
+    )[list(RANKING_COLUMNS)]
+
+
+def union_plan(model: MoEModel, stats: SampleStats, count: int, parts: Parts = "both") -> PathPlan:
+    """The paper's plan: what lies on the first `count` paths of any sample.
+
+    A layer that would keep fewer experts than its router can work with keeps the next in the order.
+
+    Args:
+        model: the model that was measured.
+        stats: of every sample.
+        count: paths of each sample, the paper's m.
+        parts: what weighs a path, see `node_weights`.
+    """
+    found = follow(stats, count, parts=parts)
+    ranking = path_ranking(found, count)
+    kept = ranking.groupby("layer")["score"].agg(lambda scores: int((scores > 0).sum()))
+    rooms = rooms_of(model.layers, Constraints())
+    allocation = _at_least(model.layers, rooms, kept.tolist())
+    made = _made(PATHS, count, parts)
+    plan = select_experts(ranking, allocation, model=model_ref(model), provenance=made)
+    return PathPlan(plan, count, found.union_size(count))
+
+
+def _made(schedule: str, count: int, parts: Parts) -> Provenance:
+    return Provenance(
+        criterion=PATHFINDER,
+        schedule=schedule,
+        tool_version=tool_version(),
+        schedule_parameters={"paths": count, "weights": parts},
+    )
+
+
+def _at_least(layers: Sequence[MoELayer], rooms: Sequence[Room], kept: Sequence[int]) -> Allocation:
+    """The smallest counts that the routers allow and that hold what is to be kept."""
+    removed = []
+    for room, count in zip(rooms, kept, strict=True):
+        most = min(room.most, room.size - count)
+        removed.append(most - (most - room.least) % room.step)
+    return allocation_of(layers, removed)
+
+
+def check_schedule(name: str) -> None:
+    """Refuse a schedule that looks at more than the order of the experts.
+
+    Raises:
+        PlanError: names those that do not.
+    """
+    if not get_schedule(name).needs <= {"saliency"}:
+        fit = [each for each, schedule in SCHEDULES.items() if schedule.needs <= {"saliency"}]
+        raise PlanError(
+            f"The schedule {name} needs more than the order of the paths; choose from "
+            f"{', '.join(fit)}."
+        )
+
+
+def budget_plan(
+    model: MoEModel,
+    stats: SampleStats,
+    spending: Spending,
+    schedule: str = "global",
+    parts: Parts = "both",
+) -> PathPlan:
+    """A plan that removes exactly the budget.
+
+    Paths are followed until their union is as large as what stays, or MOST_PATHS are; the order of
+    the experts on them then decides who goes.
+
+    Args:
+        model: the model that was measured.
+        stats: of every sample.
+        spending: what goes, and what is to be respected.
+        schedule: how it is spread; one that needs nothing but the order.
+        parts: what weighs a path, see `node_weights`.
+
+    Raises:
+        PlanError: the schedule needs more, or the layers cannot meet the budget.
+    """
+    check_schedule(schedule)
+    budget, constraints = spending.budget, spending.constraints
+    num_kept = max(model.num_experts - budget.total, 1)
+    found = follow_until(stats, num_kept, parts=parts)
+    count = found.smallest_count(num_kept)
+    ranking = path_ranking(found, count)
+    evidence = Evidence(fold_ranking(ranking, model.layers))
+    plan = select_experts(
+        ranking,
+        allocate(schedule, spending, evidence),
+        model=model_ref(model),
+        provenance=replace(
+            _made(schedule, count, parts),
+            sparsity=budget.asked if budget.kind == "sparsity" else "",
+            budget=budget.to_dict(),
+            constraints=constraints.to_dict(),
+        ),
+        constraints=constraints,
+    )
+    return PathPlan(plan, count, found.union_size(count))

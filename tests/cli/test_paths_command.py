@@ -1,0 +1,67 @@
+"""`moeprune paths`: the paper's plan, a budget, ablations; what is missing is said."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from builders import tiny_checkpoint
+
+
+@pytest.fixture
+def calibrated(works, here):
+    """A tiny model `model` with the samples of one corpus."""
+    tiny_checkpoint(here / "model", "olmoe")
+    rows = [[5, 6, 7, 8], [9, 10, 11], [40, 41, 42, 43, 44]]
+    (here / "rows.jsonl").write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
+    words = ("--corpus", "rows.jsonl", "--tokens", "64", "--seq-len", "8", "--stats-dir", "stats")
+    works("calibrate", "model", *words, "--groups", "routed,dense")
+    return here
+
+
+def test_the_union_of_the_paths(works, calibrated):
+    said = works("paths", "model", "--top-m", "3", "--table", "paths.csv", "--stats-dir", "stats")
+    assert "first 3 paths of 3 samples" in said
+    plan = json.loads((calibrated / "plan.json").read_text())
+    assert plan["criterion"] == "pathfinder"
+    assert plan["corpora"] == ["rows.jsonl"]
+    table = pd.read_csv(calibrated / "paths.csv")
+    for layer, rows in table[table["num_samples"] > 0].groupby("layer"):
+        assert set(rows["expert"]) <= set(plan["kept"][str(layer)])
+    # 3 layers of 7; the plan loads and is shown like any other.
+    assert "paths" in works("plans", "show", "plan.json")
+
+
+@pytest.mark.parametrize("weights", ["both", "importance", "transition"])
+def test_a_budget_is_spent_exactly(works, calibrated, weights):
+    works(
+        *("paths", "model", "--sparsity", "50%", "--weights", weights, "--stats-dir", "stats"),
+        *("-o", f"{weights}.json"),
+    )
+    kept = json.loads((calibrated / f"{weights}.json").read_text())["kept"]
+    # floor(7 / 2) = 3 of each of 3 layers go.
+    assert sum(map(len, kept.values())) == 21 - 9
+    works("export", "model", "--plan", f"{weights}.json", f"out-{weights}")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--stats-dir", "stats"), 2, "give --top-m or --sparsity"),
+        (("--top-m", "0", "--stats-dir", "stats"), 1, "ask for at least 1"),
+        (("--top-m", "1", "--weights", "all", "--stats-dir", "stats"), 1, "weight of paths"),
+        (("--top-m", "1", "--stats-dir", "other"), 1, "--groups routed,dense"),
+        (("--top-m", "1", "--corpus", "c4", "--stats-dir", "stats"), 1, "Did you mean|rows.jsonl"),
+        (
+            ("--sparsity", "50%", "--schedule", "frequency", "--stats-dir", "stats"),
+            1,
+            "choose from",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(moeprune, calibrated, words, code, message):
+    ended = moeprune("paths", "model", *words)
+    assert ended.code == code
+    assert any(part in ended.err for part in message.split("|"))
+    assert "Traceback" not in ended.err
+    assert not (calibrated / "plan.json").exists()
