@@ -2,21 +2,18 @@
 
 import hashlib
 from collections.abc import Generator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from threading import Event
 
 from analysis.checkpoint import INDEX_NAME, Checkpoint, open_checkpoint
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
+from pruning.surgery.by_shard import Reader, ask_shards
 from pruning.surgery.checks import Check, check_that
 from pruning.surgery.config import read_index
 from pruning.surgery.manifest import Manifest
 
 _CHUNK_BYTES = 1 << 20
-_MAX_WORKERS = 4
-_POLL_SECONDS = 0.1
 
 
 def _check_presence(path: Path, manifest: Manifest) -> Check:
@@ -39,34 +36,24 @@ def _check_sizes(path: Path, manifest: Manifest) -> Check:
     return check_that("sizes", problems, f"{manifest.nbytes} bytes in all")
 
 
-def _hash_file(path: Path, stop: Event, done: dict[str, int]) -> str:
+def _hash_file(path: Path, reader: Reader) -> str:
     sha = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        while (chunk := file.read(_CHUNK_BYTES)) and not stop.is_set():
+        while (chunk := file.read(_CHUNK_BYTES)) and reader.goes_on(len(chunk)):
             sha.update(chunk)
-            done[path.name] += len(chunk)
     return sha.hexdigest()
 
 
 def _check_hashes(path: Path, manifest: Manifest) -> Generator[Progress, None, Check]:
     present = [shard for shard in manifest.shards if (path / shard.name).is_file()]
-    done = {shard.name: 0 for shard in present}
-    stop = Event()
-    with ThreadPoolExecutor(_MAX_WORKERS, "verify") as pool:
-        futures = {
-            shard.name: pool.submit(_hash_file, path / shard.name, stop, done) for shard in present
-        }
-        try:
-            pending: set[Future[str]] = set(futures.values())
-            while pending:
-                yield Progress("hashing", sum(done.values()), manifest.nbytes, "bytes")
-                _, pending = wait(pending, _POLL_SECONDS, FIRST_EXCEPTION)
-        finally:
-            stop.set()
+    names = [shard.name for shard in present]
+    found = yield from ask_shards(
+        names, lambda name, reader: _hash_file(path / name, reader), "hashing", manifest.nbytes
+    )
     problems = [
         f"{shard.name} was changed after the export: its SHA-256 differs"
         for shard in present
-        if futures[shard.name].result() != shard.sha256
+        if found[shard.name] != shard.sha256
     ]
     return check_that("sha256", problems, f"{len(present)} shards as they were written")
 

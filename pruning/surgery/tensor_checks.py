@@ -1,6 +1,6 @@
 """Checks of an export against its source: every tensor accounted for, and every byte compared."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.atoms.widths import plan_widths
 from pruning.plan import fit_plan
+from pruning.surgery.by_shard import Reader, ask_shards
 from pruning.surgery.checks import Check, check_that
 from pruning.surgery.expected import Expected, expected_tensors, mapped
 from pruning.surgery.manifest import Manifest
 from pruning.surgery.shards import check_located
 
-_STEP_BYTES = 1 << 25  # of progress
 SOURCE, TENSORS = "source", "tensors"  # names of the two checks
 
 
@@ -96,21 +96,31 @@ def _check_accounts(pairs: Pairs, source: MoEModel) -> Check:
 
 
 def _check_bytes(pairs: Pairs) -> Generator[Progress, None, Check]:
-    """Compare in the order of the export's bytes, up to the first tensor that differs."""
+    """Compare shard by shard; of tensors that differ, the first in their order is named."""
     total = sum(entry.nbytes for entry in pairs.found.values())
-    done = said = 0
-    for name in pairs.found:
-        place = done
+    shards: dict[str, list[str]] = {}
+    for name, entry in pairs.found.items():
+        shards.setdefault(entry.shard, []).append(name)
+    found = yield from ask_shards(
+        shards, lambda shard, reader: _differs(pairs, shards[shard], reader), "comparing", total
+    )
+    problems = filter(None, found.values())
+    fine = f"all {total} bytes of {len(pairs.found)} tensors are the source's, or the plan's cut"
+    return check_that(TENSORS, list(problems)[:1], fine)
+
+
+def _differs(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
+    """The first of some tensors that is not what it must be, in a sentence; empty for none."""
+    for name in names:
+        place = 0
         for wanted, found in _blocks(pairs, name):
             if not np.array_equal(wanted, found):
-                byte = done - place + int(np.argmax(wanted != found))
-                return Check(TENSORS, False, _difference(pairs.wanted[name], byte))
-            done += wanted.size
-            if done - said >= _STEP_BYTES:
-                yield Progress("comparing with the source", done, total, "bytes")
-                said = done
-    fine = f"all {total} bytes of {len(pairs.found)} tensors are the source's, or the plan's cut"
-    return Check(TENSORS, True, fine)
+                byte = place + int(np.argmax(wanted != found))
+                return _difference(pairs.wanted[name], byte)
+            place += wanted.size
+            if not reader.goes_on(wanted.size):
+                return ""
+    return ""
 
 
 def _blocks(pairs: Pairs, name: str) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:

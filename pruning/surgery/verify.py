@@ -11,6 +11,7 @@ from analysis.checkpoint import open_checkpoint
 from analysis.errors import ExportError, unknown_name
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
+from pruning.plan import PruningPlan
 from pruning.sizes import format_bytes
 from pruning.surgery.byte_checks import check_bytes
 from pruning.surgery.checks import Check
@@ -52,9 +53,9 @@ class VerifyReport:
         return all(check.ok for check in self.checks)
 
 
-def _needed(source: MoEModel, manifest: Manifest) -> int:
+def logits_memory(source: MoEModel, plan: PruningPlan) -> int:
     """Bytes of memory for the logits level, which loads one model after the other."""
-    each = _FLOAT64_BYTES if manifest.plan.kept_atoms else _FLOAT32_BYTES
+    each = _FLOAT64_BYTES if plan.kept_atoms else _FLOAT32_BYTES
     weights = source.checkpoint.num_params * each
     return int(weights * _MEMORY_FACTOR) + _MEMORY_EXTRA
 
@@ -76,15 +77,16 @@ def _choose(level: Level | None, manifest: Manifest, source: MoEModel | None) ->
     if level:
         return level, "as asked for"
     available = psutil.virtual_memory().available
-    if source is not None and _needed(source, manifest) <= available:
+    needed = logits_memory(source, manifest.plan) if source is not None else 0
+    if source is not None and needed <= available:
         return Level.LOGITS, (
-            f"the highest level: it needs {format_bytes(_needed(source, manifest))} of memory, "
+            f"the highest level: it needs {format_bytes(needed)} of memory, "
             f"{format_bytes(available)} are available"
         )
     lacking = (
         "no source was given to compare logits with"
         if source is None
-        else f"the level 'logits' needs {format_bytes(_needed(source, manifest))} of memory, "
+        else f"the level 'logits' needs {format_bytes(needed)} of memory, "
         f"{format_bytes(available)} are available"
     )
     to_load = int(manifest.nbytes * _MEMORY_FACTOR) + _MEMORY_EXTRA

@@ -1,5 +1,6 @@
 import json
 import shutil
+import threading
 from collections import namedtuple
 
 import psutil
@@ -356,6 +357,15 @@ def test_of_several_differences_the_first_on_disk_is_named(exported):
         if entry.name in (names[-1], names[4], names[9])
     )
     assert failed(out, source=source)["tensors"].startswith(f"{first} is not")
+
+
+@pytest.mark.parametrize("phase", ["hashing", "comparing"])
+def test_a_verification_that_is_stopped_leaves_no_thread(exported, phase):
+    source, out = exported
+    task = verify_export(out, source=source)
+    assert phase in (step.phase for step in task)
+    task.close()
+    assert not [thread.name for thread in threading.enumerate() if "verify" in thread.name]
 
 
 def test_a_tensor_of_the_experts_that_is_unknown_fails(exported, tmp_path):
