@@ -1,6 +1,6 @@
 """A selection: criterion, statistics, budget and schedule -> ranking and plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -15,7 +15,7 @@ from analysis.stats import ExpertStats
 from analysis.store import StatsStore
 from app.task_requests import SelectRequest
 from pruning.allocation import Allocation
-from pruning.budget import Budget, count_budget, size_budget, sparsity_budget
+from pruning.budget import Budget, Spread, count_budget, size_budget, sparsity_budget
 from pruning.constraints import check_total, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
 from pruning.schedules import (
@@ -142,19 +142,41 @@ def spending_of(request: SelectRequest, model: MoEModel, evidence: Evidence) -> 
         PlanError: the budget cannot be met.
     """
     constraints = request.constraints
-    return Spending(model.layers, _budget(request, model, evidence.counts), constraints)
+    return Spending(model.layers, _budget(request, model, evidence), constraints)
 
 
-def _budget(request: SelectRequest, model: MoEModel, counts: Mapping[int, int] | None) -> Budget:
+def _budget(request: SelectRequest, model: MoEModel, evidence: Evidence) -> Budget:
     if request.sparsity:
         return sparsity_budget(model.layers, request.sparsity)
     if request.remove is not None:
         return count_budget(model.layers, request.remove)
     if request.target_gib is not None:
-        return size_budget(model, request.target_gib, request.target_dtype, request.constraints)
-    if counts is None or request.schedule_file is None:
+        return size_budget(
+            model,
+            request.target_gib,
+            request.target_dtype,
+            request.constraints,
+            spread=_spread(request, model, evidence),
+        )
+    if evidence.counts is None or request.schedule_file is None:
         raise PlanError("No budget was given: a sparsity, a number of experts or a size.")
-    return counts_budget(model.layers, counts, request.schedule_file.name)
+    return counts_budget(model.layers, evidence.counts, request.schedule_file.name)
+
+
+def _spread(request: SelectRequest, model: MoEModel, evidence: Evidence) -> Spread | None:
+    """What the schedule takes from each layer; None where what it looks at is not known yet."""
+    needs = get_schedule(request.schedule).needs
+    if "counts" in needs or any(getattr(evidence, need) is None for need in needs):
+        return None
+
+    def taken(total: int) -> tuple[int, ...]:
+        spending = Spending(model.layers, Budget(total, "size", ""), request.constraints)
+        made = allocate(request.schedule, spending, evidence)
+        return tuple(
+            layer.num_experts - keep for layer, keep in zip(made.layers, made.keep, strict=True)
+        )
+
+    return taken
 
 
 def check_request(request: SelectRequest, model: MoEModel) -> None:

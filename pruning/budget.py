@@ -1,20 +1,22 @@
 """Budgets: how many experts go in all, from a sparsity, a number or a target size."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any, Literal
 
+from analysis.checkpoint import TensorEntry
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from analysis.sparsity import num_removed, parse_sparsity
 from pruning.allocation import count_problem
 from pruning.apportion import apportion
 from pruning.constraints import Constraints, Room, rooms_of
-from pruning.sizes import format_bytes, size_report
+from pruning.sizes import format_bytes
 from pruning.weights import num_weights
 
 BudgetKind = Literal["sparsity", "count", "size", "file"]
@@ -79,11 +81,17 @@ def count_budget(layers: Sequence[MoELayer], count: int) -> Budget:
     return Budget(count, "count", str(count))
 
 
+# A number of experts removed from all layers together -> how many from each.
+Spread = Callable[[int], Sequence[int]]
+
+
 def size_budget(
     model: MoEModel,
     target_gib: str,
     dtype: TargetDtype = "own",
     constraints: Constraints | None = None,
+    *,
+    spread: Spread | None = None,
 ) -> Budget:
     """The smallest B with which the weights take at most `target_gib` GiB (2^30 bytes) on disk.
 
@@ -94,6 +102,8 @@ def size_budget(
         target_gib: a decimal number.
         dtype: the checkpoint's own element types, or 2 bytes for each parameter.
         constraints: say which B can be reached.
+        spread: what the schedule would take from each layer. It matters only where experts of some
+            layers are larger than those of others; uniform by default.
 
     Raises:
         PlanError: no number, or smaller than the model can become by removing experts.
@@ -103,15 +113,21 @@ def size_budget(
     rooms = rooms_of(model.layers, constraints or Constraints())
     least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
     reachable = range(least, most + 1, rooms[0].step)
-    smallest = sizes.after(reachable[-1], rooms)
+    evenly = _uniform_spread(model.layers, rooms)
+    taken = evenly if spread is None or sizes.is_even else spread
+    smallest = sizes.after(taken(reachable[-1]))
     if smallest > target:
         raise PlanError(
             f"{model.name} cannot shrink to {target_gib} GiB by removing experts: {reachable[-1]} "
             f"of {model.num_experts} can go, which leaves {format_bytes(smallest)}; the smallest "
             f"target that works is {gib_up(smallest)}."
         )
-    # Weights only shrink as more goes, so the first number that fits is the smallest.
-    fits = bisect_left(reachable, True, key=lambda total: sizes.after(total, rooms) <= target)
+    if sizes.is_even:
+        # Weights only shrink as more goes, so the first number that fits is the smallest.
+        fits = bisect_left(reachable, True, key=lambda n: sizes.after(taken(n)) <= target)
+    else:
+        # A schedule may take more small experts in place of fewer large ones.
+        fits = next(n for n, total in enumerate(reachable) if sizes.after(taken(total)) <= target)
     named = f"{target_gib.strip()} GiB{'' if dtype == 'own' else ' ' + dtype}"
     return Budget(reachable[fits], "size", named)
 
@@ -144,32 +160,52 @@ class _LinearSize:
 
     Args:
         whole: bytes with every expert.
-        layers: the sparse layers.
+        counts: experts of each sparse layer.
         each: bytes of one expert of each of them, with its rows of the router.
+        heads: bytes of prediction heads with experts, which go when the number of experts changes.
     """
 
     whole: int
-    layers: tuple[MoELayer, ...]
+    counts: tuple[int, ...]
     each: tuple[int, ...]
+    heads: int
 
     @classmethod
     def of(cls, model: MoEModel, dtype: TargetDtype) -> "_LinearSize":
-        report = size_report(model)
-        is_own = dtype == "own"
-        whole = report.bytes_before if is_own else report.params_before * BFLOAT16_BYTES
-        each = []
-        for layer in model.layers:
-            entries = [item.entry for item in model.located[layer.index]]
-            held = sum(
-                e.nbytes if is_own else num_weights(model, e) * BFLOAT16_BYTES for e in entries
-            )
-            each.append(held // layer.num_experts)
-        return cls(whole, model.layers, tuple(each))
+        def size(entries: Iterable[TensorEntry]) -> int:
+            if dtype == "own":
+                return sum(entry.nbytes for entry in entries)
+            return sum(num_weights(model, entry) for entry in entries) * BFLOAT16_BYTES
 
-    def after(self, total: int, rooms: Sequence[Room]) -> int:
-        """Bytes when a uniform schedule has removed `total` experts."""
-        removed = apportion(total, [layer.num_experts for layer in self.layers], rooms)
-        return self.whole - sum(n * size for n, size in zip(removed, self.each, strict=True))
+        tensors, heads = model.checkpoint.tensors, prediction_heads(model)
+        named = [name for head in heads for name in head.tensors]
+        each = [
+            size(item.entry for item in model.located[layer.index]) // layer.num_experts
+            for layer in model.layers
+        ]
+        return cls(
+            size(tensors.values()),
+            tuple(layer.num_experts for layer in model.layers),
+            tuple(each),
+            size(tensors[name] for name in named) if any(h.has_experts for h in heads) else 0,
+        )
+
+    @property
+    def is_even(self) -> bool:
+        """Whether it does not matter from which layer an expert goes."""
+        return len(set(self.each)) == 1 and not self.heads
+
+    def after(self, removed: Sequence[int]) -> int:
+        """Bytes when so many experts of each layer are gone."""
+        gone = sum(n * size for n, size in zip(removed, self.each, strict=True))
+        most = max(count - n for count, n in zip(self.counts, removed, strict=True))
+        heads = self.heads if any(count != most for count in self.counts) else 0
+        return self.whole - gone - heads
+
+
+def _uniform_spread(layers: Sequence[MoELayer], rooms: Sequence[Room]) -> Spread:
+    sizes = [layer.num_experts for layer in layers]
+    return lambda total: apportion(total, sizes, rooms)
 
 
 def uniform_neighbours(layers: Sequence[MoELayer], total: int) -> tuple[int, ...]:

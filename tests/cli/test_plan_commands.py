@@ -86,6 +86,17 @@ def test_constraints_hold_and_are_written_down(make):
     assert "protected" in output
 
 
+def test_floors_and_numbers_by_hand(make):
+    # Three layers of six: with a floor of four, six is all that can go.
+    plan, _ = make("--remove 6 --schedule global --floor 4", criterion="man")
+    assert counts(plan) == [4, 4, 4]
+    assert plan["constraints"] == {"floor": 4}
+    plan, _ = make("--remove 6 --set 0=6 --floor 3")
+    assert counts(plan) == [6, 3, 3]
+    again, _ = make("--remove 6 --layer-set 0=6 --floor 3")
+    assert again == plan
+
+
 def test_a_target_size_is_met(make):
     # Sizes of a few thousand parameters in GiB; the printed size is in KiB.
     plan, output = make("--target-gib 0.00008")
@@ -123,6 +134,10 @@ def test_a_file_gives_the_schedule_and_a_plan_is_one(make, here):
         ("--sparsity 50% --pin 3", "write LAYER:EXPERTS"),
         ("--sparsity 50% --drop 0:0-4", "at most 1 can stay; drop at most 4"),
         ("--sparsity 50% --layer-set 0=1", "nearest: 2"),
+        ("--sparsity 50% --floor 4", "layers are to keep 4 to 6; nearest: 4 (33.34% removed)"),
+        ("--remove 7 --floor 4 --schedule global", "at most 6 (33.34%) can go"),
+        ("--sparsity 50% --set 0=4 --lock 1", "layer 1, which has no routed experts"),
+        ("--sparsity 50% --floor -1", "floor: "),
     ],
 )
 def test_what_cannot_be_done_is_one_line(moeprune, tiny, stats, corpora, words, message):
