@@ -148,6 +148,30 @@ def _array(values: Iterable[Any]) -> str:
     return "[\n" + ",\n".join(f"    {json.dumps(value)}" for value in values) + "\n  ]"
 
 
+def progress_of(history: pd.DataFrame) -> pd.DataFrame:
+    """Table `generation, best, median, num_new` of a search's history.
+
+    best: over all generations so far; median: of the generation's members; num_new: members that
+    no generation before had.
+    """
+    by_generation = history.groupby("generation")
+    table = pd.DataFrame(
+        {
+            "best": by_generation["fitness"].max().cummax(),
+            "median": by_generation["fitness"].median(),
+            "num_new": by_generation["is_new"].sum(),
+        }
+    )
+    return table.reset_index()
+
+
+def densities_of(results: Mapping[str, "SearchResult"]) -> pd.DataFrame:
+    """Table `search, layer, density, kept, experts`: the best schedule of each search."""
+    tables = [result.schedule().assign(search=name) for name, result in results.items()]
+    columns = ["search", "layer", "density", "kept", "experts"]
+    return pd.concat(tables, ignore_index=True)[columns]
+
+
 def _row(entry: Entry) -> list[Any]:
     known = (entry.number, entry.generation, entry.parent, entry.origin)
     return [*known, entry.fitness, entry.samples, list(entry.removed)]

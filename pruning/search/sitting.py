@@ -163,7 +163,13 @@ def _fitness(
 def _log(folder: Path, header: Mapping[str, Any], processes: Processes) -> Iterator[SearchLog]:
     """The log in the first process; what it holds already, in all of them."""
     path = folder / LOG_NAME
-    opened = open_log(path, header) if processes.is_first else nullcontext(SearchLog({}))
+    settings = {key: value for key, value in header["settings"].items() if key != "generations"}
+    # More generations go on where fewer ended: they decide no draw and no score.
+    opened = (
+        open_log(path, {**header, "settings": settings})
+        if processes.is_first
+        else nullcontext(SearchLog({}))
+    )
     with ExitStack() as stack:
         with processes.together():
             log = stack.enter_context(opened)

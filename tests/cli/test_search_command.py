@@ -93,6 +93,15 @@ def test_a_finished_search_is_not_done_again(recipe, works, here):
     assert {path: path.read_bytes() for path in (here / "r.search").iterdir()} == before
 
 
+def test_more_generations_go_on_where_fewer_ended(recipe, here):
+    drain(search_run(request(recipe({"generations": 1}), here / "kept")))
+    log = (here / "kept" / "search.jsonl").read_bytes()
+    drain(search_run(request(recipe(), here / "kept")))
+    assert (here / "kept" / "search.jsonl").read_bytes().startswith(log)
+    drain(search_run(request(recipe(), here / "whole")))
+    assert essence(here / "kept") == essence(here / "whole")
+
+
 def interrupted(task, note):
     """The task's steps, with a Ctrl-C during the one that says this."""
     try:

@@ -1,0 +1,157 @@
+"""Searches: fitness per generation, and the schedules that they found (arXiv:2603.06003)."""
+
+from typing import Final
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.figures.theme import (
+    DASHES,
+    SYMBOLS,
+    apply_theme,
+    ink,
+    muted,
+    paper,
+    plain,
+    primary,
+    series_color,
+)
+
+_MOST_TICKS: Final = 24
+
+
+def search_progress(
+    history: pd.DataFrame, progress: pd.DataFrame, *, measure: str = "fitness", dark: bool = False
+) -> go.Figure:
+    """Figure of a search: every new candidate, the median of each generation, the best so far.
+
+    Args:
+        history: `generation, candidate, fitness, origin, is_new`; fitness may be missing.
+        progress: `generation, best, median`.
+        measure: name of the fitness, higher is better.
+        dark: for the dark theme.
+    """
+    new = history[history["is_new"]].dropna(subset=["fitness"])
+    fig = go.Figure(
+        [
+            go.Scatter(
+                x=new["generation"],
+                y=new["fitness"],
+                customdata=new[["candidate", "origin"]],
+                name="candidates",
+                mode="markers",
+                marker={"color": muted(dark), "size": 5, "opacity": 0.55},
+                hovertemplate="%{customdata[1]}, candidate %{customdata[0]}: %{y:.4f}"
+                "<extra></extra>",
+            ),
+            go.Scatter(
+                x=progress["generation"],
+                y=progress["median"],
+                name="median",
+                mode="lines",
+                line={"color": series_color(1, dark), "dash": "dash", "width": 2},
+                hovertemplate="median %{y:.4f}<extra></extra>",
+            ),
+            go.Scatter(
+                x=progress["generation"],
+                y=progress["best"],
+                name="best so far",
+                mode="lines+markers",
+                line={"color": primary(dark), "width": 3, "shape": "hv"},
+                marker={"size": 6},
+                hovertemplate="best %{y:.4f}<extra></extra>",
+            ),
+        ]
+    )
+    apply_theme(fig, dark)
+    _mark_uniform(fig, history, dark)
+    fig.update_layout(height=320, margin={"t": 30})
+    fig.update_xaxes(title_text="generation", showgrid=False, rangemode="tozero")
+    fig.update_yaxes(title_text=plain(measure))
+    return fig
+
+
+def _mark_uniform(fig: go.Figure, history: pd.DataFrame, dark: bool) -> None:
+    """A line where uniform stands, which every search begins with where it is feasible."""
+    uniform = _uniform(history)
+    if uniform is None:
+        return
+    fig.add_hline(y=uniform, line={"color": ink(dark), "width": 1, "dash": "dot"})
+    fig.add_annotation(
+        x=1,
+        xref="paper",
+        y=uniform,
+        xanchor="right",
+        yanchor="bottom",
+        text=f"uniform {uniform:.3f}",
+        bgcolor=paper(dark),
+        showarrow=False,
+    )
+
+
+def _uniform(history: pd.DataFrame) -> float | None:
+    rows = history.loc[history["origin"] == "uniform", "fitness"].dropna()
+    return None if rows.empty else float(rows.iloc[0])
+
+
+def describe_progress(
+    history: pd.DataFrame, progress: pd.DataFrame, *, measure: str = "fitness"
+) -> str:
+    """One sentence: where the search began and where it is."""
+    if progress.empty:
+        return "No generation is complete yet."
+    first, last = progress.iloc[0], progress.iloc[-1]
+    uniform = _uniform(history)
+    beside = "" if uniform is None else f"; uniform has {uniform:.3f}"
+    return (
+        f"After generation {int(last['generation'])} the best {measure} is {last['best']:.3f}, the "
+        f"median {last['median']:.3f}; the initial population's best was {first['best']:.3f}"
+        f"{beside}."
+    )
+
+
+def density_schedules(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table `search, layer, density, kept, experts`: one line for each search.
+
+    Density is the share of its experts that a layer keeps (arXiv:2603.06003, Fig. 1 and 3).
+    """
+    fig = go.Figure()
+    for index, (name, rows) in enumerate(table.groupby("search", sort=False)):
+        fig.add_trace(_schedule(index, plain(str(name)), rows, dark))
+    apply_theme(fig, dark)
+    # In a narrow column each name of the legend takes a line.
+    height = 300 + 18 * max(0, len(fig.data) - 3)
+    fig.update_layout(height=height, margin={"t": 30}, hovermode="x unified")
+    fig.update_xaxes(title_text="layer", type="category", nticks=_MOST_TICKS, showgrid=False)
+    fig.update_yaxes(title_text="share kept", range=[0, 1.05], tickformat=".0%")
+    return fig
+
+
+def _schedule(index: int, name: str, rows: pd.DataFrame, dark: bool) -> go.Scatter:
+    color = series_color(index, dark)
+    return go.Scatter(
+        x=[str(layer) for layer in rows["layer"]],
+        y=rows["density"],
+        customdata=rows[["kept", "experts"]],
+        name=name,
+        mode="lines+markers",
+        line={"color": color, "dash": DASHES[index % len(DASHES)], "width": 2},
+        marker={"color": color, "symbol": SYMBOLS[index % len(SYMBOLS)], "size": 7},
+        hovertemplate=f"{name} %{{y:.0%}} (%{{customdata[0]}} of %{{customdata[1]}})"
+        "<extra></extra>",
+    )
+
+
+def describe_schedules(table: pd.DataFrame) -> str:
+    """One sentence: between which layers each schedule differs most."""
+    parts = []
+    for name, rows in table.groupby("search", sort=False):
+        most, least = (
+            rows.loc[rows["density"] == value].iloc[0]
+            for value in (rows["density"].max(), rows["density"].min())
+        )
+        parts.append(
+            f"{name} keeps most in layer {most['layer']} ({most['density']:.0%}) and least in "
+            f"layer {least['layer']} ({least['density']:.0%})"
+        )
+    return "; ".join(parts) + "." if parts else "No search is shown."
