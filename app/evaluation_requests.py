@@ -21,6 +21,7 @@ from app.task_requests import (
     option_words,
 )
 from pruning.atoms.selection import parse_scope
+from pruning.evaluate.bins import DEFAULT_BINS, Scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, Scored, Wanted
 from pruning.evaluate.result import DEFAULT_MEASURES, parse_measures
 from pruning.plan import ATOMIC_GRANULARITY
@@ -154,3 +155,45 @@ class SweepRequest(MeasureRequest):
 
 def _corpora(names: Iterable[str]) -> list[str]:
     return [word for name in names for word in ("--corpus", name)]
+
+
+class BinsRequest(MeasureRequest):
+    """Experts or neurons in bins by a criterion, each bin removed alone."""
+
+    criterion: Text
+    calibrated_on: tuple[Text, ...] = ()
+    gate: Gate = "applied"
+    granularity: Literal["expert", "atomic"] = "expert"
+    scope: Scope | None = None
+    bins: int = Field(default=DEFAULT_BINS, ge=2, le=100)
+
+    @model_validator(mode="after")
+    def _can_rank(self) -> "BinsRequest":
+        if self.criterion != NEURON_NORMS:
+            get_criterion(self.criterion)
+        elif self.granularity != ATOMIC_GRANULARITY:
+            raise PlanError(f"{NEURON_NORMS} ranks neurons; add --granularity atomic.")
+        return self
+
+
+class AskRequest(Request):
+    """A prompt for the full model and for what plans leave of it."""
+
+    model: Text
+    prompt: str = Field(min_length=1, max_length=1 << 20)
+    plans: tuple[dict[str, Any], ...] = ()
+    names: tuple[str, ...] = ()
+    max_new_tokens: int = Field(default=128, ge=1, le=1 << 16)
+    raw: bool = False
+    dtype: str = "auto"
+    device: str = "auto"
+    device_map: Text | None = None
+    offload_folder: Path | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def _every_plan_has_a_name(self) -> "AskRequest":
+        if len(self.names) != len(self.plans):
+            raise ValueError(f"{len(self.plans)} plans have {len(self.names)} names")
+        return self

@@ -49,13 +49,13 @@ def evaluate_plans(
 
     quiet_transformers()
     store = stats_store(request.stats_dir)
-    drawn = yield from _draw_all(request, model, store)
+    drawn = yield from draw_all(request, model, store)
     work = Evaluations(
         model,
         plans,
         drawn,
         request.measured,
-        _settings(request, max(each.sequences.longest for each in drawn)),
+        run_settings(request, max(each.sequences.longest for each in drawn)),
         EvaluationStore(store.directories),
         request.hidden_states_dir,
         measured_routing(plans, store),
@@ -63,9 +63,10 @@ def evaluate_plans(
     return (yield from run_evaluations(work))
 
 
-def _draw_all(
+def draw_all(
     request: MeasureRequest, model: MoEModel, store: StatsStore
 ) -> Generator[Progress, None, list[Drawn]]:
+    """The samples of every corpus of a request."""
     from analysis.corpora.streams import open_corpus
 
     runs = [run.manifest for run in store.of_model(model.identity, "routed")]
@@ -83,7 +84,8 @@ def _tokenizer_of(request: MeasureRequest, model: MoEModel) -> "Callable[[], Tok
     return cache(lambda: load_tokenizer(model, trust_remote_code=request.trust_remote_code))
 
 
-def _settings(request: MeasureRequest, longest: int) -> "CalibrationSettings":
+def run_settings(request: MeasureRequest, longest: int) -> "CalibrationSettings":
+    """How the model runs; `longest` is the length of the longest sample."""
     from analysis.calibration.loading import CalibrationSettings, Placement
 
     limits = (limit.partition("=") for limit in request.max_memory)

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from analysis.choose import CorpusWeight, parse_corpus_weight
+from analysis.choose import parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
@@ -39,18 +39,20 @@ def sweep_plans(request: SweepRequest, model: MoEModel, store: StatsStore) -> Pl
         return (yield from _plans_of_neurons(request, model, store))
     plans = []
     for name in request.criteria:
-        if get_criterion(name).source == "weights" and not store.of_model(
-            model.identity, "weights"
-        ):
-            yield from _measure_weights(model, store)
+        yield from weights_measured(name, model, store)
         plans += [_plan(request, name, each, model, store) for each in request.sparsities]
     return plans
 
 
-def _measure_weights(model: MoEModel, store: StatsStore) -> Generator[Progress, None, None]:
+def weights_measured(
+    criterion: str, model: MoEModel, store: StatsStore
+) -> Generator[Progress, None, None]:
+    """Measure the model's weights, if the criterion reads them and nobody has."""
     from analysis.weights import weight_statistics
 
-    yield from weight_statistics(model, store)
+    reads_weights = get_criterion(criterion).source == "weights"
+    if reads_weights and not store.of_model(model.identity, "weights"):
+        yield from weight_statistics(model, store)
 
 
 def _plan(
@@ -70,10 +72,15 @@ def _plan(
 
 
 def _plans_of_neurons(request: SweepRequest, model: MoEModel, store: StatsStore) -> Plans:
-    corpora = [parse_corpus_weight(text) for text in request.calibrated_on]
     scope, plans = parse_scope(request.atom_scope), []
     for name in request.criteria:
-        ranked = yield from _neurons(name, scope, model, store, corpora)
+        ranked = yield from rank_neurons(
+            name,
+            model,
+            store,
+            request.calibrated_on,
+            across_layers=scope is AtomScope.GLOBAL,
+        )
         for sparsity in request.sparsities:
             provenance = Provenance(
                 criterion=name,
@@ -91,7 +98,7 @@ def _plans_of_neurons(request: SweepRequest, model: MoEModel, store: StatsStore)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ranked:
+class RankedNeurons:
     """A number for every neuron, and the corpora and runs that it comes from."""
 
     saliency: NeuronScores
@@ -99,24 +106,34 @@ class _Ranked:
     runs: tuple[str, ...] = ()
 
 
-def _neurons(
-    name: str,
-    scope: AtomScope,
-    model: MoEModel,
-    store: StatsStore,
-    corpora: Sequence[CorpusWeight],
-) -> Generator[Progress, None, _Ranked]:
+def rank_neurons(
+    name: str, model: MoEModel, store: StatsStore, corpora: Sequence[str], *, across_layers: bool
+) -> Generator[Progress, None, RankedNeurons]:
+    """A number for every neuron by a criterion's name, from weights or statistics.
+
+    Args:
+        name: of a criterion that scores neurons.
+        model: whose neurons.
+        store: statistics.
+        corpora: whose statistics rank, CORPUS or CORPUS:WEIGHT.
+        across_layers: neurons of different layers are compared.
+
+    Raises:
+        UserError: the criterion scores no neurons or does not compare layers, or no statistics
+            fit.
+    """
     if name == NEURON_NORMS:
-        return _Ranked((yield from neuron_norms(model)))
+        return RankedNeurons((yield from neuron_norms(model)))
     criterion = get_criterion(name)
-    if criterion.within_layers and scope is AtomScope.GLOBAL:
+    if criterion.within_layers and across_layers:
         raise PlanError(
-            f"{criterion.label} does not compare neurons of different layers; use --atom-scope "
-            "layer or expert."
+            f"{criterion.label} does not compare neurons of different layers; let them "
+            "compete within a layer."
         )
-    chosen = choose_neurons(criterion, store, model, corpora)
+    wanted = [parse_corpus_weight(text) for text in corpora]
+    chosen = choose_neurons(criterion, store, model, wanted)
     runs = tuple(run.manifest.run_id for run in chosen.runs)
-    return _Ranked(neuron_saliency(criterion, chosen.stats), chosen.corpora, runs)
+    return RankedNeurons(neuron_saliency(criterion, chosen.stats), chosen.corpora, runs)
 
 
 def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing | None:

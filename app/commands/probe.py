@@ -1,0 +1,201 @@
+"""Commands that look into what pruning changes: variance, bins, ask."""
+
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from analysis.model import MoEModel, load_model_index
+from app.commands import evaluate as shared
+from app.commands import options
+from app.commands.console import follow, out, show_table
+from app.commands.sweep import check_ending, save_table
+from app.evaluation_requests import AskRequest, BinsRequest, EvaluateRequest
+from app.probe_tasks import ask_run, bins_run, variance_run
+from app.task_requests import validated
+from pruning.evaluate.bins import DEFAULT_BINS, SCOPES, rank_agreement
+from pruning.evaluate.drawing import DEFAULT_SAMPLES
+from pruning.plan import EXPERT_GRANULARITY, load_plan
+
+OneCorpus = Annotated[str, typer.Option("--corpus", help="Text to run on, as for calibrate.")]
+Plans = Annotated[
+    list[Path] | None, typer.Option("--plan", help="plan.json to compare; repeatable.")
+]
+
+
+def plans_of(model: MoEModel, paths: list[Path] | None) -> dict[str, dict[str, object]]:
+    """Plans by the name of their file, checked against the model; equal names get numbers."""
+    plans: dict[str, dict[str, object]] = {}
+    for number, path in enumerate(paths or (), 1):
+        name = path.name if path.name not in plans else f"{path.name} ({number})"
+        plans[name] = load_plan(path, model=model).to_dict()
+    return plans
+
+
+def variance(
+    model: options.Model,
+    corpus: OneCorpus,
+    plan: Plans = None,
+    out_file: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write: .csv or .parquet.", dir_okay=False)
+    ] = Path("variance.csv"),
+    samples: shared.Samples = DEFAULT_SAMPLES,
+    seq_len: shared.SeqLen = None,
+    seed: shared.Seed = None,
+    dtype: shared.Dtype = "auto",
+    device: shared.Device = "auto",
+    batch_size: shared.BatchSize = 8,
+    device_map: shared.DeviceMap = None,
+    offload_folder: shared.OffloadFolder = None,
+    revision: options.Revision = None,
+    stats_dir: options.StatsDir = None,
+    trust_remote_code: shared.Trust = False,
+) -> None:
+    """Variance of hidden states after each layer, full model against pruned, on 4096 tokens."""
+    check_ending(out_file)
+    described = load_model_index(model, revision=revision)
+    plans = plans_of(described, plan)
+    values = {
+        "model": model,
+        "corpora": (corpus,),
+        "plans": tuple(plans.values()),
+        "samples": samples,
+        "seq_len": seq_len,
+        "seed": seed,
+        "dtype": dtype,
+        "device": device,
+        "batch_size": batch_size,
+        "device_map": device_map,
+        "offload_folder": offload_folder,
+        "revision": revision,
+        "stats_dir": stats_dir,
+        "trust_remote_code": trust_remote_code,
+    }
+    table = follow(variance_run(validated(EvaluateRequest, values), tuple(plans)))
+    wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
+    rows = [tuple(row) for row in wide.reset_index().itertuples(index=False)]
+    show_table("variance of hidden states", ("layer", *map(str, wide.columns)), rows)
+    save_table(table, out_file)
+    out.print(f"{out_file}: {table['num_tokens'].iloc[0]} tokens", markup=False)
+
+
+def bins(
+    model: options.Model,
+    corpus: OneCorpus,
+    criterion: options.CriterionName,
+    out_file: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write: .csv or .parquet.", dir_okay=False)
+    ] = Path("bins.csv"),
+    number: Annotated[int, typer.Option("--bins", help="How many bins.")] = DEFAULT_BINS,
+    scope: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Order within each layer, or of all: {', '.join(SCOPES)}. Default: layer for "
+            "experts, global for neurons."
+        ),
+    ] = None,
+    granularity: Annotated[
+        str, typer.Option(help="What is removed: whole experts (expert), or neurons (atomic).")
+    ] = EXPERT_GRANULARITY,
+    calibrated_on: Annotated[
+        list[str] | None, typer.Option(help="Calibrated corpus that ranks; repeatable: a blend.")
+    ] = None,
+    gate: options.GateOption = options.DEFAULT_GATE,
+    samples: shared.Samples = DEFAULT_SAMPLES,
+    seq_len: shared.SeqLen = None,
+    seed: shared.Seed = None,
+    count: shared.Counted = "auto",
+    dtype: shared.Dtype = "auto",
+    device: shared.Device = "auto",
+    batch_size: shared.BatchSize = 8,
+    device_map: shared.DeviceMap = None,
+    offload_folder: shared.OffloadFolder = None,
+    hidden_states_dir: shared.HiddenStatesDir = None,
+    revision: options.Revision = None,
+    stats_dir: options.StatsDir = None,
+    trust_remote_code: shared.Trust = False,
+) -> None:
+    """Score against true loss: experts or neurons in bins by saliency, each bin removed alone."""
+    check_ending(out_file)
+    values = {
+        "model": model,
+        "corpora": (corpus,),
+        "criterion": criterion,
+        "bins": number,
+        "scope": scope,
+        "granularity": granularity,
+        "calibrated_on": tuple(calibrated_on or ()),
+        "gate": gate,
+        "samples": samples,
+        "seq_len": seq_len,
+        "seed": seed,
+        "count": count,
+        "dtype": dtype,
+        "device": device,
+        "batch_size": batch_size,
+        "device_map": device_map,
+        "offload_folder": offload_folder,
+        "hidden_states_dir": hidden_states_dir,
+        "revision": revision,
+        "stats_dir": stats_dir,
+        "trust_remote_code": trust_remote_code,
+    }
+    table = follow(bins_run(validated(BinsRequest, values)))
+    _show_bins(table)
+    save_table(table, out_file)
+    out.print(
+        f"{out_file}: rank correlation of saliency and loss {rank_agreement(table):.2f} "
+        "(1: the more salient, the more it costs)",
+        markup=False,
+    )
+
+
+def _show_bins(table: pd.DataFrame) -> None:
+    shown = table[["bin", "removed", "saliency", "share", "loss_change", "low", "high"]]
+    rows = [tuple(row) for row in shown.itertuples(index=False)]
+    show_table("each bin removed alone, least salient first", tuple(shown.columns), rows)
+
+
+def ask(
+    model: options.Model,
+    prompt: Annotated[str, typer.Option(help="What the models are asked.")],
+    plan: Plans = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens of an answer, at most.")] = 128,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as it stands, not as a chat.")
+    ] = False,
+    dtype: shared.Dtype = "auto",
+    device: shared.Device = "auto",
+    device_map: shared.DeviceMap = None,
+    offload_folder: shared.OffloadFolder = None,
+    revision: options.Revision = None,
+    trust_remote_code: shared.Trust = False,
+) -> None:
+    """Answers of the full model and of pruned ones to a prompt, side by side."""
+    plans = plans_of(load_model_index(model, revision=revision), plan)
+    values = {
+        "model": model,
+        "prompt": prompt,
+        "plans": tuple(plans.values()),
+        "names": tuple(plans),
+        "max_new_tokens": max_new_tokens,
+        "raw": raw,
+        "dtype": dtype,
+        "device": device,
+        "device_map": device_map,
+        "offload_folder": offload_folder,
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+    }
+    answers = follow(ask_run(validated(AskRequest, values)))
+    table = Table(show_edge=False, pad_edge=False)
+    for answer in answers:
+        table.add_column(Text(answer.name), overflow="fold")
+    table.add_row(*(Text(answer.text.strip() or "(nothing)") for answer in answers))
+    out.print(table)
+    for answer in answers[1:]:
+        agreed = f"the first {answer.agreed} of {len(answer.ids)} tokens as the full model"
+        out.print(f"{answer.name}: {agreed}, {answer.seconds:.1f} s", markup=False)

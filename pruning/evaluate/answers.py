@@ -1,0 +1,140 @@
+"""Answers of the full model and of candidates to one prompt, side by side."""
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Protocol
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from analysis.calibration.feed import input_device
+from analysis.corpora import Tokenizer
+from analysis.errors import CorpusError
+from analysis.families import MoEFamily
+from analysis.progress import Progress
+from pruning.evaluate.candidate import candidate_of
+from pruning.plan import PruningPlan
+
+
+class Speaker(Tokenizer, Protocol):
+    """A tokenizer that turns ids into text as well."""
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of these ids."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What models are to continue.
+
+    Args:
+        ids: tokens of the prompt.
+        tokenizer: of the model.
+        max_new_tokens: length of an answer, at most; the model may end earlier.
+    """
+
+    ids: Sequence[int]
+    tokenizer: Speaker
+    max_new_tokens: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one model says.
+
+    Args:
+        name: of the model: the plan's file, or what the caller calls the full one.
+        text: without special tokens.
+        ids: tokens that it wrote.
+        agreed: tokens at the beginning that are those of the first model asked.
+        seconds: that it took.
+    """
+
+    name: str
+    text: str
+    ids: tuple[int, ...]
+    agreed: int
+    seconds: float
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: str, *, as_chat: bool) -> list[int]:
+    """Token ids of a prompt: as a user's turn in the model's own format, or as it stands.
+
+    Raises:
+        CorpusError: nothing is left of it.
+    """
+    if as_chat:
+        turn = [{"role": "user", "content": prompt}]
+        encoding = tokenizer.apply_chat_template(
+            turn, add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+        ids = list(encoding["input_ids"])
+    else:
+        ids = list(tokenizer.encode(prompt))
+    if not ids:
+        raise CorpusError("The prompt is empty; write what the model should answer.")
+    return ids
+
+
+def has_chat_format(tokenizer: Tokenizer) -> bool:
+    """Whether the model has a format for conversations."""
+    try:
+        return bool(tokenizer.get_chat_template())
+    except ValueError:
+        return False
+
+
+def run_answers(
+    model: PreTrainedModel,
+    family: MoEFamily,
+    plans: Mapping[str, PruningPlan | None],
+    question: Question,
+) -> Generator[Progress, None, list[Answer]]:
+    """Let each model continue the prompt, always taking the most probable token.
+
+    Args:
+        model: loaded; masks are taken off again.
+        family: its architecture.
+        plans: name -> what stays; None for the model as it is.
+        question: the prompt.
+
+    Raises:
+        PlanError: a plan does not fit the model.
+    """
+    answers: list[Answer] = []
+    for name, plan in plans.items():
+        yield Progress("answering", len(answers), len(plans), "models")
+        started = time.monotonic()
+        with candidate_of(model, family, plan):
+            written = _continue(model, question)
+        text = question.tokenizer.decode(written, skip_special_tokens=True)
+        first = answers[0].ids if answers else tuple(written)
+        agreed = sum(1 for _ in takewhile(_same, zip(first, written, strict=False)))
+        seconds = time.monotonic() - started
+        answers.append(Answer(name, text, tuple(written), agreed, seconds))
+    yield Progress("answering", len(plans), len(plans), "models")
+    return answers
+
+
+def _same(pair: tuple[int, int]) -> bool:
+    return pair[0] == pair[1]
+
+
+def _continue(model: PreTrainedModel, question: Question) -> list[int]:
+    ends = model.generation_config.eos_token_id
+    settings = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=question.max_new_tokens,
+        eos_token_id=ends,
+        pad_token_id=ends[0] if isinstance(ends, list) else ends,
+    )
+    prompt = torch.tensor([list(question.ids)], dtype=torch.int64, device=input_device(model))
+    with torch.no_grad():
+        whole = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), generation_config=settings
+        )
+    written: list[int] = whole[0, len(question.ids) :].tolist()
+    return written

@@ -1,0 +1,104 @@
+"""Variance of hidden states after each layer, full against pruned (arXiv:2603.18492, Fig. 6)."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from analysis.families import MoEFamily
+from analysis.progress import Progress
+from analysis.routing import decoder_layers, wrap_forward
+from pruning.evaluate.candidate import candidate_of
+from pruning.evaluate.full_side import final_hidden
+from pruning.evaluate.result import FloatArray
+from pruning.evaluate.samples import Samples
+from pruning.plan import PruningPlan
+
+NUM_TOKENS = 4096
+VARIANCE_COLUMNS = ("layer", "model", "variance", "num_tokens")
+
+
+def draw_tokens(
+    samples: Samples, count: int = NUM_TOKENS, seed: int = 42
+) -> list[NDArray[np.bool_]]:
+    """(samples, length) of each batch: True at so many tokens drawn without replacement, or at all.
+
+    Every real token may be drawn, whether or not it counts; padding may not.
+    """
+    masks = [batch.tokens.mask for batch in samples.batches()]
+    total = sum(int(mask.sum()) for mask in masks)
+    drawn = np.zeros(total, dtype=np.bool_)
+    drawn[np.random.default_rng(seed).permutation(total)[:count]] = True
+    chosen, first = [], 0
+    for mask in masks:
+        here = np.zeros_like(mask)
+        here[mask] = drawn[first : first + int(mask.sum())]
+        first += int(mask.sum())
+        chosen.append(here)
+    return chosen
+
+
+def run_variance(
+    model: PreTrainedModel,
+    family: MoEFamily,
+    plan: PruningPlan | None,
+    samples: Samples,
+    chosen: Sequence[NDArray[np.bool_]],
+) -> Generator[Progress, None, FloatArray]:
+    """(decoder layers,) variance over the features of a hidden state, mean over the chosen tokens.
+
+    Of what each decoder layer gives, in float64, divided by the width (not the width less one).
+
+    Args:
+        model: loaded; the mask is taken off again.
+        family: its architecture.
+        plan: the candidate; None: the model as it is.
+        samples: what it is run on.
+        chosen: see `draw_tokens`.
+
+    Raises:
+        UnsupportedModelError: its layers are not a plain list.
+    """
+    layers = decoder_layers(model, family)
+    sums = np.zeros(len(layers))
+    with ExitStack() as restore:
+        mask = torch.zeros(0, dtype=torch.bool)
+
+        def watched(number: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+            def around(inner: Callable[..., Any]) -> Callable[..., Any]:
+                def forward(*args: Any, **kwargs: Any) -> Any:
+                    given = inner(*args, **kwargs)
+                    hidden_BTD: Tensor = given[0] if isinstance(given, tuple) else given
+                    tokens_ND = hidden_BTD[mask.to(hidden_BTD.device)].double()
+                    sums[number] += float(tokens_ND.var(dim=-1, correction=0).sum())
+                    return given
+
+                return forward
+
+            return around
+
+        for number, layer in enumerate(layers):
+            wrap_forward(layer, watched(number), restore)
+        for batch in samples.batches():
+            yield Progress("hidden states", batch.samples.start, len(samples), "samples")
+            mask = torch.from_numpy(chosen[batch.number])
+            with candidate_of(model, family, plan):
+                final_hidden(model, batch)
+    yield Progress("hidden states", len(samples), len(samples), "samples")
+    return sums / sum(int(mask.sum()) for mask in chosen)
+
+
+def variance_table(found: Mapping[str, FloatArray], num_tokens: int) -> pd.DataFrame:
+    """Table of VARIANCE_COLUMNS: one row for each decoder layer of each model, by its name."""
+    rows = [
+        (layer, name, value, num_tokens)
+        for name, values in found.items()
+        for layer, value in enumerate(values.tolist())
+    ]
+    return pd.DataFrame(rows, columns=list(VARIANCE_COLUMNS))

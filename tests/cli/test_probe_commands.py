@@ -1,0 +1,85 @@
+"""`moeprune variance`, `bins` and `ask`: files, words, bad input."""
+
+import pandas as pd
+import pytest
+
+from pruning.evaluate.bins import BIN_COLUMNS
+from pruning.evaluate.hidden_states import VARIANCE_COLUMNS
+
+
+def plan_of(works, model, stats, corpus, name="plan.json"):
+    works(
+        *("plan", model, "--criterion", "reap", "--corpus", corpus, "--sparsity", "50%"),
+        *("--stats-dir", stats, "-o", name),
+    )
+    return name
+
+
+def test_variance_of_every_layer_full_and_pruned(works, tiny, corpora, stats, here):
+    plan = plan_of(works, tiny, stats, corpora[0])
+    works(
+        *("variance", tiny, "--corpus", corpora[1], "--seq-len", "9", "--plan", plan),
+        *("--plan", plan, "--stats-dir", here),
+    )
+    table = pd.read_csv(here / "variance.csv")
+    assert tuple(table.columns) == VARIANCE_COLUMNS
+    # The model has four layers, one of them dense; two plans of one name are told apart.
+    assert table["model"].tolist() == [
+        name for name in ("full", "plan.json", "plan.json (2)") for _ in range(4)
+    ]
+    wide = table.pivot_table(index="layer", columns="model", values="variance")
+    assert (wide["plan.json"] == wide["plan.json (2)"]).all()
+    assert (wide["plan.json"] != wide["full"]).all()  # layer 0 has experts already
+    assert set(table["num_tokens"]) == {6 * 9 - 2 * 3}  # rows of 9, 8 and 7 tokens, twice
+
+
+def test_bins_of_experts_and_of_neurons(works, tiny, corpora, stats, here):
+    text = ("--corpus", corpora[1], "--seq-len", "9", "--stats-dir", stats)
+    words = ("--criterion", "reap", "--calibrated-on", corpora[0], "--bins", "3")
+    printed = works("bins", tiny, *text, *words)
+    table = pd.read_csv(here / "bins.csv")
+    assert tuple(table.columns) == BIN_COLUMNS
+    assert table["removed"].tolist() == [6, 6, 6]  # 3 layers of 6 experts
+    assert table["saliency"].is_monotonic_increasing
+    assert "rank correlation of saliency and loss" in printed
+    neurons = ("--criterion", "neuron-norms", "--granularity", "atomic", "--bins", "4")
+    works("bins", tiny, *text, *neurons, "-o", "neurons.parquet")
+    table = pd.read_parquet(here / "neurons.parquet")
+    assert table["removed"].tolist() == [3 * 6 * 24 // 4] * 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--criterion", "rep"), "Did you mean 'reap'"),
+        (("--criterion", "random", "--bins", "1"), "--bins: Input should be greater than"),
+        (("--criterion", "neuron-norms"), "add --granularity atomic"),
+        (("--criterion", "random", "-o", "bins.txt"), "use .csv or .parquet"),
+    ],
+)
+def test_bad_input_to_bins_is_one_line(moeprune, tiny, corpora, here, words, message):
+    outcome = moeprune("bins", tiny, "--corpus", corpora[0], *words)
+    assert outcome.code == 1
+    assert message in outcome.err
+    assert list(here.iterdir()) == []
+
+
+def test_answers_stand_side_by_side(works, here):
+    from analysis.store import SHIPPED_STATS
+
+    plan = plan_of(works, "demo", SHIPPED_STATS, "demo-code")
+    printed = works(
+        *("ask", "demo", "--plan", plan, "--max-new-tokens", "24"),
+        *("--prompt", "Solve for x: 4 * x + 3 = 23."),
+    )
+    # The demo was trained on such problems; pruned for code it has forgotten them.
+    assert "Subtract 3: 4 * x = 23 - 3 = 20" in printed
+    assert "plan.json: the first 0 of 24 tokens as the full model" in printed
+
+
+def test_a_model_without_a_tokenizer_or_a_prompt_is_refused(moeprune, tiny):
+    outcome = moeprune("ask", tiny, "--prompt", "Hello")
+    assert outcome.code == 1
+    assert "has no tokenizer that can be read" in outcome.err
+    outcome = moeprune("ask", "demo", "--prompt", "")
+    assert (outcome.code, "--prompt" in outcome.err) == (1, True)

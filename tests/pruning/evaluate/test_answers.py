@@ -1,0 +1,86 @@
+"""Answers of masked models against greedy decoding of physically pruned ones."""
+
+import pytest
+import torch
+from nonuniform_cases import NAMED, keeps_of, plan_of
+
+from analysis.drain import drain
+from analysis.errors import CorpusError
+from analysis.families import FAMILIES
+from families.configs import tiny_model
+from families.physical import logits_of, physically_pruned
+from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
+from pruning.plan import ModelRef
+
+CASE = NAMED["mixtral"]
+PLAN = plan_of(ModelRef("tiny", "00" * 32), CASE, keeps_of(CASE))
+PROMPT = [5, 17, 40, 3]
+
+
+class Words:
+    """Ids as numbers in a text."""
+
+    eos_token_id = None
+
+    def encode(self, text):
+        return [int(word) for word in text.split()]
+
+    def apply_chat_template(self, conversation, **options):
+        return {"input_ids": [1, *self.encode(conversation[0]["content"]), 2]}
+
+    def get_chat_template(self):
+        return "a template"
+
+    def decode(self, token_ids, *, skip_special_tokens):
+        return " ".join(map(str, token_ids))
+
+
+class Plain(Words):
+    def get_chat_template(self):
+        raise ValueError("no template")
+
+
+def greedy(model, ids, count):
+    """The most probable token, again and again, from whole forwards."""
+    written = list(ids)
+    for _ in range(count):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([written]), use_cache=False).logits
+        written.append(int(logits[0, -1].argmax()))
+    return written[len(ids) :]
+
+
+def test_each_model_continues_greedily():
+    model = tiny_model(CASE)
+    model.generation_config.eos_token_id = None
+    before = logits_of(model)
+    plans = {"full": None, "plan.json": PLAN, "again": None}
+    family = FAMILIES[CASE.model_type]
+    question = Question(PROMPT, Words(), max_new_tokens=8)
+    full, pruned, again = drain(run_answers(model, family, plans, question))
+    assert list(full.ids) == greedy(model, PROMPT, 8)
+    assert list(pruned.ids) == greedy(physically_pruned(model, CASE, PLAN.kept), PROMPT, 8)
+    same = [a == b for a, b in zip(full.ids, pruned.ids, strict=True)]
+    assert pruned.agreed == same.index(False)
+    assert (full.agreed, again.agreed, again.ids) == (8, 8, full.ids)
+    assert full.text == " ".join(map(str, full.ids))
+    assert torch.equal(logits_of(model), before)
+
+
+def test_an_answer_may_end_early():
+    model = tiny_model(CASE)
+    first = greedy(model, PROMPT, 1)[0]
+    model.generation_config.eos_token_id = [first, 2]
+    (answer,) = drain(
+        run_answers(model, FAMILIES[CASE.model_type], {"full": None}, PROMPT, Words())
+    )
+    assert answer.ids == (first,)
+
+
+def test_a_prompt_is_a_turn_where_there_is_a_format():
+    assert has_chat_format(Words())
+    assert not has_chat_format(Plain())
+    assert prompt_ids(Words(), "7 8", as_chat=True) == [1, 7, 8, 2]
+    assert prompt_ids(Words(), "7 8", as_chat=False) == [7, 8]
+    with pytest.raises(CorpusError, match="prompt is empty"):
+        prompt_ids(Words(), "", as_chat=False)

@@ -1,0 +1,132 @@
+"""Bins of experts and neurons, and what removing each costs."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.drain import drain
+from analysis.errors import PlanError
+from analysis.model import load_model_index
+from analysis.neuron_norms import neuron_norms
+from builders import NUM_EXPERTS, tiny_checkpoint, tiny_model
+from pruning.evaluate.bins import (
+    BIN_COLUMNS,
+    bin_numbers,
+    bin_table,
+    expert_bins,
+    neuron_bins,
+    rank_agreement,
+)
+from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+from pruning.evaluate.full_side import run_full
+from pruning.evaluate.result import Evaluation, SampleSums
+from pruning.evaluate.samples import make_samples
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bins") / "olmoe"
+    tiny_checkpoint(path, "olmoe")
+    return load_model_index(str(path))
+
+
+def ranking_of(model, saliency):
+    rows = [(layer.index, e) for layer in model.layers for e in range(layer.num_experts)]
+    return pd.DataFrame(rows, columns=["layer", "expert"]).assign(saliency=saliency)
+
+
+def test_numbers_by_hand():
+    saliency = np.array([3.0, 1.0, 2.0, 5.0, 4.0, 4.0])
+    one = np.zeros(6, dtype=np.int64)
+    # Ascending: 1, 2, 3, then the later 4, the earlier 4, 5.
+    assert bin_numbers(saliency, one, 3).tolist() == [1, 0, 0, 2, 2, 1]
+    two = np.array([0, 0, 0, 7, 7, 7])
+    assert bin_numbers(saliency, two, 3).tolist() == [2, 0, 1, 2, 1, 0]
+    # Five entries in two bins: three and two.
+    assert sorted(bin_numbers(saliency[:5], one[:5], 2).tolist()) == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+def test_every_expert_is_removed_once_and_the_least_salient_first(described, scope):
+    saliency = np.random.default_rng(0).random(21)
+    bins = expert_bins(ranking_of(described, saliency), described, bins=5, scope=scope)
+    removed = [
+        [(layer, e) for layer, ids in each.plan.kept.items() for e in range(7) if e not in ids]
+        for each in bins
+    ]
+    everything = [pair for part in removed for pair in part]
+    assert len(everything) == len(set(everything)) == 21
+    assert [len(part) for part in removed] == [each.removed for each in bins]
+    values = [[saliency[layer * 7 + e] for layer, e in part] for part in removed]
+    assert [each.saliency for each in bins] == pytest.approx([np.mean(v) for v in values])
+    assert sum(each.share for each in bins) == pytest.approx(1)
+    if scope == "global":
+        assert all(max(a) < min(b) for a, b in pairwise(values))
+    else:
+        assert {layer for layer, _ in removed[0]} == {0, 1, 2}
+
+
+def test_a_bin_that_takes_too_much_of_a_layer_is_refused(described):
+    saliency = np.repeat([1.0, 2.0, 3.0], 7)  # the least salient third is the whole first layer
+    with pytest.raises(PlanError, match="layer 0"):
+        expert_bins(ranking_of(described, saliency), described, bins=3, scope="global")
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+def test_every_neuron_is_removed_once(described, scope):
+    scores = drain(neuron_norms(described))
+    bins = neuron_bins(scores, described, bins=4, scope=scope)
+    total = NUM_EXPERTS["olmoe"] * 3 * 24
+    assert sum(each.removed for each in bins) == total
+    gone = [
+        (layer, expert, neuron)
+        for each in bins
+        for layer, experts in each.plan.kept_atoms.items()
+        for expert, ids in experts.items()
+        for neuron in set(range(24)) - set(ids)
+    ]
+    assert len(gone) == len(set(gone)) == total
+    assert [each.saliency for each in bins] == sorted(each.saliency for each in bins)
+
+
+def test_losses_are_those_of_each_plan_alone(described, make_sequences):
+    model, samples = tiny_model("olmoe"), make_samples(make_sequences())
+    full = drain(run_full(model, samples))
+    bins = expert_bins(ranking_of(described, np.arange(21.0)), described, bins=3)
+    family, settings = described.family, MeasureSettings(("nll",))
+    found = {
+        each.number: evaluate_candidate(model, family, each.plan, full, settings) for each in bins
+    }
+    table = bin_table(bins, found)
+    assert tuple(table.columns) == BIN_COLUMNS
+    for row, each in zip(table.to_dict("records"), bins, strict=True):
+        metrics = found[each.number]
+        change = metrics.metrics["nll"].mean - metrics.full["nll"].mean
+        assert row["loss_change"] == pytest.approx(change)
+        assert row["low"] <= row["loss_change"] <= row["high"]
+
+
+def test_changes_by_hand():
+    counts = np.array([1, 3])
+    sums = {
+        "full_nll": SampleSums(np.array([1.0, 3.0]), counts),
+        "nll": SampleSums(np.array([2.0, 9.0]), counts),
+    }
+
+    class One:
+        number, removed, saliency, share = 0, 5, 0.5, 1.0
+
+    (row,) = bin_table([One], {0: Evaluation({}, {}, sums, 2, 4)}).to_dict("records")
+    # Changes of the means: 2 - 1 and 3 - 1 -> 1.5; of all positions: (11 - 4) / 4.
+    assert (row["loss_change"], row["pooled"]) == (1.5, 1.75)
+
+
+def test_agreement_is_one_in_order_and_minus_one_in_reverse():
+    table = pd.DataFrame({"saliency": [1.0, 2, 3], "loss_change": [0.1, 0.2, 0.9]})
+    assert rank_agreement(table) == pytest.approx(1)
+    assert rank_agreement(table.assign(loss_change=[3.0, 2, 1])) == pytest.approx(-1)
+    assert math.isnan(rank_agreement(table.assign(loss_change=1.0)))
+    assert math.isnan(rank_agreement(table[:1]))
