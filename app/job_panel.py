@@ -8,7 +8,7 @@ from typing import Literal
 import streamlit as st
 
 from analysis.errors import UserError
-from app.job_queue import job_store, runner
+from app.job_queue import job_store, runner, user
 from app.jobs.model import Job, JobState
 from pruning.sizes import format_bytes
 
@@ -51,7 +51,8 @@ def _job(job: Job) -> None:
         with st.container(horizontal=True, horizontal_alignment="distribute"):
             with st.container(horizontal=True, vertical_alignment="center", width="content"):
                 st.badge(str(job.state), color=_COLORS[job.state])
-                st.text(f"{job.kind}  {job.title}")
+                owner = f"  ({job.requested_by})" if user() and job.requested_by else ""
+                st.text(f"{job.kind}  {job.title}{owner}")
             with st.container(horizontal=True, width="content"):
                 _buttons(job)
         if not job.is_finished:
@@ -68,7 +69,7 @@ def _job(job: Job) -> None:
 
 def _progress_text(job: Job) -> str:
     if job.state is JobState.QUEUED:
-        return "waiting for its turn"
+        return f"SLURM has it as job {job.batch}" if job.batch else "waiting for its turn"
     left = job.eta_seconds(time.time())
     amount = f" {job.done:,} of {job.total:,} {job.unit}" if job.total else ""
     if job.unit == "bytes" and job.total:
@@ -129,11 +130,11 @@ def _act(action: str, job_id: str) -> None:
     store = job_store()
     try:
         if action == "cancel":
-            store.cancel(job_id)
+            store.cancel(job_id, requested_by=user())
         elif action == "retry":
-            store.retry(job_id)
+            store.retry(job_id, requested_by=user())
         else:
-            store.remove(job_id)
+            store.remove(job_id, requested_by=user())
         runner().tick()
     except UserError as error:
         st.toast(str(error), icon=":material/error:")

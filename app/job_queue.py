@@ -4,19 +4,24 @@ import streamlit as st
 
 from app.data import settings
 from app.jobs.model import Job
-from app.jobs.runner import LocalRunner
+from app.jobs.places import Runner, open_store, runner_of
 from app.jobs.store import JobStore
 from app.task_requests import CalibrateRequest, ExportRequest, WeightsRequest
 
 
 def job_store() -> JobStore:
     """The job table of this server."""
-    return JobStore(settings().jobs_db)
+    return open_store(settings())
 
 
-def runner() -> LocalRunner:
-    """Starts and watches jobs on this machine."""
-    return LocalRunner(job_store())
+def runner() -> Runner:
+    """Starts and watches jobs, on this machine or on a cluster."""
+    return runner_of(settings(), job_store())
+
+
+def user() -> str | None:
+    """Who uses this session, where people log in; None where nobody does."""
+    return str(getattr(st.user, "email", None) or "") or None
 
 
 def submit(
@@ -33,7 +38,7 @@ def submit(
         request.model_dump(mode="json"),
         title=title,
         command=command,
-        requested_by=str(getattr(st.user, "email", None) or "local"),
+        requested_by=user() or "local",
         partials=partials,
     )
     runner().tick()

@@ -33,12 +33,15 @@ class Settings:
         models_root: folder whose checkpoints the dashboard offers; None offers the demo only.
         export_root: folder below which the dashboard exports.
         state_dir: job table and logs.
+        slurm: whether jobs go to a SLURM cluster, and with which options: see
+            `app.jobs.slurm.parse_options`; None runs them on this machine.
     """
 
     stats_dir: Path
     models_root: Path | None
     export_root: Path
     state_dir: Path
+    slurm: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -51,6 +54,7 @@ class Settings:
             state_dir=Path(
                 environment.get("MOEPRUNE_STATE_DIR") or platformdirs.user_state_path(_NAME)
             ),
+            slurm=environment.get("MOEPRUNE_SLURM"),
         )
 
     def to_environment(self) -> dict[str, str]:
@@ -60,6 +64,7 @@ class Settings:
             "MOEPRUNE_MODELS_ROOT": str(self.models_root or ""),
             "MOEPRUNE_EXPORT_ROOT": str(self.export_root),
             "MOEPRUNE_STATE_DIR": str(self.state_dir),
+            **({} if self.slurm is None else {"MOEPRUNE_SLURM": self.slurm}),
         }
 
     @property

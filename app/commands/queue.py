@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.commands.console import out, show_table
-from app.jobs.runner import LocalRunner
+from app.jobs.places import open_store, runner_of
 from app.jobs.store import JobStore
 from app.settings import Settings
 
@@ -16,14 +16,14 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id, or its unique
 
 
 def _store() -> JobStore:
-    store = JobStore(Settings.from_environment().jobs_db)
+    store = open_store(Settings.from_environment())
     _attend(store)
     return store
 
 
 def _attend(store: JobStore) -> None:
     # Room for no job: dead workers are buried, but looking at the queue starts nothing.
-    LocalRunner(store, limit=0).tick()
+    runner_of(Settings.from_environment(), store, starts=False).tick()
 
 
 @jobs.command("list")

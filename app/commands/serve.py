@@ -8,6 +8,7 @@ import typer
 
 from analysis.errors import CheckpointError
 from analysis.model import DEMO_CHECKPOINT
+from app.jobs.slurm import check_slurm, parse_options
 from app.settings import Settings, default_stats_dir
 
 Port = Annotated[
@@ -24,8 +25,19 @@ def app(
         Path | None, typer.Option(help="Folder below which exports are written.")
     ] = None,
     port: Port = None,
+    slurm: Annotated[
+        str | None,
+        typer.Option(
+            help="Run jobs on a SLURM cluster, with options as partition=gpu,gpus_per_node=1,"
+            "mem_gb=64,time=240 (minutes); '' for SLURM's own."
+        ),
+    ] = None,
 ) -> None:
     """Open the dashboard."""
+    if slurm is not None:
+        parse_options(slurm)
+        check_slurm()
+        os.environ["MOEPRUNE_SLURM"] = slurm
     for folder in (stats_dir, models_root):
         if folder is not None and not folder.is_dir():
             raise CheckpointError(f"{folder} is not a directory.")
@@ -52,6 +64,7 @@ def _serve(
         models_root=models_root.absolute() if models_root else base.models_root,
         export_root=(export_root or base.export_root).absolute(),
         state_dir=base.state_dir,
+        slurm=base.slurm,
     )
     os.environ.update(settings.to_environment())
     run_server(port)

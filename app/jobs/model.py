@@ -40,6 +40,7 @@ class Job:
         pid, process_start: the worker's process; its start time tells it from a later process
             that got the same number.
         host: where the worker runs; empty while queued.
+        batch: number of the SLURM job that it was handed to; empty for a local one.
         requested_by: who asked; empty when not known.
         version: of the program that took the request.
         cancel_at: when the cancel was asked for; the job may still be running.
@@ -73,6 +74,7 @@ class Job:
     phase_start_done: int = 0
     progress_at: float | None = None
     host: str = ""
+    batch: str = ""
     pid: int | None = None
     process_start: float | None = None
     rss_peak: int = 0

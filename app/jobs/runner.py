@@ -134,10 +134,15 @@ def _burial(job: Job) -> dict[str, Any]:
     return {"state": state, "error": error}
 
 
-def _worker_environment() -> dict[str, str]:
-    # A job that an ended worker starts gets that worker's environment, which passed here once.
+def passed_variables() -> set[str]:
+    """Names of the environment variables that workers get; every other one stays out."""
     return {
-        name: value
-        for name, value in os.environ.items()
+        name
+        for name in os.environ
         if name in _ENVIRONMENT or name.startswith(_ENVIRONMENT_PREFIXES)
     }
+
+
+def _worker_environment() -> dict[str, str]:
+    # A job that an ended worker starts gets that worker's environment, which passed here once.
+    return {name: os.environ[name] for name in passed_variables()}

@@ -17,7 +17,7 @@ from typing import Any
 from analysis.errors import JobError
 from analysis.progress import Progress
 from app.jobs.model import Job, JobState, is_stale
-from app.jobs.process import signal_worker
+from app.jobs.process import signal_worker, start_time
 from app.jobs.redact import holds_token, redact
 from app.jobs.table import JobTable, canonical_json, connect, create, transaction
 
@@ -36,17 +36,18 @@ class JobStore:
     Args:
         path: the SQLite file; made, with its folder, when it is not there.
         log_dir: folder of the logs; "logs" beside the table when not given.
+        shared: whether several machines write to the table.
 
     Raises:
         JobError: the table is of a newer program, or cannot be used.
     """
 
-    def __init__(self, path: Path, log_dir: Path | None = None) -> None:
+    def __init__(self, path: Path, log_dir: Path | None = None, *, shared: bool = False) -> None:
         self.path = path.absolute()
         self.log_dir = (log_dir or self.path.parent / "logs").absolute()
         _make_private_dir(self.path.parent)
         _make_private_dir(self.log_dir)
-        create(self.path)
+        create(self.path, shared=shared)
 
     def transaction(self) -> AbstractContextManager[JobTable]:
         """The rows under the write lock, for changes that must happen together."""
@@ -109,7 +110,8 @@ class JobStore:
         """Ask a job to stop: at once while queued, else by SIGTERM to the worker and its children.
 
         A worker that does not stop is killed by a later `tick`. On another host the worker sees
-        the request at its next heartbeat; when it has been silent for long, its job ends here.
+        the request at its next heartbeat; when it has been silent for long, its job ends here, or
+        where SLURM has it, at a `tick`.
 
         Args:
             job_id: the job, as in `get`.
@@ -123,9 +125,9 @@ class JobStore:
             job = _find(jobs, job_id)
             _check_cancelable(job, requested_by)
             ended = {"state": JobState.CANCELED, "finished_at": now, "cancel_at": now}
-            if job.state is JobState.QUEUED:
+            if job.state is JobState.QUEUED and not job.batch:
                 jobs.update(job.id, **ended)
-            elif is_stale(job, now):
+            elif is_stale(job, now) and not job.batch:
                 error = f"The worker on {job.host} no longer reported; its output was left there."
                 jobs.update(job.id, error=error, **ended)
             elif job.cancel_at is None:
@@ -135,8 +137,8 @@ class JobStore:
             signal_worker(job, signal.SIGTERM)
         return self.get(job.id)
 
-    def retry(self, job_id: str) -> Job:
-        """Queue the same request again, as a new job.
+    def retry(self, job_id: str, requested_by: str | None = None) -> Job:
+        """Queue the same request again, as a new job of who asks; None for the same as before.
 
         Raises:
             JobError: the job is unknown or not finished, or the queue is full.
@@ -149,20 +151,25 @@ class JobStore:
             job.request,
             title=job.title,
             command=job.command,
-            requested_by=job.requested_by,
+            requested_by=job.requested_by if requested_by is None else requested_by,
             partials=job.partials,
         )
 
-    def remove(self, job_id: str) -> None:
+    def remove(self, job_id: str, requested_by: str | None = None) -> None:
         """Forget a finished job and delete its log.
 
+        Args:
+            job_id: the job, as in `get`.
+            requested_by: who asks; None for whoever may remove everything.
+
         Raises:
-            JobError: the job is unknown or not finished.
+            JobError: the job is unknown, not finished, or someone else's.
         """
         with self.transaction() as jobs:
             job = _find(jobs, job_id)
             if not job.is_finished:
                 raise JobError(f"Job {job.id} is {job.state}; cancel it before removing it.")
+            _check_owner(job, requested_by, "remove")
             jobs.delete(job.id)
         job.log_path.unlink(missing_ok=True)
 
@@ -184,22 +191,29 @@ class JobStore:
         shown = [line.rstrip("\r").rpartition("\r")[2] for line in kept if line]
         return redact("\n".join(shown[-lines:]))
 
-    def claim(self, job_id: str) -> Job:
+    def claim(self, job_id: str, batch: str = "") -> Job:
         """The job that this process was started for.
 
         A worker calls it first. It waits for the transaction of the runner that started it, and
         fails when that one died before it could record the worker: then the job is still queued,
         and another worker will do it.
 
+        Args:
+            job_id: the job.
+            batch: number of the SLURM job that this process is; it then records itself.
+
         Raises:
             JobError: the job is not this process's.
         """
         with self.transaction() as jobs:
-            job = _find(jobs, job_id)
-            mine = job.pid == os.getpid() and job.host == socket.gethostname()
-            if job.state is not JobState.RUNNING or not mine:
+            job, now = _find(jobs, job_id), time.time()
+            if not _is_mine(job, batch):
                 raise JobError(f"Job {job.id} is {job.state} and not held by this worker.")
-            jobs.update(job.id, heartbeat_at=time.time())
+            if batch:
+                place = {"host": socket.gethostname(), "pid": os.getpid()}
+                place |= {"process_start": start_time(os.getpid()), "started_at": now}
+                jobs.update(job.id, state=JobState.RUNNING, **place)
+            jobs.update(job.id, heartbeat_at=now)
         return job
 
     def report(self, job_id: str, progress: Progress) -> None:
@@ -243,6 +257,13 @@ class JobStore:
         return self.get(job_id)
 
 
+def _is_mine(job: Job, batch: str) -> bool:
+    if batch:
+        return job.state is JobState.QUEUED and job.batch == batch and job.cancel_at is None
+    is_here = job.pid == os.getpid() and job.host == socket.gethostname()
+    return job.state is JobState.RUNNING and is_here
+
+
 def _make_private_dir(path: Path) -> None:
     # A folder that exists was made by someone with a purpose; its rights are theirs.
     if not path.is_dir():
@@ -272,8 +293,12 @@ def _find(jobs: JobTable, job_id: str) -> Job:
 def _check_cancelable(job: Job, requested_by: str | None) -> None:
     if job.is_finished:
         raise JobError(f"Job {job.id} is {job.state} already; there is nothing to cancel.")
+    _check_owner(job, requested_by, "cancel")
+
+
+def _check_owner(job: Job, requested_by: str | None, action: str) -> None:
     if requested_by is not None and job.requested_by and requested_by != job.requested_by:
-        raise JobError(f"Job {job.id} belongs to {job.requested_by}, who alone can cancel it.")
+        raise JobError(f"Job {job.id} belongs to {job.requested_by}, who alone can {action} it.")
 
 
 def _program_version() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from analysis.errors import JobError
 from app.jobs.model import Job, JobState
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # Longer than anything that holds the lock: `tick` deletes partial output under it.
 _BUSY_SECONDS = 30.0
 
@@ -47,9 +47,12 @@ CREATE TABLE jobs (
     process_start REAL,
     rss_peak INTEGER NOT NULL,
     error TEXT NOT NULL,
-    result TEXT
+    result TEXT,
+    batch TEXT NOT NULL DEFAULT ''
 )
 """
+# From each older schema to the next.
+_MIGRATIONS = {1: "ALTER TABLE jobs ADD COLUMN batch TEXT NOT NULL DEFAULT ''"}
 _INDEX = "CREATE INDEX jobs_by_state ON jobs (state, seq)"
 _COLUMNS = tuple(field.name for field in fields(Job))
 
@@ -92,12 +95,18 @@ class JobTable:
         return self._select("ORDER BY seq DESC LIMIT ?", limit)
 
     def queued(self, limit: int) -> tuple[Job, ...]:
-        """The jobs that wait, oldest first."""
-        return self._select("WHERE state = ? ORDER BY seq LIMIT ?", JobState.QUEUED, limit)
+        """The jobs that wait and were handed to nobody, oldest first."""
+        condition = "WHERE state = ? AND batch = '' ORDER BY seq LIMIT ?"
+        return self._select(condition, JobState.QUEUED, limit)
+
+    def in_batches(self) -> tuple[Job, ...]:
+        """The unfinished jobs that were handed to SLURM, oldest first."""
+        condition = "WHERE state IN (?, ?) AND batch != '' ORDER BY seq"
+        return self._select(condition, JobState.QUEUED, JobState.RUNNING)
 
     def running_on(self, host: str) -> tuple[Job, ...]:
-        """The jobs that a worker of `host` holds, oldest first."""
-        condition = "WHERE state = ? AND host = ? ORDER BY seq"
+        """The jobs that a worker of `host` holds outside of SLURM, oldest first."""
+        condition = "WHERE state = ? AND host = ? AND batch = '' ORDER BY seq"
         return self._select(condition, JobState.RUNNING, host)
 
     def count_queued(self) -> int:
@@ -112,8 +121,13 @@ class JobTable:
         return tuple(_decode(row) for row in self._connection.execute(query, values))
 
 
-def create(path: Path) -> None:
-    """Make the job table at `path` unless it is there.
+def create(path: Path, *, shared: bool = False) -> None:
+    """Make the job table at `path` unless it is there; of an older schema, bring it up to date.
+
+    Args:
+        path: the file.
+        shared: several machines write to it. The write-ahead log needs memory that all writers
+            share, so the table then has the older journal, which is slower.
 
     Raises:
         JobError: the file is of a newer program, or is no job table.
@@ -133,9 +147,11 @@ def create(path: Path) -> None:
         if version == 0:
             connection.execute(_SCHEMA)
             connection.execute(_INDEX)
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        for older in range(version or SCHEMA_VERSION, SCHEMA_VERSION):
+            connection.execute(_MIGRATIONS[older])
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
-        _switch_to_wal(connection)
+        _switch_journal(connection, "DELETE" if shared else "WAL")
 
 
 @contextlib.contextmanager
@@ -167,12 +183,12 @@ def transaction(path: Path) -> Iterator[JobTable]:
         connection.execute("COMMIT")
 
 
-def _switch_to_wal(connection: sqlite3.Connection) -> None:
+def _switch_journal(connection: sqlite3.Connection, mode: str) -> None:
     # SQLite does not wait for this lock by itself, and several processes may come first at once.
     deadline = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA journal_mode = {mode}")
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise

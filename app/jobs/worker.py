@@ -24,6 +24,7 @@ from app.jobs.partials import delete_partials
 from app.jobs.process import format_memory, peak_memory
 from app.jobs.redact import RedactedStream
 from app.jobs.runner import LocalRunner
+from app.jobs.slurm import batch_of_this_process
 from app.jobs.store import JobStore
 from app.jobs.table import canonical_json
 
@@ -36,6 +37,10 @@ _HEARTBEAT_SECONDS = 2.0
 _JOB_ID = re.compile(r"[0-9a-f]{12}")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _ERROR_LENGTH = 500
+_OUT_OF_TIME = (
+    "The time limit of the SLURM job came near; retry goes on from what was saved, with a longer "
+    "`time` if nothing was."
+)
 
 
 class _Canceled(BaseException):
@@ -50,6 +55,7 @@ class CancelSwitch:
 
     def __init__(self) -> None:
         self.requested = False
+        self.is_out_of_time = False
         self._armed = False
 
     def handle(self, _number: int, _frame: FrameType | None) -> None:
@@ -58,6 +64,11 @@ class CancelSwitch:
         if self._armed:
             self._armed = False
             raise _Canceled
+
+    def run_out(self, number: int, frame: FrameType | None) -> None:
+        """The handler of the signal that time is running out: stops as a cancel does."""
+        self.is_out_of_time = True
+        self.handle(number, frame)
 
     @contextlib.contextmanager
     def armed(self) -> Iterator[None]:
@@ -160,16 +171,23 @@ def run_task(
         # Here, where a result that is no JSON still counts as the task's failure.
         canonical_json(result)
     except _Canceled:
-        logger.info("Canceled")
-        return Outcome(JobState.CANCELED)
+        return _stopped(switch)
     except (Exception, SystemExit) as error:
         # The one place for it: whatever a task raises is how the job ended.
         if switch.requested:
             # What it looks like when the cancel reached a child of the task first.
-            logger.info("Canceled", exc_info=True)
-            return Outcome(JobState.CANCELED)
+            logger.info("Stopped while", exc_info=True)
+            return _stopped(switch)
         return _failure(error)
     return Outcome(JobState.DONE, result=result)
+
+
+def _stopped(switch: CancelSwitch) -> Outcome:
+    if switch.is_out_of_time:
+        logger.info("Out of time")
+        return Outcome(JobState.FAILED, error=_OUT_OF_TIME)
+    logger.info("Canceled")
+    return Outcome(JobState.CANCELED)
 
 
 def _load_task(tasks_module: str, kind: str) -> Task:
@@ -215,21 +233,27 @@ def _one_line(text: str) -> str:
 def main() -> int:
     """Do the job named on the command line; 0 when it is done."""
     arguments = _parse()
+    batch = batch_of_this_process() if arguments.batch else ""
+    store = JobStore(arguments.db, shared=arguments.batch)
+    if arguments.batch:
+        _log_to(store.get(arguments.id).log_path)
     with _redacted_output():
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
-        store = JobStore(arguments.db)
         switch = CancelSwitch()
         signal.signal(signal.SIGTERM, switch.handle)
+        # SLURM's word that the time limit is near.
+        signal.signal(signal.SIGUSR2, switch.run_out)
         try:
-            job = store.claim(arguments.id)
+            job = store.claim(arguments.id, batch)
         except JobError as error:
             logger.warning("Nothing done: %s", error)
             return 1
         try:
             return _work(store, job, arguments.tasks, switch)
         finally:
-            # No server need be up for the queue to move on.
-            LocalRunner(store, arguments.limit, arguments.grace, arguments.tasks).tick()
+            # No server need be up for the queue to move on; a cluster's is not on this machine.
+            if not arguments.batch:
+                LocalRunner(store, arguments.limit, arguments.grace, arguments.tasks).tick()
 
 
 def _work(store: JobStore, job: Job, tasks_module: str, switch: CancelSwitch) -> int:
@@ -253,6 +277,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--tasks", required=True, help="module that holds TASKS")
     parser.add_argument("--limit", type=int, default=1, help="see LocalRunner")
     parser.add_argument("--grace", type=float, default=5.0, help="see LocalRunner")
+    parser.add_argument("--batch", action="store_true", help="started by SLURM")
     parser.add_argument("id", help="the job")
     arguments = parser.parse_args()
     if not _JOB_ID.fullmatch(arguments.id):
@@ -262,6 +287,14 @@ def _parse() -> argparse.Namespace:
     if not arguments.db.is_file():
         parser.error(f"{arguments.db} is no job table.")
     return arguments
+
+
+def _log_to(path: Path) -> None:
+    """Write to the job's log what this process and its children print."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
 
 
 @contextlib.contextmanager

@@ -162,7 +162,7 @@ def test_a_table_of_a_newer_program_is_refused(store):
     connection = sqlite3.connect(store.path)
     connection.execute("PRAGMA user_version = 7")
     connection.close()
-    with pytest.raises(JobError, match=r"schema 7.*reads up to 1"):
+    with pytest.raises(JobError, match=r"schema 7.*reads up to 2"):
         JobStore(store.path)
 
 
@@ -286,3 +286,18 @@ def test_an_end_is_recorded_once(store, submit):
     set_columns(store, job, state=JobState.LOST, error="vanished")
     ended = store.finish(job.id, JobState.DONE, result={"late": True})
     assert (ended.state, ended.error, ended.result) == (JobState.LOST, "vanished", None)
+
+
+def test_only_the_owner_or_an_administrator_removes(store, submit):
+    job = submit("count", requested_by="ann")
+    store.cancel(job.id)
+    with pytest.raises(JobError, match="belongs to ann, who alone can remove it"):
+        store.remove(job.id, requested_by="bob")
+    store.remove(job.id, requested_by="ann")
+    assert store.list() == ()
+
+
+def test_a_retry_is_of_who_asks(store, submit):
+    job = store.cancel(submit("count", requested_by="ann").id)
+    assert store.retry(job.id, requested_by="bob").requested_by == "bob"
+    assert store.retry(job.id).requested_by == "ann"

@@ -1,0 +1,237 @@
+"""SLURM runner: hands queued jobs to a cluster through submitit, and buries those that it lost.
+
+The job table must be on a file system that all nodes share, with file locks that work there.
+"""
+
+import logging
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from analysis.errors import JobError, unknown_name
+from app.jobs.model import Job, JobState
+from app.jobs.partials import delete_partials
+from app.jobs.process import format_memory
+from app.jobs.runner import passed_variables
+from app.jobs.store import JobStore
+from app.jobs.table import JobTable
+
+if TYPE_CHECKING:
+    from submitit import SlurmExecutor, SlurmJob
+
+logger = logging.getLogger(__name__)
+
+# Option of a person -> submitit's name of it, and the form of its value.
+OPTIONS: Final = {
+    **{name: (name, "{}") for name in ("account", "constraint", "gres", "partition", "qos")},
+    **{name: (name, "{}") for name in ("cpus_per_task", "gpus_per_node", "time")},
+    "mem_gb": ("mem", "{}GB"),
+}
+# Minutes; submitit's own default is 5.
+_USUAL_TIME: Final = 24 * 60
+_NUMBERS: Final = ("cpus_per_task", "gpus_per_node", "mem_gb", "time")
+_VALUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:&|-]{0,127}")
+# A number, or the script as it was written before there was one.
+_FILE: Final = re.compile(r"(\d+)_.*|\.submission_file_.*")
+# What SLURM says of a job that may still do something; anything else is an end.
+_OPEN: Final = frozenset(
+    (
+        *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "RESIZING"),
+        *("PREEMPTED", "REQUEUED", "REQUEUE_HOLD", "READY", "UNKNOWN"),
+    )
+)
+_ENDS: Final = {
+    "OUT_OF_MEMORY": "SLURM killed the worker: out of memory",
+    "TIMEOUT": "SLURM stopped the worker: its time limit was reached",
+    "NODE_FAIL": "The node of the worker failed",
+    "CANCELLED": "The job was canceled in SLURM",
+}
+
+
+def parse_options(text: str) -> dict[str, str | int]:
+    """Options of the jobs on the cluster, `partition=gpu,gpus_per_node=1,mem_gb=64,time=240`.
+
+    Raises:
+        JobError: an unknown name, or a value that is none.
+    """
+    options: dict[str, str | int] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if name not in OPTIONS:
+            raise JobError(unknown_name("SLURM option", name, OPTIONS))
+        is_good = value.isdecimal() if name in _NUMBERS else _VALUE.fullmatch(value)
+        if not equals or not is_good:
+            kind = "a whole number" if name in _NUMBERS else "a plain word"
+            raise JobError(f"The SLURM option {name} takes {kind}, as {name}=4; got {value!r}.")
+        options[name] = int(value) if name in _NUMBERS else value
+    return options
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmRunner:
+    """Runs the jobs of a store on a cluster; holds no state, so any process may have one.
+
+    Args:
+        store: the jobs, in a table that all nodes reach.
+        options: see `parse_options`.
+        limit: how many are handed to SLURM at once; the others wait in our queue.
+        grace_seconds: how long a canceled worker may tidy up before SLURM stops it.
+        silence_seconds: how long a worker may be silent before SLURM is asked about it.
+        tasks_module: the module whose `TASKS` the workers look their task up in.
+    """
+
+    store: JobStore
+    options: Mapping[str, str | int] = field(default_factory=dict)
+    limit: int = 16
+    grace_seconds: float = 30.0
+    silence_seconds: float = 30.0
+    tasks_module: str = "app.tasks"
+
+    @property
+    def folder(self) -> Path:
+        """Where submitit keeps what it hands to SLURM; its owner's only."""
+        return self.store.path.parent / "slurm"
+
+    def tick(self) -> None:
+        """Bury what SLURM has ended, stop what was canceled, hand over queued jobs.
+
+        Idempotent and one transaction, as the local runner's.
+
+        Raises:
+            JobError: the job table or SLURM cannot be used.
+        """
+        now = time.time()
+        # Before the table is read: an end that a worker recorded in between counts.
+        states = self._states(now)
+        with self.store.transaction() as jobs:
+            for job in jobs.in_batches():
+                self._attend(jobs, job, states.get(job.batch, "UNKNOWN"), now)
+            free = self.limit - len(jobs.in_batches())
+            for job in jobs.queued(max(free, 0)):
+                self._start(jobs, job, now)
+            # Under the lock, for another process may be handing over the next job.
+            self._sweep({job.batch for job in jobs.in_batches()})
+
+    def _states(self, now: float) -> dict[str, str]:
+        """What SLURM says of the jobs whose workers say nothing, by batch."""
+        with self.store.transaction() as jobs:
+            batches = jobs.in_batches()
+        states = {}
+        for job in batches:
+            is_silent = now - (job.heartbeat_at or now) > self.silence_seconds
+            # A worker that reports needs no asking; of one that waits SLURM is asked now and then.
+            if job.state is JobState.QUEUED or is_silent:
+                watcher = self._batch_job(job).watcher
+                state = watcher.get_state(job.batch, mode="force" if is_silent else "standard")
+                states[job.batch] = state.upper().split(" ")[0].rstrip("+")
+        return states
+
+    def _attend(self, jobs: JobTable, job: Job, state: str, now: float) -> None:
+        if state not in _OPEN:
+            jobs.update(job.id, finished_at=now, **_burial(job, state))
+        elif job.cancel_at is not None and (
+            job.state is JobState.QUEUED or now - job.cancel_at > self.grace_seconds
+        ):
+            self._batch_job(job).cancel(check=False)
+            jobs.update(job.id, finished_at=now, **_burial(job, "CANCELLED"))
+
+    def _start(self, jobs: JobTable, job: Job, now: float) -> None:
+        from submitit.core.utils import CommandFunction, FailedJobError
+
+        try:
+            handed = self._executor(job).submit(CommandFunction(self._command(job), verbose=False))
+        except (FailedJobError, OSError) as error:
+            logger.exception("Cannot hand job %s to SLURM", job.id)
+            message = f"SLURM did not take the job: {_first_line(error)}"
+            jobs.update(job.id, state=JobState.FAILED, finished_at=now, error=message)
+            return
+        jobs.update(job.id, batch=handed.job_id)
+
+    def _command(self, job: Job) -> list[str]:
+        arguments = [sys.executable, "-P", "-m", "app.jobs.worker"]
+        arguments += ["--db", str(self.store.path), "--tasks", self.tasks_module]
+        return [*arguments, "--batch", job.id]
+
+    def _executor(self, job: Job) -> "SlurmExecutor":
+        from submitit import SlurmExecutor
+
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.folder.chmod(0o700)
+        try:
+            executor = SlurmExecutor(self.folder)
+        except RuntimeError as error:
+            raise JobError(
+                "SLURM is not on this machine: no `srun` on the PATH. Start the dashboard on a "
+                "login node, or without --slurm."
+            ) from error
+        named = {name: OPTIONS[name] for name in self.options}
+        chosen = {own: form.format(self.options[name]) for name, (own, form) in named.items()}
+        executor.update_parameters(
+            job_name=f"moeprune-{job.kind}-{job.id}",
+            # By name: values stand in no file, and what is not named stays out of the worker.
+            additional_parameters={"export": ",".join(sorted(passed_variables()))},
+            **{"time": _USUAL_TIME, **chosen},
+        )
+        return executor
+
+    def _batch_job(self, job: Job) -> "SlurmJob[Any]":
+        from submitit import SlurmJob
+
+        return SlurmJob(folder=self.folder, job_id=job.batch)
+
+    def _sweep(self, active: set[str]) -> None:
+        """Delete what submitit left of ended jobs; the log is our own, elsewhere."""
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+            name = _FILE.fullmatch(path.name)
+            if name is None or name[1] in active:
+                continue
+            if name[1] or not active:
+                path.unlink(missing_ok=True)
+
+
+def check_slurm() -> None:
+    """See that jobs can be handed to SLURM from here.
+
+    Raises:
+        JobError: the extra is not installed, or there is no SLURM.
+    """
+    try:
+        import submitit  # noqa: F401
+    except ImportError as error:
+        raise JobError(
+            "--slurm needs the extra `slurm`: pip install 'moe-prune-studio[slurm]'."
+        ) from error
+    for program in ("sbatch", "sacct", "scancel", "srun"):
+        if shutil.which(program) is None:
+            raise JobError(f"--slurm needs {program} on the PATH; start on a login node.")
+
+
+def batch_of_this_process() -> str:
+    """The number of the SLURM job that this process is part of; empty outside of SLURM."""
+    return os.environ.get("SLURM_JOB_ID", "")
+
+
+def _burial(job: Job, state: str) -> dict[str, Any]:
+    """Columns that record the end of a job that SLURM ended, its partial output deleted."""
+    left = delete_partials(job) if job.state is JobState.RUNNING else ()
+    if job.cancel_at is not None:
+        error = "" if job.state is JobState.QUEUED else "SLURM stopped the worker."
+        end = JobState.CANCELED
+    else:
+        reason = _ENDS.get(state, f"The worker vanished; SLURM says {state}")
+        memory = f"last memory {format_memory(job.rss_peak)}" if job.rss_peak else "at its start"
+        end, error = JobState.LOST, f"{reason}; {memory}."
+    if left:
+        error += f" Not deleted: {', '.join(left)}."
+    return {"state": end, "error": error}
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__

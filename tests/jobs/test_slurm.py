@@ -1,0 +1,258 @@
+"""The SLURM runner, through the real submitit, on a cluster of one machine (see `fake_slurm`)."""
+
+import os
+import signal
+import sqlite3
+import stat
+import time
+from pathlib import Path
+
+import fake_slurm
+import pytest
+
+from analysis.errors import JobError
+from app.jobs.model import JobState
+from app.jobs.slurm import SlurmRunner, check_slurm, parse_options
+from app.jobs.store import JobStore
+from app.jobs.table import SCHEMA_VERSION
+
+pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
+FAKE_TOKEN = "hf_" + "Qz7" * 12
+
+
+@pytest.fixture
+def store(tmp_path):
+    return JobStore(tmp_path / "state" / "jobs.sqlite", shared=True)
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    folder = tmp_path / "cluster"
+    fake_slurm.install(folder)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    yield folder
+    (folder / "hold").unlink(missing_ok=True)
+    for path in (folder / "states").glob("*.pid"):
+        end(folder, path.stem, "CANCELLED by 0")
+
+
+def end(folder, number, state):
+    fake_slurm.STATES = folder / "states"
+    fake_slurm.end(number, state)
+
+
+@pytest.fixture
+def runner(store, cluster, monkeypatch):
+    from submitit import SlurmJob
+
+    SlurmJob.watcher.clear()
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    return SlurmRunner(store, grace_seconds=0.3, silence_seconds=0.5, tasks_module="job_tasks")
+
+
+def test_a_job_runs_reports_and_ends(runner, store, submit, ended_by_tick):
+    job = submit("count", n=3)
+    runner.tick()
+    runner.tick()  # which hands nothing over twice
+    job = ended_by_tick(job)
+    assert (job.state, job.result, job.error) == (JobState.DONE, {"counted": 3}, "")
+    assert (job.done, job.total, job.unit) == (3, 3, "numbers")
+    assert job.batch.isdecimal()
+    assert job.rss_peak > 0
+    assert f"Job {job.id}: moeprune count" in store.tail(job.id)
+    assert stat.S_IMODE(job.log_path.stat().st_mode) == 0o600
+
+
+def test_progress_is_seen_while_it_runs(runner, store, submit, until, ended_by_tick):
+    job = submit("count", n=400, pause=0.05)
+    runner.tick()
+    until(lambda: 0 < store.get(job.id).done < 400)
+    running = store.get(job.id)
+    assert (running.state, running.phase) == (JobState.RUNNING, "counting")
+    store.cancel(job.id)
+    assert ended_by_tick(job).state is JobState.CANCELED
+
+
+def test_what_a_task_raises_is_one_line(runner, submit, ended_by_tick):
+    job = submit("refuse")
+    runner.tick()
+    job = ended_by_tick(job)
+    assert (job.state, job.error) == (
+        JobState.FAILED,
+        "The corpus is empty; choose another one.",
+    )
+
+
+def test_a_job_that_waits_in_slurm_is_canceled_there(runner, store, submit, cluster):
+    (cluster / "hold").touch()
+    job = submit("count", n=1)
+    runner.tick()
+    waiting = store.get(job.id)
+    assert waiting.state is JobState.QUEUED
+    store.cancel(job.id)
+    runner.tick()
+    assert store.get(job.id).state is JobState.CANCELED
+    assert (cluster / "canceled").read_text() == f"{waiting.batch}\n"
+
+
+def test_a_worker_that_ignores_the_cancel_is_stopped_by_slurm(
+    runner, store, submit, until, cluster, ended_by_tick, tmp_path
+):
+    ready = tmp_path / "ready"
+    job = submit("stubborn", ready=str(ready))
+    runner.tick()
+    until(ready.exists)
+    store.cancel(job.id)
+    job = ended_by_tick(job)
+    assert (job.state, job.error) == (JobState.CANCELED, "SLURM stopped the worker.")
+    assert job.batch in (cluster / "canceled").read_text()
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        ("OUT_OF_MEMORY", "SLURM killed the worker: out of memory; last memory "),
+        ("TIMEOUT", "SLURM stopped the worker: its time limit was reached; "),
+        ("NODE_FAIL", "The node of the worker failed; "),
+        ("CANCELLED by 1000", "The job was canceled in SLURM; "),
+        ("BOOT_FAIL", "The worker vanished; SLURM says BOOT_FAIL; "),
+    ],
+)
+def test_a_worker_that_slurm_ended_is_lost_with_the_reason(
+    runner, store, submit, until, cluster, ended_by_tick, tmp_path, state, error
+):
+    partial, ready = tmp_path / "out.partial", tmp_path / "ready"
+    paths = {"paths": [str(partial)], "ready": str(ready), "tidied": str(tmp_path / "tidied")}
+    job = submit("write_partial", partials=[partial], **paths)
+    runner.tick()
+    until(ready.exists)
+    until(lambda: store.get(job.id).rss_peak)
+    end(cluster, store.get(job.id).batch, state)
+    job = ended_by_tick(job)
+    assert job.state is JobState.LOST
+    assert job.error.startswith(error)
+    assert job.error.endswith("iB.")
+    assert not partial.exists()
+    # The same request again, as for any other job.
+    assert store.retry(job.id).batch == ""
+
+
+def test_the_signal_before_the_time_limit_lets_the_task_tidy_up(
+    runner, store, submit, until, ended_by_tick, tmp_path
+):
+    ready, tidied = tmp_path / "ready", tmp_path / "tidied"
+    paths = {"paths": [str(tmp_path / "out.partial")], "ready": str(ready), "tidied": str(tidied)}
+    job = submit("write_partial", partials=[tmp_path / "out.partial"], **paths)
+    runner.tick()
+    until(ready.exists)
+    os.kill(store.get(job.id).pid, signal.SIGUSR2)
+    job = ended_by_tick(job)
+    assert job.state is JobState.FAILED
+    assert job.error.startswith("The time limit of the SLURM job came near; retry goes on")
+    assert tidied.exists()
+
+
+def test_only_named_variables_reach_the_worker(
+    runner, store, submit, ended_by_tick, monkeypatch, cluster
+):
+    monkeypatch.setenv("HF_TOKEN", FAKE_TOKEN)
+    monkeypatch.setenv("TEST_SECRET", "x")
+    job = submit("leak")
+    runner.tick()
+    job = ended_by_tick(job)
+    assert job.result["token_length"] == len(FAKE_TOKEN)
+    assert job.result["secret_passed"] is False
+    for path in store.path.parent.rglob("*"):
+        assert not path.is_file() or FAKE_TOKEN.encode() not in path.read_bytes(), path.name
+
+
+def test_what_is_handed_over_is_private_and_does_not_stay(
+    runner, store, submit, ended_by_tick, cluster
+):
+    (cluster / "hold").touch()
+    job = submit("count", n=1)
+    runner.tick()
+    assert stat.S_IMODE(runner.folder.stat().st_mode) == 0o700
+    assert list(runner.folder.iterdir())
+    (cluster / "hold").unlink()
+    job = ended_by_tick(job)
+    # The wrapper around the worker may write its last file after the worker's end.
+    deadline = time.monotonic() + 15
+    while (cluster / "states" / job.batch).read_text() == "RUNNING":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    runner.tick()
+    assert list(runner.folder.iterdir()) == []
+
+
+def test_the_options_are_those_of_the_script(store, submit, cluster):
+    (cluster / "hold").touch()
+    options = parse_options("partition=gpu,gpus_per_node=2,mem_gb=64,time=240,gres=gpu:a100:1")
+    runner = SlurmRunner(store, options, tasks_module="job_tasks")
+    submit("count", n=1)
+    runner.tick()
+    (script,) = runner.folder.glob("*_submission.sh")
+    for line in ("--partition=gpu", "--gpus-per-node=2", "--mem=64GB", "--time=240"):
+        assert f"#SBATCH {line}\n" in script.read_text()
+
+
+def test_no_more_than_the_limit_are_handed_over(store, submit, cluster):
+    (cluster / "hold").touch()
+    jobs = [submit("count", n=1) for _ in range(3)]
+    SlurmRunner(store, limit=2, tasks_module="job_tasks").tick()
+    assert [bool(store.get(job.id).batch) for job in jobs] == [True, True, False]
+
+
+def test_a_refusal_of_slurm_fails_the_job(runner, store, submit, cluster):
+    (cluster / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid account' >&2\nexit 1")
+    job = submit("count", n=1)
+    runner.tick()
+    job = store.get(job.id)
+    assert job.state is JobState.FAILED
+    assert job.error.startswith("SLURM did not take the job: ")
+    assert "invalid account" in job.error
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("partitions=gpu", "Unknown SLURM option 'partitions'. Did you mean 'partition'?"),
+        ("time=soon", "takes a whole number, as time=4; got 'soon'"),
+        ("partition=$(reboot)", "takes a plain word"),
+        ("partition=gpu\n#SBATCH --uid=0", "takes a plain word"),
+        ("partition", "takes a plain word"),
+    ],
+)
+def test_options_that_are_none_are_refused(text, message):
+    with pytest.raises(JobError) as refused:
+        parse_options(text)
+    assert message in str(refused.value)
+
+
+def test_without_slurm_it_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JobError, match="needs sbatch on the PATH"):
+        check_slurm()
+
+
+def test_a_table_of_the_schema_before_gains_the_column(tmp_path):
+    path = tmp_path / "jobs.sqlite"
+    JobStore(path).submit("count", {"n": 1}, "t", "c", "ann")
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE jobs DROP COLUMN batch")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    (job,) = JobStore(path).list()
+    assert (job.kind, job.batch, SCHEMA_VERSION) == ("count", "", 2)
+
+
+def test_a_table_of_several_machines_has_no_write_ahead_log(store, tmp_path):
+    def mode(path):
+        connection = sqlite3.connect(path)
+        found = connection.execute("PRAGMA journal_mode").fetchone()
+        connection.close()
+        return found[0]
+
+    assert mode(store.path) == "delete"
+    assert mode(JobStore(tmp_path / "own" / "jobs.sqlite").path) == "wal"
