@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import CONFIG_MAPPING
 
+from analysis.calibration.quantised import dequantising_config, quantisation
+from analysis.errors import UnsupportedModelError
+from analysis.families.native import register_native
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
@@ -41,17 +45,32 @@ def random_tokens(model: MoEModel, tokens: int) -> torch.Tensor:
     return torch.from_numpy(ids)
 
 
+def why_not_loaded(model: MoEModel) -> str:
+    """Why a checkpoint is not loaded here, in a sentence without an end; empty if it is."""
+    register_native(model.family.model_type)
+    if model.family.model_type not in CONFIG_MAPPING:
+        return f"transformers has no class for {model.family.model_type!r}"
+    try:
+        dequantising_config(model)
+    except UnsupportedModelError:
+        return f"checkpoints quantised with {quantisation(model)} are not loaded here"
+    return ""
+
+
 def _load(model: MoEModel, dtype: "torch.dtype | str") -> tuple[Any, Any]:
     # Grouped products do not know float64.
-    experts = {"experts_implementation": "eager"} if dtype is torch.float64 else {}
+    options: dict[str, Any] = {"experts_implementation": "eager"} if dtype is torch.float64 else {}
+    # The same on every machine: where there is a GPU, transformers would keep weights quantised.
+    if dequantising := dequantising_config(model):
+        options["quantization_config"] = dequantising
     loaded, info = auto_class_of(model).from_pretrained(
         model.checkpoint.path,
         dtype=dtype,
         output_loading_info=True,
         local_files_only=True,
-        **experts,
+        **options,
     )
-    if isinstance(dtype, torch.dtype) and model.checkpoint.config.get("quantization_config"):
+    if isinstance(dtype, torch.dtype) and quantisation(model):
         loaded = loaded.to(dtype)  # what was dequantised has the type of its scales
     return loaded.eval(), info
 

@@ -21,6 +21,7 @@ from pruning.surgery.tensor_checks import check_against_source
 _FLOAT32_BYTES, _FLOAT64_BYTES = 4, 8  # see `check_logits`
 # Beside the weights: the converted copy of a layer while loading, activations, the libraries.
 _MEMORY_FACTOR, _MEMORY_EXTRA = 1.25, 1 << 29
+_ASKED_FOR = "as asked for"
 
 
 class Level(StrEnum):
@@ -75,7 +76,7 @@ def _choose(level: Level | None, manifest: Manifest, source: MoEModel | None) ->
             "the level 'load'."
         )
     if level:
-        return level, "as asked for"
+        return level, _ASKED_FOR
     available = psutil.virtual_memory().available
     needed = logits_memory(source, manifest.plan) if source is not None else 0
     if source is not None and needed <= available:
@@ -113,7 +114,8 @@ def verify_export(
         tokens: random tokens to run; rounded up to whole rows.
 
     Raises:
-        ExportError: not a directory, an unknown level, `logits` without a source, or no tokens.
+        ExportError: not a directory, an unknown level, `logits` without a source, no tokens, or a
+            level was asked for that loads what cannot be loaded here.
         CheckpointError: the source cannot be read.
     """
     if not path.is_dir():
@@ -144,9 +146,18 @@ def _verify_forward(
 ) -> Generator[Progress, None, VerifyReport]:
     """The load level, and the logits level if the report aims at it."""
     # Here and not above: the dashboard imports this module and must start without torch.
-    from pruning.surgery.forward_checks import check_load, check_logits, random_tokens
+    from pruning.surgery.forward_checks import (
+        check_load,
+        check_logits,
+        random_tokens,
+        why_not_loaded,
+    )
 
     exported = describe_model(open_checkpoint(path))
+    if why := why_not_loaded(exported):
+        if report.reason == _ASKED_FOR:
+            raise ExportError(f"The level '{report.level}' is not possible: {why}; use 'bytes'.")
+        return replace(report, level=Level.BYTES, reason=why)
     ids = random_tokens(exported, tokens)
     yield Progress("loading", 0, 1, "models")
     load = check_load(exported, ids)

@@ -1,0 +1,86 @@
+"""Exports of quantised checkpoints verified up to the logits, and what is not loaded at all."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from analysis.drain import drain
+from analysis.errors import ExportError
+from analysis.model import load_model_index
+from builders import tiny_checkpoint
+from families.configs import CASES, redraw, tiny_config
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.export import export_checkpoint
+from pruning.surgery.verify import verify_export
+
+GPT_OSS = next(case for case in CASES if case.name == "gpt_oss")
+KEPT = {"uniform": ((1, 3, 4), (0, 2, 5)), "mixed": ((1, 3, 4), (0, 2, 3, 5))}
+
+
+@pytest.fixture(scope="module")
+def mxfp4(tmp_path_factory):
+    """A gpt-oss whose experts are blocks of 32 numbers of four bits with an exponent each."""
+    path = tmp_path_factory.mktemp("mxfp4")
+    config = tiny_config(GPT_OSS)
+    config.hidden_size, config.intermediate_size = 32, 64
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        redraw(model)
+    model.save_pretrained(path)
+    tensors = load_file(path / "model.safetensors")
+    seeded = torch.Generator().manual_seed(1)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inner, outer = tensors.pop(name).shape
+        shape = (experts, outer, inner // 32)
+        blocks = torch.randint(0, 256, (*shape, 16), generator=seeded, dtype=torch.uint8)
+        scales = torch.randint(122, 126, shape, generator=seeded, dtype=torch.uint8)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    quantise(path, quant_method="mxfp4", modules_to_not_convert=["self_attn", "router", "lm_head"])
+    return path
+
+
+def quantise(path, **settings):
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
+
+
+def export(source, out, kept):
+    described = load_model_index(str(source))
+    layers = [layer.index for layer in described.layers]
+    plan = PruningPlan(model_ref(described), dict(zip(layers, kept, strict=True)))
+    drain(export_checkpoint(described, plan, out))
+
+
+@pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
+def test_four_bits_up_to_equal_logits(mxfp4, tmp_path, kept):
+    export(mxfp4, tmp_path / "out", kept)
+    report = drain(verify_export(tmp_path / "out", source=mxfp4))
+    assert report.ok, report.checks
+    assert (report.level, report.max_abs_diff) == ("logits", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised with gptq are not loaded"),
+        ({"model_type": "unheard_of"}, "transformers has no class for 'unheard_of'"),
+    ],
+)
+def test_what_cannot_be_loaded_is_compared_byte_by_byte(tmp_path, change, why):
+    source = tmp_path / "source"
+    tiny_checkpoint(source, "olmoe")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, **change}))
+    export(source, tmp_path / "out", [(1, 3, 4)] * 3)
+    report = drain(verify_export(tmp_path / "out", source=source))
+    assert report.ok, report.checks
+    assert report.level == "bytes"
+    assert why in report.reason
+    assert [check.name for check in report.checks][-2:] == ["source", "tensors"]
+    with pytest.raises(ExportError, match=f"The level 'load' is not possible: .*{why}"):
+        drain(verify_export(tmp_path / "out", level="load"))
