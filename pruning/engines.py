@@ -49,6 +49,7 @@ class Contents:
         in_transformers: transformers has classes for this model type.
         is_quantised: the experts are stored in FP8 or in blocks.
         has_own_widths: experts have fewer neurons than the configuration's one width says.
+        is_discovered: the architecture is not in the table of families, so nobody tried it.
     """
 
     counts: tuple[int, ...]
@@ -56,6 +57,7 @@ class Contents:
     in_transformers: bool = True
     is_quantised: bool = False
     has_own_widths: bool = False
+    is_discovered: bool = False
 
     @property
     def is_uniform(self) -> bool:
@@ -82,6 +84,7 @@ def contents_of(
         in_transformers=not is_registered_here(model.family.model_type),
         is_quantised=bool(model.checkpoint.config.get("quantization_config")),
         has_own_widths=bool(said[WIDTHS_KEY]),
+        is_discovered=model.family.discovered,
     )
 
 
@@ -98,7 +101,10 @@ def _transformers(contents: Contents) -> Sequence[Verdict]:
         return (Verdict(plain, Reads.NO, reason),)
     if contents.is_uniform:
         reason = "one number of experts for all layers, as in its configuration"
-        return (Verdict(plain, Reads.YES, reason),)
+        if contents.is_discovered:
+            reason += f"; if it has a class for {contents.model_type!r}, {NOT_TRIED}"
+        reads = Reads.EXPECTED if contents.is_discovered else Reads.YES
+        return (Verdict(plain, reads, reason),)
     runs = "runs modeling_pruned.py, which comes with the checkpoint"
     return (
         Verdict(plain, Reads.NO, f"{_alike(contents)}: it stops with a RuntimeError over sizes"),

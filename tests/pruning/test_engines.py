@@ -45,6 +45,15 @@ def test_a_type_that_transformers_lacks_is_read_by_this_program_only():
         assert found["moeprune, load_pruned"].reads is Reads.YES
 
 
+def test_a_type_that_nobody_listed_is_only_expected_to_be_read():
+    found = by_engine(Contents((5, 5), "unheard_of", is_discovered=True))
+    assert found["transformers"].reads is Reads.EXPECTED
+    assert f"if it has a class for 'unheard_of', {NOT_TRIED}" in found["transformers"].reason
+    # With sizes of their own: the export built it before it was written.
+    found = by_engine(Contents((5, 4), "unheard_of", is_discovered=True))
+    assert found["transformers, trust_remote_code=True"].reads is Reads.YES
+
+
 @pytest.mark.parametrize("counts", [(3, 3), (3, 2)])
 def test_whatever_the_tests_do_not_run_says_so(counts):
     for verdict in verdicts(Contents(counts, "olmoe")):
