@@ -85,6 +85,8 @@ def _result_text(job: Job) -> str:
     text = f"{when}, {seconds:.1f} s"
     if "run_id" in result:
         return f"{text}. Statistics {result['run_id']} are in the cache."
+    if "evaluations" in result:
+        return f"{text}. {len(result['evaluations'])} evaluations are kept beside the statistics."
     verify = result.get("verify")
     if verify:
         passed = sum(bool(check["ok"]) for check in verify["checks"])

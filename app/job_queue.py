@@ -1,12 +1,25 @@
 """The dashboard's way to the job table."""
 
+from collections.abc import Mapping
+from typing import Final
+
 import streamlit as st
 
 from app.data import settings
+from app.evaluation_requests import EvaluateRequest, SweepRequest
 from app.jobs.model import Job
 from app.jobs.places import Runner, open_store, runner_of
 from app.jobs.store import JobStore
-from app.task_requests import CalibrateRequest, ExportRequest, WeightsRequest
+from app.task_requests import CalibrateRequest, ExportRequest, Request, WeightsRequest
+
+# What may be asked for as a job -> its kind, a name in `app.tasks.TASKS`.
+KINDS: Final[Mapping[type[Request], str]] = {
+    CalibrateRequest: "calibrate",
+    WeightsRequest: "weights",
+    ExportRequest: "export",
+    EvaluateRequest: "evaluate",
+    SweepRequest: "sweep",
+}
 
 
 def job_store() -> JobStore:
@@ -25,16 +38,15 @@ def user() -> str | None:
 
 
 def submit(
-    request: CalibrateRequest | WeightsRequest | ExportRequest,
+    request: Request,
     *,
     title: str,
     command: str,
     partials: tuple[str, ...] = (),
 ) -> Job:
-    """Queue a job and start it if there is room."""
-    kinds = {CalibrateRequest: "calibrate", WeightsRequest: "weights", ExportRequest: "export"}
+    """Queue a job and start it if there is room; `request` is of a type of `KINDS`."""
     job = job_store().submit(
-        kinds[type(request)],
+        KINDS[type(request)],
         request.model_dump(mode="json"),
         title=title,
         command=command,
