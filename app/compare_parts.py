@@ -155,9 +155,13 @@ def recipe_request(view: View, choice: RecipeChoice) -> SelectRequest:
 
 def metrics(comparison: Comparison) -> None:
     """Four numbers: decisions, sets, orders, experts."""
-    first, second, third, fourth = st.columns(4)
+    with st.container(horizontal=True):  # wraps where the window is narrow
+        _four_metrics(comparison)
+
+
+def _four_metrics(comparison: Comparison) -> None:
     chance = comparison.chance_agreement
-    first.metric(
+    st.metric(
         "Equal decisions",
         f"{comparison.agreement:.0%}",
         f"{(comparison.agreement - chance) * 100:+.0f} pp vs chance",
@@ -167,7 +171,7 @@ def metrics(comparison: Comparison) -> None:
     )
     jaccard = comparison.jaccard
     either = len(comparison.table()) - comparison.count("both")
-    second.metric(
+    st.metric(
         "Jaccard of the pruned",
         "-" if either == 0 else f"{jaccard:.2f}",
         f"{comparison.count('neither')} of {either} experts" if either else "nothing is pruned",
@@ -177,9 +181,9 @@ def metrics(comparison: Comparison) -> None:
         height="stretch",
         help="Pruned by both, divided by pruned by either.",
     )
-    _tau_metric(third, comparison)
+    _tau_metric(comparison)
     only_a, only_b = comparison.count("only A"), comparison.count("only B")
-    fourth.metric(
+    st.metric(
         "Decided differently",
         f"{only_a + only_b}",
         f"A {only_a}, B {only_b}",
@@ -191,9 +195,9 @@ def metrics(comparison: Comparison) -> None:
     )
 
 
-def _tau_metric(place: Any, comparison: Comparison) -> None:
+def _tau_metric(comparison: Comparison) -> None:
     taus = comparison.by_layer["kendall_tau"].dropna()
-    place.metric(
+    st.metric(
         "Kendall tau",
         f"{taus.mean():.2f}" if len(taus) else "-",
         f"{taus.min():.2f} to {taus.max():.2f} over layers" if len(taus) else "nothing to order",

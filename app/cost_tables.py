@@ -11,8 +11,8 @@ from analysis.store import Run
 
 _MIB = 2**20
 _COST_COLUMNS = [
-    *("model", "statistics", "layers", "experts", "top-k", "tokens"),
-    *("seconds", "tokens/s", "peak MiB", "made", "fits"),
+    *("model", "statistics", "fits", "tokens", "seconds", "tokens/s", "peak MiB"),
+    *("layers", "experts", "top-k", "made"),
 ]
 _NEEDS = {
     "data": "calibration text",
@@ -23,7 +23,7 @@ _NEEDS = {
 
 
 def cost_table(runs: Sequence[Run], identity: str) -> pd.DataFrame:
-    """Table of runs: model, statistics, its size, tokens, what it cost, date, and if it fits.
+    """Table of runs: model, statistics, whether they fit, tokens, what it cost, sizes, date.
 
     Seconds, tokens a second and peak memory are those of the machine that made the run; empty
     where it did not say. Runs of the model of this identity come first.

@@ -15,6 +15,7 @@ from analysis.stats import Gate
 from analysis.store import SHARDS, Run
 from app import data
 from app.charts import made_by, show_chart, show_table
+from app.literal import literal
 from app.overlap_parts import RunKeys, run_keys
 from app.plots import evidence, explore
 from app.state import BLEND, View
@@ -64,7 +65,8 @@ def _runs_with_parts(view: View) -> dict[str, Run]:
     found = {corpus: run for corpus, run in view.runs.items() if SHARDS in run.manifest.files}
     for corpus in view.runs.keys() - found.keys():
         st.info(
-            f"The run of {corpus} was made before token shards were kept; calibrate again.",
+            f"The run of {literal(corpus)} was made before token shards were kept; calibrate "
+            "again.",
             icon=":material/info:",
         )
     return found
@@ -99,12 +101,11 @@ def damage_part(view: View) -> None:
         _how_to_measure(view, run)
         return
     proxy = _proxy(view.criterion)
-    left, right = st.columns([3, 2])
-    with left, st.container(border=True):
+    with st.container(border=True):
         table = evidence.fate_table(stats, proxy, view.gate, Fraction(view.sparsity_percent, 100))
         about = made_by(view.about(), run.manifest.run_id, f"gate {view.gate}")
         show_chart(evidence.damage_chart(table, proxy, about))
-    with right, st.container(border=True):
+    with st.container(border=True):
         _quality(run, view.gate, corpus)
     _command(view, "--proxy")
 
@@ -118,8 +119,8 @@ def _proxy(criterion: Criterion | None) -> Criterion:
 def _how_to_measure(view: View, run: Run) -> None:
     name = run.manifest.corpus
     st.info(
-        f"The statistics of {name} lack the exact damage, which is measured only when asked for: "
-        "it evaluates one expert more for each token and layer, or several where the router's "
+        f"The statistics of {literal(name)} lack the exact damage, which is measured only when "
+        "asked for: it evaluates one expert more for each token and layer, or several where the router's "
         "order changes. Collect it with:",
         icon=":material/info:",
     )
@@ -150,7 +151,7 @@ def _quality(run: Run, gate: Gate, corpus: str) -> None:
     table = _proxy_quality(data.run_key(run), gate)
     best = table.iloc[0]
     st.markdown(
-        f"**Every variant as a stand-in**, on {corpus}. {best['label']} prunes "
+        f"**Every variant as a stand-in**, on {literal(corpus)}. {best['label']} prunes "
         f"{best['overlap_50']:.0%} of what the exact damage prunes at 50%, more than any other."
     )
     shown = table.drop(columns="criterion").rename(

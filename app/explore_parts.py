@@ -12,6 +12,7 @@ from analysis.ranking import Stats
 from analysis.stats import NoStats
 from app import data, maps
 from app.charts import Chart, chart_files, made_by, show_chart
+from app.literal import literal
 from app.overlap_parts import pair_overlaps
 from app.plots import explore as plots
 from app.state import View, chosen_baseline, criterion_badge
@@ -22,14 +23,14 @@ def what_is_missing(view: View, criterion: Criterion) -> str | None:
     """What a criterion would read and the model lacks, and what to do; None if it can rank."""
     if criterion.source == "routed" and not view.runs:
         return (
-            f"{criterion.label} ranks by routed tokens, and {view.model.name} has not been "
-            "calibrated yet. Start a calibration on the **Start** page, or choose AIMER or "
+            f"{criterion.label} ranks by routed tokens, and {literal(view.model.name)} has not "
+            "been calibrated yet. Start a calibration on the **Start** page, or choose AIMER or "
             "Magnitude, which need none."
         )
     if criterion.source == "weights" and data.weight_run(view.model) is None:
         return (
-            f"{criterion.label} reads the weights of {view.model.name}, which have not been "
-            "measured yet. Start that on the **Start** page: it takes seconds."
+            f"{criterion.label} reads the weights of {literal(view.model.name)}, which have not "
+            "been measured yet. Start that on the **Start** page: it takes seconds."
         )
     return None
 
@@ -68,9 +69,13 @@ def ranked_pair(view: View) -> tuple[maps.Ranked, maps.Ranked] | None:
 
 def metrics(view: View, shown: maps.Ranked, beside: maps.Ranked) -> None:
     """Four numbers that answer: what, how different, how stable, how small."""
+    with st.container(horizontal=True):  # wraps where the window is narrow
+        _four_metrics(view, shown, beside)
+
+
+def _four_metrics(view: View, shown: maps.Ranked, beside: maps.Ranked) -> None:
     criterion, fraction = shown.criterion, Fraction(view.sparsity_percent, 100)
-    first, second, third, fourth = st.columns(4)
-    first.metric(
+    st.metric(
         "Criterion",
         criterion.label,
         criterion_badge(criterion),
@@ -81,7 +86,7 @@ def metrics(view: View, shown: maps.Ranked, beside: maps.Ranked) -> None:
         help=f"${criterion.formula}$  \n{criterion.reference}",
     )
     same = maps.same_pruned(shown, beside, fraction)
-    second.metric(
+    st.metric(
         f"Pruned by {beside.criterion.label} too",
         _percent(same),
         _against_chance(same, chance_overlap(shown.grid, fraction)),
@@ -89,11 +94,10 @@ def metrics(view: View, shown: maps.Ranked, beside: maps.Ranked) -> None:
         height="stretch",
         help="Share of the experts pruned here which the criterion on the left prunes as well.",
     )
-    with third:
-        _stability_metric(view, criterion)
+    _stability_metric(view, criterion)
     after = data.size_report_of(view.model, view.sparsity_percent).bytes_after
     before = view.model.checkpoint.nbytes
-    fourth.metric(
+    st.metric(
         "Size after pruning",
         format_bytes(after),
         f"-{format_bytes(before - after)}" if after < before else "nothing removed",

@@ -53,7 +53,8 @@ def component_effects(
         )
     apply_theme(fig, dark)
     fig.update_layout(height=300, margin={"t": 24, "r": 24})
-    fig.update_xaxes(type="category", showgrid=False)
+    # Room for the number right of the last mark.
+    fig.update_xaxes(type="category", showgrid=False, range=[-0.6, len(table) - 0.2])
     fig.update_yaxes(title_text="overlap of pruned sets", range=[-0.03, 1.06], tickformat=".1f")
     return fig
 

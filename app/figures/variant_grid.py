@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from app.figures.theme import apply_theme, color_at, colorbar, colorscale, ink, plain, text_on
@@ -39,13 +40,17 @@ def variant_grid(
             for sparsity in sparsities
         ],
     )
+    fig.update_annotations(font={"size": 14})
+    words = list(fig.layout.annotations)
     for row, model in enumerate(models, start=1):
         for column, sparsity in enumerate(sparsities, start=1):
             here = table[(table["model"] == model) & (table["sparsity"] == sparsity)]
-            panel = _panel(here, round(100 * sparsity), selected, dark)
-            for trace in panel:
+            overlaps = _overlaps(here)
+            for trace in _panel(overlaps, round(100 * sparsity), selected, dark):
                 fig.add_trace(trace, row=row, col=column)
-    fig.update_annotations(font={"size": 14})
+            words += _words(overlaps, (row - 1) * len(sparsities) + column, dark)
+    # Given all at once: plotly validates every annotation again with each one that is added.
+    fig.layout.annotations = words
     apply_theme(fig, dark)
     fig.update_layout(
         height=_ROW_PIXELS * len(models) + 80,
@@ -86,13 +91,18 @@ def describe(table: pd.DataFrame) -> str:
     return "Least dependent on the text, by share pruned: " + "; ".join(parts) + "."
 
 
-def _panel(
-    here: pd.DataFrame, percent: int, selected: Variant | None, dark: bool
-) -> list[go.Heatmap | go.Scatter]:
+def _overlaps(here: pd.DataFrame) -> NDArray[np.float32]:
+    """(alpha, b and beta); NaN where nothing can be ranked."""
     overlaps = np.full((3, 6), np.nan, dtype=np.float32)
     overlaps[here["alpha"], here["b"] * 3 + here["beta"]] = here["overlap"]
     b, alpha, beta = DEGENERATE
     overlaps[alpha, b * 3 + beta] = np.nan
+    return overlaps
+
+
+def _panel(
+    overlaps: NDArray[np.float32], percent: int, selected: Variant | None, dark: bool
+) -> list[go.Heatmap | go.Scatter]:
     cells = go.Heatmap(
         z=overlaps,
         coloraxis="coloraxis",
@@ -101,11 +111,11 @@ def _panel(
         hoverinfo="skip",
         hoverongaps=False,
     )
-    traces = [cells, _targets(overlaps, percent, dark)]
+    traces = [cells, _targets(overlaps, percent)]
     return traces if selected is None else [*traces, _outline(selected, dark)]
 
 
-def _targets(overlaps: np.ndarray, percent: int, dark: bool) -> go.Scatter:
+def _targets(overlaps: NDArray[np.float32], percent: int) -> go.Scatter:
     places = [(alpha, column) for alpha in range(3) for column in range(6)]
     variants = [(column // 3, alpha, column % 3) for alpha, column in places]
     values = [float(overlaps[place]) for place in places]
@@ -113,11 +123,9 @@ def _targets(overlaps: np.ndarray, percent: int, dark: bool) -> go.Scatter:
     return go.Scatter(
         x=[column for _, column in places],
         y=[alpha for alpha, _ in places],
-        text=["N/A" if math.isnan(overlap) else f"{overlap:.2f}" for overlap in values],
-        textfont={"color": [_text_color(overlap, dark) for overlap in values], "size": 12},
         customdata=[[*variant, percent] for variant in variants],
         hovertext=[_reading(*each) for each in zip(variants, values, strict=True)],
-        mode="markers+text",
+        mode="markers",
         marker={"symbol": "square", "size": 24, "opacity": 0},
         selected=invisible,
         unselected=invisible,
@@ -126,8 +134,24 @@ def _targets(overlaps: np.ndarray, percent: int, dark: bool) -> go.Scatter:
     )
 
 
-def _text_color(overlap: float, dark: bool) -> str:
-    return ink(dark) if math.isnan(overlap) else text_on(color_at(overlap))
+def _words(overlaps: NDArray[np.float32], panel: int, dark: bool) -> list[dict[str, Any]]:
+    """The numbers in the cells: no text of a trace, which would fade when one is selected."""
+    axis = "" if panel == 1 else str(panel)
+    return [
+        {
+            "x": column,
+            "y": alpha,
+            "xref": f"x{axis}",
+            "yref": f"y{axis}",
+            "text": "N/A" if math.isnan(overlap) else f"{overlap:.2f}",
+            "font": {
+                "color": ink(dark) if math.isnan(overlap) else text_on(color_at(float(overlap))),
+                "size": 12,
+            },
+            "showarrow": False,
+        }
+        for (alpha, column), overlap in np.ndenumerate(overlaps)
+    ]
 
 
 def _reading(variant: Variant, overlap: float) -> str:

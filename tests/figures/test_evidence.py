@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from app.figures import damage_proxy, parts_curve, variant_grid
-from app.figures.theme import contrast
+from app.figures.theme import color_at, contrast
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def grid(variants):
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_panel_for_each_model_and_sparsity(grid, dark):
     fig = variant_grid.variant_grid(grid, selected=(0, 2, 1), dark=dark)
-    titles = [note.text for note in fig.layout.annotations]
+    titles = [note.text for note in fig.layout.annotations if "pruned" in note.text]
     assert titles == [f"{name}, {p}% pruned" for name in ("one", "two") for p in (25, 50)]
     cells = [each for each in fig.data if each.type == "heatmap"]
     assert len(cells) == 4
@@ -98,17 +98,21 @@ def test_a_panel_for_each_model_and_sparsity(grid, dark):
 
 def test_numbers_read_on_their_cells(grid):
     fig = variant_grid.variant_grid(grid)
-    targets = next(each for each in fig.data if each.type == "scatter")
-    shown = dict(zip(map(tuple, targets.customdata), targets.text, strict=True))
-    assert shown[1, 0, 2, 25] == "0.90"
-    assert shown[1, 0, 0, 25] == "N/A"
-    from app.figures.theme import color_at
+    numbers = [note for note in fig.layout.annotations if "pruned" not in note.text]
+    assert len(numbers) == 4 * 18
+    last = {(note.x, note.y): note.text for note in numbers if note.xref == "x4"}
+    assert (last[5, 0], last[3, 0], last[0, 2]) == ("0.90", "N/A", "0.10")
+    for note in numbers:
+        if note.text != "N/A":
+            assert contrast(note.font.color, color_at(float(note.text))) >= 4.5
 
-    for point, text, color in zip(
-        targets.customdata, targets.text, targets.textfont.color, strict=True
-    ):
-        if text != "N/A":
-            assert contrast(color, color_at(float(text))) >= 4.5, point
+
+def test_each_cell_says_its_variant_and_sparsity_when_clicked(grid):
+    targets = [each for each in variant_grid.variant_grid(grid).data if each.type == "scatter"]
+    assert len(targets) == 4
+    # The sixth cell of the first row: b = 1, alpha = 0, beta = 2; the second panel is of 50%.
+    assert targets[1].customdata[5] == [1, 0, 2, 50]
+    assert (targets[1].x[5], targets[1].y[5]) == (5, 0)
 
 
 @pytest.mark.parametrize(
