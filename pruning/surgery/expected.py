@@ -219,9 +219,8 @@ def _scales(entry: TensorEntry, where: AtomAxis, slot: Slot, widths: WidthPlan, 
 def _atoms(where: AtomAxis, before: int, kept: Sequence[int], after: int) -> NDArray[np.int64]:
     """Entries that stay of an axis of `parts` projections, each filled up with -1 at its end."""
     entries = np.arange(where.parts * before)
-    grid = entries.reshape(-1, where.parts).T if where.interleaved else entries.reshape(-1, before)
-    if not before:
-        grid = np.zeros((where.parts, 0), np.int64)
+    shape = (before, where.parts) if where.interleaved else (where.parts, before)
+    grid = entries.reshape(shape).T if where.interleaved else entries.reshape(shape)
     filled = np.pad(grid[:, list(kept)], ((0, 0), (0, after - len(kept))), constant_values=-1)
     return (filled.T if where.interleaved else filled).reshape(-1)
 
@@ -234,10 +233,9 @@ def _stacked(entry: TensorEntry, parts: Sequence[Part]) -> tuple[int, ...]:
 def _grown(entry: TensorEntry, axis: int, widths: WidthPlan) -> Expected:
     """A matrix of shared experts, whose width is a multiple of the new one."""
     after = (widths.shared or 0) * widths.scalar
+    if entry.shape[axis] == after:
+        return _copy(entry, entry.name)
     ids = np.arange(after)
     ids[entry.shape[axis] :] = -1
     part = _cut(entry.start, entry, entry.shape, axis, ids)
-    same = entry.shape[axis] == after
-    return (
-        _copy(entry, entry.name) if same else Expected(entry.name, entry, part.result[:-1], (part,))
-    )
+    return Expected(entry.name, entry, part.result[:-1], (part,))

@@ -296,6 +296,9 @@ class TestUse:
         model, info = stock_load(exported.case, tmp_path / "out")
         assert not any(info.values()), info
         assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
+        report = drain(verify_export(tmp_path / "out", source=exported.path))
+        assert report.ok, report.checks
+        assert report.level == "logits"
 
     @pytest.mark.parametrize(
         ("given", "message"),
