@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.criteria import CRITERIA, RANKABLE, Criterion, get_criterion, unified
+from analysis.criteria import Criterion
 from analysis.effects import chance_all_way, corpora_overlap
-from analysis.families import MoELayer
 from analysis.overlap import (
     chance_overlap,
     criterion_overlap,
@@ -19,7 +18,7 @@ from analysis.overlap import (
     set_overlap,
 )
 from analysis.ranking import Stats, order_of, score_experts
-from analysis.stats import ExpertStats, FloatArray, Gate, Grid, NoStats, WeightStats
+from analysis.stats import ExpertStats, FloatArray, Gate, Grid
 from analysis.stratification import rescale, separation
 from app.components.expert_map import MapPanel
 
@@ -139,50 +138,6 @@ def never_routed_experts(stats: Mapping[str, ExpertStats]) -> pd.DataFrame:
     ]
     table = pd.DataFrame(rows, columns=["layer", "expert", "texts"])
     return table.groupby(["layer", "expert"])["texts"].agg(", ".join).reset_index()
-
-
-def expert_sums(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> pd.DataFrame:
-    """Table `sum` and one column a corpus: every stored sum of one expert, and its token share."""
-    columns = {}
-    for corpus, each in stats.items():
-        rows = each.table[each.table["layer"] == layer].set_index("expert")
-        numbers = rows.loc[expert].drop("layer").astype(float)
-        share = numbers["num_tokens"] / max(float(rows["num_tokens"].sum()), 1.0)
-        columns[corpus] = pd.concat([pd.Series({"share of routed tokens": share}), numbers])
-    return pd.DataFrame(columns).rename_axis("sum").reset_index()
-
-
-@dataclass(frozen=True, eq=False)
-class Sources:
-    """Everything measured of a model: by corpus, of the weights, and its layers."""
-
-    routed: Mapping[str, ExpertStats]
-    weights: WeightStats | None
-    layers: tuple[MoELayer, ...]
-
-    def of(self, criterion: Criterion) -> dict[str, Stats]:
-        """The statistics that a criterion can read, by what the reader calls them."""
-        if criterion.source == "routed":
-            return dict(self.routed)
-        if criterion.source == "none":
-            return {"no data": NoStats(self.layers)}
-        return {} if self.weights is None else {"weights": self.weights}
-
-
-def expert_ranks(sources: Sources, gate: Gate, place: tuple[int, int]) -> pd.DataFrame:
-    """Table `criterion, source, rank, of, score`: one expert under all that can rank; 1 = first."""
-    layer, expert = place
-    rows = []
-    for name in dict.fromkeys((*(unified(*each).name for each in RANKABLE), *CRITERIA)):
-        criterion = get_criterion(name)
-        for source, stats in sources.of(criterion).items():
-            ranked = rank(criterion, stats, gate)
-            row = [each.index for each in ranked.grid.layers].index(layer)
-            order = ranked.order[row]
-            found = int(np.flatnonzero(order == expert)[0]) + 1
-            count = int(ranked.grid.counts[row])
-            rows.append((criterion.label, source, found, count, float(ranked.score[row, expert])))
-    return pd.DataFrame(rows, columns=["criterion", "source", "rank", "of", "score"])
 
 
 def never_routed(stats: ExpertStats) -> int:
