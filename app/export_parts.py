@@ -16,8 +16,8 @@ from app.data import settings, shown_model
 from app.export_options import ExportChoice, options_part
 from app.job_queue import job_store, submit
 from app.jobs.model import Job, JobState
-from app.plan_controls import schedule_label
-from app.planning import Shown
+from app.literal import literal
+from app.planning import Shown, schedule_label
 from app.plots.explore import sizes_chart
 from app.settings import shown_path
 from app.state import View, criterion_badge
@@ -25,6 +25,7 @@ from app.task_requests import ExportRequest, validated
 from pruning.engines import Reads, Verdict
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 from pruning.sizes import SizeReport, format_bytes
+from pruning.surgery.verify import logits_memory
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Room for headers, tokenizer and the copy of small files beside the weights.
@@ -59,10 +60,11 @@ def export_path(root: Path, name: str) -> Path:
 def plan_part(view: View, shown: Shown, report: SizeReport) -> None:
     """What stays, and how large it is."""
     st.markdown(f"**Plan**: {_title(shown)}")
-    first, second, third = st.columns([5, 4, 3])
-    first.metric("Experts kept", f"{report.experts_after} of {report.experts_before}")
-    second.metric("On disk", format_bytes(report.bytes_after))
-    third.metric("Per layer", _per_layer(shown.plan))
+    with st.container(horizontal=True, gap="medium"):
+        kept = f"{report.experts_after} of {report.experts_before}"
+        st.metric("Experts kept", kept, width="content")
+        st.metric("On disk", format_bytes(report.bytes_after), width="content")
+        st.metric("Per layer", _per_layer(shown.plan), width="content")
     about = made_by(view.about(), shown.selection.criterion.label if shown.selection else "")
     show_chart(sizes_chart(report.table, about))
     before, after = report.loaded("bfloat16")
@@ -70,7 +72,7 @@ def plan_part(view: View, shown: Shown, report: SizeReport) -> None:
         f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}. Parameters that "
         f"one token uses: {report.active_before:,}, then {report.active_after:,}."
     )
-    with st.container(horizontal=True):
+    with st.container(horizontal=True, vertical_alignment="center"):
         st.download_button(
             "Download plan.json",
             shown.plan.to_json(),
@@ -150,13 +152,13 @@ def preflight_part(view: View, shown: Shown, report: SizeReport) -> tuple[Prefli
     try:
         out = export_path(root, name)
     except UserError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(literal(error), icon=":material/error:")
         return Preflight(root, ok=False), choice
     reads = choice.verdicts(view.model, shown.plan)
     findings = [
         *_place_findings(root, out, int(choice.num_bytes * _SPACE_FACTOR)),
         *_plan_findings(view.model, shown.plan, choice),
-        _memory_finding(view.model, report),
+        _memory_finding(view.model, shown.plan),
         _readers_finding(shown.plan, reads),
     ]
     for finding in findings:
@@ -196,17 +198,13 @@ def _top_ks(model: MoEModel) -> str:
     return " to ".join(map(str, (numbers[0], numbers[-1])[: len(numbers)]))
 
 
-def _memory_finding(model: MoEModel, report: SizeReport) -> Finding:
+def _memory_finding(model: MoEModel, plan: PruningPlan) -> Finding:
     """The proof loads the source, then the export; the export itself never loads a model."""
-    needs, free = report.bytes_before, psutil.virtual_memory().available
+    needs, free = logits_memory(model, plan), psutil.virtual_memory().available
+    said = f"Free memory {format_bytes(free)}, equal logits are proved in {format_bytes(needs)}"
     if needs <= free:
-        return Finding(True, f"Free memory {format_bytes(free)}: enough to compare the logits")
-    return Finding(
-        True,
-        f"Free memory {format_bytes(free)}, but loading {model.name} takes {format_bytes(needs)}: "
-        "written all the same, and proved by its bytes alone",
-        warns=True,
-    )
+        return Finding(True, said)
+    return Finding(True, f"{said}: written all the same, and proved as far as fits", warns=True)
 
 
 def _readers_finding(plan: PruningPlan, reads: Sequence[Verdict]) -> Finding:
@@ -281,7 +279,7 @@ def _start(request: ExportRequest, command: str, ready: Preflight) -> None:
             partials=(str(ready.out.with_name(ready.out.name + ".partial")),),
         )
     except (UserError, OSError) as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(literal(error), icon=":material/error:")
         return
     st.toast("Export queued", icon=":material/output:")
     st.rerun()

@@ -4,19 +4,15 @@ import streamlit as st
 
 from app.plan_files import upload_part
 from app.plan_state import DEFAULTS, chosen_plan, counts_typed, forget_import, schedule_chosen
-from app.planning import HAND, MOST_TEXT, MULTIPLES, SCHEDULE_NAMES, PlanChoice
+from app.planning import HAND, MOST_TEXT, MULTIPLES, SCHEDULE_NAMES, PlanChoice, schedule_label
 from app.state import View
 from pruning.schedules import SCHEDULES
 
-_LABELS = {name: schedule.label for name, schedule in SCHEDULES.items()} | {HAND: "By hand"}
 _SUMMARIES = "  \n".join(
-    f"**{_LABELS[name]}**: {SCHEDULES[name].summary}." for name in SCHEDULE_NAMES if name != HAND
+    f"**{schedule_label(name)}**: {SCHEDULES[name].summary}."
+    for name in SCHEDULE_NAMES
+    if name != HAND
 )
-
-
-def schedule_label(name: str) -> str:
-    """A schedule for people."""
-    return _LABELS.get(name, name)
 
 
 def plan_controls(view: View) -> PlanChoice:

@@ -177,14 +177,10 @@ def _beside(key: str, _ready: Prepared, _spending: Spending) -> Beside:
     return Beside(key, *made)
 
 
-def drawn_schedules(beside: Beside, shown: str, dark: bool, chart: Chart) -> go.Figure:
-    """The figure of a chart of these schedules, drawn once."""
-    return _drawn(beside.key, shown, dark, chart)
-
-
 @st.cache_resource(max_entries=32)
-def _drawn(key: str, shown: str, dark: bool, _chart: Chart) -> go.Figure:
-    del key, shown  # parts of the key only
+def drawn_once(key: str, dark: bool, _chart: Chart) -> go.Figure:
+    """The figure of a chart, which `key` names with all that it shows."""
+    del key  # part of the cache's key only
     return _chart.draw(dark)
 
 

@@ -9,10 +9,10 @@ import streamlit as st
 from app.charts import csv_button, made_by, show_chart
 from app.components.schedule_editor import Bars, schedule_editor
 from app.data import shown_model
-from app.plan_controls import schedule_label
+from app.literal import literal
 from app.plan_data import (
     Beside,
-    drawn_schedules,
+    drawn_once,
     readers_of,
     spending_of_choice,
 )
@@ -28,7 +28,7 @@ from app.plan_state import (
     table_key,
     take_refusal,
 )
-from app.planning import PlanChoice, Shown, recipe_of
+from app.planning import PlanChoice, Shown, recipe_of, schedule_label
 from app.plots.explore import sizes_chart
 from app.plots.schedules import schedules_chart
 from app.state import View
@@ -50,7 +50,7 @@ def refusal_part() -> None:
     """Why the last edit or file was not taken, said once."""
     reason = take_refusal()
     if reason:
-        st.error(reason, icon=":material/error:")
+        st.error(literal(reason), icon=":material/error:")
 
 
 def import_banner(shown: Shown) -> None:
@@ -176,7 +176,7 @@ def _spending_of_file(view: View, shown: Shown) -> Spending:
 def notes_part(shown: Shown) -> None:
     """What a person should know of the plan, one line each."""
     for note in shown.notes:
-        st.markdown(f":material/info: {note}")
+        st.markdown(f":material/info: {literal(note)}")
 
 
 def sides_part(view: View, choice: PlanChoice, beside: Beside) -> None:
@@ -184,32 +184,31 @@ def sides_part(view: View, choice: PlanChoice, beside: Beside) -> None:
     st.markdown(
         "**All schedules on this budget**: brighter cells keep a larger share of their layer."
     )
-    counts = beside.counts.assign(schedule=beside.counts["schedule"].map(schedule_label))
-    name = schedule_label(choice.schedule)
     about = made_by(view.about(), view.criterion.label if view.criterion else "")
-    chart = schedules_chart(counts, name, about)
-    left, right = st.columns(2)
+    chart = schedules_chart(beside.counts, choice.schedule, about)
+    left, right = st.columns([12, 13])
     with left:
         # Counts by hand change at every edit; the schedules beside do not.
-        show_chart(replace(chart, draw=lambda dark: drawn_schedules(beside, name, dark, chart)))
+        key = f"{beside.key} {choice.schedule}"
+        show_chart(replace(chart, draw=lambda dark: drawn_once(key, dark, chart)))
     with right:
         st.dataframe(
             _readable(beside.table),
             hide_index=True,
             alt="The schedules side by side: counts, overlap with uniform, size.",
             column_config={
-                "schedule": st.column_config.TextColumn(width=112),
-                "fewest": st.column_config.NumberColumn(width=58),
+                "schedule": st.column_config.TextColumn(width=104),
+                "fewest": st.column_config.NumberColumn(width=56),
                 "most": st.column_config.NumberColumn(width=52),
-                "on disk": st.column_config.TextColumn(width=72),
+                "on disk": st.column_config.TextColumn(width=68),
                 "overlap with uniform": st.column_config.NumberColumn(
                     "as uniform",
-                    width=76,
+                    width=74,
                     format="percent",
                     help="Share of the pruned experts that uniform prunes too.",
                 ),
                 "layers changed": st.column_config.NumberColumn(
-                    "changed", width=68, help="Layers that keep another number than under uniform."
+                    "changed", width=64, help="Layers that keep another number than under uniform."
                 ),
             },
             column_order=[name for name in beside.table.columns if name != "kept"],

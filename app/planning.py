@@ -70,6 +70,11 @@ class PlanChoice:
         return Constraints(multiple_of=self.multiple_of, protected=layers_in(self.protect))
 
 
+def schedule_label(name: str) -> str:
+    """A schedule for people."""
+    return "By hand" if name == HAND else SCHEDULES[name].label
+
+
 def layers_in(text: str) -> frozenset[int]:
     """Layers in text such as "0,5-7"; none in an empty one.
 

@@ -68,7 +68,7 @@ def _lay_out(fig: go.Figure, names: list[str], shown: str, dark: bool) -> None:
     """Rows from the top, the shown one in bold."""
     height = 90 + _ROW_PX * len(names)
     fig.update_layout(height=height, margin={"t": 12, "b": 8}, plot_bgcolor=paper(dark))
-    fig.update_xaxes(title_text="layer", type="category", nticks=24, showgrid=False)
+    fig.update_xaxes(title_text="layer", type="category", nticks=12, tickangle=0, showgrid=False)
     labels = [f"<b>{plain(name)}</b>" if name == shown else plain(name) for name in names]
     fig.update_yaxes(
         autorange="reversed",

@@ -15,6 +15,8 @@ from app.plots import comparison, evidence, explore, published
 from app.plots.chart import Chart
 from app.plots.published import Setting
 from app.plots.scene import Scene
+from app.plots.schedules import schedules_chart
+from pruning.schedules import side_by_side
 from pruning.sizes import size_report
 
 
@@ -131,6 +133,13 @@ def _separation(scene: Scene) -> Chart:
     return explore.separation_chart(table, scene.about(names))
 
 
+def _schedules(scene: Scene) -> Chart:
+    selection = scene.first
+    evidence = selection.evidence(selection.ranking())
+    counts, _ = side_by_side(selection.spending(evidence), evidence)
+    return schedules_chart(counts, scene.request.schedule, scene.about_selection())
+
+
 def _sizes(scene: Scene) -> Chart:
     report = size_report(scene.model, scene.first.plan())
     return explore.sizes_chart(report.table, scene.about_selection())
@@ -172,6 +181,7 @@ _EACH = (
     PlotView("rank-rank", "compare", "How far the two orders agree", _rank_rank),
     PlotView("rank-flow", "compare", "Who crosses the cut in one layer", _rank_flow),
     PlotView("agreement", "compare", "In which layers the recipes agree", _agreement),
+    PlotView("schedules", "plan", "How each schedule spreads the budget", _schedules),
     PlotView("sizes", "export", "What pruning saves", _sizes),
 )
 _OF_PAPERS = (

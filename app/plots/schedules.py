@@ -3,15 +3,18 @@
 import pandas as pd
 
 from app.figures import schedules as schedules_figure
+from app.planning import schedule_label
 from app.plots.chart import Chart
 
 
 def schedules_chart(counts: pd.DataFrame, shown: str, about: str) -> Chart:
-    """Experts kept by layer under every schedule, of the table of `side_by_side`."""
+    """Experts kept by layer under every schedule, of the table of `side_by_side`; one is marked."""
+    named = counts.assign(schedule=counts["schedule"].map(schedule_label))
+    label = schedule_label(shown)
     return Chart(
         "schedules",
-        lambda dark: schedules_figure.schedules_figure(counts, shown=shown, dark=dark),
+        lambda dark: schedules_figure.schedules_figure(named, shown=label, dark=dark),
         counts,
-        schedules_figure.describe(counts),
+        schedules_figure.describe(named),
         about,
     )
