@@ -1,9 +1,12 @@
 """Evaluation of masked candidates against plain forwards, in float64 and written out."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload
+from atom_cases import atomic_plan, zeroed
 from nonuniform_cases import keeps_of, plan_of
 
 from analysis.drain import drain
@@ -163,3 +166,43 @@ def test_masked_and_exported_give_the_same_numbers(make_sequences, tmp_path):
     exported = load_pruned(tmp_path / "pruned", dtype=torch.float32)
     exported_result = evaluate_candidate(exported, described.family, None, full, ALL)
     assert exported_result.metrics == masked_result.metrics
+
+
+@pytest.mark.parametrize("name", ["olmoe", "gpt_oss", "qwen3_moe"])
+def test_a_plan_of_neurons_is_measured_as_with_their_weights_zeroed(name, make_sequences):
+    case = next(each for each in MEASURED if each.name == name)
+    model, sequences = tiny_model(case), make_sequences()
+    described = SimpleNamespace(name="tiny", identity="00" * 32)
+    plan = atomic_plan(described, case)
+    full = drain(run_full(model, make_samples(sequences)))
+    result = evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL)
+    wanted = plain_scores(model, zeroed(model, case, plan), sequences)
+    for name, values in wanted.items():
+        means = [np.mean(each) for each in values]
+        np.testing.assert_allclose(result.samples[name].means, means, atol=1e-6, rtol=1e-6)
+    assert result.metrics["esap"].mean < 0.99
+
+
+def test_in_bfloat16_the_full_model_still_agrees_with_itself(make_sequences):
+    case = next(each for each in MEASURED if each.name == "granitemoe")
+    model = tiny_model(case).to(torch.bfloat16)
+    full = drain(run_full(model, make_samples(make_sequences())))
+    assert {hidden.dtype for hidden in full.in_memory.values()} == {torch.bfloat16}
+    result = evaluate_candidate(model, FAMILIES[case.model_type], None, full, ALL)
+    assert (result.metrics["esap"].mean, result.metrics["kl"].mean) == (1, 0)
+    pruned = evaluate_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL)
+    assert 0 < pruned.metrics["esap"].mean < 1
+
+
+def test_memory_is_one_hidden_state_a_scored_position_and_chunks_of_logits(
+    make_sequences, monkeypatch
+):
+    case, sizes = MEASURED[0], []
+    model, samples = tiny_model(case), make_samples(make_sequences(), batch_size=3)
+    monkeypatch.setattr(head_module, "CHUNK_BYTES", 4 * 64 * 5)
+    full = drain(run_full(model, samples))
+    held = sum(hidden.nbytes for hidden in full.in_memory.values())
+    assert held == int(samples.num_scored.sum()) * model.config.hidden_size * 4
+    model.lm_head.register_forward_hook(lambda _m, _i, out: sizes.append(out[0].shape[0]))
+    evaluate_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL)
+    assert max(sizes) == 5
