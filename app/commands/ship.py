@@ -111,7 +111,8 @@ def verify(
     out_dir: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of an export.")],
     level: Level = None,
     source: Annotated[
-        str | None, typer.Option(help="The model that it was made from; needed for logits.")
+        str | None,
+        typer.Option(help="The model that it was made from: every byte is compared, then logits."),
     ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Random tokens to run.")] = 128,
 ) -> None:

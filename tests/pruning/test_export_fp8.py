@@ -8,6 +8,7 @@ from atom_cases import zeroed
 from nonuniform_cases import config_of
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from analysis.drain import drain
 from analysis.errors import ExportError, PlanError
@@ -125,6 +126,11 @@ def test_layers_become_as_wide_as_their_blocks(source, tmp_path):
     assert not any(info.values()), info
     assert (logits_of(pruned) - wanted).abs().max() <= CLOSE
     assert not torch.allclose(wanted, logits_of(original), atol=1e-3)
+    remote = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", dtype=torch.float32, trust_remote_code=True
+    )
+    assert type(remote).__module__.startswith("transformers_modules.")
+    assert torch.equal(logits_of(remote), logits_of(pruned))
     report = drain(verify_export(tmp_path / "out", source=source.checkpoint.path))
     assert report.ok, report.checks
     assert report.level == "logits"
