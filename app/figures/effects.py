@@ -14,36 +14,8 @@ def component_effects(
     table: pd.DataFrame, *, chance: float | None = None, dark: bool = False
 ) -> go.Figure:
     """Figure of a table `component, value, overlap, lowest, highest`: mark and range."""
-    fig = go.Figure()
-    for index, (component, rows) in enumerate(table.groupby("component", sort=False)):
-        name = _GREEK[str(component)]
-        fig.add_trace(
-            go.Scatter(
-                x=[f"{name} = {value}" for value in rows["value"]],
-                y=rows["overlap"],
-                error_y={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": rows["highest"] - rows["overlap"],
-                    "arrayminus": rows["overlap"] - rows["lowest"],
-                    "color": muted(dark),
-                    "thickness": 1.2,
-                    "width": 5,
-                },
-                # No line between the values: it would cross the numbers beside the marks.
-                mode="markers+text",
-                text=[f"  {overlap:.2f}" for overlap in rows["overlap"]],
-                textposition="middle right",
-                textfont={"color": ink(dark)},
-                marker={
-                    "symbol": SYMBOLS[index],
-                    "size": 12,
-                    "color": series_color(index, dark),
-                },
-                showlegend=False,
-                hovertemplate="%{x}: mean %{y:.3f}<extra></extra>",
-            )
-        )
+    groups = table.groupby("component", sort=False)
+    fig = go.Figure([_marks(i, str(name), rows, dark) for i, (name, rows) in enumerate(groups)])
     if chance is not None:
         fig.add_hline(
             y=chance,
@@ -67,3 +39,28 @@ def describe(table: pd.DataFrame) -> str:
         span = rows["overlap"].max() - rows["overlap"].min()
         parts.append(f"{component} = {int(best['value'])} (+{span:.2f} over the least)")
     return "Most overlap between texts with " + ", ".join(parts) + "."
+
+
+def _marks(index: int, component: str, rows: pd.DataFrame, dark: bool) -> go.Scatter:
+    """One component's values; no line between them: it would cross the numbers beside the marks."""
+    name = _GREEK[component]
+    return go.Scatter(
+        x=[f"{name} = {value}" for value in rows["value"]],
+        y=rows["overlap"],
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": rows["highest"] - rows["overlap"],
+            "arrayminus": rows["overlap"] - rows["lowest"],
+            "color": muted(dark),
+            "thickness": 1.2,
+            "width": 5,
+        },
+        mode="markers+text",
+        text=[f"  {overlap:.2f}" for overlap in rows["overlap"]],
+        textposition="middle right",
+        textfont={"color": ink(dark)},
+        marker={"symbol": SYMBOLS[index], "size": 12, "color": series_color(index, dark)},
+        showlegend=False,
+        hovertemplate="%{x}: mean %{y:.3f}<extra></extra>",
+    )

@@ -26,7 +26,7 @@ def variant_grid(
     [b, alpha, beta, percent].
     """
     models, sparsities = list(dict.fromkeys(table["model"])), sorted(table["sparsity"].unique())
-    several = len(models) > 1
+    panels = [(model, sparsity) for model in models for sparsity in sparsities]
     fig = make_subplots(
         len(models),
         len(sparsities),
@@ -34,38 +34,20 @@ def variant_grid(
         shared_yaxes=True,
         horizontal_spacing=0.02,
         vertical_spacing=0.22 / len(models),
-        subplot_titles=[
-            f"{plain(model) + ', ' if several else ''}{sparsity:.0%} pruned"
-            for model in models
-            for sparsity in sparsities
-        ],
+        subplot_titles=[_title(*panel, named=len(models) > 1) for panel in panels],
     )
     fig.update_annotations(font={"size": 14})
     words = list(fig.layout.annotations)
-    for row, model in enumerate(models, start=1):
-        for column, sparsity in enumerate(sparsities, start=1):
-            here = table[(table["model"] == model) & (table["sparsity"] == sparsity)]
-            overlaps = _overlaps(here)
-            for trace in _panel(overlaps, round(100 * sparsity), selected, dark):
-                fig.add_trace(trace, row=row, col=column)
-            words += _words(overlaps, (row - 1) * len(sparsities) + column, dark)
+    for place, (model, sparsity) in enumerate(panels):
+        here = table[(table["model"] == model) & (table["sparsity"] == sparsity)]
+        overlaps = _overlaps(here)
+        row, column = divmod(place, len(sparsities))
+        for trace in _panel(overlaps, round(100 * sparsity), selected, dark):
+            fig.add_trace(trace, row=row + 1, col=column + 1)
+        words += _words(overlaps, place + 1, dark)
     # Given all at once: plotly validates every annotation again with each one that is added.
     fig.layout.annotations = words
-    apply_theme(fig, dark)
-    fig.update_layout(
-        height=_ROW_PIXELS * len(models) + 80,
-        margin={"t": 34},
-        hovermode="closest",
-        hoverdistance=-1,
-        coloraxis={
-            "cmin": 0,
-            "cmax": 1,
-            "colorscale": colorscale(),
-            "colorbar": colorbar("overlap", dark, tickvals=[0, 0.5, 1]),
-        },
-    )
-    _label_axes(fig, len(models))
-    return fig
+    return _lay_out(apply_theme(fig, dark), len(models), dark)
 
 
 def clicked_cell(event: object) -> tuple[Variant, int] | None:
@@ -174,7 +156,23 @@ def _outline(variant: Variant, dark: bool) -> go.Scatter:
     )
 
 
-def _label_axes(fig: go.Figure, num_rows: int) -> None:
+def _title(model: str, sparsity: float, *, named: bool) -> str:
+    return f"{plain(model) + ', ' if named else ''}{sparsity:.0%} pruned"
+
+
+def _lay_out(fig: go.Figure, num_rows: int, dark: bool) -> go.Figure:
+    fig.update_layout(
+        height=_ROW_PIXELS * num_rows + 80,
+        margin={"t": 34},
+        hovermode="closest",
+        hoverdistance=-1,
+        coloraxis={
+            "cmin": 0,
+            "cmax": 1,
+            "colorscale": colorscale(),
+            "colorbar": colorbar("overlap", dark, tickvals=[0, 0.5, 1]),
+        },
+    )
     common: dict[str, Any] = {"showgrid": False, "fixedrange": True}
     betas = [f"\u03b2={beta}" for _ in (0, 1) for beta in _EXPONENTS]
     # The sum stands left, the mean right: b is named under the middle of its three columns.
@@ -184,3 +182,4 @@ def _label_axes(fig: go.Figure, num_rows: int) -> None:
     fig.update_yaxes(tickvals=list(_EXPONENTS), ticktext=alphas, range=[2.55, -0.55], **common)
     fig.update_xaxes(showticklabels=False)
     fig.update_xaxes(showticklabels=True, row=num_rows)
+    return fig
