@@ -14,9 +14,10 @@ from analysis.ranking import rank_experts
 from analysis.store import StatsStore
 from app.evaluation_requests import AskRequest, BinsRequest, EvaluateRequest
 from app.evaluation_tasks import draw_all, run_settings
+from app.neurons import neuron_evidence
 from app.quiet import quiet_transformers
 from app.settings import stats_store
-from app.sweeping import rank_neurons, weights_measured
+from app.sweeping import neuron_request, weights_measured
 from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
 from pruning.evaluate.result import Evaluation
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, plan_from_dict
@@ -97,14 +98,9 @@ def _bins(
 ) -> Generator[Progress, None, list[Bin]]:
     if request.granularity == ATOMIC_GRANULARITY:
         scope = request.scope or "global"
-        ranked = yield from rank_neurons(
-            request.criterion,
-            model,
-            store,
-            request.calibrated_on,
-            across_layers=scope == "global",
-        )
-        return neuron_bins(ranked.saliency, model, bins=request.bins, scope=scope)
+        asked = neuron_request(request, request.criterion, scope, sparsity="0")
+        evidence = yield from neuron_evidence(asked, model, store)
+        return neuron_bins(evidence.saliency, model, bins=request.bins, scope=scope)
     criterion = get_criterion(request.criterion)
     yield from weights_measured(criterion.name, model, store)
     wanted = [parse_corpus_weight(text) for text in request.calibrated_on]

@@ -1,30 +1,19 @@
 """The plans of a sweep: every criterion at every sparsity."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 
-from analysis.choose import parse_corpus_weight
 from analysis.criteria import get_criterion
-from analysis.errors import PlanError
 from analysis.model import MoEModel
-from analysis.neuron_norms import NEURON_NORMS, NeuronScores, neuron_norms
-from analysis.neurons import choose_neurons, neuron_saliency
+from analysis.neuron_norms import NEURON_NORMS
 from analysis.progress import Progress
-from analysis.sparsity import parse_sparsity
 from analysis.store import StatsStore, load_expert_stats
-from app.evaluation_requests import SweepRequest
+from app.evaluation_requests import BinsRequest, SweepRequest
+from app.neuron_requests import NeuronRequest
+from app.neurons import decide_neurons, neuron_evidence
 from app.selection import select
 from app.task_requests import SelectRequest, validated
 from pruning.active import Routing, routing_of
-from pruning.atoms.selection import AtomScope, parse_scope, select_atoms
-from pruning.plan import (
-    ATOMIC_GRANULARITY,
-    Provenance,
-    PruningPlan,
-    fit_plan,
-    model_ref,
-    tool_version,
-)
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 
 Plans = Generator[Progress, None, list[PruningPlan]]
 
@@ -35,13 +24,14 @@ def sweep_plans(request: SweepRequest, model: MoEModel, store: StatsStore) -> Pl
     Raises:
         UserError: no statistics that fit, or a sparsity that the model cannot meet.
     """
-    if request.granularity == ATOMIC_GRANULARITY:
-        return (yield from _plans_of_neurons(request, model, store))
     plans = []
     for name in request.criteria:
+        if request.granularity == ATOMIC_GRANULARITY:
+            plans += yield from _plans_of_neurons(request, name, model, store)
+            continue
         yield from weights_measured(name, model, store)
         plans += [_plan(request, name, each, model, store) for each in request.sparsities]
-    return plans
+    return [fit_plan(plan, model) for plan in plans]
 
 
 def weights_measured(
@@ -68,72 +58,33 @@ def _plan(
         "schedule": request.schedule,
         "stats_dir": request.stats_dir,
     }
-    return fit_plan(select(validated(SelectRequest, values), model, store).plan(), model)
+    return select(validated(SelectRequest, values), model, store).plan()
 
 
-def _plans_of_neurons(request: SweepRequest, model: MoEModel, store: StatsStore) -> Plans:
-    scope, plans = parse_scope(request.atom_scope), []
-    for name in request.criteria:
-        ranked = yield from rank_neurons(
-            name,
-            model,
-            store,
-            request.calibrated_on,
-            across_layers=scope is AtomScope.GLOBAL,
-        )
-        for sparsity in request.sparsities:
-            provenance = Provenance(
-                criterion=name,
-                schedule=f"neurons by {scope}",
-                sparsity=sparsity,
-                schedule_parameters={"scope": str(scope)},
-                tool_version=tool_version(),
-                corpora=ranked.corpora,
-                runs=ranked.runs,
-            )
-            atoms = select_atoms(ranked.saliency, parse_sparsity(sparsity), scope)
-            made = PruningPlan(model_ref(model), {}, provenance, ATOMIC_GRANULARITY, atoms)
-            plans.append(fit_plan(made, model))
-    return plans
+def neuron_request(
+    request: SweepRequest | BinsRequest, criterion: str, scope: str, sparsity: str
+) -> NeuronRequest:
+    """The plan of neurons by one criterion that a request asks for."""
+    values = {
+        "model": request.model,
+        "criterion": criterion,
+        "sparsity": sparsity,
+        "corpora": () if criterion == NEURON_NORMS else request.calibrated_on,
+        "atom_scope": scope,
+        "stats_dir": request.stats_dir,
+    }
+    made: NeuronRequest = validated(NeuronRequest, values)
+    return made
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RankedNeurons:
-    """A number for every neuron, and the corpora and runs that it comes from."""
-
-    saliency: NeuronScores
-    corpora: tuple[str, ...] = ()
-    runs: tuple[str, ...] = ()
-
-
-def rank_neurons(
-    name: str, model: MoEModel, store: StatsStore, corpora: Sequence[str], *, across_layers: bool
-) -> Generator[Progress, None, RankedNeurons]:
-    """A number for every neuron by a criterion's name, from weights or statistics.
-
-    Args:
-        name: of a criterion that scores neurons.
-        model: whose neurons.
-        store: statistics.
-        corpora: whose statistics rank, CORPUS or CORPUS:WEIGHT.
-        across_layers: neurons of different layers are compared.
-
-    Raises:
-        UserError: the criterion scores no neurons or does not compare layers, or no statistics
-            fit.
-    """
-    if name == NEURON_NORMS:
-        return RankedNeurons((yield from neuron_norms(model)))
-    criterion = get_criterion(name)
-    if criterion.within_layers and across_layers:
-        raise PlanError(
-            f"{criterion.label} does not compare neurons of different layers; let them "
-            "compete within a layer."
-        )
-    wanted = [parse_corpus_weight(text) for text in corpora]
-    chosen = choose_neurons(criterion, store, model, wanted)
-    runs = tuple(run.manifest.run_id for run in chosen.runs)
-    return RankedNeurons(neuron_saliency(criterion, chosen.stats), chosen.corpora, runs)
+def _plans_of_neurons(
+    request: SweepRequest, criterion: str, model: MoEModel, store: StatsStore
+) -> Plans:
+    asked = [
+        neuron_request(request, criterion, request.atom_scope, each) for each in request.sparsities
+    ]
+    evidence = yield from neuron_evidence(asked[0], model, store)
+    return [decide_neurons(each, model, evidence).plan for each in asked]
 
 
 def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing | None:
@@ -145,8 +96,8 @@ def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing
     cut = [plan for plan in plans if plan.kept_atoms]
     if not cut:
         return None
-    named = [store.get(run) for plan in cut for run in plan.provenance.runs]
     known = store.of_model(cut[0].model.identity, "routed")
+    named = {run for plan in cut for run in plan.provenance.runs}
     newest = sorted(known, key=lambda run: str(run.manifest.made.get("created_at")), reverse=True)
-    runs = named or newest
-    return routing_of(load_expert_stats(runs[0])) if runs else None
+    newest.sort(key=lambda run: run.manifest.run_id not in named)
+    return routing_of(load_expert_stats(newest[0])) if newest else None
