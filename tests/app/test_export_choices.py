@@ -1,0 +1,160 @@
+"""Export: prediction heads, plans of neurons, who reads what, and the proof of what was written."""
+
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from analysis.model import load_model_index
+from app.jobs.model import JobState
+from app.jobs.store import JobStore
+from builders import tiny_checkpoint
+from pruning.atoms.widths import WidthMode
+from pruning.plan import plan_from_dict
+from pruning.surgery.width_sizes import width_options
+
+
+def texts(elements):
+    return [element.value for element in elements]
+
+
+def table_with(test, column):
+    (found,) = (each.value for each in test.dataframe if column in each.value.columns)
+    return found
+
+
+def export_line(test):
+    (line,) = (
+        line
+        for code in texts(test.code)
+        for line in code.splitlines()
+        if line.startswith("moeprune export ")
+    )
+    return line
+
+
+def add_head(path):
+    """A prediction head made of the last layer, in a trunk of its own."""
+    weights = path / "model.safetensors"
+    tensors = load_file(weights)
+    head = {
+        name.replace("model.layers.3.", "mtp.layers.0."): tensor.clone()
+        for name, tensor in tensors.items()
+        if name.startswith("model.layers.3.")
+    }
+    assert any(".experts." in name for name in head)
+    save_file({**tensors, **head}, weights, metadata={"format": "pt"})
+
+
+@pytest.fixture(scope="session")
+def headed(tmp_path_factory):
+    """Models `plain` and `headed`: layers 0, 2, 3 of 6 experts of 24 neurons, top-2."""
+    root = tmp_path_factory.mktemp("headed")
+    tiny_checkpoint(root / "plain", "qwen3_moe", shards=1)
+    shutil.copytree(root / "plain", root / "headed")
+    add_head(root / "headed")
+    return root
+
+
+@pytest.fixture
+def models_root(headed):
+    return headed
+
+
+def test_a_model_without_heads_has_no_choice_of_them(open_page):
+    test = open_page("export", "plain", criterion="Random")
+    assert not [each for each in test.segmented_control if "Prediction heads" in each.label]
+    assert "--mtp" not in export_line(test)
+
+
+def test_heads_beside_pruned_layers_are_left_out_or_pruned(open_page):
+    test = open_page("export", "headed", criterion="Random")
+    heads = test.segmented_control(key="mtp")
+    assert "mtp" in heads.label
+    # Their experts are counted with the others, so they cannot stay whole.
+    assert heads.options == ["Leave out", "Prune by their weights"]
+    assert "--mtp drop" in export_line(test)
+    assert any("heads (MTP) are left out" in text for text in texts(test.markdown))
+    test.segmented_control(key="mtp").set_value("prune").run()
+    assert "--mtp prune" in export_line(test)
+
+
+def test_heads_stay_where_no_count_changes(open_page):
+    test = open_page("export", "headed", criterion="Random", sparsity="0%")
+    assert test.segmented_control(key="mtp").options == ["Keep as they are", "Leave out"]
+    assert "--mtp keep" in export_line(test)
+
+
+def atomic_plan(root):
+    """Every expert of layer 2 loses its last eight neurons but for the first, which loses one."""
+    model = load_model_index(str(root / "plain"))
+    short = {str(expert): list(range(16)) for expert in range(1, 6)}
+    return {
+        "schema_version": 1,
+        "model": {"name": "plain", "identity": model.identity},
+        "granularity": "atomic",
+        "kept_atoms": {"2": {"0": list(range(23)), **short}},
+    }
+
+
+def import_plan(test, plan):
+    test.file_uploader[0].upload("atoms.json", json.dumps(plan).encode(), "application/json").run()
+    assert not test.exception
+    assert texts(test.error) == []
+    return test
+
+
+@pytest.mark.parametrize("mode", list(WidthMode), ids=str)
+def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page, headed, mode):
+    plan = atomic_plan(headed)
+    test = import_plan(open_page("export", "plain", criterion="Random"), plan)
+    test.segmented_control(key="width").set_value(str(mode)).run()
+    assert texts(test.error) == []
+    assert "--plan atoms.json " in export_line(test)
+    assert f"--width-mode {mode} " in export_line(test)
+    shown = table_with(test, "width mode").set_index("width mode")
+    model = load_model_index(str(headed / "plain"))
+    (wanted,) = (
+        option for option in width_options(model, plan_from_dict(plan)) if option.mode is mode
+    )
+    assert (shown.loc[str(mode), "read by"] == "every reader") == wanted.stock
+    readers = table_with(test, "program").set_index("program")["reads it"]
+    assert (readers["transformers"] == "yes") == wanted.stock
+
+
+def test_a_plan_of_neurons_is_shown_on_the_plan_page_without_bars(open_page, headed):
+    test = import_plan(open_page("plan", "plain", criterion="Random"), atomic_plan(headed))
+    assert any("neurons inside experts" in text for text in texts(test.info))
+    # All experts stay; of the neurons of one layer of three, 41 of 144 go.
+    assert {metric.label: metric.value for metric in test.metric}["Experts kept"] == "18"
+
+
+def test_the_proof_shows_every_check_of_the_newest_export_of_this_model(
+    open_page, tmp_path, headed
+):
+    def table_of(test):
+        return [each.value for each in test.dataframe if "holds" in each.value.columns]
+
+    assert table_of(open_page("export", "plain", criterion="Random")) == []
+    store = JobStore(tmp_path / "state" / "jobs.sqlite")
+    checks = [
+        {"name": "hashes", "ok": True, "detail": "3 files"},
+        {"name": "loads", "ok": True, "detail": "128 tokens"},
+    ]
+    result = {"verify": {"level": "load", "reason": "as asked for", "checks": checks}}
+    finish_export(store, headed / "plain", result)
+    test = open_page("export", "plain", criterion="Random")
+    (shown,) = table_of(test)
+    assert shown["what was found"].tolist() == ["3 files", "128 tokens"]
+    assert any("2 of 2 checks hold" in text for text in texts(test.markdown))
+    assert table_of(open_page("export", "headed", criterion="Random")) == []
+
+
+def finish_export(store, model, result):
+    """A row of the job table as a finished export leaves it."""
+    request = {"model": str(model), "plan": {}, "out": "out"}
+    job = store.submit("export", request, "small", "moeprune export", "local")
+    with store.transaction() as jobs:
+        jobs.update(job.id, state=JobState.RUNNING, started_at=1.0)
+    store.finish(job.id, JobState.DONE, result=result)
