@@ -1,20 +1,21 @@
 """A selection of neurons: criterion, statistics, budget and scope -> plan."""
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis.choose import parse_corpus_weight
-from analysis.criteria import get_criterion
+from analysis.blend import Part
+from analysis.choose import corpus_names, parse_corpus_weight
+from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.neuron_norms import NeuronScores, neuron_norms
 from analysis.neuron_stats import NeuronStats
-from analysis.neurons import choose_neurons, neuron_saliency
+from analysis.neurons import NeuronChoice, blend_neurons, choose_neurons, neuron_saliency
 from analysis.progress import Progress
 from analysis.store import Run, StatsStore
 from analysis.widths import expert_widths, quantised_role
@@ -78,6 +79,21 @@ def neuron_evidence(
     criterion = get_criterion(request.criterion)
     corpora = [parse_corpus_weight(text) for text in request.corpora]
     chosen = choose_neurons(criterion, store, model, corpora, request.runs)
+    return _evidence(criterion, chosen)
+
+
+def evidence_of(request: NeuronRequest, parts: Sequence[Part]) -> NeuronEvidence:
+    """What the criterion of a request says by these calibration runs.
+
+    Raises:
+        UserError: a run has no statistics of neurons, or they cannot be blended.
+    """
+    runs = tuple(part.run for part in parts)
+    chosen = NeuronChoice(blend_neurons(parts), runs, corpus_names(parts))
+    return _evidence(get_criterion(request.criterion), chosen)
+
+
+def _evidence(criterion: Criterion, chosen: NeuronChoice) -> NeuronEvidence:
     saliency = neuron_saliency(criterion, chosen.stats)
     routing = neuron_routing(chosen.stats)
     return NeuronEvidence(saliency, chosen.runs, chosen.corpora, chosen.notes, routing)

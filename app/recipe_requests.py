@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.criteria import get_criterion
-from analysis.errors import PlanError
-from analysis.groups import groups_for
+from analysis.groups import groups_for, ordered
+from analysis.neuron_norms import NEURON_NORMS
+from app.evaluation_requests import EvaluateRequest
+from app.neuron_requests import NeuronRequest
 from app.task_requests import (
     CalibrateRequest,
     ExportRequest,
@@ -15,8 +17,9 @@ from app.task_requests import (
     WeightsRequest,
     validated,
 )
-from pruning.plan import PruningPlan
-from pruning.recipe import FREQUENCY, ConstraintSection, Recipe
+from pruning.atoms.widths import WidthMode
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,44 +39,44 @@ class Machine:
     trust_remote_code: bool = False
 
 
-def check_supported(recipe: Recipe) -> None:
-    """Refuse, before any work, what this version cannot do.
-
-    Raises:
-        PlanError: names the key, and what to do instead.
-    """
-    if recipe.granularity != "expert":
-        raise PlanError(
-            f"The recipe asks for granularity {recipe.granularity!r}; this version removes whole "
-            "experts only (granularity: expert)."
-        )
-    for key, section in (("evaluate", recipe.evaluate),):
-        if section is not None:
-            raise PlanError(
-                f"The recipe asks for {key}, which this version does not have yet; leave the key "
-                f"{key} out."
-            )
+def machine_of(
+    recipe: Recipe,
+    stats_dir: Path | None,
+    *,
+    device: str | None = None,
+    batch_size: int | None = None,
+    trust_remote_code: bool = False,
+) -> Machine:
+    """Where a recipe runs: as the command line says, else as the recipe does."""
+    own = recipe.calibrate
+    return Machine(stats_dir, device or own.device, batch_size or own.batch_size, trust_remote_code)
 
 
-def counts_tokens(recipe: Recipe) -> bool:
-    """Whether anything in the recipe reads calibration text."""
-    routed = get_criterion(recipe.criterion).source == "routed"
-    return routed or recipe.schedule.name == FREQUENCY
+def is_atomic(recipe: Recipe) -> bool:
+    """Whether neurons are removed."""
+    return recipe.granularity == ATOMIC_GRANULARITY
 
 
 def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
     """One calibration for each corpus; none where nothing reads them."""
-    if not counts_tokens(recipe):
+    if not recipe.reads_text:
         return []
-    groups = ",".join(groups_for(get_criterion(recipe.criterion).columns(recipe.gate)))
+    own = recipe.calibrate.model_dump(exclude={"groups", "device", "batch_size"})
+    read = (
+        ()
+        if recipe.criterion == NEURON_NORMS
+        else get_criterion(recipe.criterion).columns(recipe.gate)
+    )
+    groups = ordered([*groups_for(read), *recipe.calibrate.groups])
     common: dict[str, Any] = {
+        **own,
         "model": recipe.model,
         "revision": recipe.revision,
         "tokens": recipe.tokens,
         "seq_len": recipe.seq_len,
         "seed": recipe.seed,
         "dtype": recipe.dtype,
-        "groups": groups,
+        "groups": ",".join(groups),
         "device": machine.device,
         "batch_size": machine.batch_size,
         "trust_remote_code": machine.trust_remote_code,
@@ -84,46 +87,74 @@ def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateReques
     ]
 
 
+def other_texts(recipe: Recipe) -> list[CalibrateRequest]:
+    """The texts of search and evaluation as calibrations: to be opened, not to be run."""
+    sections = (recipe.search, recipe.evaluate)
+    named = dict.fromkeys(section.corpus for section in sections if section is not None)
+    return [CalibrateRequest(model=recipe.model, corpus=corpus) for corpus in named]
+
+
 def weights_request(recipe: Recipe, machine: Machine) -> WeightsRequest | None:
-    """The measurement of the weights; None where the criterion does not read them."""
-    if get_criterion(recipe.criterion).source != "weights":
+    """The measurement of the weights; None where the criterion does not read them.
+
+    Norms of neurons are no statistics that are kept: they are measured where they are needed.
+    """
+    if recipe.criterion == NEURON_NORMS or get_criterion(recipe.criterion).source != "weights":
         return None
     return WeightsRequest(model=recipe.model, revision=recipe.revision, stats_dir=machine.stats_dir)
 
 
 def select_request(recipe: Recipe, machine: Machine) -> SelectRequest:
-    """What `moeprune plan` would be asked."""
-    budget = recipe.budget.model_dump(exclude_none=True) if recipe.budget else {}
+    """What `moeprune plan` would be asked, of whole experts."""
+    limits = recipe.constraints
     request: SelectRequest = validated(
         SelectRequest,
         {
-            "model": recipe.model,
-            "revision": recipe.revision,
-            "criterion": recipe.criterion,
+            **_plan_options(recipe, machine),
             "gate": recipe.gate,
-            "corpora": tuple(
-                part.corpus if part.weight == 1 else f"{part.corpus}:{part.weight:g}"
-                for part in recipe.corpora
-            ),
             "schedule": recipe.schedule.name,
             "schedule_file": recipe.schedule.file,
-            "stats_dir": machine.stats_dir,
-            **budget,
-            **_constraints(recipe.constraints),
+            "lock": _texts(limits.lock),
+            "layer_set": tuple(f"{layer}={keep}" for layer, keep in limits.set.items()),
         },
     )
     return request
 
 
-def _constraints(section: ConstraintSection) -> dict[str, Any]:
-    """As the options of the command line write them."""
+def neuron_request(recipe: Recipe, machine: Machine) -> NeuronRequest:
+    """What `moeprune plan --granularity atomic` would be asked."""
+    request: NeuronRequest = validated(
+        NeuronRequest,
+        {
+            **_plan_options(recipe, machine),
+            "atom_scope": str(recipe.scope),
+            "kept_atoms": recipe.kept_atoms,
+            "width_mode": recipe.width_mode or str(WidthMode.UNIFORM),
+            "width_multiple_of": recipe.width_multiple,
+        },
+    )
+    return request
+
+
+def _plan_options(recipe: Recipe, machine: Machine) -> dict[str, Any]:
+    """What plans of experts and of neurons share, as the options of the command line write it."""
+    budget = recipe.budget.model_dump(exclude_none=True) if recipe.budget else {}
+    limits = recipe.constraints
     return {
-        "multiple_of": section.multiple_of,
-        "protect": _texts(section.protect),
-        "lock": _texts(section.lock),
-        "pin": _by_layer(section.pin),
-        "drop": _by_layer(section.drop),
-        "layer_set": tuple(f"{layer}={keep}" for layer, keep in section.set.items()),
+        "model": recipe.model,
+        "revision": recipe.revision,
+        "criterion": recipe.criterion,
+        "corpora": tuple(
+            part.corpus if part.weight == 1 else f"{part.corpus}:{part.weight:g}"
+            for part in recipe.corpora
+        ),
+        "stats_dir": machine.stats_dir,
+        "multiple_of": limits.multiple_of,
+        "floor": limits.floor,
+        "protect": _texts(limits.protect),
+        "pin": _by_layer(limits.pin),
+        "drop": _by_layer(limits.drop),
+        **budget,
     }
 
 
@@ -147,6 +178,46 @@ def export_request(recipe: Recipe, text: str, plan: PruningPlan) -> ExportReques
             "plan": plan.to_dict(),
             "recipe": text,
             **recipe.export.model_dump(),
+            **_widths(recipe),
         },
     )
+    return request
+
+
+def _widths(recipe: Recipe) -> dict[str, Any]:
+    if not is_atomic(recipe):
+        return {}
+    mode = recipe.width_mode or str(WidthMode.UNIFORM)
+    return {"width_mode": mode, "width_multiple_of": recipe.width_multiple}
+
+
+def evaluate_request(
+    recipe: Recipe, machine: Machine, plan: PruningPlan | None = None
+) -> EvaluateRequest | None:
+    """The evaluation of a plan; None where the recipe asks for none."""
+    asked = recipe.evaluate
+    if asked is None:
+        return None
+    own = recipe.calibrate
+    values = {
+        "model": recipe.model,
+        "revision": recipe.revision,
+        "corpora": (asked.corpus,),
+        "measures": ",".join(asked.fitness),
+        "samples": asked.samples,
+        "seq_len": asked.seq_len,
+        "seed": asked.seed,
+        "dtype": recipe.dtype,
+        "device": machine.device,
+        "batch_size": machine.batch_size,
+        "attention": own.attention,
+        "device_map": own.device_map,
+        "max_memory": own.max_memory,
+        "offload_folder": own.offload_folder,
+        "trust_remote_code": machine.trust_remote_code,
+        "stats_dir": machine.stats_dir,
+        "plans": (plan.to_dict(),) if plan else (),
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    request: EvaluateRequest = validated(EvaluateRequest, given)
     return request

@@ -17,7 +17,6 @@ from app.quiet import quiet_transformers
 from app.recipe_requests import (
     Machine,
     calibrate_requests,
-    check_supported,
     select_request,
     weights_request,
 )
@@ -60,7 +59,6 @@ def problem_of(request: SearchRequest) -> Generator[Progress, None, "Problem"]:
     recipe, machine = request.parsed(), request.machine
     asked = _section(recipe)
     settings = _settings(asked)
-    check_supported(recipe)
     model = load_model_index(recipe.model, revision=recipe.revision)
     check_request(select_request(recipe, machine), model)
     with join().together():

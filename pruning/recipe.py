@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,17 +18,27 @@ from pydantic import (
 )
 
 from analysis.choose import parse_corpus_weight
-from analysis.corpora import parse_corpus
+from analysis.corpora import Count as Counted
+from analysis.corpora import Packing, Truncate, parse_corpus
 from analysis.criteria import get_criterion
 from analysis.errors import UserError
+from analysis.groups import parse_groups
+from analysis.neuron_norms import NEURON_NORMS
+from analysis.neurons import neuron_score_of
 from analysis.sparsity import parse_sparsity
 from analysis.stats import Gate
+from pruning.atoms.selection import AtomScope, parse_scope
+from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.budget import TargetDtype, parse_gib
+from pruning.evaluate.result import parse_measures
+from pruning.plan import ATOMIC_GRANULARITY
 from pruning.schedules import get_schedule
 from pruning.surgery.resharding import parse_size
 
 FREQUENCY = "frequency"
 _NOT_DECIDING = ("evaluate", "export")  # they change nothing of what is pruned
+# Keys of `calibrate` that say which tokens are counted; the others, how that is done.
+_DECIDING = ("packing", "truncate", "count", "select", "clusters")
 
 
 def _problem(check: Callable[[Any], object], value: Any) -> None:
@@ -76,6 +86,42 @@ class Section(BaseModel):
     """A part of a recipe; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _split(value: Any) -> Any:
+    """Names joined by commas, as the command line has them, stand for a list."""
+    return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+class CalibrateSection(Section):
+    """How texts become tokens and the model runs over them, as in `moeprune calibrate`.
+
+    What gets a recipe's code to run (`--trust-remote-code`) is no key: whoever runs it decides.
+    """
+
+    packing: Packing = "auto"
+    truncate: Truncate | None = None
+    count: Counted = "all"
+    select: Literal["kmeans"] | None = None
+    clusters: int | None = Field(default=None, ge=1, le=4096, strict=True)
+    groups: Annotated[tuple[Text, ...], BeforeValidator(_split)] = ()
+    device: Text = "auto"
+    batch_size: int = Field(default=8, ge=1, le=4096, strict=True)
+    attention: Text = "auto"
+    device_map: Text | None = None
+    max_memory: tuple[Text, ...] = ()
+    offload_folder: Path | None = None
+    stream_layers: bool = Field(default=False, strict=True)
+    hidden_states_dir: Path | None = None
+    expert_parallel: bool = Field(default=False, strict=True)
+    checkpoint_activations: bool = Field(default=False, strict=True)
+
+    @field_validator("groups")
+    @classmethod
+    def _known_groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value:
+            _problem(parse_groups, ",".join(value))
+        return value
 
 
 class CorpusPart(Section):
@@ -139,6 +185,7 @@ class ConstraintSection(Section):
     drop: dict[Index, Indices] = Field(default_factory=dict)
     set: dict[Index, Count] = Field(default_factory=dict)
     lock: Indices = ()
+    floor: Count = 0
 
 
 class SearchSection(Section):
@@ -167,7 +214,16 @@ class EvaluateSection(Section):
     """What is measured of the plan, on which text."""
 
     corpus: Corpus
-    fitness: tuple[Text, ...] = ("esap",)
+    fitness: Annotated[tuple[Text, ...], BeforeValidator(_split)] = ("esap",)
+    samples: int | None = Field(default=None, ge=1, le=10**6, strict=True)
+    seq_len: int | None = Field(default=None, ge=2, le=10**6, strict=True)
+    seed: int | None = Field(default=None, ge=0, lt=2**63, strict=True)
+
+    @field_validator("fitness")
+    @classmethod
+    def _known_measures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        _problem(parse_measures, ",".join(value))
+        return value
 
 
 class ExportSection(Section):
@@ -202,9 +258,14 @@ class Recipe(Section):
     seq_len: int | None = Field(default=None, ge=2, le=10**6, strict=True)
     seed: int | None = Field(default=None, ge=0, lt=2**63, strict=True)
     dtype: Text = "auto"
+    calibrate: CalibrateSection = CalibrateSection()
+    kept_atoms: Path | None = None
     criterion: Text
     gate: Gate = "applied"
-    granularity: Literal["expert", "atomic"] = "expert"
+    granularity: Literal["expert", "atomic"] = Field(default="expert", validate_default=True)
+    atom_scope: Text | None = None
+    width_mode: Literal["uniform", "per-layer", "ragged"] | None = None
+    width_multiple_of: int | None = Field(default=None, ge=1, le=1 << 16, strict=True)
     budget: BudgetSection | None = None
     schedule: Annotated[ScheduleSection, _named("name")] = Field(
         default=ScheduleSection(name="uniform"), validate_default=True
@@ -227,9 +288,46 @@ class Recipe(Section):
     def _known_criterion(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, str):
             return value
+        if value == NEURON_NORMS:
+            return value
         _problem(get_criterion, value)
-        if get_criterion(value).source == "routed" and info.data.get("corpora") == ():
+        if _ranks_by_text(value) and info.data.get("corpora") == () and not _has_file(info):
             raise ValueError(f"{value} ranks by calibration text; list some under corpora")
+        return value
+
+    @field_validator("granularity")
+    @classmethod
+    def _goes_with_the_criterion(cls, value: str, info: ValidationInfo) -> str:
+        criterion = info.data.get("criterion", NEURON_NORMS)
+        if criterion != NEURON_NORMS and value == ATOMIC_GRANULARITY:
+            _problem(neuron_score_of, get_criterion(criterion))
+        if info.data.get("criterion") == NEURON_NORMS and value != ATOMIC_GRANULARITY:
+            raise ValueError(f"{NEURON_NORMS} ranks neurons; say granularity: {ATOMIC_GRANULARITY}")
+        if _has_file(info) and value != ATOMIC_GRANULARITY:
+            raise ValueError(f"kept_atoms names neurons; say granularity: {ATOMIC_GRANULARITY}")
+        return value
+
+    @field_validator("atom_scope", "width_mode", "width_multiple_of")
+    @classmethod
+    def _is_of_neurons(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and info.data.get("granularity") == "expert":
+            raise ValueError(f"is for plans of neurons; say granularity: {ATOMIC_GRANULARITY}")
+        if info.field_name == "atom_scope" and value is not None:
+            _problem(parse_scope, value)
+        return value
+
+    @field_validator("constraints")
+    @classmethod
+    def _suits_neurons(cls, value: ConstraintSection, info: ValidationInfo) -> ConstraintSection:
+        if info.data.get("granularity") == ATOMIC_GRANULARITY and (value.set or value.lock):
+            raise ValueError("layers cannot be set or locked by hand in a plan of neurons")
+        return value
+
+    @field_validator("search")
+    @classmethod
+    def _searches_experts(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and info.data.get("granularity") == ATOMIC_GRANULARITY:
+            raise ValueError("a search spreads whole experts; leave it out of a plan of neurons")
         return value
 
     @field_validator("schedule")
@@ -237,15 +335,33 @@ class Recipe(Section):
     def _goes_with_the_budget(cls, value: ScheduleSection, info: ValidationInfo) -> ScheduleSection:
         if (value.name == "file") != (value.file is not None):
             raise ValueError("the schedule 'file' and the key file belong together")
-        if value.file is None and info.data.get("budget", value) is None:
+        is_atomic = info.data.get("granularity") == ATOMIC_GRANULARITY
+        if is_atomic and value.name != "uniform":
+            raise ValueError("plans of neurons have atom_scope in place of a schedule")
+        says_all = value.file or info.data.get("kept_atoms")
+        if not says_all and info.data.get("budget", value) is None:
             raise ValueError("a budget is missing: sparsity, remove or target_gib under budget")
-        if value.name == FREQUENCY and info.data.get("corpora") == ():
-            raise ValueError("the frequency schedule counts tokens; list some text under corpora")
-        criterion = info.data.get("criterion", "")
-        is_read = value.name == FREQUENCY or not criterion
-        if info.data.get("corpora") and not is_read and get_criterion(criterion).source != "routed":
-            raise ValueError(f"nothing here reads text, nor does {criterion}; leave corpora out")
+        if info.data.get("kept_atoms") and info.data.get("budget"):
+            raise ValueError("kept_atoms says what stays; leave budget out")
+        _check_texts(value, info.data)
         return value
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether anything in the recipe reads calibration text."""
+        if self.kept_atoms is not None:
+            return False
+        return self.schedule.name == FREQUENCY or _ranks_by_text(self.criterion)
+
+    @property
+    def scope(self) -> AtomScope:
+        """Among which neurons a budget of neurons is spent."""
+        return parse_scope(self.atom_scope or str(AtomScope.EXPERT))
+
+    @property
+    def width_multiple(self) -> int:
+        """What the widths of an export are rounded up to."""
+        return self.width_multiple_of or DEFAULT_MULTIPLE
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values in the order of the keys; what is at its default is left out."""
@@ -260,6 +376,7 @@ class Recipe(Section):
     def digest(self) -> str:
         """SHA-256 of what decides the pruned model: spelling, defaults and `export` do not."""
         decides = self.model_dump(mode="json", exclude=set(_NOT_DECIDING))
+        decides["calibrate"] = {key: decides["calibrate"][key] for key in _DECIDING}
         budget = decides["budget"]
         if budget and budget["sparsity"] is not None:
             budget["sparsity"] = str(parse_sparsity(budget["sparsity"]))
@@ -271,3 +388,27 @@ class Recipe(Section):
             named = decides["constraints"][key]
             decides["constraints"][key] = {layer: sorted(set(named[layer])) for layer in named}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def _ranks_by_text(criterion: str) -> bool:
+    return criterion != NEURON_NORMS and get_criterion(criterion).source == "routed"
+
+
+def _has_file(info: ValidationInfo) -> bool:
+    return info.data.get("kept_atoms") is not None
+
+
+def _check_texts(schedule: ScheduleSection, given: Mapping[str, Any]) -> None:
+    """Refuse texts that nothing reads, and a schedule that reads one where there is none.
+
+    Raises:
+        ValueError: which of the two it is.
+    """
+    if "corpora" not in given or "criterion" not in given:
+        return  # wrong by themselves already
+    criterion, corpora = given["criterion"], given["corpora"]
+    ranks = _ranks_by_text(criterion) and not given.get("kept_atoms")
+    if not corpora and schedule.name == FREQUENCY:
+        raise ValueError("the frequency schedule counts tokens; list some text under corpora")
+    if corpora and not ranks and schedule.name != FREQUENCY:
+        raise ValueError(f"nothing here reads text, nor does {criterion}; leave corpora out")

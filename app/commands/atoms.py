@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import PlanError
-from analysis.model import load_model_index
+from analysis.model import MoEModel, load_model_index
 from app.commands.console import follow, out
 from app.commands.rank import say_run
 from app.commands.widths import show_width_options
@@ -15,7 +15,7 @@ from app.settings import stats_store
 from app.task_requests import validated
 from pruning.active import Routing
 from pruning.atoms.kept import count_atoms
-from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY, save_plan
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY, PruningPlan, save_plan
 
 # Name of what is asked for -> the option that says so, in plans of one granularity only.
 _ONLY_EXPERTS = {
@@ -94,12 +94,17 @@ def write_atomic_plan(request: NeuronRequest, path: Path) -> None:
         for run in evidence.runs:
             say_run(run)
     save_plan(made.plan, path)
-    kept, of = count_atoms(made.plan.kept_atoms, made.plan.kept, model)
-    out.print(
-        f"{path}: keeps {kept} of {of} neurons ({1 - kept / of:.2%} removed), "
-        f"digest {made.plan.digest[:8]}",
-        markup=False,
-    )
+    say_neurons(model, made.plan, path)
     for note in made.notes:
         out.print(note, markup=False)
     show_width_options(model, made.plan, request.width_multiple_of, routing)
+
+
+def say_neurons(model: MoEModel, plan: PruningPlan, path: Path) -> None:
+    """Print what a plan of neurons keeps, in one line."""
+    kept, of = count_atoms(plan.kept_atoms, plan.kept, model)
+    out.print(
+        f"{path}: keeps {kept} of {of} neurons ({1 - kept / of:.2%} removed), "
+        f"digest {plan.digest[:8]}",
+        markup=False,
+    )

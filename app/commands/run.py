@@ -1,26 +1,41 @@
 """The command that does all that a recipe asks for: run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from analysis.blend import Part
-from analysis.errors import ExportError
+from analysis.errors import ExportError, PlanError, UserError
 from analysis.model import MoEModel, load_model_index
 from analysis.store import Run
-from app.calibration_tasks import calibrate_run, weights_run
+from app.calibration_tasks import calibrate_run, check_corpora, weights_run
 from app.commands import options
+from app.commands.atoms import say_neurons
 from app.commands.console import follow, out
+from app.commands.evaluate import results_of, show_records, write_result
 from app.commands.plan import say_plan
 from app.commands.search import run_search_of, say_search, search_folder
 from app.commands.ship import report_checks
+from app.evaluation_requests import EvaluateRequest
+from app.evaluation_tasks import evaluate_run
+from app.neurons import (
+    check_neurons,
+    decide_neurons,
+    evidence_of,
+    neuron_evidence,
+    plan_of_file,
+)
 from app.recipe_requests import (
     Machine,
     calibrate_requests,
-    check_supported,
+    evaluate_request,
     export_request,
+    is_atomic,
+    machine_of,
+    neuron_request,
+    other_texts,
     select_request,
     weights_request,
 )
@@ -28,7 +43,7 @@ from app.selection import check_request, selected_from
 from app.settings import stats_store
 from app.task_requests import ExportRequest
 from app.tasks import export_run, verify_result
-from pruning.plan import PruningPlan, load_plan, save_plan
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan, save_plan
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.search.result import PLAN_NAME
@@ -37,35 +52,93 @@ from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 def run(
     path: Annotated[Path, typer.Argument(metavar="RECIPE", help="recipe.yaml.")],
-    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda ...")] = "auto",
-    batch_size: Annotated[int, typer.Option(help="Sequences in one forward.")] = 8,
+    device: Annotated[
+        str | None, typer.Option(help="Device: auto, cpu, cuda ...; default: the recipe's.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Sequences in one forward; default: the recipe's.")
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the checkpoint.")
     ] = False,
     stats_dir: options.StatsDir = None,
 ) -> None:
-    """Calibrate, plan or search, export as a recipe says; what is finished is not done again."""
+    """Calibrate, plan or search, evaluate, export as a recipe says; finished steps are skipped."""
     recipe = load_recipe(path)
-    check_supported(recipe)
-    machine = Machine(stats_dir, device, batch_size, trust_remote_code)
-    asked = select_request(recipe, machine)
+    machine = machine_of(
+        recipe,
+        stats_dir,
+        device=device,
+        batch_size=batch_size,
+        trust_remote_code=trust_remote_code,
+    )
     model = load_model_index(recipe.model, revision=recipe.revision)
-    check_request(asked, model)
-    _check_place(recipe)
+    _check(recipe, machine, model)
     out.print(f"{path}: recipe {recipe.digest[:8]} for {model.name}", markup=False)
     parts = _calibrated(recipe, machine)
     _weighed(recipe, machine)
     if recipe.search is None:
-        made = selected_from(asked, model, stats_store(stats_dir), parts).decision()
-        plan, notes = made.plan, made.notes
+        plan, notes = _decided(recipe, machine, model, parts)
     else:
         plan, notes = _searched(path, machine, model), ()
     _planned(plan, notes, model, path.with_name(f"{path.stem}.plan.json"))
+    _evaluated(evaluate_request(recipe, machine, plan), path)
     request = export_request(recipe, path.read_text(encoding="utf-8-sig"), plan)
     if request is None:
         out.print("export: the recipe asks for none")
     else:
         _exported(request, plan, model)
+
+
+def _check(recipe: Recipe, machine: Machine, model: MoEModel) -> None:
+    """Refuse what cannot be done before any work, all of it at once.
+
+    Raises:
+        PlanError: one line, or one for each problem.
+    """
+
+    def check_plan() -> None:
+        if is_atomic(recipe):
+            check_neurons(neuron_request(recipe, machine), model)
+        else:
+            check_request(select_request(recipe, machine), model)
+
+    checks: tuple[Callable[[], object], ...] = (
+        check_plan,
+        lambda: follow(check_corpora(calibrate_requests(recipe, machine))),
+        lambda: follow(check_corpora(other_texts(recipe))),
+        lambda: evaluate_request(recipe, machine),
+        lambda: _check_place(recipe),
+    )
+    problems = []
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            problems.append(str(error))
+    if len(problems) == 1:
+        raise PlanError(problems[0])
+    if problems:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        raise PlanError(f"The recipe asks for {len(problems)} things that cannot be done:{lines}")
+
+
+def _decided(
+    recipe: Recipe, machine: Machine, model: MoEModel, parts: Sequence[Part]
+) -> tuple[PruningPlan, tuple[str, ...]]:
+    """The plan of the budget, and what a person should know of it."""
+    store = stats_store(machine.stats_dir)
+    if not is_atomic(recipe):
+        decision = selected_from(select_request(recipe, machine), model, store, parts).decision()
+        return decision.plan, decision.notes
+    asked = neuron_request(recipe, machine)
+    if asked.kept_atoms is not None:
+        made = plan_of_file(asked, model)
+    elif parts:
+        made = decide_neurons(asked, model, evidence_of(asked, parts))
+    else:
+        made = decide_neurons(asked, model, follow(neuron_evidence(asked, model, store)))
+    return made.plan, made.notes
 
 
 def _say_run(step: str, found: Run, known: set[str]) -> None:
@@ -108,9 +181,23 @@ def _planned(plan: PruningPlan, notes: Sequence[str], model: MoEModel, path: Pat
         out.print(f"plan: {path} is the same, skipped", markup=False)
     else:
         save_plan(plan, path)
-        say_plan(model, plan, path)
+        if plan.granularity == ATOMIC_GRANULARITY:
+            say_neurons(model, plan, path)
+        else:
+            say_plan(model, plan, path)
     for note in notes:
         out.print(note, markup=False)
+
+
+def _evaluated(request: EvaluateRequest | None, recipe: Path) -> None:
+    """Measure the plan; results that are there already are read and not made again."""
+    if request is None:
+        return
+    path = recipe.with_name(f"{recipe.stem}.result.json")
+    records = follow(evaluate_run(request))
+    show_records(records, [f"{recipe.stem}.plan.json"] * len(records))
+    write_result(path, results_of(records))
+    out.print(f"evaluate: {path}", markup=False)
 
 
 def _exported(request: ExportRequest, plan: PruningPlan, model: MoEModel) -> None:

@@ -103,8 +103,10 @@ def test_blends_take_the_weights_of_the_recipe(recipe, works, tiny, corpora, her
     ("changes", "message"),
     [
         ({"search": {"corpus": "demo-math", "elites": 40}}, "room for children"),
-        ({"evaluate": {"corpus": "demo-math"}}, "asks for evaluate, which this version"),
-        ({"granularity": "atomic"}, "removes whole experts only"),
+        ({"evaluate": {"corpus": "absent.jsonl"}}, "absent.jsonl"),
+        ({"granularity": "atomic"}, "MAN scores no neurons; those that do: heapr"),
+        ({"calibrate": {"select": "kmeans"}}, "--select kmeans and --clusters K belong together"),
+        ({"calibrate": {"offload_folder": "x"}}, "need --device-map auto"),
         ({"constraints": {"pin": {1: [0]}}}, "layer 1, which has no routed experts"),
         ({"constraints": {"set": {0: 1}}}, "nearest: 2"),
         ({"budget": {"remove": 13}, "schedule": "global"}, "at most 12 (66.67%) can go"),
@@ -121,6 +123,126 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     assert message in outcome.err.splitlines()[-1]
     # Not even the statistics: the refusal comes before the work.
     assert [path.name for path in here.iterdir()] == ["r.yaml"]
+
+
+def test_all_that_cannot_be_done_is_said_at_once(recipe, moeprune, here):
+    (here / "full").mkdir()
+    (here / "full" / "mine").write_text("precious")
+    changes = {
+        "budget": {"sparsity": "84%"},
+        "evaluate": {"corpus": "absent.jsonl"},
+        "export": "full",
+        "calibrate": {"clusters": 3},
+    }
+    outcome = moeprune("run", recipe(**changes), "--stats-dir", "stats")
+    assert outcome.code == 1
+    first, *rest = outcome.err.strip().splitlines()
+    assert first == "error: The recipe asks for 4 things that cannot be done:"
+    said = ["at most 66.67%", "belong together", "absent.jsonl", "not empty"]
+    for line, message in zip(rest, said, strict=True):
+        assert message in line
+    assert sorted(path.name for path in here.iterdir()) == ["full", "r.yaml"]
+
+
+def manifests(here):
+    return [json.loads(path.read_text()) for path in (here / "stats").glob("*/manifest.json")]
+
+
+def test_a_criterion_calibrates_with_the_group_that_it_reads(recipe, works, here):
+    works("run", recipe(criterion="damage", export=None), "--stats-dir", "stats")
+    (made,) = manifests(here)
+    assert made["groups"] == ["routed", "damage"]
+    assert json.loads((here / "r.plan.json").read_text())["criterion"] == "damage"
+
+
+def test_the_calibration_is_what_the_recipe_says(recipe, works, tiny, corpora, here):
+    own = {"packing": "pad", "truncate": "tail", "groups": "routed,router", "batch_size": 3}
+    works("run", recipe(calibrate=own, export=None), "--stats-dir", "stats")
+    (made,) = manifests(here)
+    assert made["groups"] == ["routed", "router"]
+    assert made["made"]["batch_size"] == 3
+    assert (made["corpora"][0]["prepared"]["packing"], made["settings"]["seq_len"]) == ("pad", 16)
+    # The single command finds it in the cache.
+    said = works(
+        *("calibrate", tiny, f"--corpus={corpora[0]}", "--tokens", "64", "--seq-len", "16"),
+        *("--packing", "pad", "--truncate", "tail", "--stats-dir", "stats"),
+    )
+    assert made["run_id"] in said
+    assert len(manifests(here)) == 1
+    # The command line goes before the recipe.
+    works("run", recipe(calibrate=own, export=None, seed=3), "--stats-dir", "s2", "--batch-size", 2)
+    assert (
+        json.loads(next((here / "s2").glob("*/manifest.json")).read_text())["made"]["batch_size"]
+        == 2
+    )
+
+
+NEURONS = {"granularity": "atomic", "criterion": "neuron-norms", "corpora": None}
+
+
+def test_neurons_by_their_weights(recipe, works, tiny, here):
+    changes = {
+        **NEURONS,
+        "atom_scope": "global",
+        "width_mode": "ragged",
+        "constraints": {"floor": 2, "pin": {2: [1]}, "multiple_of": 2},
+        "export": {"out": "pruned"},
+    }
+    output = works("run", recipe(**changes), "--stats-dir", "stats")
+    assert "r.plan.json: keeps 216 of 432 neurons" in output
+    assert "level logits" in output
+    works(
+        *("plan", tiny, "--granularity", "atomic", "--criterion", "neuron-norms"),
+        *("--sparsity", "50%", "--atom-scope", "global", "--floor", "2", "--pin", "2:1"),
+        *("--multiple-of", "2", "-o", "by-hand.json"),
+    )
+    assert (here / "r.plan.json").read_bytes() == (here / "by-hand.json").read_bytes()
+    manifest = json.loads((here / "pruned" / "moeprune_manifest.json").read_text())
+    assert manifest["widths"]["mode"] == "ragged"
+    assert "recipe.yaml" in manifest["files"]
+    again = works("run", here / "r.yaml", "--stats-dir", "stats")
+    assert "r.plan.json is the same, skipped" in again
+    assert "pruned is finished, skipped" in again
+
+
+def test_neurons_by_a_calibration(recipe, works, tiny, corpora, here):
+    mixed = [str(corpora[0]), {"corpus": str(corpora[1]), "weight": 3}]
+    changes = {**NEURONS, "criterion": "heapr", "corpora": mixed, "export": None}
+    works("run", recipe(**changes), "--stats-dir", "stats")
+    assert {tuple(made["groups"]) for made in manifests(here)} == {("routed", "gradient")}
+    works(
+        *("plan", tiny, "--granularity", "atomic", "--criterion", "heapr", "--sparsity", "50%"),
+        *(f"--corpus={corpora[0]}", f"--corpus={corpora[1]}:3", "--stats-dir", "stats"),
+        *("-o", "by-hand.json"),
+    )
+    plan = json.loads((here / "r.plan.json").read_text())
+    assert plan == json.loads((here / "by-hand.json").read_text())
+    assert len(plan["runs"]) == 2
+
+
+def test_neurons_of_a_file_and_of_a_target_size(recipe, works, here):
+    works("run", recipe(**NEURONS, budget={"target_gib": "0.00008"}, export=None))
+    plan = json.loads((here / "r.plan.json").read_text())
+    assert plan["budget"]["kind"] == "size"
+    (here / "atoms.json").write_text(json.dumps({"kept_atoms": plan["kept_atoms"]}))
+    output = works("run", recipe(**NEURONS, kept_atoms="atoms.json", budget=None, export=None))
+    assert "calibrate: nothing in the recipe reads text, skipped" in output
+    again = json.loads((here / "r.plan.json").read_text())
+    assert again["kept_atoms"] == plan["kept_atoms"]
+    assert again["schedule"] == "file"
+
+
+def test_a_plan_is_evaluated_as_by_the_command(recipe, works, tiny, corpora, here):
+    asked = {"corpus": str(corpora[1]), "fitness": ["esap", "kl"], "samples": 3, "seq_len": 16}
+    output = works("run", recipe(evaluate=asked, export=None), "--stats-dir", "stats")
+    assert "evaluate: " in output
+    found = json.loads((here / "r.result.json").read_text())
+    works(
+        *("evaluate", tiny, "--plan", "r.plan.json", f"--corpus={corpora[1]}", "--samples", "3"),
+        *("--measures", "esap,kl", "--seq-len", "16", "--stats-dir", "stats", "-o", "x.json"),
+    )
+    assert found["metrics"] == json.loads((here / "x.json").read_text())["metrics"]
+    assert set(found["metrics"]) == {"esap", "kl"}
 
 
 def test_the_documented_recipe_runs(works, tiny, corpora, here):

@@ -187,7 +187,7 @@ def test_a_job_searches_and_says_what_it_found(recipe, here):
         ({"fitness": "bleu"}, {}, "search.fitness: Input should be 'esap', 'sap', 'kl' or 'nll'"),
         ({"corpus": "absent.jsonl"}, {}, "absent.jsonl"),
         (None, {"budget": {"remove": 13}}, "at most 12 (66.67%) can go"),
-        (None, {"granularity": "atomic"}, "removes whole experts only"),
+        (None, {"granularity": "atomic"}, "scores no neurons"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_and_leaves_nothing(

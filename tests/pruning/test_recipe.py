@@ -19,6 +19,13 @@ constraints:
   set: {4: 20}
 export: out
 """
+NEURONS = {
+    "criterion": "neuron-norms",
+    "corpora": [],
+    "granularity": "atomic",
+    "schedule": None,
+    "constraints": {},
+}
 BAD = """\
 modle: demo
 corpora: [demo-math, {corpus: demo-mth, wieght: 2}, "demo-prose:x"]
@@ -93,11 +100,27 @@ def test_every_problem_is_reported_at_once_with_its_place():
         ({"constraints": {"pin": {"x": [1]}}}, "constraints.pin.x", "valid integer"),
         ({"search": {"corpus": "demo-mth"}}, "search.corpus", "Did you mean 'demo-math'"),
         ({"export": {"verify": "no"}}, "export.out", "is missing"),
+        ({"calibrate": {"packing": "tight"}}, "calibrate.packing", "should be"),
+        ({"calibrate": {"groups": "routed,rooted"}}, "calibrate.groups", "routed"),
+        ({"calibrate": {"trust_remote_code": True}}, "calibrate.trust_remote_code", "unknown key"),
+        ({"criterion": "neuron-norms"}, "granularity", "say granularity: atomic"),
+        ({"granularity": "atomic"}, "granularity", "scores no neurons; those that do: heapr"),
+        ({"granularity": "atomic", "criterion": "heapr"}, "schedule", "atom_scope in place of"),
+        ({"granularity": "atomic", "criterion": "heapr"}, "constraints", "set or locked by hand"),
+        ({"atom_scope": "layer"}, "atom_scope", "say granularity: atomic"),
+        ({"width_mode": "ragged"}, "width_mode", "say granularity: atomic"),
+        ({"kept_atoms": "a.json"}, "granularity", "kept_atoms names neurons"),
+        ({**NEURONS, "atom_scope": "row"}, "atom_scope", "Known: expert, global, layer"),
+        ({**NEURONS, "search": {"corpus": "demo-math"}}, "search", "spreads whole experts"),
+        ({**NEURONS, "kept_atoms": "a.json"}, "schedule", "leave budget out"),
+        ({**NEURONS, "budget": None}, "schedule", "a budget is missing"),
+        ({"evaluate": {"corpus": "demo-math", "fitness": ["esp"]}}, "evaluate.fitness", "esap"),
         ({"export": {"out": "o", "max_shard_size": "big"}}, "export.max_shard_size", "write 5GB"),
     ],
 )
 def test_each_problem_by_itself(change, place, message):
     raw = {**yaml.safe_load(GOOD), **change}
+    raw = {key: value for key, value in raw.items() if value is not None or key == "criterion"}
     _, found = problems(yaml.safe_dump(raw))
     (line,) = [line for line in found if f": {place}: " in line]
     assert message in line
@@ -180,6 +203,6 @@ def test_the_keys_are_the_documented_ones():
     # Adding one is a decision: the recipe is a format.
     assert list(Recipe.model_fields) == [
         "schema_version", "model", "revision", "corpora", "tokens", "seq_len", "seed", "dtype",
-        "criterion", "gate", "granularity", "budget", "schedule", "constraints", "search",
-        "evaluate", "export",
+        "calibrate", "kept_atoms", "criterion", "gate", "granularity", "atom_scope", "width_mode",
+        "width_multiple_of", "budget", "schedule", "constraints", "search", "evaluate", "export",
     ]  # fmt: skip
