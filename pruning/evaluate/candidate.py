@@ -65,7 +65,6 @@ def measure_hidden(
         Position function -> (samples of the batch,) float64 sums over the scored positions.
     """
     names, rows = settings.functions, full.head.rows
-    reference_ND = full.hidden(batch)
     targets_N = torch.from_numpy(batch.targets)
     uniforms_N = torch.from_numpy(_uniforms(batch, settings.seed))
     found: defaultdict[str, list[Tensor]] = defaultdict(list)
@@ -73,7 +72,7 @@ def measure_hidden(
         for start in range(0, len(hidden_ND), rows):
             part = slice(start, start + rows)
             candidate_NV = log_probabilities(full.head(hidden_ND[part]))
-            full_NV = log_probabilities(full.head(reference_ND[part]))
+            full_NV = full.log_probabilities(batch, start)
             at = Positions(
                 full_NV,
                 candidate_NV,

@@ -18,6 +18,7 @@ from analysis.calibration.feed import check_config, input_device, model_inputs
 from analysis.calibration.hidden import are_too_large
 from analysis.progress import Progress
 from pruning.evaluate.head import Head
+from pruning.evaluate.measures import log_probabilities
 from pruning.evaluate.samples import SampleBatch, Samples
 
 _NAME = "hidden"
@@ -32,12 +33,26 @@ class FullSide:
         head: of the model; the same for every candidate, since pruning leaves it alone.
         in_memory: batch number -> (scored positions of the batch, width) final hidden states.
         folder: where they are instead; gone when this object is.
+        max_bytes: of log-probabilities, which are kept too for those who ask for them often.
+        known: (batch number, first position) -> those that are kept.
     """
 
     samples: Samples
     head: Head
     in_memory: dict[int, Tensor] = field(default_factory=dict)
     folder: "TemporaryDirectory[str] | None" = None
+    max_bytes: int = 0
+    known: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+
+    def log_probabilities(self, batch: SampleBatch, start: int) -> Tensor:
+        """(positions, vocabulary) log p at scored positions from `start` on, as many as a chunk."""
+        key = (batch.number, start)
+        if key in self.known:
+            return self.known[key]
+        full_NV = log_probabilities(self.head(self.hidden(batch)[start : start + self.head.rows]))
+        if sum(kept.nbytes for kept in self.known.values()) + full_NV.nbytes <= self.max_bytes:
+            self.known[key] = full_NV
+        return full_NV
 
     def hidden(self, batch: SampleBatch) -> Tensor:
         """(scored positions, width): of the batch's rows one after the other."""

@@ -67,7 +67,7 @@ class MaskedFitness:
         self._batches = list(subject.full.samples.batches())
         self._layers = decoder_layers(subject.loaded, subject.family)
         device = next(subject.loaded.parameters()).device
-        self._kept = _Kept(subject.sparse, _room(device) if max_bytes is None else max_bytes)
+        self._kept = _Kept(subject.sparse, free_share(device) if max_bytes is None else max_bytes)
         self._plan: tuple[Removed, PruningPlan] | None = None
 
     @property
@@ -103,7 +103,8 @@ class MaskedFitness:
         return self._plan[1]
 
 
-def _room(device: torch.device) -> int:
+def free_share(device: torch.device) -> int:
+    """Bytes that may be kept for reuse: a quarter of what is free."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
     return int(_SHARE_OF_MEMORY * free)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import Provenance, PruningPlan, model_ref, save_plan, select_experts
-from pruning.search.fitness import MaskedFitness, Subject
+from pruning.search.fitness import MaskedFitness, Subject, free_share
 from pruning.search.log import LOG_NAME, Scores, SearchLog, open_log, plain_json
 from pruning.search.result import PLAN_NAME, RESULT_NAME, SearchResult, load_search, result_of
 from pruning.search.run import Outcome, Task, search
@@ -153,6 +153,7 @@ def _fitness(
         check_fits(model, sequences, running)
         loaded = load_model(model, running)
         full = yield from run_full(loaded, make_samples(sequences, running.batch_size))
+        full = replace(full, max_bytes=free_share(loaded.device))
         sparse = tuple(layer.index for layer in model.layers)
         subject = Subject(loaded, model.family, sparse, full, problem.plan)
         own = MaskedFitness(subject, problem.measure, problem.task.settings.seed, max_bytes)

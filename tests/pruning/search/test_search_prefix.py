@@ -202,3 +202,15 @@ def test_the_model_is_as_before_afterwards():
         values_of(MaskedFitness(subject, "esap", 0, PLENTY), candidates_of(case)[:3])
         assert torch.equal(model(input_ids=ids).logits, before)
     assert not any("forward" in layer.__dict__ for layer in model.model.layers)
+
+
+def test_probabilities_of_the_full_model_are_kept_within_their_room_and_change_no_bit():
+    case = DEEP[0]
+    subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
+    wanted = values_of(MaskedFitness(subject, "esap", 0, 0), candidates[:3])
+    # 64 tokens of float32; the batches score (9 - 3) + (5 - 3), (12 - 3) + (7 - 3) and 8 positions.
+    for room, kept in ((0, 0), (8 * 256, 1), (21 * 256, 2), (29 * 256, 3)):
+        keeping = replace(subject, full=replace(subject.full, max_bytes=room, known={}))
+        found = values_of(MaskedFitness(keeping, "esap", 0, 0), candidates[:3])
+        assert_same_values(found, wanted)
+        assert len(keeping.full.known) == kept
