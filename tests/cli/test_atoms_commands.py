@@ -8,6 +8,7 @@ import pytest
 
 from analysis.drain import drain
 from analysis.model import load_model_index
+from analysis.store import load_expert_stats
 from app.neuron_requests import NeuronRequest
 from app.neurons import decide_neurons, neuron_evidence
 from app.settings import stats_store
@@ -231,3 +232,31 @@ def test_what_cannot_be_done_is_one_line(moeprune, here, words, message):
     (line,) = outcome.err.strip().splitlines()
     assert message in line
     assert not (here / "p.json").exists()
+
+
+def test_flops_follow_the_routing_of_a_corpus(works, here):
+    works(*PLAN, "--sparsity", "50%", "--atom-scope", "global", "-o", "p.json")
+    made = json.loads(read(here, "p.json"))
+    even = works("plans", "show", "p.json")
+    assert "(50.00% fewer), if each is chosen equally often" in even
+    measured = works("plans", "show", "p.json", "--corpus", "demo-math")
+    (run,) = [
+        run
+        for run in stats_store(None).runs()
+        if run.manifest.corpus == "demo-math" and run.manifest.model.name == "demo"
+    ]
+    tokens = load_expert_stats(run).table.set_index(["layer", "expert"])["num_tokens"]
+    atoms = atoms_of(made)
+    flops = sum(
+        # Four experts a token; a neuron has three rows of 128 weights, two operations each.
+        4
+        * count
+        / tokens.loc[layer].sum()
+        * len(atoms.get((layer, expert), range(64)))
+        * 3
+        * 128
+        * 2
+        for (layer, expert), count in tokens.items()
+    )
+    assert f"{round(flops):,} FLOPs of experts" in measured
+    assert "by the routing of the runs" in measured
