@@ -26,7 +26,8 @@ TABLE_COLUMNS = (
     *("num_samples", "num_tokens", "created_at"),
 )
 # What of a plan's facts says how it came about: it is kept apart even where the plan is the same.
-_MADE_BY = ("criterion", "gate", "corpora", "runs", "schedule", "sparsity")
+# Not the runs: made again with more groups they have other ids and the same numbers.
+_MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
 
 
 @dataclass(frozen=True)
@@ -152,11 +153,11 @@ def new_record(
         settings: what else changes the numbers.
         routing: see `plan_facts`.
     """
-    reference, facts = model_ref(model), plan_facts(plan, model, routing)
+    facts = plan_facts(plan, model, routing)
     digest = digest_of(
         {
             "schema_version": SCHEMA_VERSION,
-            "model": reference.identity,
+            "model": model.identity,
             "plan": plan.digest,
             "corpus": corpus["digest"],
             "settings": dict(settings),
@@ -168,7 +169,7 @@ def new_record(
     return EvaluationRecord(
         evaluation_id=run_name(*(Path(word).stem for word in words), digest=digest),
         digest=digest,
-        model=reference,
+        model=model_ref(model),
         plan_digest=plan.digest,
         plan=facts,
         corpus=dict(corpus),
