@@ -58,8 +58,10 @@ def _problem(family: MoEFamily, config: Config) -> str:
 def _odd_layer(model: Any, family: MoEFamily, config: Config) -> str:
     """A layer of a built model that does not have the sizes of its configuration."""
     widths = family.text_config(config).get(WIDTHS_KEY)
+    modules = dict(model.named_modules())
+    trunk = next(path for path in family.module_trunks if path in modules)
     for layer in family.layers(config):
-        block = model.get_submodule(family.block_module(layer.index))
+        block = model.get_submodule(family.block_module(layer.index, trunk))
         down = block.get_parameter(family.stacked["down"]).shape
         rows = block.get_parameter(family.router_tensors[0].name).shape[0]
         if {down[0], rows} != {layer.num_experts}:

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from functools import partial
 
 import pytest
 import torch
 from remote_reader import read_by_others
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from analysis.drain import drain
 from analysis.errors import ExportError
@@ -134,6 +135,35 @@ def test_plain_transformers_reads_them(novel, tmp_path):
     for said in found.values():
         assert said["exact"] and said["exact_again"] and not said["info"]
         assert max(said["differences"].values()) <= CLOSE
+
+
+@pytest.mark.parametrize("mode", ["", "per-layer"], ids=["counts", "per-layer"])
+def test_the_text_part_of_a_composite(tmp_path, mode):
+    text = {**COMMON, "num_hidden_layers": 2, "num_experts": 8}
+    text["rope_parameters"] = {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "mrope_section": [2, 1, 1],
+    }
+    vision = {"hidden_size": 8, "intermediate_size": 8, "depth": 1, "num_heads": 1}
+    vision |= {"out_hidden_size": 16, "patch_size": 2, "deepstack_visual_indexes": []}
+    config = AutoConfig.for_model("qwen3_vl_moe", text_config=text, vision_config=vision)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+        redraw(model)
+    model.save_pretrained(tmp_path / "source")
+    described, plan = export(tmp_path / "source", tmp_path / "out", mode)
+    with masked(model, described.family, plan):
+        wanted = logits_of(model)
+    trusting = partial(AutoModelForImageTextToText.from_pretrained, trust_remote_code=True)
+    for load in (load_pruned, trusting):
+        pruned, info = load(tmp_path / "out", output_loading_info=True)
+        assert not any(info.values()), info
+        assert (logits_of(pruned) - wanted).abs().max() <= (CLOSE if mode else 0)
+    report = drain(verify_export(tmp_path / "out", source=tmp_path / "source"))
+    assert report.ok, report.checks
+    assert report.level == "logits"
 
 
 def refuse(path, out, match, mode=""):
