@@ -20,6 +20,8 @@ from analysis.model import MoEModel
 # demo model and on a 64-expert layer, a forward reaches a third of it.
 _SHARE_OF_MATMUL_SPEED = 0.33
 _MEASURE_SECONDS = 0.2
+# Backward follows the inputs of every product, not the weights: as much again, and the head.
+_TIMES_WITH_BACKWARD = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Estimate:
         memory_bytes: weights, sums and activations of the way that the settings choose; the
             Python process itself comes on top.
         needs: the same for each way, and what is free.
-        seconds: of the forward passes, without loading the model.
+        seconds: of the passes, without loading the model.
     """
 
     num_sequences: int
@@ -77,7 +79,8 @@ def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSe
     """Exact tokens, and what memory and time to expect."""
     needs = memory_needs(model, sequences, settings)
     padded = sequences.num_padded(settings.batch_size)
-    work = active_params(model) * (sequences.num_tokens + padded)
+    times = _TIMES_WITH_BACKWARD if "gradient" in settings.groups else 1.0
+    work = active_params(model) * (sequences.num_tokens + padded) * times
     return Estimate(
         num_sequences=len(sequences.rows),
         num_tokens=sequences.num_tokens,

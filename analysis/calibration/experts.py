@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from analysis.calibration.damage import reroute
-from analysis.calibration.recording import Collection, Recorder, layer_dense, route
+from analysis.calibration.recording import Collection, Recorder, Routing, layer_dense, route
 from analysis.calibration.removal import Removal, Without, check_removable
 from analysis.calibration.router_group import add_router
 from analysis.calibration.sums import GroupSums
@@ -89,8 +89,9 @@ def _collecting_experts(
     recorder = None
     if collection := _collection():
         recorder = Recorder(collection, collection.layer_of[experts], routing, hidden_TD)
-    weights_S = weights_TK.reshape(-1)[routing.order_S]
+    weights = torch.split(weights_TK.reshape(-1)[routing.order_S], routing.counts)
     hidden_TD = _in_graph(hidden_TD)
+    inputs = _inputs(hidden_TD, routing)
     output_TD = torch.zeros_like(hidden_TD)
     start = 0
     for expert, count in enumerate(routing.counts):
@@ -101,12 +102,13 @@ def _collecting_experts(
         needed = rows if entering is None else torch.cat([rows, entering])
         if not len(needed):
             continue
-        a_RM = _activations(experts, expert, hidden_TD.index_select(0, needed))
+        x_RD = inputs[expert] if inputs else hidden_TD.index_select(0, needed)
+        a_RM = _activations(experts, expert, x_RD)
         if recorder:
             recorder.listen(experts, expert, span, a_RM)
         all_RD = _output(experts, expert, a_RM)
-        f_RD = all_RD[:count]
-        weighted_RD = f_RD * weights_S[span, None]
+        f_RD = all_RD if len(all_RD) == count else all_RD[:count]
+        weighted_RD = f_RD * weights[expert][:, None]
         output_TD.index_add_(0, rows, weighted_RD.to(output_TD.dtype))
         if recorder:
             recorder.add(expert, span, f_RD)
@@ -115,6 +117,16 @@ def _collecting_experts(
         recorder.close(index_TK, weights_TK)
         recorder.add_dense(partial(_run, experts), output_TD)
     return output_TD
+
+
+def _inputs(hidden_TD: Tensor, routing: Routing) -> tuple[Tensor, ...] | None:
+    """What each expert takes, where a gradient is followed; None elsewhere.
+
+    Taken for all of them at once: in backward every selection adds up a whole (T, D).
+    """
+    if not torch.is_grad_enabled():
+        return None
+    return torch.split(hidden_TD.index_select(0, routing.token_S), routing.counts)
 
 
 def _add_apart(
