@@ -1,10 +1,12 @@
-"""Evaluate: the papers' tables as they stand, weighed as the address says."""
+"""Evaluate: the model's own results, and the papers' tables, weighed as the address says."""
 
 import json
 
 import pytest
 
 from analysis.published import published_table
+from app.evaluation_requests import SweepRequest
+from app.evaluation_tasks import sweep_run
 from app.plots.published import TABLES, settings_of
 
 
@@ -16,7 +18,7 @@ def table_of(test):
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize(("shape", "trace"), [("Dots", "scatter"), ("Radar", "scatterpolar")])
 def test_every_table_has_a_leaderboard(open_page, table, shape, trace):
-    test = open_page("evaluate", published=TABLES[table], profile=shape)
+    test = open_page("evaluate", results="The papers", published=TABLES[table], profile=shape)
     first = settings_of(table)[0]
     rows = published_table(table)
     rows = rows[(rows["model"] == first.model) & rows["sparsity"].isin([0, first.sparsity])]
@@ -27,14 +29,14 @@ def test_every_table_has_a_leaderboard(open_page, table, shape, trace):
 
 
 def test_numbers_are_the_papers(open_page):
-    test = open_page("evaluate")
+    test = open_page("evaluate", results="The papers")
     row = table_of(test).loc["MAN"]
     # OLMoE at 25%, Table 5 of the unified paper.
     assert (row["GSM8K"], row["WildBench"], row["RTE"]) == (0.208, 0.260, 0.639)
 
 
 def test_weights_change_the_average(open_page):
-    test = open_page("evaluate")
+    test = open_page("evaluate", results="The papers")
     before = table_of(test)["average"]
     for ability in ("coding", "writing", "multiple choice"):
         test.select_slider(key=f"weight.{ability}").set_value(0.0)
@@ -46,7 +48,7 @@ def test_weights_change_the_average(open_page):
 
 
 def test_all_weights_at_0_count_alike(open_page):
-    test = open_page("evaluate")
+    test = open_page("evaluate", results="The papers")
     before = table_of(test)["average"]
     for slider in test.select_slider:
         if slider.key and slider.key.startswith("weight."):
@@ -54,3 +56,83 @@ def test_all_weights_at_0_count_alike(open_page):
     test.run()
     assert "count alike" in test.warning[0].value
     assert table_of(test)["average"].equals(before)
+
+
+# --- this model ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def swept(folders):
+    """Evaluations of `once` by two criteria at a third removed: 6 experts a layer, 2 go."""
+    models, stats = folders
+    request = SweepRequest(
+        model=str(models / "once"),
+        corpora=(str(models / "rows.jsonl"),),
+        criteria=("reap", "random"),
+        sparsities=("34%",),
+        samples=3,
+        seq_len=9,
+        measures="esap,nll",
+        stats_dir=stats,
+    )
+    task = sweep_run(request)
+    while True:
+        try:
+            next(task)
+        except StopIteration as ended:
+            yield ended.value
+            break
+    for path in (stats / "evaluations").iterdir():
+        path.unlink()
+    (stats / "evaluations").rmdir()
+
+
+def test_without_evaluations_the_page_says_what_to_do(open_page):
+    test = open_page("evaluate", model="bare")
+    assert "no evaluations yet" in test.info[0].value
+    assert sweep_command(test)
+
+
+def sweep_command(test):
+    """The command line below the form."""
+    return next(code.value for code in test.code if code.value.startswith("moeprune sweep"))
+
+
+def test_own_numbers_are_those_of_the_records(open_page, swept):
+    test = open_page("evaluate", model="once")
+    table = test.dataframe[0].value.set_index("candidate")
+    pruned = {r.plan["criterion"]: r for r in swept if r.plan["removed"]}
+    assert len(table) == 2
+    for criterion, label in (("reap", "REAP, on rows.jsonl"), ("random", "Random")):
+        record = pruned[criterion]
+        assert table.loc[label, "mean"] == record.metrics["nll"].mean
+        assert table.loc[label, "full"] == record.full["nll"].mean
+        assert table.loc[label, "change"] == pytest.approx(
+            record.metrics["nll"].mean - record.full["nll"].mean
+        )
+        saved = 1 - record.plan["bytes_after"] / record.plan["bytes_before"]
+        assert table.loc[label, "memory_saved"] == pytest.approx(saved)
+    # Loss: the lower, the better.
+    assert table["mean"].is_monotonic_increasing
+    best = test.metric[0]
+    assert best.value == f"{table['mean'].min():.3f}"
+
+
+@pytest.mark.parametrize("measure", ["ESAP", "Loss"])
+@pytest.mark.parametrize("against", ["Share removed", "Memory", "Active parameters"])
+def test_every_measure_against_every_size(open_page, swept, measure, against):
+    test = open_page("evaluate", model="once", measure=measure, against=against)
+    curves, winner = (json.loads(chart.proto.spec) for chart in test.get("plotly_chart"))
+    assert curves["layout"]["yaxis"]["title"]["text"] == measure
+    # A row for the one share, a column for the one text.
+    assert len(winner["data"][0]["x"]) == 1
+
+
+def test_the_form_shows_its_command(open_page):
+    test = open_page("evaluate", model="once")
+    command = sweep_command(test)
+    assert "--criterion reap --criterion frequency --criterion random --sparsity 50%" in command
+    assert "rows.jsonl" in command
+    test.multiselect(key="evaluate.sparsities").set_value([]).run()
+    assert not test.exception
+    assert any("at least one" in text.value for text in test.text)

@@ -1,0 +1,227 @@
+"""The Evaluate page: what this model's own evaluations say, and the form that makes more."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pandas as pd
+import streamlit as st
+
+from analysis.criteria import CRITERIA
+from analysis.demo.texts import TEXTS
+from analysis.errors import StatsError, UserError
+from analysis.model import DEMO_MODEL
+from app import data
+from app.charts import csv_button, show_chart
+from app.controls import switch
+from app.evaluation_requests import SweepRequest
+from app.job_queue import submit
+from app.literal import literal
+from app.plots.evaluations import (
+    AGAINST,
+    at_share,
+    curves_chart,
+    measures_of,
+    own_winner_chart,
+    results_of,
+    shares_of,
+)
+from app.state import View
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.result import MEASURES
+
+_SCREENING: Final = (
+    "Screening numbers: how far the pruned model moves away on held-out text. Run the benchmarks "
+    "that matter to you before a release."
+)
+_SPARSITIES: Final = ("25%", "50%", "75%")
+
+
+def own_part(view: View) -> None:
+    """Curves, the table at one sparsity, the winner map; the form below."""
+    results = _results(view)
+    if results.empty:
+        st.info(
+            "This model has no evaluations yet. Queue a sweep below: it plans and measures every "
+            "criterion at every sparsity with one loaded model.",
+            icon=":material/info:",
+        )
+    else:
+        _charts(view, results)
+    with st.container(border=True):
+        _sweep_form(view)
+
+
+def _results(view: View) -> pd.DataFrame:
+    problems: list[StatsError] = []
+    store = EvaluationStore(data.settings().store.directories)
+    results = results_of(store.records(view.model.identity, problems.append))
+    for problem in problems:
+        st.warning(literal(problem), icon=":material/warning:")
+    return results
+
+
+def _charts(view: View, results: pd.DataFrame) -> None:
+    names = measures_of(results)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        measure = _one_of(
+            st.selectbox(
+                "Measure",
+                names,
+                index=names.index("nll") if "nll" in names else 0,
+                key="measure",
+                bind="query-params",
+                format_func=lambda name: MEASURES[name].label,
+                width=220,
+            ),
+            names,
+        )
+        corpora = list(dict.fromkeys(results["corpus"]))
+        corpus = _one_of(
+            st.selectbox("Held-out text", corpora, key="held_out", bind="query-params", width=220),
+            corpora,
+        )
+        share = _share_control(results)
+    known = MEASURES[measure]
+    direction = "higher" if known.higher_is_better else "lower"
+    st.text(f"{known.label}: {known.description} The {direction}, the better.")
+    if share is not None:
+        with st.container(border=True):
+            _cost(view, results, measure, share, corpus)
+    with st.container(border=True):
+        st.markdown("**What pruning costs**, a panel for each text; bands are 95% intervals.")
+        against = switch("Against", "against", AGAINST)
+        show_chart(curves_chart(results, measure, against, view.model.name))
+    if chart := own_winner_chart(results, view.model.name):
+        with st.container(border=True):
+            st.markdown("**Winner map**: which candidate stays nearest to the full model (ESAP).")
+            show_chart(chart)
+    st.text(_SCREENING)
+    if view.model.name == DEMO_MODEL:
+        st.text("A small model trained for this demo; its rankings are its own.")
+
+
+def _one_of(value: Any, options: Sequence[str]) -> str:
+    return value if value in options else options[0]
+
+
+def _share_control(results: pd.DataFrame) -> float | None:
+    shares = shares_of(results)
+    if not shares:
+        return None
+    usual = "50%" if "50%" in shares else shares[0]
+    if len(shares) == 1:
+        return float(shares[0].rstrip("%")) / 100
+    chosen = st.select_slider("Removed", shares, value=usual, key="removed", bind="query-params")
+    return float((chosen if chosen in shares else usual).rstrip("%")) / 100
+
+
+def _cost(view: View, results: pd.DataFrame, measure: str, share: float, corpus: str) -> None:
+    table = at_share(results, measure, share, corpus)
+    if table.empty:
+        st.info(
+            f"Nothing was evaluated at {share:.0%} on {literal(corpus)}.", icon=":material/info:"
+        )
+        return
+    label = MEASURES[measure].label
+    best = table.iloc[0]
+    first, second, third = st.columns(3)
+    change = best["change"]
+    first.metric(
+        f"{label}, best at {share:.0%}",
+        f"{best['mean']:.3f}",
+        None if pd.isna(change) else f"{change:+.3f} vs the full model's {best['full']:.3f}",
+        delta_color="normal" if MEASURES[measure].higher_is_better else "inverse",
+        border=True,
+        height="stretch",
+    )
+    name, _, ranked_by = str(best["candidate"]).partition(", ")
+    second.metric(
+        "Best candidate",
+        name,
+        ranked_by or None,
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+    )
+    third.metric(
+        "Memory saved",
+        "-" if pd.isna(best["memory_saved"]) else f"{best['memory_saved']:.0%}",
+        f"of {view.model.name}",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+    )
+    st.dataframe(
+        # Measures of the difference between both models have no number of the full one.
+        table.drop(columns="bytes").dropna(axis="columns", how="all"),
+        hide_index=True,
+        alt=f"{label} of {len(table)} candidates at {share:.0%} on {corpus}, best first",
+        column_config={
+            name: st.column_config.NumberColumn(format="%.4f")
+            for name in ("mean", "low", "high", "full")
+        }
+        | {
+            "change": st.column_config.NumberColumn(format="%+.4f"),
+            "memory_saved": st.column_config.NumberColumn("memory saved", format="percent"),
+        },
+    )
+    csv_button(table, "evaluations")
+
+
+def _sweep_form(view: View) -> None:
+    """Queue a sweep as a job."""
+    st.markdown("**Evaluate more**: criteria against sparsities, on held-out text.")
+    texts = [*(TEXTS if view.model.name == DEMO_MODEL else ()), *data.text_files()]
+    ranked = list(view.runs)
+    with st.form("evaluate.sweep", border=False):
+        criteria = st.multiselect(
+            "Criteria",
+            list(CRITERIA),
+            default=["reap", "frequency", "random"],
+            format_func=lambda name: CRITERIA[name].label,
+            key="evaluate.criteria",
+        )
+        first, second, third = st.columns(3)
+        sparsities = first.multiselect(
+            "Sparsities", _SPARSITIES, default=["50%"], key="evaluate.sparsities"
+        )
+        corpora = second.multiselect(
+            "Held-out texts", texts, default=texts[:1], key="evaluate.corpora"
+        )
+        calibrated = third.selectbox(
+            "Statistics of", ranked, key="evaluate.calibrated", placeholder="no statistics"
+        )
+        samples = st.select_slider(
+            "Samples of each text", (8, 16, 32, 64, 128), value=32, key="evaluate.samples"
+        )
+        sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
+    if not (criteria and sparsities and corpora):
+        st.text("Choose at least one criterion, one sparsity and one text.")
+        return
+    request = SweepRequest(
+        model=str(view.model.checkpoint.path),
+        corpora=tuple(corpora),
+        criteria=tuple(criteria),
+        sparsities=tuple(sparsities),
+        calibrated_on=(calibrated,) if calibrated else (),
+        samples=samples,
+        stats_dir=data.settings().stats_dir,
+    )
+    shown = request.model_copy(
+        update={"model": data.shown_model(view.model), "stats_dir": data.shown_stats_dir()}
+    )
+    if sent:
+        _submit(request, f"sweep of {view.model.name}", shown.command())
+    st.code(shown.command(), language=None, wrap_lines=True)
+
+
+def _submit(request: SweepRequest, title: str, command: str) -> None:
+    try:
+        submit(request, title=title, command=command)
+    except UserError as error:
+        st.error(literal(error), icon=":material/error:")
+        return
+    st.toast("Queued", icon=":material/schedule:")
+    st.rerun()

@@ -1,0 +1,131 @@
+"""The charts over a model's own evaluations: curves, what a sparsity costs, winner map."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final
+
+import pandas as pd
+
+from analysis.criteria import CRITERIA, get_criterion
+from analysis.errors import CriterionError
+from analysis.leaderboard import score_table, winners
+from app.figures import sweep, winner_map
+from app.plots.chart import Chart, made_by
+from pruning.evaluate.record import EvaluationRecord, evaluation_table
+from pruning.evaluate.result import MEASURES
+
+# What the curves may have below, in the order offered.
+AGAINST: Final = {
+    "removed": "Share removed",
+    "bytes": "Memory",
+    "active_params": "Active parameters",
+    "expert_flops": "Expert FLOPs",
+}
+LOSS_COLUMNS: Final = (
+    "candidate",
+    "mean",
+    "low",
+    "high",
+    "full",
+    "change",
+    "bytes",
+    "memory_saved",
+)
+
+
+def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
+    """`evaluation_table` with the column `series`: criterion and what ranked; empty: unpruned."""
+    table = evaluation_table(records)
+    return table.assign(series=[_series(row) for row in table.to_dict("records")])
+
+
+def _series(row: Mapping[Hashable, object]) -> str:
+    if not row["removed"]:
+        return ""
+    name = str(row["criterion"])
+    words = [_label(name) if name else f"plan {str(row['plan'])[:8]}"]
+    if row["calibrated_on"]:
+        words.append(f"on {row['calibrated_on']}")
+    if row["schedule"] not in ("", "uniform"):
+        words.append(str(row["schedule"]))
+    return ", ".join(words)
+
+
+def _label(criterion: str) -> str:
+    if criterion in CRITERIA:
+        return CRITERIA[criterion].label
+    try:
+        return get_criterion(criterion).label
+    except CriterionError:
+        return criterion  # of plans made elsewhere
+
+
+def measures_of(results: pd.DataFrame) -> list[str]:
+    """The measures that were taken, in the order of MEASURES."""
+    return [name for name in MEASURES if name in set(results["measure"])]
+
+
+def shares_of(results: pd.DataFrame) -> list[str]:
+    """Shares of the expert weights that were removed, as percentages, smallest first."""
+    removed = sorted({round(share, 4) for share in results["removed"] if share > 0})
+    return [f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%" for share in removed]
+
+
+def curves_chart(results: pd.DataFrame, measure: str, against: str, model: str) -> Chart:
+    """A measure against what is removed or left, a panel for each text."""
+    rows = results[results["measure"] == measure]
+    known = MEASURES[measure]
+    text = sweep.describe(rows, label=known.label, higher_is_better=known.higher_is_better)
+    return Chart(
+        "evaluation-curves",
+        lambda dark: sweep.sweep_lines(rows, label=known.label, against=against, dark=dark),
+        rows.reset_index(drop=True),
+        text,
+        made_by(model, f"{len(rows)} evaluations", known.label),
+    )
+
+
+def at_share(results: pd.DataFrame, measure: str, share: float, corpus: str) -> pd.DataFrame:
+    """What each candidate gets at one share removed, best first.
+
+    Returns:
+        LOSS_COLUMNS: ``full`` is what the unpruned model gets, NaN where the measure is of the
+        difference between both, ``change`` the distance to it, ``memory_saved`` the share of all
+        weights that need not be loaded.
+    """
+    rows = results[(results["measure"] == measure) & (results["corpus"] == corpus)]
+    whole = rows[rows["removed"] == 0]
+    bytes_before = float(whole["bytes"].iloc[0]) if len(whole) else float("nan")
+    rows = rows[(rows["removed"] - share).abs() < 5e-5]
+    rows = rows.sort_values("mean", ascending=not MEASURES[measure].higher_is_better, kind="stable")
+    return (
+        rows.rename(columns={"series": "candidate"})
+        .assign(
+            change=rows["mean"] - rows["full"],
+            memory_saved=1 - rows["bytes"] / bytes_before,
+        )[list(LOSS_COLUMNS)]
+        .reset_index(drop=True)
+    )
+
+
+def own_winner_chart(results: pd.DataFrame, model: str) -> Chart | None:
+    """The candidate with the highest ESAP for each share and text; None where none was measured."""
+    rows = results[(results["measure"] == "esap") & (results["removed"] > 0)]
+    if rows.empty:
+        return None
+    blocks = []
+    for share, block in rows.groupby("removed"):
+        # The newest, where a candidate was evaluated on a text more than once.
+        block = block.sort_values("created_at").drop_duplicates(["series", "corpus"], keep="last")
+        scores = score_table(
+            block.rename(columns={"corpus": "benchmark", "mean": "score"}), by="series"
+        )
+        blocks.append(winners(scores).assign(setting=f"{share:.0%} removed"))
+    table = pd.concat(blocks, ignore_index=True)
+    table = table[["setting", "benchmark", "winner", "score", "margin", "tied"]]
+    return Chart(
+        "own-winner-map",
+        lambda dark: winner_map.winner_map(table, dark=dark),
+        table,
+        winner_map.describe(table),
+        made_by(model, "highest ESAP on held-out text"),
+    )
