@@ -27,6 +27,7 @@ def plan_controls(view: View) -> PlanChoice:
             required=True,
             on_change=schedule_chosen,
             format_func=schedule_label,
+            wrap=True,
             help=f"How the budget is spread over the layers.  \n{_SUMMARIES}  \n**By hand**: as "
             "dragged on the Plan page, from whichever schedule was there.",
         )

@@ -13,19 +13,18 @@ from app.plan_state import (
     forget_import,
     import_plan,
     keep_by_hand,
-    refuse,
 )
 from app.planning import MULTIPLES, ranges, recipe_of
 from app.selection import Selection
 from app.sidebar import possible_percents
 from app.state import BLEND, CRITERION_OPTIONS, View, apply_exponents, apply_preset, share_key
+from app.uploads import MEGABYTES, uploaded_text
 from pruning.plan import PruningPlan, fit_plan, plan_from_json
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import counts_from_text
 
-UPLOAD = "plan.upload"
-_MEGABYTES = 20
+UPLOAD, _REFUSED = "plan.upload", "plan.upload.refused"
 _TYPES = ("json", "yaml", "yml", "csv")
 
 
@@ -37,11 +36,15 @@ def upload_part(view: View) -> None:
         key=UPLOAD,
         on_change=_uploaded,
         args=(view,),
-        max_upload_size=_MEGABYTES,
+        max_upload_size=MEGABYTES,
         help="plan.json is shown and exported as it is. A schedule (CSV, JSON or YAML: layer and "
         "experts kept or removed) becomes counts by hand. recipe.yaml sets the controls.",
     )
     st.text("plan.json, recipe.yaml, or a schedule: layer -> kept.")
+    # Here and not on the page, which the open list covers.
+    reason = st.session_state.pop(_REFUSED, "")
+    if reason:
+        st.error(reason, icon=":material/error:")
 
 
 def _uploaded(view: View) -> None:
@@ -51,7 +54,7 @@ def _uploaded(view: View) -> None:
     try:
         take_file(view, Path(file.name).name, file.getvalue())
     except UserError as error:
-        refuse(str(error))
+        st.session_state[_REFUSED] = str(error)
 
 
 def take_file(view: View, name: str, content: bytes) -> None:
@@ -60,10 +63,7 @@ def take_file(view: View, name: str, content: bytes) -> None:
     Raises:
         UserError: it cannot be read, is for another model, or asks for what the page cannot show.
     """
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PlanError(f"{name} cannot be read: it is no UTF-8 text.") from error
+    text = uploaded_text(name, content)
     kind = _kind(name, text)
     if kind == "plan":
         import_plan(name, fit_plan(plan_from_json(text), view.model))

@@ -55,8 +55,12 @@ def refusal_part() -> None:
 
 def import_banner(shown: Shown) -> None:
     """Says that a file is shown, and the way back to the controls."""
-    if not shown.file:
-        return
+    with st.container():
+        if shown.file:
+            _banner(shown)
+
+
+def _banner(shown: Shown) -> None:
     made = shown.plan.provenance
     how = ", ".join(filter(None, (made.criterion, *made.corpora, made.schedule))) or "by hand"
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
@@ -79,7 +83,7 @@ def metrics(view: View, shown: Shown, report: SizeReport) -> None:
     first.metric(
         "Experts kept",
         f"{report.experts_after:,}",
-        f"of {report.experts_before:,}, {removed / report.experts_before:.0%} removed",
+        f"-{removed / report.experts_before:.0%} of {report.experts_before:,}",
         delta_color="off",
         delta_arrow="off",
         border=True,
@@ -87,12 +91,14 @@ def metrics(view: View, shown: Shown, report: SizeReport) -> None:
     )
     _saved(second, "On disk", report.bytes_before, report.bytes_after, "Bytes of all tensors.")
     before, after = report.loaded("bfloat16")
-    _saved(third, "Loaded, bfloat16", before, after, "Weights in memory, without caches.")
+    _saved(third, "Loaded (bf16)", before, after, "Weights in memory as bfloat16, without caches.")
     active = report.active_after
     fourth.metric(
-        "Parameters per token",
-        _millions(active),
-        "as before" if active == report.active_before else _change(active, report.active_before),
+        "Active parameters",
+        _short(active),
+        "as before"
+        if active == report.active_before
+        else f"{_short(active - report.active_before)} of {_short(report.active_before)}",
         delta_color="off",
         delta_arrow="off",
         border=True,
@@ -119,15 +125,12 @@ def _saved(place: st.delta_generator.DeltaGenerator, label: str, *sizes: object)
     )
 
 
-def _millions(number: int) -> str:
-    for unit, size in (("billion", 10**9), ("million", 10**6)):
-        if number >= size:
+def _short(number: int) -> str:
+    """Three digits and a unit: 3.05 B, 1.26 M, 337 k."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if abs(number) >= size:
             return f"{number / size:.3g} {unit}"
-    return f"{number:,}"
-
-
-def _change(now: int, before: int) -> str:
-    return f"{now - before:+,} of {before:,}"
+    return str(number)
 
 
 def editor_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:

@@ -21,6 +21,7 @@ from app.figures.theme import (
 )
 
 _ROW_PX: Final = 30
+_LABELLED_LAYERS: Final = 8  # in half of a narrow page
 _NUMBERED_LAYERS: Final = 24  # more would not leave room for the numbers
 
 
@@ -60,15 +61,19 @@ def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False
         fig.add_shape(
             type="rect", x0=-0.5, x1=len(layers) - 0.5, y0=row - 0.5, y1=row + 0.5, line=edge
         )
-    _lay_out(fig, names, shown, dark)
+    _lay_out(fig, (names, layers), shown, dark)
     return fig
 
 
-def _lay_out(fig: go.Figure, names: list[str], shown: str, dark: bool) -> None:
+def _lay_out(fig: go.Figure, axes: tuple[list[str], list[str]], shown: str, dark: bool) -> None:
     """Rows from the top, the shown one in bold."""
+    names, layers = axes
     height = 90 + _ROW_PX * len(names)
     fig.update_layout(height=height, margin={"t": 12, "b": 8}, plot_bgcolor=paper(dark))
-    fig.update_xaxes(title_text="layer", type="category", nticks=12, tickangle=0, showgrid=False)
+    labelled = layers[:: -(-len(layers) // _LABELLED_LAYERS)]
+    fig.update_xaxes(
+        title_text="layer", type="category", tickvals=labelled, tickangle=0, showgrid=False
+    )
     labels = [f"<b>{plain(name)}</b>" if name == shown else plain(name) for name in names]
     fig.update_yaxes(
         autorange="reversed",

@@ -1,0 +1,321 @@
+"""Plan in a real browser: bars, keys, locks, undo, the address, files, and the export of it all."""
+
+import json
+import re
+import shlex
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, Page, expect
+from tabs import JOB_MS, choose, go, job, metric, settled, visit
+from typer.testing import CliRunner
+
+import app.cli
+from pruning import load_pruned
+
+pytestmark = pytest.mark.e2e
+EVEN = [16] * 6
+# Six more for layer 2: the five others give one each, the first of them one more.
+DRAGGED = [14, 15, 22, 15, 15, 15]
+
+
+def bar(tab: Page, layer: int) -> Locator:
+    return tab.get_by_role("slider", name=f"Layer {layer}, experts kept")
+
+
+def shown(tab: Page) -> list[int]:
+    bars = tab.locator(".schedule-editor").get_by_role("slider")
+    return [int(each.get_attribute("aria-valuenow") or -1) for each in bars.all()]
+
+
+def expect_counts(tab: Page, counts: list[int]) -> None:
+    """In the bars, in the address, and in the field; the page rests."""
+    text = ".".join(map(str, counts))
+    expect(tab).to_have_url(re.compile(f"counts={re.escape(text)}(&|$)"))
+    expect(tab.get_by_role("textbox", name="Counts by hand")).to_have_value(text)
+    settled(tab)
+    assert shown(tab) == counts
+
+
+def badge(tab: Page) -> Locator:
+    return tab.locator(".schedule-editor .badge")
+
+
+def opened(open_tab, address: str = "plan", **options) -> Page:
+    tab = open_tab(address, **options)
+    bar(tab, 0).wait_for()
+    # The charts below come last; with them the page has its final height.
+    tab.locator(".js-plotly-plot").nth(1).wait_for()
+    return settled(tab)
+
+
+def grab(tab: Page, layer: int) -> tuple[float, float]:
+    bar(tab, layer).scroll_into_view_if_needed()
+    box = bar(tab, layer).bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.7
+    tab.mouse.move(x, y)
+    tab.mouse.down()
+    return x, y
+
+
+def pixels(tab: Page, experts: int) -> float:
+    """Height of so many experts, of the 32 of a layer of the demo."""
+    box = bar(tab, 0).bounding_box()
+    assert box is not None
+    return box["height"] * experts / 32
+
+
+def test_a_drag_keeps_the_budget_and_tells_python_on_release(open_tab):
+    tab = opened(open_tab)
+    expect(badge(tab)).to_contain_text("96 of 192 experts kept")
+    x, y = grab(tab, 2)
+    tab.mouse.move(x, y - pixels(tab, 6), steps=4)
+    assert shown(tab) == DRAGGED
+    expect(badge(tab)).to_contain_text("96 of 192 experts kept")
+    readout = tab.locator(".schedule-editor").get_by_role("status")
+    expect(readout).to_contain_text("layer 2 keeps 22 of 32 (69%) · uniform 16, +6")
+    # Nothing has left the browser yet.
+    expect(tab).to_have_url(re.compile(r"/plan$"))
+    tab.mouse.up()
+    expect_counts(tab, DRAGGED)
+    expect(tab.get_by_test_id("stCode").filter(has_text="moeprune plan")).to_contain_text(
+        "--layer-set 2=22 --layer-set 1,3-5=15 --layer-set 0=14"
+    )
+    expect(tab.get_by_text("Layers of different sizes")).to_be_visible()
+
+
+def test_a_drag_beyond_what_is_possible_stops_there(open_tab):
+    tab = opened(open_tab)
+    x, y = grab(tab, 4)
+    tab.mouse.move(x, y + 3000, steps=3)
+    tab.mouse.up()
+    # The router picks four; the twelve go to five layers, two or three to each.
+    expect_counts(tab, [19, 19, 18, 18, 4, 18])
+    x, y = grab(tab, 4)
+    tab.mouse.move(x, y - 10)
+    tab.keyboard.press("Escape")
+    tab.mouse.up()
+    expect_counts(tab, [19, 19, 18, 18, 4, 18])
+
+
+def test_a_click_without_a_drag_changes_nothing(open_tab):
+    tab = opened(open_tab)
+    grab(tab, 3)
+    tab.mouse.up()
+    expect(bar(tab, 3)).to_be_focused()
+    assert shown(settled(tab)) == EVEN
+    expect(tab).to_have_url(re.compile(r"/plan$"))
+
+
+def test_the_keyboard_does_all_of_it(open_tab):
+    tab = opened(open_tab)
+    bar(tab, 0).focus()
+    tab.keyboard.press("ArrowRight")
+    expect(bar(tab, 1)).to_be_focused()
+    expect(bar(tab, 1)).to_have_attribute("aria-valuemin", "4")
+    expect(bar(tab, 1)).to_have_attribute("aria-valuemax", "32")
+    tab.keyboard.press("ArrowUp")
+    expect_counts(tab, [15, 17, 16, 16, 16, 16])
+    tab.keyboard.press("ArrowUp")
+    expect_counts(tab, [15, 18, 15, 16, 16, 16])
+    # The way back leads exactly back.
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("ArrowDown")
+    expect_counts(tab, EVEN)
+    # A tenth of a layer, rounded.
+    tab.keyboard.press("PageDown")
+    expect_counts(tab, [17, 13, 17, 17, 16, 16])
+    tab.keyboard.press("End")
+    # All 32: sixteen more, three from each and one from the first.
+    expect_counts(tab, [12, 32, 13, 13, 13, 13])
+    expect(bar(tab, 1)).to_have_attribute("aria-valuetext", "32 of 32 experts")
+    tab.keyboard.press("Home")
+    expect_counts(tab, [19, 4, 19, 18, 18, 18])
+
+
+def test_undo_and_redo_by_keys_and_buttons(open_tab):
+    tab = opened(open_tab)
+    undo = tab.get_by_role("button", name="Undo (Ctrl+Z)")
+    redo = tab.get_by_role("button", name="Redo (Ctrl+Shift+Z)")
+    expect(undo).to_be_disabled()
+    bar(tab, 2).focus()
+    tab.keyboard.press("ArrowUp")
+    first = [15, 16, 17, 16, 16, 16]
+    expect_counts(tab, first)
+    bar(tab, 5).focus()
+    tab.keyboard.press("PageUp")
+    second = [14, 15, 16, 16, 16, 19]
+    expect_counts(tab, second)
+    tab.keyboard.press("Control+z")
+    expect_counts(tab, first)
+    undo.click()
+    expect_counts(tab, EVEN)
+    expect(undo).to_be_disabled()
+    tab.keyboard.press("Control+Shift+Z")
+    expect_counts(tab, first)
+    redo.click()
+    expect_counts(tab, second)
+    expect(redo).to_be_disabled()
+    # A schedule is undone as well: its counts were on screen before.
+    choose(tab, "schedule", "Late")
+    expect(bar(tab, 0)).to_have_attribute("aria-valuenow", "27")
+    settled(tab)
+    undo.click()
+    expect_counts(tab, second)
+
+
+def test_locked_layers_neither_give_nor_take(open_tab):
+    tab = opened(open_tab)
+    tab.get_by_role("button", name="Lock layer 0", exact=True).click()
+    expect(tab).to_have_url(re.compile("locked=0"))
+    bar(tab, 1).focus()
+    tab.keyboard.press("l")
+    expect(tab).to_have_url(re.compile("locked=0-1"))
+    settled(tab)
+    tab.keyboard.press("ArrowUp")
+    assert shown(tab) == EVEN
+    bar(tab, 2).focus()
+    tab.keyboard.press("PageUp")
+    expect_counts(tab, [16, 16, 19, 15, 15, 15])
+    expect(bar(tab, 0)).to_have_attribute("aria-disabled", "true")
+    tab.reload()
+    bar(tab, 0).wait_for()
+    expect(bar(tab, 0)).to_have_attribute("aria-disabled", "true")
+    expect_counts(tab, [16, 16, 19, 15, 15, 15])
+
+
+def test_the_address_opens_the_same_plan_elsewhere(open_tab):
+    tab = opened(open_tab, "plan?multiple=2&protect=5")
+    bar(tab, 1).focus()
+    tab.keyboard.press("ArrowUp")
+    # Layer 5 keeps its 32; four layers of two steps give the two.
+    expect(bar(tab, 1)).to_have_attribute("aria-valuenow", "14")
+    expect(tab).to_have_url(re.compile("counts="))
+    counts = shown(settled(tab))
+    assert (counts[5], sum(counts)) == (32, 96)
+    assert all(count % 2 == 0 for count in counts)
+    tab.get_by_role("button", name="Copy link").click()
+    link = tab.get_by_test_id("stPopoverBody").get_by_test_id("stCode").inner_text().strip()
+    other = opened(open_tab, link.split("/", 3)[3])
+    expect_counts(other, counts)
+    commands = [
+        each.get_by_test_id("stCode").filter(has_text="moeprune plan").inner_text()
+        for each in (tab, other)
+    ]
+    assert commands[0] == commands[1]
+
+
+def test_the_saved_plan_is_the_one_of_the_command(open_tab, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for address in (
+        "plan?schedule=Global&corpus=demo-math",
+        "plan?counts=20.20.20.12.12.12&schedule=By+hand",
+    ):
+        tab = opened(open_tab, f"plan?{address}")
+        line = tab.get_by_test_id("stCode").filter(has_text="moeprune plan").inner_text()
+        with tab.expect_download() as got:
+            tab.get_by_role("button", name="Save plan.json").click()
+        words = [word for word in shlex.split(line)[1:] if word not in ("--stats-dir", "stats")]
+        result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        assert got.value.path().read_text() == (tmp_path / "plan.json").read_text()
+
+
+def test_a_cell_of_the_table_moves_a_bar(open_tab):
+    tab = opened(open_tab)
+    # Schedules side by side, exact values, and the table of programs in a closed part.
+    expect(tab.get_by_test_id("stDataFrame")).to_have_count(3)
+    table = tab.get_by_test_id("stDataFrame").last
+    table.scroll_into_view_if_needed()
+    box = table.bounding_box()
+    assert box is not None
+    # The third row, the column "keeps": 35 px a row below the header.
+    tab.mouse.dblclick(box["x"] + 80, box["y"] + 35 * 3 + 17)
+    expect(tab.locator("#portal input")).to_be_focused()
+    tab.keyboard.press("Control+a")
+    tab.keyboard.type("22")
+    tab.keyboard.press("Enter")
+    expect_counts(tab, DRAGGED)
+
+
+def test_a_plan_of_another_model_is_refused_in_one_line(open_tab):
+    tab = opened(open_tab)
+    plan = {
+        "schema_version": 1,
+        "model": {"name": "other", "identity": "0" * 64},
+        "granularity": "expert",
+        "kept": {"0": [0, 1, 2, 3]},
+    }
+    tab.get_by_role("button", name="From a file").click()
+    tab.locator('input[type="file"]').set_input_files(
+        {"name": "other.json", "mimeType": "application/json", "buffer": json.dumps(plan).encode()}
+    )
+    expect(tab.get_by_role("alert")).to_contain_text("was made for other (identity 00000000)")
+    assert shown(tab) == EVEN
+
+
+def test_the_export_of_a_plan_by_hand_loads(open_tab, dashboard):
+    tab = opened(open_tab, "plan?counts=6.5.5.7.5.20&schedule=By+hand&sparsity=75%25")
+    assert shown(tab) == [6, 5, 5, 7, 5, 20]
+    tab.get_by_role("link", name="Export this plan").click()
+    tab.get_by_role("heading", level=1, name="Is this the checkpoint to ship?").wait_for()
+    settled(tab)
+    expect(metric(tab, "Per layer")).to_have_text("5 to 20")
+    expect(tab.get_by_text("check your server")).to_be_visible()
+    tab.get_by_role("textbox", name="Folder name").fill("by-hand")
+    tab.get_by_role("textbox", name="Folder name").press("Enter")
+    expect(tab.get_by_text("exports/by-hand is new")).to_be_visible()
+    settled(tab).get_by_role("button", name="Start export").click()
+    expect(job(tab, "by-hand")).to_contain_text("Verified at level logits", timeout=JOB_MS)
+    expect(tab.get_by_text("Proof of the last export")).to_be_visible()
+    model = load_pruned(dashboard.exports / "by-hand")
+    assert [layer.mlp.experts.num_experts for layer in model.model.layers] == [6, 5, 5, 7, 5, 20]
+    # The way back has the same plan.
+    go(tab, "Plan", "Where should the budget go?")
+    bar(tab, 0).wait_for()
+    assert shown(settled(tab)) == [6, 5, 5, 7, 5, 20]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility(open_tab, dashboard, scheme):
+    tab = opened(open_tab, "plan?counts=20.20.20.12.12.12&schedule=By+hand&locked=1", scheme=scheme)
+    found = {}
+    for path in ("plan", "export"):
+        if path == "export":
+            visit(tab, dashboard, path)
+        # The theme is known from the second run on, and colours fade in.
+        if scheme == "dark":
+            tab.wait_for_function(
+                """() => [...document.querySelectorAll("style")]
+                    .some(style => style.textContent.includes("stBaseButton-primary"))"""
+            )
+        settled(tab)
+        tab.wait_for_function("document.getAnimations().every(a => a.playState !== 'running')")
+        for violation in Axe().run(tab).response["violations"]:
+            if violation["impact"] in ("serious", "critical"):
+                nodes = [node["html"][:200] for node in violation["nodes"]]
+                found[path, violation["id"]] = nodes
+    assert found == {}
+
+
+@pytest.mark.parametrize("width", [1280, 1024])
+def test_nothing_is_wider_than_the_window(open_tab, width):
+    tab = opened(open_tab, width=width)
+    wide = tab.evaluate(
+        """() => [...document.querySelectorAll('[data-testid="stMain"] *')]
+            .filter(e => e.getBoundingClientRect().right > window.innerWidth + 1
+                && getComputedStyle(e).position !== 'absolute' && !e.closest('svg')
+                // Tables scroll inside.
+                && !e.closest('.dvn-scroller'))
+            .map(e => e.outerHTML.slice(0, 120))"""
+    )
+    assert wide == []
+    # Every target is 24 px at least, also the locks.
+    sizes = (
+        tab.locator(".schedule-editor")
+        .locator("button:visible, [role=slider]")
+        .evaluate_all("all => all.map(e => [e.offsetWidth, e.offsetHeight])")
+    )
+    assert min(min(size) for size in sizes) >= 24
