@@ -103,7 +103,8 @@ def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | Non
         shard = model.checkpoint.tensors[unlisted[0]].shard
         raise ExportError(
             f"{shard} holds {unlisted[0]}, which {INDEX_NAME} does not list ({len(unlisted)} such "
-            "tensors), so readers differ on whether it belongs to the model; fetch the index again."
+            "tensors), so readers differ on whether it belongs to the model; fetch the index "
+            "again, or give --max-shard-size, with which all are written and listed anew."
         )
     tensors = [(shard.name, tensor) for shard in shards for tensor in shard.tensors]
     if len(tensors) == len(model.checkpoint.tensors) and not any(

@@ -168,6 +168,15 @@ def test_a_damaged_source_is_one_line_and_leaves_nothing(source, damage):
     assert list(source.with_name("to").iterdir()) == []
 
 
+def test_an_index_that_forgets_a_tensor_can_be_written_anew(source):
+    tensor_unlisted(source)
+    plan, out = source.with_name("plan.json"), source.with_name("to") / "out"
+    remake_plan(source, plan)
+    assert run("export", source, out, "--plan", plan, "--max-shard-size", "20KB")[0] == 0
+    assert "model.norm.weight" in json.loads((out / INDEX).read_text())["weight_map"]
+    assert run("verify", out, "--source", source, "--level", "bytes")[0] == 0
+
+
 @pytest.mark.parametrize("damage", [truncated, missing_shard, name_in_two_shards, tensor_elsewhere])
 def test_verify_with_a_source_that_was_damaged_later_is_one_line(source, damage):
     out = source.with_name("to") / "out"
