@@ -10,6 +10,7 @@ from app import data
 from app.charts import csv_button, show_table
 from app.controls import switch
 from app.cost_tables import needs_and_costs
+from app.literal import literal
 from app.overlap_parts import can_compare_texts, mean_variant_overlaps
 from app.state import BLEND, View, apply_preset, criterion_badge
 
@@ -57,8 +58,9 @@ def _own_reading(view: View, purpose: Purpose) -> None:
         st.badge("bears it out", icon=":material/check:", color="green")
     else:
         st.badge("does not bear it out", icon=":material/warning:", color="orange")
+    texts = literal(", ".join(view.runs))
     st.markdown(
-        f"{reading.sentence} At {view.sparsity} sparsity over {', '.join(view.runs)}. Overlap says "
+        f"{reading.sentence} At {view.sparsity} sparsity over {texts}. Overlap says "
         "what the choice depends on, not how good the pruned model is."
     )
     st.dataframe(
@@ -78,7 +80,7 @@ def _needs(view: View) -> None:
     corpus = view.corpus if view.corpus != BLEND else next(iter(view.runs))
     st.markdown(
         "**What each criterion has to read**, and what that took on this model"
-        + (f" (text: {corpus})" if corpus else "")
+        + (f" (text: {literal(corpus)})" if corpus else "")
         + ". One run serves every criterion of its kind; the seconds are the machine's that made "
         "it."
     )

@@ -9,6 +9,7 @@ from analysis.coverage import Blender, fair_blend
 from analysis.criteria import Criterion
 from app import data
 from app.charts import made_by, show_chart
+from app.literal import literal
 from app.plots import explore as plots
 from app.state import BLEND, View, apply_shares
 
@@ -42,7 +43,7 @@ def blend_part(view: View, criterion: Criterion) -> None:
                 on_click=apply_shares,
                 args=(dict.fromkeys(view.runs, 1.0),),
             )
-        st.markdown(f"Worst-covered: **{worst['corpus']}**, {worst['coverage']:.1%}")
+        st.markdown(f"Worst-covered: **{literal(worst['corpus'])}**, {worst['coverage']:.1%}")
     about = made_by(view.about(), criterion.label, view.source_of(criterion))
     show_chart(plots.coverage_chart(table, about))
     _command(view, criterion)
@@ -51,8 +52,8 @@ def blend_part(view: View, criterion: Criterion) -> None:
 def _why_no_blend(view: View, criterion: Criterion) -> str | None:
     if len(view.runs) < 2:
         return (
-            f"A blend mixes texts; {view.model.name} has {len(view.runs)}. Calibrate on another "
-            "text on the **Start** page."
+            f"A blend mixes texts; {literal(view.model.name)} has {len(view.runs)}. Calibrate on "
+            "another text on the **Start** page."
         )
     if criterion.source != "routed":
         return f"{criterion.label} reads no text, so there is nothing to blend."

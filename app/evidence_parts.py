@@ -120,8 +120,8 @@ def _how_to_measure(view: View, run: Run) -> None:
     name = run.manifest.corpus
     st.info(
         f"The statistics of {literal(name)} lack the exact damage, which is measured only when "
-        "asked for: it evaluates one expert more for each token and layer, or several where the router's "
-        "order changes. Collect it with:",
+        "asked for: it evaluates one expert more for each token and layer, or several where the "
+        "router's order changes. Collect it with:",
         icon=":material/info:",
     )
     request = CalibrateRequest(

@@ -10,6 +10,7 @@ import streamlit as st
 from analysis.errors import UserError
 from app.job_queue import job_store, runner, user
 from app.jobs.model import Job, JobState
+from app.literal import literal
 from pruning.sizes import format_bytes
 
 _COLORS: Mapping[JobState, Literal["gray", "blue", "green", "red", "orange"]] = {
@@ -139,4 +140,4 @@ def _act(action: str, job_id: str) -> None:
             store.remove(job_id, requested_by=user())
         runner().tick()
     except UserError as error:
-        st.toast(str(error), icon=":material/error:")
+        st.toast(literal(error), icon=":material/error:")

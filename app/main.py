@@ -8,6 +8,7 @@ from analysis.errors import UserError
 from app.compare_parts import recipe_controls
 from app.controls import criterion_controls
 from app.expert_parts import expert_drawer
+from app.literal import literal
 from app.plan_controls import plan_controls
 from app.presentation import go_to, is_presented, presentation_control, stage
 from app.report_parts import remember_recipes, report_part
@@ -57,7 +58,7 @@ try:
         st.session_state["recipes"] = recipe_controls(view)
     wants_numbers = expert_in_sidebar(view.model)
 except UserError as error:
-    st.error(str(error), icon=":material/error:")
+    st.error(literal(error), icon=":material/error:")
     st.stop()
 st.session_state["view"] = view
 remember_recipes(view, page.url_path)
@@ -66,7 +67,7 @@ try:
     if wants_numbers and not is_on_tour():
         expert_drawer(view)
 except UserError as error:
-    st.error(str(error), icon=":material/error:")
+    st.error(literal(error), icon=":material/error:")
 finally:  # also where a page stops early
     report_part(view, page.url_path)
     copy_link()

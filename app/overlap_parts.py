@@ -15,6 +15,7 @@ from app.charts import Chart, made_by, show_chart
 from app.controls import switch
 from app.figures import variant_map as variant_figure
 from app.figures.variant_grid import clicked_cell
+from app.literal import literal
 from app.plots import evidence
 from app.plots import explore as plots
 from app.sidebar import possible_percents
@@ -68,7 +69,7 @@ def can_compare_texts(view: View) -> bool:
         reason = "Nothing is pruned at 0%, so there is nothing to compare. Raise the sparsity."
     elif len(view.runs) < 2:
         reason = (
-            f"Overlap compares calibrations on different texts; {view.model.name} has "
+            f"Overlap compares calibrations on different texts; {literal(view.model.name)} has "
             f"{len(view.runs)}. Calibrate on another text on the **Start** page."
         )
     else:
@@ -156,7 +157,10 @@ def _models_to_show(view: View) -> dict[str, RunKeys]:
     mine = {view.model.name: run_keys(view.runs)}
     if len(every) < 2:
         return mine
-    options = {"this": f"Only {view.model.name}", "all": f"All {len(every)} calibrated models"}
+    options = {
+        "this": f"Only {literal(view.model.name)}",
+        "all": f"All {len(every)} calibrated models",
+    }
     return every if switch("Models", "models", options) == "all" else mine
 
 

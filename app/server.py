@@ -8,6 +8,8 @@ from typing import Any
 import streamlit as st
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from analysis.errors import UserError
@@ -26,6 +28,21 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+CLOSED_PATHS = frozenset(("/_stcore/metrics",))
+
+
+class ClosedPaths:
+    """Answers 404 where Streamlit would tell anyone how it is used."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, unless its path is closed."""
+        if scope["type"] == "http" and scope["path"].rstrip("/") in CLOSED_PATHS:
+            await PlainTextResponse("Not Found", 404)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 class SecurityHeaders:
@@ -91,6 +108,10 @@ def server_config(port: int) -> dict[str, Any]:
 def run_server(port: int | None) -> None:
     """Serve until stopped; prints the address first."""
     chosen = free_port(port)
-    dashboard = st.App(HERE / "main.py", middleware=[Middleware(SecurityHeaders)])
+    config = server_config(chosen)
+    # Streamlit looks at the host of its sockets only; pages and files ask for it here.
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=config["server.allowedHosts"])
+    middleware = [Middleware(SecurityHeaders), hosts, Middleware(ClosedPaths)]
+    dashboard = st.App(HERE / "main.py", middleware=middleware)
     out.print(f"MoE Prune Studio: http://127.0.0.1:{chosen}")
-    dashboard.run(config=server_config(chosen))
+    dashboard.run(config=config)

@@ -16,6 +16,7 @@ from analysis.store import Run
 from app.chosen_expert import expert_control
 from app.data import ModelChoice, load_model, model_choices, routed_runs
 from app.job_queue import job_store
+from app.literal import literal
 from app.state import (
     BLEND,
     DEFAULTS,
@@ -109,6 +110,7 @@ def _corpus(runs: Mapping[str, Run]) -> str:
         bind="query-params",
         required=True,
         default=options[0],
+        format_func=literal,
         help="The text whose statistics rank the experts, or a mix of all.",
     )
     return chosen if chosen in options else options[0]
@@ -118,7 +120,12 @@ def blend_sliders(runs: Mapping[str, Run]) -> None:
     """The share of each text in the blend."""
     for corpus in runs:
         st.slider(
-            f"Share of {corpus}", 0, 100, EQUAL_SHARE, key=share_key(corpus), bind="query-params"
+            f"Share of {literal(corpus)}",
+            0,
+            100,
+            EQUAL_SHARE,
+            key=share_key(corpus),
+            bind="query-params",
         )
 
 

@@ -3,7 +3,7 @@
 import pandas as pd
 
 # What a spreadsheet would take for a formula, in a name that others chose.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t")
 
 
 def csv_text(table: pd.DataFrame) -> str:
@@ -16,4 +16,8 @@ def csv_text(table: pd.DataFrame) -> str:
 
 
 def _not_a_formula(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    # A lone carriage return is not quoted by pandas, and would begin a row.
+    text = value.replace("\r", " ")
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -12,6 +12,7 @@ from app import data
 from app.charts import csv_button
 from app.cost_tables import cost_table
 from app.job_queue import submit
+from app.literal import literal
 from app.maps import never_routed
 from app.state import View
 from app.task_requests import DEFAULT_SEQ_LEN, CalibrateRequest, WeightsRequest
@@ -46,7 +47,7 @@ def runs_table(view: View) -> None:
     else:
         st.info("No statistics yet: collect them below.", icon=":material/info:")
     for problem in problems:
-        st.warning(problem, icon=":material/warning:")
+        st.warning(literal(problem), icon=":material/warning:")
     with st.container(horizontal=True, vertical_alignment="center"):
         st.code("moeprune runs list", language=None, width="content")
         if runs:
@@ -61,12 +62,13 @@ def checks(view: View) -> None:
             if count:
                 word = "expert" if count == 1 else "experts"
                 st.badge(
-                    f"{count} {word} never routed on {corpus}",
+                    f"{count} {word} never routed on {literal(corpus)}",
                     icon=":material/warning:",
                     color="orange",
                 )
             else:
-                st.badge(f"every expert routed on {corpus}", icon=":material/check:", color="green")
+                text = f"every expert routed on {literal(corpus)}"
+                st.badge(text, icon=":material/check:", color="green")
     if view.model.name == DEMO_MODEL:
         st.text("A small model trained for this demo; its rankings are its own.")
 
@@ -143,7 +145,7 @@ def _submit(request: CalibrateRequest | WeightsRequest, title: str, command: str
     try:
         submit(request, title=title, command=command)
     except UserError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(literal(error), icon=":material/error:")
         return
     st.toast("Queued", icon=":material/schedule:")
     st.rerun()

@@ -1,0 +1,39 @@
+"""Uploads: text from a browser, looked at before any parser sees it."""
+
+from analysis.errors import PlanError
+
+MEGABYTES = 20
+# Plans and recipes nest four or five deep. The parsers recurse, and one for YAML takes time that
+# grows with the square of the depth.
+_DEEPEST = 64
+
+
+def uploaded_text(name: str, content: bytes) -> str:
+    """The text of an uploaded file.
+
+    Raises:
+        PlanError: too large, no text, or nested too deeply to be what it says.
+    """
+    if len(content) > MEGABYTES * 2**20:
+        raise PlanError(f"{name} is larger than {MEGABYTES} MB; no plan, schedule or recipe is.")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{name} cannot be read: it is no UTF-8 text.") from error
+    if "\0" in text:
+        raise PlanError(f"{name} cannot be read: it is no text, but holds bytes of value 0.")
+    if _depth(text) > _DEEPEST:
+        raise PlanError(f"{name} is nested more than {_DEEPEST} deep; plans and recipes are not.")
+    return text
+
+
+def _depth(text: str) -> int:
+    """The most brackets that are open at one place; those in quoted text count as well."""
+    deepest = depth = 0
+    for character in text:
+        if character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest

@@ -1,0 +1,205 @@
+"""What the server answers to strangers, and what becomes of names and files that mean harm."""
+
+import contextlib
+import http.client
+import io
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+from servers import served
+
+from analysis.errors import CheckpointError
+from app.literal import literal
+from app.spreadsheets import csv_text
+
+ROOT = Path(__file__).parents[2]
+HEADERS = {
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+SOCKET = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("server")
+    environment = {
+        **os.environ,
+        "HOME": str(root),
+        "MOEPRUNE_STATE_DIR": str(root / "state"),
+        # Streamlit's own way to be opened to everyone, which the launcher must not follow.
+        "STREAMLIT_SERVER_ADDRESS": "0.0.0.0",  # noqa: S104
+        "STREAMLIT_SERVER_ALLOWED_HOSTS": "evil.example",
+        "STREAMLIT_SERVER_ENABLE_CORS": "false",
+        "STREAMLIT_SERVER_ENABLE_XSRF_PROTECTION": "false",
+    }
+    with served(["demo"], log=root / "log", environment=environment, cwd=root) as running:
+        yield running
+
+
+def ask(server, path, method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}
+
+
+def test_it_listens_on_the_loopback_interface_whatever_the_environment_says(server):
+    listening = {
+        link.laddr.ip
+        for link in psutil.Process(server.process.pid).net_connections(kind="inet")
+        if link.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("path", ["/", "/explore", "/_stcore/health", "/nowhere"])
+def test_every_answer_has_the_headers(server, path):
+    _, headers = ask(server, path)
+    assert {name: headers[name] for name in HEADERS} == HEADERS
+    policy = headers["content-security-policy"]
+    for rule in ("frame-ancestors 'none'", "img-src 'self' data: blob:", "object-src 'none'"):
+        assert rule in policy
+    assert "http:" not in policy
+    assert "*" not in policy
+
+
+@pytest.mark.parametrize("path", ["/", "/_stcore/health", "/_stcore/host-config"])
+def test_a_page_asked_for_under_another_host_is_refused(server, path):
+    """DNS rebinding: a stranger's name that leads to this machine."""
+    status, _ = ask(server, path, Host="evil.example")
+    assert status == 400
+    assert ask(server, path)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1.evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "evil.example"}, 400),
+    ],
+)
+def test_a_socket_of_another_site_is_refused(server, headers, status):
+    assert ask(server, "/_stcore/stream", **SOCKET, **headers)[0] == status
+
+
+def test_a_socket_of_the_page_itself_is_opened(server):
+    own = f"http://127.0.0.1:{server.port}"
+    assert ask(server, "/_stcore/stream", **SOCKET, Origin=own)[0] == 101
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/_stcore/metrics",
+        "/_stcore/metrics/",
+        "/_stcore/agent",
+        "/app/static/../main.py",
+        "/static/..%2f..%2fmain.py",
+        "/_stcore/component/../../../../etc/passwd",
+        "/_stcore/bidi-components/moe_prune_studio.expert_map/..%2f..%2fpayload.py",
+        "/media/../../etc/passwd",
+    ],
+)
+def test_what_is_closed_tells_nothing(server, path):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        text = connection.getresponse().read().decode(errors="replace")
+    for secret in ("root:", "import ", "session_", "# HELP"):
+        assert secret not in re.sub(r"<script.*?</script>", "", text, flags=re.S)
+
+
+def test_an_upload_without_the_token_of_the_session_is_refused(server):
+    status, _ = ask(server, "/_stcore/upload_file/session/file", method="PUT")
+    assert status in (400, 403)
+
+
+def test_the_shipped_settings():
+    config = tomllib.loads((ROOT / "app" / "config.toml").read_text())
+    server = config["server"]
+    assert server["address"] == "127.0.0.1"
+    assert server["allowedHosts"] == ["localhost", "127.0.0.1"]
+    assert server["enableCORS"] is server["enableXsrfProtection"] is True
+    assert server["enableAgentApi"] is server["enableStaticServing"] is False
+    assert server["maxUploadSize"] <= 20
+    assert config["browser"]["gatherUsageStats"] is False
+    assert config["client"]["showErrorDetails"] == "type"
+    assert config["client"]["toolbarMode"] == "minimal"
+    assert ".streamlit/secrets.toml" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t"])
+def test_a_cell_that_a_spreadsheet_would_run_is_text(start):
+    table = pd.DataFrame({"corpus": [f"{start}cmd|' /C calc'!A0", "text"], "overlap": [-0.5, 1.0]})
+    made = pd.read_csv(io.StringIO(csv_text(table)))
+    assert made["corpus"].tolist()[0].startswith(f"'{start}")
+    assert made["corpus"].tolist()[1] == "text"
+    # Numbers are numbers, also those below 0.
+    assert made["overlap"].tolist() == [-0.5, 1.0]
+
+
+def test_a_name_begins_no_row():
+    table = pd.DataFrame({"corpus": ["a\r=1+1", "b\n=1+1"], "overlap": [1, 2]})
+    assert len(pd.read_csv(io.StringIO(csv_text(table)))) == 2
+
+
+def test_a_column_that_a_spreadsheet_would_run_is_text():
+    assert csv_text(pd.DataFrame({"=1+1": [1]})).startswith("'=1+1\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain-name_v1.2", "plain-name_v1.2"),
+        ("_emphasis_ __strong__", r"\_emphasis\_ \_\_strong\_\_"),
+        ("![x](http://h/p)", r"\!\[x\](http://h/p)"),
+        ("<b>$x$</b> `c` *e* ~s~ a|b \\", r"\<b\>\$x\$\</b\> \`c\` \*e\* \~s\~ a\|b \\"),
+        ("two\n# lines", "two # lines"),
+    ],
+)
+def test_markdown_is_disarmed(text, shown):
+    assert literal(text) == shown
+
+
+def test_a_model_that_is_a_link_is_not_offered(open_page, models_root, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "config.json").write_text("{}")
+    link = models_root / "linked"
+    link.symlink_to(outside, target_is_directory=True)
+    try:
+        options = open_page("start").selectbox(key="model").options
+    finally:
+        link.unlink()
+    assert "once" in options
+    assert "linked" not in options
+
+
+@pytest.mark.parametrize("name", ["../once", "/etc", "once/../../x", "linked"])
+def test_a_model_named_in_the_address_is_one_of_the_list(open_page, name):
+    assert open_page("start", name).selectbox(key="model").value == "demo"
+
+
+def test_a_shard_outside_of_its_checkpoint_is_refused(tmp_path, demo_checkpoint):
+    from analysis.checkpoint import open_checkpoint
+
+    (tmp_path / "config.json").write_text((demo_checkpoint / "config.json").read_text())
+    index = '{"weight_map": {"model.norm.weight": "../model.safetensors"}}'
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(CheckpointError, match="no file of its own folder"):
+        open_checkpoint(tmp_path)
