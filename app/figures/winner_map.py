@@ -93,7 +93,9 @@ def _steps(colors: list[str]) -> list[list[float | str]]:
     return scale
 
 
-def _cell_text(row: Mapping[Hashable, object], colors: dict[str, str], room: int) -> dict[str, object]:
+def _cell_text(
+    row: Mapping[Hashable, object], colors: dict[str, str], room: int
+) -> dict[str, object]:
     winner, tied = str(row["winner"]), int(str(row["tied"]))
     name = winner if len(winner) <= room else f"{winner[: room - 2]}."
     # On a line of its own: a cell of sixteen is narrow.
