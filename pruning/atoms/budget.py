@@ -50,11 +50,12 @@ def atom_sparsity_budget(pools: Sequence[Pool], sparsity: str | Fraction) -> Bud
         PlanError: the sparsity cannot be read, or more or fewer must go than it says.
     """
     rho = parse_sparsity(sparsity)
-    exact = [num_removed(pool.room.size, rho) for pool in pools]
+    exact, whole = [num_removed(pool.room.size, rho) for pool in pools], _whole(pools)
     shares = [_nearest_share(pool, gone) for pool, gone in zip(pools, exact, strict=True)]
-    whole = _whole(pools)
     if not any(whole.least <= wanted <= whole.most for wanted in (sum(exact), sum(shares))):
         check_total(sum(exact), [whole], NEURONS)
+    if len(pools) == 1:  # nobody else whom a share should equal
+        shares = [nearest_total(whole, exact[0])]
     total = nearest_total(whole, sum(shares))
     return Budget(total, "sparsity", str(sparsity).strip(), tuple(shares))
 

@@ -1,6 +1,8 @@
 """Budgets of neurons: spent exactly, on the best, within bounds; brute force and properties."""
 
 import itertools
+import re
+from dataclasses import replace
 from fractions import Fraction
 from math import floor, fsum
 
@@ -325,3 +327,53 @@ def test_dropped_experts_leave_the_plan_whole():
     removed = contest.removed(atom_count_budget(contest.pools, 5))
     assert removed[1, 2] == 3
     assert 2 not in contest.kept(removed, kept_experts(LAYERS, limits)).get(1, {})
+
+
+# --- what errors name ---------------------------------------------------------------------------
+
+
+def named(message):
+    """What a message names: constraints to change, or numbers and sparsities to ask for instead."""
+    if found := re.search(r"the largest (floor|multiple) that works is (\d+)", message):
+        key = {"floor": "floor", "multiple": "multiple_of"}[found[1]]
+        return {key: int(found[2])}, []
+    shares = re.findall(r"(\d+) \(([\d.]+%)\)", message.partition(", but ")[2])
+    return {}, [(int(number), percent) for number, percent in shares]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    widths=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=4), min_size=1, max_size=3),
+    scope=st.sampled_from(SCOPES),
+    step=st.integers(1, 9),
+    least=st.integers(0, 20),
+    protected=st.sampled_from([(), (1,)]),
+    asked=st.one_of(st.integers(0, 200), st.integers(0, 99).map(lambda number: f"{number}%")),
+)
+def test_what_an_error_names_works(widths, scope, step, least, protected, asked):
+    scores = scores_of(widths, 0)
+    limits = Constraints(multiple_of=step, floor=least, protected=frozenset(protected))
+
+    def spend(limits, asked):
+        contest = contest_of(scores, scope, limits)
+        made = atom_sparsity_budget if isinstance(asked, str) else atom_count_budget
+        budget = made(contest.pools, asked)
+        assert sum(contest.removed(budget).values()) == budget.total
+        return budget
+
+    for _ in range(20):
+        try:
+            spend(limits, asked)
+        except PlanError as error:
+            changes, budgets = named(str(error))
+            assert changes or budgets, str(error)
+            limits = replace(limits, **changes)
+            for number, percent in budgets:
+                assert spend(limits, number).total == number
+                if scope is AtomScope.GLOBAL and percent != "100%":
+                    assert spend(limits, percent).total == number
+            if budgets:
+                return
+        else:
+            return
+    pytest.fail("twenty repairs were not enough")
