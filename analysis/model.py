@@ -29,6 +29,19 @@ class LocatedTensor:
     slot: Slot
 
 
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """Which model something is of.
+
+    Args:
+        name: the directory's name, or the hub id; for people.
+        identity: see `Checkpoint.identity`; decides.
+    """
+
+    name: str
+    identity: str
+
+
 @dataclass(frozen=True, eq=False)
 class MoEModel:
     """A checkpoint understood as a grid of experts.

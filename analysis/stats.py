@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from analysis.errors import StatsError
 from analysis.families import MoELayer
-from analysis.model import MoEModel
+from analysis.model import ModelRef, MoEModel
 
 SCHEMA_VERSION = 1
 Gate = Literal["applied", "renormalized"]
@@ -57,11 +57,9 @@ OPTIONAL_COLUMNS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRef:
-    """The model that statistics belong to."""
+class MeasuredModel(ModelRef):
+    """The model that statistics belong to, with what is needed to read them without it."""
 
-    name: str
-    identity: str
     model_type: str
     layers: tuple[MoELayer, ...]
 
@@ -82,7 +80,7 @@ class ModelRef:
         }
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> "ModelRef":
+    def from_json(cls, raw: Mapping[str, Any]) -> "MeasuredModel":
         """Inverse of `to_json`."""
         layers = tuple(MoELayer(*map(int, layer)) for layer in raw["layers"])
         return cls(str(raw["name"]), str(raw["identity"]), str(raw["model_type"]), layers)
@@ -92,9 +90,9 @@ def _has_groups(layer: MoELayer) -> bool:
     return (layer.num_groups, layer.least_per_group) != (1, 1)
 
 
-def model_ref(model: MoEModel) -> ModelRef:
+def measured_model(model: MoEModel) -> MeasuredModel:
     """What a manifest says of a model."""
-    return ModelRef(model.name, model.identity, model.family.model_type, model.layers)
+    return MeasuredModel(model.name, model.identity, model.family.model_type, model.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,7 @@ class RunManifest:
     kind: Literal["routed", "weights"]
     run_id: str
     digest: str
-    model: ModelRef
+    model: MeasuredModel
     corpora: tuple[CorpusRef, ...]
     settings: Mapping[str, Any]
     made: Mapping[str, Any]

@@ -24,7 +24,7 @@ from analysis.stats import (
     CorpusRef,
     ExpertStats,
     FloatArray,
-    ModelRef,
+    MeasuredModel,
     RunManifest,
     WeightStats,
 )
@@ -105,7 +105,7 @@ def _parse_manifest(raw: Mapping[str, Any], where: Path) -> RunManifest:
         kind=raw["kind"],
         run_id=str(raw["run_id"]),
         digest=str(raw["digest"]),
-        model=ModelRef.from_json(raw["model"]),
+        model=MeasuredModel.from_json(raw["model"]),
         corpora=tuple(CorpusRef(**corpus) for corpus in raw["corpora"]),
         settings=dict(raw["settings"]),
         made=dict(raw["made"]),

@@ -22,7 +22,7 @@ from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, MoEFamily
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.progress import Progress
-from analysis.stats import SCHEMA_VERSION, RunManifest, model_ref
+from analysis.stats import SCHEMA_VERSION, RunManifest, measured_model
 from analysis.store import Run, StatsStore, digest_of, now, run_name, save_weight_stats
 from analysis.weight_sums import absolute_and_square_sums
 
@@ -244,7 +244,7 @@ def weight_statistics(model: MoEModel, store: StatsStore) -> Generator[Progress,
         kind="weights",
         run_id=run_name(Path(model.name).name, "weights", digest=digest),
         digest=digest,
-        model=model_ref(model),
+        model=measured_model(model),
         corpora=(),
         settings={"dtype": model.dtype},
         made={

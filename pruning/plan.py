@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.model import MoEModel
+from analysis.model import ModelRef, MoEModel
 from pruning.allocation import Allocation, check_kept
 from pruning.atoms.kept import (
     KeptAtoms,
@@ -35,19 +35,6 @@ _GRANULARITIES = (EXPERT_GRANULARITY, ATOMIC_GRANULARITY)
 def tool_version() -> str:
     """Version of this program, as installed."""
     return version("moe-prune-studio")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRef:
-    """Which model a plan is for.
-
-    Args:
-        name: the directory's name, or the hub id; for people.
-        identity: see `Checkpoint.identity`; decides.
-    """
-
-    name: str
-    identity: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.families import MoELayer
-from analysis.stats import EXPERT_COLUMNS, CorpusRef, ExpertStats, Grid, ModelRef, RunManifest
+from analysis.stats import EXPERT_COLUMNS, CorpusRef, ExpertStats, Grid, MeasuredModel, RunManifest
 
 # One thread for each worker and for what it starts: matrices of tests are tiny, and workers that
 # share the cores would only wait for each other. Read when libraries compute for the first time.
@@ -49,7 +49,7 @@ def make_expert_stats() -> Callable[..., ExpertStats]:
             for name in EXPERT_COLUMNS
             if name not in ("layer", "expert")
         }
-        model = ModelRef("tiny", "0" * 64, "olmoe", layers)
+        model = MeasuredModel("tiny", "0" * 64, "olmoe", layers)
         corpora = (CorpusRef(corpus, f"{seed:064d}", 1, 1, 100, 0, 0),)
         manifest = RunManifest(
             "routed", f"tiny-{corpus}", f"{seed:064d}", model, corpora, {"dtype": "float32"}, {}

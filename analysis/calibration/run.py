@@ -38,7 +38,7 @@ from analysis.stats import (
     SCHEMA_VERSION,
     CorpusRef,
     RunManifest,
-    model_ref,
+    measured_model,
 )
 from analysis.store import (
     Run,
@@ -103,7 +103,7 @@ def plan_run(
         kind="routed",
         run_id=run_name(*words, digest=digest),
         digest=digest,
-        model=model_ref(model),
+        model=measured_model(model),
         corpora=(corpus,),
         settings=numbers,
         made={},

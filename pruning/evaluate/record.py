@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.errors import StatsError
-from analysis.model import MoEModel
+from analysis.model import ModelRef, MoEModel
 from analysis.store import digest_of, now, run_name, write_durably
 from pruning.active import Routing
 from pruning.evaluate.result import Evaluation, Metric
-from pruning.plan import ModelRef, PruningPlan, model_ref
+from pruning.plan import PruningPlan, model_ref
 from pruning.sizes import Part, size_report
 
 SCHEMA_VERSION = 1

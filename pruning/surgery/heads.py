@@ -13,8 +13,7 @@ from analysis.families.base import HEAD_KEYS
 from analysis.heads import Head, prediction_heads
 from analysis.model import MoEModel, check_layers
 from analysis.ranking import rank_experts
-from analysis.stats import RunManifest, WeightStats
-from analysis.stats import model_ref as stats_ref
+from analysis.stats import RunManifest, WeightStats, measured_model
 from analysis.weights import measure_weights
 from pruning.allocation import Allocation
 from pruning.heads import CRITERION, HeadChoice, HeadPlan, heads_depend_on
@@ -69,7 +68,7 @@ def _prune(head: Head, model: MoEModel, count: int) -> dict[int, tuple[int, ...]
             f"cannot be measured: {error} Or {advice}."
         ) from error
     criterion = get_criterion(CRITERION)
-    manifest = RunManifest("weights", head.name, "", stats_ref(alone), (), {}, {})
+    manifest = RunManifest("weights", head.name, "", measured_model(alone), (), {}, {})
     ranking = rank_experts(criterion, WeightStats(manifest, table), "applied")
     allocation = Allocation(alone.layers, (count,) * len(alone.layers))
     return dict(select_experts(ranking, allocation, model=model_ref(model)).kept)

@@ -7,7 +7,7 @@ import torch
 
 from analysis.families import MoELayer
 from analysis.groups import GROUP_COLUMNS
-from analysis.stats import EXPERT_COLUMNS, CorpusRef, ExpertStats, Grid, ModelRef, RunManifest
+from analysis.stats import EXPERT_COLUMNS, CorpusRef, ExpertStats, Grid, MeasuredModel, RunManifest
 from analysis.store import digest_of, run_name, save_expert_stats
 
 # Tiny matrices: a second thread only waits for the first.
@@ -40,7 +40,7 @@ def _manifest(counts, corpora, identity, dtype, kind="routed"):
         kind=kind,
         run_id=run_name(identity, *corpora, digest=digest),
         digest=digest,
-        model=ModelRef(identity, identity, "olmoe", _layers(counts)),
+        model=MeasuredModel(identity, identity, "olmoe", _layers(counts)),
         corpora=refs,
         settings={"seq_len": 20, "seed": 42, "dtype": dtype},
         made={"created_at": "2026-01-02T03:04:05+00:00"},

@@ -20,7 +20,7 @@ from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.merging import merge_runs
 from analysis.model import load_model_index
-from analysis.stats import model_ref
+from analysis.stats import measured_model
 from analysis.store import StatsStore, load_expert_stats, save_expert_stats
 from analysis.weights import weight_statistics
 from builders import NUM_EXPERTS, TOP_K, tiny_checkpoint
@@ -47,7 +47,7 @@ def calibrated(model, store, make_manifest, random_stats):
         (ref,) = manifest.corpora
         manifest = replace(
             manifest,
-            model=model_ref(model),
+            model=measured_model(model),
             corpora=(replace(ref, num_tokens=tokens),),
             groups=groups,
         )

@@ -20,7 +20,7 @@ from synthetic import write_checkpoint
 from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
 from analysis.model import MoEModel, describe_model
-from analysis.stats import EXPERT_COLUMNS, CorpusRef, Grid, RunManifest, model_ref
+from analysis.stats import EXPERT_COLUMNS, CorpusRef, Grid, RunManifest, measured_model
 from analysis.store import StatsStore, digest_of, run_name, save_expert_stats
 from analysis.weights import weight_statistics
 
@@ -53,7 +53,7 @@ def store_runs(model: MoEModel, stats_dir: Path) -> None:
             "routed",
             run_name("large", corpus, digest=digest),
             digest,
-            model_ref(model),
+            measured_model(model),
             (CorpusRef(corpus, digest, 1, 1, 65536, 0, 0),),
             {"dtype": "bfloat16"},
             {},

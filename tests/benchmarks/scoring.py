@@ -7,7 +7,7 @@ from timing import in_turns, report
 
 from analysis.families import MoELayer
 from analysis.overlap import variant_overlaps
-from analysis.stats import EXPERT_COLUMNS, ExpertStats, Grid, ModelRef, RunManifest
+from analysis.stats import EXPERT_COLUMNS, ExpertStats, Grid, MeasuredModel, RunManifest
 
 LAYERS = tuple(MoELayer(index, 128, 8) for index in range(48))
 
@@ -20,7 +20,7 @@ def stats(seed: int) -> ExpertStats:
         for name in EXPERT_COLUMNS
         if name not in ("layer", "expert")
     }
-    model = ModelRef("synthetic", "0" * 64, "qwen3_moe", LAYERS)
+    model = MeasuredModel("synthetic", "0" * 64, "qwen3_moe", LAYERS)
     manifest = RunManifest("routed", str(seed), str(seed), model, (), {}, {})
     return ExpertStats(manifest, table.assign(**columns).astype(dict(EXPERT_COLUMNS)))
 

@@ -13,17 +13,17 @@ from transformers import AutoModelForCausalLM, DeepseekV3Config
 
 from analysis.errors import PlanError
 from analysis.families import FAMILIES, MoELayer
+from analysis.model import ModelRef
 from analysis.ranking import order_of
-from analysis.stats import Grid, ModelRef
+from analysis.stats import Grid, MeasuredModel
 from pruning.allocation import Allocation, check_kept
 from pruning.masking import masked
-from pruning.plan import ModelRef as PlanModel
 from pruning.plan import PruningPlan, select_experts
 from pruning.schedules import uniform
 
 # 12 experts in 3 groups of 4; two groups are chosen, by the sum of their two best; top-3.
 LAYER = MoELayer(5, 12, 3, num_groups=3, least_per_group=2)
-REF = PlanModel("grouped", "cd" * 32)
+REF = ModelRef("grouped", "cd" * 32)
 
 
 def best_subset(saliency, keep):
@@ -109,12 +109,12 @@ def test_deepseek_v2_has_groups_only_where_it_routes_by_them():
 
 
 def test_statistics_of_models_without_groups_are_written_as_before():
-    plain = ModelRef("m", "0" * 64, "olmoe", (MoELayer(0, 8, 2),))
+    plain = MeasuredModel("m", "0" * 64, "olmoe", (MoELayer(0, 8, 2),))
     assert plain.to_json()["layers"] == [[0, 8, 2]]
     grouped = replace(plain, layers=(LAYER,))
     assert grouped.to_json()["layers"] == [[5, 12, 3, 3, 2]]
     for each in (plain, grouped):
-        assert ModelRef.from_json(each.to_json()) == each
+        assert MeasuredModel.from_json(each.to_json()) == each
 
 
 def test_masking_refuses_unequal_groups():

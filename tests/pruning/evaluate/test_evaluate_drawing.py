@@ -9,7 +9,7 @@ from analysis.corpora import Sampling, tokenize
 from analysis.corpora.streams import open_corpus
 from analysis.demo.texts import demo_texts
 from analysis.errors import CorpusError
-from analysis.stats import CorpusRef, ModelRef, RunManifest
+from analysis.stats import CorpusRef, MeasuredModel, RunManifest
 from pruning.evaluate import drawing
 from pruning.evaluate.drawing import Wanted, draw
 
@@ -54,7 +54,7 @@ def calibrated(corpus, tokens, seed=42, **prepared):
         num_dropped_documents=sequences.num_dropped_documents,
         prepared=prepared,
     )
-    model = ModelRef("tiny", "00" * 32, "olmoe", ())
+    model = MeasuredModel("tiny", "00" * 32, "olmoe", ())
     return sequences, RunManifest("routed", "run", "0", model, (ref,), {"seed": seed}, {})
 
 
