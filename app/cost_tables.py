@@ -10,10 +10,11 @@ from analysis.needs import needs_of
 from analysis.store import Run
 
 _MIB = 2**20
-_COST_COLUMNS = [
-    *("model", "statistics", "fits", "tokens", "seconds", "tokens/s", "peak MiB"),
-    *("layers", "experts", "top-k", "made"),
-]
+SHOWN_COSTS = (
+    *("model", "statistics", "fits", "shape"),
+    *("tokens", "seconds", "tokens/s", "peak MiB"),
+)
+_COST_COLUMNS = [*SHOWN_COSTS, "top-k", "made"]
 _NEEDS = {
     "data": "calibration text",
     "activations": "expert outputs",
@@ -32,12 +33,12 @@ def cost_table(runs: Sequence[Run], identity: str) -> pd.DataFrame:
     for run in runs:
         model, made = run.manifest.model, run.manifest.made
         counts = sorted({layer.num_experts for layer in model.layers})
+        experts = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
         rows.append(
             {
                 "model": model.name,
                 "statistics": run.manifest.corpus or "weights",
-                "layers": len(model.layers),
-                "experts": "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))),
+                "shape": f"{len(model.layers)} x {experts}",
                 "top-k": model.layers[0].top_k,
                 "tokens": run.manifest.num_tokens or None,
                 "seconds": _number(made, "seconds"),

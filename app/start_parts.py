@@ -10,9 +10,9 @@ from analysis.errors import UserError
 from analysis.model import DEMO_MODEL
 from app import data
 from app.charts import csv_button
-from app.cost_tables import cost_table
+from app.cost_tables import SHOWN_COSTS, cost_table
 from app.job_queue import submit
-from app.literal import literal
+from app.literal import literal, literal_in_badge
 from app.maps import never_routed
 from app.state import View
 from app.task_requests import DEFAULT_SEQ_LEN, CalibrateRequest, WeightsRequest
@@ -36,12 +36,14 @@ def runs_table(view: View) -> None:
         st.dataframe(
             table,
             hide_index=True,
+            # What a narrow window can show; the file has the rest.
+            column_order=SHOWN_COSTS,
             alt=f"{len(runs)} cached runs and what each cost",
             column_config={
                 "tokens": st.column_config.NumberColumn(format="localized"),
-                "tokens/s": st.column_config.NumberColumn(format="localized"),
+                "tokens/s": st.column_config.NumberColumn(format="%.0f"),
                 "seconds": st.column_config.NumberColumn(format="%.3g"),
-                "peak MiB": st.column_config.NumberColumn("peak memory, MiB", format="localized"),
+                "peak MiB": st.column_config.NumberColumn(format="localized"),
             },
         )
     else:
@@ -62,12 +64,12 @@ def checks(view: View) -> None:
             if count:
                 word = "expert" if count == 1 else "experts"
                 st.badge(
-                    f"{count} {word} never routed on {literal(corpus)}",
+                    f"{count} {word} never routed on {literal_in_badge(corpus)}",
                     icon=":material/warning:",
                     color="orange",
                 )
             else:
-                text = f"every expert routed on {literal(corpus)}"
+                text = f"every expert routed on {literal_in_badge(corpus)}"
                 st.badge(text, icon=":material/check:", color="green")
     if view.model.name == DEMO_MODEL:
         st.text("A small model trained for this demo; its rankings are its own.")

@@ -8,7 +8,12 @@ import pandas as pd
 import pytest
 
 from analysis.criteria import get_criterion
-from analysis.effects import chance_all_way, component_effects, corpora_overlap
+from analysis.effects import (
+    chance_all_way,
+    component_effects,
+    corpora_overlap,
+    effects_over_models,
+)
 from analysis.families import MoELayer
 from analysis.stats import Grid
 
@@ -54,3 +59,18 @@ def test_random_sets_reach_the_chance_of_all_texts():
         shares.append(len(first & second & third) / 4)
     expected = chance_all_way(Grid((MoELayer(0, 8, 1),)), Fraction(1, 2), 3)
     assert np.mean(shares) == pytest.approx(expected, abs=0.01)
+
+
+def test_effects_over_models_by_hand():
+    # Two models that differ in two variants only: every model counts the same.
+    rows = [(0, 0, 1), (1, 0, 1)]
+    one, two = (
+        pd.DataFrame(rows, columns=["b", "alpha", "beta"]).assign(overlap=overlaps)
+        for overlaps in ((0.2, 0.6), (0.4, 1.0))
+    )
+    table = effects_over_models([one, two]).set_index(["component", "value"])
+    assert table.loc[("b", 0), "overlap"] == pytest.approx(0.3)
+    assert table.loc[("b", 1), "overlap"] == pytest.approx(0.8)
+    assert table.loc[("alpha", 0)].tolist() == pytest.approx([0.55, 0.2, 1.0, 4])
+    alone = effects_over_models([one])
+    assert alone.equals(component_effects(one))

@@ -212,3 +212,39 @@ def test_start_says_what_each_run_cost(open_page, demo_moments):
         routed["tokens/s"].tolist(), rel=0.01
     )
     assert (routed["peak MiB"] > 100).all()
+
+
+class TestSeveralModels:
+    """A second model with texts of its own, whose overlaps are all 1."""
+
+    @pytest.fixture
+    def stats_dir(self, folders, tmp_path):
+        from analysis.store import SHIPPED_STATS
+
+        stats = shutil.copytree(folders[1], tmp_path / "stats")
+        (source,) = SHIPPED_STATS.glob("demo-demo-math-*")
+        for corpus in ("one", "two"):
+            run = shutil.copytree(source, stats / f"other-{corpus}")
+            manifest = json.loads((run / "manifest.json").read_text())
+            manifest["run_id"] = run.name
+            manifest["digest"] = (corpus[0] * 64).replace("o", "a").replace("t", "b")
+            manifest["model"] |= {"name": "other", "identity": "f" * 64}
+            manifest["corpora"][0]["name"] = corpus
+            (run / "manifest.json").write_text(json.dumps(manifest))
+        return stats
+
+    def test_effects_and_maps_over_all_of_them(self, open_page):
+        test = open_page("explore", tab="Exponents")
+        assert test.segmented_control(key="models").options == [
+            "Only demo",
+            "All 2 calibrated models",
+        ]
+        own = opened(test, "component-effects").dataframe[-1].value
+        test.segmented_control(key="models").set_value("all").run()
+        both = test.dataframe[-1].value
+        # The same statistics twice agree on everything.
+        assert both["overlap"].tolist() == pytest.approx(((own["overlap"] + 1) / 2).tolist())
+        assert both["highest"].tolist() == [1] * len(both)
+        grid = opened(test, "overlap-maps").dataframe[-1].value
+        assert set(grid["model"]) == {"demo", "other"}
+        assert set(grid.loc[grid["model"] == "other", "overlap"]) == {1.0}
