@@ -1,10 +1,14 @@
 """Plan: every schedule, edits held against every rule, files in and out, one plan on two pages."""
 
 import json
+import shlex
+from functools import partial
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+import app.cli
 from analysis.errors import PlanError
 from analysis.model import load_model_index
 from app.plan_state import OnScreen, edited_cells
@@ -286,6 +290,20 @@ def test_the_recipe_on_screen_sets_the_same_controls_elsewhere(open_page, addres
     assert texts(other.error) == []
     assert command_of(other) == command_of(test)
     assert exact_values(other) == exact_values(test)
+
+
+def test_the_recipe_on_screen_makes_the_same_plan_from_the_cache(open_page, tmp_path, monkeypatch):
+    test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.12", corpus="demo-math")
+    (tmp_path / "recipe.yaml").write_text(recipe_on(test))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = partial(CliRunner().invoke, app.cli.cli, catch_exceptions=False)
+    made = run(["run", "recipe.yaml"])
+    assert made.exit_code == 0, made.output
+    # The recipe names the calibration that is there, so nothing is run again.
+    assert "is in the cache, skipped" in made.output
+    assert run(shlex.split(command_of(test))[1:]).exit_code == 0
+    assert (tmp_path / "recipe.plan.json").read_text() == (tmp_path / "plan.json").read_text()
 
 
 @pytest.mark.parametrize(
