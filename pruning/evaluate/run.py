@@ -19,6 +19,8 @@ from analysis.calibration.loading import (
     resolve_dtype,
 )
 from analysis.calibration.memory import check_fits
+from analysis.corpora import TokenSequences
+from analysis.errors import CorpusError
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.active import Routing
@@ -71,9 +73,12 @@ def planned(work: Evaluations) -> list[list[EvaluationRecord]]:
 
     Raises:
         PlanError: a plan does not fit the model.
+        CorpusError: a token that the model does not have.
         StatsError: the file of an evaluation cannot be read.
     """
     fitted = [fit_plan(plan, work.model) for plan in work.plans]
+    for drawn in work.drawn:
+        _check_vocabulary(work.model, drawn.sequences)
     settings = {
         "dtype": resolve_dtype(work.settings.dtype, work.model),
         "seed": work.settings.seed,
@@ -87,6 +92,16 @@ def planned(work: Evaluations) -> list[list[EvaluationRecord]]:
         ]
         for drawn in work.drawn
     ]
+
+
+def _check_vocabulary(model: MoEModel, sequences: TokenSequences) -> None:
+    largest = max(int(row.max()) for row in sequences.rows)
+    vocabulary = model.config.get("vocab_size")
+    if vocabulary is not None and largest >= vocabulary:
+        raise CorpusError(
+            f"The corpus {sequences.corpus} has the token id {largest}, but {model.name} has "
+            f"{vocabulary} tokens; was it tokenised for another model?"
+        )
 
 
 def _corpus(drawn: Drawn) -> dict[str, Any]:

@@ -72,6 +72,13 @@ def test_bad_input_is_one_line_and_writes_nothing(moeprune, tiny, corpora, here,
     assert not (here / "result.json").exists()
 
 
+def test_tokens_of_another_model_are_refused(moeprune, tiny, here):
+    (here / "far.jsonl").write_text(json.dumps({"input_ids": [5, 6, 9999]}) + "\n")
+    outcome = moeprune("evaluate", tiny, "--corpus", "far.jsonl")
+    assert outcome.code == 1
+    assert "has the token id 9999, but tiny has 96 tokens" in outcome.err
+
+
 def test_a_plan_of_another_model_is_refused(moeprune, other, corpora, plan):
     outcome = moeprune("evaluate", other, "--plan", plan, "--corpus", corpora[0])
     assert outcome.code == 1
