@@ -10,6 +10,7 @@ from app import data, maps
 from app.charts import show_table
 from app.chosen_expert import Place, chosen_expert
 from app.expert_tables import Sources, expert_means, expert_ranks, expert_sums, rank_summary
+from app.literal import literal_in_badge
 from app.state import View
 
 _NO_CALIBRATION = "No calibration yet: see the **Start** page."
@@ -58,9 +59,8 @@ def _measured(view: View, place: Place, where: str) -> None:
     name = f"layer {place[0]}, expert {place[1]}"
     silent = [corpus for corpus in stats if means.set_index("number")[corpus].iloc[0] == 0]
     if silent:
-        st.badge(
-            f"no token of {', '.join(silent)} reached it", icon=":material/warning:", color="orange"
-        )
+        texts = literal_in_badge(", ".join(silent))
+        st.badge(f"no token of {texts} reached it", icon=":material/warning:", color="orange")
     show_table(means, f"{where}-means", f"Means of {name} by text")
     with st.expander("All stored sums", key=f"data.{where}-sums", on_change="rerun") as sums:
         if sums.open:

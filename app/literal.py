@@ -2,9 +2,9 @@
 
 import re
 
-# What begins emphasis, code, a link, an image, a tag, a formula or a table in Markdown.
-# An underscore within a word begins nothing.
-_MARKUP = re.compile(r"([\\`*\[\]<>!$~|]|(?<![^\W_])_|_(?![^\W_]))")
+# What begins emphasis, code, a link, an image, a formula or a table in Markdown. An underscore
+# within a word begins nothing, and tags Streamlit shows as text by itself.
+_MARKUP = re.compile(r"([\\`*\[\]!$~|]|(?<![^\W_])_|_(?![^\W_]))")
 
 
 def literal(text: object) -> str:
@@ -14,3 +14,8 @@ def literal(text: object) -> str:
     and tell that host who looks at it.
     """
     return _MARKUP.sub(r"\\\1", " ".join(str(text).split()))
+
+
+def literal_in_badge(text: object) -> str:
+    """`text` for `st.badge`, which disarms brackets itself: twice is not at all."""
+    return re.sub(r"\\([\[\]])", r"\1", literal(text))

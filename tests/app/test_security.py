@@ -14,7 +14,7 @@ import pytest
 from servers import served
 
 from analysis.errors import CheckpointError
-from app.literal import literal
+from app.literal import literal, literal_in_badge
 from app.spreadsheets import csv_text
 
 ROOT = Path(__file__).parents[2]
@@ -168,12 +168,16 @@ def test_a_column_that_a_spreadsheet_would_run_is_text():
         ("plain-name_v1.2", "plain-name_v1.2"),
         ("_emphasis_ __strong__", r"\_emphasis\_ \_\_strong\_\_"),
         ("![x](http://h/p)", r"\!\[x\](http://h/p)"),
-        ("<b>$x$</b> `c` *e* ~s~ a|b \\", r"\<b\>\$x\$\</b\> \`c\` \*e\* \~s\~ a\|b \\"),
+        ("<b>$x$</b> `c` *e* ~s~ a|b \\", r"<b>\$x\$</b> \`c\` \*e\* \~s\~ a\|b \\"),
         ("two\n# lines", "two # lines"),
     ],
 )
 def test_markdown_is_disarmed(text, shown):
     assert literal(text) == shown
+
+
+def test_brackets_of_a_badge_are_left_to_streamlit():
+    assert literal_in_badge(r"![x](http://h) a\b") == r"\![x](http://h) a\\b"
 
 
 def test_a_model_that_is_a_link_is_not_offered(open_page, models_root, tmp_path):

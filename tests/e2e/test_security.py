@@ -1,0 +1,60 @@
+"""Names that mean harm, in a real browser: shown as they are written, and nothing is fetched."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+from tabs import settled, visit
+
+from analysis.store import SHIPPED_STATS
+
+pytestmark = pytest.mark.e2e
+PIXEL = "![pixel](http://127.0.0.1:9/pixel.png)"
+NAME = f"{PIXEL}<img src=http://127.0.0.1:9/tag.png onerror=alert(1)>[link](http://evil.example)"
+PAGES = ("", "explore", "explore?tab=Blend", "explore?tab=Which+criterion%3F", "compare", "export")
+
+
+@pytest.fixture(scope="module")
+def hostile(dashboard) -> None:
+    """A calibration of the demo on a text of that name, as somebody could hand one over."""
+    (shipped,) = SHIPPED_STATS.glob("demo-demo-prose-*")
+    copy = dashboard.root / "stats" / "demo-hostile"
+    shutil.copytree(shipped, copy)
+    path = Path(copy / "manifest.json")
+    manifest = json.loads(path.read_text())
+    manifest["corpora"][0]["name"] = NAME
+    manifest["run_id"] = "demo-hostile"
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.usefixtures("hostile")
+def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard):
+    # The fixture notes every request, also one that the page's policy forbids.
+    tab = open_tab()
+    for path in PAGES:
+        visit(tab, dashboard, path)
+        if path.startswith("explore"):
+            tab.get_by_test_id("stMetric").nth(3).wait_for()
+        settled(tab)
+        for element in ("img[src*='pixel']", "img[src*='tag']"):
+            expect(tab.locator(element)).to_have_count(0)
+        # An address becomes a link by itself; none hides behind other words.
+        for link in tab.locator("a[href*='evil.example']").all():
+            assert link.inner_text().rstrip("/") == "http://evil.example"
+    visit(tab, dashboard, "explore")
+    expect(tab.get_by_test_id("stSidebar").get_by_role("radio", name=NAME)).to_be_visible()
+
+
+def test_two_people_at_once_keep_their_own_choices(open_tab):
+    first, second = open_tab("explore"), open_tab("explore")
+    for tab, option in ((first, "0"), (second, "2")):
+        group = settled(tab).locator(".st-key-beta")
+        group.get_by_role("radio", name=option, exact=True).click()
+    for tab, option in ((first, "0"), (second, "2")):
+        code = tab.get_by_test_id("stCode").filter(has_text="moeprune plan")
+        expect(code).to_contain_text(f"--criterion {'1,1,0' if option == '0' else '1,1,2'}")
+        group = settled(tab).locator(".st-key-beta")
+        expect(group.get_by_role("radio", name=option, exact=True)).to_be_checked()
+    assert first.url != second.url
