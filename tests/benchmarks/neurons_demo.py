@@ -1,0 +1,136 @@
+"""Held-out loss of the demo without 40% of its neurons, by criterion; loss change by bins of score.
+
+`OMP_NUM_THREADS=1 python tests/benchmarks/neurons_demo.py [sequences]`
+
+Each corpus is pruned by its own shipped statistics and measured on its own held-out text. Whole
+experts go until as many neurons are gone: 77 of 192, 40.1%.
+"""
+
+import sys
+from fractions import Fraction
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer
+
+from analysis.calibration.loading import CalibrationSettings, load_model
+from analysis.choose import CorpusWeight, choose_stats
+from analysis.corpora import Sampling, tokenize
+from analysis.corpora.documents import demo_document
+from analysis.criteria import get_criterion
+from analysis.demo.build import held_out_loss
+from analysis.demo.texts import demo_texts
+from analysis.drain import drain
+from analysis.model import MoEModel, load_model_index
+from analysis.neuron_norms import NeuronScores, neuron_norms
+from analysis.neurons import choose_neurons, neuron_saliency
+from analysis.ranking import rank_experts
+from analysis.store import SHIPPED_STATS, StatsStore
+from pruning.atoms.kept import KeptAtoms
+from pruning.atoms.selection import AtomScope, select_atoms
+from pruning.masking import masked
+from pruning.neuron_views import NUM_BINS, bin_table, bins_of, flops_saved, without_bin
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, model_ref
+
+SHARE = Fraction(2, 5)
+CORPORA = ("demo-code", "demo-prose", "demo-math")
+STORE = StatsStore(SHIPPED_STATS)
+
+
+def held_out(model: MoEModel, corpus: str, sequences: int) -> np.ndarray:
+    """(sequences, 256) ids of text that was kept from training and calibration."""
+    tokenizer = AutoTokenizer.from_pretrained(model.checkpoint.path)
+    texts = demo_texts(corpus, held_out=True)
+    documents = [demo_document(text.prompt, text.response) for text in texts]
+    sampling = Sampling(sequences * 256, 256, 42)
+    return np.stack(tokenize(documents, tokenizer, sampling, corpus=corpus).rows)
+
+
+def atomic(model: MoEModel, atoms: KeptAtoms) -> PruningPlan:
+    plan = PruningPlan(model_ref(model), {}, granularity=ATOMIC_GRANULARITY, kept_atoms=atoms)
+    return fit_plan(plan, model)
+
+
+def whole_experts(model: MoEModel, criterion: str, corpus: str, *, spread: bool) -> PruningPlan:
+    """77 of 192 experts gone: the lowest of all, or as evenly over the layers as that goes."""
+    chosen = choose_stats(get_criterion(criterion), STORE, model, [CorpusWeight(corpus)])
+    ranking = rank_experts(get_criterion(criterion), chosen.stats, "applied")
+    gone = round(SHARE * len(ranking))
+    # Last within each layer first where they are spread; a router needs four experts.
+    order = ["rank", "saliency"] if spread else ["saliency"]
+    left = ranking[ranking["rank"] >= 4].sort_values(order, ascending=[False, True][-len(order) :])
+    doomed = left.head(gone)
+    kept = ranking.drop(index=doomed.index).groupby("layer")["expert"]
+    return fit_plan(
+        PruningPlan(model_ref(model), {layer: tuple(sorted(ids)) for layer, ids in kept}), model
+    )
+
+
+def random_scores(like: NeuronScores, seed: int) -> NeuronScores:
+    rng = np.random.default_rng(seed)
+    return {layer: tuple(rng.random(len(each)) for each in held) for layer, held in like.items()}
+
+
+def scores_of(model: MoEModel, criterion: str, corpus: str) -> NeuronScores:
+    wanted = get_criterion(criterion)
+    return neuron_saliency(
+        wanted, choose_neurons(wanted, STORE, model, [CorpusWeight(corpus)]).stats
+    )
+
+
+def plans_of(model: MoEModel, corpus: str) -> dict[str, PruningPlan]:
+    heapr, camera = (scores_of(model, name, corpus) for name in ("heapr", "camera-p"))
+    norms = drain(neuron_norms(model))
+
+    def neurons(scores: NeuronScores, scope: AtomScope) -> PruningPlan:
+        return atomic(model, select_atoms(scores, SHARE, scope))
+
+    return {
+        "HEAPr-G": neurons(heapr, AtomScope.GLOBAL),
+        "HEAPr-L": neurons(heapr, AtomScope.LAYER),
+        "HEAPr, per expert": neurons(heapr, AtomScope.EXPERT),
+        "CAMERA-P": neurons(camera, AtomScope.LAYER),
+        "neuron-norms, global": neurons(norms, AtomScope.GLOBAL),
+        **{
+            f"random neurons, seed {seed}": neurons(random_scores(heapr, seed), AtomScope.GLOBAL)
+            for seed in (0, 1)
+        },
+        "whole experts, HEAPr, global": whole_experts(model, "heapr", corpus, spread=False),
+        "whole experts, HEAPr, even": whole_experts(model, "heapr", corpus, spread=True),
+        "whole experts, REAP, even": whole_experts(model, "reap", corpus, spread=True),
+    }
+
+
+def main() -> None:
+    sequences = int(sys.argv[1]) if len(sys.argv) > 1 else 64
+    model = load_model_index("demo")
+    loaded = load_model(model, CalibrationSettings(seq_len=256, dtype="float32", device="cpu"))
+    for corpus in CORPORA:
+        rows = held_out(model, corpus, sequences)
+        full = held_out_loss(loaded, rows)
+        print(f"{corpus}: {rows.size} tokens, full {full:.4f}", flush=True)
+        for name, plan in plans_of(model, corpus).items():
+            with masked(loaded, model.family, plan):
+                loss = held_out_loss(loaded, rows)
+            print(f"  {name:<32} {loss:.4f}  +{loss - full:.4f}", flush=True)
+    scores = scores_of(model, "heapr", "demo-code")
+    chosen = choose_stats(get_criterion("reap"), STORE, model, [CorpusWeight("demo-code")])
+    counts = chosen.stats.table.groupby("layer")["num_tokens"]
+    routing = {layer: tuple(each.tolist()) for layer, each in counts}
+    saved = flops_saved(model, scores, AtomScope.GLOBAL, ("20%", "40%", "60%"), routing)
+    print(saved.to_string(index=False), flush=True)
+    rows = held_out(model, "demo-code", sequences)
+    full = held_out_loss(loaded, rows)
+    for order in ("score", "index"):
+        bin_of, losses = bins_of(scores, order), []
+        for gone in range(NUM_BINS):
+            plan = atomic(model, without_bin(scores, bin_of, gone))
+            with masked(loaded, model.family, plan):
+                losses.append(held_out_loss(loaded, rows))
+        print(order)
+        print(bin_table(scores, bin_of, losses, full).to_string(index=False), flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

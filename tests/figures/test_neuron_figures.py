@@ -1,0 +1,62 @@
+"""Figures of neurons: what is drawn is the table, and the sentences say its numbers."""
+
+import pandas as pd
+import pytest
+
+from app.figures import neurons
+
+
+@pytest.fixture
+def bins():
+    rows = [(0, 3, 1.0, 0.1, -0.01, -0.1), (1, 3, 9.0, 0.9, 0.11, 1.1)]
+    columns = ["bin", "neurons", "score", "score_share", "change", "change_share"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@pytest.fixture
+def shares():
+    rows = [("25%", 2, 0.1), ("25%", 5, 0.4), ("50%", 2, 0.7), ("50%", 5, 0.3)]
+    return pd.DataFrame(rows, columns=["series", "layer", "share"])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_bins_show_both_shares(bins, dark):
+    scores, changes = neurons.bin_bars(bins, dark=dark).data
+    assert list(scores.x) == list(changes.x) == ["1", "2"]
+    assert list(scores.y) == [0.1, 0.9]
+    assert list(changes.y) == [-0.1, 1.1]
+    assert changes.customdata.tolist() == [[-0.01, 3], [0.11, 3]]
+    assert scores.marker.color != changes.marker.color
+    assert neurons.describe_bins(bins) == (
+        "The last bin holds 90% of the scores and 110% of the loss changes; rank correlation over "
+        "2 bins 1.00."
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_layers_have_a_line_for_each_series(shares, dark):
+    quarter, half = neurons.layer_lines(shares, dark=dark).data
+    assert (quarter.name, half.name) == ("25%", "50%")
+    assert list(quarter.x) == [2, 5]
+    assert list(half.y) == [0.7, 0.3]
+    assert neurons.describe_layers(shares) == (
+        "25% removes most in layer 5 (40%), least in layer 2 (10%); 50% removes most in layer 2 "
+        "(70%), least in layer 5 (30%)."
+    )
+
+
+def test_flops_lie_beside_what_equal_use_would_save():
+    table = pd.DataFrame({"removed": [0.2, 0.4], "reduction": [0.1, 0.25]})
+    even, measured = neurons.flops_line(table).data
+    assert list(even.x) == list(even.y) == [0, 0.4]
+    assert list(measured.y) == [0.1, 0.25]
+    assert neurons.describe_flops(table) == (
+        "With 40% of the neurons gone, a token needs 25% fewer FLOPs of experts by the measured "
+        "routing."
+    )
+
+
+def test_names_that_others_chose_are_text():
+    table = pd.DataFrame({"series": ["<b>x</b>"], "layer": [2], "share": [0.5]})
+    (line,) = neurons.layer_lines(table).data
+    assert "<b>" not in line.name
