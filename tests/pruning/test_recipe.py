@@ -156,6 +156,27 @@ def test_round_trip(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["r.yaml"]
 
 
+def test_a_recipe_of_neurons_and_of_a_calibration_comes_back(tmp_path):
+    text = """\
+model: demo
+corpora: [demo-math]
+calibrate: {select: kmeans, clusters: 8, groups: "router,damage", max_memory: [0=20GiB]}
+criterion: heapr
+granularity: atomic
+atom_scope: layer
+width_mode: ragged
+width_multiple_of: 4
+budget: {remove: 800}
+constraints: {floor: 8, multiple_of: 4, drop: {1: [2]}}
+evaluate: {corpus: demo-code, fitness: [esap, kl], samples: 4}
+"""
+    recipe = recipe_from_yaml(text)
+    save_recipe(recipe, tmp_path / "r.yaml")
+    assert load_recipe(tmp_path / "r.yaml") == recipe
+    assert recipe.calibrate.groups == ("router", "damage")
+    assert (str(recipe.scope), recipe.width_multiple, recipe.reads_text) == ("layer", 4, True)
+
+
 def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path):
     with pytest.raises(PlanError, match="cannot be read: No such file"):
         load_recipe(tmp_path / "absent.yaml")
@@ -186,6 +207,10 @@ def test_the_digest_covers_what_decides_and_not_how_it_is_spelt():
         ("demo-math,", "demo-math:1,"),
         ("[5, 7]", "[7, 5, 7]"),
         ("schedule: late", "schedule: {name: late}\ngate: applied"),
+        (
+            "criterion: reap",
+            "criterion: reap\ncalibrate: {device: cpu, batch_size: 2, groups: router}",
+        ),
     ]:
         assert digest_of(old, new) == recipe.digest, new
     for old, new in [
@@ -195,6 +220,8 @@ def test_the_digest_covers_what_decides_and_not_how_it_is_spelt():
         ("[5, 7]", "[5]"),
         ("criterion: reap", "criterion: reap\ntokens: 1000"),
         ('"demo-code:2"', "demo-code"),
+        ("criterion: reap", "criterion: reap\ncalibrate: {packing: pad}"),
+        ("protect: [0]", "protect: [0]\n  floor: 4"),
     ]:
         assert digest_of(old, new) != recipe.digest, new
 
