@@ -1,5 +1,6 @@
 """Plans, schedules and recipes as files: taken in, checked, and handed out."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,19 @@ def take_file(view: View, name: str, content: bytes) -> None:
     text = uploaded_text(name, content)
     kind = _kind(name, text)
     if kind == "plan":
-        import_plan(name, fit_plan(plan_from_json(text), view.model))
+        plan = fit_plan(plan_from_json(text), view.model)
+        import_plan(name, plan)
+        # Where it can: an edit goes on from these counts.
+        _move_sparsity(view, {layer: len(ids) for layer, ids in plan.kept.items()})
     elif kind == "recipe":
         apply_recipe(view, recipe_from_yaml(text, name=name))
     else:
         kept = counts_from_text(text, Path(name), view.model.layers)
-        _check_total(view, kept, name)
+        if _move_sparsity(view, kept) is None:
+            raise PlanError(
+                f"{name} keeps {sum(kept.values())} of {view.model.num_experts} experts, which is "
+                "none of the sparsities of this page; use it with `moeprune plan --schedule-file`."
+            )
         keep_by_hand(kept, frozenset())
 
 
@@ -86,17 +94,14 @@ def _kind(name: str, text: str) -> str:
     return "schedule"
 
 
-def _check_total(view: View, kept: dict[int, int], name: str) -> None:
-    """Move the sparsity to what the counts spend; refuse what it cannot say."""
+def _move_sparsity(view: View, kept: Mapping[int, int]) -> int | None:
+    """Set the slider to what these counts spend; None, if it cannot say that."""
     removed = sum(layer.num_experts - kept[layer.index] for layer in view.model.layers)
     for percent in possible_percents(view.model):
         if removed == sum(layer.num_experts * percent // 100 for layer in view.model.layers):
             st.session_state["sparsity"] = percent
-            return
-    raise PlanError(
-        f"{name} removes {removed} of {view.model.num_experts} experts, which is none of the "
-        "sparsities of this page; use it with `moeprune plan --schedule-file`."
-    )
+            return percent
+    return None
 
 
 def apply_recipe(view: View, recipe: Recipe) -> None:

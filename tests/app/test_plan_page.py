@@ -233,6 +233,8 @@ def test_an_imported_plan_is_shown_and_exported_until_a_control_is_touched(open_
     test = upload(open_page("plan"), "mine.json", json.dumps(plan_of_demo()))
     assert list(exact_values(test).values()) == [4, 6, 8, 10, 12, 14]
     assert any("mine.json" in text for text in texts(test.text))
+    # 54 of 192 stay: 138 go, which is no sparsity of the slider.
+    assert test.select_slider(key="sparsity").value == 50
     assert "moeprune plans show mine.json --model demo" in texts(test.code)
     go_to(test, "export")
     assert "--plan mine.json" in test.code[0].value
@@ -240,6 +242,13 @@ def test_an_imported_plan_is_shown_and_exported_until_a_control_is_touched(open_
     assert kept["kept"].tolist()[0] == "0, 1, 2, 3"
     test.segmented_control(key="schedule").set_value("late").run()
     assert "--schedule late" in test.code[0].value
+
+
+def test_an_imported_plan_moves_the_sparsity_where_it_can(open_page):
+    kept = {str(layer): list(range(4 + 2 * layer)) for layer in range(5)} | {"5": list(range(8))}
+    test = upload(open_page("plan"), "mine.json", json.dumps(plan_of_demo(kept=kept)))
+    # 4 + 6 + 8 + 10 + 12 + 8 = 48 of 192.
+    assert test.select_slider(key="sparsity").value == 75
 
 
 def test_files_that_do_not_fit_are_refused_in_one_message(open_page):
