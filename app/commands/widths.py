@@ -58,6 +58,6 @@ def _row(option: WidthOption, numbers: tuple[Any, ...]) -> tuple[object, ...]:
         active,
         flops,
         str(most) if least == most else f"{least} to {most}",
-        "every reader" if option.stock else "load_pruned",
+        "every reader" if option.stock else "load_pruned, trust_remote_code",
         f"{option.shared} shared experts" if option.shared is not None else "",
     )
