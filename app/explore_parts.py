@@ -90,6 +90,7 @@ def _four_metrics(view: View, shown: maps.Ranked, beside: maps.Ranked) -> None:
         f"Pruned by {beside.criterion.label} too",
         _percent(same),
         _against_chance(same, chance_overlap(shown.grid, fraction)),
+        delta_color="off",  # to differ from the other criterion is neither good nor bad
         border=True,
         height="stretch",
         help="Share of the experts pruned here which the criterion on the left prunes as well.",
