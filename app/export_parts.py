@@ -60,7 +60,7 @@ def export_path(root: Path, name: str) -> Path:
 def plan_part(view: View, shown: Shown, report: SizeReport) -> None:
     """What stays, and how large it is."""
     st.markdown(f"**Plan**: {_title(shown)}")
-    with st.container(horizontal=True, gap="medium"):
+    with st.container(horizontal=True, gap="small"):
         kept = f"{report.experts_after} of {report.experts_before}"
         st.metric("Experts kept", kept, width="content")
         st.metric("On disk", format_bytes(report.bytes_after), width="content")
