@@ -31,6 +31,7 @@ from pruning.search.seeds import seeds_of, space_of
 from pruning.search.settings import SearchSettings
 
 if TYPE_CHECKING:
+    from analysis.calibration.loading import CalibrationSettings
     from pruning.evaluate.drawing import Drawn
     from pruning.search.result import SearchResult
     from pruning.search.sitting import Problem
@@ -125,7 +126,6 @@ def _problem(
     settings: SearchSettings,
     where: tuple[Recipe, Machine],
 ) -> "Problem":
-    from analysis.calibration.loading import CalibrationSettings
     from pruning.search.sitting import Problem
 
     recipe, machine = where
@@ -147,13 +147,28 @@ def _problem(
         task=Searched(space, seeds_of(spending, recipe.schedule.name, scheduled), settings),
         drawn=drawn,
         measure=measure,
-        running=CalibrationSettings(
-            seq_len=drawn.sequences.longest,
-            seed=settings.seed,
-            dtype=recipe.dtype,
-            device=machine.device,
-            batch_size=machine.batch_size,
-            trust_remote_code=machine.trust_remote_code,
+        running=_running(recipe, machine, drawn),
+    )
+
+
+def _running(recipe: Recipe, machine: Machine, drawn: "Drawn") -> "CalibrationSettings":
+    """As the recipe's calibrations run."""
+    from analysis.calibration.loading import CalibrationSettings, Placement
+
+    own = recipe.calibrate
+    limits = (limit.partition("=") for limit in own.max_memory)
+    return CalibrationSettings(
+        seq_len=drawn.sequences.longest,
+        seed=_section(recipe).seed,
+        dtype=recipe.dtype,
+        device=machine.device,
+        batch_size=machine.batch_size,
+        trust_remote_code=machine.trust_remote_code,
+        attention=own.attention,
+        placement=Placement(
+            device_map=own.device_map or "",
+            max_memory=tuple((device, size) for device, _, size in limits),
+            offload_folder=own.offload_folder,
         ),
     )
 

@@ -11,7 +11,7 @@ from analysis.model import load_model_index
 from app.commands import options
 from app.commands.console import follow, out, show_table
 from app.commands.plan import say_plan
-from app.recipe_requests import Machine
+from app.recipe_requests import Machine, machine_of
 from app.search_requests import SearchRequest
 from app.search_tasks import search_run
 from app.task_requests import validated
@@ -30,8 +30,12 @@ def search(
             "--out", "-o", help="Folder for plan, result and log; default: RECIPE's name.search."
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda ...")] = "auto",
-    batch_size: Annotated[int, typer.Option(help="Samples in one forward.")] = 8,
+    device: Annotated[
+        str | None, typer.Option(help="Device: auto, cpu, cuda ...; default: the recipe's.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples in one forward; default: the recipe's.")
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the checkpoint.")
     ] = False,
@@ -44,7 +48,13 @@ def search(
             f"The recipe {path} has no key search; it needs at least search: {{corpus: CORPUS}}."
         )
     folder = out_dir or search_folder(path)
-    machine = Machine(stats_dir, device, batch_size, trust_remote_code)
+    machine = machine_of(
+        recipe,
+        stats_dir,
+        device=device,
+        batch_size=batch_size,
+        trust_remote_code=trust_remote_code,
+    )
     result = run_search_of(path, folder, machine)
     model = load_model_index(recipe.model, revision=recipe.revision)
     say_plan(model, load_plan(folder / PLAN_NAME, model=model), folder / PLAN_NAME)

@@ -13,6 +13,7 @@ from analysis.calibration.distributed import Processes, join
 from analysis.calibration.loading import (
     CalibrationSettings,
     load_model,
+    offload_space,
     resolve_device,
     resolve_dtype,
 )
@@ -127,8 +128,9 @@ def run_search(
         if known := _finished(folder, header, processes):
             yield Progress("searching", len(known.entries), len(known.entries), "candidates")
             return known
-        fitness = yield from _fitness(problem, processes, max_bytes)
-        yield from search(problem.task, fitness, log, publish)
+        with offload_space(problem.running.placement) as offload:
+            fitness = yield from make_fitness(problem, processes, max_bytes, offload)
+            yield from search(problem.task, fitness, log, publish)
     with processes.together():
         pass  # nobody reads the files before the first process has written them
     return published[-1]
@@ -144,14 +146,25 @@ def _finished(folder: Path, header: Mapping[str, Any], processes: Processes) -> 
     return result if result.is_finished and result.header == plain_json(header) else None
 
 
-def _fitness(
-    problem: Problem, processes: Processes, max_bytes: int | None
+def make_fitness(
+    problem: Problem,
+    processes: Processes,
+    max_bytes: int | None = None,
+    offload: Path | None = None,
 ) -> Generator[Progress, None, Fitness]:
+    """Load the model and run it over the samples; what measures candidates from then on.
+
+    Args:
+        problem: what is searched.
+        processes: that share the work.
+        max_bytes: see `MaskedFitness`.
+        offload: where weights go that fit nowhere else.
+    """
     model, sequences, running = problem.model, problem.drawn.sequences, problem.running
     with processes.together():
         yield Progress("loading the model", 0, 0)
         check_fits(model, sequences, running)
-        loaded = load_model(model, running)
+        loaded = load_model(model, running, offload)
         full = yield from run_full(loaded, make_samples(sequences, running.batch_size))
         full = replace(full, max_bytes=free_share(loaded.device))
         sparse = tuple(layer.index for layer in model.layers)
