@@ -11,7 +11,7 @@ from analysis.overlap import criterion_overlap
 from analysis.shards import stats_at, token_parts
 from analysis.stats import ExpertStats
 from app import maps
-from app.plots import comparison, evidence, explore, published
+from app.plots import comparison, evaluations, evidence, explore, published
 from app.plots.chart import Chart
 from app.plots.published import Setting
 from app.plots.scene import Scene
@@ -140,6 +140,20 @@ def _schedules(scene: Scene) -> Chart:
     return schedules_chart(counts, scene.request.schedule, scene.about_selection())
 
 
+def _evaluation_curves(scene: Scene) -> Chart:
+    results = scene.evaluations
+    taken = evaluations.measures_of(results)
+    measure = "nll" if "nll" in taken else taken[0]
+    return evaluations.curves_chart(results, measure, "removed", scene.model.name)
+
+
+def _own_winner_map(scene: Scene) -> Chart:
+    chart = evaluations.own_winner_chart(scene.evaluations, scene.model.name)
+    if chart is None:
+        raise StatsError(f"No evaluation of {scene.model.name} measured ESAP; see `--fitness`.")
+    return chart
+
+
 def _sizes(scene: Scene) -> Chart:
     report = size_report(scene.model, scene.first.plan())
     return explore.sizes_chart(report.table, scene.about_selection())
@@ -182,6 +196,8 @@ _EACH = (
     PlotView("rank-flow", "compare", "Who crosses the cut in one layer", _rank_flow),
     PlotView("agreement", "compare", "In which layers the recipes agree", _agreement),
     PlotView("schedules", "plan", "How each schedule spreads the budget", _schedules),
+    PlotView("evaluation-curves", "evaluate", "What pruning costs this model", _evaluation_curves),
+    PlotView("own-winner-map", "evaluate", "Which candidate stays nearest", _own_winner_map),
     PlotView("sizes", "export", "What pruning saves", _sizes),
 )
 _OF_PAPERS = (

@@ -21,8 +21,10 @@ from app.comparing import CompareRequest, compare_selections
 from app.maps import Ranked, rank
 from app.plots.chart import made_by
 from app.plots.comparison import about_recipes
+from app.plots.evaluations import results_of
 from app.selection import Selection, select
 from app.task_requests import SelectRequest
+from pruning.evaluate.record import EvaluationStore
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +86,20 @@ class Scene:
             )
         self.check_removes()
         return {corpus: load_expert_stats(run) for corpus, run in self.runs.items()}
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """Table of `results_of`: what was measured of pruned candidates of the model.
+
+        Raises:
+            StatsError: nothing was.
+        """
+        records = EvaluationStore(self.store.directories).records(self.model.identity)
+        if not records:
+            raise StatsError(
+                f"{self.model.name} has no evaluations yet; make some with `moeprune evaluate`."
+            )
+        return results_of(records)
 
     @cached_property
     def variant_means(self) -> pd.DataFrame:

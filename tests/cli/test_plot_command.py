@@ -50,6 +50,14 @@ def test_the_list_names_every_view_and_needs_no_model(works):
         assert view.title in output
 
 
+@pytest.mark.parametrize("view", ["evaluation-curves", "own-winner-map"])
+def test_a_model_without_evaluations_says_how_to_make_some(moeprune, here, view, other, stats):
+    outcome = moeprune("plot", view, other, "--stats-dir", stats)
+    assert outcome.code == 1
+    assert "other has no evaluations yet; make some with `moeprune evaluate`." in outcome.err
+    assert list(here.iterdir()) == []
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_numbers_of_every_view(works, here, view):
     output = works("plot", view, "demo", *RECIPES, "-o", "data.csv")
