@@ -66,7 +66,8 @@ def search_progress(
     apply_theme(fig, dark)
     _mark_uniform(fig, history, dark)
     fig.update_layout(height=320, margin={"t": 30})
-    fig.update_xaxes(title_text="generation", showgrid=False, rangemode="tozero")
+    last = int(history["generation"].max()) if len(history) else 0
+    fig.update_xaxes(title_text="generation", showgrid=False, range=[-0.5, last + 0.5])
     fig.update_yaxes(title_text=plain(measure))
     return fig
 
