@@ -32,13 +32,23 @@ def test_preset_of_the_unified_family_sets_the_toggles(open_page, name):
     assert f"--criterion {name} " in test.code[0].value
 
 
-@pytest.mark.parametrize("name", ["aimer", "magnitude", "mone", "hoyer", "random"])
+@pytest.mark.parametrize(
+    "name", ["aimer", "magnitude", "mone", "heapr", "camera-p", "damage", "hoyer", "random"]
+)
 def test_preset_of_another_criterion_leaves_the_toggles(open_page, name):
     test = open_page("explore")
     test.menu_button(key="preset").set_value(name).run()
     assert not test.exception
     assert chosen(test) == (name, (1, 1, 1))
     assert f"--criterion {name} " in test.code[0].value
+
+
+def test_a_criterion_that_the_statistics_cannot_serve_says_what_would(open_page):
+    test = open_page("explore", model="once")
+    test.menu_button(key="preset").set_value("heapr").run()
+    assert not test.exception
+    (error,) = test.error
+    assert "calibrate with --groups routed,gradient" in error.value
 
 
 def test_a_toggle_goes_back_to_the_unified_family(open_page):
