@@ -42,9 +42,10 @@ def test_the_page_holds_plotly_once_and_names_no_other_place(written):
 
 def test_the_page_says_what_made_it_and_how_to_make_it_again(written):
     assert "<h1>A &lt;title&gt;</h1>" in written
+    (run,) = SHIPPED_STATS.glob("demo-demo-code-*")
     for text in (
         "4e326a9cf33798aa",
-        "demo-demo-code-174b6aa3",
+        run.name,
         "moeprune report demo --criterion reap --corpus demo-code --sparsity 50% "
         "--with-criterion frequency --view overlap-map --view kept-by --view sizes",
     ):
