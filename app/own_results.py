@@ -26,6 +26,7 @@ from app.plots.evaluations import (
     shares_of,
 )
 from app.state import View
+from app.task_requests import validated
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
 
@@ -122,37 +123,8 @@ def _cost(view: View, results: pd.DataFrame, measure: str, share: float, corpus:
             f"Nothing was evaluated at {share:.0%} on {literal(corpus)}.", icon=":material/info:"
         )
         return
+    _metrics(table.iloc[0], measure, share, view.model.name)
     label = MEASURES[measure].label
-    best = table.iloc[0]
-    first, second, third = st.columns(3)
-    change = best["change"]
-    first.metric(
-        f"{label}, best at {share:.0%}",
-        f"{best['mean']:.3f}",
-        None if pd.isna(change) else f"{change:+.3f} vs the full model's {best['full']:.3f}",
-        delta_color="normal" if MEASURES[measure].higher_is_better else "inverse",
-        border=True,
-        height="stretch",
-    )
-    name, _, ranked_by = str(best["candidate"]).partition(", ")
-    second.metric(
-        "Best candidate",
-        name,
-        ranked_by or None,
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-    )
-    third.metric(
-        "Memory saved",
-        "-" if pd.isna(best["memory_saved"]) else f"{best['memory_saved']:.0%}",
-        f"of {view.model.name}",
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-    )
     st.dataframe(
         # Measures of the difference between both models have no number of the full one.
         table.drop(columns="bytes").dropna(axis="columns", how="all"),
@@ -170,44 +142,48 @@ def _cost(view: View, results: pd.DataFrame, measure: str, share: float, corpus:
     csv_button(table, "evaluations")
 
 
+def _metrics(best: pd.Series, measure: str, share: float, model: str) -> None:
+    """Three numbers of the best candidate."""
+    first, second, third = st.columns(3)
+    known, change = MEASURES[measure], best["change"]
+    first.metric(
+        f"{known.label}, best at {share:.0%}",
+        f"{best['mean']:.3f}",
+        None if pd.isna(change) else f"{change:+.3f} vs the full model's {best['full']:.3f}",
+        delta_color="normal" if known.higher_is_better else "inverse",
+        border=True,
+        height="stretch",
+    )
+    name, _, ranked_by = str(best["candidate"]).partition(", ")
+    _plain_metric(second, "Best candidate", name, ranked_by or None)
+    saved = best["memory_saved"]
+    _plain_metric(third, "Memory saved", "-" if pd.isna(saved) else f"{saved:.0%}", f"of {model}")
+
+
+def _plain_metric(place: Any, label: str, value: str, below: str | None) -> None:
+    place.metric(
+        label,
+        value,
+        below,
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+    )
+
+
 def _sweep_form(view: View) -> None:
     """Queue a sweep as a job."""
     st.markdown("**Evaluate more**: criteria against sparsities, on held-out text.")
-    texts = [*(TEXTS if view.model.name == DEMO_MODEL else ()), *data.text_files()]
-    ranked = list(view.runs)
     with st.form("evaluate.sweep", border=False):
-        criteria = st.multiselect(
-            "Criteria",
-            list(CRITERIA),
-            default=["reap", "frequency", "random"],
-            format_func=lambda name: CRITERIA[name].label,
-            key="evaluate.criteria",
-        )
-        first, second, third = st.columns(3)
-        sparsities = first.multiselect(
-            "Sparsities", _SPARSITIES, default=["50%"], key="evaluate.sparsities"
-        )
-        corpora = second.multiselect(
-            "Held-out texts", texts, default=texts[:1], key="evaluate.corpora"
-        )
-        calibrated = third.selectbox(
-            "Statistics of", ranked, key="evaluate.calibrated", placeholder="no statistics"
-        )
-        samples = st.select_slider(
-            "Samples of each text", (8, 16, 32, 64, 128), value=32, key="evaluate.samples"
-        )
+        values = _sweep_values(view)
         sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
-    if not (criteria and sparsities and corpora):
+    if not (values["criteria"] and values["sparsities"] and values["corpora"]):
         st.text("Choose at least one criterion, one sparsity and one text.")
         return
-    request = SweepRequest(
-        model=str(view.model.checkpoint.path),
-        corpora=tuple(corpora),
-        criteria=tuple(criteria),
-        sparsities=tuple(sparsities),
-        calibrated_on=(calibrated,) if calibrated else (),
-        samples=samples,
-        stats_dir=data.settings().stats_dir,
+    model, stats_dir = str(view.model.checkpoint.path), data.settings().stats_dir
+    request: SweepRequest = validated(
+        SweepRequest, {"model": model, "stats_dir": stats_dir, **values}
     )
     shown = request.model_copy(
         update={"model": data.shown_model(view.model), "stats_dir": data.shown_stats_dir()}
@@ -215,6 +191,36 @@ def _sweep_form(view: View) -> None:
     if sent:
         _submit(request, f"sweep of {view.model.name}", shown.command())
     st.code(shown.command(), language=None, wrap_lines=True)
+
+
+def _sweep_values(view: View) -> dict[str, Any]:
+    """What the fields of the form say."""
+    texts = [*(TEXTS if view.model.name == DEMO_MODEL else ()), *data.text_files()]
+    criteria = st.multiselect(
+        "Criteria",
+        list(CRITERIA),
+        default=["reap", "frequency", "random"],
+        format_func=lambda name: CRITERIA[name].label,
+        key="evaluate.criteria",
+    )
+    first, second, third = st.columns(3)
+    sparsities = first.multiselect(
+        "Sparsities", _SPARSITIES, default=["50%"], key="evaluate.sparsities"
+    )
+    corpora = second.multiselect("Held-out texts", texts, default=texts[:1], key="evaluate.corpora")
+    calibrated = third.selectbox(
+        "Statistics of", list(view.runs), key="evaluate.calibrated", placeholder="no statistics"
+    )
+    samples = st.select_slider(
+        "Samples of each text", (8, 16, 32, 64, 128), value=32, key="evaluate.samples"
+    )
+    return {
+        "criteria": tuple(criteria),
+        "sparsities": tuple(sparsities),
+        "corpora": tuple(corpora),
+        "calibrated_on": (calibrated,) if calibrated else (),
+        "samples": samples,
+    }
 
 
 def _submit(request: SweepRequest, title: str, command: str) -> None:

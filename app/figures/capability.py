@@ -1,5 +1,6 @@
 """Capability profile: what each candidate keeps of each benchmark, as dots or as a radar."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import pandas as pd
@@ -19,40 +20,21 @@ def capability_dots(scores: pd.DataFrame, reference: str, *, dark: bool = False)
     The row ``reference`` is the model as it was: an upright bar in each line.
     """
     benchmarks = [plain(str(name)) for name in scores.columns]
+    rows = {str(name): row for name, row in scores.iterrows()}
+    whole = rows.pop(reference, None)
     fig = go.Figure()
-    candidates = [name for name in scores.index if name != reference]
-    for index, name in enumerate(candidates):
-        fig.add_trace(
-            go.Scatter(
-                x=scores.loc[name],
-                y=benchmarks,
-                name=plain(str(name)),
-                mode="markers",
-                marker={
-                    "symbol": SYMBOLS[index % len(SYMBOLS)],
-                    "size": 11,
-                    "color": series_color(index, dark),
-                    "line": {"color": ink(dark), "width": 1 if index >= len(SYMBOLS) else 0},
-                },
-                hovertemplate="%{y}: %{x:.3f}<extra>" + plain(str(name)) + "</extra>",
-            )
-        )
-    if reference in scores.index:
-        fig.add_trace(
-            go.Scatter(
-                x=scores.loc[reference],
-                y=benchmarks,
-                name=plain(reference),
-                mode="markers",
-                marker={
-                    "symbol": "line-ns-open",
-                    "size": 18,
-                    "color": ink(dark),
-                    "line": {"width": 3, "color": ink(dark)},
-                },
-                hovertemplate="%{y}: %{x:.3f}<extra>" + plain(reference) + "</extra>",
-            )
-        )
+    for index, (name, row) in enumerate(rows.items()):
+        mark = {
+            "symbol": SYMBOLS[index % len(SYMBOLS)],
+            "size": 11,
+            "color": series_color(index, dark),
+            "line": {"color": ink(dark), "width": 1 if index >= len(SYMBOLS) else 0},
+        }
+        fig.add_trace(_marks(row, benchmarks, name, mark))
+    if whole is not None:
+        bar = {"symbol": "line-ns-open", "size": 18, "color": ink(dark)}
+        bar |= {"line": {"width": 3, "color": ink(dark)}}
+        fig.add_trace(_marks(whole, benchmarks, reference, bar))
     apply_theme(fig, dark)
     fig.update_layout(height=110 + _DOT_ROW * len(benchmarks), margin={"t": 70})
     fig.update_xaxes(title_text="score", rangemode="tozero", tickformat=".1f")
@@ -103,6 +85,19 @@ def describe(scores: pd.DataFrame, reference: str) -> str:
     return (
         f"Mean of {scores.shape[1]} benchmarks: most {best} {means[best]:.3f}, least {worst} "
         f"{means[worst]:.3f}{whole}."
+    )
+
+
+def _marks(
+    row: pd.Series, benchmarks: list[str], name: str, marker: Mapping[str, object]
+) -> go.Scatter:
+    return go.Scatter(
+        x=row,
+        y=benchmarks,
+        name=plain(name),
+        mode="markers",
+        marker=dict(marker),
+        hovertemplate="%{y}: %{x:.3f}<extra>" + plain(name) + "</extra>",
     )
 
 
