@@ -118,13 +118,12 @@ def test_the_demo_s_corpora_have_a_held_out_part():
 
 
 def test_answers_are_predicted_where_there_are_some():
-    (row, *_), (counted, *_) = (
-        (drawn.sequences.rows, drawn.sequences.counted)
-        for drawn in [draw("demo-math", open_corpus("demo-math"), [], Wanted(2), Letters)]
-    ).__next__()
-    answer = int(np.flatnonzero(row == 2)[0]) + 1
-    assert counted.tolist() == [place >= answer for place in range(len(row))]
-    whole = draw("demo-math", open_corpus("demo-math"), [], Wanted(2, scored="all"), Letters)
+    source = open_corpus("demo-math")
+    drawn = draw("demo-math", source, [], Wanted(samples=2), Letters)
+    for row, counted in zip(drawn.sequences.rows, drawn.sequences.counted, strict=True):
+        answer = int(np.flatnonzero(row == 2)[0]) + 1
+        assert counted.tolist() == [place >= answer for place in range(len(row))]
+    whole = draw("demo-math", source, [], Wanted(samples=2, scored="all"), Letters)
     assert whole.sequences.counted is None
 
 
