@@ -31,38 +31,7 @@ def search_progress(
         measure: name of the fitness, higher is better.
         dark: for the dark theme.
     """
-    new = history[history["is_new"]].dropna(subset=["fitness"])
-    fig = go.Figure(
-        [
-            go.Scatter(
-                x=new["generation"],
-                y=new["fitness"],
-                customdata=new[["candidate", "origin"]],
-                name="candidates",
-                mode="markers",
-                marker={"color": muted(dark), "size": 5, "opacity": 0.55},
-                hovertemplate="%{customdata[1]}, candidate %{customdata[0]}: %{y:.4f}"
-                "<extra></extra>",
-            ),
-            go.Scatter(
-                x=progress["generation"],
-                y=progress["median"],
-                name="median",
-                mode="lines",
-                line={"color": series_color(1, dark), "dash": "dash", "width": 2},
-                hovertemplate="median %{y:.4f}<extra></extra>",
-            ),
-            go.Scatter(
-                x=progress["generation"],
-                y=progress["best"],
-                name="best so far",
-                mode="lines+markers",
-                line={"color": primary(dark), "width": 3, "shape": "hv"},
-                marker={"size": 6},
-                hovertemplate="best %{y:.4f}<extra></extra>",
-            ),
-        ]
-    )
+    fig = go.Figure(_traces(history, progress, dark))
     apply_theme(fig, dark)
     _mark_uniform(fig, history, dark)
     fig.update_layout(height=320, margin={"t": 30})
@@ -70,6 +39,38 @@ def search_progress(
     fig.update_xaxes(title_text="generation", showgrid=False, range=[-0.5, last + 0.5])
     fig.update_yaxes(title_text=plain(measure))
     return fig
+
+
+def _traces(history: pd.DataFrame, progress: pd.DataFrame, dark: bool) -> list[go.Scatter]:
+    new = history[history["is_new"]].dropna(subset=["fitness"])
+    return [
+        go.Scatter(
+            x=new["generation"],
+            y=new["fitness"],
+            customdata=new[["candidate", "origin"]],
+            name="candidates",
+            mode="markers",
+            marker={"color": muted(dark), "size": 5, "opacity": 0.55},
+            hovertemplate="%{customdata[1]}, candidate %{customdata[0]}: %{y:.4f}<extra></extra>",
+        ),
+        go.Scatter(
+            x=progress["generation"],
+            y=progress["median"],
+            name="median",
+            mode="lines",
+            line={"color": series_color(1, dark), "dash": "dash", "width": 2},
+            hovertemplate="median %{y:.4f}<extra></extra>",
+        ),
+        go.Scatter(
+            x=progress["generation"],
+            y=progress["best"],
+            name="best so far",
+            mode="lines+markers",
+            line={"color": primary(dark), "width": 3, "shape": "hv"},
+            marker={"size": 6},
+            hovertemplate="best %{y:.4f}<extra></extra>",
+        ),
+    ]
 
 
 def _mark_uniform(fig: go.Figure, history: pd.DataFrame, dark: bool) -> None:
