@@ -1,0 +1,96 @@
+"""On the demo: what a search gains on samples that it has not seen, and that an export keeps it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
+from analysis.choose import choose_stats
+from analysis.corpora.streams import open_corpus
+from analysis.criteria import get_criterion
+from analysis.drain import drain
+from analysis.model import load_model_index
+from analysis.ranking import rank_experts
+from analysis.store import SHIPPED_STATS, StatsStore
+from app.search_requests import SearchRequest
+from app.search_tasks import search_run
+from pruning import load_pruned
+from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+from pruning.evaluate.drawing import Wanted, draw
+from pruning.evaluate.full_side import run_full
+from pruning.evaluate.samples import make_samples
+from pruning.plan import load_plan, model_ref, select_experts
+from pruning.search.result import load_search
+from pruning.search.seeds import allocation_of
+from pruning.surgery.export import export_checkpoint
+
+# Ranked by weights, so that no text of the standard library decides the outcome.
+RECIPE = """
+model: demo
+dtype: float32
+criterion: magnitude
+budget: {sparsity: 50%}
+search: {corpus: demo-math, samples: 16, population: 10, elites: 3, generations: 3, seed: SEED}
+"""
+SEEN, OTHERS = 16, 24
+
+
+@pytest.fixture(scope="module")
+def demo():
+    """The model, loaded; others than the search samples; the full model's side of them."""
+    model = load_model_index("demo")
+    tokenizer = load_tokenizer(model)
+    wanted = Wanted(samples=SEEN + OTHERS)
+    whole = draw("demo-math", open_corpus("demo-math"), [], wanted, lambda: tokenizer).sequences
+    others = replace(whole, rows=whole.rows[SEEN:], counted=whole.counted[SEEN:])
+    loaded = load_model(model, CalibrationSettings(256, dtype="float32", device="cpu"))
+    return model, loaded, drain(run_full(loaded, make_samples(others)))
+
+
+def esap(demo, plan):
+    model, loaded, full = demo
+    result = evaluate_candidate(loaded, model.family, plan, full, MeasureSettings(("esap",)))
+    return result.metrics["esap"].mean
+
+
+def plain_esap(model, pruned, sequences):
+    """Eq. 14 written out in float64, sample by sample, from two plain forwards."""
+    means = []
+    for ids, counted in zip(sequences.rows, sequences.counted, strict=True):
+        with torch.no_grad():
+            tokens = torch.from_numpy(ids).long()[None]
+            p, q = (
+                each(input_ids=tokens, use_cache=False).logits[0].double().softmax(-1)
+                for each in (model, pruned)
+            )
+        at = [t for t in range(len(ids) - 1) if counted[t + 1]]
+        means.append(float(torch.minimum(p[at], q[at]).sum(-1).mean()))
+    return sum(means) / len(means)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_best_beats_uniform_on_other_samples_and_its_export_reaches_that(demo, tmp_path, seed):
+    model, loaded, full = demo
+    text = RECIPE.replace("SEED", str(seed))
+    request = SearchRequest(recipe=text, out=tmp_path / "out", stats_dir=SHIPPED_STATS)
+    result = drain(search_run(request))
+    assert load_search(tmp_path / "out" / "search.json").entries == result.entries
+    plan = load_plan(tmp_path / "out" / "plan.json", model=model)
+    uniform = result.entries[0]
+    assert (uniform.origin, uniform.removed) == ("uniform", (16,) * 6)
+    found, even = esap(demo, plan), esap(demo, uniform_plan(model))
+    assert found > even + 0.02
+    drain(export_checkpoint(model, plan, tmp_path / "pruned"))
+    pruned = load_pruned(tmp_path / "pruned", dtype=torch.float32)
+    assert plain_esap(loaded, pruned, full.samples.sequences) == pytest.approx(found, abs=1e-5)
+    again = evaluate_candidate(pruned, model.family, None, full, MeasureSettings(("esap",)))
+    assert again.metrics["esap"].mean == pytest.approx(found, abs=1e-7)
+
+
+def uniform_plan(model):
+    criterion = get_criterion("magnitude")
+    chosen = choose_stats(criterion, StatsStore(SHIPPED_STATS), model)
+    ranking = rank_experts(criterion, chosen.stats, "applied")
+    return select_experts(ranking, allocation_of(model.layers, (16,) * 6), model=model_ref(model))
