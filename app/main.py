@@ -6,9 +6,11 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.compare_parts import recipe_controls
+from app.components.history import keep_history
 from app.controls import criterion_controls
 from app.expert_parts import expert_drawer
 from app.literal import literal
+from app.page_style import apply_page_style
 from app.plan_controls import plan_controls
 from app.presentation import go_to, is_presented, presentation_control, stage
 from app.report_parts import remember_recipes, report_part
@@ -24,8 +26,6 @@ HEADINGS = {
     "evaluate": "What is lost, what is saved?",
     "export": "Is this the checkpoint to ship?",
 }
-# Streamlit writes white on the primary colour, which in the dark theme is too bright for it.
-DARK_STYLE = '[data-testid^="stBaseButton-primary"] { color: #0f1518; }'
 
 st.set_page_config(
     page_title="MoE Prune Studio",
@@ -33,8 +33,7 @@ st.set_page_config(
     page_icon=str(HERE / "static" / "favicon.png"),
     layout="wide",
 )
-if st.context.theme.type == "dark":
-    st.html(f"<style>{DARK_STYLE}</style>")
+apply_page_style()
 pages = [
     st.Page(HERE / "views" / "start.py", title="Start", icon=":material/home:", default=True),
     st.Page(HERE / "views" / "explore.py", title="Explore", icon=":material/grid_on:"),
@@ -74,6 +73,7 @@ finally:  # also where a page stops early
     with st.sidebar:
         tour_button()
         presentation_control()
+        keep_history()
 if wanted is not None:
     go_to(wanted)
 show_tour(page.url_path)
