@@ -144,7 +144,7 @@ def test_back_undoes_one_choice_after_the_other(open_tab):
 
 
 def test_back_leads_out_of_a_page_again(open_tab):
-    """Nothing that a page does by itself holds a person there; Streamlit makes two entries a page."""
+    """Nothing that a page does by itself holds one there; Streamlit makes two entries a page."""
     tab = open_tab("explore?beta=2")
     go(tab, "Compare", "Where do two recipes disagree?")
     go(tab, "Explore", "Which experts does each criterion keep?")
