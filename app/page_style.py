@@ -1,0 +1,24 @@
+"""What Streamlit's theme has no setting for: margins, narrow windows, text on bright buttons."""
+
+from typing import Final
+
+import streamlit as st
+
+# The top margin clears the navigation. Charts side by side need the room that a window of 1200 px
+# has next to the sidebar; in a narrower one they stand below each other, or their words overlap.
+_EVERYWHERE: Final = """
+[data-testid="stMainBlockContainer"] { padding: 4.5rem 2.5rem 4rem; }
+@media (max-width: 1200px) {
+  [data-testid="stMain"] [data-testid="stColumn"]:has([data-testid="stPlotlyChart"]) {
+    min-width: 100%;
+  }
+}
+"""
+# Streamlit writes white on the primary colour, which in the dark theme is too bright for it.
+_DARK: Final = '[data-testid^="stBaseButton-primary"] { color: #0f1518; }'
+
+
+def apply_page_style() -> None:
+    """The style of every page, in the theme of the browser."""
+    dark = _DARK if st.context.theme.type == "dark" else ""
+    st.html(f"<style>{_EVERYWHERE}{dark}</style>")
