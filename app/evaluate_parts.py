@@ -103,6 +103,7 @@ def _leaderboard(setting: Setting, weights: dict[str, float]) -> None:
     st.dataframe(
         table,
         hide_index=True,
+        placeholder="-",
         alt=f"{len(table)} candidates by average rank, best first: {best['candidate']}",
         column_config={
             **numbers,

@@ -155,7 +155,8 @@ def _quality(run: Run, gate: Gate, corpus: str) -> None:
         f"{best['overlap_50']:.0%} of what the exact damage prunes at 50%, more than any other."
     )
     shown = table.drop(columns="criterion").rename(
-        columns=_SHARES | {"overlap_25": "overlap at 25%", "overlap_50": "overlap at 50%"}
+        columns=_SHARES
+        | {"label": "criterion", "overlap_25": "overlap at 25%", "overlap_50": "overlap at 50%"}
     )
     show_table(shown.round(3), "damage-proxies", "How well each variant stands in for the damage")
 

@@ -149,7 +149,7 @@ def _metrics(best: pd.Series, measure: str, share: float, model: str) -> None:
     first.metric(
         f"{known.label}, best at {share:.0%}",
         f"{best['mean']:.3f}",
-        None if pd.isna(change) else f"{change:+.3f} vs the full model's {best['full']:.3f}",
+        None if pd.isna(change) else f"{change:+.3f} vs full {best['full']:.3f}",
         delta_color="normal" if known.higher_is_better else "inverse",
         border=True,
         height="stretch",

@@ -38,6 +38,7 @@ def runs_table(view: View) -> None:
             hide_index=True,
             # What a narrow window can show; the file has the rest.
             column_order=SHOWN_COSTS,
+            placeholder="-",  # statistics of weights read no tokens
             alt=f"{len(runs)} cached runs and what each cost",
             column_config={
                 "tokens": st.column_config.NumberColumn(format="localized"),

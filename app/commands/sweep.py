@@ -124,7 +124,7 @@ def draw(table: pd.DataFrame, measure: str, against: str, path: Path) -> None:
 
     rows = table[table["measure"] == measure].assign(series=table["criterion"])
     known = MEASURES[measure]
-    write_figure(sweep_lines(rows, label=known.label, against=against), path)
+    write_figure(sweep_lines(rows, label=known.axis, against=against), path)
     text = describe(rows, label=known.label, higher_is_better=known.higher_is_better)
     out.print(f"{path}: {text}", markup=False)
 

@@ -45,9 +45,10 @@ def damage_proxy(table: pd.DataFrame, *, proxy: str = "proxy", dark: bool = Fals
     apply_theme(fig, dark)
     fig.update_layout(height=420, margin={"t": 60})
     missing = len(table) - len(shown)
-    note = f" ({missing} at 0 not drawn)" if missing else ""
-    fig.update_xaxes(title_text=f"{plain(proxy)}{note}", **_log_ticks(shown["proxy"]))
-    fig.update_yaxes(title_text="exact damage", **_log_ticks(shown["damage"]))
+    experts = "1 expert" if missing == 1 else f"{missing} experts"
+    note = f" (not drawn: {experts} at 0)" if missing else ""
+    fig.update_xaxes(title_text=f"saliency by {plain(proxy)}{note}", **_log_ticks(shown["proxy"]))
+    fig.update_yaxes(title_text="exact damage, summed over tokens", **_log_ticks(shown["damage"]))
     return fig
 
 

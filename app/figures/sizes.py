@@ -23,7 +23,7 @@ _MIN_LABELLED_SHARE: Final = 0.09  # narrower segments would clip their label; t
 
 def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `part, before, after`, in bytes: two stacked bars, parts in table order."""
-    unit, name = _unit(table)
+    unit, name = byte_unit(max(table["before"].sum(), table["after"].sum()))
     totals = {"before": float(table["before"].sum()), "after": float(table["after"].sum())}
     fig = go.Figure()
     for index, part in enumerate(table.itertuples(index=False)):
@@ -67,8 +67,8 @@ def size_text(num_bytes: float) -> str:
     return f"{value:.{digits}f} {name}"
 
 
-def _unit(table: pd.DataFrame) -> tuple[int, str]:
-    largest = max(table["before"].sum(), table["after"].sum())
+def byte_unit(largest: float) -> tuple[int, str]:
+    """Bytes of the unit in which an axis up to this many bytes reads well, and its name."""
     return (_GIB, "GiB") if largest >= _GIB else (_MIB, "MiB")
 
 
@@ -76,7 +76,7 @@ def _segment(
     index: int, part: str, sizes: list[float], totals: dict[str, float], dark: bool
 ) -> go.Bar:
     color = series_color(index, dark)
-    unit = _GIB if max(totals.values()) >= _GIB else _MIB
+    unit, _ = byte_unit(max(totals.values()))
     widest = max(totals.values()) or 1
     labels = [size_text(size) if size / widest > _MIN_LABELLED_SHARE else "" for size in sizes]
     return go.Bar(

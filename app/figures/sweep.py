@@ -7,12 +7,14 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from app.figures.sizes import byte_unit
 from app.figures.theme import DASHES, SYMBOLS, apply_theme, muted, plain, series_color
 
-# Column of the horizontal axis -> its title, and how its numbers are written.
+# Column of the horizontal axis -> its title, and how its numbers are written; bytes are drawn in
+# MiB or GiB, as on every other page.
 AXES: Final[Mapping[str, tuple[str, str]]] = {
     "removed": ("expert weights removed", ".0%"),
-    "bytes": ("weights, bytes", ".3~s"),
+    "bytes": ("weights, {unit}", ".3~g"),
     "active_params": ("parameters that a token uses", ".3~s"),
     "expert_flops": ("FLOPs of a token in routed experts", ".3~s"),
 }
@@ -30,6 +32,10 @@ def sweep_lines(
         against: a key of AXES, which is a column: the horizontal axis.
         dark: for a dark page.
     """
+    title, form = AXES[against]
+    if against == "bytes":
+        unit, unit_name = byte_unit(float(table["bytes"].max()))
+        table, title = table.assign(bytes=table["bytes"] / unit), title.format(unit=unit_name)
     corpora = list(dict.fromkeys(table["corpus"]))
     names = [plain(str(corpus)) for corpus in corpora]
     fig = make_subplots(cols=max(1, len(corpora)), subplot_titles=names, shared_yaxes=False)
@@ -50,7 +56,6 @@ def sweep_lines(
     apply_theme(fig, dark)
     fig.update_layout(height=340 + 18 * max(0, len(series) - 3), margin={"t": 70})
     fig.update_layout(legend={"y": 1.12})
-    title, form = AXES[against]
     fig.update_xaxes(title_text=title, tickformat=form, showgrid=False)
     fig.update_yaxes(title_text=label, col=1)
     return fig

@@ -34,7 +34,8 @@ CIVIDIS: Final = (
 # Okabe-Ito without the two that fall under 3:1 on white (orange, sky blue); lightened for dark.
 SERIES_LIGHT: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5c6770", "#7a4fa3")
 SERIES_DARK: Final = ("#56b4e9", "#f08a3c", "#35c99b", "#e3a1c6", "#aab4bb", "#b79ad8")
-SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "x", "star")
+# One more than there are colours: the pairs repeat after 42 series, not after six.
+SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "x", "star", "triangle-down")
 DASHES: Final = ("solid", "longdash", "dashdot", "dash", "longdashdot")  # "dot" is chance
 PATTERNS: Final = ("", "/", ".", "x", "-", "\\")
 

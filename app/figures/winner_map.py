@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.figures.theme import apply_theme, muted, plain, text_on
+from app.figures.theme import SMALL_SIZE, apply_theme, muted, plain, text_on
 
 # One colour a winner. The cell says its name as well, so nobody has to tell ten colours apart.
 _COLORS = (
@@ -22,6 +22,8 @@ _COLORS = (
 )
 _NOBODY = "#e9eef1"
 _ROW_HEIGHT = 38
+_ROOMY = 16  # letters of a cell that has room for text of the usual size
+_NARROW_SIZE = 10
 _LETTERS_OF_A_ROW = 100  # of the narrowest page; what does not fit a cell is cut, and hover says it
 
 
@@ -60,13 +62,14 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             ),
         )
     )
-    known = table[table["winner"].notna()]
+    known = table[table["winner"].notna()].to_dict("records")
     room = _LETTERS_OF_A_ROW // len(benchmarks)
-    annotations = [_cell_text(row, colors, room) for row in known.to_dict("records")]
-    fig.update_layout(annotations=annotations)
+    fig.update_layout(annotations=[_cell_text(row, colors, room) for row in known])
     apply_theme(fig, dark)
     fig.update_layout(height=70 + _ROW_HEIGHT * len(settings), margin={"t": 44})
-    fig.update_xaxes(type="category", side="top", showgrid=False, fixedrange=True, tickangle=-50)
+    fig.update_xaxes(type="category", side="top", showgrid=False, fixedrange=True)
+    # None: plotly turns the names only where they would meet.
+    fig.update_xaxes(tickangle=None if room >= _ROOMY else -50)
     fig.update_yaxes(type="category", showgrid=False, fixedrange=True, autorange="reversed")
     return fig
 
@@ -105,7 +108,7 @@ def _cell_text(
         "y": plain(str(row["setting"])),
         "text": plain(name or "all 0") + shared,
         "font": {
-            "size": 10,
+            "size": SMALL_SIZE if room >= _ROOMY else _NARROW_SIZE,
             "color": text_on(colors[winner]) if winner else muted(False),
         },
         "showarrow": False,

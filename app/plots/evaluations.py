@@ -33,9 +33,13 @@ LOSS_COLUMNS: Final = (
 
 
 def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
-    """`evaluation_table` with the column `series`: criterion and what ranked; empty: unpruned."""
+    """`evaluation_table` with the column `series`: criterion and what ranked; empty: unpruned.
+
+    Sorted by text and series: a candidate's colour must not depend on the names of files.
+    """
     table = evaluation_table(records)
-    return table.assign(series=[_series(row) for row in table.to_dict("records")])
+    table = table.assign(series=[_series(row) for row in table.to_dict("records")])
+    return table.sort_values(["corpus", "series", "removed"], ignore_index=True)
 
 
 def _series(row: Mapping[Hashable, object]) -> str:
@@ -77,7 +81,7 @@ def curves_chart(results: pd.DataFrame, measure: str, against: str, model: str) 
     text = sweep.describe(rows, label=known.label, higher_is_better=known.higher_is_better)
     return Chart(
         "evaluation-curves",
-        lambda dark: sweep.sweep_lines(rows, label=known.label, against=against, dark=dark),
+        lambda dark: sweep.sweep_lines(rows, label=known.axis, against=against, dark=dark),
         rows.reset_index(drop=True),
         text,
         made_by(model, f"{len(rows)} evaluations", known.label),

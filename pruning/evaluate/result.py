@@ -28,6 +28,7 @@ class Measure:
         higher_is_better: direction.
         description: one line.
         reference: paper.
+        unit: of its numbers; empty where they are shares or ratios.
     """
 
     name: str
@@ -37,6 +38,12 @@ class Measure:
     higher_is_better: bool
     is_log: bool = False
     reference: str = ""
+    unit: str = ""
+
+    @property
+    def axis(self) -> str:
+        """Label with the unit, for the axis of a figure."""
+        return f"{self.label}, {self.unit}" if self.unit else self.label
 
 
 _EVOESAP = "arXiv:2603.06003"
@@ -65,6 +72,7 @@ MEASURES: Mapping[str, Measure] = {
             "kl",
             "KL(full || pruned) of the next-token distributions, in nats.",
             higher_is_better=False,
+            unit="nats per token",
         ),
         Measure(
             "nll",
@@ -72,6 +80,7 @@ MEASURES: Mapping[str, Measure] = {
             "nll",
             "Negative log-likelihood of the text under the pruned model, in nats per token.",
             higher_is_better=False,
+            unit="nats per token",
         ),
         Measure(
             "ppl",

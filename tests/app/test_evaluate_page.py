@@ -123,7 +123,8 @@ def test_own_numbers_are_those_of_the_records(open_page, swept):
 def test_every_measure_against_every_size(open_page, swept, measure, against):
     test = open_page("evaluate", model="once", measure=measure, against=against)
     curves, winner = (json.loads(chart.proto.spec) for chart in test.get("plotly_chart"))
-    assert curves["layout"]["yaxis"]["title"]["text"] == measure
+    axis = {"ESAP": "ESAP", "Loss": "Loss, nats per token"}[measure]
+    assert curves["layout"]["yaxis"]["title"]["text"] == axis
     # A row for the one share, a column for the one text.
     assert len(winner["data"][0]["x"]) == 1
 

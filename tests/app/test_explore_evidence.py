@@ -92,7 +92,7 @@ def test_damage_against_its_proxy(open_page, demo_moments, percent):
     fates = points.groupby("fate").size().to_dict()
     assert fates["both prune"] == len(by_damage & by_reap)
     assert fates["only the damage prunes"] == len(by_damage - by_reap)
-    quality = test.dataframe[-1].value.set_index("label")
+    quality = test.dataframe[-1].value.set_index("criterion")
     overlap = len(by_damage & by_reap) / len(by_damage)
     assert quality.loc["REAP", f"overlap at {percent}%"] == pytest.approx(overlap, abs=5e-4)
     assert len(quality) == 17
@@ -145,7 +145,7 @@ def test_commands_give_the_numbers_of_the_page(open_page, tmp_path, monkeypatch,
         reap = shown[-1].value.query("criterion == 'REAP'")
         assert written["overlap"].tolist() == pytest.approx(reap["overlap"].tolist())
     else:
-        quality = shown[-1].value.set_index("label").loc["Gate-weighted EAN"]
+        quality = shown[-1].value.set_index("criterion").loc["Gate-weighted EAN"]
         own = written[written["corpus"] == "demo-code"].set_index("sparsity")["overlap"]
         assert quality["overlap at 25%"] == pytest.approx(own[0.25], abs=5e-4)
         assert quality["overlap at 50%"] == pytest.approx(own[0.5], abs=5e-4)

@@ -325,3 +325,12 @@ def test_nothing_is_wider_than_the_window(open_tab, dashboard, width):
                 .map(e => e.outerHTML.slice(0, 120))"""
         )
         assert wide == []
+
+
+def test_charts_side_by_side_stand_below_each_other_in_a_narrow_window(open_tab):
+    tab = open_tab("explore", width=1024)
+    charts = tab.locator('[data-testid="stMain"]').get_by_test_id("stPlotlyChart")
+    expect(charts).to_have_count(2)
+    # Beside each other they had 380 and 220 px, and the numbers in the cells met.
+    widths = charts.evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
+    assert min(widths) > 500

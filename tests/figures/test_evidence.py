@@ -59,7 +59,7 @@ def test_a_point_an_expert_and_zeros_are_counted_not_drawn(damages):
         "both prune: 2",
     ]
     assert list(fig.data[3].x) == [5.0]
-    assert fig.layout.xaxis.title.text == "EAN (1 at 0 not drawn)"
+    assert fig.layout.xaxis.title.text == "saliency by EAN (not drawn: 1 expert at 0)"
     assert fig.layout.xaxis.type == fig.layout.yaxis.type == "log"
     assert len({each.marker.symbol for each in fig.data}) == 4
     assert damage_proxy.describe(damages, proxy="EAN") == (

@@ -50,11 +50,28 @@ def test_the_unpruned_model_is_a_level_in_each_panel(sweep):
     assert [shape.y0 for shape in shapes] == [1, 1]
 
 
-@pytest.mark.parametrize("against", ["removed", "bytes"])
-def test_the_axis_is_what_was_asked_for(sweep, against):
-    fig = sweep_lines(sweep, label="ESAP", against=against, dark=True)
-    assert list(lines(fig)[0].x) == sweep.sort_values("removed").loc[[0, 2, 1], against].tolist()
-    assert fig.layout.xaxis.title.text == AXES[against][0]
+def test_the_axis_is_what_was_asked_for(sweep):
+    fig = sweep_lines(sweep, label="ESAP", against="removed", dark=True)
+    assert list(lines(fig)[0].x) == sweep.sort_values("removed").loc[[0, 2, 1], "removed"].tolist()
+    assert fig.layout.xaxis.title.text == AXES["removed"][0]
+
+
+@pytest.mark.parametrize(("num_bytes", "unit"), [(1024**2, "MiB"), (1024**3, "GiB")])
+def test_bytes_are_drawn_in_the_unit_of_the_other_pages(sweep, num_bytes, unit):
+    share = 1 - sweep["removed"]
+    fig = sweep_lines(
+        sweep.assign(bytes=4 * num_bytes * share), label="ESAP", against="bytes", dark=True
+    )
+    assert list(lines(fig)[0].x) == pytest.approx([4, 3, 2])  # none, a quarter, half removed
+    assert fig.layout.xaxis.title.text == f"weights, {unit}"
+
+
+def test_no_two_of_many_series_look_alike(sweep):
+    half = sweep[sweep["removed"] == 0.5].head(1)
+    many = [half.assign(series=f"candidate {number}") for number in range(30)]
+    drawn = lines(sweep_lines(pd.concat([sweep[sweep["series"] == ""], *many]), label="ESAP"))
+    looks = {(line.line.color, line.line.dash, line.marker.symbol) for line in drawn}
+    assert len(looks) == len({line.name for line in drawn}) == 30
 
 
 def test_names_are_shown_as_written(sweep):
