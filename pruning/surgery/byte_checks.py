@@ -66,6 +66,9 @@ def _check_files(path: Path, manifest: Manifest) -> Check:
             problems.append(f"{name} is missing")
         elif hashlib.sha256(file.read_bytes()).hexdigest() != record.sha256:
             problems.append(f"{name} was changed after the export: its SHA-256 differs")
+        elif file.stat().st_size != record.bytes:
+            size = file.stat().st_size
+            problems.append(f"{name} has {size} bytes instead of {record.bytes}")
     return check_that("files", problems, f"{len(manifest.files)} other files as they were written")
 
 

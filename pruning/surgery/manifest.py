@@ -170,6 +170,8 @@ def read_manifest(path: Path) -> Manifest:
         raise ExportError(f"{MANIFEST_NAME} is damaged: {error}") from error
     if manifest.plan.digest != raw.get("plan_digest"):
         raise ExportError(f"{MANIFEST_NAME} is damaged: its plan does not have its plan_digest.")
+    if manifest.has_uniform_counts != raw.get("uniform_counts", manifest.has_uniform_counts):
+        raise ExportError(f"{MANIFEST_NAME} is damaged: its uniform_counts is not its plan's.")
     return manifest
 
 

@@ -59,7 +59,7 @@ def check_against_source(
         pairs = _pairs(path, manifest, source)
     except (PlanError, ExportError, CheckpointError) as error:
         return (Check(SOURCE, False, str(error)),)
-    accounted = _check_accounts(pairs, source)
+    accounted = _check_accounts(pairs, manifest, source)
     if not accounted.ok:
         return (accounted,)
     return accounted, (yield from _check_bytes(pairs))
@@ -78,7 +78,7 @@ def _pairs(path: Path, manifest: Manifest, source: MoEModel) -> Pairs:
     return Pairs(path, source.checkpoint.path, wanted, open_checkpoint(path).tensors)
 
 
-def _check_accounts(pairs: Pairs, source: MoEModel) -> Check:
+def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check:
     wanted = {name: (each.source.dtype, each.shape) for name, each in pairs.wanted.items()}
     found = {name: (entry.dtype, entry.shape) for name, entry in pairs.found.items()}
     problems = [
@@ -92,7 +92,46 @@ def _check_accounts(pairs: Pairs, source: MoEModel) -> Check:
         f"each of the source's {total} tensors is accounted for: {len(wanted) - cut} copied, "
         f"{cut} cut, {total - len(wanted)} dropped"
     )
+    # Only where the tensors are right can their numbers be.
+    problems = problems or _number_problems(pairs, manifest, source)
     return check_that(SOURCE, problems, fine)
+
+
+def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list[str]:
+    """What the manifest counts otherwise than it is: tensors of shards, and shards that are gone."""
+    problems = []
+    for shard in manifest.shards:
+        held = [name for name, entry in pairs.found.items() if entry.shard == shard.name]
+        cut = sum(pairs.wanted[name].is_cut for name in held)
+        if (cut, len(held) - cut) != (shard.cut, shard.copied):
+            problems.append(
+                f"{shard.name} holds {len(held) - cut} copied and {cut} cut tensors, but the "
+                f"manifest counts {shard.copied} and {shard.cut}"
+            )
+    return problems + _dropped_problems(pairs, manifest, source)
+
+
+def _dropped_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list[str]:
+    stay = {each.source.name for each in pairs.wanted.values()}
+    shards = [shard for shard in source.checkpoint.shards if shard.tensors]
+    lost = {shard.name: sum(each.name not in stay for each in shard.tensors) for shard in shards}
+    problems = []
+    # Shards that were made anew say 0: what is gone was in others.
+    if any(shard.dropped for shard in manifest.shards):
+        problems = [
+            f"{shard.name} lost {lost.get(shard.name, 0)} tensors, but the manifest counts "
+            f"{shard.dropped} as dropped"
+            for shard in manifest.shards
+            if lost.get(shard.name, 0) != shard.dropped
+        ]
+    gone = [shard.name for shard in shards if lost[shard.name] == len(shard.tensors)]
+    if sorted(gone) != sorted(manifest.dropped_shards):
+        said = ", ".join(manifest.dropped_shards) or "none"
+        problems.append(
+            f"the source's shards of which nothing is left are {', '.join(gone) or 'none'}, but "
+            f"the manifest names {said}"
+        )
+    return problems
 
 
 def _check_bytes(pairs: Pairs) -> Generator[Progress, None, Check]:

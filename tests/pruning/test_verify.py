@@ -181,6 +181,30 @@ def test_a_changed_plan_in_the_manifest_fails(exported):
     assert "plan_digest" in failed(exported[1])["manifest"]
 
 
+@pytest.mark.parametrize("field", ["copied", "cut", "dropped"])
+def test_a_changed_number_of_tensors_in_the_manifest_is_named(exported, field):
+    source, out = exported
+    shards = json.loads((out / MANIFEST_NAME).read_text())["shards"]
+    shards[1][field] += 1
+    edit_json(out / MANIFEST_NAME, shards=shards)
+    found = failed(out, source=source)
+    assert set(found) == {"source"}
+    assert found["source"].startswith(shards[1]["name"])
+    assert str(shards[1][field]) in found["source"]
+
+
+def test_other_changed_facts_of_the_manifest_are_named(exported):
+    source, out = exported
+    whole = json.loads((out / MANIFEST_NAME).read_text())
+    edit_json(out / MANIFEST_NAME, dropped_shards=["other.safetensors"])
+    assert "names other.safetensors" in failed(out, source=source)["source"]
+    edit_json(out / MANIFEST_NAME, **{**whole, "uniform_counts": False})
+    assert "uniform_counts" in failed(out)["manifest"]
+    files = {**whole["files"], "config.json": {**whole["files"]["config.json"], "bytes": 7}}
+    edit_json(out / MANIFEST_NAME, uniform_counts=True, files=files)
+    assert "config.json has" in failed(out)["files"]
+
+
 def test_one_flipped_bit_fails(exported):
     shard = shards_of(exported[1])[1]
     content = bytearray(shard.read_bytes())
