@@ -34,6 +34,7 @@ _SCREENING: Final = (
     "Screening numbers: how far the pruned model moves away on held-out text. Run the benchmarks "
     "that matter to you before a release."
 )
+_NUMBERS: Final = {"mean": "mean", "low": "95% from", "high": "95% to", "full": "full model"}
 _SPARSITIES: Final = ("25%", "50%", "75%")
 
 
@@ -131,8 +132,8 @@ def _cost(view: View, results: pd.DataFrame, measure: str, share: float, corpus:
         hide_index=True,
         alt=f"{label} of {len(table)} candidates at {share:.0%} on {corpus}, best first",
         column_config={
-            name: st.column_config.NumberColumn(format="%.4f")
-            for name in ("mean", "low", "high", "full")
+            name: st.column_config.NumberColumn(heading, format="%.4f")
+            for name, heading in _NUMBERS.items()
         }
         | {
             "change": st.column_config.NumberColumn(format="%+.4f"),

@@ -102,7 +102,7 @@ def test_without_a_variant_the_papers_proxy_is_shown(open_page):
     test = open_page("explore", tab="Damage", criterion="AIMER")
     (chart,) = test.get("plotly_chart")
     title = json.loads(chart.proto.spec)["layout"]["xaxis"]["title"]["text"]
-    assert title.startswith("Gate-weighted EAN")
+    assert title.startswith("saliency by Gate-weighted EAN")
 
 
 class TestWithoutDamage:
