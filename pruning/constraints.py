@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.sparsity import as_percent
+from analysis.sparsity import as_percent, num_removed, parse_sparsity
 
 Experts = Mapping[int, frozenset[int]]
 _LAYERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -231,18 +231,35 @@ def check_total(total: int, rooms: Sequence[Room], what: str = "experts") -> Non
     if least <= total <= most and (total - least) % step == 0:
         return
     if total > most:
-        why = f"at most {_share(most, size)} can go"
+        why = f"at most {_askable(most, rooms)} can go"
     elif total < least:
-        why = f"at least {_share(least, size)} must go"
+        why = f"at least {_askable(least, rooms)} must go"
     else:
         below = total - (total - least) % step
-        near = " or ".join(_share(number, size) for number in (below, below + step))
+        near = " or ".join(_askable(number, rooms) for number in (below, below + step))
         why = f"they go {step} at a time here; nearest: {near}"
     raise PlanError(f"The budget removes {_share(total, size)} of {size} {what}, but {why}.")
 
 
 def _share(number: int, size: int) -> str:
     return f"{number} ({as_percent(number, size)})"
+
+
+def _askable(number: int, rooms: Sequence[Room]) -> str:
+    """A number, and the sparsity that removes as many; where none does, the option that does.
+
+    A sparsity is rounded down layer by layer: 33.34% of three layers of 8 is 2 each, not 8. And a
+    uniform schedule takes no sparsity of which some layer cannot lose its share.
+    """
+    size = sum(room.size for room in rooms)
+    percent = as_percent(number, size)
+    if number < size:
+        rho = parse_sparsity(percent)
+        shares = [num_removed(room.size, rho) for room in rooms]
+        fits = all(room.allows(share) for room, share in zip(rooms, shares, strict=True))
+        if fits and sum(shares) == number:
+            return f"{number} ({percent})"
+    return f"{number} (--remove {number})"
 
 
 def order_within(

@@ -98,7 +98,7 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
 
 
 def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list[str]:
-    """What the manifest counts otherwise than it is: tensors of shards, and shards that are gone."""
+    """What the manifest counts otherwise than it is: tensors of shards, and shards gone."""
     problems = []
     for shard in manifest.shards:
         held = [name for name, entry in pairs.found.items() if entry.shard == shard.name]

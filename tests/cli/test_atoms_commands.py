@@ -210,7 +210,7 @@ def test_the_command_of_a_request_makes_its_plan(works, here, asked):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--remove 100000", "at most 12288 (100%) can go"),
+        ("--remove 100000", "at most 12288 (--remove 12288) can go"),
         ("--remove 12 --multiple-of 8", "they go 8 at a time here; nearest: 8 (0.0651042%) or 16"),
         ("--sparsity 90% --floor 16", "at most 9216 (75%) can go"),
         ("--sparsity 50% --drop 0:0-29", "drop at most 28"),

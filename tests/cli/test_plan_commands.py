@@ -128,7 +128,7 @@ def test_a_file_gives_the_schedule_and_a_plan_is_one(make, here):
         ("--sparsity 50% --schedule glob", "Did you mean 'global'?"),
         ("--sparsity 50% --schedule file", "belong together"),
         ("--schedule-file no.json", "cannot be read: No such file"),
-        ("--sparsity 50% --schedule global --multiple-of 2", "nearest: 8 (44.45%) or 10 ("),
+        ("--sparsity 50% --schedule global --multiple-of 2", "nearest: 8 (--remove 8) or 10 ("),
         ("--sparsity 50% --multiple-of 2", "nearest: 2 (66.67% removed) or 4 (33.34% removed)"),
         ("--sparsity 50% --protect 1", "layer 1, which has no routed experts"),
         ("--sparsity 50% --pin 3", "write LAYER:EXPERTS"),

@@ -16,6 +16,7 @@ from pruning.constraints import Constraints, rooms_of
 from pruning.schedules import SCHEDULES, Evidence, Spending, allocate
 
 _SHARE = r"(\d+) \((\d+(?:\.\d+)?)%(?: removed)?\)"
+_ASKABLE = r"(\d+) \((?:--remove (\d+)|([\d.]+%))\)"
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,9 @@ class Asked:
 
 def budgets_named(message: str) -> list[str | int]:
     """Numbers and sparsities that a message about the budget names."""
-    if found := re.search(rf"(?:at most|at least) {_SHARE} (?:can|must) go", message):
-        return [int(found[1])]
+    if "The budget removes" in message:
+        rest = message.partition(", but ")[2]
+        return [each for found in re.findall(_ASKABLE, rest) for each in _ways(found)]
     if found := re.search(r"at most ([\d.]+%) (?:of them )?can go", message):
         return [found[1]]
     if found := re.search(r"--remove (\d+)", message):
@@ -50,6 +52,15 @@ def budgets_named(message: str) -> list[str | int]:
     if "removed)" in message:
         return [f"{share}%" for _, share in re.findall(_SHARE, message.partition("nearest: ")[2])]
     return [int(number) for number, _ in re.findall(_SHARE, message.partition("nearest: ")[2])]
+
+
+def _ways(found: tuple[str, str, str]) -> list[str | int]:
+    """The ways to ask for a number that a message about a total names: both are tried."""
+    number, asked, sparsity = found
+    if sparsity:
+        return [sparsity, int(number)]
+    assert asked == number
+    return [int(number)]
 
 
 def fewer_dropped(asked: Asked, index: int, most: int) -> Constraints:
