@@ -209,7 +209,7 @@ def _memory_finding(model: MoEModel, plan: PruningPlan) -> Finding:
 
 def _readers_finding(plan: PruningPlan, reads: Sequence[Verdict]) -> Finding:
     known = [each for each in reads if each.reads is not Reads.NO]
-    names = ", ".join(
+    names = "; ".join(  # a name may hold a comma
         each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
         for each in known
     )

@@ -238,7 +238,7 @@ def sizes_part(view: View, report: SizeReport) -> None:
 
 def engines_part(view: View, shown: Shown) -> None:
     """Who reads the export, and a table of why."""
-    readers = ", ".join(readers_of(view, shown.plan))
+    readers = "; ".join(readers_of(view, shown.plan))  # names such as "moeprune, load_pruned"
     uniform = len(set(shown.kept.values())) == 1
     icon = ":material/check_circle:" if uniform else ":material/warning:"
     kind = "one count for all layers" if uniform else "layers of different sizes"
