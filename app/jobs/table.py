@@ -137,21 +137,32 @@ def create(path: Path, *, shared: bool = False) -> None:
         # of this process holds on it through SQLite.
         path.touch(mode=0o600, exist_ok=False)
     with connect(path) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise JobError(
-                f"The job table {path} has schema {version}, made by a newer program; this one "
-                f"reads up to {SCHEMA_VERSION}. Upgrade the program, or use another job table."
-            )
-        if version == 0:
-            connection.execute(_SCHEMA)
-            connection.execute(_INDEX)
-        for older in range(version or SCHEMA_VERSION, SCHEMA_VERSION):
-            connection.execute(_MIGRATIONS[older])
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        connection.execute("COMMIT")
+        # Read first: every page and command opens the table, which is no reason to write to it.
+        if _version(connection) != SCHEMA_VERSION:
+            _bring_up_to_date(connection, path)
         _switch_journal(connection, "DELETE" if shared else "WAL")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    version = _version(connection)  # another process may have been faster
+    if version > SCHEMA_VERSION:
+        raise JobError(
+            f"The job table {path} has schema {version}, made by a newer program; this one "
+            f"reads up to {SCHEMA_VERSION}. Upgrade the program, or use another job table."
+        )
+    if version == 0:
+        connection.execute(_SCHEMA)
+        connection.execute(_INDEX)
+    for older in range(version or SCHEMA_VERSION, SCHEMA_VERSION):
+        connection.execute(_MIGRATIONS[older])
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("COMMIT")
 
 
 @contextlib.contextmanager
