@@ -93,7 +93,19 @@ def allocate(name: str, spending: Spending, evidence: Evidence | None = None) ->
     schedule, seen = get_schedule(name), evidence or Evidence()
     settled = _settled(schedule, spending, seen)
     rooms = rooms_of(settled.layers, settled.constraints)
-    return allocation_of(settled.layers, schedule.spread(Turn(settled, rooms, seen)))
+    try:
+        return allocation_of(settled.layers, schedule.spread(Turn(settled, rooms, seen)))
+    except PlanError as error:
+        if settled is spending:
+            raise
+        raise PlanError(f"{error} {_locks_said(spending, settled)}") from error
+
+
+def _locks_said(spending: Spending, settled: Spending) -> str:
+    """At what an error took the locked layers: another budget would lock them elsewhere."""
+    fixed, locked = settled.constraints.fixed, sorted(spending.constraints.locked)
+    words = " ".join(f"--set {layer}={fixed[layer]}" for layer in locked)
+    return f"Locked layers follow the budget; for these numbers put {words} in place of --lock."
 
 
 def _settled(schedule: Schedule, spending: Spending, evidence: Evidence) -> Spending:

@@ -448,6 +448,18 @@ def test_uniform_around_a_protected_layer_keeps_the_total():
     assert "would remove 2 more from layer 2 and as many fewer from layers 1, 4." in notes[0]
 
 
+def test_what_an_error_names_beside_a_lock_works_with_what_it_says_of_the_lock():
+    held = Constraints(fixed={2: 8}, locked=frozenset({5}))
+    # 20 of 32 are 5 of each; layer 2 loses none, layer 5 its 5, the others at most 6 each: 17.
+    with pytest.raises(PlanError, match=r"at most 17 .* put --set 5=3 in place of --lock\.$"):
+        allocate("uniform", Spending(FOUR, count_budget(FOUR, 20), held))
+    seventeen = count_budget(FOUR, 17)
+    with pytest.raises(PlanError, match="at most 16"):
+        allocate("uniform", Spending(FOUR, seventeen, held))
+    said = Constraints(fixed={2: 8, 5: 3})
+    assert allocate("uniform", Spending(FOUR, seventeen, said)).keep == (2, 8, 2, 3)
+
+
 def test_fixed_layers_and_locked_ones():
     grid = np.arange(32, dtype=float).reshape(4, 8)  # the first layers go first
     assert spend("global", 10, Constraints(), grid) == (6, 4, 0, 0)
