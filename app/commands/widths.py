@@ -29,8 +29,11 @@ def show_width_options(
     """
     table = atom_sizes(model, plan, multiple_of, routing)
     sizes = {row.mode: row for row in table.itertuples()}
-    report, whole = size_report(model, plan, routing), format_bytes(model.checkpoint.nbytes)
-    before = (report.params_before, whole, whole, report.active_before, report.expert_flops)
+    report, whole = size_report(model, plan, routing), model.checkpoint
+    # With headers, as the modes' rows below: nobody should read a saving or a loss from those.
+    on_disk = format_bytes(sum(shard.size for shard in whole.shards))
+    sizes_before = (report.params_before, on_disk, format_bytes(whole.nbytes))
+    before = (*sizes_before, report.active_before, report.expert_flops)
     rows: list[tuple[object, ...]] = [("as it is", *before, "", "", "")]
     for option in width_options(model, plan, multiple_of):
         found = sizes[str(option.mode)]

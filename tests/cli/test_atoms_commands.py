@@ -12,6 +12,7 @@ from analysis.store import load_expert_stats
 from app.neuron_requests import NeuronRequest
 from app.neurons import decide_neurons, neuron_evidence
 from app.settings import stats_store
+from pruning.sizes import format_bytes
 
 PLAN = ("plan", "demo", "--granularity", "atomic", "--criterion", "neuron-norms")
 
@@ -49,6 +50,12 @@ def test_a_dry_run_shows_every_mode_and_writes_nothing(plan, works, here):
     for word in ("uniform", "per-layer", "ragged", "every reader"):
         assert word in said
     assert not (here / "out").exists()
+    # Of the source, too, "on disk" is what its files take; the tensors alone are smaller.
+    files = load_model_index("demo").checkpoint.path.glob("*.safetensors")
+    whole = format_bytes(sum(file.stat().st_size for file in files))
+    (row,) = [line for line in said.splitlines() if line.startswith("as it is")]
+    assert [cell.strip() for cell in row.split("│")][2:4] == [whole, "10.3 MiB"]
+    assert whole == "10.4 MiB"
 
 
 def test_neurons_from_a_file(works, here):
