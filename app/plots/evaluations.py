@@ -1,5 +1,6 @@
 """The charts over a model's own evaluations: curves, what a sparsity costs, winner map."""
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
@@ -35,14 +36,27 @@ LOSS_COLUMNS: Final = (
 def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     """`evaluation_table` with the column `series`: criterion and what ranked; empty: unpruned.
 
-    Sorted by text and series: a candidate's colour must not depend on the names of files.
+    Sorted by text and series: a candidate's colour must not depend on the names of files. What
+    was measured in another way than most, which no line may join, says so in its series; of the
+    unpruned model it comes last.
     """
     table = evaluation_table(records)
-    table = table.assign(series=[_series(row) for row in table.to_dict("records")])
-    return table.sort_values(["corpus", "series", "removed"], ignore_index=True)
+    ways = {record.evaluation_id: _way(record) for record in records}
+    usual = next((way for way, _ in Counter(ways.values()).most_common(1)), "")
+    unusual = {name: "" if way == usual else way for name, way in ways.items()}
+    odd = table["evaluation"].map(unusual).astype(str)
+    rows = zip(table.to_dict("records"), odd, strict=True)
+    table = table.assign(series=[_series(row, way) for row, way in rows], odd=odd)
+    order = ["corpus", "series", "odd", "removed"]
+    return table.sort_values(order, ignore_index=True).drop(columns="odd")
 
 
-def _series(row: Mapping[Hashable, object]) -> str:
+def _way(record: EvaluationRecord) -> str:
+    """How precisely a record was measured: on how much text, with which numbers."""
+    return f"{record.num_samples} samples, {record.settings['dtype']}"
+
+
+def _series(row: Mapping[Hashable, object], way: str) -> str:
     if not row["removed"]:
         return ""
     name = str(row["criterion"])
@@ -51,6 +65,8 @@ def _series(row: Mapping[Hashable, object]) -> str:
         words.append(f"on {row['calibrated_on']}")
     if row["schedule"] not in ("", "uniform"):
         words.append(str(row["schedule"]))
+    if way:
+        words.append(way)
     return ", ".join(words)
 
 

@@ -1,12 +1,14 @@
 """Evaluate: the model's own results, and the papers' tables, weighed as the address says."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from analysis.published import published_table
 from app.evaluation_requests import SweepRequest
 from app.evaluation_tasks import sweep_run
+from app.plots.evaluations import results_of
 from app.plots.published import TABLES, settings_of
 
 
@@ -127,6 +129,26 @@ def test_every_measure_against_every_size(open_page, swept, measure, against):
     assert curves["layout"]["yaxis"]["title"]["text"] == axis
     # A row for the one share, a column for the one text.
     assert len(winner["data"][0]["x"]) == 1
+
+
+def test_what_was_measured_otherwise_is_a_series_of_its_own(swept):
+    plain = results_of(swept)
+    assert plain["series"].str.contains("samples").sum() == 0
+    reap = next(record for record in swept if record.plan["criterion"] == "reap")
+    whole = next(record for record in swept if not record.plan["removed"])
+    other = [
+        replace(record, evaluation_id=f"{record.evaluation_id}-32", num_samples=32)
+        for record in (reap, whole)
+    ]
+    both = results_of([*other, *swept])
+    dtype = reap.settings["dtype"]
+    (name,) = set(plain["series"][plain["evaluation"] == reap.evaluation_id])
+    (second,) = set(both["series"][both["evaluation"] == other[0].evaluation_id])
+    assert second == f"{name}, 32 samples, {dtype}"
+    # One row a measure for each name; the level that is drawn is the usual one, which comes first.
+    pruned = both[both["series"] != ""]
+    assert not pruned.duplicated(["corpus", "series", "removed", "measure"]).any()
+    assert both[both["series"] == ""]["evaluation"].iloc[0] == whole.evaluation_id
 
 
 def test_the_form_shows_its_command(open_page):
