@@ -213,7 +213,7 @@ def _sweep_values(view: View) -> dict[str, Any]:
         "Statistics of", list(view.runs), key="evaluate.calibrated", placeholder="no statistics"
     )
     samples = st.select_slider(
-        "Samples of each text", (8, 16, 32, 64, 128), value=32, key="evaluate.samples"
+        "Samples of each text", (8, 16, 32, 64, 128), value=64, key="evaluate.samples"
     )
     return {
         "criteria": tuple(criteria),
