@@ -183,7 +183,7 @@ def test_bad_corpus_file(refused, tiny, here, name):
         ),
         (
             ("--corpus", "demo-math", "--groups", " ,"),
-            "error: --groups: name one of routed, router, damage, gradient, dense, or leave the option",
+            "error: --groups: name one of routed, router, damage, gradient, dense, or leave",
         ),
         (
             ("--corpus", "demo-math", "--select", "kmeans"),
