@@ -37,8 +37,8 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     """`evaluation_table` with the column `series`: criterion and what ranked; empty: unpruned.
 
     Sorted by text and series: a candidate's colour must not depend on the names of files. What
-    was measured in another way than most, which no line may join, says so in its series; of the
-    unpruned model it comes last.
+    was measured in another way than most, which no line may join, says so in its series and in
+    the column `way`, which is empty for the others; of the unpruned model it comes last.
     """
     table = evaluation_table(records)
     ways = {record.evaluation_id: _way(record) for record in records}
@@ -46,9 +46,8 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     unusual = {name: "" if way == usual else way for name, way in ways.items()}
     odd = table["evaluation"].map(unusual).astype(str)
     rows = zip(table.to_dict("records"), odd, strict=True)
-    table = table.assign(series=[_series(row, way) for row, way in rows], odd=odd)
-    order = ["corpus", "series", "odd", "removed"]
-    return table.sort_values(order, ignore_index=True).drop(columns="odd")
+    table = table.assign(series=[_series(row, way) for row, way in rows], way=odd)
+    return table.sort_values(["corpus", "series", "way", "removed"], ignore_index=True)
 
 
 def _way(record: EvaluationRecord) -> str:
@@ -128,8 +127,12 @@ def at_share(results: pd.DataFrame, measure: str, share: float, corpus: str) -> 
 
 
 def own_winner_chart(results: pd.DataFrame, model: str) -> Chart | None:
-    """The candidate with the highest ESAP for each share and text; None where none was measured."""
-    rows = results[(results["measure"] == "esap") & (results["removed"] > 0)]
+    """The candidate with the highest ESAP for each share and text; None where none was measured.
+
+    Only what was measured as most are competes: on fewer samples a candidate may win by chance.
+    """
+    esap = results[(results["measure"] == "esap") & (results["way"] == "")]
+    rows = esap[esap["removed"] > 0]
     if rows.empty:
         return None
     blocks = []

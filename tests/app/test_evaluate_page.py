@@ -8,7 +8,7 @@ import pytest
 from analysis.published import published_table
 from app.evaluation_requests import SweepRequest
 from app.evaluation_tasks import sweep_run
-from app.plots.evaluations import results_of
+from app.plots.evaluations import own_winner_chart, results_of
 from app.plots.published import TABLES, settings_of
 
 
@@ -149,6 +149,9 @@ def test_what_was_measured_otherwise_is_a_series_of_its_own(swept):
     pruned = both[both["series"] != ""]
     assert not pruned.duplicated(["corpus", "series", "removed", "measure"]).any()
     assert both[both["series"] == ""]["evaluation"].iloc[0] == whole.evaluation_id
+    # On fewer samples a candidate may win by chance, so it does not compete.
+    assert set(own_winner_chart(both, "m").table["winner"]) <= set(plain["series"])
+    assert own_winner_chart(results_of([]), "m") is None
 
 
 def test_the_form_shows_its_command(open_page):
