@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
-from streamlit.components.v2.get_bidi_component_manager import get_bidi_component_manager
-from streamlit.components.v2.manifest_scanner import ComponentConfig, ComponentManifest
 from streamlit.components.v2.types import ComponentRenderer
 
+from app.components.assets import component_of
 from app.components.expert_map.payload import (
     Arrangement,
     MapPanel,
@@ -18,34 +17,14 @@ from app.components.expert_map.payload import (
     parse_selection,
 )
 from app.components.expert_map.selection import SelectionMemory, settle
-from pruning.plan import tool_version
 
 __all__ = ["Arrangement", "MapPanel", "Mode", "Selection", "expert_map", "map_payload"]
 
 _FOLDER = Path(__file__).parent
-_PACKAGE, _COMPONENT = "moe_prune_studio", "expert_map"
 
 
 def _renderer() -> ComponentRenderer:
-    """The component, known to the server that runs this script.
-
-    Its scripts and styles are files that the browser fetches once. Given as text, Streamlit would
-    send them again with every change of data. Streamlit looks for such files in the pyproject.toml
-    of installed packages, which a wheel does not carry, so their folder is named here.
-    """
-    manager = get_bidi_component_manager()
-    name = f"{_PACKAGE}.{_COMPONENT}"
-    if manager.get_component_asset_root(name) is None:
-        component = ComponentConfig(name=_COMPONENT, asset_dir="browser")
-        manager.register_from_manifest(
-            ComponentManifest(_PACKAGE, tool_version(), [component]), _FOLDER
-        )
-    return st.components.v2.component(
-        name,
-        html='<div class="expert-map"></div>',
-        css="expert_map.css",
-        js="expert_map.js",
-    )
+    return component_of(_FOLDER, html='<div class="expert-map"></div>', css="expert_map.css")
 
 
 def expert_map(

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import streamlit as st
-from streamlit.components.v2.get_bidi_component_manager import get_bidi_component_manager
-from streamlit.components.v2.manifest_scanner import ComponentConfig, ComponentManifest
 from streamlit.components.v2.types import ComponentRenderer
 
+from app.components.assets import component_of
 from app.components.schedule_editor.payload import (
     Bars,
     Edit,
@@ -15,29 +14,15 @@ from app.components.schedule_editor.payload import (
     checked_edit,
     stamp_of,
 )
-from pruning.plan import tool_version
 
 __all__ = ["Bars", "Edit", "checked_edit", "edit_message", "schedule_editor"]
 
 _FOLDER = Path(__file__).parent
-_PACKAGE, _COMPONENT = "moe_prune_studio_schedule", "schedule_editor"
 
 
 def _renderer() -> ComponentRenderer:
-    """The component; its files are fetched by the browser once, see `expert_map`."""
-    manager = get_bidi_component_manager()
-    name = f"{_PACKAGE}.{_COMPONENT}"
-    if manager.get_component_asset_root(name) is None:
-        component = ComponentConfig(name=_COMPONENT, asset_dir="browser")
-        manager.register_from_manifest(
-            ComponentManifest(_PACKAGE, tool_version(), [component]), _FOLDER
-        )
-    return st.components.v2.component(
-        name,
-        html='<div class="schedule-editor"></div>',
-        css="schedule_editor.css",
-        js="schedule_editor.js",
-    )
+    html = '<div class="schedule-editor"></div>'
+    return component_of(_FOLDER, html=html, css="schedule_editor.css")
 
 
 def edit_message(key: str) -> object:

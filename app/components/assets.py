@@ -1,0 +1,32 @@
+"""Our own components, known to the server that runs the script."""
+
+from pathlib import Path
+
+import streamlit as st
+from streamlit.components.v2.get_bidi_component_manager import get_bidi_component_manager
+from streamlit.components.v2.manifest_scanner import ComponentConfig, ComponentManifest
+from streamlit.components.v2.types import ComponentRenderer
+
+from pruning.plan import tool_version
+
+
+def component_of(folder: Path, *, html: str, css: str | None = None) -> ComponentRenderer:
+    """The component whose scripts and styles lie in ``folder / "browser"``.
+
+    They are files that the browser fetches once. Given as text, Streamlit would send them again
+    with every change of data. Streamlit looks for such files in the pyproject.toml of installed
+    packages, which a wheel does not carry, so their folder is named here.
+
+    Args:
+        folder: of the component; its name is the component's, and its script's.
+        html: what it begins with.
+        css: its style, in the same folder.
+    """
+    # A manifest names all components of its package, so each has a package of its own.
+    package, component = f"moe_prune_studio_{folder.name}", folder.name
+    name = f"{package}.{component}"
+    manager = get_bidi_component_manager()
+    if manager.get_component_asset_root(name) is None:
+        config = ComponentConfig(name=component, asset_dir="browser")
+        manager.register_from_manifest(ComponentManifest(package, tool_version(), [config]), folder)
+    return st.components.v2.component(name, html=html, css=css, js=f"{component}.js")
