@@ -293,9 +293,11 @@ def collect_with(checkpoint, described, damaged, mask, groups=()):
     model = checkpoint.model
     damaged(model)
     ids = torch.randint(3, VOCAB, (2, 6), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad(), collecting(model, described, sums_of(described, groups)):
+    sums = sums_of(described, groups)
+    with torch.no_grad(), collecting(model, described, sums):
         batch_mask(mask)
         model(input_ids=ids, use_cache=False)
+    return sums.tensors()
 
 
 def overflowing(model):
@@ -341,10 +343,15 @@ def test_padding_may_be_anything_where_damage_is_measured(tmp_path, damaged):
     checkpoint = tiny_checkpoint(tmp_path, "olmoe")
     described = describe(tmp_path / "other", "olmoe")
     mask = torch.zeros(2, 6, dtype=torch.bool)
-    collect_with(checkpoint, described, damaged, mask, ("router", "damage"))
+    sums = collect_with(checkpoint, described, damaged, mask, ("router", "damage"))
+    # Nothing counts, so nothing is added.
+    assert sums.keys() >= {"moments.1", "vectors.1", "damage.1", "probabilities.1"}
+    assert [name for name, tensor in sums.items() if tensor.count_nonzero()] == []
 
 
 def test_values_that_do_not_count_may_be_anything(tmp_path):
     checkpoint = tiny_checkpoint(tmp_path, "olmoe")
     described = describe(tmp_path / "other", "olmoe")
-    collect_with(checkpoint, described, overflowing, torch.zeros(2, 6, dtype=torch.bool))
+    mask = torch.zeros(2, 6, dtype=torch.bool)
+    sums = collect_with(checkpoint, described, overflowing, mask)
+    assert [name for name, tensor in sums.items() if tensor.count_nonzero()] == []

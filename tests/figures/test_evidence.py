@@ -68,7 +68,11 @@ def test_a_point_an_expert_and_zeros_are_counted_not_drawn(damages):
 
 
 def test_nothing_but_zeros(damages):
-    damage_proxy.damage_proxy(damages.assign(damage=0.0))
+    fig = damage_proxy.damage_proxy(damages.assign(damage=0.0))
+    # No place on a logarithmic axis: no point is drawn, and the legend still counts them.
+    assert sum(len(trace.x) for trace in fig.data) == 0
+    counts = [int(trace.name.rpartition(": ")[2]) for trace in fig.data if ": " in trace.name]
+    assert sum(counts) == len(damages)
 
 
 @pytest.fixture
