@@ -1,24 +1,23 @@
 """Evaluation records: one small JSON file for each plan and corpus, kept beside the statistics."""
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 
 from analysis.errors import StatsError
 from analysis.model import ModelRef, MoEModel
-from analysis.store import digest_of, now, run_name, write_durably
+from analysis.store import digest_of, now, run_name
 from pruning.active import Routing
 from pruning.evaluate.result import Evaluation, Metric
+from pruning.evaluate.store import RecordKind, RecordStore, file_json
 from pruning.plan import PruningPlan, model_ref
 from pruning.sizes import Part, size_report
 
 SCHEMA_VERSION = 1
-FOLDER = "evaluations"
 TABLE_COLUMNS = (
     *("evaluation", "model", "plan", "criterion", "calibrated_on", "schedule", "granularity"),
     *("sparsity", "removed", "bytes", "active_params", "expert_flops", "corpus"),
@@ -66,9 +65,14 @@ class EvaluationRecord:
         """Plain JSON."""
         return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
+    @property
+    def record_id(self) -> str:
+        """The file's name, for the store."""
+        return self.evaluation_id
+
     def to_json(self) -> str:
         """The content of the file."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return file_json(SCHEMA_VERSION, asdict(self))
 
     def with_results(self, result: Evaluation, made: Mapping[str, Any]) -> "EvaluationRecord":
         """The record with the measures of an evaluation added to those that it has.
@@ -186,92 +190,27 @@ def _metrics(raw: Mapping[str, Any]) -> dict[str, Metric]:
     return {name: Metric(**values) for name, values in raw.items()}
 
 
-def record_from_dict(raw: Mapping[str, Any], where: str) -> EvaluationRecord:
-    """The record in parsed JSON; `where` is for messages.
-
-    Raises:
-        StatsError: malformed, or of another schema.
-    """
-    if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
-        raise StatsError(
-            f"The evaluation {where} has another schema than {SCHEMA_VERSION}; delete it and make "
-            "it again with `moeprune evaluate`."
-        )
-    try:
-        values = {key: value for key, value in raw.items() if key != "schema_version"}
-        return EvaluationRecord(
-            **values
-            | {
-                "model": ModelRef(**raw["model"]),
-                "metrics": _metrics(raw["metrics"]),
-                "full": _metrics(raw["full"]),
-            }
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise StatsError(
-            f"The evaluation {where} cannot be read ({error!r}); delete it and make it again with "
-            "`moeprune evaluate`."
-        ) from error
+def _parsed(raw: Mapping[str, Any]) -> EvaluationRecord:
+    return EvaluationRecord(
+        **{**raw}
+        | {
+            "model": ModelRef(**raw["model"]),
+            "metrics": _metrics(raw["metrics"]),
+            "full": _metrics(raw["full"]),
+        }
+    )
 
 
-def read_record(path: Path) -> EvaluationRecord:
-    """The record in a file.
-
-    Raises:
-        StatsError: unreadable, malformed, or of another schema.
-    """
-    try:
-        raw = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise StatsError(f"The evaluation {path.name} cannot be read ({error}).") from error
-    return record_from_dict(raw, path.name)
+EVALUATIONS: Final = RecordKind(
+    "evaluations", "evaluation", "evaluate", SCHEMA_VERSION, parse=_parsed
+)
 
 
-class EvaluationStore:
+class EvaluationStore(RecordStore[EvaluationRecord]):
     """Evaluations of one or more statistics directories; new ones go to the first."""
 
     def __init__(self, directories: Sequence[Path]) -> None:
-        self._folders = tuple(directory / FOLDER for directory in directories)
-
-    def path(self, record: EvaluationRecord) -> Path:
-        """Where a new record is written."""
-        return self._folders[0] / f"{record.evaluation_id}.json"
-
-    def find(self, wanted: EvaluationRecord) -> EvaluationRecord:
-        """What is known of this evaluation already; `wanted` itself where nothing is.
-
-        Raises:
-            StatsError: a file of this name cannot be read.
-        """
-        for folder in self._folders:
-            path = folder / f"{wanted.evaluation_id}.json"
-            if path.is_file() and (found := read_record(path)).digest == wanted.digest:
-                return found
-        return wanted
-
-    def save(self, record: EvaluationRecord) -> Path:
-        """Write a record, in place of what was known of the same evaluation."""
-        path = self.path(record)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, record.to_json().encode())
-        return path
-
-    def records(
-        self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None
-    ) -> list[EvaluationRecord]:
-        """Records by id, of one model or of all; unreadable ones are reported and left out."""
-        found: dict[str, EvaluationRecord] = {}
-        for folder in self._folders:
-            for path in sorted(folder.glob("*.json")):
-                try:
-                    record = read_record(path)
-                except StatsError as error:
-                    if on_problem:
-                        on_problem(error)
-                    continue
-                if identity in (None, record.model.identity):
-                    found.setdefault(record.evaluation_id, record)
-        return [found[name] for name in sorted(found)]
+        super().__init__(EVALUATIONS, directories)
 
 
 def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from pruning.evaluate import run as run_module
 from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.full_side import run_full
-from pruning.evaluate.record import EvaluationStore, evaluation_table, read_record
+from pruning.evaluate.record import EVALUATIONS, EvaluationStore, evaluation_table
 from pruning.evaluate.result import Metric
 from pruning.evaluate.run import Evaluations, run_evaluations
 from pruning.evaluate.samples import make_samples
@@ -134,16 +134,16 @@ def test_damaged_files_are_named_and_left_out(work):
     raw = json.loads(second.read_text())
     second.write_text(json.dumps(raw | {"schema_version": 2}))
     with pytest.raises(StatsError, match="cannot be read"):
-        read_record(first)
+        EVALUATIONS.read(first)
     with pytest.raises(StatsError, match="another schema than 1; delete it"):
-        read_record(second)
+        EVALUATIONS.read(second)
     problems = []
     assert asked.store.records(on_problem=problems.append) == []
     assert len(problems) == 2
     del raw["metrics"]
     second.write_text(json.dumps(raw))
     with pytest.raises(StatsError, match=r"cannot be read \(KeyError\('metrics'\)\)"):
-        read_record(second)
+        EVALUATIONS.read(second)
 
 
 def test_a_plan_of_another_model_is_refused_before_anything_is_loaded(work, monkeypatch):
