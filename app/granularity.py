@@ -1,0 +1,137 @@
+"""Whole experts or their neurons: the switch that pages share, and what ranks neurons."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from analysis.criteria import CRITERIA, Criterion, get_criterion
+from analysis.neuron_norms import NEURON_NORMS
+from app.data import routed_runs
+from app.plan_state import forget_import
+from app.state import View
+from pruning.atoms.selection import AtomScope
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+
+GRANULARITIES: Mapping[str, str] = {
+    EXPERT_GRANULARITY: "Experts",
+    ATOMIC_GRANULARITY: "Neurons",
+}
+NEURON_CRITERIA = (
+    *(name for name, each in CRITERIA.items() if each.neuron_score is not None),
+    NEURON_NORMS,
+)
+SCOPES: Mapping[AtomScope, str] = {
+    AtomScope.GLOBAL: "All layers",
+    AtomScope.LAYER: "Each layer",
+    AtomScope.EXPERT: "Each expert",
+}
+# Declared to each widget as well, see `app.state.DEFAULTS`.
+DEFAULTS: Mapping[str, Any] = {
+    "granularity": EXPERT_GRANULARITY,
+    "neurons": "heapr",
+    "scope": AtomScope.GLOBAL,
+}
+
+
+def is_about_neurons() -> bool:
+    """Whether neurons are chosen, and not whole experts."""
+    return bool(st.session_state.get("granularity") == ATOMIC_GRANULARITY)
+
+
+def granularity_control() -> None:
+    """Draw the switch; above the sidebar's controls in the script, which ask what it says."""
+    st.segmented_control(
+        "What is removed",
+        list(GRANULARITIES),
+        default=DEFAULTS["granularity"],
+        key="granularity",
+        bind="query-params",
+        required=True,
+        format_func=GRANULARITIES.__getitem__,
+        on_change=forget_import,
+        help="**Experts**: whole ones, so that the router has fewer to choose from.  \n"
+        "**Neurons**: inside experts, which become narrower; a neuron is a row of the gate and up "
+        "matrices and a column of down (the papers say atomic expert).",
+    )
+
+
+def neuron_label(criterion: str) -> str:
+    """A criterion of neurons for people."""
+    return "Neuron norms" if criterion == NEURON_NORMS else CRITERIA[criterion].label
+
+
+def chosen_neuron_criterion() -> str:
+    """Name of what ranks neurons; the first where the control says none that there is."""
+    name = st.session_state.get("neurons", DEFAULTS["neurons"])
+    return name if name in NEURON_CRITERIA else str(DEFAULTS["neurons"])
+
+
+def chosen_scope(criterion: str) -> AtomScope:
+    """Among which neurons the budget is spent: what the control says, where the criterion can."""
+    said = st.session_state.get("scope", DEFAULTS["scope"])
+    possible = scopes_of(criterion)
+    return said if said in possible else possible[0]
+
+
+def scopes_of(criterion: str) -> tuple[AtomScope, ...]:
+    """The scopes in which a criterion can compare neurons."""
+    if criterion != NEURON_NORMS and get_criterion(criterion).within_layers:
+        return tuple(scope for scope in SCOPES if scope is not AtomScope.GLOBAL)
+    return tuple(SCOPES)
+
+
+def neuron_criterion_controls() -> None:
+    """Draw what ranks neurons, and among which of them the budget is spent."""
+    st.segmented_control(
+        "Criterion",
+        NEURON_CRITERIA,
+        default=DEFAULTS["neurons"],
+        key="neurons",
+        bind="query-params",
+        required=True,
+        format_func=neuron_label,
+        on_change=forget_import,
+        help="**HEAPr**: how much the loss is expected to grow without the neuron; one forward and "
+        "one backward pass.  \n**CAMERA-P**: how much the neuron writes.  \n**Neuron norms**: the "
+        "weights alone, no calibration; a default, not a method of the papers.",
+    )
+    criterion = chosen_neuron_criterion()
+    possible = scopes_of(criterion)
+    if st.session_state.get("scope", possible[0]) not in possible:
+        st.session_state["scope"] = possible[0]
+    st.segmented_control(
+        "Neurons compete within",
+        possible,
+        default=possible[0],
+        key="scope",
+        bind="query-params",
+        required=True,
+        format_func=lambda scope: SCOPES[scope],
+        on_change=forget_import,
+        help="**All layers** (HEAPr-G): the weakest neurons of the model go, wherever they are.  "
+        "\n**Each layer** (HEAPr-L): every layer loses the same share.  \n**Each expert**: every "
+        "expert loses the same share, so all stay equally wide."
+        + (
+            f"  \n{neuron_label(criterion)} compares neurons of one layer only, so it has no "
+            "budget over all layers."
+            if AtomScope.GLOBAL not in possible
+            else ""
+        ),
+    )
+
+
+def neuron_criterion(name: str) -> Criterion | None:
+    """The criterion of calibrated neurons of this name; None where the weights alone rank."""
+    return None if name == NEURON_NORMS else get_criterion(name)
+
+
+def with_neurons(view: View) -> View:
+    """The view with what ranks neurons, once its control is drawn.
+
+    The corpora stay; of each, the run that has what the criterion reads. The criterion is None
+    where the weights alone rank.
+    """
+    criterion = neuron_criterion(chosen_neuron_criterion())
+    return replace(view, runs=routed_runs(view.model, criterion), criterion=criterion)
