@@ -1,0 +1,295 @@
+"""Benchmark records: one small JSON file for each candidate and setting, beside the statistics."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+import pandas as pd
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from analysis.model import ModelRef
+from analysis.store import digest_of, now, run_name
+from pruning.evaluate.store import RecordKind, RecordStore, file_json
+from pruning.plan import ATOMIC_GRANULARITY
+
+SCHEMA_VERSION = 1
+FULL = "full"
+BenchmarkSource = Literal["lm-eval", "evalscope"]
+SOURCES: tuple[BenchmarkSource, ...] = get_args(BenchmarkSource)
+TABLE_COLUMNS = (
+    *("record", "model", "ran", "candidate", "plan", "criterion", "calibrated_on", "schedule"),
+    *("granularity", "sparsity", "removed", "bytes"),
+    *("task", "group", "metric", "value", "stderr", "higher_is_better", "num_samples"),
+    *("full", "full_stderr", "source", "created_at"),
+)
+_NUMBERS = ("removed", "bytes", "value", "stderr", "num_samples", "full", "full_stderr")
+# What of a plan's facts says how it came about; see the evaluation records, which do the same.
+_MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkScore:
+    """One number that a benchmark gives.
+
+    Args:
+        task: name of the benchmark, as its tool calls it.
+        metric: name; of several ways to read an answer, `metric,way`, such as
+            `exact_match,flexible-extract`.
+        value: what it comes to. Shares are fractions, 0 to 1.
+        stderr: standard error of `value`; None where the tool gives none.
+        higher_is_better: whether more is better.
+        num_samples: questions; None where the tool does not say.
+        version: of the task, as its tool counts; for local tasks, of their documents.
+        group: the group of tasks that this one is a part of, such as mmlu; empty for others.
+    """
+
+    task: str
+    metric: str
+    value: float
+    stderr: float | None = None
+    higher_is_better: bool = True
+    num_samples: int | None = None
+    version: str = ""
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.task or not self.metric:
+            raise ValueError("A benchmark's score names its task and its metric.")
+        for number in (self.value, self.stderr):
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"The {self.metric} of {self.task} is no finite number.")
+        if self.stderr is not None and self.stderr < 0:
+            raise ValueError(f"The standard error of {self.metric} of {self.task} is negative.")
+        if self.num_samples is not None and self.num_samples < 1:
+            raise ValueError(f"{self.task} has {self.num_samples} questions; at least 1 is needed.")
+
+
+@dataclass(frozen=True)
+class BenchmarkRecord:
+    """What benchmarks say of one candidate: a model, whole or pruned.
+
+    Args:
+        record_id: readable name and 8 hex digits of the digest; the file's name.
+        digest: of the candidate, what ran, the tool, the settings, and how the plan
+            came about, which is shown with the scores.
+        model: the full model, also where an export of it ran: all its candidates have it in common.
+        ran: what ran: the full model, in which plans are masked, or an export of it.
+        candidate: what people call it: "full", or what its plan does, see `candidate_label`.
+        plan_digest: see `PruningPlan.digest`; of the full model, that of keeping everything; empty
+            where results were taken in without a plan.
+        plan: see `plan_facts`; empty where results were taken in without a plan.
+        scores: by task and metric.
+        source: the tool that gave the scores.
+        tool_version: its version; empty where a file does not say.
+        settings: what else changes the numbers: `limit` and `num_fewshot` (None: all questions,
+            the task's own), `dtype`; empty strings where a file does not say.
+        made: `created_at`, and what changes no number: `device`, `batch_size`, `seconds` ...
+    """
+
+    record_id: str
+    digest: str
+    model: ModelRef
+    ran: ModelRef
+    candidate: str
+    plan_digest: str
+    plan: Mapping[str, Any]
+    scores: tuple[BenchmarkScore, ...]
+    source: BenchmarkSource
+    tool_version: str
+    settings: Mapping[str, Any]
+    made: Mapping[str, Any]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this is the model itself, nothing removed."""
+        return self.candidate == FULL
+
+    def to_json(self) -> str:
+        """The content of the file."""
+        scores = [asdict(score) for score in self.scores]
+        return file_json(SCHEMA_VERSION, {**asdict(self), "scores": scores})
+
+    def of_task(self, task: str, version: str | None = None) -> tuple[BenchmarkScore, ...]:
+        """The scores of a task, of one version of it or of any."""
+        mine = (score for score in self.scores if score.task == task)
+        return tuple(score for score in mine if version in (None, score.version))
+
+    def with_scores(
+        self, scores: Iterable[BenchmarkScore], tool_version: str, made: Mapping[str, Any]
+    ) -> "BenchmarkRecord":
+        """The record with these scores, and those that it has of other tasks."""
+        new = tuple(scores)
+        tasks = {score.task for score in new}
+        together = (*(score for score in self.scores if score.task not in tasks), *new)
+        return replace(
+            self,
+            scores=tuple(sorted(together, key=lambda score: (score.task, score.metric))),
+            tool_version=tool_version,
+            made={"created_at": now(), **made},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What is benchmarked.
+
+    Args:
+        model: see `BenchmarkRecord.model`.
+        ran: see `BenchmarkRecord.ran`.
+        label: see `BenchmarkRecord.candidate`.
+        plan_digest: see `BenchmarkRecord.plan_digest`.
+        facts: see `plan_facts`.
+    """
+
+    model: ModelRef
+    ran: ModelRef
+    label: str
+    plan_digest: str
+    facts: Mapping[str, Any]
+
+
+def candidate_label(facts: Mapping[str, Any]) -> str:
+    """What people call a plan: criterion, text, share removed, and what is not usual about it."""
+    if not facts["removed"]:
+        return FULL
+    words = [
+        facts["criterion"] or "plan",
+        "+".join(facts["corpora"]),
+        f"{facts['removed']:.0%}",
+        facts["schedule"] if facts["schedule"] not in ("", "uniform") else "",
+        "neurons" if facts["granularity"] == ATOMIC_GRANULARITY else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+def new_record(
+    candidate: Candidate, source: BenchmarkSource, settings: Mapping[str, Any]
+) -> BenchmarkRecord:
+    """A record without scores yet."""
+    facts = candidate.facts
+    digest = digest_of(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "model": candidate.model.identity,
+            "ran": candidate.ran.identity,
+            "candidate": candidate.label,
+            "plan": candidate.plan_digest,
+            "tool": source,
+            "settings": dict(settings),
+            "made": {key: facts.get(key) for key in _MADE_BY},
+        }
+    )
+    words = (candidate.ran.name, candidate.label.replace(", ", "-"), source)
+    return BenchmarkRecord(
+        record_id=run_name(*words, digest=digest),
+        digest=digest,
+        model=candidate.model,
+        ran=candidate.ran,
+        candidate=candidate.label,
+        plan_digest=candidate.plan_digest,
+        plan=dict(facts),
+        scores=(),
+        source=source,
+        tool_version="",
+        settings=dict(settings),
+        made={},
+    )
+
+
+class _Facts(BaseModel, strict=True):
+    """What the table reads of a plan's facts; there may be others."""
+
+    criterion: str = ""
+    corpora: list[str] = []
+    schedule: str = ""
+    granularity: str = ""
+    sparsity: str = ""
+    removed: float | None = None
+    bytes_after: int | None = None
+
+
+_RECORD = TypeAdapter(BenchmarkRecord)
+
+
+def _parsed(raw: Mapping[str, Any]) -> BenchmarkRecord:
+    try:
+        record = _RECORD.validate_python(dict(raw))
+        _Facts.model_validate(record.plan)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg']}") from error
+    return record
+
+
+BENCHMARKS: Final = RecordKind(
+    "benchmarks", "benchmark", "benchmark", SCHEMA_VERSION, parse=_parsed
+)
+
+
+class BenchmarkStore(RecordStore[BenchmarkRecord]):
+    """Benchmarks of one or more statistics directories; new ones go to the first."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        super().__init__(BENCHMARKS, directories)
+
+
+def _newest_full(
+    records: Iterable[BenchmarkRecord],
+) -> Callable[[BenchmarkRecord, BenchmarkScore], BenchmarkScore | None]:
+    """A function: the full model's score that a candidate's may be held against.
+
+    The same task in the same version, of the same tool under the same settings.
+    """
+
+    def key(record: BenchmarkRecord, score: BenchmarkScore) -> str:
+        same = (record.model.identity, record.source, dict(record.settings))
+        what = (score.task, score.metric, score.version, score.num_samples)
+        return json.dumps([*same, *what], sort_keys=True)
+
+    in_time = sorted(records, key=lambda record: str(record.made.get("created_at", "")))
+    known = {
+        key(record, score): score for record in in_time if record.is_full for score in record.scores
+    }
+    return lambda record, score: known.get(key(record, score))
+
+
+def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
+    """Table of TABLE_COLUMNS, one row a score of a record.
+
+    `record` is the record's id, `model` and `ran` the names of the full model and of what ran,
+    `plan` the plan's digest, `calibrated_on` the corpora of its statistics joined by +; `sparsity`
+    is what was asked for, as text, `removed` what it came to, `bytes` what is left of the
+    checkpoint: both missing where results were taken in without a plan. `full` and `full_stderr`
+    are the full model's value of the same task under the same settings, missing where not known.
+    """
+    known = list(records)
+    full_of = _newest_full(known)
+    rows = []
+    for record in known:
+        facts, made = record.plan, record.made.get("created_at", "")
+        described = (
+            *(
+                record.record_id,
+                record.model.name,
+                record.ran.name,
+                record.candidate,
+                record.plan_digest,
+            ),
+            *(facts.get("criterion", ""), "+".join(facts.get("corpora", ()))),
+            *(facts.get("schedule", ""), facts.get("granularity", ""), facts.get("sparsity", "")),
+            *(facts.get("removed"), facts.get("bytes_after")),
+        )
+        for score in record.scores:
+            full = full_of(record, score)
+            measured = (
+                *(score.task, score.group, score.metric, score.value, score.stderr),
+                *(score.higher_is_better, score.num_samples),
+                *((full.value, full.stderr) if full else (None, None)),
+            )
+            rows.append((*described, *measured, record.source, made))
+    table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
+    return table.astype(dict.fromkeys(_NUMBERS, "float64") | {"higher_is_better": "bool"})
