@@ -1,6 +1,6 @@
 """Rankings of neurons: criterion and statistics of neurons -> which are kept first."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -133,6 +133,22 @@ def rank_neurons(criterion: Criterion, stats: NeuronStats) -> pd.DataFrame:
     return table[list(NEURON_INDEX)].assign(
         score=score, saliency=saliency, rank=ranks, num_tokens=table["num_tokens"]
     )
+
+
+def unmeasured_saliency(criterion: Criterion, widths: Mapping[int, Sequence[int]]) -> NeuronScores:
+    """What a criterion that reads no statistics says of every neuron: layer -> for each expert.
+
+    Args:
+        criterion: of source "none".
+        widths: layer -> neurons of each expert.
+    """
+    owners = [(layer, expert) for layer in sorted(widths) for expert in range(len(widths[layer]))]
+    counts = [widths[layer][expert] for layer, expert in owners]
+    table = pd.DataFrame(owners, columns=["layer", "expert"])
+    table = table.loc[np.repeat(np.arange(len(owners)), counts)].reset_index(drop=True)
+    saliency = criterion.saliency(neuron_score_of(criterion)(table))
+    parts = iter(np.split(saliency, np.cumsum(counts)[:-1]))
+    return {layer: tuple(next(parts) for _ in widths[layer]) for layer in sorted(widths)}
 
 
 def neuron_saliency(criterion: Criterion, stats: NeuronStats) -> NeuronScores:

@@ -34,6 +34,7 @@ class NeuronRequest(Request):
     remove: int | None = Field(default=None, ge=0, le=10**12)
     target_gib: Text | None = None
     target_dtype: TargetDtype = "own"
+    params_share: Text | None = None
     width_mode: ModeName = "uniform"
     width_multiple_of: int = Field(default=DEFAULT_MULTIPLE, ge=1, le=1 << 16)
     atom_scope: Text = str(AtomScope.EXPERT)
@@ -48,20 +49,22 @@ class NeuronRequest(Request):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "NeuronRequest":
-        budgets = sum(each is not None for each in (self.sparsity or None, self.remove))
-        budgets += self.target_gib is not None
+        given = (self.sparsity or None, self.remove, self.target_gib, self.params_share)
+        budgets = sum(each is not None for each in given)
         if self.kept_atoms is not None:
             self._check_nothing_but_the_file(budgets)
             return self
         if budgets != 1:
             raise PlanError(
-                "A plan of neurons needs --sparsity, --remove or --target-gib, or a file with "
-                "--kept-atoms" + ("; not several of them." if budgets else ".")
+                "A plan of neurons needs --sparsity, --params-share, --remove or --target-gib, or "
+                "a file with --kept-atoms" + ("; not several of them." if budgets else ".")
             )
         if self.sparsity:
             parse_sparsity(self.sparsity)
         if self.target_gib is not None:
             parse_gib(self.target_gib)
+        if self.params_share is not None:
+            parse_sparsity(self.params_share)
         _ = self.constraints  # says what is wrong with them
         self._check_criterion()
         return self
@@ -82,14 +85,13 @@ class NeuronRequest(Request):
 
     def _check_criterion(self) -> None:
         scope = parse_scope(self.atom_scope)
+        if not self.reads_weights:
+            neuron_score_of(get_criterion(self.criterion))
+        if not self.reads_text and (self.corpora or self.runs):
+            raise PlanError(f"{self.criterion} needs no calibration; leave --corpus and --run out.")
         if self.reads_weights:
-            if self.corpora or self.runs:
-                raise PlanError(
-                    f"{NEURON_NORMS} needs no calibration; leave --corpus and --run out."
-                )
             return
         criterion = get_criterion(self.criterion)
-        neuron_score_of(criterion)
         if criterion.within_layers and scope is AtomScope.GLOBAL:
             raise PlanError(
                 f"{criterion.label} does not compare neurons of different layers; use "
@@ -100,6 +102,11 @@ class NeuronRequest(Request):
     def reads_weights(self) -> bool:
         """Whether the weights alone rank, without a calibration."""
         return self.criterion == NEURON_NORMS
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether calibration runs rank."""
+        return not self.reads_weights and get_criterion(self.criterion).source == "routed"
 
     @property
     def scope(self) -> AtomScope:

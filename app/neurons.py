@@ -15,7 +15,13 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.neuron_norms import NeuronScores, neuron_norms
 from analysis.neuron_stats import NeuronStats
-from analysis.neurons import NeuronChoice, blend_neurons, choose_neurons, neuron_saliency
+from analysis.neurons import (
+    NeuronChoice,
+    blend_neurons,
+    choose_neurons,
+    neuron_saliency,
+    unmeasured_saliency,
+)
 from analysis.progress import Progress
 from analysis.store import Run, StatsStore
 from analysis.widths import expert_widths, quantised_role
@@ -26,7 +32,7 @@ from pruning.atoms.kept import KeptAtoms, atoms_from_json
 from pruning.atoms.rooms import atom_rooms, kept_experts
 from pruning.atoms.selection import Contest
 from pruning.atoms.sizes import atom_sizer
-from pruning.atoms.target import AtomTarget, atom_size_budget
+from pruning.atoms.target import AtomTarget, atom_params_budget, atom_size_budget
 from pruning.budget import Budget
 from pruning.plan import (
     ATOMIC_GRANULARITY,
@@ -77,6 +83,8 @@ def neuron_evidence(
     if request.reads_weights:
         return NeuronEvidence((yield from neuron_norms(model)))
     criterion = get_criterion(request.criterion)
+    if criterion.source == "none":
+        return NeuronEvidence(unmeasured_saliency(criterion, expert_widths(model)))
     corpora = [parse_corpus_weight(text) for text in request.corpora]
     chosen = choose_neurons(criterion, store, model, corpora, request.runs)
     return _evidence(criterion, chosen)
@@ -177,6 +185,8 @@ def _budget(
         return atom_sparsity_budget(contest.pools, request.sparsity)
     if request.remove is not None:
         return atom_count_budget(contest.pools, request.remove)
+    if request.params_share is not None:
+        return atom_params_budget(contest, atom_sizer(model), request.params_share, experts)
     target = AtomTarget(request.target_gib or "", request.target_dtype, request.widths)
     return atom_size_budget(contest, atom_sizer(model), target, experts)
 

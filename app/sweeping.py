@@ -65,11 +65,12 @@ def neuron_request(
     request: SweepRequest | BinsRequest, criterion: str, scope: str, sparsity: str
 ) -> NeuronRequest:
     """The plan of neurons by one criterion that a request asks for."""
+    reads_text = criterion != NEURON_NORMS and get_criterion(criterion).source == "routed"
     values = {
         "model": request.model,
         "criterion": criterion,
         "sparsity": sparsity,
-        "corpora": () if criterion == NEURON_NORMS else request.calibrated_on,
+        "corpora": request.calibrated_on if reads_text else (),
         "atom_scope": scope,
         "stats_dir": request.stats_dir,
     }

@@ -47,9 +47,13 @@ def _hoyer(table: pd.DataFrame, gate: Gate) -> FloatArray:
     return sparseness
 
 
+def _random_neurons(table: pd.DataFrame) -> FloatArray:
+    return np.random.default_rng(_RANDOM_SEED).random(len(table))
+
+
 def _random(table: pd.DataFrame, gate: Gate) -> FloatArray:
     del gate
-    return np.random.default_rng(_RANDOM_SEED).random(len(table))
+    return _random_neurons(table)
 
 
 def _weight_criterion(
@@ -99,4 +103,5 @@ RANDOM = Criterion(
     source="none",
     columns=_no_columns,
     score=_random,
+    neuron_score=_random_neurons,
 )

@@ -45,6 +45,7 @@ from analysis.neurons import (
     choose_neurons,
     neuron_saliency,
     rank_neurons,
+    unmeasured_saliency,
 )
 from analysis.ranking import rank_experts
 from analysis.store import NEURONS, StatsStore, read_table
@@ -347,6 +348,17 @@ def test_saliency_is_laid_out_by_layer_and_expert(hand):
         3: [[3.0, 0.5], [0.0, 0.0]],
         7: [[0.5]],
     }
+
+
+def test_random_ranks_neurons_by_a_fixed_seed_and_without_statistics(hand):
+    drawn = np.random.default_rng(42).random(5)
+    unmeasured = unmeasured_saliency(get_criterion("random"), {7: [1], 3: [2, 2]})
+    flat = [value for held in unmeasured.values() for each in held for value in each]
+    assert list(unmeasured) == [3, 7]
+    assert flat == drawn.tolist()
+    # The same order as over neurons that were measured.
+    measured = neuron_saliency(get_criterion("random"), hand)
+    assert [each.tolist() for each in measured[3]] == [each.tolist() for each in unmeasured[3]]
 
 
 def test_neurons_are_chosen_by_corpus_and_only_where_they_were_measured(two, described):
