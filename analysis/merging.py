@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.errors import StatsError
 from analysis.groups import GROUP_COLUMNS, ordered
 from analysis.neuron_stats import expert_columns, joined_neurons
-from analysis.samples import joined_samples
+from analysis.samples import joined_samples, joined_transitions
 from analysis.shards import add_shards
 from analysis.stats import Grid, RunManifest
 from analysis.store import (
@@ -19,6 +19,7 @@ from analysis.store import (
     ROUTER,
     SAMPLES,
     SHARDS,
+    TRANSITIONS,
     Run,
     digest_of,
     load_expert_stats,
@@ -63,6 +64,9 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
         total = total.join(expert_columns(more[NEURONS], Grid(merged.model.layers)))
     if all(SAMPLES in run.manifest.files for run in runs):
         more[SAMPLES] = joined_samples([read_table(run, SAMPLES) for run in runs])
+    if all(TRANSITIONS in run.manifest.files for run in runs):
+        tables = [read_table(run, TRANSITIONS) for run in runs]
+        more[TRANSITIONS] = joined_transitions(tables)
     vectors = np.sum([read_vectors(run) for run in runs], axis=0)
     return save_expert_stats(parent, merged, total, vectors, more)
 

@@ -1,7 +1,8 @@
 """SampleStats: what the group `dense` measured of every expert on every sample."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from analysis.errors import StatsError
 from analysis.stats import FloatArray, Grid
-from analysis.store import SAMPLES, Run, read_table
+from analysis.store import SAMPLES, TRANSITIONS, Run, read_table
 
 # One row for each sample, layer and expert; sums over the sample's tokens.
 SAMPLE_COLUMNS: Final = (
@@ -24,6 +25,12 @@ SAMPLE_COLUMNS: Final = (
 )
 
 
+# One row for each pair of experts of neighbouring sparse layers that some token chose both of.
+TRANSITION_COLUMNS: Final = ("layer", "expert", "next_expert", "num_tokens")
+
+CountArray = NDArray[np.int64]
+
+
 @dataclass(frozen=True, eq=False)
 class SampleStats:
     """Dense statistics of every sample.
@@ -33,6 +40,8 @@ class SampleStats:
         num_tokens: (samples,) tokens that count.
         activation, probability, loss: (samples, experts of all layers) sums of ||E_i(h)||_2, of the
             router's softmax, and of ||Y - E_i(h)||^2.
+        transitions: for each layer but the last, (experts, experts of the next) tokens of all
+            samples together that chose both; None in runs from before this was counted.
     """
 
     grid: Grid
@@ -40,6 +49,7 @@ class SampleStats:
     activation: FloatArray
     probability: FloatArray
     loss: FloatArray
+    transitions: tuple[CountArray, ...] | None = None
 
     @property
     def num_samples(self) -> int:
@@ -76,7 +86,7 @@ def sample_stats(table: pd.DataFrame, grid: Grid) -> SampleStats:
         return table[name].to_numpy(dtype=np.float64).reshape(shape)
 
     tokens = table["num_tokens"].to_numpy(dtype=np.int64).reshape(shape)[:, 0]
-    sums = (column(name) for name in ("activation_sum", "probability_sum", "loss_sum"))
+    sums = column("activation_sum"), column("probability_sum"), column("loss_sum")
     return SampleStats(grid, tokens, *sums)
 
 
@@ -91,7 +101,11 @@ def load_sample_stats(run: Run) -> SampleStats:
             f"The run {run.manifest.run_id} has no statistics of samples; calibrate with --groups "
             "routed,dense."
         )
-    return sample_stats(read_table(run, SAMPLES), Grid(run.manifest.model.layers))
+    grid = Grid(run.manifest.model.layers)
+    stats = sample_stats(read_table(run, SAMPLES), grid)
+    if TRANSITIONS not in run.manifest.files:
+        return stats
+    return replace(stats, transitions=transitions_of(read_table(run, TRANSITIONS), grid))
 
 
 def joined_samples(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -102,3 +116,57 @@ def joined_samples(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
         for table, offset in zip(tables, offsets[:-1], strict=True)
     ]
     return pd.concat(numbered, ignore_index=True)
+
+
+def joined_stats(parts: Sequence[SampleStats]) -> SampleStats:
+    """The samples of several runs of a model together; transitions add up where all have them."""
+
+    def stacked(name: str) -> FloatArray:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    counted = [part.transitions for part in parts if part.transitions is not None]
+    together = None
+    if len(counted) == len(parts):
+        together = tuple(sum(each[1:], start=each[0]) for each in zip(*counted, strict=True))
+    tokens = np.concatenate([part.num_tokens for part in parts])
+    sums = stacked("activation"), stacked("probability"), stacked("loss")
+    return SampleStats(parts[0].grid, tokens, *sums, transitions=together)
+
+
+def transition_table(grid: Grid, counts: Sequence[CountArray]) -> pd.DataFrame:
+    """TRANSITION_COLUMNS of counts as in `SampleStats.transitions`; pairs of no token left out."""
+    parts = []
+    for layer, square in zip(grid.layers, counts, strict=False):
+        experts, others = np.nonzero(square)
+        chosen = (np.full(len(experts), layer.index), experts, others, square[experts, others])
+        parts.append(pd.DataFrame(dict(zip(TRANSITION_COLUMNS, chosen, strict=True))))
+    empty = pd.DataFrame(columns=list(TRANSITION_COLUMNS))
+    return (pd.concat(parts, ignore_index=True) if parts else empty).astype("int64")
+
+
+def transitions_of(table: pd.DataFrame, grid: Grid) -> tuple[CountArray, ...]:
+    """Inverse of `transition_table`.
+
+    Raises:
+        StatsError: a row is of no pair of experts of this model.
+    """
+    counts = []
+    for layer, after in pairwise(grid.layers):
+        square = np.zeros((layer.num_experts, after.num_experts), dtype=np.int64)
+        rows = table[table["layer"] == layer.index]
+        experts, others = rows["expert"].to_numpy(), rows["next_expert"].to_numpy()
+        inside = (experts >= 0) & (experts < len(square)) & (others >= 0)
+        if not (inside & (others < square.shape[1])).all():
+            raise StatsError(f"The transitions of layer {layer.index} name experts it has not.")
+        np.add.at(square, (experts, others), rows["num_tokens"].to_numpy())
+        counts.append(square)
+    if sum(int(square.sum()) for square in counts) != int(table["num_tokens"].sum()):
+        raise StatsError("The transitions name layers that the model has not.")
+    return tuple(counts)
+
+
+def joined_transitions(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The transitions of several runs of a model, added."""
+    index = list(TRANSITION_COLUMNS[:-1])
+    together = pd.concat(tables, ignore_index=True).groupby(index)["num_tokens"].sum()
+    return together.reset_index().astype("int64")

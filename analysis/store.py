@@ -34,7 +34,8 @@ SHIPPED_STATS = Path(__file__).parent.parent / "cached_stats"
 MANIFEST = "manifest.json"
 EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parquet"
 SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
-NEURONS, SAMPLES = "neurons.parquet", "samples.parquet"
+NEURONS = "neurons.parquet"
+SAMPLES, TRANSITIONS = "samples.parquet", "transitions.parquet"
 PARTIAL = ".partial"
 
 
@@ -233,7 +234,8 @@ def save_expert_stats(
         manifest: of the run; `files` is filled in.
         table: sums of each expert, sorted by layer and expert.
         vectors: sum_t f in the table's row order.
-        more: further tables by file name: SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES.
+        more: further tables by file name: SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES,
+            TRANSITIONS.
     """
     frame = table.assign(vector_sum_sq=(vectors**2).sum(axis=1)).astype(dict(EXPERT_COLUMNS))
     groups = (name for added in GROUP_COLUMNS.values() for name in added)

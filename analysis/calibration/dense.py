@@ -2,7 +2,9 @@
 
 The layer's output is the routed one as always. Beside it, each expert is run on all tokens in
 blocks of rows, so memory does not grow with the number of experts: one block of outputs at a time.
-Shape suffixes as in `experts`, and N samples, R rows of a block.
+How often tokens really go from an expert on to one of the next layer is counted too, over all
+samples together: a square of experts for each sample would not be bounded.
+Shape suffixes as in `experts`, and N samples, R rows of a block, C tokens that count.
 """
 
 from collections.abc import Callable
@@ -41,6 +43,8 @@ class LayerDense:
         self._layer = layer
         self._device = device
         sample_T = sample_T.to(device)
+        # The batch, by its first sample: what its tokens chose is looked up in the next layer.
+        self._batch = int(sample_T[0])
         everyone_T = torch.arange(len(sample_T), device=device)
         self._token_C = everyone_T if mask_T is None else everyone_T[mask_T.to(device)]
         self._sample_C = sample_T[self._token_C]
@@ -51,6 +55,26 @@ class LayerDense:
         logits_TE = logits_TE.reshape(-1, logits_TE.shape[-1])[self._token_C]
         probability_CE = torch.softmax(logits_TE, dim=-1, dtype=torch.float64)
         self._of("dense_probability").index_add_(0, self._sample_C, probability_CE)
+
+    @torch.no_grad()
+    def add_choice(self, ids_TK: Tensor) -> None:
+        """Count the pairs of what each token chose in the sparse layer before and chooses here.
+
+        Layers run in order, but where layers are streamed all batches pass through one before any
+        reaches the next: what each batch chose is kept until then, four bytes a choice.
+        """
+        ids_CK = ids_TK.reshape(-1, ids_TK.shape[-1])[self._token_C]
+        before_CK = self._sums.chosen.pop(self._batch, None)
+        if not self._sums.is_first(self._layer):
+            if before_CK is None:
+                raise ValueError(f"layer {self._layer} ran before the one before it")
+            counts_EF = self._of("transitions")
+            before_CE = _one_hot(before_CK.to(self._device), counts_EF.shape[0])
+            here_CF = _one_hot(ids_CK, counts_EF.shape[1])
+            # float32 counts whole numbers exactly up to 2**24, more tokens than a batch has.
+            counts_EF.add_((before_CE.T @ here_CF).to(torch.int64))
+        if not self._sums.is_last(self._layer):
+            self._sums.chosen[self._batch] = ids_CK.to(device="cpu", dtype=torch.int32)
 
     @torch.no_grad()
     def add_experts(self, run: Run, hidden_TD: Tensor, routed_TD: Tensor) -> None:
@@ -84,3 +108,9 @@ class LayerDense:
 
     def _of(self, name: str) -> Tensor:
         return self._sums.of(name, self._layer, self._device)
+
+
+def _one_hot(ids_CK: Tensor, size: int) -> Tensor:
+    """(C, size) float32: 1 where a token chose."""
+    chosen_CE = torch.zeros(len(ids_CK), size, device=ids_CK.device)
+    return chosen_CE.scatter_(1, ids_CK.long(), 1.0)

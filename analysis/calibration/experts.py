@@ -181,7 +181,9 @@ def _on_routed(layer: MoELayer, routed: tuple[Tensor, ...], without: Without | N
     if "router" in collection.sums.groups:
         add_router(collection.sums, layer.index, routed, collection.mask_T)
     if "dense" in collection.sums.groups:
-        layer_dense(collection, layer.index, routed[0].device).add_router(routed[0])
+        dense = layer_dense(collection, layer.index, routed[0].device)
+        dense.add_router(routed[0])
+        dense.add_choice(routed[-1])
     if without is not None:
         collection.rerouted[layer.index] = reroute(
             routed, without, layer.num_experts, collection.mask_T

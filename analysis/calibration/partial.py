@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -187,10 +187,19 @@ class Work:
             self.sums.load(total)
 
 
-def resumed(processes: Processes, partial: PartialRun | None, way: str) -> tuple[RunState, Sums]:
-    """Where the run goes on, and the sums that this process has from before; empty: none."""
+def resumed(
+    processes: Processes, partial: PartialRun | None, way: str, names: Collection[str]
+) -> tuple[RunState, Sums]:
+    """Where the run goes on, and the sums that this process has from before; empty: none.
+
+    Args:
+        processes: who takes part.
+        partial: what was saved; None in all processes but the first.
+        way: how the run goes through the work.
+        names: the sums that it needs; a state of an older version may lack some.
+    """
     state, parts = partial.restore() if partial else (RunState(), [])
-    if state.way != way or not parts:
+    if state.way != way or not parts or not parts[0].keys() >= set(names):
         state, parts = RunState(way=way), []
         if partial:
             partial.forget()

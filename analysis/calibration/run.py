@@ -222,7 +222,8 @@ def calibrate(
             sums = block_sums(model, processes)
         else:
             sums = sums_of(model, settings.groups, len(sequences.rows))
-        state, before = resumed(processes, partial, _way(settings, processes))
+        names = sums.tensors().keys()
+        state, before = resumed(processes, partial, _way(settings, processes), names)
         if before:
             sums.load(before)
         work = Work(manifest, processes, partial, sums, state, place.expert_parallel)

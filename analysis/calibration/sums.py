@@ -4,6 +4,7 @@ One of them, `peaks`, holds maxima, which are put together by the larger one.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 
 import torch
@@ -20,6 +21,7 @@ _Shape = tuple[tuple[int, ...], torch.dtype]
 # Layer -> neurons of each of its experts.
 Widths = Mapping[int, Sequence[int]]
 _MAXIMA = frozenset(("peaks",))
+_CHOSEN = "chosen."
 
 
 def join_into(total: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
@@ -69,6 +71,9 @@ class GroupSums:
     """Sums of the chosen groups, by name and layer; float64 and int64, see `join_into`.
 
     They start on the CPU. A layer's sums move to the device of its experts when it first runs.
+    `chosen` is no sum: the experts that the tokens of a batch, by its first sample, chose in the
+    last layer that they passed, (tokens, K). It is part of `tensors`, for streamed layers may
+    stop between two of them; elsewhere it is empty between batches.
 
     Args:
         layers: the sparse layers.
@@ -88,6 +93,8 @@ class GroupSums:
     ) -> None:
         self.groups = ordered(groups)
         self.widths = widths
+        self.chosen: dict[int, Tensor] = {}
+        self._order = tuple(layer.index for layer in layers)
         self._tensors: dict[tuple[str, int], Tensor] = {
             (name, layer.index): torch.zeros(shape, dtype=dtype)
             for layer in layers
@@ -99,6 +106,10 @@ class GroupSums:
                 num_samples,
             ).items()
         }
+        if "dense" in self.groups:
+            for before, layer in pairwise(layers):
+                square = torch.zeros(before.num_experts, layer.num_experts, dtype=torch.int64)
+                self._tensors["transitions", layer.index] = square
 
     def of(self, name: str, layer: int, device: torch.device | None = None) -> Tensor:
         """The sum of this name, to be added to in place; on `device` from now on if given."""
@@ -107,14 +118,28 @@ class GroupSums:
             tensor = self._tensors[name, layer] = tensor.to(device)
         return tensor
 
+    def is_first(self, layer: int) -> bool:
+        """Whether it is the first sparse layer."""
+        return layer == self._order[0]
+
+    def is_last(self, layer: int) -> bool:
+        """Whether it is the last sparse layer."""
+        return layer == self._order[-1]
+
     def tensors(self) -> dict[str, Tensor]:
         """All sums as `name.layer`, on the CPU; what a resume and other processes need."""
-        return {f"{name}.{layer}": value.cpu() for (name, layer), value in self._tensors.items()}
+        sums = {f"{name}.{layer}": value.cpu() for (name, layer), value in self._tensors.items()}
+        return sums | {f"{_CHOSEN}{batch}": ids for batch, ids in self.chosen.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Inverse of `tensors`; what else is there, as in states of older versions, is left."""
         for name, layer in self._tensors:
             self._tensors[name, layer] = tensors[f"{name}.{layer}"]
+        self.chosen = {
+            int(name.removeprefix(_CHOSEN)): ids
+            for name, ids in tensors.items()
+            if name.startswith(_CHOSEN)
+        }
 
 
 def sums_of(model: MoEModel, groups: Sequence[str] = (), num_samples: int = 0) -> GroupSums:

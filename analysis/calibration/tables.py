@@ -12,10 +12,19 @@ from torch import Tensor
 from analysis.calibration.sums import GroupSums, Widths
 from analysis.corpora import TOKEN_SHARDS
 from analysis.neuron_stats import expert_columns
-from analysis.samples import SampleStats
+from analysis.samples import SampleStats, transition_table
 from analysis.shards import add_shards
 from analysis.stats import MOMENT_COLUMNS, Grid, RunManifest
-from analysis.store import COACTIVATION, NEURONS, ROUTER, SAMPLES, SHARDS, Run, save_expert_stats
+from analysis.store import (
+    COACTIVATION,
+    NEURONS,
+    ROUTER,
+    SAMPLES,
+    SHARDS,
+    TRANSITIONS,
+    Run,
+    save_expert_stats,
+)
 
 Array = NDArray[Any]
 
@@ -44,6 +53,7 @@ def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         experts = experts.join(expert_columns(tables[NEURONS], Grid(manifest.model.layers)))
     if "dense" in sums.groups:
         tables[SAMPLES] = _samples(manifest, get)
+        tables[TRANSITIONS] = _transitions(manifest, sums.tensors())
     return save_expert_stats(parent, manifest, experts, get("vectors"), tables)
 
 
@@ -96,11 +106,18 @@ def _samples(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
     layers = manifest.model.layers
     # The same in every layer, so any of them tells.
     num_tokens = get("dense_tokens").reshape(len(layers), -1)[0]
-    by_sample = {
-        name: get(f"dense_{name}", lambda sums: sums.T).T
-        for name in ("activation", "probability", "loss")
-    }
-    return SampleStats(Grid(layers), num_tokens, **by_sample).to_table()
+
+    def by_sample(name: str) -> Array:
+        return get(f"dense_{name}", lambda sums: sums.T).T
+
+    sums = by_sample("activation"), by_sample("probability"), by_sample("loss")
+    return SampleStats(Grid(layers), num_tokens, *sums).to_table()
+
+
+def _transitions(manifest: RunManifest, tensors: Mapping[str, Tensor]) -> pd.DataFrame:
+    layers = [layer.index for layer in manifest.model.layers]
+    counts = [tensors[f"transitions.{layer}"].numpy() for layer in layers[1:]]
+    return transition_table(Grid(manifest.model.layers), counts)
 
 
 def _coactivation(manifest: RunManifest, get: _Sums) -> pd.DataFrame:

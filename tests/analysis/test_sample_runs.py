@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+import safetensors
+import safetensors.torch
 from calibrations import LENGTHS, assert_same_numbers, describe, make_sequences, make_settings
 
 from analysis.calibration.loading import Placement
@@ -10,8 +12,9 @@ from analysis.calibration.run import calibrate
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.merging import merge_runs
-from analysis.samples import load_sample_stats
-from analysis.store import SAMPLES, StatsStore, read_table
+from analysis.samples import joined_stats, load_sample_stats, transitions_of
+from analysis.stats import Grid
+from analysis.store import SAMPLES, TRANSITIONS, StatsStore, load_expert_stats, read_table
 
 GROUPS = ("routed", "dense")
 
@@ -75,6 +78,61 @@ def test_layers_one_at_a_time(described, run, tmp_path):
     assert_same_numbers(streamed, run)
 
 
+def test_streamed_layers_that_stopped_go_on(described, run, tmp_path):
+    """Between layers, what every batch chose in the last one is needed for the next."""
+    streamed = {"placement": Placement(stream_layers=True, hidden_states_dir=tmp_path / "hidden")}
+    task = start(described, tmp_path, **streamed)
+    for progress in task:
+        if progress.phase == "calibrating layer 3":  # 0, 2 and 3 have experts
+            break
+    task.close()
+    (state,) = tmp_path.glob("*.partial/state.safetensors")
+    # Sequences 0, 3 and 6 are the first of their batches.
+    saved = safetensors.torch.load_file(state)
+    assert {f"0/chosen.{first}" for first in (0, 3, 6)} <= saved.keys()
+    assert_same_numbers(drain(start(described, tmp_path, **streamed)), run)
+
+
+def test_a_state_without_transitions_starts_anew(described, run, tmp_path):
+    """As versions before transitions were counted have left them."""
+    task = start(described, tmp_path)
+    for progress in task:
+        if progress.done and progress.phase == "calibrating":
+            break
+    task.close()
+    (state,) = tmp_path.glob("*.partial/state.safetensors")
+    with safetensors.safe_open(state, framework="pt") as file:
+        metadata = file.metadata()
+    kept = {
+        name: tensor
+        for name, tensor in safetensors.torch.load_file(state).items()
+        if "transitions" not in name
+    }
+    safetensors.torch.save_file(kept, state, metadata=metadata)
+    assert_same_numbers(drain(start(described, tmp_path)), run)
+
+
+def test_each_token_goes_from_all_it_chose_to_all_it_chooses(run):
+    transitions = load_sample_stats(run).transitions
+    # top-2 in layers 0, 2, 3: four pairs a token for each of two steps.
+    assert [counts.shape for counts in transitions] == [(6, 6), (6, 6)]
+    assert [int(counts.sum()) for counts in transitions] == [4 * sum(LENGTHS)] * 2
+    routed = load_expert_stats(run).table.set_index("layer")["num_tokens"]
+    for step, (layer, after) in enumerate([(0, 2), (2, 3)]):
+        # Each token of an expert is counted once for each of the two that it goes on to.
+        assert transitions[step].sum(axis=1).tolist() == (2 * routed.loc[layer]).tolist()
+        assert transitions[step].sum(axis=0).tolist() == (2 * routed.loc[after]).tolist()
+
+
+def test_transitions_that_are_not_of_the_model_are_refused(run):
+    grid = Grid(run.manifest.model.layers)
+    table = read_table(run, TRANSITIONS)
+    with pytest.raises(StatsError, match="layer 2 name experts it has not"):
+        transitions_of(table.assign(next_expert=table["next_expert"] + (table["layer"] == 2)), grid)
+    with pytest.raises(StatsError, match="layers that the model has not"):
+        transitions_of(table.assign(layer=table["layer"] + 1), grid)
+
+
 def test_merged_runs_have_the_samples_of_all(described, run, tmp_path):
     other = drain(start(described, tmp_path, make_sequences((4, 8), seed=9, corpus="more.jsonl")))
     merged = load_sample_stats(merge_runs([run, other], tmp_path))
@@ -83,3 +141,7 @@ def test_merged_runs_have_the_samples_of_all(described, run, tmp_path):
     for name in ("activation", "probability", "loss"):
         joined = np.vstack([getattr(part, name) for part in parts])
         assert np.array_equal(getattr(merged, name), joined)
+    added = [a + b for a, b in zip(*(part.transitions for part in parts), strict=True)]
+    for found in (merged, joined_stats(parts)):
+        assert all(np.array_equal(*pair) for pair in zip(found.transitions, added, strict=True))
+    assert np.array_equal(joined_stats(parts).loss, merged.loss)

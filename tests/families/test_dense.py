@@ -1,6 +1,7 @@
 """The group `dense` in every family: each expert on each token, one by one, for each sample."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -29,12 +30,17 @@ def softmax(values):
 def test_every_expert_on_every_token(built, case):
     source = built(case)
     model, described = stock_load(case, source.paths["experts"])[0].double(), source.described()
-    routers, modules, inputs = {}, {}, {}
+    routers, modules, inputs, chosen = {}, {}, {}, {}
     handles = []
     for layer in case.sparse:
         router = router_of(model, case, layer)
         handles.append(
             router.register_forward_hook(lambda _, args, out, at=layer: routers.update({at: args}))
+        )
+        handles.append(
+            router.register_forward_hook(
+                lambda _, args, out, at=layer: chosen.update({at: out[-1].reshape(12, -1).tolist()})
+            )
         )
         modules[layer] = block_of(model, case, layer).experts
         handles.append(
@@ -72,3 +78,16 @@ def test_every_expert_on_every_token(built, case):
                 found = sums.of(name, layer)[sample].tolist()
                 assert found == pytest.approx(wanted[key][sample], rel=accuracy)
         assert sums.of("dense_tokens", layer).tolist() == [0, 0, 6, 4]
+    assert_transitions(sums, chosen, case)
+    assert sums.chosen == {}
+
+
+def assert_transitions(sums, chosen, case):
+    """Counted pair by pair from what each router returned, token by token."""
+    for before, layer in pairwise(case.sparse):
+        counts = [[0] * case.experts for _ in range(case.experts)]
+        for token in MASK.reshape(-1).nonzero()[:, 0].tolist():
+            for expert in chosen[before][token]:
+                for after in chosen[layer][token]:
+                    counts[expert][after] += 1
+        assert sums.of("transitions", layer).tolist() == counts
