@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from analysis.store import StatsStore
 from builders import VOCAB, tiny_checkpoint
@@ -27,6 +28,7 @@ def start(model, corpus, stats):
     )
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_do_not_harm_each_other(tmp_path):
     tiny_checkpoint(tmp_path / "model", "olmoe")
     for seed, name in enumerate(("red", "blue")):

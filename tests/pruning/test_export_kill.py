@@ -14,7 +14,6 @@ from analysis.drain import drain
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
 
-MOMENTS = 50
 SCRIPT = Path(__file__).with_name("kills.py")
 
 
@@ -63,13 +62,14 @@ def exporter(checkpoint, tmp_path):
         process.stdin.close()
 
 
-def test_a_killed_export_never_passes_for_finished_and_the_next_succeeds(exporter, tmp_path):
+@pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_killed_export_never_passes_for_finished_and_the_next_succeeds(exporter, tmp_path, count):
     out = tmp_path / "to" / "out"
     calls, _ = exporter(0)
     wanted = content_of(out)
     assert drain(verify_export(out, level="bytes")).ok
-    # One moment in each fiftieth of the calls, so that every phase is met.
-    shares = (np.arange(MOMENTS) + np.random.default_rng(4).random(MOMENTS)) / MOMENTS
+    # One moment in each part of the calls, so that every phase is met.
+    shares = (np.arange(count) + np.random.default_rng(4).random(count)) / count
     moments = (1 + shares * calls).astype(int).tolist()
     states: Counter[str] = Counter()
     for moment in moments:
