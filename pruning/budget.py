@@ -19,7 +19,7 @@ from pruning.constraints import Constraints, Room, rooms_of
 from pruning.sizes import format_bytes
 from pruning.weights import num_weights
 
-BudgetKind = Literal["sparsity", "count", "size", "file"]
+BudgetKind = Literal["sparsity", "count", "size", "params", "file"]
 TargetDtype = Literal["own", "bfloat16"]
 GIB = 1 << 30
 BFLOAT16_BYTES = 2

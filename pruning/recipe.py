@@ -36,6 +36,7 @@ from pruning.schedules import get_schedule
 from pruning.surgery.resharding import parse_size
 
 FREQUENCY = "frequency"
+_BUDGETS = ("sparsity", "remove", "target_gib", "params_share")
 _NOT_DECIDING = ("evaluate", "export")  # they change nothing of what is pruned
 # Keys of `calibrate` that say which tokens are counted; the others, how that is done.
 _DECIDING = ("packing", "truncate", "count", "select", "clusters")
@@ -132,14 +133,15 @@ class CorpusPart(Section):
 
 
 class BudgetSection(Section):
-    """How much goes: one of a sparsity, a number of experts, a target size in GiB."""
+    """How much goes: a sparsity, a number, a size in GiB, or of neurons a share of parameters."""
 
     sparsity: Decimal | None = None
     remove: Count | None = None
     target_gib: Decimal | None = None
+    params_share: Decimal | None = None
     target_dtype: TargetDtype = Field(default="own", validate_default=True)
 
-    @field_validator("sparsity")
+    @field_validator("sparsity", "params_share")
     @classmethod
     def _is_sparsity(cls, value: str | None) -> str | None:
         if value is not None:
@@ -157,9 +159,9 @@ class BudgetSection(Section):
     @classmethod
     def _is_one(cls, value: str, info: ValidationInfo) -> str:
         # The last field: by now it is known which of the others were given, in whatever state.
-        seen = [key for key in ("sparsity", "remove", "target_gib") if key in info.data]
-        if len(seen) == 3 and sum(info.data[key] is not None for key in seen) != 1:
-            raise ValueError("give one of sparsity, remove and target_gib")
+        seen = [key for key in _BUDGETS if key in info.data]
+        if len(seen) == len(_BUDGETS) and sum(info.data[key] is not None for key in seen) != 1:
+            raise ValueError(f"give one of {', '.join(_BUDGETS[:-1])} and {_BUDGETS[-1]}")
         return value
 
 
@@ -323,6 +325,15 @@ class Recipe(Section):
             raise ValueError("layers cannot be set or locked by hand in a plan of neurons")
         return value
 
+    @field_validator("budget")
+    @classmethod
+    def _is_of_these(cls, value: BudgetSection | None, info: ValidationInfo) -> Any:
+        if value and value.params_share is not None and info.data.get("granularity") == "expert":
+            raise ValueError(
+                f"params_share is for plans of neurons; say granularity: {ATOMIC_GRANULARITY}"
+            )
+        return value
+
     @field_validator("search")
     @classmethod
     def _searches_experts(cls, value: Any, info: ValidationInfo) -> Any:
@@ -340,7 +351,7 @@ class Recipe(Section):
             raise ValueError("plans of neurons have atom_scope in place of a schedule")
         says_all = value.file or info.data.get("kept_atoms")
         if not says_all and info.data.get("budget", value) is None:
-            raise ValueError("a budget is missing: sparsity, remove or target_gib under budget")
+            raise ValueError(f"a budget is missing under budget: {', '.join(_BUDGETS)}")
         if info.data.get("kept_atoms") and info.data.get("budget"):
             raise ValueError("kept_atoms says what stays; leave budget out")
         _check_texts(value, info.data)
@@ -378,8 +389,11 @@ class Recipe(Section):
         decides = self.model_dump(mode="json", exclude=set(_NOT_DECIDING))
         decides["calibrate"] = {key: decides["calibrate"][key] for key in _DECIDING}
         budget = decides["budget"]
-        if budget and budget["sparsity"] is not None:
-            budget["sparsity"] = str(parse_sparsity(budget["sparsity"]))
+        if budget and budget["params_share"] is None:
+            del budget["params_share"]  # as in recipes from before there was one
+        for key in ("sparsity", "params_share"):
+            if budget and budget.get(key) is not None:
+                budget[key] = str(parse_sparsity(budget[key]))
         if budget and budget["target_gib"] is not None:
             budget["target_gib"] = str(parse_gib(budget["target_gib"]))
         for key in ("protect", "lock"):

@@ -26,6 +26,7 @@ _ONLY_EXPERTS = {
 _ONLY_NEURONS = {
     "atom_scope": "--atom-scope",
     "kept_atoms": "--kept-atoms",
+    "params_share": "--params-share",
     "width_mode": "--width-mode",
     "width_multiple_of": "--width-multiple-of",
 }

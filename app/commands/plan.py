@@ -82,6 +82,13 @@ def plan(
     kept_atoms: Annotated[
         Path | None, typer.Option(help="JSON: layer -> expert -> ids of the neurons that stay.")
     ] = None,
+    params_share: Annotated[
+        str | None,
+        typer.Option(
+            help="Budget of neurons: the least that takes this fraction of all the model's "
+            "parameters, 0.2 or 20%; of experts only neurons that stay are counted, no zeros."
+        ),
+    ] = None,
     width_mode: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +126,7 @@ def plan(
     neurons = {
         "atom_scope": atom_scope,
         "kept_atoms": kept_atoms,
+        "params_share": params_share,
         "width_mode": width_mode,
         "width_multiple_of": width_multiple_of,
     }

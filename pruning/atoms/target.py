@@ -1,17 +1,21 @@
-"""Budgets of neurons from a target size, in the width mode that the export will have."""
+"""Budgets of neurons from a target: a size in some width mode, or a share of the parameters."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
 
 from analysis.errors import PlanError
+from analysis.sparsity import parse_sparsity
 from pruning.atoms.budget import reachable_totals
 from pruning.atoms.rooms import ExpertKey
 from pruning.atoms.selection import Contest
-from pruning.atoms.sizes import AtomSizer
+from pruning.atoms.sizes import AtomSizer, KeptWidths
 from pruning.atoms.widths import WidthChoice
 from pruning.budget import BFLOAT16_BYTES, GIB, Budget, TargetDtype, gib_up, parse_gib
 from pruning.sizes import format_bytes
+from pruning.weights import num_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +53,101 @@ def atom_size_budget(
         PlanError: no number, smaller than the model can become, or a width mode that it does not
             allow.
     """
-    most, stays = parse_gib(target.gib) * GIB, experts or {}
+    most = parse_gib(target.gib) * GIB
 
-    def size(total: int) -> int:
-        widths = _left(contest, contest.removed(Budget(total, "size", "")), stays)
+    def size(widths: KeptWidths) -> int:
         disk = sizer.stored(widths, target.choice).disk
         return disk.nbytes if target.dtype == "own" else disk.params * BFLOAT16_BYTES
 
-    totals, of = reachable_totals(contest.pools), sum(room.size for room in contest.rooms.values())
-    smallest = size(totals[-1])
-    if smallest > most:
+    ladder = _Ladder(contest, experts or {}, size)
+    if ladder.smallest > most:
         raise PlanError(
             f"{sizer.model.name} cannot shrink to {target.gib} GiB by removing neurons in the "
-            f"width mode {target.choice.mode}: {totals[-1]} of {of} can go, which "
-            f"leaves {format_bytes(smallest)}; the smallest target that works is "
-            f"{gib_up(smallest)}."
+            f"width mode {target.choice.mode}: {ladder.totals[-1]} of {_neurons(contest)} can go, "
+            f"which leaves {format_bytes(ladder.smallest)}; the smallest target that works is "
+            f"{gib_up(ladder.smallest)}."
         )
-    fits = bisect_left(totals, True, key=lambda total: size(total) <= most)
-    # Where experts of a pool are not equally wide, largest remainders may widen one again.
-    while size(totals[fits]) > most:
-        fits += 1
     named = f"{target.gib.strip()} GiB{'' if target.dtype == 'own' else ' ' + target.dtype}"
-    return Budget(totals[fits], "size", f"{named}, {target.choice.mode}")
+    return Budget(ladder.first(most), "size", f"{named}, {target.choice.mode}")
+
+
+def atom_params_budget(
+    contest: Contest,
+    sizer: AtomSizer,
+    share: str,
+    experts: Mapping[int, Sequence[int]] | None = None,
+) -> Budget:
+    """The smallest B that takes at least a share of the model's parameters (HEAPr, its Fig. 2).
+
+    The model's parameters are all numbers in all tensors of the checkpoint: embeddings, attention,
+    dense layers, routers, shared experts and prediction heads count as well as the routed experts.
+    What is taken are the rows and columns of the neurons that go, with their entries of biases,
+    whole experts that are dropped with their rows of the router. Zeros with which a width mode
+    fills experts up do not count.
+
+    Args:
+        contest: the neurons that compete.
+        sizer: the parts of the model.
+        share: fraction of the parameters, as a sparsity is written.
+        experts: those that stay, of layers that lose whole ones.
+
+    Raises:
+        PlanError: no fraction, or more than all neurons that can go have.
+    """
+    rho = parse_sparsity(share)
+    whole = sum(num_weights(sizer.model, e) for e in sizer.model.checkpoint.tensors.values())
+    ladder = _Ladder(contest, experts or {}, lambda widths: sizer.stored(widths).disk.params)
+    if ladder.smallest > (1 - rho) * whole:
+        # Rounded down, so that it can be asked for.
+        most = 10_000 * (whole - ladder.smallest) // whole / 100
+        raise PlanError(
+            f"{share} of the parameters of {sizer.model.name} cannot go by removing neurons: "
+            f"{ladder.totals[-1]} of {_neurons(contest)} can go; the largest share that works is "
+            f"{most:g}%."
+        )
+    return Budget(ladder.first((1 - rho) * whole), "params", share.strip())
+
+
+def _neurons(contest: Contest) -> int:
+    return sum(room.size for room in contest.rooms.values())
+
+
+@dataclass(frozen=True, eq=False)
+class _Ladder:
+    """Sizes after ever more neurons are gone.
+
+    Args:
+        contest: the neurons that compete.
+        stays: experts that stay, of layers that lose whole ones.
+        size: what widths take.
+    """
+
+    contest: Contest
+    stays: Mapping[int, Sequence[int]]
+    size: Callable[[KeptWidths], int]
+
+    @property
+    def totals(self) -> range:
+        """Every B that can be spent."""
+        return reachable_totals(self.contest.pools)
+
+    def after(self, total: int) -> int:
+        """The size when so many neurons are gone."""
+        removed = self.contest.removed(Budget(total, "size", ""))
+        return self.size(_left(self.contest, removed, self.stays))
+
+    @cached_property
+    def smallest(self) -> int:
+        """The size when all that can go are gone."""
+        return self.after(self.totals[-1])
+
+    def first(self, most: Fraction) -> int:
+        """The smallest B that leaves at most so much; the largest must."""
+        fits = bisect_left(self.totals, True, key=lambda total: self.after(total) <= most)
+        # Where experts of a pool are not equally wide, largest remainders may widen one again.
+        while self.after(self.totals[fits]) > most:
+            fits += 1
+        return self.totals[fits]
 
 
 def _left(

@@ -202,6 +202,7 @@ def test_a_sparsity_that_is_no_multiple_says_what_went(works, here):
         {"sparsity": "40%", "atom_scope": "global", "pin": ("2:1,3",), "floor": 8},
         {"remove": 800, "multiple_of": 8, "protect": ("0-2",), "drop": ("4:3",)},
         {"target_gib": "0.008", "width_mode": "ragged", "width_multiple_of": 4},
+        {"params_share": "20%", "atom_scope": "layer"},
     ],
 )
 def test_the_command_of_a_request_makes_its_plan(works, here, asked):
@@ -226,6 +227,8 @@ def test_the_command_of_a_request_makes_its_plan(works, here, asked):
         ("--sparsity 50% --set 0=4", "--set is for plans of whole experts"),
         ("--sparsity 50% --remove 3", "not several of them"),
         ("--target-gib 0.001", "the smallest target that works is 0.00"),
+        ("--params-share 90%", "the largest share that works is 87.35%"),
+        ("--params-share 20% --granularity expert", "is for plans of neurons"),
         ("--kept-atoms a.json --pin 0:1", "says all that stays; leave --pin out"),
         ("--kept-atoms a.json --sparsity 50%", "says all that stays; leave a budget out"),
         ("--sparsity 50% --criterion reap", "scores no neurons"),

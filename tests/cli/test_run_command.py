@@ -230,6 +230,9 @@ def test_neurons_of_a_file_and_of_a_target_size(recipe, works, here):
     again = json.loads((here / "r.plan.json").read_text())
     assert again["kept_atoms"] == plan["kept_atoms"]
     assert again["schedule"] == "file"
+    works("run", recipe(**NEURONS, budget={"params_share": 0.2}, export=None))
+    plan = json.loads((here / "r.plan.json").read_text())
+    assert plan["budget"].items() >= {"kind": "params", "asked": "0.2"}.items()
 
 
 def test_a_plan_is_evaluated_as_by_the_command(recipe, works, tiny, corpora, here):

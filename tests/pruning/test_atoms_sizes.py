@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from atom_cases import allowed
+from safetensors import safe_open
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
@@ -18,11 +19,12 @@ from pruning.atoms.budget import atom_count_budget, reachable_totals
 from pruning.atoms.rooms import atom_rooms
 from pruning.atoms.selection import AtomScope, Contest
 from pruning.atoms.sizes import ATOM_SIZE_COLUMNS, PLAN_ALONE, atom_sizer, atom_sizes
-from pruning.atoms.target import AtomTarget, atom_size_budget
+from pruning.atoms.target import AtomTarget, atom_params_budget, atom_size_budget
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.constraints import Constraints
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref
 from pruning.sizes import size_report
+from pruning.surgery.export import ExportOptions, export_checkpoint
 from pruning.surgery.width_sizes import width_options
 
 # The tiny OLMoE: d = 16, 3 layers of 7 experts of width 24, top-2, float32.
@@ -200,3 +202,64 @@ class TestTarget:
         contest = self.contest(model, AtomScope.GLOBAL, Constraints())
         with pytest.raises(PlanError, match="is no number of GiB"):
             atom_size_budget(contest, atom_sizer(model), AtomTarget("much"))
+
+
+class TestParamsShare:
+    """The smallest budget that takes a share of all parameters, by counting numbers in files."""
+
+    # Of the tiny OLMoE with nothing removed: 21 experts of 24 neurons of NEURON numbers.
+    neurons = 21 * 24
+
+    def whole(self, model):
+        """Numbers in the checkpoint's tensors, from the shapes in its headers alone."""
+        shapes = [entry.shape for entry in model.checkpoint.tensors.values()]
+        return sum(int(np.prod(shape)) for shape in shapes)
+
+    @pytest.mark.parametrize("scope", list(AtomScope), ids=str)
+    @pytest.mark.parametrize("step", [1, 4])
+    def test_the_share_is_reached_and_one_step_less_does_not(self, model, scope, step):
+        contest = TestTarget().contest(model, scope, Constraints(multiple_of=step))
+        sizer, whole = atom_sizer(model), self.whole(model)
+        for percent in (0, 1, 20, 37, 60):
+            budget = atom_params_budget(contest, sizer, f"{percent}%")
+            assert (budget.kind, budget.asked) == ("params", f"{percent}%")
+            # A neuron takes NEURON numbers with it and nothing else.
+            exact = Fraction(percent, 100) * whole / NEURON
+            assert budget.total == -(-exact // step) * step
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_of_every_family_the_numbers_that_stay_are_those_of_the_budget(self, atom_source, case):
+        model = atom_source(case).described
+        contest, whole = TestTarget().contest(model, AtomScope.GLOBAL, Constraints()), 0
+        for entry in model.checkpoint.tensors.values():
+            whole += int(np.prod(entry.shape))
+        budget = atom_params_budget(contest, atom_sizer(model), "5%")
+        left = {}
+        for total in (budget.total, budget.total - 1):
+            plan = TestTarget().plan(model, contest, atom_count_budget(contest.pools, total))
+            left[total] = size_report(model, plan).params_after
+        assert left[budget.total] <= 0.95 * whole < left[budget.total - 1]
+
+    def test_an_export_holds_that_many_numbers(self, model, tmp_path):
+        contest = TestTarget().contest(model, AtomScope.LAYER, Constraints())
+        budget = atom_params_budget(contest, atom_sizer(model), "0.3")
+        plan = TestTarget().plan(model, contest, budget)
+        options = ExportOptions(widths=WidthChoice(WidthMode.RAGGED))
+        for _ in export_checkpoint(model, plan, tmp_path / "out", options):
+            pass
+        held = 0
+        for shard in sorted((tmp_path / "out").glob("*.safetensors")):
+            with safe_open(shard, framework="np") as file:
+                held += sum(int(np.prod(file.get_slice(n).get_shape())) for n in file.keys())  # noqa: SIM118
+        whole = self.whole(model)
+        assert held <= 0.7 * whole < held + NEURON
+
+    def test_what_cannot_go_is_one_line(self, model):
+        contest = TestTarget().contest(model, AtomScope.GLOBAL, Constraints())
+        # 24,192 of 30,088 numbers are neurons: 80.404%.
+        assert (self.neurons * NEURON, self.whole(model)) == (24192, 30088)
+        with pytest.raises(PlanError, match=r"the largest share that works is 80\.4%"):
+            atom_params_budget(contest, atom_sizer(model), "99%")
+        assert atom_params_budget(contest, atom_sizer(model), "80.4%").total == 504
+        with pytest.raises(PlanError, match="'lots'"):
+            atom_params_budget(contest, atom_sizer(model), "lots")
