@@ -1,12 +1,13 @@
-"""The heaviest paths through the layers, one expert each: a heap where layers are independent, a
-dynamic program where the step from one expert to the next has a weight of its own.
+"""The heaviest paths through the layers, one expert each.
+
+Found by merging sorted layers where they are independent, by a dynamic program where the step from
+one expert to the next has a weight of its own.
 
 Weights are logarithms and add up. Both methods order paths by weight, largest first, and equal ones
 by their experts, smallest first.
 """
 
-import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,6 +17,10 @@ from numpy.typing import NDArray
 from analysis.errors import UserError
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Sums of a prefix and an entry that are looked at together: 32 MiB each of weights and of order.
+_MOST_CANDIDATES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +32,7 @@ class Paths:
         weights: (paths,) float64, logarithms.
     """
 
-    experts: NDArray[np.int64]
+    experts: IntArray
     weights: FloatArray
 
     def __len__(self) -> int:
@@ -37,53 +42,75 @@ class Paths:
 def top_paths(nodes: Sequence[FloatArray], count: int) -> Paths:
     """The `count` largest sums of one entry per layer; all of them where there are fewer.
 
-    Layer by layer, the best prefixes and the layer's sorted entries are merged by a heap, so the
-    cost is O(n log n + count log count) a layer. A prefix that is not among the best `count` has as
-    many better ones, each of which goes on as it could.
-
     Args:
         nodes: (experts,) of each layer, the weight of passing there; -inf is allowed, NaN is not.
         count: how many paths, at least 1.
     """
-    _check(nodes, count)
-    # Ties within a layer: the lower expert first.
-    paths = Paths(np.zeros((1, 0), dtype=np.int64), np.zeros(1))
+    ((_, experts, weights),) = top_paths_of_samples([node[None, :] for node in nodes], count)
+    return Paths(experts[0], weights[0])
+
+
+def top_paths_of_samples(
+    nodes: Sequence[FloatArray], count: int
+) -> Iterator[tuple[slice, IntArray, FloatArray]]:
+    """`top_paths` of many samples, some of them at a time.
+
+    Layer by layer the best `count` prefixes are merged with the layer's entries, both sorted. The
+    sum of prefix p and entry e (from 0) has (p + 1)(e + 1) - 1 others that come before it, so only
+    the pairs with (p + 1)(e + 1) <= count are looked at: about count log(count) of them.
+
+    Args:
+        nodes: (samples, experts) of each layer, see `top_paths`.
+        count: how many paths of each sample, at least 1.
+
+    Yields:
+        which samples; (samples, paths, layers) experts; (samples, paths) weights.
+    """
+    _check([node.reshape(-1) for node in nodes], count)
+    candidates = max(len(_pairs(count, node.shape[1], count)[0]) for node in nodes)
+    size = max(1, _MOST_CANDIDATES // max(candidates, count * len(nodes)))
+    for start in range(0, len(nodes[0]), size):
+        block = slice(start, start + size)
+        experts, weights = _merged([node[block] for node in nodes], count)
+        yield block, experts, weights
+
+
+def _merged(nodes: Sequence[FloatArray], count: int) -> tuple[IntArray, FloatArray]:
+    """Experts and weights of the best paths of every sample."""
+    samples = len(nodes[0])
+    weights = np.zeros((samples, 1))
+    alphabetical = np.zeros((samples, 1), dtype=np.int64)  # rank among the prefixes, by experts
+    trail: list[tuple[IntArray, IntArray]] = []
     for node in nodes:
-        paths = _merged(paths, node, count)
-    return paths
+        # Ties within a layer: the lower expert first.
+        order = np.argsort(-node, axis=1, kind="stable")
+        prefix, entry = _pairs(weights.shape[1], node.shape[1], count)
+        sums = weights[:, prefix] + np.take_along_axis(node, order, axis=1)[:, entry]
+        words = alphabetical[:, prefix] * node.shape[1] + order[:, entry]
+        best = np.lexsort((words, -sums), axis=1)[:, :count]
+        weights, words = (np.take_along_axis(each, best, axis=1) for each in (sums, words))
+        alphabetical = words.argsort(axis=1).argsort(axis=1)
+        trail.append((prefix[best], words % node.shape[1]))
+    return _followed_back(trail), weights
 
 
-def _merged(paths: Paths, node: FloatArray, count: int) -> Paths:
-    """The best of all prefixes, each with each entry of the next layer."""
-    order = np.argsort(-node, kind="stable")
-    entries, prefixes = node[order].tolist(), paths.weights.tolist()
-    alphabetical = _alphabetical(paths.experts).tolist()
-    experts = order.tolist()
-
-    def reached(prefix: int, place: int) -> tuple[float, int, int, int, int]:
-        weight = prefixes[prefix] + entries[place]
-        return -weight, alphabetical[prefix], experts[place], prefix, place
-
-    # What follows an entry comes after it in this order, so the smallest one is always there.
-    frontier = [reached(0, 0)]
-    found: list[tuple[float, int, int]] = []
-    while frontier and len(found) < count:
-        negative, _, expert, prefix, place = heapq.heappop(frontier)
-        found.append((-negative, prefix, expert))
-        if place + 1 < len(entries):
-            heapq.heappush(frontier, reached(prefix, place + 1))
-        if place == 0 and prefix + 1 < len(prefixes):
-            heapq.heappush(frontier, reached(prefix + 1, 0))
-    weights, parents, last = (np.array(column) for column in zip(*found, strict=True))
-    return Paths(np.column_stack([paths.experts[parents], last]), weights)
+def _pairs(prefixes: int, entries: int, count: int) -> tuple[IntArray, IntArray]:
+    """Prefix and entry, each from the best, of all sums that can be among the best `count`."""
+    reach = np.minimum(entries, count // np.arange(1, min(prefixes, count) + 1))
+    prefix = np.repeat(np.arange(len(reach)), reach)
+    return prefix, np.arange(len(prefix)) - np.repeat(np.cumsum(reach) - reach, reach)
 
 
-def _alphabetical(experts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rank of each row among the rows in lexicographic order."""
-    ranks = np.empty(len(experts), dtype=np.int64)
-    order = np.lexsort(experts.T[::-1]) if experts.shape[1] else np.arange(len(experts))
-    ranks[order] = np.arange(len(experts))
-    return ranks
+def _followed_back(trail: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
+    """(samples, paths, layers) experts, from each layer's (prefixes, experts) of its paths."""
+    samples, paths = trail[-1][0].shape
+    experts = np.empty((samples, paths, len(trail)), dtype=np.int64)
+    at = np.broadcast_to(np.arange(paths), (samples, paths))
+    for layer in range(len(trail) - 1, -1, -1):
+        prefix, expert = trail[layer]
+        experts[:, :, layer] = np.take_along_axis(expert, at, axis=1)
+        at = np.take_along_axis(prefix, at, axis=1)
+    return experts
 
 
 def top_paths_through(

@@ -1,5 +1,6 @@
 """Documentation that cannot rot: commands, criteria, families, files and snippets are checked."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from analysis.criteria import CRITERIA, RANKABLE
 from analysis.families import FAMILIES
 from analysis.stats import EXPERT_COLUMNS
-from app.cli import cli
+from app.reference.commands import all_commands, options_of
+from app.reference.pages import COMMAND, stale
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -18,11 +20,9 @@ def snippets(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.S)
 
 
-def test_readme_names_every_command():
-    names = [command.name or command.callback.__name__ for command in cli.registered_commands]
-    groups = [group.name for group in cli.registered_groups]
-    missing = [name for name in (*names, *groups) if f"moeprune {name}" not in README]
-    assert missing == []
+def test_what_is_written_from_the_code_is_up_to_date():
+    behind = [str(path.relative_to(ROOT)) for path in stale(ROOT)]
+    assert behind == [], f"these pages are behind the code: run `{COMMAND}` and commit them"
 
 
 def test_readme_lists_every_criterion_with_its_exponents():
@@ -38,16 +38,45 @@ def test_readme_lists_every_family():
     assert [row for row in rows if row not in README] == []
 
 
-def test_readme_tree_has_a_line_for_every_module():
-    tree = README.partition("<!-- tree -->")[2].partition("<!-- /tree -->")[0]
-    listed = re.findall(r"([\w]+\.py) ", tree)
+def test_the_tree_has_a_line_for_every_module_with_what_it_says_of_itself():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    tree = page.partition("<!-- written: tree -->")[2].partition("<!-- /written -->")[0]
+    listed = re.findall(r"^ *(\w+\.py) +(\S.+)$", tree, flags=re.M)
     modules = [
-        path.name
+        (path.name, ast.get_docstring(ast.parse(path.read_text())).splitlines()[0].rstrip("."))
         for top in ("analysis", "pruning", "app")
         for path in (ROOT / top).rglob("*.py")
         if path.name != "__init__.py"
     ]
     assert sorted(listed) == sorted(modules)
+
+
+def command_lines():
+    """(page, command line) of every block of shell in the documentation, continued lines joined."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        for block in re.findall(r"```(?:bash|sh)\n(.*?)```", page.read_text(), flags=re.S):
+            for line in block.replace("\\\n", " ").splitlines():
+                for part in re.split(r"&&|;|\| ", line.partition(" #")[0]):
+                    if found := re.search(r"(?:moeprune|-m app\.cli) (.+)", part):
+                        yield page.name, found[1].strip()
+
+
+def test_every_command_line_of_the_documentation_is_one_that_exists():
+    known = dict(all_commands())
+    shown = list(command_lines())
+    assert len(shown) > 50
+    wrong = []
+    for page, line in shown:
+        words = line.split()
+        wide = [" ".join(words[:count]) for count in (2, 1)]
+        name = next((name for name in wide if name.partition("|")[0] in known), None)
+        if name is None:
+            wrong.append((page, line))
+            continue
+        options = options_of(known[name.partition("|")[0]]) | {"--help", "--debug"}
+        used = re.findall(r"(?<!\S)--?[a-z][a-z-]*", line)
+        wrong += [(page, line, option) for option in used if option not in options]
+    assert wrong == []
 
 
 def test_readme_has_the_two_commands_and_ci_runs_the_second():

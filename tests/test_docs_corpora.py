@@ -34,22 +34,15 @@ def test_the_table_of_presets_is_that_of_the_code():
     assert shown == coded
 
 
-def test_readme_names_each_preset_with_its_tokens_and_paper():
-    readme = (ROOT / "README.md").read_text()
-    for name, preset in PRESETS.items():
-        row = next(line for line in readme.splitlines() if line.startswith(f"| `{name}` |"))
-        assert cells(row)[2:] == [f"{preset.tokens:,}", preset.reference]
-
-
-def test_readme_shows_each_way_to_calibrate_and_every_option_of_it_exists():
-    readme = (ROOT / "README.md").read_text()
-    lines = [line.partition("#")[0] for line in readme.splitlines() if " calibrate MODEL " in line]
+def test_the_reference_shows_each_way_to_calibrate_and_every_option_of_it_exists():
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    lines = [line.partition("#")[0] for line in page.splitlines() if " calibrate MODEL " in line]
     used = {option for line in lines for option in re.findall(r" --([a-z-]+)", line)}
     ours = used - {"nproc-per-node", "dry-run"}
     assert {"groups", "stream-layers"} <= ours
     assert {option.replace("-", "_") for option in ours} <= set(CalibrateRequest.model_fields)
     assert any(line.startswith("torchrun ") for line in lines)
-    assert "needs the whole model in its memory" not in readme
+    assert "needs the whole model in its memory" not in page
 
 
 def test_a_preset_brings_its_settings_and_what_is_given_wins():
