@@ -20,11 +20,13 @@ from app.plots.evaluations import (
     AGAINST,
     at_share,
     curves_chart,
+    leading_series,
     measures_of,
     own_winner_chart,
     results_of,
     shares_of,
 )
+from app.plots.pareto import own_pareto_chart
 from app.state import View
 from app.task_requests import validated
 from pruning.evaluate.record import EvaluationStore
@@ -36,6 +38,7 @@ _SCREENING: Final = (
 )
 _NUMBERS: Final = {"mean": "mean", "low": "95% from", "high": "95% to", "full": "full model"}
 _SPARSITIES: Final = ("25%", "50%", "75%")
+_FEW_LINES: Final = 6  # as many as there are colours
 
 
 def own_part(view: View) -> None:
@@ -89,17 +92,44 @@ def _charts(view: View, results: pd.DataFrame) -> None:
     if share is not None:
         with st.container(border=True):
             _cost(view, results, measure, share, corpus)
+    _drawings(view, results, measure, corpus)
+    st.text(_SCREENING)
+    if view.model.name == DEMO_MODEL:
+        st.text("A small model trained for this demo; its rankings are its own.")
+
+
+def _drawings(view: View, results: pd.DataFrame, measure: str, corpus: str) -> None:
+    """Quality against memory on one text, curves on all, winner map."""
+    if memory := own_pareto_chart(results, measure, corpus, view.model.name):
+        with st.container(border=True):
+            st.markdown(
+                f"**Quality against memory** on {literal(corpus)}: the steps are the best that "
+                "each amount of memory buys; bars are 95% intervals."
+            )
+            show_chart(memory)
     with st.container(border=True):
-        st.markdown("**What pruning costs**, a panel for each text; bands are 95% intervals.")
-        against = switch("Against", "against", AGAINST)
-        show_chart(curves_chart(results, measure, against, view.model.name))
+        _curves(view, results, measure)
     if chart := own_winner_chart(results, view.model.name):
         with st.container(border=True):
             st.markdown("**Winner map**: which candidate stays nearest to the full model (ESAP).")
             show_chart(chart)
-    st.text(_SCREENING)
-    if view.model.name == DEMO_MODEL:
-        st.text("A small model trained for this demo; its rankings are its own.")
+
+
+def _curves(view: View, results: pd.DataFrame, measure: str) -> None:
+    st.markdown("**What pruning costs**, a panel for each text; bands are 95% intervals.")
+    against = switch("Against", "against", AGAINST)
+    names = sorted(set(results["series"]) - {""})
+    lit: list[str] | None = None
+    if len(names) > _FEW_LINES:
+        chosen = st.multiselect(
+            "Lines in colour",
+            names,
+            default=leading_series(results, measure),
+            key=f"lines.{measure}",
+            help="At first those that are best somewhere, and random. The others are grey.",
+        )
+        lit = [name for name in chosen if name in names]
+    show_chart(curves_chart(results, measure, against, view.model.name, lit))
 
 
 def _one_of(value: Any, options: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """What pruning costs: a measure against sparsity or memory, one line for each criterion."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -21,7 +21,12 @@ AXES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def sweep_lines(
-    table: pd.DataFrame, *, label: str, against: str = "removed", dark: bool = False
+    table: pd.DataFrame,
+    *,
+    label: str,
+    against: str = "removed",
+    lit: Collection[str] | None = None,
+    dark: bool = False,
 ) -> go.Figure:
     """Figure of a table `corpus, series, removed, ..., mean, low, high`: a panel a corpus.
 
@@ -30,6 +35,8 @@ def sweep_lines(
             line and is drawn as a level. Bands are the intervals, where there are some.
         label: of the measure.
         against: a key of AXES, which is a column: the horizontal axis.
+        lit: the series that have colours and bands; the others are thin and grey, and share one
+            entry of the legend. None: all.
         dark: for a dark page.
     """
     title, form = AXES[against]
@@ -40,25 +47,42 @@ def sweep_lines(
     names = [plain(str(corpus)) for corpus in corpora]
     fig = make_subplots(cols=max(1, len(corpora)), subplot_titles=names, shared_yaxes=False)
     series = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
+    bright = [name for name in series if lit is None or name in lit]
     for column, corpus in enumerate(corpora, 1):
         rows = table[table["corpus"] == corpus]
         whole = rows[rows["series"] == ""].head(1)
-        for index, name in enumerate(series):
-            own = rows[rows["series"] == name]
-            points = pd.concat([whole, own]).sort_values("removed")
-            color = series_color(index, dark)
-            fig.add_trace(_band(name, points, against, color), row=1, col=column)
-            line = _line(index, name, points, against, color)
-            fig.add_trace(line.update(showlegend=column == 1), row=1, col=column)
+        lines = {
+            name: pd.concat([whole, rows[rows["series"] == name]]).sort_values("removed")
+            for name in series
+        }
+        for trace in _panel(lines, bright, against, dark):
+            fig.add_trace(
+                trace.update(showlegend=bool(trace.showlegend) and column == 1), row=1, col=column
+            )
         for value in whole["mean"].tolist():
             level = {"color": muted(dark), "dash": "dot", "width": 1}
             fig.add_hline(y=value, line=level, row=1, col=column)
     apply_theme(fig, dark)
-    fig.update_layout(height=340 + 18 * max(0, len(series) - 3), margin={"t": 70})
+    fig.update_layout(height=340 + 18 * max(0, len(bright) - 3), margin={"t": 70})
     fig.update_layout(legend={"y": 1.12})
     fig.update_xaxes(title_text=title, tickformat=form, showgrid=False)
     fig.update_yaxes(title_text=label, col=1)
     return fig
+
+
+def _panel(
+    lines: Mapping[str, pd.DataFrame], bright: Sequence[str], against: str, dark: bool
+) -> Iterator[go.Scatter]:
+    """The lines of one corpus by series, those that stand back first; each as in the legend."""
+    dim = [name for name in lines if name not in bright]
+    others = "1 other" if len(dim) == 1 else f"{len(dim)} others"
+    for number, name in enumerate(dim):
+        line = _dim_line(others, name, lines[name], against, muted(dark))
+        yield line.update(showlegend=number == 0)
+    for index, name in enumerate(bright):
+        color = series_color(index, dark)
+        yield _band(name, lines[name], against, color)
+        yield _line(index, name, lines[name], against, color).update(showlegend=True)
 
 
 def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
@@ -102,7 +126,26 @@ def _line(index: int, name: str, points: pd.DataFrame, against: str, color: str)
         mode="lines+markers",
         line={"color": color, "dash": DASHES[index % len(DASHES)], "width": 2},
         marker={"symbol": SYMBOLS[index % len(SYMBOLS)], "color": color, "size": 8},
-        customdata=points[["low", "high", "removed"]],
-        hovertemplate=f"{plain(name)} at %{{customdata[2]:.0%}} removed: %{{y:.4f}} "
-        "[%{customdata[0]:.4f}, %{customdata[1]:.4f}]<extra></extra>",
+        **_hover(name, points),
     )
+
+
+def _dim_line(group: str, name: str, points: pd.DataFrame, against: str, color: str) -> go.Scatter:
+    return go.Scatter(
+        x=points[against],
+        y=points["mean"],
+        name=plain(group),
+        legendgroup=group,
+        mode="lines",
+        line={"color": color, "width": 1},
+        opacity=0.45,
+        **_hover(name, points),
+    )
+
+
+def _hover(name: str, points: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "customdata": points[["low", "high", "removed"]],
+        "hovertemplate": f"{plain(name)} at %{{customdata[2]:.0%}} removed: %{{y:.4f}} "
+        "[%{customdata[0]:.4f}, %{customdata[1]:.4f}]<extra></extra>",
+    }

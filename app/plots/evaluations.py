@@ -1,7 +1,7 @@
 """The charts over a model's own evaluations: curves, what a sparsity costs, winner map."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Final
 
 import pandas as pd
@@ -13,6 +13,7 @@ from app.figures import sweep, winner_map
 from app.plots.chart import Chart, made_by
 from pruning.evaluate.record import EvaluationRecord, evaluation_table
 from pruning.evaluate.result import MEASURES
+from pruning.plan import ATOMIC_GRANULARITY
 
 # What the curves may have below, in the order offered.
 AGAINST: Final = {
@@ -64,6 +65,8 @@ def _series(row: Mapping[Hashable, object], way: str) -> str:
         words.append(f"on {row['calibrated_on']}")
     if row["schedule"] not in ("", "uniform"):
         words.append(str(row["schedule"]))
+    if row["granularity"] == ATOMIC_GRANULARITY:
+        words.append("neurons")
     if way:
         words.append(way)
     return ", ".join(words)
@@ -89,14 +92,30 @@ def shares_of(results: pd.DataFrame) -> list[str]:
     return [f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%" for share in removed]
 
 
-def curves_chart(results: pd.DataFrame, measure: str, against: str, model: str) -> Chart:
-    """A measure against what is removed or left, a panel for each text."""
+def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
+    """The series that are best at some share on some text, and the random baseline; sorted."""
+    rows = results[(results["measure"] == measure) & (results["series"] != "")]
+    if not MEASURES[measure].higher_is_better:
+        rows = rows.assign(mean=-rows["mean"])
+    best = rows.groupby(["corpus", "removed"])["mean"].idxmax()
+    chance = rows.loc[(rows["criterion"] == "random") & (rows["way"] == ""), "series"]
+    return sorted({*rows.loc[best, "series"], *chance})
+
+
+def curves_chart(
+    results: pd.DataFrame,
+    measure: str,
+    against: str,
+    model: str,
+    lit: Collection[str] | None = None,
+) -> Chart:
+    """A measure against what is removed or left, a panel for each text; see `sweep_lines`."""
     rows = results[results["measure"] == measure]
     known = MEASURES[measure]
     text = sweep.describe(rows, label=known.label, higher_is_better=known.higher_is_better)
     return Chart(
         "evaluation-curves",
-        lambda dark: sweep.sweep_lines(rows, label=known.axis, against=against, dark=dark),
+        lambda dark: sweep.sweep_lines(rows, label=known.axis, against=against, lit=lit, dark=dark),
         rows.reset_index(drop=True),
         text,
         made_by(model, f"{len(rows)} evaluations", known.label),

@@ -13,6 +13,7 @@ from analysis.stats import ExpertStats
 from app import maps
 from app.plots import comparison, evaluations, evidence, explore, published
 from app.plots.chart import Chart
+from app.plots.pareto import own_pareto_chart
 from app.plots.published import Setting
 from app.plots.scene import Scene
 from app.plots.schedules import schedules_chart
@@ -141,10 +142,22 @@ def _schedules(scene: Scene) -> Chart:
 
 
 def _evaluation_curves(scene: Scene) -> Chart:
-    results = scene.evaluations
-    taken = evaluations.measures_of(results)
-    measure = "nll" if "nll" in taken else taken[0]
-    return evaluations.curves_chart(results, measure, "removed", scene.model.name)
+    results, measure = scene.evaluations, _usual_measure(scene)
+    lit = evaluations.leading_series(results, measure)
+    return evaluations.curves_chart(results, measure, "removed", scene.model.name, lit)
+
+
+def _usual_measure(scene: Scene) -> str:
+    taken = evaluations.measures_of(scene.evaluations)
+    return "nll" if "nll" in taken else taken[0]
+
+
+def _pareto(scene: Scene) -> Chart:
+    results, name = scene.evaluations, scene.model.name
+    chart = own_pareto_chart(results, _usual_measure(scene), str(results["corpus"].iloc[0]), name)
+    if chart is None:
+        raise StatsError(f"No pruned candidate of {name} was evaluated; see `moeprune sweep`.")
+    return chart
 
 
 def _own_winner_map(scene: Scene) -> Chart:
@@ -196,6 +209,7 @@ _EACH = (
     PlotView("rank-flow", "compare", "Who crosses the cut in one layer", _rank_flow),
     PlotView("agreement", "compare", "In which layers the recipes agree", _agreement),
     PlotView("schedules", "plan", "How each schedule spreads the budget", _schedules),
+    PlotView("pareto", "evaluate", "What quality each amount of memory buys", _pareto),
     PlotView("evaluation-curves", "evaluate", "What pruning costs this model", _evaluation_curves),
     PlotView("own-winner-map", "evaluate", "Which candidate stays nearest", _own_winner_map),
     PlotView("sizes", "export", "What pruning saves", _sizes),

@@ -8,7 +8,8 @@ import pytest
 from analysis.published import published_table
 from app.evaluation_requests import SweepRequest
 from app.evaluation_tasks import sweep_run
-from app.plots.evaluations import own_winner_chart, results_of
+from app.plots.evaluations import leading_series, own_winner_chart, results_of
+from app.plots.pareto import own_pareto_chart
 from app.plots.published import TABLES, settings_of
 
 
@@ -124,11 +125,33 @@ def test_own_numbers_are_those_of_the_records(open_page, swept):
 @pytest.mark.parametrize("against", ["Share removed", "Memory", "Active parameters"])
 def test_every_measure_against_every_size(open_page, swept, measure, against):
     test = open_page("evaluate", model="once", measure=measure, against=against)
-    curves, winner = (json.loads(chart.proto.spec) for chart in test.get("plotly_chart"))
+    memory, curves, winner = (json.loads(chart.proto.spec) for chart in test.get("plotly_chart"))
     axis = {"ESAP": "ESAP", "Loss": "Loss, nats per token"}[measure]
+    assert memory["layout"]["yaxis"]["title"]["text"] == axis
     assert curves["layout"]["yaxis"]["title"]["text"] == axis
     # A row for the one share, a column for the one text.
     assert len(winner["data"][0]["x"]) == 1
+
+
+def test_quality_against_memory_is_of_what_competes(swept):
+    record = next(record for record in swept if record.plan["criterion"] == "reap")
+    fewer = replace(record, evaluation_id="fewer", num_samples=2)
+    chart = own_pareto_chart(results_of([*swept, fewer]), "nll", "rows.jsonl", "once")
+    found = chart.table.set_index("candidate")
+    assert sorted(found.index) == ["Full model", "REAP, on rows.jsonl, 33%", "Random, 33%"]
+    for each in swept:
+        rows = found[(found["value"] == each.metrics["nll"].mean)]
+        assert each.plan["bytes_after"] in rows["bytes"].tolist()
+    # Of the two of one size only the better one can be on the front.
+    pruned = found[~found["is_full"]]
+    assert pruned.loc[pruned["on_front"], "value"].tolist() in ([pruned["value"].min()], [])
+
+
+def test_lines_in_colour_are_those_that_are_best_somewhere(swept):
+    results = results_of(swept)
+    best = results[(results["measure"] == "nll") & (results["series"] != "")]
+    best = best.sort_values("mean")["series"].iloc[0]
+    assert leading_series(results, "nll") == sorted({best, "Random"})
 
 
 def test_what_was_measured_otherwise_is_a_series_of_its_own(swept):

@@ -74,6 +74,23 @@ def test_no_two_of_many_series_look_alike(sweep):
     assert len(looks) == len({line.name for line in drawn}) == 30
 
 
+def test_lines_that_are_not_lit_are_grey_and_share_an_entry_of_the_legend(sweep):
+    fig = sweep_lines(sweep, label="ESAP", lit=["<b>"])
+    grey = [trace for trace in fig.data if trace.mode == "lines"]
+    assert [list(line.y) for line in grey] == [
+        pytest.approx([1, 0.9, 0.7]),
+        pytest.approx([1, 0.7, 0.5]),
+    ]
+    assert [(line.name, line.showlegend) for line in grey] == [
+        ("1 other", True),
+        ("1 other", False),
+    ]
+    assert "reap" in grey[0].hovertemplate
+    # Lines that are lit have the first colours, whatever else there is.
+    assert lines(fig)[0].line.color == lines(sweep_lines(sweep, label="ESAP"))[0].line.color
+    assert len(lines(fig)) == 2
+
+
 def test_names_are_shown_as_written(sweep):
     assert lines(sweep_lines(sweep, label="ESAP"))[1].name == "&lt;b&gt;"
 
