@@ -21,7 +21,7 @@ from app.task_requests import (
     option_words,
 )
 from pruning.atoms.selection import parse_scope
-from pruning.evaluate.bins import DEFAULT_BINS, Scope
+from pruning.evaluate.bins import DEFAULT_BINS, Binning, Order, Scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, Scored, Wanted
 from pruning.evaluate.result import DEFAULT_MEASURES, parse_measures
 from pruning.plan import ATOMIC_GRANULARITY
@@ -165,15 +165,44 @@ class BinsRequest(MeasureRequest):
     gate: Gate = "applied"
     granularity: Literal["expert", "atomic"] = "expert"
     scope: Scope | None = None
+    order: Order = "saliency"
     bins: int = Field(default=DEFAULT_BINS, ge=2, le=100)
+
+    @field_validator("criterion")
+    @classmethod
+    def _known_criterion(cls, value: str) -> str:
+        return value if value == NEURON_NORMS else get_criterion(value).name
 
     @model_validator(mode="after")
     def _can_rank(self) -> "BinsRequest":
-        if self.criterion != NEURON_NORMS:
-            get_criterion(self.criterion)
-        elif self.granularity != ATOMIC_GRANULARITY:
+        is_atomic = self.granularity == ATOMIC_GRANULARITY
+        if self.criterion == NEURON_NORMS and not is_atomic:
             raise PlanError(f"{NEURON_NORMS} ranks neurons; add --granularity atomic.")
+        if is_atomic and self.scope == "global" and not self._compares_layers:
+            raise PlanError(
+                f"{self.criterion} does not compare neurons of different layers; use --scope layer."
+            )
         return self
+
+    @property
+    def _compares_layers(self) -> bool:
+        return self.criterion == NEURON_NORMS or not get_criterion(self.criterion).within_layers
+
+    @property
+    def binning(self) -> Binning:
+        """How they are parted: by default experts within each layer, neurons over all if they can.
+
+        A criterion may compare neurons of one layer only.
+        """
+        over_all = self.granularity == ATOMIC_GRANULARITY and self._compares_layers
+        usual: Scope = "global" if over_all else "layer"
+        return Binning(self.bins, self.scope or usual, self.order)
+
+    def command(self, out: str = "bins.csv") -> str:
+        """The equivalent command line."""
+        own = option_words(self, "model", "corpora", "criterion")
+        ranked = ["--criterion", self.criterion]
+        return command_line("bins", self.model, *_corpora(self.corpora), *ranked, *own, "-o", out)
 
 
 class AskRequest(Request):

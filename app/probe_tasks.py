@@ -1,4 +1,4 @@
-"""Tasks that look into what pruning changes: hidden states, bins by saliency, answers."""
+"""Tasks that look into what pruning changes: hidden states, answers."""
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -6,21 +6,13 @@ from typing import TYPE_CHECKING, cast
 
 import pandas as pd
 
-from analysis.choose import choose_stats, parse_corpus_weight
-from analysis.criteria import get_criterion
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.ranking import rank_experts
-from analysis.store import StatsStore
-from app.evaluation_requests import AskRequest, BinsRequest, EvaluateRequest
+from app.evaluation_requests import AskRequest, EvaluateRequest
 from app.evaluation_tasks import draw_all, run_settings
-from app.neurons import neuron_evidence
 from app.quiet import quiet_transformers
 from app.settings import stats_store
-from app.sweeping import neuron_request, weights_measured
-from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
-from pruning.evaluate.result import Evaluation
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, plan_from_dict
+from pruning.plan import PruningPlan, fit_plan, plan_from_dict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,7 +24,8 @@ Table = Generator[Progress, None, pd.DataFrame]
 
 
 @contextmanager
-def _loaded(model: MoEModel, settings: "CalibrationSettings") -> "Iterator[PreTrainedModel]":
+def loaded_model(model: MoEModel, settings: "CalibrationSettings") -> "Iterator[PreTrainedModel]":
+    """The model with its weights, for as long as the context lasts."""
     from analysis.calibration.loading import load_model, offload_space
 
     quiet_transformers()
@@ -62,52 +55,12 @@ def variance_run(request: EvaluateRequest, names: tuple[str, ...]) -> Table:
     settings = run_settings(request, drawn.sequences.longest)
     chosen = draw_tokens(samples, NUM_TOKENS, settings.seed)
     yield Progress("loading the model", 0, 1)
-    with _loaded(model, settings) as loaded:
+    with loaded_model(model, settings) as loaded:
         found = {}
         pairs: list[tuple[str, PruningPlan | None]] = [("full", None)]
         for name, plan in [*pairs, *zip(names, plans, strict=True)]:
             found[name] = yield from run_variance(loaded, model.family, plan, samples, chosen)
     return variance_table(found, sum(int(mask.sum()) for mask in chosen))
-
-
-def bins_run(request: BinsRequest) -> Table:
-    """What removing each bin of experts or neurons adds to the loss, on the first corpus."""
-    from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
-    from pruning.evaluate.full_side import run_full
-    from pruning.evaluate.samples import make_samples
-
-    model = load_model_index(request.model, revision=request.revision)
-    store = stats_store(request.stats_dir)
-    bins = yield from _bins(request, model, store)
-    (drawn, *_) = yield from draw_all(request, model, store)
-    samples = make_samples(drawn.sequences, request.batch_size)
-    settings = run_settings(request, drawn.sequences.longest)
-    measured = MeasureSettings(("nll",), settings.seed)
-    yield Progress("loading the model", 0, len(bins), "bins")
-    with _loaded(model, settings) as loaded:
-        full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
-        found: dict[int, Evaluation] = {}
-        for each in bins:
-            yield Progress("removing bins", len(found), len(bins), "bins")
-            found[each.number] = evaluate_candidate(loaded, model.family, each.plan, full, measured)
-    return bin_table(bins, found, seed=settings.seed)
-
-
-def _bins(
-    request: BinsRequest, model: MoEModel, store: StatsStore
-) -> Generator[Progress, None, list[Bin]]:
-    if request.granularity == ATOMIC_GRANULARITY:
-        scope = request.scope or "global"
-        asked = neuron_request(request, request.criterion, scope, sparsity="0")
-        evidence = yield from neuron_evidence(asked, model, store)
-        return neuron_bins(evidence.saliency, model, bins=request.bins, scope=scope)
-    criterion = get_criterion(request.criterion)
-    yield from weights_measured(criterion.name, model, store)
-    wanted = [parse_corpus_weight(text) for text in request.calibrated_on]
-    reads_text = criterion.source == "routed"
-    choice = choose_stats(criterion, store, model, wanted if reads_text else ())
-    ranking = rank_experts(criterion, choice.stats, request.gate)
-    return expert_bins(ranking, model, bins=request.bins, scope=request.scope or "layer")
 
 
 def ask_run(request: AskRequest) -> "Generator[Progress, None, list[Answer]]":
@@ -135,5 +88,5 @@ def ask_run(request: AskRequest) -> "Generator[Progress, None, list[Answer]]":
     )
     question = Question(ids, tokenizer, request.max_new_tokens)
     yield Progress("loading the model", 0, len(plans), "models")
-    with _loaded(model, settings) as loaded:
+    with loaded_model(model, settings) as loaded:
         return (yield from run_answers(loaded, model.family, plans, question))

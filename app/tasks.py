@@ -11,6 +11,7 @@ from typing import Any
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
+from app.bins_tasks import bins_task
 from app.calibration_tasks import calibrate_task, weights_task
 from app.evaluation_tasks import evaluate_task, sweep_task
 from app.quiet import quiet_transformers
@@ -77,4 +78,5 @@ TASKS: Mapping[str, Callable[[dict[str, Any]], Task]] = {
     "evaluate": evaluate_task,
     "sweep": sweep_task,
     "search": search_task,
+    "bins": bins_task,
 }

@@ -9,14 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.model import MoEModel, load_model_index
+from app.bins_tasks import bins_run
 from app.commands import evaluate as shared
 from app.commands import options
 from app.commands.console import follow, out, show_table
 from app.commands.sweep import check_ending, save_table
 from app.evaluation_requests import AskRequest, BinsRequest, EvaluateRequest
-from app.probe_tasks import ask_run, bins_run, variance_run
+from app.probe_tasks import ask_run, variance_run
 from app.task_requests import validated
-from pruning.evaluate.bins import DEFAULT_BINS, SCOPES, rank_agreement
+from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, rank_agreement
 from pruning.evaluate.drawing import DEFAULT_SAMPLES
 from pruning.plan import EXPERT_GRANULARITY, load_plan
 
@@ -94,9 +95,15 @@ def bins(
         str | None,
         typer.Option(
             help=f"Order within each layer, or of all: {', '.join(SCOPES)}. Default: layer for "
-            "experts, global for neurons."
+            "experts, global for neurons where the criterion compares layers."
         ),
     ] = None,
+    order: Annotated[
+        str,
+        typer.Option(
+            help=f"Order of the bins: {', '.join(ORDERS)}; index is by place, as HEAPr's Figure 3."
+        ),
+    ] = ORDERS[0],
     granularity: Annotated[
         str, typer.Option(help="What is removed: whole experts (expert), or neurons (atomic).")
     ] = EXPERT_GRANULARITY,
@@ -126,6 +133,7 @@ def bins(
         "criterion": criterion,
         "bins": number,
         "scope": scope,
+        "order": order,
         "granularity": granularity,
         "calibrated_on": tuple(calibrated_on or ()),
         "gate": gate,
@@ -143,8 +151,9 @@ def bins(
         "stats_dir": stats_dir,
         "trust_remote_code": trust_remote_code,
     }
-    table = follow(bins_run(validated(BinsRequest, values)))
-    _show_bins(table)
+    record = follow(bins_run(validated(BinsRequest, values)))
+    table = record.table
+    _show_bins(table, order)
     save_table(table, out_file)
     out.print(
         f"{out_file}: rank correlation of saliency and loss {rank_agreement(table):.2f} "
@@ -153,10 +162,11 @@ def bins(
     )
 
 
-def _show_bins(table: pd.DataFrame) -> None:
+def _show_bins(table: pd.DataFrame, order: str) -> None:
     shown = table[["bin", "removed", "saliency", "share", "loss_change", "low", "high"]]
     rows = [tuple(row) for row in shown.itertuples(index=False)]
-    show_table("each bin removed alone, least salient first", tuple(shown.columns), rows)
+    first = "least salient first" if order == ORDERS[0] else "by place"
+    show_table(f"each bin removed alone, {first}", tuple(shown.columns), rows)
 
 
 def ask(

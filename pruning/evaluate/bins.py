@@ -1,6 +1,7 @@
 """Bins of experts or neurons by saliency: what a score says against what removing them costs.
 
 After HEAPr, Fig. 3: tenths of all atomic experts, each removed alone, against their importance.
+The figure takes them by place, the order "index"; by saliency they show whether a score ranks well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,26 @@ from pruning.plan import ATOMIC_GRANULARITY, Provenance, PruningPlan, fit_plan, 
 
 Scope = Literal["layer", "global"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
+Order = Literal["saliency", "index"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 DEFAULT_BINS = 10
 BIN_COLUMNS = ("bin", "removed", "saliency", "share", "loss_change", "low", "high", "pooled")
+
+
+@dataclass(frozen=True, slots=True)
+class Binning:
+    """How experts or neurons are parted.
+
+    Args:
+        bins: how many; those that would remove nothing are left out.
+        scope: ordered within each layer, of which each bin then has its share, or all together.
+        order: by saliency, the least salient first; or by place, the first layers, experts and
+            neurons first.
+    """
+
+    bins: int = DEFAULT_BINS
+    scope: Scope = "layer"
+    order: Order = "saliency"
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +47,7 @@ class Bin:
     """A part of all experts or neurons, and the plan that removes it alone.
 
     Args:
-        number: from 0, the least salient.
+        number: from 0, the least salient or, by place, the first.
         plan: keeps all others.
         removed: how many it removes.
         saliency: mean of theirs.
@@ -43,43 +62,41 @@ class Bin:
 
 
 def bin_numbers(
-    saliency: NDArray[np.float64], groups: NDArray[np.int64], bins: int
+    saliency: NDArray[np.float64], layers: NDArray[np.int64], how: Binning
 ) -> NDArray[np.int64]:
-    """The bin of each entry: its place in ascending order within its group, in equal parts.
+    """The bin of each entry: its place in the order, in equal parts.
 
     Ties: of two equal entries the later one is the less salient, as in rankings.
 
     Args:
         saliency: (entries,) higher = keep.
-        groups: (entries,) within which they are ordered; all alike for one order.
-        bins: how many.
+        layers: (entries,) of each.
+        how: see `Binning`.
     """
+    groups = layers if how.scope == "layer" else np.zeros_like(layers)
     numbers = np.empty(len(saliency), dtype=np.int64)
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
-        order = np.lexsort((-members, saliency[members]))
-        numbers[members[order]] = np.arange(len(members)) * bins // len(members)
+        if how.order == "saliency":
+            members = members[np.lexsort((-members, saliency[members]))]
+        numbers[members] = np.arange(len(members)) * how.bins // len(members)
     return numbers
 
 
-def expert_bins(
-    ranking: pd.DataFrame, model: MoEModel, *, bins: int = DEFAULT_BINS, scope: Scope = "layer"
-) -> list[Bin]:
-    """Bins of experts, of which each layer has its share, or ordered over all layers.
+def expert_bins(ranking: pd.DataFrame, model: MoEModel, how: Binning) -> list[Bin]:
+    """Bins of experts.
 
     Args:
-        ranking: columns layer, expert, saliency among others; every expert once.
+        ranking: columns layer, expert, saliency among others; every expert once, in order.
         model: the full model.
-        bins: how many; those that would remove nothing are left out.
-        scope: order within each layer, or of all experts together.
+        how: see `Binning`.
 
     Raises:
         PlanError: a bin would leave a layer fewer experts than a token needs.
     """
     layers, experts = ranking["layer"].to_numpy(), ranking["expert"].to_numpy()
     saliency = ranking["saliency"].to_numpy(dtype=np.float64)
-    groups = layers if scope == "layer" else np.zeros_like(layers)
-    numbers = bin_numbers(saliency, groups, bins)
+    numbers = bin_numbers(saliency, layers, how)
     made = []
     for number in np.unique(numbers).tolist():
         gone = set(zip(layers[numbers == number], experts[numbers == number], strict=True))
@@ -94,23 +111,19 @@ def expert_bins(
     return made
 
 
-def neuron_bins(
-    scores: NeuronScores, model: MoEModel, *, bins: int = DEFAULT_BINS, scope: Scope = "global"
-) -> list[Bin]:
-    """Bins of neurons: see `expert_bins`.
+def neuron_bins(scores: NeuronScores, model: MoEModel, how: Binning) -> list[Bin]:
+    """Bins of neurons.
 
     Args:
         scores: layer -> for each expert, a saliency for each neuron; higher = keep.
         model: the full model.
-        bins: how many.
-        scope: order within each layer, or of all neurons together.
+        how: see `Binning`.
     """
     owners = [(layer, expert) for layer in sorted(scores) for expert in range(len(scores[layer]))]
     parts = [scores[layer][expert] for layer, expert in owners]
     saliency = np.concatenate(parts)
     layers = np.repeat([layer for layer, _ in owners], [len(part) for part in parts])
-    groups = layers if scope == "layer" else np.zeros_like(layers)
-    numbers = bin_numbers(saliency, groups, bins)
+    numbers = bin_numbers(saliency, layers, how)
     held = np.split(numbers, np.cumsum([len(part) for part in parts])[:-1])
     made = []
     for number in np.unique(numbers).tolist():

@@ -109,6 +109,21 @@ def _corpus(drawn: Drawn) -> dict[str, Any]:
     return {"name": sequences.corpus, "digest": sequences.digest, **drawn.facts}
 
 
+def how_made(settings: CalibrationSettings, seconds: float) -> dict[str, Any]:
+    """What a record says of the run behind its numbers: device, time, versions."""
+    return {
+        "device": settings.placement.device_map or str(resolve_device(settings.device)),
+        "batch_size": settings.batch_size,
+        "seconds": round(seconds, 2),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__.partition("+")[0],
+            "transformers": transformers.__version__,
+        },
+    }
+
+
 def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[EvaluationRecord]]:
     """Evaluate every plan on every corpus; each result is saved as soon as it is there.
 
@@ -169,7 +184,8 @@ class _Corpus:
                 started = time.monotonic()
                 where = self.before + number
                 result = yield from self._evaluate(plan, side, missing, where)
-                record = record.with_results(result, self._made(time.monotonic() - started))
+                made = how_made(self.work.settings, time.monotonic() - started)
+                record = record.with_results(result, made)
                 self.work.store.save(record)
             finished.append(record)
         return finished
@@ -202,17 +218,3 @@ class _Corpus:
                 return result
             share = step.total or 1
             yield Progress(step.phase, where * share + step.done, self.total * share, step.unit)
-
-    def _made(self, seconds: float) -> dict[str, Any]:
-        settings = self.work.settings
-        return {
-            "device": settings.placement.device_map or str(resolve_device(settings.device)),
-            "batch_size": settings.batch_size,
-            "seconds": round(seconds, 2),
-            "system": f"{platform.system()} {platform.machine()}",
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__.partition("+")[0],
-                "transformers": transformers.__version__,
-            },
-        }

@@ -1,9 +1,11 @@
 """`moeprune variance`, `bins` and `ask`: files, words, bad input."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from pruning.evaluate.bins import BIN_COLUMNS
+from pruning.evaluate.bins import BIN_COLUMNS, Binning
+from pruning.evaluate.bins_record import BINS
 from pruning.evaluate.hidden_states import VARIANCE_COLUMNS
 
 
@@ -48,12 +50,44 @@ def test_bins_of_experts_and_of_neurons(works, tiny, corpora, stats, here):
     assert table["removed"].tolist() == [3 * 6 * 24 // 4] * 4
 
 
+def test_bins_are_kept_and_not_measured_again(works, tiny, corpora, stats, here, monkeypatch):
+    words = (
+        *("bins", tiny, "--corpus", corpora[1], "--seq-len", "9", "--stats-dir", here / "kept"),
+        *("--criterion", "random", "--granularity", "atomic", "--bins", "3"),
+    )
+    works(*words)
+    (path,) = (here / "kept" / "bins").iterdir()
+    record = BINS.read(path)
+    assert record.ranked.how == Binning(3, "global")
+    assert (record.ranked.corpora, record.ranked.runs) == ((), ())
+    pd.testing.assert_frame_equal(record.table, pd.read_csv(here / "bins.csv"), rtol=1e-12)
+    # Without weights nothing can be measured: what is asked again must come from the file.
+    monkeypatch.setattr("app.bins_tasks.loaded_model", None)
+    works(*words, "-o", "again.csv")
+    assert (here / "again.csv").read_bytes() == (here / "bins.csv").read_bytes()
+
+
+def test_bins_by_place_remove_what_stands_together(works, tiny, corpora, stats, here):
+    words = ("--criterion", "random", "--granularity", "atomic", "--bins", "2", "--order", "index")
+    works("bins", tiny, "--corpus", corpora[1], "--seq-len", "9", "--stats-dir", here, *words)
+    (path,) = (here / "bins").iterdir()
+    record = BINS.read(path)
+    drawn = np.random.default_rng(42).random(3 * 6 * 24)
+    # The first half of all neurons is layer 0 and half of layer 2.
+    assert record.table["saliency"].tolist() == pytest.approx(drawn.reshape(2, -1).mean(1).tolist())
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--criterion", "rep"), "Did you mean 'reap'"),
         (("--criterion", "random", "--bins", "1"), "--bins: Input should be greater than"),
         (("--criterion", "neuron-norms"), "add --granularity atomic"),
+        (("--criterion", "random", "--order", "score"), "--order: Input should be 'saliency' or"),
+        (
+            ("--criterion", "camera-p", "--granularity", "atomic", "--scope", "global"),
+            "camera-p does not compare neurons of different layers; use --scope layer",
+        ),
         (("--criterion", "random", "-o", "bins.txt"), "use .csv or .parquet"),
     ],
 )

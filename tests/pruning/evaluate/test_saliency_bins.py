@@ -14,6 +14,7 @@ from analysis.neuron_norms import neuron_norms
 from builders import NUM_EXPERTS, tiny_checkpoint, tiny_model
 from pruning.evaluate.bins import (
     BIN_COLUMNS,
+    Binning,
     bin_numbers,
     bin_table,
     expert_bins,
@@ -42,17 +43,20 @@ def test_numbers_by_hand():
     saliency = np.array([3.0, 1.0, 2.0, 5.0, 4.0, 4.0])
     one = np.zeros(6, dtype=np.int64)
     # Ascending: 1, 2, 3, then the later 4, the earlier 4, 5.
-    assert bin_numbers(saliency, one, 3).tolist() == [1, 0, 0, 2, 2, 1]
+    assert bin_numbers(saliency, one, Binning(3, "global")).tolist() == [1, 0, 0, 2, 2, 1]
     two = np.array([0, 0, 0, 7, 7, 7])
-    assert bin_numbers(saliency, two, 3).tolist() == [2, 0, 1, 2, 1, 0]
+    assert bin_numbers(saliency, two, Binning(3)).tolist() == [2, 0, 1, 2, 1, 0]
     # Five entries in two bins: three and two.
-    assert sorted(bin_numbers(saliency[:5], one[:5], 2).tolist()) == [0, 0, 0, 1, 1]
+    assert sorted(bin_numbers(saliency[:5], one[:5], Binning(2)).tolist()) == [0, 0, 0, 1, 1]
+    by_place = Binning(3, "global", "index")
+    assert bin_numbers(saliency, two, by_place).tolist() == [0, 0, 1, 1, 2, 2]
+    assert bin_numbers(saliency, two, Binning(3, "layer", "index")).tolist() == [0, 1, 2, 0, 1, 2]
 
 
 @pytest.mark.parametrize("scope", ["layer", "global"])
 def test_every_expert_is_removed_once_and_the_least_salient_first(described, scope):
     saliency = np.random.default_rng(0).random(21)
-    bins = expert_bins(ranking_of(described, saliency), described, bins=5, scope=scope)
+    bins = expert_bins(ranking_of(described, saliency), described, Binning(5, scope))
     removed = [
         [(layer, e) for layer, ids in each.plan.kept.items() for e in range(7) if e not in ids]
         for each in bins
@@ -72,13 +76,13 @@ def test_every_expert_is_removed_once_and_the_least_salient_first(described, sco
 def test_a_bin_that_takes_too_much_of_a_layer_is_refused(described):
     saliency = np.repeat([1.0, 2.0, 3.0], 7)  # the least salient third is the whole first layer
     with pytest.raises(PlanError, match="layer 0"):
-        expert_bins(ranking_of(described, saliency), described, bins=3, scope="global")
+        expert_bins(ranking_of(described, saliency), described, Binning(3, "global"))
 
 
 @pytest.mark.parametrize("scope", ["layer", "global"])
 def test_every_neuron_is_removed_once(described, scope):
     scores = drain(neuron_norms(described))
-    bins = neuron_bins(scores, described, bins=4, scope=scope)
+    bins = neuron_bins(scores, described, Binning(4, scope))
     total = NUM_EXPERTS["olmoe"] * 3 * 24
     assert sum(each.removed for each in bins) == total
     gone = [
@@ -95,7 +99,7 @@ def test_every_neuron_is_removed_once(described, scope):
 def test_losses_are_those_of_each_plan_alone(described, make_sequences):
     model, samples = tiny_model("olmoe"), make_samples(make_sequences())
     full = drain(run_full(model, samples))
-    bins = expert_bins(ranking_of(described, np.arange(21.0)), described, bins=3)
+    bins = expert_bins(ranking_of(described, np.arange(21.0)), described, Binning(3))
     family, settings = described.family, MeasureSettings(("nll",))
     found = {
         each.number: evaluate_candidate(model, family, each.plan, full, settings) for each in bins
