@@ -1,6 +1,7 @@
 """Tables of plans of neurons: scores against true changes of the loss, shares of layers, FLOPs."""
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -10,11 +11,14 @@ from numpy.typing import NDArray
 from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.neuron_norms import NeuronScores
-from pruning.active import Routing, active_experts
+from analysis.sparsity import parse_sparsity
+from pruning.active import Routing, active_experts, expert_shapes, token_shares
+from pruning.atoms.budget import atom_sparsity_budget
 from pruning.atoms.kept import KeptAtoms, ordered_atoms
-from pruning.atoms.selection import AtomScope, select_atoms
-from pruning.atoms.summary import atom_summary
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, model_ref
+from pruning.atoms.rooms import ExpertKey
+from pruning.atoms.selection import Contest
+from pruning.atoms.target import widths_left
+from pruning.plan import PruningPlan, fit_plan, model_ref
 
 NUM_BINS = 10
 BIN_COLUMNS = ("bin", "neurons", "score", "score_share", "change", "change_share")
@@ -80,51 +84,74 @@ def bin_table(
     )
 
 
-def layer_shares(plans: Mapping[str, PruningPlan], model: MoEModel) -> pd.DataFrame:
-    """Table `series, layer, share`: the fraction of each layer's neurons that a plan removes.
+def layer_shares(
+    removed: Mapping[str, Mapping[ExpertKey, int]], widths: Mapping[int, Sequence[int]]
+) -> pd.DataFrame:
+    """Table `series, layer, share`: the fraction of each layer's neurons that goes, 0..1.
 
-    Raises:
-        PlanError: a plan is not for this model.
+    Args:
+        removed: name of a series -> how many neurons each expert loses, see `Contest.removed`.
+        widths: layer -> neurons of each of its experts.
     """
-    tables = [
-        atom_summary(plan, model)[["layer", "share"]].assign(series=name)
-        for name, plan in plans.items()
-    ]
-    return pd.concat(tables, ignore_index=True)[["series", "layer", "share"]]
+    rows = []
+    for series, gone in removed.items():
+        of_layer = dict.fromkeys(sorted(widths), 0)
+        for (layer, _), number in gone.items():
+            of_layer[layer] += number
+        rows += [(series, layer, n / sum(widths[layer])) for layer, n in of_layer.items()]
+    return pd.DataFrame(rows, columns=["series", "layer", "share"])
 
 
 def flops_saved(
     model: MoEModel,
-    saliency: NeuronScores,
-    scope: AtomScope,
+    contest: Contest,
     sparsities: Sequence[str],
     routing: Routing | None = None,
+    experts: Mapping[int, Sequence[int]] | None = None,
 ) -> pd.DataFrame:
     """Table `sparsity, removed, flops, reduction`: FLOPs of routed experts per token, expected.
 
     removed is the fraction of neurons that goes, flops what is left, reduction the fraction of the
     whole model's FLOPs of experts that is saved, 0..1: not the same, because experts that lose much
-    are seldom chosen. Without `routing` all experts are chosen equally often.
+    are seldom chosen. Sparsities that the constraints do not allow are left out.
+
+    Args:
+        model: the source.
+        contest: the neurons that compete.
+        sparsities: shares of the neurons.
+        routing: how often each expert is chosen; without it, all equally often.
+        experts: those that stay, of layers that lose whole ones.
 
     Raises:
-        PlanError: a sparsity that is out of range.
+        PlanError: a sparsity that is out of range, or no neurons.
     """
-    total = sum(len(each) for held in saliency.values() for each in held)
+    total = sum(room.size for room in contest.rooms.values())
     if not total:
         raise PlanError("The model has no neurons to remove.")
     before = active_experts(model, fit_plan(PruningPlan(model_ref(model), {}), model), routing)
-    rows = []
+    shapes, rows = expert_shapes(model), []
     for sparsity in sparsities:
-        atoms = select_atoms(saliency, sparsity, scope)
-        plan = PruningPlan(model_ref(model), {}, granularity=ATOMIC_GRANULARITY, kept_atoms=atoms)
-        flops = active_experts(model, fit_plan(plan, model), routing).flops
-        gone = sum(
-            len(saliency[layer][expert]) - len(ids)
-            for layer, experts in atoms.items()
-            for expert, ids in experts.items()
+        parse_sparsity(sparsity)
+        try:
+            removed = contest.removed(atom_sparsity_budget(contest.pools, sparsity))
+        except PlanError:
+            continue
+        left = widths_left(contest, removed, experts or {})
+        flops = round(
+            2
+            * sum(
+                shapes[layer.index].neuron_weights
+                * _tokens_width(token_shares(layer, left[layer.index], routing), left[layer.index])
+                for layer in model.layers
+            )
         )
-        rows.append((sparsity, gone / total, flops, 1 - flops / before.flops))
+        rows.append((sparsity, sum(removed.values()) / total, flops, 1 - flops / before.flops))
     return pd.DataFrame(rows, columns=["sparsity", "removed", "flops", "reduction"])
+
+
+def _tokens_width(shares: Mapping[int, Fraction], widths: Mapping[int, int]) -> Fraction:
+    """Neurons of a layer that one token uses, expected."""
+    return sum((share * widths[expert] for expert, share in shares.items()), Fraction(0))
 
 
 def _flat(scores: NeuronScores) -> NDArray[np.float64]:

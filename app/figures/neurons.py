@@ -53,18 +53,9 @@ def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """
     fig = go.Figure()
     for place, (name, line) in enumerate(table.groupby("series", sort=False)):
-        color = series_color(place, dark)
-        fig.add_trace(
-            go.Scatter(
-                x=line["layer"],
-                y=line["share"],
-                name=plain(str(name)),
-                mode="lines+markers",
-                line={"color": color, "dash": DASHES[place % len(DASHES)], "width": 2},
-                marker={"symbol": SYMBOLS[place % len(SYMBOLS)], "color": color, "size": 9},
-                hovertemplate=f"{plain(str(name))}, layer %{{x}}: %{{y:.1%}}<extra></extra>",
-            )
-        )
+        drawn = _line(place, plain(str(name)), line["layer"], line["share"], dark)
+        drawn.hovertemplate = "%{fullData.name}, layer %{x}: %{y:.1%}<extra></extra>"
+        fig.add_trace(drawn)
     apply_theme(fig, dark)
     fig.update_layout(height=360)
     fig.update_xaxes(
@@ -87,10 +78,11 @@ def describe_layers(table: pd.DataFrame) -> str:
     return "; ".join(words) + "."
 
 
-def flops_line(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `removed, reduction`: FLOPs of experts saved against neurons removed.
+def flops_lines(table: pd.DataFrame, *, measured: bool = True, dark: bool = False) -> go.Figure:
+    """Figure of a table `series, removed, reduction`: FLOPs of experts saved against neurons gone.
 
-    Above the diagonal the neurons of experts that are often chosen go.
+    A line for each series. Above the dotted line the neurons of experts that are often chosen go;
+    on it lies everything where nothing says how often experts are chosen (`measured` is false).
     """
     fig = go.Figure()
     top = max(float(table["removed"].max()), 0.01)
@@ -104,28 +96,39 @@ def flops_line(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             hoverinfo="skip",
         )
     )
-    fig.add_trace(
-        go.Scatter(
-            x=table["removed"],
-            y=table["reduction"],
-            name="by the measured routing",
-            mode="lines+markers",
-            line={"color": series_color(0, dark), "width": 2},
-            marker={"color": series_color(0, dark), "size": 9},
-            hovertemplate="%{x:.1%} of neurons: %{y:.1%} of FLOPs<extra></extra>",
-        )
+    for place, (name, line) in enumerate(table.groupby("series", sort=False)):
+        fig.add_trace(_line(place, plain(str(name)), line["removed"], line["reduction"], dark))
+    fig.update_traces(
+        hovertemplate="%{fullData.name}: %{x:.1%} of neurons, %{y:.1%} of FLOPs<extra></extra>",
+        selector={"mode": "lines+markers"},
     )
     apply_theme(fig, dark)
     fig.update_layout(height=360)
     fig.update_xaxes(title_text="neurons removed", tickformat=".0%")
-    fig.update_yaxes(title_text="FLOPs of experts saved per token", tickformat=".0%")
+    routing = "measured routing" if measured else "experts chosen equally often"
+    fig.update_yaxes(title_text=f"expert FLOPs saved ({routing})", tickformat=".0%")
     return fig
 
 
-def describe_flops(table: pd.DataFrame) -> str:
-    """One sentence: what the largest removal saves."""
-    last = table.sort_values("removed").iloc[-1]
-    return (
-        f"With {last['removed']:.0%} of the neurons gone, a token needs {last['reduction']:.0%} "
-        "fewer FLOPs of experts by the measured routing."
+def describe_flops(table: pd.DataFrame, *, measured: bool = True) -> str:
+    """One sentence: what each series saves where it removes most."""
+    words = []
+    for name, line in table.groupby("series", sort=False):
+        last = line.sort_values("removed").iloc[-1]
+        words.append(f"{name} {last['reduction']:.0%} with {last['removed']:.0%} of neurons gone")
+    routing = "by the measured routing" if measured else "if experts are chosen equally often"
+    return f"FLOPs of experts saved per token {routing}: {'; '.join(words)}."
+
+
+def _line(
+    place: int, name: str, across: "pd.Series[float]", up: "pd.Series[float]", dark: bool
+) -> go.Scatter:
+    color = series_color(place, dark)
+    return go.Scatter(
+        x=across,
+        y=up,
+        name=name,
+        mode="lines+markers",
+        line={"color": color, "dash": DASHES[place % len(DASHES)], "width": 2},
+        marker={"symbol": SYMBOLS[place % len(SYMBOLS)], "color": color, "size": 9},
     )

@@ -134,7 +134,7 @@ class _Ladder:
     def after(self, total: int) -> int:
         """The size when so many neurons are gone."""
         removed = self.contest.removed(Budget(total, "size", ""))
-        return self.size(_left(self.contest, removed, self.stays))
+        return self.size(widths_left(self.contest, removed, self.stays))
 
     @cached_property
     def smallest(self) -> int:
@@ -150,10 +150,16 @@ class _Ladder:
         return self.totals[fits]
 
 
-def _left(
+def widths_left(
     contest: Contest, removed: Mapping[ExpertKey, int], stays: Mapping[int, Sequence[int]]
 ) -> dict[int, dict[int, int]]:
-    """Neurons that each expert that stays keeps."""
+    """Layer -> expert that stays -> neurons that it keeps.
+
+    Args:
+        contest: the neurons that compete.
+        removed: how many each expert loses, see `Contest.removed`.
+        stays: experts that stay, of layers that lose whole ones.
+    """
     left: dict[int, dict[int, int]] = {}
     for (layer, expert), gone in removed.items():
         if expert in stays.get(layer, (expert,)):

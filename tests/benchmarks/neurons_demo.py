@@ -26,8 +26,11 @@ from analysis.neuron_norms import NeuronScores, neuron_norms
 from analysis.neurons import choose_neurons, neuron_saliency
 from analysis.ranking import rank_experts
 from analysis.store import SHIPPED_STATS, StatsStore
+from analysis.widths import expert_widths
 from pruning.atoms.kept import KeptAtoms
-from pruning.atoms.selection import AtomScope, select_atoms
+from pruning.atoms.rooms import atom_rooms
+from pruning.atoms.selection import AtomScope, Contest, select_atoms
+from pruning.constraints import Constraints
 from pruning.masking import masked
 from pruning.neuron_views import NUM_BINS, bin_table, bins_of, flops_saved, without_bin
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, model_ref
@@ -117,7 +120,8 @@ def main() -> None:
     chosen = choose_stats(get_criterion("reap"), STORE, model, [CorpusWeight("demo-code")])
     counts = chosen.stats.table.groupby("layer")["num_tokens"]
     routing = {layer: tuple(each.tolist()) for layer, each in counts}
-    saved = flops_saved(model, scores, AtomScope.GLOBAL, ("20%", "40%", "60%"), routing)
+    contest = Contest(scores, atom_rooms(expert_widths(model), Constraints()), AtomScope.GLOBAL)
+    saved = flops_saved(model, contest, ("20%", "40%", "60%"), routing)
     print(saved.to_string(index=False), flush=True)
     rows = held_out(model, "demo-code", sequences)
     full = held_out_loss(loaded, rows)

@@ -46,14 +46,19 @@ def test_layers_have_a_line_for_each_series(shares, dark):
 
 
 def test_flops_lie_beside_what_equal_use_would_save():
-    table = pd.DataFrame({"removed": [0.2, 0.4], "reduction": [0.1, 0.25]})
-    even, measured = neurons.flops_line(table).data
+    rows = [("global", 0.2, 0.1), ("global", 0.4, 0.25), ("layer", 0.3, 0.3)]
+    table = pd.DataFrame(rows, columns=["series", "removed", "reduction"])
+    even, first, second = neurons.flops_lines(table).data
     assert list(even.x) == list(even.y) == [0, 0.4]
-    assert list(measured.y) == [0.1, 0.25]
+    assert (list(first.x), list(first.y)) == ([0.2, 0.4], [0.1, 0.25])
+    assert (second.name, list(second.y)) == ("layer", [0.3])
     assert neurons.describe_flops(table) == (
-        "With 40% of the neurons gone, a token needs 25% fewer FLOPs of experts by the measured "
-        "routing."
+        "FLOPs of experts saved per token by the measured routing: global 25% with 40% of neurons "
+        "gone; layer 30% with 30% of neurons gone."
     )
+    unmeasured = neurons.flops_lines(table, measured=False).layout.yaxis.title.text
+    assert "equally often" in unmeasured
+    assert "if experts are chosen equally often" in neurons.describe_flops(table, measured=False)
 
 
 def test_names_that_others_chose_are_text():
