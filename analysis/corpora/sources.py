@@ -45,7 +45,7 @@ def in_memory(documents: Sequence[Document]) -> Source:
     """Documents that are at hand."""
 
     def drawn(seed: int) -> Iterator[Document]:
-        for number in _order(len(documents), seed):
+        for number in seeded_order(len(documents), seed):
             yield documents[number]
 
     return Source(drawn)
@@ -58,7 +58,7 @@ def from_file(documents: DocumentFile) -> Source:
     """
 
     def drawn(seed: int) -> Iterator[Document]:
-        order, size = _order(len(documents), seed), 16
+        order, size = seeded_order(len(documents), seed), 16
         while block := list(islice(order, size)):
             yield from documents.read(block)
             size = min(2 * size, _LARGEST_BLOCK)
@@ -66,7 +66,8 @@ def from_file(documents: DocumentFile) -> Source:
     return Source(drawn)
 
 
-def _order(count: int, seed: int) -> Iterator[int]:
+def seeded_order(count: int, seed: int) -> Iterator[int]:
+    """The numbers below `count` in the order that this seed draws them."""
     rng = np.random.default_rng(seed)
     if count <= _MOST_PERMUTED:
         yield from map(int, rng.permutation(count))

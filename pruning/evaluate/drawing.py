@@ -2,7 +2,7 @@
 
 Calibration reads documents in a seeded order, and its manifest says how many. Those that follow in
 the same order are new to it. The demo's corpora have parts that neither training nor calibration
-has seen.
+has seen, and of which no benchmark is made.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,14 +17,13 @@ from analysis.corpora import (
     Source,
     Tokenizer,
     TokenSequences,
-    demo_document,
     parse_corpus,
     peek,
     tokenize,
 )
 from analysis.corpora.encoding import Encoded
-from analysis.corpora.sources import in_memory
-from analysis.demo.texts import TEXTS, demo_texts
+from analysis.demo.held_out import fitness_source
+from analysis.demo.texts import TEXTS
 from analysis.stats import RunManifest
 
 DEFAULT_SAMPLES = 64
@@ -148,9 +147,7 @@ def _sampling(first: Document | None, wanted: Wanted, seed: int, *, joined: bool
 
 def _unread(name: str, source: Source, runs: Iterable[RunManifest], seed: int | None) -> _Unread:
     if name in TEXTS:
-        texts = demo_texts(name, held_out=True)
-        kept = in_memory([demo_document(text.prompt, text.response) for text in texts])
-        return _Unread(kept, DEFAULT_SEED if seed is None else seed, 0, HELD_OUT)
+        return _Unread(fitness_source(name), DEFAULT_SEED if seed is None else seed, 0, HELD_OUT)
     read = _documents_read(name, runs)
     if not read:
         return _Unread(source, DEFAULT_SEED if seed is None else seed, 0, UNREAD)

@@ -1,0 +1,55 @@
+"""The demo's held-out texts in two halves: one for evaluations and searches, one for benchmarks.
+
+What a search has optimised on a text, that text cannot judge. Which half a text is in does not
+depend on how many are drawn, or in what order.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+from analysis.corpora.documents import Document, demo_document
+from analysis.corpora.sources import Source, seeded_order
+from analysis.demo.texts import DemoText, demo_texts
+
+# Of the order that evaluations draw in by default, the first half is theirs.
+_SEED = 42
+
+
+@cache
+def _halves(corpus: str) -> tuple[tuple[DemoText, ...], frozenset[int]]:
+    """The held-out texts of a corpus, and the numbers of those for evaluations."""
+    texts = tuple(demo_texts(corpus, held_out=True))
+    order = list(seeded_order(len(texts), _SEED))
+    return texts, frozenset(order[: (len(order) + 1) // 2])
+
+
+def fitness_source(corpus: str) -> Source:
+    """The half that evaluations and searches draw from, in an order that a seed decides.
+
+    Args:
+        corpus: `demo-code`, `demo-prose` or `demo-math`.
+    """
+
+    def drawn(seed: int) -> Iterator[Document]:
+        texts, own = _halves(corpus)
+        for number in seeded_order(len(texts), seed):
+            if number in own:
+                yield demo_document(texts[number].prompt, texts[number].response)
+
+    return Source(drawn)
+
+
+def benchmark_texts(corpus: str) -> list[DemoText]:
+    """The half that benchmarks are made of, none twice, and none that the other half has as well.
+
+    Args:
+        corpus: `demo-code`, `demo-prose` or `demo-math`.
+    """
+    texts, own = _halves(corpus)
+    seen = {texts[number].prompt for number in own}
+    found = []
+    for number, text in enumerate(texts):
+        if number not in own and text.prompt not in seen:
+            seen.add(text.prompt)
+            found.append(text)
+    return found

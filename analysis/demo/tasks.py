@@ -1,0 +1,232 @@
+"""Benchmarks of the demo's own texts: tasks of lm-evaluation-harness on local files, built here.
+
+Code and prose are those of the Python that the program runs on, so the tasks are made where they
+are used; demo-math-exact is the same everywhere. A task's version is a digest of its questions.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from filelock import FileLock
+
+from analysis.demo.held_out import benchmark_texts
+from analysis.demo.texts import DemoText
+from analysis.errors import CorpusError, unknown_name
+from analysis.store import write_durably
+
+Row = dict[str, Any]
+_PROMPT_CHARS = 180
+_CHOICE_CHARS = 60
+_MOST_QUESTIONS = 240
+_DISTRACTORS = 3
+_SEED = 42
+_ANSWER = r"The answer is (-?\d+)"
+_FOLLOWED_BY_SPACE = re.compile(r"\s")
+
+
+def _passages(text: str) -> Iterator[tuple[str, str]]:
+    """Passages that do not overlap, each cut between words into a beginning and what follows."""
+    place = 0
+    while True:
+        parts = []
+        for length in (_PROMPT_CHARS, _CHOICE_CHARS):
+            space = _FOLLOWED_BY_SPACE.search(text, place + length)
+            if space is None:
+                return
+            parts.append(text[place : space.start()])
+            place = space.start()
+        # The space stays with what follows it: so do tokens begin.
+        prompt, continuation = parts[0].lstrip(), parts[1].rstrip()
+        if prompt.strip() and len(continuation.strip()) >= _CHOICE_CHARS // 2:
+            yield prompt, continuation
+
+
+def choice_questions(texts: Sequence[DemoText], seed: int = _SEED) -> list[Row]:
+    """Which of four continuations follows? Three are of other documents.
+
+    Returns:
+        Rows of `prompt`, `choices` (4, in drawn order), `label` (number of the true one) and
+        `document`; at most 240, drawn from all passages and left in their order.
+
+    Raises:
+        CorpusError: fewer than four documents have a passage.
+    """
+    rng = np.random.default_rng(seed)
+    passages = [(text.name, *each) for text in texts for each in _passages(text.prompt)]
+    if len({name for name, _, _ in passages}) <= _DISTRACTORS:
+        raise CorpusError(
+            f"Questions with {_DISTRACTORS + 1} choices need passages of as many documents."
+        )
+    chosen = np.sort(rng.permutation(len(passages))[:_MOST_QUESTIONS])
+    return [_choice_question(passages, int(number), rng) for number in chosen]
+
+
+def _choice_question(
+    passages: Sequence[tuple[str, str, str]], number: int, rng: np.random.Generator
+) -> Row:
+    name, prompt, continuation = passages[number]
+    choices = {continuation: name}
+    while len(choices) <= _DISTRACTORS:
+        other, _, text = passages[int(rng.integers(len(passages)))]
+        if other not in choices.values():
+            choices.setdefault(text, other)
+    texts = list(choices)
+    order = [int(place) for place in rng.permutation(len(texts))]
+    return {
+        "prompt": prompt,
+        "choices": [texts[place] for place in order],
+        "label": order.index(0),
+        "document": name,
+    }
+
+
+def answer_questions(texts: Sequence[DemoText]) -> list[Row]:
+    """Word problems in the demo model's format: rows of `prompt`, `answer` and `document`."""
+    return [
+        {
+            "prompt": f"<|user|>{text.prompt}<|assistant|>",
+            "answer": re.findall(_ANSWER, text.response)[0],
+            "document": text.name,
+        }
+        for text in texts
+    ]
+
+
+_CHOICE = {
+    "output_type": "multiple_choice",
+    "doc_to_text": "prompt",
+    "doc_to_choice": "choices",
+    "doc_to_target": "label",
+    "target_delimiter": "",
+    "metric_list": [
+        {"metric": name, "aggregation": "mean", "higher_is_better": True}
+        for name in ("acc", "acc_norm")
+    ],
+}
+_EXACT = {
+    "output_type": "generate_until",
+    "doc_to_text": "prompt",
+    "doc_to_target": "answer",
+    "target_delimiter": "",
+    "generation_kwargs": {"until": ["<|end|>"], "do_sample": False, "max_gen_toks": 128},
+    "filter_list": [
+        {
+            "name": "answer",
+            "filter": [
+                {"function": "regex", "regex_pattern": _ANSWER},
+                {"function": "take_first"},
+            ],
+        }
+    ],
+    "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTask:
+    """A benchmark that is made of the demo's held-out texts.
+
+    Args:
+        name: of the task.
+        corpus: whose held-out texts it is made of.
+        about: what it asks, in words.
+        questions: texts -> rows.
+        form: how lm-evaluation-harness asks and scores.
+    """
+
+    name: str
+    corpus: str
+    about: str
+    questions: Callable[[Sequence[DemoText]], list[Row]]
+    form: Mapping[str, Any]
+
+
+LOCAL_TASKS: Mapping[str, LocalTask] = {
+    task.name: task
+    for task in (
+        LocalTask(
+            "demo-code-mc",
+            "demo-code",
+            "which of four continuations follows in a Python module",
+            choice_questions,
+            _CHOICE,
+        ),
+        LocalTask(
+            "demo-prose-mc",
+            "demo-prose",
+            "which of four continuations follows in a text",
+            choice_questions,
+            _CHOICE,
+        ),
+        LocalTask(
+            "demo-math-exact",
+            "demo-math",
+            "the number that a word problem asks for, worked out in words",
+            answer_questions,
+            _EXACT,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTask:
+    """A local task on disk.
+
+    Args:
+        name: of the task.
+        folder: holds `<name>.yaml`, which lm-evaluation-harness reads, and `<name>.jsonl`.
+        version: 12 hex digits of the digest of questions and form.
+        documents: prompts of the questions, for telling what is of a test set.
+    """
+
+    name: str
+    folder: Path
+    version: str
+    documents: tuple[str, ...]
+
+
+def write_task(name: str, folder: Path) -> WrittenTask:
+    """Build a local task below a folder; one that is there already is left as it is.
+
+    Raises:
+        CorpusError: no local task has this name, or this Python has too few texts.
+    """
+    task = LOCAL_TASKS.get(name)
+    if task is None:
+        raise CorpusError(unknown_name("local task", name, LOCAL_TASKS))
+    rows = task.questions(benchmark_texts(task.corpus))
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    form = json.dumps(task.form, sort_keys=True).encode()
+    version = hashlib.sha256(form + lines).hexdigest()[:12]
+    own = (folder / f"{name}-{version}").absolute()
+    own.mkdir(parents=True, exist_ok=True)
+    content = {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {
+            "data_files": {"test": str(own / f"{name}.jsonl")},
+            "cache_dir": str(own / "arrow"),
+        },
+        "test_split": "test",
+        "num_fewshot": 0,
+        **task.form,
+        "metadata": {"version": version},
+    }
+    with FileLock(own / "lock"):
+        _write_once(own / f"{name}.jsonl", lines)
+        _write_once(own / f"{name}.yaml", yaml.safe_dump(content, sort_keys=False).encode())
+    return WrittenTask(name, own, version, tuple(row["prompt"] for row in rows))
+
+
+def _write_once(path: Path, content: bytes) -> None:
+    # The data sets library keeps what it made of a file by its time.
+    if not path.is_file() or path.read_bytes() != content:
+        write_durably(path, content)
