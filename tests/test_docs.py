@@ -1,14 +1,16 @@
 """Documentation that cannot rot: commands, criteria, families, files and snippets are checked."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
-from analysis.criteria import CRITERIA, RANKABLE
+from analysis.criteria import CRITERIA, VARIANTS
 from analysis.families import FAMILIES
-from analysis.stats import EXPERT_COLUMNS
+from analysis.store import SHIPPED_STATS
 from app.reference.commands import all_commands, options_of
 from app.reference.pages import COMMAND, stale
 
@@ -25,17 +27,17 @@ def test_what_is_written_from_the_code_is_up_to_date():
     assert behind == [], f"these pages are behind the code: run `{COMMAND}` and commit them"
 
 
-def test_readme_lists_every_criterion_with_its_exponents():
-    assert f"{len(RANKABLE)} rankable" in README
-    for criterion in CRITERIA.values():
-        row = next(line for line in README.splitlines() if line.startswith(f"| `{criterion.name}`"))
-        if criterion.exponents:
-            assert "({},{},{})".format(*criterion.exponents) in row
-
-
-def test_readme_lists_every_family():
-    rows = [f"| `{f.model_type}` | {f.label} | {f.gate_rule} |" for f in FAMILIES.values()]
-    assert [row for row in rows if row not in README] == []
+def test_the_reference_has_a_row_for_every_criterion_and_family():
+    pages = "\n".join(
+        (ROOT / "docs" / "reference" / f"{name}.md").read_text()
+        for name in ("criteria", "families")
+    )
+    rows = {line.split("|")[1].strip() for line in pages.splitlines() if line.startswith("| `")}
+    wanted = (*CRITERIA, *FAMILIES, *("{},{},{}".format(*exponents) for exponents in VARIANTS))
+    assert {f"`{name}`" for name in wanted} <= rows
+    readme = README.partition("<!-- written: criterion names -->")[2]
+    assert [name for name in CRITERIA if f"`{name}`" not in readme] == []
+    assert [family.label for family in FAMILIES.values() if family.label not in readme] == []
 
 
 def test_the_tree_has_a_line_for_every_module_with_what_it_says_of_itself():
@@ -86,13 +88,36 @@ def test_readme_has_the_two_commands_and_ci_runs_the_second():
     assert "<!-- tests -->" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_formats_document_every_column_of_the_statistics():
-    formats = (ROOT / "docs" / "formats.md").read_text()
-    named = re.sub(r"\{1,2\}_f\{0,1,2\}", "", formats)
-    plain = [name for name in EXPERT_COLUMNS if "_g1_" not in name and "_g2_" not in name]
-    assert [name for name in plain if f"`{name}`" not in named] == []
-    assert "applied_g" in formats
-    assert "renormalized_g" in formats
+def keys_of(value) -> set[str]:
+    """Keys of JSON at the top, and one level below in plain objects."""
+    inner = [item for item in value.values() if isinstance(item, dict)]
+    return {*value, *(key for item in inner for key in item if key.isidentifier())}
+
+
+def test_formats_name_every_key_of_the_files_that_ship():
+    named = set(re.findall(r"`([\w.]+)`", (ROOT / "docs" / "formats.md").read_text()))
+    files = [
+        SHIPPED_STATS / "demo-demo-math-5455904a" / "manifest.json",
+        next((SHIPPED_STATS / "evaluations").glob("demo-*.json")),
+    ]
+    for file in files:
+        raw = json.loads(file.read_text())
+        # Names of files, measures and libraries are data.
+        free = {key for part in ("files", "metrics", "full") for key in raw.get(part, {})}
+        assert keys_of(raw) - free - named == set(), file.name
+
+
+def test_the_columns_of_the_reference_are_those_of_the_statistics_that_ship():
+    page = (ROOT / "docs" / "reference" / "formats.md").read_text()
+    names = {"double": "float64", "string": "text"}
+    files = list((SHIPPED_STATS / "demo-demo-math-5455904a").glob("*.parquet"))
+    assert len(files) == 6
+    for file in files:
+        section = page.partition(f"### {file.name}\n")[2].partition("\n###")[0]
+        rows = re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", section, flags=re.M)
+        for field in parquet.read_schema(file):
+            kind = "list of float64" if field.name == "vector_sum" else str(field.type)
+            assert (field.name, names.get(kind, kind)) in rows
 
 
 def test_the_python_snippet_of_the_readme_prunes_the_demo(tmp_path, monkeypatch):

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from analysis.errors import UserError
 from app.reference.commands import commands
+from app.reference.criteria import criteria, criterion_names, variants
+from app.reference.families import families, family_names, refused
+from app.reference.formats import recipe, tables
 from app.reference.tree import tree
 
 __all__ = ["COMMAND", "PARTS", "Part", "stale", "write"]
@@ -33,6 +36,14 @@ class Part:
 PARTS = (
     Part("docs/architecture.md", "tree", tree),
     Part("docs/reference/commands.md", "commands", commands),
+    Part("docs/reference/criteria.md", "criteria", criteria),
+    Part("docs/reference/criteria.md", "variants", variants),
+    Part("docs/reference/families.md", "families", families),
+    Part("docs/reference/families.md", "refused", refused),
+    Part("docs/reference/formats.md", "tables", tables),
+    Part("docs/reference/formats.md", "recipe", recipe),
+    Part("README.md", "criterion names", criterion_names),
+    Part("README.md", "family names", family_names),
 )
 
 
