@@ -97,7 +97,7 @@ def _title(shown: Shown) -> str:
     if shown.selection is None:
         return f"from the file `{shown.file.replace('`', '')}`"
     criterion, request = shown.selection.criterion, shown.selection.request
-    how = "by hand" if request.layer_set else schedule_label(request.schedule).lower()
+    how = "by hand" if request.layer_set else schedule_label(shown.plan.provenance.schedule).lower()
     return f"{criterion.label}, {criterion_badge(criterion)}, {how}"
 
 

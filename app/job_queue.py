@@ -10,6 +10,7 @@ from app.evaluation_requests import EvaluateRequest, SweepRequest
 from app.jobs.model import Job
 from app.jobs.places import Runner, open_store, runner_of
 from app.jobs.store import JobStore
+from app.search_requests import SearchRequest
 from app.task_requests import CalibrateRequest, ExportRequest, Request, WeightsRequest
 
 # What may be asked for as a job -> its kind, a name in `app.tasks.TASKS`.
@@ -19,6 +20,7 @@ KINDS: Final[Mapping[type[Request], str]] = {
     ExportRequest: "export",
     EvaluateRequest: "evaluate",
     SweepRequest: "sweep",
+    SearchRequest: "search",
 }
 
 

@@ -4,14 +4,16 @@ import streamlit as st
 
 from app.plan_files import upload_part
 from app.plan_state import DEFAULTS, chosen_plan, counts_typed, forget_import, schedule_chosen
-from app.planning import HAND, MOST_TEXT, MULTIPLES, SCHEDULE_NAMES, PlanChoice, schedule_label
+from app.planning import MOST_TEXT, MULTIPLES, SCHEDULE_NAMES, PlanChoice, schedule_label
+from app.search_data import ordered_for, search_label, searches_of
 from app.state import View
 from pruning.schedules import SCHEDULES
+from pruning.search.store import SEARCH
 
 _SUMMARIES = "  \n".join(
     f"**{schedule_label(name)}**: {SCHEDULES[name].summary}."
     for name in SCHEDULE_NAMES
-    if name != HAND
+    if name in SCHEDULES
 )
 
 
@@ -28,9 +30,12 @@ def plan_controls(view: View) -> PlanChoice:
             on_change=schedule_chosen,
             format_func=schedule_label,
             wrap=True,
-            help=f"How the budget is spread over the layers.  \n{_SUMMARIES}  \n**By hand**: as "
-            "dragged on the Plan page, from whichever schedule was there.",
+            help=f"How the budget is spread over the layers.  \n{_SUMMARIES}  \n**Searched**: "
+            "what a search on the model itself found.  \n**By hand**: as dragged on the Plan page, "
+            "from whichever schedule was there.",
         )
+        if st.session_state.get("schedule") == SEARCH:
+            _search_input(view)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         st.text_input(
             "Protect layers",
@@ -47,6 +52,25 @@ def plan_controls(view: View) -> PlanChoice:
         with st.popover("From a file", icon=":material/upload_file:"):
             upload_part(view)
     return chosen_plan()
+
+
+def _search_input(view: View) -> None:
+    """Which search: those that fit budget and criterion on screen first."""
+    known = {each.search_id: each for each in ordered_for(view, searches_of(view.model).known)}
+    if not known:
+        return
+    if st.session_state.get("searched") not in known:
+        st.session_state["searched"] = next(iter(known))
+    st.selectbox(
+        "Search",
+        list(known),
+        key="searched",
+        bind="query-params",
+        on_change=forget_import,
+        format_func=lambda name: search_label(known[name], view.model),
+        help="The order of the experts within layers comes with it.",
+        width=420,
+    )
 
 
 def _multiple_input(view: View) -> None:

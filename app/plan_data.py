@@ -20,6 +20,7 @@ from app.planning import (
     schedules_table,
 )
 from app.plots.chart import Chart
+from app.search_data import searched_plan
 from app.selection import FREQUENCY, Decision, Selection, select
 from app.state import View
 from app.task_requests import SelectRequest
@@ -27,6 +28,7 @@ from pruning.budget import sparsity_budget
 from pruning.engines import Reads, contents_of, verdicts
 from pruning.plan import PruningPlan
 from pruning.schedules import Evidence, Spending, budget_notes
+from pruning.search.store import SEARCH
 from pruning.sizes import SizeReport, size_report
 
 
@@ -99,6 +101,8 @@ def shown_plan(view: View, choice: PlanChoice) -> Shown | None:
     imported = imported_plan(view.model)
     if imported is not None:
         return Shown(imported.plan, file=imported.file)
+    if choice.schedule == SEARCH:
+        return searched_plan(view, choice)
     ready = prepared(view)
     if ready is None or view.criterion is None:
         return None

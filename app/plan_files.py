@@ -97,9 +97,16 @@ def _kind(name: str, text: str) -> str:
 def _move_sparsity(view: View, kept: Mapping[int, int]) -> int | None:
     """Set the slider to what these counts spend; None, if it cannot say that."""
     removed = sum(layer.num_experts - kept[layer.index] for layer in view.model.layers)
-    for percent in possible_percents(view.model):
-        if removed == sum(layer.num_experts * percent // 100 for layer in view.model.layers):
-            st.session_state["sparsity"] = percent
+    percent = percent_removing(view.model, removed)
+    if percent is not None:
+        st.session_state["sparsity"] = percent
+    return percent
+
+
+def percent_removing(model: MoEModel, removed: int) -> int | None:
+    """The place of the slider that removes so many experts in all; None, if there is none."""
+    for percent in possible_percents(model):
+        if removed == sum(layer.num_experts * percent // 100 for layer in model.layers):
             return percent
     return None
 
@@ -123,6 +130,8 @@ def apply_recipe(view: View, recipe: Recipe) -> None:
             raise PlanError(_not_here(f"constraints.{key}"))
     if recipe.granularity != "expert" or recipe.schedule.file is not None:
         raise PlanError(_not_here("granularity or a schedule file"))
+    if recipe.search is not None:
+        raise PlanError(_not_here("search, as a recipe"))
     if limits.multiple_of not in MULTIPLES:
         raise PlanError(_not_here(f"multiple_of: {limits.multiple_of}"))
     kept = _set_counts(view.model, recipe)

@@ -32,6 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "protect": "",
     "counts": "",
     "locked": "",
+    "searched": "",
 }
 
 
@@ -62,6 +63,7 @@ def chosen_plan() -> PlanChoice:
         protect=str(said["protect"] or ""),
         counts=str(said["counts"] or ""),
         locked=str(said["locked"] or ""),
+        searched=str(said["searched"] or ""),
     )
 
 

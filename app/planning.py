@@ -18,12 +18,14 @@ from pruning.allocation import Allocation
 from pruning.constraints import Constraints, parse_numbers
 from pruning.plan import PruningPlan, model_ref, select_experts
 from pruning.recipe import Recipe
+from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import SCHEDULES, Evidence, Spending, fit_counts, side_by_side
+from pruning.search.store import SEARCH, KnownSearch, search_in
 from pruning.sizes import size_report
 
 HAND = "hand"
 # A file's numbers become counts by hand: a server must not read a path that a browser names.
-SCHEDULE_NAMES = (*(name for name in SCHEDULES if name != "file"), HAND)
+SCHEDULE_NAMES = (*(name for name in SCHEDULES if name != "file"), SEARCH, HAND)
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 MOST_TEXT = 2000
 SIDE_TABLE_COLUMNS = (
@@ -48,6 +50,7 @@ class PlanChoice:
         protect: layers that lose nothing, as text.
         counts: experts kept by each layer, by hand; used by the schedule `hand`.
         locked: layers that an edit leaves alone, as text.
+        searched: name of the search whose schedule it is; used by the schedule `search`.
     """
 
     schedule: str = "uniform"
@@ -55,6 +58,7 @@ class PlanChoice:
     protect: str = ""
     counts: str = ""
     locked: str = ""
+    searched: str = ""
 
     @property
     def by_hand(self) -> bool:
@@ -71,7 +75,10 @@ class PlanChoice:
 
 
 def schedule_label(name: str) -> str:
-    """A schedule for people."""
+    """A schedule for people; of a search also its name, as in `search:demo-reap`."""
+    kind, _, search = name.partition(":")
+    if kind == SEARCH:
+        return f"Searched: {search}" if search else "Searched"
     return "By hand" if name == HAND else SCHEDULES[name].label
 
 
@@ -262,10 +269,17 @@ def recipe_of(selection: Selection) -> Recipe:
         UserError: what was chosen cannot be said in a recipe.
     """
     request = selection.request
+    searched = search_in(request.schedule_file) if request.schedule_file else None
+    if searched and searched.recipe:
+        own = recipe_from_yaml(searched.recipe.read_text(encoding="utf-8"))
+        return own.model_copy(update={"model": request.model})
     limits = request.constraints
     constraints: dict[str, Any] = {
         "multiple_of": limits.multiple_of,
+        "floor": limits.floor,
         "protect": tuple(sorted(limits.protected)),
+        "pin": {layer: tuple(sorted(ids)) for layer, ids in sorted(limits.pinned.items())},
+        "drop": {layer: tuple(sorted(ids)) for layer, ids in sorted(limits.dropped.items())},
         "set": dict(sorted(limits.fixed.items())),
     }
     return Recipe.model_validate(
@@ -276,10 +290,20 @@ def recipe_of(selection: Selection) -> Recipe:
             "criterion": request.criterion,
             "gate": request.gate,
             "budget": {"sparsity": request.sparsity},
-            "schedule": request.schedule,
+            "schedule": "uniform" if searched else request.schedule,
             "constraints": constraints,
+            "search": _search_section(searched) if searched else None,
         }
     )
+
+
+def _search_section(searched: KnownSearch) -> dict[str, Any]:
+    return {
+        **searched.settings,
+        "corpus": searched.corpus,
+        "samples": searched.samples,
+        "fitness": searched.fitness,
+    }
 
 
 def _sampling(selection: Selection) -> dict[str, Any]:

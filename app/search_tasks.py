@@ -29,6 +29,7 @@ from pruning.schedules import allocate
 from pruning.search.run import Task as Searched
 from pruning.search.seeds import seeds_of, space_of
 from pruning.search.settings import SearchSettings
+from pruning.search.store import SEARCH, schedule_parameters
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from pruning.search.sitting import Problem
 
 Task = Generator[Progress, None, dict[str, Any]]
-SCHEDULE = "search"
 
 
 def search_run(request: SearchRequest) -> Generator[Progress, None, "SearchResult"]:
@@ -135,19 +135,22 @@ def _problem(
     scheduled = allocate(recipe.schedule.name, asked, evidence)
     spending, space = space_of(asked, scheduled)
     measure = _section(recipe).fitness
-    searched_on = {"corpus": drawn.sequences.corpus, "samples": len(drawn.sequences.rows)}
-    parameters = {**settings.to_dict(), "fitness": measure, **searched_on}
+    sequences = drawn.sequences
+    parameters = schedule_parameters(
+        settings.to_dict(), measure, sequences.corpus, len(sequences.rows)
+    )
     return Problem(
         model=selection.model,
         ranking=ranking,
         constraints=spending.constraints,
         provenance=replace(
-            selection.provenance(asked), schedule=SCHEDULE, schedule_parameters=parameters
+            selection.provenance(asked), schedule=SEARCH, schedule_parameters=parameters
         ),
         task=Searched(space, seeds_of(spending, recipe.schedule.name, scheduled), settings),
         drawn=drawn,
         measure=measure,
         running=_running(recipe, machine, drawn),
+        recipe=recipe,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -28,6 +29,7 @@ from pruning.schedules import (
     read_counts,
 )
 from pruning.schedules.counts import counts_budget
+from pruning.search.store import SEARCH, order_digest, search_in
 
 FREQUENCY = "frequency"
 
@@ -120,19 +122,30 @@ class Selection:
         request, read = self.request, [self.choice]
         if request.schedule == FREQUENCY and self.tokens and self.tokens is not self.choice:
             read.append(self.tokens)
-        file = request.schedule_file
+        schedule, parameters = self._schedule_said()
         return Provenance(
             criterion=self.criterion.name,
             gate=request.gate if self.criterion.uses_gate else "",
             corpora=tuple(name for choice in read for name in choice.corpora),
             runs=tuple(run.manifest.run_id for choice in read for run in choice.runs),
-            schedule=request.schedule,
+            schedule=schedule,
             sparsity=request.sparsity,
             tool_version=tool_version(),
             budget=spending.budget.to_dict(),
-            schedule_parameters={"file": file.name} if file else {},
+            schedule_parameters=parameters,
             constraints=spending.constraints.to_dict(),
         )
+
+    def _schedule_said(self) -> tuple[str, dict[str, Any]]:
+        """Name and parameters of the schedule: of a file, or of the search that wrote it."""
+        file = self.request.schedule_file
+        if file is None:
+            return self.request.schedule, {}
+        searched = search_in(file)
+        # Numbers of a search in another order than its own are no longer what it found.
+        if searched and searched.order == order_digest(self.ranking()):
+            return SEARCH, searched.parameters()
+        return self.request.schedule, {"file": file.name}
 
 
 def spending_of(request: SelectRequest, model: MoEModel, evidence: Evidence) -> Spending:

@@ -112,6 +112,57 @@ def describe_progress(
     )
 
 
+def schedule_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table `layer, experts, kept, removed, density`: a bar for each layer.
+
+    A tick on each bar says what an even share of the same budget would keep.
+    """
+    even = table["experts"] * table["kept"].sum() / table["experts"].sum()
+    layers = [str(layer) for layer in table["layer"]]
+    fig = go.Figure(
+        [
+            go.Bar(
+                x=layers,
+                y=table["kept"],
+                customdata=table["experts"],
+                name="kept",
+                marker={"color": primary(dark)},
+                text=table["kept"] if len(table) <= _MOST_TICKS else None,
+                textposition="outside",
+                hovertemplate="layer %{x}: %{y} of %{customdata} kept<extra></extra>",
+            ),
+            go.Scatter(
+                x=layers,
+                y=even,
+                name="an even share",
+                mode="markers",
+                marker={
+                    "symbol": "line-ew",
+                    "size": 16,
+                    "line": {"color": muted(dark), "width": 2},
+                },
+                hovertemplate="an even share: %{y:.1f}<extra></extra>",
+            ),
+        ]
+    )
+    apply_theme(fig, dark)
+    fig.update_layout(height=320, margin={"t": 30})
+    fig.update_xaxes(title_text="layer", type="category", nticks=_MOST_TICKS, showgrid=False)
+    fig.update_yaxes(title_text="experts kept", range=[0, 1.12 * table["experts"].max()])
+    return fig
+
+
+def describe_bars(table: pd.DataFrame) -> str:
+    """One sentence: the layers that keep most and least."""
+    ordered = table.sort_values(["density", "layer"])
+    least, most = ordered.iloc[0], ordered.iloc[-1]
+    return (
+        f"The best schedule keeps {int(table['kept'].sum())} of {int(table['experts'].sum())} "
+        f"experts: most in layer {most['layer']:.0f} ({most['kept']:.0f} of "
+        f"{most['experts']:.0f}), least in layer {least['layer']:.0f} ({least['kept']:.0f})."
+    )
+
+
 def density_schedules(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `search, layer, density, kept, experts`: one line for each search.
 

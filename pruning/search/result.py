@@ -251,8 +251,16 @@ def _check(result: SearchResult) -> None:
     named = {result.best, *(number for members in result.generations for number in members)}
     if missing := sorted(named - numbers):
         raise ValueError(f"candidate {missing[0]} is named, but not there")
-    if any(len(entry.removed) != len(result.experts) for entry in result.entries):
-        raise ValueError("a candidate has not one number for each layer")
+    for entry in result.entries:
+        if len(entry.removed) != len(result.experts):
+            raise ValueError("a candidate has not one number for each layer")
+        pairs = zip(entry.removed, result.experts.values(), strict=True)
+        if not all(isinstance(gone, int) and 0 <= gone <= all_of for gone, all_of in pairs):
+            raise ValueError(f"candidate {entry.number} removes what layers do not have")
+    if result.best_entry.fitness is None:
+        raise ValueError("the best candidate has no fitness")
+    if missing_costs := {"candidates", "layers", "whole_layers", "seconds"} - set(result.cost):
+        raise ValueError(f"its cost lacks {min(missing_costs)}")
 
 
 def load_search(path: Path) -> SearchResult:

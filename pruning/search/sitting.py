@@ -21,12 +21,14 @@ from analysis.calibration.memory import check_fits
 from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.progress import Progress
-from analysis.store import digest_of, write_durably
+from analysis.store import write_durably
 from pruning.constraints import Constraints
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import Provenance, PruningPlan, model_ref, save_plan, select_experts
+from pruning.recipe import Recipe
+from pruning.recipe_file import save_recipe
 from pruning.search.fitness import MaskedFitness, Subject, free_share
 from pruning.search.log import LOG_NAME, Scores, SearchLog, open_log, plain_json
 from pruning.search.result import PLAN_NAME, RESULT_NAME, SearchResult, load_search, result_of
@@ -35,6 +37,7 @@ from pruning.search.scores import Fitness, Score
 from pruning.search.seeds import allocation_of
 from pruning.search.shared import SharedFitness
 from pruning.search.space import Removed
+from pruning.search.store import RECIPE_NAME, order_digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +53,7 @@ class Problem:
         drawn: the search samples.
         measure: name of the fitness, of MEASURES.
         running: element type, device, batch size.
+        recipe: asks for it; kept beside the result.
     """
 
     model: MoEModel
@@ -60,6 +64,7 @@ class Problem:
     drawn: Drawn
     measure: str
     running: CalibrationSettings
+    recipe: Recipe
 
     def plan(self, removed: Removed) -> PruningPlan:
         """The plan that removes so many of each layer, the last in the order."""
@@ -74,12 +79,10 @@ class Problem:
     def header(self) -> dict[str, Any]:
         """All that decides the outcome, as plain JSON."""
         space, sequences = self.task.space, self.drawn.sequences
-        ordered = self.ranking.sort_values(["layer", "rank"])
-        order = {str(layer): rows["expert"].tolist() for layer, rows in ordered.groupby("layer")}
         return {
             "model": {"name": self.model.name, "identity": self.model.identity},
             "criterion": self.provenance.criterion,
-            "order": digest_of({"order": order}),
+            "order": order_digest(self.ranking),
             "constraints": self.constraints.to_dict(),
             "rooms": [[room.least, room.most, room.step] for room in space.rooms],
             "removed": space.total,
@@ -104,8 +107,8 @@ def run_search(
 ) -> Generator[Progress, None, SearchResult]:
     """Search, or go on with the search in a folder, to its end; its result.
 
-    The folder gets the log, and after every generation the result and the plan of the best
-    candidate so far. Under a launcher, processes share the samples.
+    The folder gets the log, and after every generation the recipe, the result and the plan of the
+    best candidate so far. Under a launcher, processes share the samples.
 
     Args:
         problem: what is searched.
@@ -203,8 +206,9 @@ def _shared(scores: Scores, processes: Processes) -> Scores:
 
 
 def _write(result: SearchResult, problem: Problem, folder: Path) -> None:
-    """The plan first: a result names what the plan beside it keeps."""
+    """The result last: it names what the plan beside it keeps."""
     save_plan(problem.plan(result.best_entry.removed), folder / PLAN_NAME)
+    save_recipe(problem.recipe, folder / RECIPE_NAME)
     path = folder / RESULT_NAME
     try:
         write_durably(path, result.to_json().encode())

@@ -20,7 +20,7 @@ from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import Spending
 
 SIDES = "fewest"  # a column of the table of all schedules alone
-SCHEDULES = [name for name in SCHEDULE_NAMES if name != "hand"]
+SCHEDULES = [name for name in SCHEDULE_NAMES if name not in ("search", "hand")]
 
 
 def texts(elements):

@@ -20,7 +20,7 @@ from pruning.plan import load_plan
 from pruning.search.result import load_search
 
 ROOT = Path(__file__).parents[2]
-FILES = {"plan.json", "search.json", "search.jsonl"}
+FILES = {"plan.json", "recipe.yaml", "search.json", "search.jsonl"}
 
 
 @pytest.fixture

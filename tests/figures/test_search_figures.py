@@ -5,8 +5,10 @@ import pytest
 
 from app.figures.search import (
     density_schedules,
+    describe_bars,
     describe_progress,
     describe_schedules,
+    schedule_bars,
     search_progress,
 )
 from pruning.search.result import Entry, SearchResult, densities_of, progress_of
@@ -74,6 +76,18 @@ def test_schedules_side_by_side_are_shares_kept():
     assert describe_schedules(table) == (
         "one keeps most in layer 1 (80%) and least in layer 3 (50%); "
         "<i>two keeps most in layer 3 (100%) and least in layer 1 (60%)."
+    )
+
+
+def test_bars_are_what_the_layers_keep_beside_an_even_share():
+    # 5 and 6 experts lose 4 together, so an even share keeps 7/11 of each layer.
+    table = result().schedule()
+    fig = schedule_bars(table)
+    bars, even = fig.data
+    assert (list(bars.x), list(bars.y)) == (["1", "3"], [4, 3])
+    assert list(even.y) == pytest.approx([5 * 7 / 11, 6 * 7 / 11])
+    assert describe_bars(table) == (
+        "The best schedule keeps 7 of 11 experts: most in layer 1 (4 of 5), least in layer 3 (3)."
     )
 
 

@@ -1,0 +1,152 @@
+"""Plans and recipes of searches: what a search found as a plan, what the form asks for. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.criteria import get_criterion
+from analysis.errors import PlanError, UserError
+from analysis.model import MoEModel
+from analysis.stats import GATES
+from analysis.store import StatsStore, digest_of, run_name
+from app.planning import PlanChoice, plan_request, recipe_of
+from app.selection import Selection, select
+from app.task_requests import SelectRequest, validated
+from pruning.recipe import Recipe, SearchSection
+from pruning.schedules import SCHEDULES
+from pruning.search.store import SEARCH, KnownSearch, order_digest
+
+Reading = tuple[tuple[str, ...], str]
+"""Corpora as --corpus takes them, and a gate convention."""
+
+
+def searched_selection(
+    base: SelectRequest,
+    search: KnownSearch,
+    where: tuple[MoEModel, StatsStore],
+    readings: Iterable[Reading],
+) -> Selection:
+    """The selection that makes the plan of a search: its numbers, in the order it was made on.
+
+    A search says which order it was made on, by its digest, and not which text gave that order;
+    the first of `readings` that gives the same order is taken.
+
+    Args:
+        base: model, sparsity and place of the statistics.
+        search: of that model and sparsity.
+        where: the model, and its statistics.
+        readings: texts and gate conventions to try, the likeliest first.
+
+    Raises:
+        PlanError: none of them gives that order.
+    """
+    model, store = where
+    for request in _requests(base, search, readings):
+        try:
+            selection = select(request, model, store)
+        except UserError:
+            continue  # a run that lacks what this criterion reads
+        if order_digest(selection.ranking()) == search.order:
+            return selection
+    raise PlanError(
+        f"The search {search.search_id} was made on an order by {search.criterion} that no "
+        f"statistics of {model.name} here give, perhaps because it was calibrated again since. Its "
+        f"numbers alone serve with the order of any criterion: `moeprune plan --schedule-file "
+        f"{search.path.name}`."
+    )
+
+
+def _requests(
+    base: SelectRequest, search: KnownSearch, readings: Iterable[Reading]
+) -> Iterator[SelectRequest]:
+    criterion = get_criterion(search.criterion)
+    reads_text = criterion.source == "routed"
+    tried = [
+        (corpora if reads_text else (), gate if criterion.uses_gate else "applied")
+        for corpora, gate in readings
+    ] or [((), "applied")]
+    for corpora, gate in dict.fromkeys(tried):
+        values = {
+            **base.model_dump(exclude={"runs"}),
+            "criterion": search.criterion,
+            "corpora": corpora,
+            "gate": gate,
+            "schedule": "file",
+            "schedule_file": search.path,
+            **_limits(search),
+        }
+        yield validated(SelectRequest, values)
+
+
+def _limits(search: KnownSearch) -> dict[str, Any]:
+    """The constraints of a search, as the command line writes them."""
+    asked = search.constraints
+    return {
+        "multiple_of": asked.get("multiple_of", 1),
+        "floor": asked.get("floor", 0),
+        "protect": tuple(map(str, asked.get("protected", ()))),
+        **{
+            option: tuple(
+                f"{layer}:{','.join(map(str, ids))}" for layer, ids in asked.get(kind, {}).items()
+            )
+            for option, kind in (("pin", "pinned"), ("drop", "dropped"))
+        },
+        "layer_set": tuple(f"{layer}={kept}" for layer, kept in asked.get("fixed", {}).items()),
+    }
+
+
+def readings_of(
+    shown: Reading, recipe: Recipe | None, calibrated: Sequence[str]
+) -> tuple[Reading, ...]:
+    """Texts and gates that may have given the order of a search, the likeliest first.
+
+    Args:
+        shown: what is on screen.
+        recipe: of the search, if it is there.
+        calibrated: names of all texts that the model was calibrated on.
+    """
+    own = []
+    if recipe is not None:
+        weighed = (
+            part.corpus if part.weight == 1 else f"{part.corpus}:{part.weight:g}"
+            for part in recipe.corpora
+        )
+        own = [(tuple(weighed), str(recipe.gate))]
+    single = [((corpus,), gate) for gate in GATES for corpus in calibrated]
+    return tuple(dict.fromkeys([*own, shown, *single]))
+
+
+def searching_recipe(selection: Selection, choice: PlanChoice, asked: SearchSection) -> Recipe:
+    """The recipe that searches on the budget, under the constraints and in the order on screen.
+
+    The schedule on screen is among the first candidates, where it is one that a recipe can name.
+
+    Raises:
+        UserError: layers that cannot be read.
+    """
+    named = choice.schedule if choice.schedule in SCHEDULES else "uniform"
+    request = plan_request(selection.request, PlanChoice(named, choice.multiple_of, choice.protect))
+    if get_criterion(request.criterion).source != "routed" and named != "frequency":
+        request = request.model_copy(update={"corpora": ()})
+    made = Selection(request, selection.model, selection.criterion, selection.choice)
+    return recipe_of(made).model_copy(update={"search": asked})
+
+
+def new_search_id(recipe: Recipe, model: MoEModel, ranking: pd.DataFrame) -> str:
+    """Name of the folder of a search: the same for all that its log goes on with.
+
+    Generations are left out: where fewer ended, more go on.
+    """
+    if recipe.search is None:
+        raise ValueError("the recipe does not search")
+    alike = recipe.model_copy(
+        update={"model": "", "search": recipe.search.model_copy(update={"generations": 1})}
+    )
+    digest = digest_of(
+        {"model": model.identity, "recipe": alike.digest, "order": order_digest(ranking)}
+    )
+    return run_name(
+        model.name, recipe.criterion, Path(recipe.search.corpus).stem, SEARCH, digest=digest
+    )

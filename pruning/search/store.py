@@ -1,0 +1,205 @@
+"""Searches kept beside the statistics: those that ship and those that jobs made. No torch."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+
+from analysis.errors import PlanError
+from analysis.model import MoEModel
+from analysis.store import digest_of
+from pruning.search.result import RESULT_NAME, SearchResult, load_search
+
+FOLDER: Final = "searches"
+RECIPE_NAME: Final = "recipe.yaml"
+SEARCH: Final = "search"
+"""Name of the schedule of plans that a search found."""
+
+
+@dataclass(frozen=True, eq=False)
+class KnownSearch:
+    """A search that was found in a folder of statistics.
+
+    Args:
+        search_id: name of its file or folder.
+        path: of its search.json.
+        result: what it found so far.
+        identity: of the model.
+        criterion: name of what orders the experts within layers.
+        order: see `order_digest`.
+        removed: experts that all layers lose together.
+        fitness: name of the measure.
+        corpus: name of the text that candidates were judged on.
+        samples: of that text.
+        batch_size: samples of one forward.
+        constraints: what plans respect, see `Constraints.to_dict`.
+        settings: see `SearchSettings.to_dict`.
+    """
+
+    search_id: str
+    path: Path
+    result: SearchResult
+    identity: str
+    criterion: str
+    order: str
+    removed: int
+    fitness: str
+    corpus: str
+    samples: int
+    batch_size: int
+    constraints: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    @property
+    def kept(self) -> dict[int, int]:
+        """Layer -> experts kept by the best candidate."""
+        table = self.result.schedule()
+        return dict(zip(table["layer"].tolist(), table["kept"].tolist(), strict=True))
+
+    @property
+    def recipe(self) -> Path | None:
+        """The recipe that it runs by, which is there if a job made it."""
+        path = self.path.with_name(RECIPE_NAME)
+        return path if self.path.name == RESULT_NAME and path.is_file() else None
+
+    @property
+    def uniform(self) -> float | None:
+        """Fitness of the uniform schedule; None where the search did not begin with it."""
+        return next((e.fitness for e in self.result.entries if e.origin == "uniform"), None)
+
+    def parameters(self) -> dict[str, Any]:
+        """What its plans say of how they were made, see `schedule_parameters`."""
+        return schedule_parameters(self.settings, self.fitness, self.corpus, self.samples)
+
+    def check_layers(self, model: MoEModel) -> None:
+        """See that it is of a model whose identity it names.
+
+        Raises:
+            PlanError: it has other layers.
+        """
+        layers = {layer.index: layer.num_experts for layer in model.layers}
+        if dict(self.result.experts) != layers:
+            raise PlanError(f"{self.path} has other layers than {model.name}; remove the file.")
+
+
+def schedule_parameters(
+    settings: Mapping[str, Any], fitness: str, corpus: str, samples: int
+) -> dict[str, Any]:
+    """What a plan says of the search that found it, beside its criterion and budget."""
+    return {**settings, "fitness": fitness, "corpus": corpus, "samples": samples}
+
+
+def order_digest(ranking: pd.DataFrame) -> str:
+    """SHA-256 of the order of the experts within each layer: what a search takes as given."""
+    ordered = ranking.sort_values(["layer", "rank"])
+    order = {str(layer): rows["expert"].tolist() for layer, rows in ordered.groupby("layer")}
+    return digest_of({"order": order})
+
+
+def read_known(path: Path) -> KnownSearch:
+    """The search in a search.json, or in a file of that form with another name.
+
+    Raises:
+        PlanError: unreadable, malformed, or without what says which search it is.
+    """
+    result = load_search(path)
+    header, name = result.header, path.parent.name if path.name == RESULT_NAME else path.stem
+    try:
+        known = KnownSearch(
+            search_id=name,
+            path=path,
+            result=result,
+            identity=str(header["model"]["identity"]),
+            criterion=str(header["criterion"]),
+            order=str(header["order"]),
+            removed=int(header["removed"]),
+            fitness=str(header["fitness"]),
+            corpus=str(header["corpus"]["name"]),
+            samples=int(header["corpus"]["samples"]),
+            batch_size=int(header["batch_size"]),
+            constraints=dict(header["constraints"]),
+            settings=dict(header["settings"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanError(
+            f"{path} does not say which search it is ({error!r}); remove it."
+        ) from error
+    if any(sum(entry.removed) != known.removed for entry in result.entries):
+        raise PlanError(f"{path} holds candidates of another budget than its own; remove it.")
+    return known
+
+
+def search_in(path: Path) -> KnownSearch | None:
+    """The search that a schedule file holds; None where it is another file of numbers.
+
+    Raises:
+        PlanError: a search that is malformed.
+    """
+    if path.suffix != ".json":
+        return None
+    try:
+        raw = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None  # whoever reads its numbers says what is wrong
+    is_search = isinstance(raw, dict) and {"search", "candidates"} <= raw.keys()
+    return read_known(path) if is_search else None
+
+
+class SearchStore:
+    """Searches of one or more folders of statistics; new ones go to the first."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._folders = tuple(directory / FOLDER for directory in directories)
+
+    def folder(self, search_id: str) -> Path:
+        """Where a search of this name runs."""
+        return self._folders[0] / search_id
+
+    def paths(self) -> dict[str, Path]:
+        """Name -> file of every search that has a result; of one name the first folder's."""
+        found: dict[str, Path] = {}
+        for path in self._files():
+            name = path.parent.name if path.name == RESULT_NAME else path.stem
+            found.setdefault(name, path)
+        return dict(sorted(found.items()))
+
+    def _files(self) -> Iterator[Path]:
+        for folder in self._folders:
+            yield from sorted(folder.glob(f"*/{RESULT_NAME}"))
+            yield from sorted(path for path in folder.glob("*.json") if path.name != RESULT_NAME)
+
+    def of_model(
+        self,
+        model: MoEModel,
+        on_problem: Callable[[PlanError], None] | None = None,
+        read: Callable[[Path], KnownSearch] = read_known,
+    ) -> list[KnownSearch]:
+        """The searches of a model by name; damaged ones are reported and left out.
+
+        Args:
+            model: that was searched on.
+            on_problem: gets what is wrong with a file.
+            read: `read_known`, or the same with a memory.
+        """
+        found = []
+        for path in self.paths().values():
+            try:
+                known = read(path)
+                if known.identity == model.identity:
+                    known.check_layers(model)
+                    found.append(known)
+            except PlanError as error:
+                if on_problem:
+                    on_problem(error)
+        return found
+
+
+def best_fitting(known: Sequence[KnownSearch], criterion: str, removed: int) -> KnownSearch | None:
+    """Of the searches by a criterion on a budget the one that looked longest; None without one."""
+    fitting = [each for each in known if (each.criterion, each.removed) == (criterion, removed)]
+    effort = (each.samples * len(each.result.entries) for each in fitting)
+    ranked = sorted(zip(effort, fitting, strict=True), key=lambda pair: -pair[0])
+    return ranked[0][1] if ranked else None

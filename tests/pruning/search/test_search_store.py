@@ -1,0 +1,114 @@
+"""Searches beside the statistics: found by model, damaged ones named, what a plan says of them."""
+
+import json
+import shutil
+
+import pytest
+
+from analysis.errors import PlanError
+from analysis.model import load_model_index
+from analysis.store import SHIPPED_STATS
+from pruning.search.store import SearchStore, best_fitting, read_known, search_in
+
+NAMES = ["demo-ean", "demo-frequency", "demo-reap", "demo-seer"]
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load_model_index("demo")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of statistics with a job's search: a folder of its own."""
+    made = tmp_path / "searches" / "made-1234abcd"
+    made.mkdir(parents=True)
+    shutil.copy(SHIPPED_STATS / "searches" / "demo-seer.json", made / "search.json")
+    return tmp_path
+
+
+def changed(path, change):
+    raw = json.loads(path.read_text())
+    change(raw)
+    path.write_text(json.dumps(raw))
+    return path
+
+
+def test_searches_of_jobs_and_those_that_ship_are_found(demo, folder):
+    (folder / "searches" / "empty").mkdir()  # a job that has measured nothing yet
+    store = SearchStore([folder, SHIPPED_STATS])
+    known = store.of_model(demo, pytest.fail)
+    assert [each.search_id for each in known] == [*NAMES, "made-1234abcd"]
+    assert store.folder("x") == folder / "searches" / "x"
+    made, shipped = known[-1], known[-2]
+    assert made.kept == shipped.kept == {0: 26, 1: 6, 2: 10, 3: 12, 4: 10, 5: 32}
+    assert (made.recipe, shipped.recipe) == (None, None)
+    (folder / "searches" / "made-1234abcd" / "recipe.yaml").touch()
+    assert made.recipe == folder / "searches" / "made-1234abcd" / "recipe.yaml"
+
+
+def test_of_one_name_the_first_folder_s_is_meant(folder):
+    mine = folder / "searches" / "demo-reap.json"
+    shutil.copy(SHIPPED_STATS / "searches" / "demo-ean.json", mine)
+    assert SearchStore([folder, SHIPPED_STATS]).paths()["demo-reap"] == mine
+
+
+def test_a_search_of_another_model_is_not_offered(demo, folder):
+    path = folder / "searches" / "made-1234abcd" / "search.json"
+    changed(path, lambda raw: raw["search"]["model"].update(identity="f" * 64))
+    assert SearchStore([folder]).of_model(demo, pytest.fail) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda raw: raw.pop("candidates"), "is no result of a search: 'candidates'"),
+        (lambda raw: raw["search"].pop("order"), "does not say which search it is"),
+        (lambda raw: raw["search"].update(removed=95), "candidates of another budget"),
+        (lambda raw: raw["search"].update(model="demo"), "does not say which search it is"),
+        (lambda raw: raw["experts"].update({"0": 40}), "has other layers than demo"),
+        (lambda raw: raw["experts"].update({"0": 4}), "candidate 0 removes what layers do not"),
+        (lambda raw: raw["candidates"][3][6].append(1), "not one number for each layer"),
+        (lambda raw: raw["candidates"][2][6].__setitem__(0, "3"), "candidate 2 removes what"),
+        (lambda raw: raw["cost"].pop("seconds"), "its cost lacks seconds"),
+        (lambda raw: raw["best"].update(candidate=9999), "candidate 9999 is named"),
+    ],
+)
+def test_a_damaged_search_is_named_and_the_others_stay(demo, folder, change, message):
+    changed(folder / "searches" / "made-1234abcd" / "search.json", change)
+    problems = []
+    known = SearchStore([folder, SHIPPED_STATS]).of_model(demo, problems.append)
+    assert [each.search_id for each in known] == NAMES
+    (problem,) = map(str, problems)
+    assert "made-1234abcd/search.json" in problem
+    assert message in problem
+
+
+def test_a_file_that_is_no_search_is_only_numbers(tmp_path):
+    counts = tmp_path / "counts.json"
+    counts.write_text('{"kept": {"0": 16}}')
+    assert search_in(counts) is None
+    assert search_in(tmp_path / "absent.json") is None
+    assert search_in(tmp_path / "counts.csv") is None
+    shipped = SHIPPED_STATS / "searches" / "demo-reap.json"
+    found = search_in(shipped)
+    assert found is not None
+    assert found.search_id == "demo-reap"
+    damaged = changed(
+        shutil.copy(shipped, tmp_path / "s.json"), lambda raw: raw.update(generations=[[7000]])
+    )
+    with pytest.raises(PlanError, match="candidate 7000 is named"):
+        search_in(damaged)
+
+
+def test_the_search_that_looked_longest_is_the_one_meant(folder):
+    reap = read_known(SHIPPED_STATS / "searches" / "demo-reap.json")
+    seer = read_known(SHIPPED_STATS / "searches" / "demo-seer.json")
+    path = folder / "searches" / "made-1234abcd" / "search.json"
+    longer = read_known(
+        changed(path, lambda raw: raw["search"]["corpus"].update(samples=2 * seer.samples))
+    )
+    assert best_fitting([reap, seer, longer], "seer", 96) is longer
+    assert best_fitting([seer, reap], "seer", 96) is seer
+    assert best_fitting([reap, seer], "seer", 95) is None
+    assert best_fitting([reap, seer], "man", 96) is None
