@@ -13,9 +13,10 @@ import pandas as pd
 
 from analysis.errors import StatsError
 from analysis.merging import check_addable
-from analysis.neuron_stats import sum_by_expert
+from analysis.neuron_stats import neuron_table, sum_by_expert
+from analysis.samples import SamplePart
 from analysis.stats import ExpertStats, FloatArray
-from analysis.store import NEURONS, Run, digest_of, load_expert_stats, read_table, read_vectors
+from analysis.store import NEURONS, Run, digest_of, load_expert_stats, read_vectors
 
 # Columns of experts that follow from their neurons' maxima, which do not mix.
 NOT_MIXED = ("neuron_norm_sum", "neuron_peak_sum")
@@ -79,7 +80,7 @@ class Mixture:
         """
         if not all(NEURONS in run.manifest.files for run in self.runs):
             return None
-        tables = [read_table(run, NEURONS) for run in self.runs]
+        tables = [neuron_table(run) for run in self.runs]
         grid = self.stats[0].grid
         return np.array(
             [
@@ -130,7 +131,17 @@ class Mixture:
             corpora=tuple(corpus for each in manifests for corpus in each.corpora),
             made={},
         )
-        return ExpertStats(manifest, self.table(weights))
+        return ExpertStats(manifest, self.table(weights), self._samples(weights))
+
+    def _samples(self, weights: Sequence[float]) -> tuple[SamplePart, ...]:
+        """The samples of all runs, each counting as its run's sums do."""
+        if not all(each.samples for each in self.stats):
+            return ()
+        return tuple(
+            replace(part, factor=part.factor * float(factor))
+            for each, factor in zip(self.stats, self.factors(weights), strict=True)
+            for part in each.samples
+        )
 
     def _summed(self, factors: FloatArray) -> pd.DataFrame:
         sums = pd.DataFrame(np.tensordot(factors, self._sums, axes=1), columns=self._columns)

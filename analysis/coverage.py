@@ -71,6 +71,11 @@ class Blender:
             raise CriterionError(
                 f"{criterion.label} reads no calibration text, so there is nothing to blend."
             )
+        if criterion.order:
+            raise CriterionError(
+                f"{criterion.label} ranks by places in an order, which do not add up to a "
+                "coverage; choose another criterion."
+            )
         self._mixture, self._criterion, self._gate = mixture, criterion, gate
         self._sparsity = sparsity
         self._grid = mixture.stats[0].grid

@@ -7,10 +7,11 @@ from analysis.errors import StatsError, unknown_name
 
 Group = Literal["routed", "router", "damage", "gradient", "dense"]
 GROUPS: tuple[Group, ...] = get_args(Group)
-# Columns of experts.parquet that a group adds.
+# Columns that a group adds to the table of experts; those of `dense` are made from samples.parquet.
 GROUP_COLUMNS: Mapping[Group, tuple[str, ...]] = {
     "damage": ("damage",),
     "gradient": ("neuron_product", "neuron_norm_sum", "neuron_peak_sum"),
+    "dense": ("path_samples", "path_weight", "node_weight"),
 }
 
 

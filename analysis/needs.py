@@ -30,13 +30,17 @@ class Needs:
     weights: bool
 
 
+# Columns of criteria that no gate convention changes, but that read what the router computes.
+_READ_GATES = frozenset(("damage", "path_samples"))
+
+
 def needs_of(criterion: Criterion) -> Needs:
     """What a criterion reads, told from the columns of its table."""
     columns = criterion.columns(GATES[0]) if criterion.source == "routed" else ()
     return Needs(
         data=criterion.source == "routed",
         activations=any(_reads_outputs(name) for name in columns),
-        gates=criterion.uses_gate or "damage" in columns,
+        gates=criterion.uses_gate or not _READ_GATES.isdisjoint(columns),
         weights=criterion.source == "weights",
     )
 

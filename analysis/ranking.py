@@ -27,10 +27,33 @@ def _table(criterion: Criterion, stats: Stats) -> pd.DataFrame:
     if criterion.source == "weights" and not isinstance(stats, WeightStats):
         raise CriterionError(f"{criterion.label} needs weight statistics; run `moeprune weights`.")
     table = stats.per_expert() if isinstance(stats, WeightStats) else stats.table
+    if criterion.from_samples and isinstance(stats, ExpertStats) and stats.samples:
+        made = criterion.from_samples(stats.samples)
+        table = table.assign(**{str(name): made[name].to_numpy() for name in made})
     for column, hint in OPTIONAL_COLUMNS.items():
         if column in criterion.columns("applied") and column not in table:
             raise CriterionError(f"These statistics lack {column} for {criterion.label}: {hint}.")
     return table
+
+
+def has_columns(criterion: Criterion, stats: ExpertStats) -> bool:
+    """Whether these statistics of routed tokens have what the criterion reads."""
+    if criterion.from_samples:
+        return bool(stats.samples)
+    return set(criterion.columns("applied")) <= set(stats.table.columns)
+
+
+def scored(criterion: Criterion, stats: Stats, gate: Gate) -> tuple[FloatArray, FloatArray]:
+    """Score, the paper's number, and saliency of every expert, in (layer, expert) order.
+
+    Raises:
+        CriterionError: see `score_experts`.
+    """
+    if criterion.is_constant:
+        raise CriterionError(f"{criterion.label} is the same for every expert; it ranks nothing.")
+    table = _table(criterion, stats)
+    score = criterion.score(table, gate)
+    return score, criterion.order(table) if criterion.order else criterion.saliency(score)
 
 
 def score_experts(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
@@ -40,9 +63,7 @@ def score_experts(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
         CriterionError: the criterion cannot rank, or `stats` is of the wrong kind or lacks what
             it reads.
     """
-    if criterion.is_constant:
-        raise CriterionError(f"{criterion.label} is the same for every expert; it ranks nothing.")
-    return criterion.score(_table(criterion, stats), gate)
+    return scored(criterion, stats, gate)[0]
 
 
 def order_of(saliency: FloatArray, grid: Grid | None = None) -> NDArray[np.int64]:
@@ -78,7 +99,7 @@ def rank_of(order: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def saliency_grid(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
     """(layers, experts) saliency, higher = keep; NaN where a layer has no such expert."""
-    return stats.grid.fold(criterion.saliency(score_experts(criterion, stats, gate)))
+    return stats.grid.fold(scored(criterion, stats, gate)[1])
 
 
 def rank_experts(criterion: Criterion, stats: Stats, gate: Gate) -> pd.DataFrame:
@@ -88,8 +109,7 @@ def rank_experts(criterion: Criterion, stats: Stats, gate: Gate) -> pd.DataFrame
     that read no routed tokens.
     """
     grid: Grid = stats.grid
-    score = score_experts(criterion, stats, gate)
-    saliency = criterion.saliency(score)
+    score, saliency = scored(criterion, stats, gate)
     ranks = rank_of(order_of(grid.fold(saliency), grid))[grid.present]
     routed = criterion.source == "routed"
     # A blend has fractional numbers of tokens.

@@ -1,7 +1,7 @@
 """SampleStats: what the group `dense` measured of every expert on every sample."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from analysis.errors import StatsError
 from analysis.stats import FloatArray, Grid
-from analysis.store import SAMPLES, TRANSITIONS, Run, read_table
 
 # One row for each sample, layer and expert; sums over the sample's tokens.
 SAMPLE_COLUMNS: Final = (
@@ -90,24 +89,6 @@ def sample_stats(table: pd.DataFrame, grid: Grid) -> SampleStats:
     return SampleStats(grid, tokens, *sums)
 
 
-def load_sample_stats(run: Run) -> SampleStats:
-    """The dense statistics of a run.
-
-    Raises:
-        StatsError: the run was made without the group `dense`, or its file is damaged.
-    """
-    if SAMPLES not in run.manifest.files:
-        raise StatsError(
-            f"The run {run.manifest.run_id} has no statistics of samples; calibrate with --groups "
-            "routed,dense."
-        )
-    grid = Grid(run.manifest.model.layers)
-    stats = sample_stats(read_table(run, SAMPLES), grid)
-    if TRANSITIONS not in run.manifest.files:
-        return stats
-    return replace(stats, transitions=transitions_of(read_table(run, TRANSITIONS), grid))
-
-
 def joined_samples(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The samples of several runs of a model, one run after the other."""
     offsets = np.cumsum([0, *(table["sample"].max() + 1 for table in tables)])
@@ -131,6 +112,28 @@ def joined_stats(parts: Sequence[SampleStats]) -> SampleStats:
     tokens = np.concatenate([part.num_tokens for part in parts])
     sums = stacked("activation"), stacked("probability"), stacked("loss")
     return SampleStats(parts[0].grid, tokens, *sums, transitions=together)
+
+
+@dataclass(frozen=True, eq=False)
+class SamplePart:
+    """The samples of a run as a part of statistics: read only when something asks for them.
+
+    They may be large. What was made of them is small, and is kept instead.
+
+    Args:
+        read: reads them.
+        factor: what each of them counts for in a blend.
+    """
+
+    read: Callable[[], SampleStats]
+    factor: float = 1.0
+    _made: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
+
+    def table(self, name: str, make: Callable[[SampleStats], pd.DataFrame]) -> pd.DataFrame:
+        """The table of this name, made when it is first asked for."""
+        if name not in self._made:
+            self._made[name] = make(self.read())
+        return self._made[name]
 
 
 def transition_table(grid: Grid, counts: Sequence[CountArray]) -> pd.DataFrame:

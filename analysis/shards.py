@@ -11,7 +11,7 @@ from analysis.corpora import TOKEN_SHARDS
 from analysis.criteria import Criterion
 from analysis.errors import StatsError
 from analysis.overlap import chance_overlap, pruned_mask, set_overlap
-from analysis.ranking import saliency_grid
+from analysis.ranking import has_columns, saliency_grid
 from analysis.stats import CorpusRef, ExpertStats, Gate
 from analysis.store import SHARDS, Run, load_expert_stats, read_table
 
@@ -114,5 +114,4 @@ def overlap_of_parts(
 
 def can_rank(criterion: Criterion, part: ExpertStats) -> bool:
     """Whether the criterion finds what it reads in a part of a run."""
-    found = set(criterion.columns("applied")) <= set(part.table.columns)
-    return criterion.source == "routed" and found
+    return criterion.source == "routed" and has_columns(criterion, part)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.model import ModelRef, MoEModel
+
+if TYPE_CHECKING:
+    from analysis.samples import SamplePart
 
 SCHEMA_VERSION = 1
 Gate = Literal["applied", "renormalized"]
@@ -53,6 +56,8 @@ OPTIONAL_COLUMNS: Mapping[str, str] = {
     "neuron_product": "calibrate with --groups routed,gradient",
     "neuron_norm_sum": _OF_ONE_TEXT,
     "neuron_peak_sum": _OF_ONE_TEXT,
+    "path_samples": "calibrate with --groups routed,dense; it counts whole samples, which no part "
+    "of a run has",
 }
 
 
@@ -216,10 +221,13 @@ class ExpertStats:
 
     `table` has EXPERT_COLUMNS, sorted by layer and expert, and the columns of further groups
     (`analysis.groups.GROUP_COLUMNS`); a part of a run lacks what is kept for all tokens only.
+    `samples` are those of the group `dense`, of each run that is in the sums; empty where one
+    lacks them.
     """
 
     manifest: RunManifest
     table: pd.DataFrame
+    samples: "tuple[SamplePart, ...]" = ()
 
     def __post_init__(self) -> None:
         needed = [column for column in EXPERT_COLUMNS if column not in OPTIONAL_COLUMNS]

@@ -18,12 +18,14 @@ from filelock import FileLock
 
 from analysis.errors import StatsError
 from analysis.groups import GROUP_COLUMNS
+from analysis.samples import SamplePart, SampleStats, sample_stats, transitions_of
 from analysis.stats import (
     EXPERT_COLUMNS,
     SCHEMA_VERSION,
     CorpusRef,
     ExpertStats,
     FloatArray,
+    Grid,
     MeasuredModel,
     RunManifest,
     WeightStats,
@@ -177,7 +179,27 @@ def load_expert_stats(run: Run) -> ExpertStats:
     """Routed statistics of a run."""
     table = _read_table(run, EXPERTS).to_pandas()
     types = {name: dtype for name, dtype in EXPERT_COLUMNS.items() if name in table}
-    return ExpertStats(run.manifest, table.astype(types))
+    has_samples = SAMPLES in run.manifest.files
+    samples = (SamplePart(lambda: load_sample_stats(run)),) if has_samples else ()
+    return ExpertStats(run.manifest, table.astype(types), samples)
+
+
+def load_sample_stats(run: Run) -> SampleStats:
+    """The dense statistics of a run.
+
+    Raises:
+        StatsError: the run was made without the group `dense`, or its file is damaged.
+    """
+    if SAMPLES not in run.manifest.files:
+        raise StatsError(
+            f"The run {run.manifest.run_id} has no statistics of samples; calibrate with --groups "
+            "routed,dense."
+        )
+    grid = Grid(run.manifest.model.layers)
+    stats = sample_stats(read_table(run, SAMPLES), grid)
+    if TRANSITIONS not in run.manifest.files:
+        return stats
+    return replace(stats, transitions=transitions_of(read_table(run, TRANSITIONS), grid))
 
 
 def load_weight_stats(run: Run) -> WeightStats:

@@ -14,22 +14,24 @@ of Eq. 9-10 add exactly the two that are missing, so that every layer has the sa
     u_i = log softmax(-L)_i + log a_i + log r_i.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import log_softmax
 
-from analysis.errors import StatsError
-from analysis.paths import Paths, top_paths, top_paths_through
+from analysis.clusters import nearest_to_centroids
+from analysis.errors import StatsError, UserError, unknown_name
+from analysis.paths import IntArray, top_paths_of_samples, top_paths_through
 from analysis.samples import SampleStats
 from analysis.stats import FloatArray, Grid
 
 Parts = Literal["both", "importance", "transition"]
-PARTS: Final[tuple[Parts, ...]] = ("both", "importance", "transition")
+PARTS: Final[tuple[Parts, ...]] = get_args(Parts)
+Steps = Literal["paper", "measured"]
+STEPS: Final[tuple[Steps, ...]] = get_args(Steps)
 EXPERT_COLUMNS: Final = (
     "layer",
     "expert",
@@ -42,81 +44,112 @@ EXPERT_COLUMNS: Final = (
 MOST_PATHS: Final = 1 << 14
 
 
-@dataclass(frozen=True, eq=False)
-class _Sample:
-    """Logarithms of one sample's means, an array for each layer."""
+@dataclass(frozen=True, slots=True)
+class Weighing:
+    """What weighs a path.
 
-    importance: list[FloatArray]
-    activation: list[FloatArray]
-    probability: list[FloatArray]
+    Args:
+        parts: `importance` leaves the steps out (the paper's "IS only"), `transition` leaves the
+            importance out ("TI only", Table 5): what is left out counts as 1. The corrections at
+            both ends belong to the importance (Eq. 9-10).
+        steps: `paper`: t_ij = a_i r_j. `measured`: t_ij = a_i P(j | i), where P is the share of
+            the tokens that i selected which go on to j, of all that they go on to; not in the
+            paper, whose step knows no pairs.
+    """
+
+    parts: Parts = "both"
+    steps: Steps = "paper"
+
+    def __post_init__(self) -> None:
+        if self.parts not in PARTS:
+            raise UserError(unknown_name("weight of paths", self.parts, PARTS))
+        if self.steps not in STEPS:
+            raise UserError(unknown_name("kind of transitions", self.steps, STEPS))
 
 
-def _sample(stats: SampleStats, sample: int) -> _Sample:
-    tokens = stats.num_tokens[sample]
+PAPER: Final = Weighing()
+
+
+def _means(stats: SampleStats) -> tuple[list[FloatArray], list[FloatArray], list[FloatArray]]:
+    """log softmax(-L), log a and log r, each (samples, experts) of every layer."""
     starts = np.cumsum([0, *stats.grid.counts])[1:-1]
+    tokens = stats.num_tokens[:, None]
 
     def by_layer(sums: FloatArray) -> list[FloatArray]:
-        return np.split(sums[sample] / tokens, starts)
+        return np.split(sums / tokens, starts, axis=1)
 
     # An expert whose output is 0 on the whole sample is on no path: log 0.
     with np.errstate(divide="ignore"):
-        return _Sample(
-            [log_softmax(-loss) for loss in by_layer(stats.loss)],
+        return (
+            [_log_softmax(-loss) for loss in by_layer(stats.loss)],
             [np.log(mean) for mean in by_layer(stats.activation)],
             [np.log(mean) for mean in by_layer(stats.probability)],
         )
 
 
-def node_weights(stats: SampleStats, sample: int, parts: Parts = "both") -> list[FloatArray]:
-    """u of every expert of one sample, an array for each layer; natural logarithms.
+def _log_softmax(values: FloatArray) -> FloatArray:
+    """Along the last axis; only differences count, so nothing under- or overflows."""
+    shifted: FloatArray = values - values.max(axis=-1, keepdims=True)
+    total: FloatArray = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted - total
+
+
+def node_weights(stats: SampleStats, parts: Parts = "both") -> list[FloatArray]:
+    """u of every expert and sample, (samples, experts) of each layer; natural logarithms.
 
     Args:
-        stats: of every sample.
-        sample: which one.
-        parts: `importance` leaves the steps out (the paper's "IS only"), `transition` leaves the
-            importance out ("TI only", Table 5): what is left out counts as 1. The corrections at
-            both ends belong to the importance (Eq. 9-10).
+        stats: of samples that all have tokens.
+        parts: see `Weighing`.
     """
-    logs = _sample(stats, sample)
-    last = len(logs.importance) - 1
+    importance, activation, probability = _means(stats)
+    last = len(importance) - 1
     nodes = []
-    for at, importance in enumerate(logs.importance):
-        weight = np.zeros_like(importance)
+    for at, each in enumerate(importance):
+        weight = np.zeros_like(each)
         if parts != "transition":
-            weight = weight + importance
+            weight = weight + each
         if parts == "both" or (at == last) == (parts == "importance"):
-            weight = weight + logs.activation[at]
+            weight = weight + activation[at]
         if parts == "both" or (at == 0) == (parts == "importance"):
-            weight = weight + logs.probability[at]
+            weight = weight + probability[at]
         nodes.append(weight)
     return nodes
 
 
 def measured_steps(
-    stats: SampleStats, sample: int, transitions: Sequence[FloatArray]
+    stats: SampleStats, parts: Parts = "both"
 ) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Nodes and steps where the step is how often a token really goes from i on to j.
+    """Nodes, (samples, experts) of each layer, and steps log P(j | i), the same for every sample.
 
-    Not in the paper, whose step a_i r_j knows no pairs: t_ij = a_i P(j | i), with P the share of
-    the tokens routed to i that the next layer routes to j.
+    log a_i of a step is part of its node.
 
-    Args:
-        stats: of every sample.
-        sample: which one.
-        transitions: for each layer but the last, (experts, experts of the next) tokens of this
-            sample that both selected.
+    Raises:
+        StatsError: the transitions were not counted.
     """
-    logs = _sample(stats, sample)
-    nodes = [importance.copy() for importance in logs.importance]
-    nodes[0] += logs.probability[0]
-    nodes[-1] += logs.activation[-1]
-    steps = []
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for activation, counts in zip(logs.activation, transitions, strict=False):
-            total = counts.sum(axis=1, keepdims=True)
-            share = np.where(total > 0, counts / total, 0.0)
-            steps.append(activation[:, None] + np.log(share))
-    return nodes, steps
+    if stats.transitions is None:
+        raise StatsError(
+            "These statistics lack measured transitions: they were made before those were counted; "
+            "calibrate again with --groups routed,dense."
+        )
+    importance, activation, probability = _means(stats)
+    last = len(importance) - 1
+    nodes = []
+    for at, each in enumerate(importance):
+        weight = np.zeros_like(each) if parts == "transition" else each.copy()
+        if parts != "transition" or at < last:
+            weight = weight + activation[at]
+        if parts != "transition" and at == 0:
+            weight = weight + probability[at]
+        nodes.append(weight)
+    return nodes, [_log_shares(counts) for counts in stats.transitions]
+
+
+def _log_shares(counts: NDArray[np.int64]) -> FloatArray:
+    total = counts.sum(axis=1, keepdims=True)
+    shares = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
+    with np.errstate(divide="ignore"):
+        logarithms: FloatArray = np.log(shares)
+    return logarithms
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +166,7 @@ class Trajectories:
     """
 
     grid: Grid
-    first: NDArray[np.int64]
+    first: IntArray
     weights: FloatArray
     nodes: FloatArray
     followed: int
@@ -153,79 +186,128 @@ class Trajectories:
         Returns:
             ``num_samples`` whose paths hold it, ``path_weight`` of the best of these paths (NaN
             where there is none), ``node_weight`` its mean u, and ``rank`` over all layers, 0 =
-            first to keep: more samples, then the better path, then the larger u, then the lower
-            layer and expert.
+            first to keep, see `path_order`.
         """
         held = self.first < count
         num_samples = held.sum(axis=0)
         best = np.where(held, self.weights, -np.inf).max(axis=0)
-        index = self.grid.index()
-        order = np.lexsort(
-            (index["expert"], index["layer"], -self.nodes, -best, -num_samples.astype(np.int64))
-        )
-        rank = np.empty(len(order), dtype=np.int64)
-        rank[order] = np.arange(len(order))
-        return index.assign(
+        return self.grid.index().assign(
             num_samples=num_samples,
             path_weight=np.where(num_samples > 0, best, np.nan),
             node_weight=self.nodes,
-            rank=rank,
+            rank=path_order(num_samples, best, self.nodes),
         )[list(EXPERT_COLUMNS)]
 
 
-def follow(
-    stats: SampleStats,
-    count: int,
-    *,
-    parts: Parts = "both",
-    transitions: Sequence[Sequence[FloatArray]] = (),
-) -> Trajectories:
+def path_order(
+    num_samples: NDArray[np.generic], path_weight: FloatArray, node_weight: FloatArray
+) -> IntArray:
+    """Rank of each expert over all layers, 0 = first to keep.
+
+    More samples whose paths hold it, then the heavier of its paths, then the larger mean u, then
+    the lower layer and expert, in whose order the arrays are.
+    """
+    first = np.lexsort((-node_weight, -path_weight, -num_samples.astype(np.float64)))
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[first] = np.arange(len(first))
+    return rank
+
+
+def follow(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajectories:
     """The first `count` paths of every sample.
 
     Args:
         stats: of every sample; those without a token are left out.
         count: paths of each sample, the paper's m.
-        parts: see `node_weights`; not with `transitions`.
-        transitions: by sample, see `measured_steps`; the paper's own steps without.
+        weighing: what weighs a path.
 
     Raises:
-        StatsError: no sample has a token.
+        StatsError: no sample has a token; or see `measured_steps`.
     """
-    samples = [int(sample) for sample in np.flatnonzero(stats.num_tokens)]
+    stats = chosen_samples(stats, np.flatnonzero(stats.num_tokens))
+    samples = len(stats.num_tokens)
     if not samples:
         raise StatsError("No sample has a token to follow.")
-    total = int(sum(stats.grid.counts))
-    first = np.full((len(samples), total), count, dtype=np.int64)
-    weights = np.full((len(samples), total), -np.inf)
-    for row, sample in enumerate(samples):
-        if transitions:
-            nodes, steps = measured_steps(stats, sample, transitions[sample])
-            paths = top_paths_through(nodes, steps, count)
-        else:
-            paths = top_paths(node_weights(stats, sample, parts), count)
-        _note(paths, stats.grid, first[row], weights[row])
+    nodes = node_weights(stats, weighing.parts)
+    first = np.full((samples, int(sum(stats.grid.counts))), count, dtype=np.int64)
+    weights = np.full(first.shape, -np.inf)
+    for block, experts, path_weights in _paths(stats, nodes, count, weighing):
+        _note(experts + _offsets(stats.grid), path_weights, first[block], weights[block])
     # A mean over logarithms: -inf of one sample is -inf of all.
-    nodes = np.mean([np.concatenate(node_weights(stats, each, parts)) for each in samples], axis=0)
-    return Trajectories(stats.grid, first, weights, nodes, count)
+    mean = np.mean(np.concatenate(nodes, axis=1), axis=0)
+    return Trajectories(stats.grid, first, weights, mean, count)
 
 
-def _note(paths: Paths, grid: Grid, first: NDArray[np.int64], weights: FloatArray) -> None:
-    """Write down where each expert is first met; impossible paths meet nobody."""
-    possible = np.isfinite(paths.weights)
-    offsets = np.cumsum([0, *grid.counts])[:-1]
-    ids = paths.experts[possible] + offsets
-    met, places = np.unique(ids, return_index=True)
-    first[met] = places // ids.shape[1]
-    weights[met] = paths.weights[possible][first[met]]
+def _paths(
+    stats: SampleStats, nodes: list[FloatArray], count: int, weighing: Weighing
+) -> Iterator[tuple[slice, IntArray, FloatArray]]:
+    """As of `top_paths_of_samples`."""
+    # Without steps there is nothing to measure.
+    if weighing.steps == "paper" or weighing.parts == "importance":
+        yield from top_paths_of_samples(nodes, count)
+        return
+    nodes, steps = measured_steps(stats, weighing.parts)
+    for sample in range(len(stats.num_tokens)):
+        paths = top_paths_through([node[sample] for node in nodes], steps, count)
+        yield slice(sample, sample + 1), paths.experts[None], paths.weights[None]
+
+
+def _offsets(grid: Grid) -> IntArray:
+    """Place of each layer's first expert among those of all layers."""
+    return np.cumsum([0, *grid.counts])[:-1]
+
+
+def _note(ids: IntArray, path_weights: FloatArray, first: IntArray, weights: FloatArray) -> None:
+    """Write down where each expert is first met; impossible paths meet nobody.
+
+    Args:
+        ids: (samples, paths, layers) experts, numbered over all layers.
+        path_weights: (samples, paths).
+        first, weights: (samples, experts) of `Trajectories`, filled in.
+    """
+    sample, path = np.nonzero(np.isfinite(path_weights))
+    met = ids[sample, path]
+    np.minimum.at(first, (sample[:, None], met), path[:, None])
+    found = first < path_weights.shape[1]
+    weights[found] = path_weights[np.nonzero(found)[0], first[found]]
 
 
 def follow_until(
-    stats: SampleStats, num_kept: int, *, parts: Parts = "both", limit: int = MOST_PATHS
+    stats: SampleStats, num_kept: int, weighing: Weighing = PAPER, *, limit: int = MOST_PATHS
 ) -> Trajectories:
     """Follow ever more paths until their union has `num_kept` experts, or `limit` are followed."""
     count = 1
     while True:
-        found = follow(stats, count, parts=parts)
+        found = follow(stats, count, weighing)
         if found.union_size(count) >= num_kept or count >= limit:
             return found
         count = min(4 * count, limit)
+
+
+def chosen_samples(stats: SampleStats, samples: IntArray) -> SampleStats:
+    """Some of the samples, in this order; the transitions stay those of all."""
+    return replace(
+        stats,
+        num_tokens=stats.num_tokens[samples],
+        activation=stats.activation[samples],
+        probability=stats.probability[samples],
+        loss=stats.loss[samples],
+    )
+
+
+def representative_samples(stats: SampleStats, clusters: int, seed: int = 42) -> SampleStats:
+    """Of each of `clusters` clusters the sample nearest the centre, by k-means.
+
+    The paper clusters calibration texts before the model runs and names no features. These are
+    chosen from what was measured already, by how the routers spread over the experts: r of all
+    layers side by side.
+
+    Raises:
+        CorpusError: fewer distinct samples than clusters.
+        UserError: no cluster.
+    """
+    if clusters < 1:
+        raise UserError(f"{clusters} clusters are none; ask for at least 1.")
+    having = chosen_samples(stats, np.flatnonzero(stats.num_tokens))
+    features = having.probability / having.num_tokens[:, None]
+    return chosen_samples(having, np.array(nearest_to_centroids(features, clusters, seed)))

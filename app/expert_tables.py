@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.criteria import CRITERIA, RANKABLE, Criterion, get_criterion, unified
 from analysis.families import MoELayer
-from analysis.ranking import Stats
+from analysis.ranking import Stats, has_columns
 from analysis.sparsity import num_removed
 from analysis.stats import GATES, ExpertStats, Gate, NoStats, WeightStats, moment_column
 from app.maps import rank
@@ -31,11 +31,10 @@ class Sources:
     def of(self, criterion: Criterion) -> dict[str, Stats]:
         """The statistics that a criterion can read, by what the reader calls them."""
         if criterion.source == "routed":
-            columns = criterion.columns("applied")
             return {
                 corpus: stats
                 for corpus, stats in self.routed.items()
-                if all(column in stats.table for column in columns)
+                if has_columns(criterion, stats)
             }
         if criterion.source == "none":
             return {_NO_DATA: NoStats(self.layers)}

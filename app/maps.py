@@ -17,7 +17,7 @@ from analysis.overlap import (
     pruned_mask,
     set_overlap,
 )
-from analysis.ranking import Stats, order_of, score_experts
+from analysis.ranking import Stats, order_of, scored
 from analysis.stats import ExpertStats, FloatArray, Gate, Grid
 from analysis.stratification import rescale, separation
 from app.components.expert_map import MapPanel
@@ -47,9 +47,9 @@ class Ranked:
 
 def rank(criterion: Criterion, stats: Stats, gate: Gate) -> Ranked:
     """Scores and saliency of every expert."""
-    score = score_experts(criterion, stats, gate)
+    score, saliency = scored(criterion, stats, gate)
     grid = stats.grid
-    return Ranked(criterion, grid, grid.fold(score), grid.fold(criterion.saliency(score)))
+    return Ranked(criterion, grid, grid.fold(score), grid.fold(saliency))
 
 
 def panel(ranked: Ranked, sparsity: Fraction, subtitle: str) -> MapPanel:

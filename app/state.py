@@ -18,7 +18,17 @@ from app.task_requests import SelectRequest
 
 UNIFIED = "unified"
 # Criteria besides the unified family, in the order of the menu.
-OTHER = ("aimer", "magnitude", "mone", "heapr", "camera-p", "damage", "hoyer", "random")
+OTHER = (
+    "aimer",
+    "magnitude",
+    "mone",
+    "heapr",
+    "camera-p",
+    "pathfinder",
+    "damage",
+    "hoyer",
+    "random",
+)
 CRITERION_OPTIONS = (UNIFIED, *OTHER)
 PRESETS = tuple(CRITERIA)
 SPARSITY_STEP = 5

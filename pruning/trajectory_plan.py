@@ -10,7 +10,7 @@ from analysis.families import MoELayer
 from analysis.model import MoEModel
 from analysis.ranking import RANKING_COLUMNS, order_of, rank_of
 from analysis.samples import SampleStats
-from analysis.trajectory import Parts, Trajectories, follow, follow_until
+from analysis.trajectory import PAPER, Trajectories, Weighing, follow, follow_until
 from pruning.allocation import Allocation
 from pruning.constraints import Constraints, Room, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
@@ -61,7 +61,9 @@ def path_ranking(trajectories: Trajectories, count: int) -> pd.DataFrame:
     )[list(RANKING_COLUMNS)]
 
 
-def union_plan(model: MoEModel, stats: SampleStats, count: int, parts: Parts = "both") -> PathPlan:
+def union_plan(
+    model: MoEModel, stats: SampleStats, count: int, weighing: Weighing = PAPER
+) -> PathPlan:
     """The paper's plan: what lies on the first `count` paths of any sample.
 
     A layer that would keep fewer experts than its router can work with keeps the next in the order.
@@ -70,24 +72,25 @@ def union_plan(model: MoEModel, stats: SampleStats, count: int, parts: Parts = "
         model: the model that was measured.
         stats: of every sample.
         count: paths of each sample, the paper's m.
-        parts: what weighs a path, see `node_weights`.
+        weighing: what weighs a path.
     """
-    found = follow(stats, count, parts=parts)
+    found = follow(stats, count, weighing)
     ranking = path_ranking(found, count)
     kept = ranking.groupby("layer")["score"].agg(lambda scores: int((scores > 0).sum()))
     rooms = rooms_of(model.layers, Constraints())
     allocation = _at_least(model.layers, rooms, kept.tolist())
-    made = _made(PATHS, count, parts)
+    made = _made(PATHS, count, weighing)
     plan = select_experts(ranking, allocation, model=model_ref(model), provenance=made)
     return PathPlan(plan, count, found.union_size(count))
 
 
-def _made(schedule: str, count: int, parts: Parts) -> Provenance:
+def _made(schedule: str, count: int, weighing: Weighing) -> Provenance:
+    measured = {"transitions": weighing.steps} if weighing.steps != PAPER.steps else {}
     return Provenance(
         criterion=PATHFINDER,
         schedule=schedule,
         tool_version=tool_version(),
-        schedule_parameters={"paths": count, "weights": parts},
+        schedule_parameters={"paths": count, "weights": weighing.parts, **measured},
     )
 
 
@@ -100,55 +103,68 @@ def _at_least(layers: Sequence[MoELayer], rooms: Sequence[Room], kept: Sequence[
     return allocation_of(layers, removed)
 
 
-def check_schedule(name: str) -> None:
-    """Refuse a schedule that looks at more than the order of the experts.
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How the order of the experts on paths becomes a plan of a budget.
+
+    Args:
+        schedule: how the budget is spread over the layers; one that needs nothing but the order.
+        count: paths of each sample; None: so many that their union is as large as what stays, or
+            MOST_PATHS.
 
     Raises:
-        PlanError: names those that do not.
+        PlanError: the schedule needs more.
     """
-    if not get_schedule(name).needs <= {"saliency"}:
-        fit = [each for each, schedule in SCHEDULES.items() if schedule.needs <= {"saliency"}]
-        raise PlanError(
-            f"The schedule {name} needs more than the order of the paths; choose from "
-            f"{', '.join(fit)}."
-        )
+
+    schedule: str = "global"
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        if not get_schedule(self.schedule).needs <= {"saliency"}:
+            fit = [each for each, schedule in SCHEDULES.items() if schedule.needs <= {"saliency"}]
+            raise PlanError(
+                f"The schedule {self.schedule} needs more than the order of the paths; choose from "
+                f"{', '.join(fit)}."
+            )
+
+
+GLOBAL_CUT = Cut()
 
 
 def budget_plan(
     model: MoEModel,
     stats: SampleStats,
     spending: Spending,
-    schedule: str = "global",
-    parts: Parts = "both",
+    cut: Cut = GLOBAL_CUT,
+    weighing: Weighing = PAPER,
 ) -> PathPlan:
-    """A plan that removes exactly the budget.
-
-    Paths are followed until their union is as large as what stays, or MOST_PATHS are; the order of
-    the experts on them then decides who goes.
+    """A plan that removes exactly the budget; the order of the experts on paths decides who goes.
 
     Args:
         model: the model that was measured.
         stats: of every sample.
         spending: what goes, and what is to be respected.
-        schedule: how it is spread; one that needs nothing but the order.
-        parts: what weighs a path, see `node_weights`.
+        cut: how many paths are followed, and how the budget is spread.
+        weighing: what weighs a path.
 
     Raises:
-        PlanError: the schedule needs more, or the layers cannot meet the budget.
+        PlanError: the layers cannot meet the budget.
     """
-    check_schedule(schedule)
     budget, constraints = spending.budget, spending.constraints
     num_kept = max(model.num_experts - budget.total, 1)
-    found = follow_until(stats, num_kept, parts=parts)
-    count = found.smallest_count(num_kept)
+    if cut.count is None:
+        found = follow_until(stats, num_kept, weighing)
+        count = found.smallest_count(num_kept)
+    else:
+        found, count = follow(stats, cut.count, weighing), cut.count
     ranking = path_ranking(found, count)
     evidence = Evidence(fold_ranking(ranking, model.layers))
     plan = select_experts(
         ranking,
-        allocate(schedule, spending, evidence),
+        allocate(cut.schedule, spending, evidence),
         model=model_ref(model),
         provenance=replace(
-            _made(schedule, count, parts),
+            _made(cut.schedule, count, weighing),
             sparsity=budget.asked if budget.kind == "sparsity" else "",
             budget=budget.to_dict(),
             constraints=constraints.to_dict(),

@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from sklearn.cluster import KMeans
 
 from analysis.checkpoint import Checkpoint, TensorEntry
+from analysis.clusters import nearest_to_centroids
 from analysis.corpora.encoding import Encoded
 from analysis.corpora.sampling import Selection
 from analysis.errors import CorpusError
@@ -22,7 +22,6 @@ from analysis.errors import CorpusError
 # Documents, in seeded order, among which representatives are looked for.
 POOL = 4096
 _ROWS_AT_ONCE = 4096
-_RESTARTS = 10
 # How the checkpoints name the table of input embeddings; behind any prefix.
 _NAMES = (
     "embed_tokens.weight",
@@ -31,7 +30,6 @@ _NAMES = (
     "tok_embeddings.weight",
     "wte.weight",
 )
-_SEED_LIMIT = 1 << 32  # of scikit-learn
 
 FloatArray = NDArray[np.float64]
 
@@ -112,27 +110,6 @@ def mean_embeddings(documents: Sequence[Encoded], embedding: EmbeddingRows) -> F
     norms = np.linalg.norm(means, axis=1, keepdims=True)
     features: FloatArray = means / np.where(norms > 0, norms, 1)
     return features
-
-
-def nearest_to_centroids(features: FloatArray, clusters: int, seed: int) -> list[int]:
-    """Of each cluster the row nearest its centroid, in ascending order; `clusters` rows.
-
-    Raises:
-        CorpusError: fewer distinct rows than clusters.
-    """
-    distinct = len(np.unique(features, axis=0))
-    if distinct < clusters:
-        raise CorpusError(
-            f"The corpus has {distinct} distinct documents to choose from, less than {clusters} "
-            "clusters; ask for fewer with --clusters."
-        )
-    fitted = KMeans(clusters, n_init=_RESTARTS, random_state=seed % _SEED_LIMIT).fit(features)
-    distances = np.linalg.norm(features - fitted.cluster_centers_[fitted.labels_], axis=1)
-    chosen = []
-    for cluster in range(clusters):
-        members = np.flatnonzero(fitted.labels_ == cluster)
-        chosen.append(int(members[np.argmin(distances[members])]))
-    return sorted(chosen)
 
 
 def kmeans_selection(embedding: EmbeddingRows, clusters: int) -> Selection:

@@ -6,6 +6,7 @@ from analysis.criteria.base import Criterion, Source
 from analysis.criteria.damage import DAMAGE
 from analysis.criteria.heapr import CAMERA_P, HEAPR, camera_p
 from analysis.criteria.mone import MONE
+from analysis.criteria.pathfinder import PATHFINDER, pathfinder
 from analysis.criteria.unified import NAMED_VARIANTS, RANKABLE, VARIANTS, unified
 from analysis.criteria.weight_based import AIMER, HOYER, MAGNITUDE, RANDOM
 from analysis.errors import CriterionError, unknown_name
@@ -20,6 +21,7 @@ CRITERIA = {
         DAMAGE,
         HEAPR,
         CAMERA_P,
+        PATHFINDER,
         AIMER,
         MAGNITUDE,
         HOYER,
@@ -28,12 +30,14 @@ CRITERIA = {
 }
 _EXPONENTS = re.compile(r"\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*")
 _LAMBDA = re.compile(rf"{CAMERA_P.name}:(\d+(?:\.\d+)?)")
+_PATHS = re.compile(rf"{PATHFINDER.name}:(\d{{1,9}})")
 
 
 def get_criterion(name: str) -> Criterion:
     """The criterion of this name, or the unified variant of exponents such as "1,0,2".
 
-    "camera-p:0.5" is CAMERA-P with another lambda.
+    "camera-p:0.5" is CAMERA-P with another lambda, "pathfinder:500" MoE Pathfinder with as many
+    paths of each sample.
 
     Raises:
         CriterionError: unknown, out of range, or (1,0,0), which cannot rank.
@@ -53,6 +57,8 @@ def get_criterion(name: str) -> Criterion:
         return unified(b, alpha, beta)
     if match := _LAMBDA.fullmatch(name):
         return camera_p(float(match[1]))
+    if match := _PATHS.fullmatch(name):
+        return pathfinder(int(match[1]))
     if name in CRITERIA:
         return CRITERIA[name]
     raise CriterionError(

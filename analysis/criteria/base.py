@@ -1,11 +1,12 @@
 """What a criterion is: statistics -> score, and which way the score is read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 
+from analysis.samples import SamplePart
 from analysis.stats import FloatArray, Gate
 
 Source = Literal["routed", "weights", "none"]
@@ -30,6 +31,10 @@ class Criterion:
         neuron_score: (`NeuronStats.table`) -> the paper's number of every neuron, float64, one per
             row, never NaN; None where neurons are not scored.
         within_layers: whether neurons of different layers are not comparable.
+        from_samples: (`ExpertStats.samples`) -> those of `columns` that are made from samples, one
+            row per expert; None where the table has all.
+        order: (table) -> saliency, float64, one per row, where that is no function of the score:
+            a place in an order, which compares but does not add up.
     """
 
     name: str
@@ -44,9 +49,11 @@ class Criterion:
     uses_gate: bool = False
     neuron_score: Callable[[pd.DataFrame], FloatArray] | None = None
     within_layers: bool = False
+    from_samples: Callable[[Sequence[SamplePart]], pd.DataFrame] | None = None
+    order: Callable[[pd.DataFrame], FloatArray] | None = None
 
     def saliency(self, score: FloatArray) -> FloatArray:
-        """What ranks: higher = keep."""
+        """What ranks, where no `order` does: higher = keep."""
         return -score if self.prune_larger else score
 
     @property

@@ -3,17 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from analysis.choose import sample_runs
-from analysis.errors import PlanError, unknown_name
-from analysis.model import MoEModel, load_model_index
-from analysis.samples import SampleStats, joined_samples, load_sample_stats, sample_stats
-from analysis.stats import Grid
-from analysis.store import Run
-from analysis.trajectory import PARTS, Parts, follow
+from analysis.model import load_model_index
+from analysis.samples import SampleStats, joined_stats
+from analysis.store import Run, load_sample_stats
+from analysis.trajectory import PARTS, STEPS, Parts, Steps, Weighing, follow, representative_samples
 from app.commands import options
 from app.commands.console import out
 from app.commands.plan import say_plan
@@ -22,24 +20,40 @@ from app.settings import stats_store
 from pruning.budget import sparsity_budget
 from pruning.plan import PruningPlan, save_plan
 from pruning.schedules import Spending
-from pruning.trajectory_plan import budget_plan, check_schedule, union_plan
-
-_PARTS = ", ".join(PARTS)
+from pruning.trajectory_plan import Cut, PathPlan, budget_plan, union_plan
 
 
 def paths(
     model: options.Model,
     top_m: Annotated[
-        int | None, typer.Option(help="Paths of each sample: the plan is all that lies on them.")
+        int | None,
+        typer.Option(
+            help="Paths of each sample: the plan is all that lies on them, or with --sparsity the "
+            "budget cut from it."
+        ),
     ] = None,
     sparsity: Annotated[
-        str | None, typer.Option(help="Budget: fraction of experts removed, 0.5 or 50%.")
+        str | None,
+        typer.Option(
+            help="Budget: fraction of experts removed, 0.5 or 50%; without --top-m, as many paths "
+            "as it takes."
+        ),
     ] = None,
     out_file: Out = Path("plan.json"),
     table: Annotated[
         Path | None, typer.Option(help="Also write how many samples need each expert, as CSV.")
     ] = None,
-    weights: Annotated[str, typer.Option(help=f"What weighs a path: {_PARTS}.")] = "both",
+    weights: Annotated[str, typer.Option(help=f"What weighs a path: {', '.join(PARTS)}.")] = "both",
+    transitions: Annotated[
+        str,
+        typer.Option(
+            help=f"Steps between layers: {' or '.join(STEPS)} (where tokens really went on to)."
+        ),
+    ] = "paper",
+    clusters: Annotated[
+        int | None,
+        typer.Option(help="Follow only so many representative samples of each corpus, by k-means."),
+    ] = None,
     schedule: Annotated[
         str, typer.Option(help="How a budget is spread: global, uniform, early, middle, late.")
     ] = "global",
@@ -55,24 +69,27 @@ def paths(
 
     Needs statistics of samples: calibrate with --groups routed,dense.
     """
-    if (top_m is None) == (sparsity is None):
-        raise typer.BadParameter("give --top-m or --sparsity, one of them")
-    parts = _parts(weights)
-    check_schedule(schedule)
+    if top_m is None and sparsity is None:
+        raise typer.BadParameter("give --top-m or --sparsity, or both")
+    weighing = Weighing(cast(Parts, weights), cast(Steps, transitions))
+    cut = Cut(schedule, top_m)
     described = load_model_index(model, revision=revision)
     runs = sample_runs(stats_store(stats_dir), described, tuple(corpus or ()), tuple(run or ()))
-    stats = _stats(runs, described)
-    if top_m is not None:
-        made = union_plan(described, stats, top_m, parts)
+    stats = _stats(runs, clusters)
+    if sparsity is not None:
+        spending = Spending(described.layers, sparsity_budget(described.layers, sparsity))
+        made = budget_plan(described, stats, spending, cut, weighing)
     else:
-        budget = sparsity_budget(described.layers, str(sparsity))
-        spending = Spending(described.layers, budget)
-        made = budget_plan(described, stats, spending, schedule, parts)
-    plan = _made_from(made.plan, runs)
+        made = union_plan(described, stats, cast("int", top_m), weighing)
+    plan = _made_from(made.plan, runs, clusters)
     save_plan(plan, out_file)
     say_plan(described, plan, out_file)
     if table is not None:
-        save_csv(follow(stats, made.count, parts=parts).table(made.count), table)
+        save_csv(follow(stats, made.count, weighing).table(made.count), table)
+    _say_paths(made, stats, runs)
+
+
+def _say_paths(made: PathPlan, stats: SampleStats, runs: Sequence[Run]) -> None:
     out.print(
         f"{made.union} experts lie on the first {made.count:,} path{'s' * (made.count != 1)} of "
         f"{stats.num_samples} samples",
@@ -82,24 +99,21 @@ def paths(
         say_run(each)
 
 
-def _made_from(plan: PruningPlan, runs: Sequence[Run]) -> PruningPlan:
+def _made_from(plan: PruningPlan, runs: Sequence[Run], clusters: int | None) -> PruningPlan:
     """The plan with the names of what was read."""
+    chosen = {"clusters": clusters} if clusters else {}
     read = replace(
         plan.provenance,
         corpora=tuple(each.manifest.corpus for each in runs),
         runs=tuple(each.manifest.run_id for each in runs),
+        schedule_parameters={**plan.provenance.schedule_parameters, **chosen},
     )
     return replace(plan, provenance=read)
 
 
-def _parts(name: str) -> Parts:
-    for each in PARTS:
-        if name == each:
-            return each
-    raise PlanError(unknown_name("weight of paths", name, PARTS))
-
-
-def _stats(runs: Sequence[Run], model: MoEModel) -> SampleStats:
-    """The samples of all runs together."""
-    tables = [load_sample_stats(each).to_table() for each in runs]
-    return sample_stats(joined_samples(tables), Grid(model.layers))
+def _stats(runs: Sequence[Run], clusters: int | None) -> SampleStats:
+    """The samples of all runs together, or the representative ones of each."""
+    stats = [load_sample_stats(each) for each in runs]
+    if clusters is not None:
+        stats = [representative_samples(each, clusters) for each in stats]
+    return joined_stats(stats)

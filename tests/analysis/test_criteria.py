@@ -15,6 +15,8 @@ from analysis.stats import GATES, Grid
 EVERY = (*CRITERIA.values(), *(unified(*variant) for variant in RANKABLE))
 ALL = {criterion.name: criterion for criterion in EVERY}
 ROUTED = {name: criterion for name, criterion in ALL.items() if criterion.source == "routed"}
+# Of samples every expert is measured on every token, so none is without tokens.
+OF_ROUTED_TOKENS = {name: each for name, each in ROUTED.items() if not each.from_samples}
 # What each permanent name stands for (methods.md 2.1).
 EXPONENTS = {
     "frequency": (0, 0, 0),
@@ -61,7 +63,12 @@ class TestCriteria:
         if criterion.source == "weights":
             rng = np.random.default_rng(3)
             return weight_table(*rng.normal(size=(6, 21)), np.zeros(21))
-        return random_stats(3, counts=(4, 3)).table
+        table = random_stats(3, counts=(4, 3)).table
+        if criterion.from_samples:
+            rng = np.random.default_rng(4)
+            made = rng.normal(size=(len(table), len(criterion.columns("applied"))))
+            return table.assign(**dict(zip(criterion.columns("applied"), made.T, strict=True)))
+        return table
 
     def test_it_reads_only_the_columns_it_declares(self, criterion, table, gate):
         whole = criterion.score(table, gate)
@@ -77,6 +84,8 @@ class TestCriteria:
     def test_it_leaves_the_table_alone(self, criterion, table, gate):
         before = table.copy(deep=True)
         criterion.saliency(criterion.score(table, gate))
+        if criterion.order:
+            criterion.order(table)
         pd.testing.assert_frame_equal(table, before)
 
     def test_the_same_table_gives_the_same_scores(self, criterion, table, gate):
@@ -102,7 +111,7 @@ class TestCriteria:
 
 
 @pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("criterion", ROUTED.values(), ids=ROUTED)
+@pytest.mark.parametrize("criterion", OF_ROUTED_TOKENS.values(), ids=OF_ROUTED_TOKENS)
 def test_an_expert_that_no_token_reached_has_saliency_zero(criterion, gate, random_stats):
     table = random_stats(3, counts=(4, 3)).table
     never = (table["num_tokens"] == 0).to_numpy()
@@ -111,8 +120,8 @@ def test_an_expert_that_no_token_reached_has_saliency_zero(criterion, gate, rand
 
 
 def test_the_conformance_class_sees_every_criterion():
-    # mone, damage, heapr, camera-p, aimer, magnitude, hoyer, random, and the variants
-    assert len(ALL) == 8 + 17
+    # mone, damage, heapr, camera-p, pathfinder, aimer, magnitude, hoyer, random, and the variants
+    assert len(ALL) == 9 + 17
 
 
 # --- the unified family ----------------------------------------------------------------------
@@ -292,8 +301,9 @@ def test_random_is_uniform_and_seeded():
 
 
 def test_all_permanent_names_are_there():
-    others = {"mone", "damage", "heapr", "camera-p", "aimer", "magnitude", "hoyer", "random"}
-    assert set(CRITERIA) == {*EXPONENTS, *others}
+    measured = {"mone", "damage", "heapr", "camera-p", "pathfinder"}
+    others = {"aimer", "magnitude", "hoyer", "random"}
+    assert set(CRITERIA) == {*EXPONENTS, *measured, *others}
     assert all(name == criterion.name for name, criterion in CRITERIA.items())
 
 

@@ -7,13 +7,13 @@ from letters import LetterTokenizer
 from safetensors.torch import save_file
 
 from analysis.checkpoint import open_checkpoint
+from analysis.clusters import nearest_to_centroids
 from analysis.corpora import Document, Sampling, representatives, tokenize
 from analysis.corpora.encoding import Encoded
 from analysis.corpora.representatives import (
     CheckpointEmbedding,
     kmeans_selection,
     mean_embeddings,
-    nearest_to_centroids,
 )
 from analysis.errors import CorpusError
 from analysis.model import DEMO_CHECKPOINT

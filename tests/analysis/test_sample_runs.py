@@ -12,9 +12,16 @@ from analysis.calibration.run import calibrate
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.merging import merge_runs
-from analysis.samples import joined_stats, load_sample_stats, transitions_of
+from analysis.samples import joined_stats, transitions_of
 from analysis.stats import Grid
-from analysis.store import SAMPLES, TRANSITIONS, StatsStore, load_expert_stats, read_table
+from analysis.store import (
+    SAMPLES,
+    TRANSITIONS,
+    StatsStore,
+    load_expert_stats,
+    load_sample_stats,
+    read_table,
+)
 
 GROUPS = ("routed", "dense")
 

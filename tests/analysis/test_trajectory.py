@@ -1,17 +1,25 @@
 """Trajectories: weights as the paper multiplies them, unions and ranks counted over every path."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.errors import StatsError
+from analysis.errors import CorpusError, StatsError, UserError
 from analysis.families import MoELayer
 from analysis.samples import SampleStats, sample_stats
 from analysis.stats import Grid
-from analysis.trajectory import EXPERT_COLUMNS, follow, follow_until, node_weights
+from analysis.trajectory import (
+    EXPERT_COLUMNS,
+    Weighing,
+    follow,
+    follow_until,
+    node_weights,
+    representative_samples,
+)
 
 SIZES = (3, 4, 2)
 
@@ -87,7 +95,7 @@ def heaviest(stats, sample, count, **given):
 )
 def test_nodes_add_up_to_the_papers_products(stats, parts, given):
     for sample in range(3):
-        nodes = node_weights(stats, sample, parts)
+        nodes = [node[sample] for node in node_weights(stats, parts)]
         for path, weight in weights_of_the_paper(stats, sample, **given).items():
             total = sum(node[expert] for node, expert in zip(nodes, path, strict=True))
             assert total == pytest.approx(math.log(weight), abs=1e-12)
@@ -110,7 +118,7 @@ def test_table_against_every_path(stats, count):
         [best.get(place, -math.inf) for place in places]
     )
     assert found.union_size(count) == len(held)
-    mean = np.mean([np.concatenate(node_weights(stats, each)) for each in range(3)], axis=0)
+    mean = np.concatenate(node_weights(stats), axis=1).mean(axis=0)
     order = sorted(
         range(len(places)),
         key=lambda i: (
@@ -146,7 +154,7 @@ def test_large_losses_do_not_underflow(stats):
         stats.probability,
         stats.loss + 5000.0 * stats.num_tokens[:, None],
     )
-    assert all(np.isfinite(node).all() for node in node_weights(far, 0))
+    assert all(np.isfinite(node).all() for node in node_weights(far))
     assert follow(far, 4).table(4)["rank"].tolist() == follow(stats, 4).table(4)["rank"].tolist()
 
 
@@ -178,36 +186,98 @@ def test_samples_without_tokens_are_left_out(stats):
         follow(empty, 1)
 
 
-def test_measured_steps_against_every_path(stats):
+@pytest.mark.parametrize("parts", ["both", "importance", "transition"])
+def test_measured_steps_against_every_path(stats, parts):
     rng = np.random.default_rng(5)
-    transitions = [
-        [rng.integers(0, 4, pair).astype(float) for pair in ((3, 4), (4, 2))] for _ in range(3)
-    ]
-    transitions[0][0][1] = 0.0  # nobody went on from expert 1 of the first layer
-    found = follow(stats, 6, transitions=transitions).table(6)
-    counts = {}
+    counts = tuple(rng.integers(0, 4, pair) for pair in ((3, 4), (4, 2)))
+    counts[0][1] = 0  # nobody went on from expert 1 of the first layer
+    measured = replace(stats, transitions=counts)
+    found = follow(measured, 6, Weighing(parts, "measured")).table(6)
+    held = {}
     for sample in range(3):
-        tokens = stats.num_tokens[sample]
-        a, r, losses = (
-            split(getattr(stats, name)[sample] / tokens)
-            for name in ("activation", "probability", "loss")
-        )
-        e = [softmax_of_negative(each) for each in losses]
-        weights = {}
-        for path in product(*(range(size) for size in SIZES)):
+        weights = measured_weights(measured, sample, parts)
+        best = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:6]
+        for place in {(at, expert) for path, w in best if w > 0 for at, expert in enumerate(path)}:
+            held[place] = held.get(place, 0) + 1
+    places = [(at, expert) for at, size in enumerate(SIZES) for expert in range(size)]
+    assert found["num_samples"].tolist() == [held.get(place, 0) for place in places]
+
+
+def measured_weights(stats, sample, parts):
+    """Path -> weight, with the share of what goes on from i to j in place of r_j."""
+    tokens = stats.num_tokens[sample]
+    a, r, losses = (
+        split(getattr(stats, name)[sample] / tokens)
+        for name in ("activation", "probability", "loss")
+    )
+    e = [softmax_of_negative(each) for each in losses]
+    weights = {}
+    for path in product(*(range(size) for size in SIZES)):
+        weight = 1.0
+        if parts != "transition":
             weight = r[0][path[0]] * a[2][path[2]]
             for at, expert in enumerate(path):
                 weight *= e[at][expert]
-            for at, step in enumerate(transitions[sample]):
+        if parts != "importance":
+            for at, step in enumerate(stats.transitions):
                 row = step[path[at]]
                 share = row[path[at + 1]] / row.sum() if row.sum() else 0.0
                 weight *= a[at][path[at]] * share
-            weights[path] = weight
-        best = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:6]
-        for place in {(at, expert) for path, w in best if w > 0 for at, expert in enumerate(path)}:
-            counts[place] = counts.get(place, 0) + 1
-    places = [(at, expert) for at, size in enumerate(SIZES) for expert in range(size)]
-    assert found["num_samples"].tolist() == [counts.get(place, 0) for place in places]
+        weights[path] = weight
+    return weights
+
+
+def test_steps_that_factorise_are_the_papers(stats):
+    """Both methods: where P(j | i) is the same r_j for every i, it is the paper's own step."""
+    shares = np.array([[1, 2, 4, 1], [2, 6, 0, 0]])  # out of 8, of two layers that follow
+    same = SampleStats(
+        stats.grid,
+        stats.num_tokens,
+        stats.activation,
+        np.tile(np.concatenate([[3, 4, 1], shares[0], shares[1, :2]]) / 8, (3, 1))
+        * stats.num_tokens[:, None],
+        stats.loss,
+        transitions=(np.tile(shares[0], (3, 1)), np.tile(shares[1, :2], (4, 1))),
+    )
+    for parts in ("both", "transition"):
+        for count in (1, 7, 30):
+            paper = follow(same, count, Weighing(parts)).table(count)
+            measured = follow(same, count, Weighing(parts, "measured")).table(count)
+            assert measured["num_samples"].tolist() == paper["num_samples"].tolist()
+            assert measured["path_weight"].tolist() == pytest.approx(
+                paper["path_weight"].tolist(), nan_ok=True
+            )
+
+
+def test_what_was_not_counted_is_said(stats):
+    with pytest.raises(StatsError, match="calibrate again with --groups routed,dense"):
+        follow(stats, 1, Weighing(steps="measured"))
+    # Without steps there is nothing that would have to be measured.
+    importance = follow(stats, 3, Weighing("importance", "measured")).table(3)
+    pd.testing.assert_frame_equal(importance, follow(stats, 3, Weighing("importance")).table(3))
+    for bad in ({"parts": "all"}, {"steps": "none"}):
+        with pytest.raises(UserError, match=r"[Uu]nknown"):
+            Weighing(**bad)
+
+
+def test_representatives_are_nearest_to_the_centres(grid):
+    """Three kinds of samples, far apart; of each the one in the middle is taken."""
+    rng = np.random.default_rng(0)
+    centres = rng.dirichlet(np.ones(sum(SIZES)), 3)
+    push = rng.normal(size=sum(SIZES)) * 1e-3
+    rows = [centre + step * push for centre in centres for step in (-1.0, 0.0, 1.0)]
+    tokens = np.arange(4, 14)
+    tokens[9] = 0  # a sample without tokens is no candidate
+    probability = np.vstack([*rows, np.zeros(sum(SIZES))]) * tokens[:, None]
+    ones = np.ones_like(probability)
+    stats = SampleStats(grid, tokens, ones, probability, ones)
+    chosen = representative_samples(stats, 3)
+    assert chosen.num_tokens.tolist() == [5, 8, 11]
+    assert np.array_equal(chosen.probability, probability[[1, 4, 7]])
+    with pytest.raises(UserError, match="at least 1"):
+        representative_samples(stats, 0)
+    with pytest.raises(CorpusError, match="less than 40 clusters"):
+        representative_samples(stats, 40)
 
 
 def test_the_table_of_samples_reads_back(stats, grid):

@@ -1,20 +1,24 @@
 """Plans from trajectories: the union as it is, a budget hit exactly, routers that keep working."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from analysis.criteria.pathfinder import pathfinder
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from analysis.samples import SampleStats
-from analysis.stats import Grid
+from analysis.ranking import rank_experts
+from analysis.samples import SamplePart, SampleStats
+from analysis.stats import MOMENT_COLUMNS, ExpertStats, Grid
 from analysis.trajectory import follow
 from builders import tiny_checkpoint
 from families.built import Built
 from families.configs import CASES, tiny_model
 from pruning.budget import count_budget, sparsity_budget
-from pruning.plan import fit_plan
-from pruning.schedules import Spending
-from pruning.trajectory_plan import budget_plan, path_ranking, union_plan
+from pruning.plan import fit_plan, model_ref, select_experts
+from pruning.schedules import Evidence, Spending, allocate, fold_ranking
+from pruning.trajectory_plan import Cut, budget_plan, path_ranking, union_plan
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +34,13 @@ def random_stats(model, samples=4, seed=0):
     tokens = rng.integers(3, 9, samples)
     sums = (rng.uniform(low, 3.0, shape) * tokens[:, None] for low in (0.1, 0.01, 0.0))
     return SampleStats(Grid(model.layers), tokens, *sums)
+
+
+def expert_stats(model, samples):
+    """Statistics of a run whose group `dense` measured these samples."""
+    manifest = SimpleNamespace(model=SimpleNamespace(layers=model.layers))
+    table = Grid(model.layers).index().assign(**dict.fromkeys(MOMENT_COLUMNS, 1.0))
+    return ExpertStats(manifest, table, (SamplePart(lambda: samples),))
 
 
 @pytest.mark.parametrize("count", [1, 5, 60])
@@ -58,7 +69,7 @@ def test_a_layer_with_one_expert_on_paths_keeps_the_next_in_the_order(model):
 @pytest.mark.parametrize("schedule", ["global", "late"])
 def test_every_budget_is_hit_exactly(model, removed, schedule):
     spending = Spending(model.layers, count_budget(model.layers, removed))
-    made = budget_plan(model, random_stats(model), spending, schedule)
+    made = budget_plan(model, random_stats(model), spending, Cut(schedule))
     kept = fit_plan(made.plan, model).kept
     assert sum(map(len, kept.values())) == 21 - removed
     assert min(map(len, kept.values())) >= 2
@@ -79,10 +90,23 @@ def test_the_order_decides_who_goes(model):
     assert set(gone) == set(table["rank"].nlargest(6).index)
 
 
+@pytest.mark.parametrize("percent", ["25%", "50%", "70%"])
+def test_the_criterion_under_a_global_schedule_is_the_cut_union(model, percent):
+    """`plan --criterion pathfinder:M --schedule global` and `paths --sparsity`, which finds M."""
+    stats = random_stats(model, samples=6)
+    spending = Spending(model.layers, sparsity_budget(model.layers, percent))
+    solved = budget_plan(model, stats, spending)
+    given = budget_plan(model, stats, spending, Cut(count=solved.count))
+    ranking = rank_experts(pathfinder(solved.count), expert_stats(model, stats), "applied")
+    evidence = Evidence(fold_ranking(ranking, model.layers))
+    plan = select_experts(ranking, allocate("global", spending, evidence), model=model_ref(model))
+    assert plan.kept == solved.plan.kept == given.plan.kept
+    assert len(model.layers) * 7 - sum(map(len, plan.kept.values())) == spending.budget.total
+
+
 def test_schedules_that_need_more_are_refused(model):
-    spending = Spending(model.layers, sparsity_budget(model.layers, "30%"))
     with pytest.raises(PlanError, match="frequency needs more than the order of the paths; choose"):
-        budget_plan(model, random_stats(model), spending, "frequency")
+        Cut("frequency")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -1,0 +1,40 @@
+"""Clusters of documents or samples, by k-means: of each the one nearest the centre."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.errors import CorpusError
+
+_RESTARTS = 10
+_SEED_LIMIT = 1 << 32  # of scikit-learn
+
+FloatArray = NDArray[np.float64]
+
+
+def nearest_to_centroids(features: FloatArray, clusters: int, seed: int) -> list[int]:
+    """Of each cluster the row nearest its centroid, in ascending order; `clusters` rows.
+
+    Args:
+        features: (rows, features); rows are documents, or samples made of them.
+        clusters: at least 1.
+        seed: of where k-means starts.
+
+    Raises:
+        CorpusError: fewer distinct rows than clusters.
+    """
+    # scikit-learn takes a second to import, and pages that never cluster load this module.
+    from sklearn.cluster import KMeans
+
+    distinct = len(np.unique(features, axis=0))
+    if distinct < clusters:
+        raise CorpusError(
+            f"The corpus has {distinct} distinct documents to choose from, less than {clusters} "
+            "clusters; ask for fewer with --clusters."
+        )
+    fitted = KMeans(clusters, n_init=_RESTARTS, random_state=seed % _SEED_LIMIT).fit(features)
+    distances = np.linalg.norm(features - fitted.cluster_centers_[fitted.labels_], axis=1)
+    chosen = []
+    for cluster in range(clusters):
+        members = np.flatnonzero(fitted.labels_ == cluster)
+        chosen.append(int(members[np.argmin(distances[members])]))
+    return sorted(chosen)

@@ -1,0 +1,93 @@
+"""MoE Pathfinder: experts on the heaviest paths of each sample through the layers."""
+
+from collections.abc import Sequence
+from functools import cache, partial
+
+import numpy as np
+import pandas as pd
+
+from analysis.criteria.base import Criterion
+from analysis.errors import CriterionError
+from analysis.samples import SamplePart, SampleStats
+from analysis.stats import FloatArray, Gate
+from analysis.trajectory import MOST_PATHS, follow, path_order
+
+# Paths of each sample in the paper's Figure 2; its plans take 1 to 500.
+DEFAULT_PATHS = 100
+_COLUMNS = ("path_samples", "path_weight", "node_weight")
+
+
+def _columns(gate: Gate) -> tuple[str, ...]:
+    del gate
+    return _COLUMNS
+
+
+def _numbers(table: pd.DataFrame) -> tuple[FloatArray, FloatArray, FloatArray]:
+    samples, path_weight, node_weight = (table[name].to_numpy("float64") for name in _COLUMNS)
+    return samples, path_weight, node_weight
+
+
+def _score(table: pd.DataFrame, gate: Gate) -> FloatArray:
+    del gate
+    return _numbers(table)[0]
+
+
+def _order(table: pd.DataFrame) -> FloatArray:
+    """How many experts of the model come after each."""
+    rank = path_order(*_numbers(table))
+    return (len(rank) - 1 - rank).astype(np.float64)
+
+
+def _of_one_run(stats: SampleStats, count: int) -> pd.DataFrame:
+    found = follow(stats, count).table(count)
+    columns = (found["num_samples"], found["path_weight"].fillna(-np.inf), found["node_weight"])
+    table = pd.DataFrame(dict(zip(_COLUMNS, columns, strict=True)))
+    return table.assign(samples=stats.num_samples)
+
+
+def _from_samples(parts: Sequence[SamplePart], count: int) -> pd.DataFrame:
+    """_COLUMNS of all parts: samples counted by their factors, the best path, the mean u."""
+    tables = [part.table(f"paths {count}", partial(_of_one_run, count=count)) for part in parts]
+    if len(tables) == 1:
+        return tables[0][list(_COLUMNS)]
+    factors = np.array([part.factor for part in parts])[:, None]
+    samples, paths, nodes = np.stack([_numbers(table) for table in tables], axis=1)
+    shares = factors * np.array([table["samples"].to_numpy() for table in tables])
+    mixed = (factors * samples).sum(0), paths.max(0), (shares * nodes).sum(0) / shares.sum(0)
+    return pd.DataFrame(dict(zip(_COLUMNS, mixed, strict=True)))
+
+
+@cache
+def pathfinder(count: int = DEFAULT_PATHS) -> Criterion:
+    """MoE Pathfinder as a criterion: in how many samples an expert is on the heaviest paths.
+
+    The score is that number; of a blend, each corpus' samples count by its weight. The saliency is
+    the place in one order of all the model's experts, from the last: more samples, then the
+    heavier path, then the larger mean u, then the lower layer and expert. So a global schedule
+    cuts the paper's union of paths, or fills it up, to a budget. docs/pathfinder.md
+
+    Args:
+        count: paths of each sample, the paper's m.
+
+    Raises:
+        CriterionError: `count` is not from 1 to MOST_PATHS.
+    """
+    if not 1 <= count <= MOST_PATHS:
+        raise CriterionError(
+            f"{count} paths of each sample cannot be followed; ask for 1 to {MOST_PATHS:,}."
+        )
+    usual = count == DEFAULT_PATHS
+    return Criterion(
+        name="pathfinder" if usual else f"pathfinder:{count}",
+        label="MoE Pathfinder" if usual else f"MoE Pathfinder, m {count}",
+        formula=r"\#\{X : j \text{ is on one of the } m \text{ heaviest paths of } X\}",
+        reference="MoE Pathfinder, Eq. 1-12",
+        source="routed",
+        columns=_columns,
+        score=_score,
+        from_samples=partial(_from_samples, count=count),
+        order=_order,
+    )
+
+
+PATHFINDER = pathfinder(DEFAULT_PATHS)

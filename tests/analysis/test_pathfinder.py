@@ -1,0 +1,141 @@
+"""MoE Pathfinder as a criterion: the order of its paths, blends that weigh samples, refusals."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from calibrations import describe, make_sequences, make_settings
+
+from analysis.blend import Mixture, Part, blend
+from analysis.calibration.run import calibrate
+from analysis.coverage import Blender
+from analysis.criteria import get_criterion
+from analysis.criteria.pathfinder import pathfinder
+from analysis.drain import drain
+from analysis.errors import CriterionError
+from analysis.needs import needs_of
+from analysis.ranking import has_columns, rank_experts, scored
+from analysis.samples import joined_stats
+from analysis.shards import stats_at
+from analysis.store import StatsStore, load_expert_stats, load_sample_stats
+from analysis.trajectory import MOST_PATHS, follow
+
+COUNT = 5
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs of as many tokens: 5 + 7 and 8 + 4."""
+    described = describe(tmp_path_factory.mktemp("tiny"), "olmoe")
+    settings = make_settings(dtype="float64", groups=("routed", "dense"))
+    store = StatsStore(tmp_path_factory.mktemp("stats"))
+    return [
+        drain(calibrate(described, make_sequences(lengths, seed, name), settings, store))
+        for lengths, seed, name in (((5, 7), 1, "a.jsonl"), ((8, 4), 2, "b.jsonl"))
+    ]
+
+
+def test_score_and_order_are_those_of_the_table_of_paths(runs):
+    stats = load_expert_stats(runs[0])
+    score, saliency = scored(pathfinder(COUNT), stats, "applied")
+    table = follow(load_sample_stats(runs[0]), COUNT).table(COUNT)
+    assert score.tolist() == table["num_samples"].tolist()
+    # The first to keep has as many experts behind it as there are others.
+    assert saliency.tolist() == (len(table) - 1 - table["rank"]).tolist()
+    ranked = rank_experts(pathfinder(COUNT), stats, "applied")
+    for layer, rows in ranked.groupby("layer"):
+        within = table[table["layer"] == layer].sort_values("rank")["expert"].tolist()
+        assert rows.sort_values("rank")["expert"].tolist() == within
+    # Routed tokens are counted as for any criterion of a calibration.
+    assert ranked["num_tokens"].tolist() == stats.table["num_tokens"].tolist()
+
+
+def test_an_even_blend_is_of_all_samples_together(runs):
+    blended = blend([Part(run) for run in runs])
+    score, saliency = scored(pathfinder(COUNT), blended, "applied")
+    table = follow(joined_stats([load_sample_stats(run) for run in runs]), COUNT).table(COUNT)
+    assert score.tolist() == table["num_samples"].tolist()
+    assert saliency.tolist() == (len(table) - 1 - table["rank"]).tolist()
+
+
+def test_a_blend_counts_each_sample_by_its_weight(runs):
+    """Weight 1 and 3 of as many tokens: a sample of the first counts a third of the other's."""
+    blended = blend([Part(runs[0], 1.0), Part(runs[1], 3.0)])
+    score, _ = scored(pathfinder(COUNT), blended, "applied")
+    alone = [scored(pathfinder(COUNT), load_expert_stats(run), "applied")[0] for run in runs]
+    assert score.tolist() == pytest.approx((alone[0] / 3 + alone[1]).tolist())
+
+
+def test_paths_are_followed_once(runs):
+    stats, read = load_expert_stats(runs[0]), []
+    (part,) = stats.samples
+
+    def reading():
+        read.append(True)
+        return part.read()
+
+    counted = replace(stats, samples=(replace(part, read=reading),))
+    for _ in range(3):
+        scored(pathfinder(COUNT), counted, "applied")
+    assert len(read) == 1
+    scored(pathfinder(COUNT + 1), counted, "applied")
+    assert len(read) == 2
+
+
+def test_names_say_how_many_paths():
+    assert get_criterion("pathfinder") is get_criterion("pathfinder:100")
+    assert get_criterion("pathfinder:500").name == "pathfinder:500"
+    assert get_criterion("pathfinder:500").label == "MoE Pathfinder, m 500"
+    for count in (0, MOST_PATHS + 1):
+        with pytest.raises(CriterionError, match="ask for 1 to 16,384"):
+            get_criterion(f"pathfinder:{count}")
+    with pytest.raises(CriterionError, match="Did you mean"):
+        get_criterion("pathfinder:-1")
+
+
+def test_what_it_reads_is_said():
+    needs = needs_of(get_criterion("pathfinder"))
+    assert (needs.data, needs.activations, needs.gates, needs.weights) == (True, True, True, False)
+
+
+def test_statistics_without_samples_are_refused(runs):
+    stats = load_expert_stats(runs[0])
+    assert has_columns(get_criterion("pathfinder"), stats)
+    for lacking in (replace(stats, samples=()), stats_at(runs[0], 4)):
+        assert not has_columns(get_criterion("pathfinder"), lacking)
+        with pytest.raises(CriterionError, match="calibrate with --groups routed,dense"):
+            scored(get_criterion("pathfinder"), lacking, "applied")
+
+
+def test_a_blend_with_a_run_without_samples_has_none(runs):
+    mixture = Mixture(runs)
+    mixture.stats = (mixture.stats[0], replace(mixture.stats[1], samples=()))
+    assert mixture.mixed([1.0, 1.0]).samples == ()
+
+
+def test_an_order_is_no_coverage(runs):
+    with pytest.raises(CriterionError, match="places in an order"):
+        Blender(Mixture(runs), get_criterion("pathfinder"), "applied", Fraction(1, 2))
+
+
+def test_an_expert_on_no_path_is_after_all_that_are_on_one():
+    """By hand: three experts on paths of 2, 1 and 0 samples; the last has the largest u."""
+    table = pd.DataFrame(
+        {
+            "path_samples": [1.0, 0.0, 2.0],
+            "path_weight": [-1.0, -np.inf, -3.0],
+            "node_weight": [-5.0, 0.0, -5.0],
+        }
+    )
+    assert get_criterion("pathfinder").order(table).tolist() == [1.0, 0.0, 2.0]
+    # As many samples: the heavier path, then the larger u, then the lower place.
+    ties = pd.DataFrame(
+        {
+            "path_samples": [1.0, 1.0, 1.0, 1.0],
+            "path_weight": [-2.0, -1.0, -2.0, -2.0],
+            "node_weight": [-5.0, -9.0, -4.0, -5.0],
+        }
+    )
+    assert get_criterion("pathfinder").order(ties).tolist() == [1.0, 3.0, 2.0, 0.0]
