@@ -1,0 +1,37 @@
+"""Architectures of published models, as the papers and their config.json give them."""
+
+OLMOE = {
+    "model_type": "olmoe", "hidden_size": 2048, "intermediate_size": 1024,
+    "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "vocab_size": 50_304, "num_experts": 64, "num_experts_per_tok": 8,
+    "tie_word_embeddings": False, "dtype": "bfloat16",
+}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10_944,
+    "moe_intermediate_size": 1408, "num_hidden_layers": 27, "num_attention_heads": 16,
+    "num_key_value_heads": 16, "vocab_size": 102_400, "n_routed_experts": 64,
+    "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1,
+    "kv_lora_rank": 512, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+    "v_head_dim": 128, "n_group": 1, "topk_group": 1, "topk_method": "greedy",
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+ERNIE = {
+    "model_type": "ernie4_5_moe", "hidden_size": 2560, "intermediate_size": 12_288,
+    "moe_intermediate_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 20,
+    "num_key_value_heads": 4, "vocab_size": 103_424, "moe_num_experts": 64, "moe_k": 6,
+    "moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_layer_end_index": 27,
+    "moe_layer_interval": 1, "use_bias": False, "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN3 = {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+    "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151_936, "num_experts": 128,
+    "num_experts_per_tok": 8, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+MIXTRAL = {
+    "model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14_336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "vocab_size": 32_000, "num_local_experts": 8, "num_experts_per_tok": 2,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
