@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import struct
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.errors import CheckpointError
+from analysis.json_text import parse_json, parse_json_once
 
 Config = Mapping[str, Any]
 
@@ -151,15 +151,6 @@ def _entry(name: str, raw: Mapping[str, Any], shard: str, data_start: int) -> Te
     )
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of a name that is there twice, other readers would take either."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"it holds {twice} twice")
-    return found
-
-
 def _check_entries(shard: str, entries: list[TensorEntry], data_start: int) -> None:
     """Tensors in the order of their bytes neither overlap nor differ from their shape."""
     end = data_start
@@ -191,7 +182,7 @@ def read_shard(path: Path) -> Shard:
             raise CheckpointError(f"{path.name} is not a safetensors file, or it is truncated.")
         header = file.read(length)
     try:
-        raw: dict[str, Any] = json.loads(header, object_pairs_hook=_once)
+        raw: dict[str, Any] = parse_json_once(header)
         metadata = raw.pop("__metadata__", {})
         entries = [_entry(name, value, path.name, 8 + length) for name, value in raw.items()]
         entries.sort(key=lambda entry: (entry.start, entry.end))
@@ -219,7 +210,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise CheckpointError(f"{path} has no {CONFIG_NAME}; is it the folder of a checkpoint?")
     try:
-        config = json.loads(file.read_bytes())
+        config = parse_json(file.read_bytes())
     except ValueError as error:
         raise CheckpointError(f"{file} is not valid JSON: {error}.") from error
     if not isinstance(config, dict):
@@ -231,7 +222,7 @@ def _shard_names(path: Path) -> list[str]:
     index = path / INDEX_NAME
     if index.is_file():
         try:
-            weight_map: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+            weight_map: dict[str, str] = parse_json(index.read_bytes())["weight_map"]
             names = sorted(set(weight_map.values()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{index} is not a readable shard index.") from error
@@ -276,7 +267,7 @@ def _check_index(path: Path, shards: tuple[Shard, ...]) -> None:
     index = path / INDEX_NAME
     if not index.is_file():
         return
-    weight_map: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+    weight_map: dict[str, str] = parse_json(index.read_bytes())["weight_map"]
     held = {(entry.name, shard.name) for shard in shards for entry in shard.tensors}
     missing = sorted(name for name, shard in weight_map.items() if (name, shard) not in held)
     if missing:

@@ -1,6 +1,5 @@
 """A selection of neurons: criterion, statistics, budget and scope -> plan."""
 
-import json
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from analysis.blend import Part
 from analysis.choose import corpus_names, parse_corpus_weight
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError
+from analysis.json_text import parse_json_once
 from analysis.model import MoEModel
 from analysis.neuron_norms import NeuronScores, neuron_norms
 from analysis.neuron_stats import NeuronStats
@@ -62,6 +62,35 @@ class NeuronEvidence:
     corpora: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     routing: Routing | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Arena:
+    """The neurons that compete under the constraints of a request, whatever its budget.
+
+    Args:
+        contest: the neurons.
+        experts: layer -> experts that stay, of layers that lose whole ones.
+    """
+
+    contest: Contest
+    experts: dict[int, tuple[int, ...]]
+
+    def budget(self, request: NeuronRequest, model: MoEModel) -> Budget:
+        """How many neurons go.
+
+        Raises:
+            PlanError: a budget that the experts cannot meet.
+        """
+        if request.sparsity:
+            return atom_sparsity_budget(self.contest.pools, request.sparsity)
+        if request.remove is not None:
+            return atom_count_budget(self.contest.pools, request.remove)
+        sizer, share = atom_sizer(model), request.params_share
+        if share is not None:
+            return atom_params_budget(self.contest, sizer, share, self.experts)
+        target = AtomTarget(request.target_gib or "", request.target_dtype, request.widths)
+        return atom_size_budget(self.contest, sizer, target, self.experts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +145,19 @@ def neuron_routing(stats: NeuronStats) -> Routing:
     return counts
 
 
+def check_cuttable(model: MoEModel) -> None:
+    """Refuse a model out of whose experts no neurons can be cut.
+
+    Raises:
+        PlanError: they are quantised.
+    """
+    if role := quantised_role(model):
+        raise PlanError(
+            f"The experts of {model.name} are quantised (they have {role}), and neurons cannot be "
+            "cut out of that; dequantise the checkpoint first, or remove whole experts."
+        )
+
+
 def check_neurons(request: NeuronRequest, model: MoEModel) -> None:
     """Refuse what no statistics could make possible, before any are made.
 
@@ -126,29 +168,34 @@ def check_neurons(request: NeuronRequest, model: MoEModel) -> None:
     if request.kept_atoms is not None:
         plan_of_file(request, model)
         return
-    if role := quantised_role(model):
-        raise PlanError(
-            f"The experts of {model.name} are quantised (they have {role}), and neurons cannot be "
-            "cut out of that; dequantise the checkpoint first, or remove whole experts."
-        )
+    check_cuttable(model)
     same = {
         layer: tuple(np.zeros(width) for width in widths)
         for layer, widths in expert_widths(model).items()
     }
-    contest, experts = _contest(request, model, same)
-    _budget(request, model, contest, experts)
+    arena_of(request, model, same).budget(request, model)
 
 
 def decide_neurons(
-    request: NeuronRequest, model: MoEModel, evidence: NeuronEvidence
+    request: NeuronRequest,
+    model: MoEModel,
+    evidence: NeuronEvidence,
+    arena: Arena | None = None,
 ) -> NeuronDecision:
     """The neurons that stay.
+
+    Args:
+        request: criterion, budget and constraints.
+        model: the source.
+        evidence: what the criterion says.
+        arena: of the same criterion, constraints and scope, if it is there already.
 
     Raises:
         PlanError: a budget and constraints that the experts cannot meet.
     """
-    contest, experts = _contest(request, model, evidence.saliency)
-    budget = _budget(request, model, contest, experts)
+    arena = arena or arena_of(request, model, evidence.saliency)
+    contest, experts = arena.contest, arena.experts
+    budget = arena.budget(request, model)
     atoms = contest.kept(contest.removed(budget), experts)
     parameters: dict[str, Any] = {"scope": request.atom_scope}
     if request.target_gib is not None:
@@ -169,26 +216,16 @@ def decide_neurons(
     return NeuronDecision(plan, (*evidence.notes, *([note] if note else [])))
 
 
-def _contest(
-    request: NeuronRequest, model: MoEModel, saliency: NeuronScores
-) -> tuple[Contest, dict[int, tuple[int, ...]]]:
-    """The neurons that compete, and the experts that stay where whole ones go."""
+def arena_of(request: NeuronRequest, model: MoEModel, saliency: NeuronScores) -> Arena:
+    """The neurons that compete, by scope and constraints of a request; its budget is not read.
+
+    Raises:
+        PlanError: constraints that do not fit the model.
+    """
     limits = request.constraints
     experts = kept_experts(model.layers, limits)
-    return Contest(saliency, atom_rooms(expert_widths(model), limits), request.scope), experts
-
-
-def _budget(
-    request: NeuronRequest, model: MoEModel, contest: Contest, experts: dict[int, tuple[int, ...]]
-) -> Budget:
-    if request.sparsity:
-        return atom_sparsity_budget(contest.pools, request.sparsity)
-    if request.remove is not None:
-        return atom_count_budget(contest.pools, request.remove)
-    if request.params_share is not None:
-        return atom_params_budget(contest, atom_sizer(model), request.params_share, experts)
-    target = AtomTarget(request.target_gib or "", request.target_dtype, request.widths)
-    return atom_size_budget(contest, atom_sizer(model), target, experts)
+    rooms = atom_rooms(expert_widths(model), limits)
+    return Arena(Contest(saliency, rooms, request.scope), experts)
 
 
 def plan_of_file(request: NeuronRequest, model: MoEModel) -> NeuronDecision:
@@ -213,7 +250,7 @@ def plan_of_file(request: NeuronRequest, model: MoEModel) -> NeuronDecision:
 def _kept_in(path: Path, model: MoEModel) -> tuple[dict[int, tuple[int, ...]], KeptAtoms]:
     """Experts and neurons that stay; of a whole plan both, of anything else only neurons."""
     try:
-        raw = json.loads(path.read_bytes())
+        raw = parse_json_once(path.read_bytes())
     except OSError as error:
         raise PlanError(f"The file {path} cannot be read: {error.strerror}.") from error
     except ValueError as error:

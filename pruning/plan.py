@@ -14,6 +14,7 @@ import pandas as pd
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.json_text import parse_json_once
 from analysis.model import ModelRef, MoEModel
 from pruning.allocation import Allocation, check_kept
 from pruning.atoms.kept import (
@@ -332,7 +333,7 @@ def plan_from_json(text: str | bytes) -> PruningPlan:
         PlanError: not valid JSON, or not a plan.
     """
     try:
-        raw = json.loads(text)
+        raw = parse_json_once(text)
     except ValueError as error:
         raise PlanError(f"The plan is not valid JSON: {error}.") from error
     return plan_from_dict(raw)

@@ -1,6 +1,5 @@
 """Local files of documents, read in any order without holding them in memory."""
 
-import json
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 
 from analysis.corpora.documents import Document, Fields, row_document
 from analysis.errors import CorpusError
+from analysis.json_text import parse_json
 
 # One place in the file is kept for so many documents: 16 bytes for each 16 documents.
 _STRIDE = 16
@@ -99,8 +99,8 @@ def _plain_text(record: _Record, name: str, fields: Fields) -> Document:
 def _json_row(record: _Record, name: str, fields: Fields) -> Document:
     where = f"{name}, line {record.line}"
     try:
-        row = json.loads(record.data)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        row = parse_json(record.data)
+    except ValueError as error:
         raise CorpusError(f"{where} is not JSON: {error}.") from error
     if not isinstance(row, dict):
         raise CorpusError(f"{where} is not a JSON object.")
@@ -196,7 +196,8 @@ class _ParquetFile:
                 if first > wanted[-1]:
                     return
         except (OSError, ValueError) as error:
-            raise CorpusError(f"{self._path.name} is damaged: {error}.") from error
+            reason = " ".join(str(error).split())
+            raise CorpusError(f"{self._path.name} is damaged: {reason}.") from error
 
 
 _OPENERS: Mapping[str, Callable[[Path, Fields], DocumentFile]] = {

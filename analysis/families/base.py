@@ -29,6 +29,8 @@ __all__ = [
 PROJECTIONS = ("gate", "up", "down")
 # Number of routed experts of each layer, 0 for a dense one; the scalar count is then the maximum.
 PER_LAYER_KEY = "per_layer_num_experts"
+# Far beyond every model; lists are made of so many before tensors are looked for.
+_MOST_LAYERS, _MOST_EXPERTS = 10_000, 65_536
 # Neurons of each layer's experts, 0 for a dense one. The scalar width is then what it was before
 # pruning, because dense and shared layers may be built from it too.
 WIDTHS_KEY = "per_layer_expert_width"
@@ -295,10 +297,16 @@ class MoEFamily:
                 f"config.json selects {self.top_k_key} = {top_k} experts per token, but the model "
                 f"has {count}."
             )
-        indices = (i for i in range(self.depth(config)) if self.is_sparse(config, i))
+        depth = self.depth(config)
+        if depth > _MOST_LAYERS or count > _MOST_EXPERTS:
+            raise CheckpointError(
+                f"config.json gives {depth} layers of {count} experts; no model has more than "
+                f"{_MOST_LAYERS} layers or {_MOST_EXPERTS} experts."
+            )
+        indices = (i for i in range(depth) if self.is_sparse(config, i))
         counts = dict.fromkeys(indices, count)
         if config.get(PER_LAYER_KEY) is not None:
-            counts = per_layer_counts(config, PER_LAYER_KEY, self.depth(config), counts)
+            counts = per_layer_counts(config, PER_LAYER_KEY, depth, counts)
         return tuple(self._layer(config, index, own, top_k) for index, own in counts.items())
 
     def _layer(self, config: Config, index: int, count: int, top_k: int) -> MoELayer:

@@ -2,11 +2,12 @@
 
 from analysis.checkpoint import Config
 from analysis.families.base import MoEFamily, SharedExperts, whole_number
+from analysis.families.rules import index_of
 
 
 def _is_sparse(config: Config, layer: int) -> bool:
     step = whole_number({"moe_layer_freq": 1, **config}, "moe_layer_freq")
-    return layer >= int(config.get("first_k_dense_replace") or 0) and layer % step == 0
+    return layer >= index_of(config, "first_k_dense_replace") and layer % step == 0
 
 
 DEEPSEEK = MoEFamily(

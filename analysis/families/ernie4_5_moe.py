@@ -2,14 +2,15 @@
 
 from analysis.checkpoint import Config
 from analysis.families.base import MoEFamily, RouterTensor, SharedExperts
-from analysis.families.rules import whole_number
+from analysis.families.rules import index_of, whole_number
 
 
 def _is_sparse(config: Config, layer: int) -> bool:
     step = whole_number(config, "moe_layer_interval")
-    last = int(config["moe_layer_end_index"])
-    last = last if last >= 0 else whole_number(config, "num_hidden_layers") - 1
-    return (layer + 1) % step == 0 and int(config["moe_layer_start_index"]) <= layer <= last
+    last = config["moe_layer_end_index"]
+    # -1 is the last layer.
+    last = index_of(config, "moe_layer_end_index") if last != -1 else layer
+    return (layer + 1) % step == 0 and index_of(config, "moe_layer_start_index") <= layer <= last
 
 
 ERNIE4_5_MOE = MoEFamily(

@@ -2,12 +2,12 @@
 
 from analysis.checkpoint import Config
 from analysis.families.base import MoEFamily, RouterTensor
-from analysis.families.rules import whole_number
+from analysis.families.rules import index_of, whole_number
 
 
 def _is_sparse(config: Config, layer: int) -> bool:
     period = whole_number(config, "expert_layer_period")
-    return layer % period == int(config["expert_layer_offset"])
+    return layer % period == index_of(config, "expert_layer_offset")
 
 
 JAMBA = MoEFamily(

@@ -22,6 +22,20 @@ def whole_number(config: Config, key: str) -> int:
     return value
 
 
+def index_of(config: Config, key: str) -> int:
+    """A number of layers or a layer, from 0; 0 where a configuration leaves it out.
+
+    Raises:
+        CheckpointError: it is no whole number of at least 0.
+    """
+    value = config.get(key) or 0
+    if type(value) is not int or value < 0:
+        raise CheckpointError(
+            f"config.json gives {key} = {value!r}; it must be a whole number of at least 0."
+        )
+    return value
+
+
 def count_of(config: Config, key: str) -> int:
     """A count that may be given as a list with one number per layer.
 
@@ -31,7 +45,7 @@ def count_of(config: Config, key: str) -> int:
     value = config.get(key)
     if not isinstance(value, list):
         return whole_number(config, key)
-    if len(set(value)) != 1:
+    if not value or any(each != value[0] for each in value):
         raise CheckpointError(
             f"config.json gives {key} = {value}, but only one number for all layers is handled."
         )
@@ -84,10 +98,15 @@ def every_layer(config: Config, layer: int) -> bool:
 
 def after_first(key: str) -> Callable[[Config, int], bool]:
     """Dense layers come first; `key` says how many."""
-    return lambda config, layer: layer >= int(config.get(key) or 0)
+    return lambda config, layer: layer >= index_of(config, key)
 
 
 def with_step(config: Config, layer: int) -> bool:
     """Every decoder_sparse_step-th layer, but for those of mlp_only_layers."""
     step = whole_number({"decoder_sparse_step": 1, **config}, "decoder_sparse_step")
-    return layer not in (config.get("mlp_only_layers") or ()) and (layer + 1) % step == 0
+    dense = config.get("mlp_only_layers") or ()
+    if not isinstance(dense, list | tuple):
+        raise CheckpointError(
+            f"config.json gives mlp_only_layers = {dense!r}; it must be a list of layers."
+        )
+    return layer not in dense and (layer + 1) % step == 0

@@ -181,7 +181,7 @@ class JobStore:
                 size = log.seek(0, os.SEEK_END)
                 log.seek(max(size - _TAIL_BYTES, 0))
                 text = log.read().decode(errors="replace")
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return ""
         kept = text.split("\n")
         if size > _TAIL_BYTES:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import JobError
+from analysis.json_text import parse_json
 from app.jobs.model import Job, JobState
 
 SCHEMA_VERSION = 2
@@ -55,6 +56,13 @@ CREATE TABLE jobs (
 _MIGRATIONS = {1: "ALTER TABLE jobs ADD COLUMN batch TEXT NOT NULL DEFAULT ''"}
 _INDEX = "CREATE INDEX jobs_by_state ON jobs (state, seq)"
 _COLUMNS = tuple(field.name for field in fields(Job))
+# Column -> what the schema says of it. SQLite keeps other kinds of values too.
+_KINDS = {
+    name: kind.removesuffix(" DEFAULT ''")
+    for name, _, kind in (
+        line.strip(" ,").partition(" ") for line in _SCHEMA.splitlines() if line.startswith("    ")
+    )
+}
 
 
 class JobTable:
@@ -222,11 +230,28 @@ def _encode(value: Any) -> str | int | float | None:
 def _decode(row: tuple[Any, ...]) -> Job:
     values = dict(zip(_COLUMNS, row, strict=True))
     result = values["result"]
-    parsed = {
-        "state": JobState(values["state"]),
-        "request": json.loads(values["request"]),
-        "partials": tuple(json.loads(values["partials"])),
-        "log_path": Path(values["log_path"]),
-        "result": None if result is None else json.loads(result),
-    }
+    try:
+        for name, value in values.items():
+            _check_kind(name, value)
+        parsed = {
+            "state": JobState(values["state"]),
+            "request": dict(parse_json(values["request"])),
+            "partials": tuple(map(str, list(parse_json(values["partials"])))),
+            "log_path": Path(values["log_path"]),
+            "result": None if result is None else dict(parse_json(result)),
+        }
+    except (ValueError, TypeError) as error:
+        raise JobError(
+            f"The job {values['id']!r} in the job table is damaged: {error}. Move the table away "
+            "to start a new one."
+        ) from error
     return Job(**{**values, **parsed})
+
+
+def _check_kind(name: str, value: object) -> None:
+    kind = _KINDS[name]
+    if value is None and kind.endswith("NOT NULL"):
+        raise ValueError(f"{name} is missing")
+    wanted = {"TEXT": str, "INTEGER": int}.get(kind.split()[0], (int, float))
+    if value is not None and not isinstance(value, wanted):
+        raise TypeError(f"{name} is {value!r}")

@@ -27,6 +27,8 @@ TABLE_COLUMNS = (
 # What of a plan's facts says how it came about: it is kept apart even where the plan is the same.
 # Not the runs: made again with more groups they have other ids and the same numbers.
 _MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
+_PLAN_WORDS = ("criterion", "gate", "schedule", "sparsity", "granularity")
+_PLAN_NUMBERS = ("removed", "bytes_after", "active_after", "flops_after")
 
 
 @dataclass(frozen=True)
@@ -140,24 +142,22 @@ def plan_facts(
     }
 
 
-def new_record(
+def identify(
     model: MoEModel,
     plan: PruningPlan,
     corpus: Mapping[str, Any],
     settings: Mapping[str, Any],
-    *,
-    routing: Routing | None = None,
-) -> EvaluationRecord:
-    """A record without results yet.
+    facts: Mapping[str, Any],
+) -> tuple[str, str]:
+    """Readable name and digest of what one plan was found to do on one set of samples.
 
     Args:
-        model: to be evaluated.
+        model: that is measured.
         plan: checked and completed for it, see `fit_plan`.
         corpus: `name`, `digest` (of tokens and of what is predicted), and what else is known.
         settings: what else changes the numbers.
-        routing: see `plan_facts`.
+        facts: see `plan_facts`.
     """
-    facts = plan_facts(plan, model, routing)
     digest = digest_of(
         {
             "schema_version": SCHEMA_VERSION,
@@ -170,8 +170,22 @@ def new_record(
     )
     whole = "plan" if facts["removed"] else "unpruned"
     words = (model.name, facts["criterion"] or whole, str(corpus["name"]))
+    return run_name(*(Path(word).stem for word in words), digest=digest), digest
+
+
+def new_record(
+    model: MoEModel,
+    plan: PruningPlan,
+    corpus: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    routing: Routing | None = None,
+) -> EvaluationRecord:
+    """A record without results yet; see `identify`, and `plan_facts` for the routing."""
+    facts = plan_facts(plan, model, routing)
+    name, digest = identify(model, plan, corpus, settings, facts)
     return EvaluationRecord(
-        evaluation_id=run_name(*(Path(word).stem for word in words), digest=digest),
+        evaluation_id=name,
         digest=digest,
         model=model_ref(model),
         plan_digest=plan.digest,
@@ -187,11 +201,37 @@ def new_record(
 
 
 def _metrics(raw: Mapping[str, Any]) -> dict[str, Metric]:
-    return {name: Metric(**values) for name, values in raw.items()}
+    found = {name: Metric(**values) for name, values in raw.items()}
+    for name, metric in found.items():
+        interval = [value for value in (metric.low, metric.high) if value is not None]
+        if not all(map(_is_number, (metric.mean, metric.pooled, *interval))):
+            raise ValueError(f"{name} is no finite number")
+    return found
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a finite number that a float can hold."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return False
+
+
+def _check(record: EvaluationRecord) -> None:
+    """A ValueError for a record whose facts are not of the kinds that tables are made of."""
+    plan, texts = record.plan, (record.evaluation_id, record.digest, record.plan_digest)
+    words = [*texts, record.model.name, record.model.identity, record.corpus["name"]]
+    words += [*(plan[key] for key in _PLAN_WORDS), *plan["corpora"], record.settings["dtype"]]
+    if strange := [word for word in words if not isinstance(word, str)]:
+        raise ValueError(f"{strange[0]!r} is no text")
+    numbers = [plan[key] for key in _PLAN_NUMBERS] + [record.num_samples, record.num_tokens]
+    if strange := [number for number in numbers if not _is_number(number) or number < 0]:
+        raise ValueError(f"{strange[0]!r} is no number that can be")
+    dict(record.made)
 
 
 def _parsed(raw: Mapping[str, Any]) -> EvaluationRecord:
-    return EvaluationRecord(
+    record = EvaluationRecord(
         **{**raw}
         | {
             "model": ModelRef(**raw["model"]),
@@ -199,6 +239,8 @@ def _parsed(raw: Mapping[str, Any]) -> EvaluationRecord:
             "full": _metrics(raw["full"]),
         }
     )
+    _check(record)
+    return record
 
 
 EVALUATIONS: Final = RecordKind(

@@ -1,7 +1,6 @@
 """Counts from a file: how many experts each layer keeps or loses, decided elsewhere."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import yaml
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.json_text import parse_json_once
 from pruning.allocation import Allocation, count_problem
 from pruning.apportion import apportion
 from pruning.budget import Budget
@@ -157,7 +157,7 @@ def _from_csv(text: str, path: Path) -> tuple[str, dict[str, Any]]:
 def _from_tree(text: str, path: Path) -> tuple[str, dict[str, Any]]:
     try:
         # JSON is nearly YAML, but its own reader is stricter and faster.
-        raw = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        raw = parse_json_once(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise PlanError(f"The schedule {path} cannot be read: {reason}.") from error

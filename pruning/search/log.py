@@ -16,6 +16,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from analysis.errors import PlanError
+from analysis.json_text import parse_json
 from analysis.store import PARTIAL
 from pruning.search.evolution import Candidate
 from pruning.search.scores import Score
@@ -128,7 +129,7 @@ def _whole_lines(path: Path) -> list[bytes]:
 
 def _check_header(path: Path, line: bytes, wanted: Mapping[str, Any]) -> None:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError as error:
         raise PlanError(f"{path} is no log of a search; choose another --out.") from error
     plain = plain_json(wanted)
@@ -146,7 +147,7 @@ def _scores(path: Path, lines: list[bytes]) -> Scores:
     scores: Scores = {}
     for number, line in enumerate(lines, 2):
         try:
-            raw = json.loads(line)
+            raw = parse_json(line)
             if "complete" not in raw:
                 scores[tuple(map(int, raw["removed"]))] = Score(
                     samples=np.array(raw["samples"], dtype=np.float64),

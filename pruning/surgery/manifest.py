@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import ExportError, PlanError
+from analysis.json_text import parse_json_once
 from pruning.atoms.widths import WidthChoice
 from pruning.heads import HeadPlan
 from pruning.plan import PruningPlan, plan_from_dict
@@ -152,7 +153,7 @@ def read_manifest(path: Path) -> Manifest:
     if path.name.endswith(PARTIAL):
         raise ExportError(f"{path} is an unfinished export, by its name; export again.")
     try:
-        raw = json.loads((path / MANIFEST_NAME).read_bytes())
+        raw = parse_json_once((path / MANIFEST_NAME).read_bytes())
     except FileNotFoundError as error:
         raise ExportError(
             f"{path} has no {MANIFEST_NAME}, so it is not a finished export of this program."

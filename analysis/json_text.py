@@ -1,0 +1,38 @@
+"""JSON that somebody else may have written: parsed, or refused by a ValueError with the reason."""
+
+import json
+from collections import Counter
+from typing import Any
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: not JSON, not UTF-8, or nested more deeply than the parser can follow.
+    """
+    return _parsed(text)
+
+
+def parse_json_once(text: str | bytes) -> Any:
+    """As `parse_json`; a name that is twice in an object is refused, for readers take either.
+
+    Raises:
+        ValueError: see `parse_json`, and of a name that is there twice.
+    """
+    return _parsed(text, object_pairs_hook=_once)
+
+
+def _parsed(text: str | bytes, **options: Any) -> Any:
+    try:
+        return json.loads(text, **options)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"it holds {twice} twice")
+    return found
