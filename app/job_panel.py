@@ -57,7 +57,7 @@ def _job(job: Job) -> None:
             with st.container(horizontal=True, width="content"):
                 _buttons(job)
         if not job.is_finished:
-            st.progress(job.fraction, text=_progress_text(job))
+            st.progress(job.fraction, text=progress_text(job))
         elif job.error:
             st.text(job.error)
         elif job.state is JobState.DONE:
@@ -68,7 +68,8 @@ def _job(job: Job) -> None:
             st.code(log, language=None, height=180, wrap_lines=True)
 
 
-def _progress_text(job: Job) -> str:
+def progress_text(job: Job) -> str:
+    """Phase of a job that is not finished, how far it is, and the time left."""
     if job.state is JobState.QUEUED:
         return f"SLURM has it as job {job.batch}" if job.batch else "waiting for its turn"
     left = job.eta_seconds(time.time())
@@ -88,6 +89,8 @@ def _result_text(job: Job) -> str:
         return f"{text}. Statistics {result['run_id']} are in the cache."
     if "evaluations" in result:
         return f"{text}. {len(result['evaluations'])} evaluations are kept beside the statistics."
+    if "fitness" in result:
+        return f"{text}. The best of {result['candidates']} candidates has {result['fitness']:.4f}."
     verify = result.get("verify")
     if verify:
         passed = sum(bool(check["ok"]) for check in verify["checks"])

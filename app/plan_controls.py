@@ -5,7 +5,7 @@ import streamlit as st
 from app.plan_files import upload_part
 from app.plan_state import DEFAULTS, chosen_plan, counts_typed, forget_import, schedule_chosen
 from app.planning import MOST_TEXT, MULTIPLES, SCHEDULE_NAMES, PlanChoice, schedule_label
-from app.search_data import ordered_for, search_label, searches_of
+from app.search_data import ordered_for, searches_of
 from app.state import View
 from pruning.schedules import SCHEDULES
 from pruning.search.store import SEARCH
@@ -56,20 +56,20 @@ def plan_controls(view: View) -> PlanChoice:
 
 def _search_input(view: View) -> None:
     """Which search: those that fit budget and criterion on screen first."""
-    known = {each.search_id: each for each in ordered_for(view, searches_of(view.model).known)}
+    # Names alone: what the list shows is what the address says.
+    known = [each.search_id for each in ordered_for(view, searches_of(view.model).known)]
     if not known:
         return
     if st.session_state.get("searched") not in known:
-        st.session_state["searched"] = next(iter(known))
+        st.session_state["searched"] = known[0]
     st.selectbox(
         "Search",
-        list(known),
+        known,
         key="searched",
         bind="query-params",
         on_change=forget_import,
-        format_func=lambda name: search_label(known[name], view.model),
         help="The order of the experts within layers comes with it.",
-        width=420,
+        width=340,
     )
 
 

@@ -18,9 +18,10 @@ from app.planning import (
     hand_counts,
     plan_request,
     schedules_table,
+    searched_rows,
 )
 from app.plots.chart import Chart
-from app.search_data import searched_plan
+from app.search_data import searched_plan, searches_of
 from app.selection import FREQUENCY, Decision, Selection, select
 from app.state import View
 from app.task_requests import SelectRequest
@@ -28,7 +29,7 @@ from pruning.budget import sparsity_budget
 from pruning.engines import Reads, contents_of, verdicts
 from pruning.plan import PruningPlan
 from pruning.schedules import Evidence, Spending, budget_notes
-from pruning.search.store import SEARCH
+from pruning.search.store import SEARCH, order_digest
 from pruning.sizes import SizeReport, size_report
 
 
@@ -40,11 +41,13 @@ class Prepared:
         selection: criterion and statistics; its request names no schedule.
         ranking: the experts in their order.
         evidence: what schedules look at.
+        order: see `order_digest`.
     """
 
     selection: Selection
     ranking: pd.DataFrame
     evidence: Evidence
+    order: str
 
 
 def spending_of_choice(view: View, choice: PlanChoice) -> Spending:
@@ -89,7 +92,7 @@ def _prepared(
     del request, runs, model  # parts of the key only
     selection = select(_base, _view.model, settings().store)
     ranking = selection.ranking()
-    return Prepared(selection, ranking, selection.evidence(ranking))
+    return Prepared(selection, ranking, selection.evidence(ranking), order_digest(ranking))
 
 
 def shown_plan(view: View, choice: PlanChoice) -> Shown | None:
@@ -170,14 +173,16 @@ class Beside:
 def schedules_beside(view: View, choice: PlanChoice, ready: Prepared) -> Beside:
     """Every schedule on the budget and under the constraints of the view."""
     spending = spending_of_choice(view, choice)
+    known = searches_of(view.model).known
+    searched = searched_rows(known, spending.budget.total, ready.order)
     asked = (ready.selection.request.model_dump_json(), _key(ready), view.sparsity)
-    key = " ".join((*asked, str(choice.multiple_of), choice.protect))
-    return _beside(key, ready, spending)
+    made = (str(choice.multiple_of), choice.protect, searched.to_json())
+    return _beside(" ".join((*asked, *made)), ready, spending, searched)
 
 
 @st.cache_resource(max_entries=16)
-def _beside(key: str, _ready: Prepared, _spending: Spending) -> Beside:
-    made = schedules_table(_ready.selection, _ready.ranking, _spending, _ready.evidence)
+def _beside(key: str, _ready: Prepared, _spending: Spending, _searched: pd.DataFrame) -> Beside:
+    made = schedules_table(_ready.selection, _ready.ranking, _spending, _ready.evidence, _searched)
     return Beside(key, *made)
 
 

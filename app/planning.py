@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
+from analysis.store import Run
 from app.selection import Selection
 from app.task_requests import SelectRequest, validated
 from pruning.allocation import Allocation
@@ -19,7 +20,14 @@ from pruning.constraints import Constraints, parse_numbers
 from pruning.plan import PruningPlan, model_ref, select_experts
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
-from pruning.schedules import SCHEDULES, Evidence, Spending, fit_counts, side_by_side
+from pruning.schedules import (
+    SCHEDULES,
+    SIDE_COLUMNS,
+    Evidence,
+    Spending,
+    fit_counts,
+    side_by_side,
+)
 from pruning.search.store import SEARCH, KnownSearch, search_in
 from pruning.sizes import size_report
 
@@ -59,6 +67,11 @@ class PlanChoice:
     counts: str = ""
     locked: str = ""
     searched: str = ""
+
+    @property
+    def row(self) -> str:
+        """The schedule in tables of all of them, where each search is one."""
+        return f"{SEARCH}:{self.searched}" if self.schedule == SEARCH else self.schedule
 
     @property
     def by_hand(self) -> bool:
@@ -206,16 +219,40 @@ class Shown:
         return shlex.join(["moeprune", "plans", "show", self.file, "--model", model])
 
 
+def searched_rows(known: Iterable[KnownSearch], removed: int, order: str) -> pd.DataFrame:
+    """Table of SIDE_COLUMNS: what searches on a budget found, made on one order of the experts.
+
+    Args:
+        known: searches of the model.
+        removed: experts that the budget removes.
+        order: see `order_digest`.
+    """
+    rows = [
+        (f"{SEARCH}:{each.search_id}", layer, kept, each.result.experts[layer] - kept)
+        for each in known
+        if (each.removed, each.order) == (removed, order)
+        for layer, kept in each.kept.items()
+    ]
+    return pd.DataFrame(rows, columns=list(SIDE_COLUMNS))
+
+
 def schedules_table(
-    selection: Selection, ranking: pd.DataFrame, spending: Spending, evidence: Evidence
+    selection: Selection,
+    ranking: pd.DataFrame,
+    spending: Spending,
+    evidence: Evidence,
+    searched: pd.DataFrame,
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, str]]:
     """Every schedule on one budget: the summary, the counts, and why some are not possible.
+
+    `searched` is a table of `searched_rows`, which come last.
 
     The summary has SIDE_TABLE_COLUMNS: experts kept in all, fewest and most in a layer, layers
     that differ from the uniform schedule, share of the pruned experts that uniform prunes as
     well, bytes of the weights.
     """
     counts, refused = side_by_side(spending, evidence)
+    counts = pd.concat([counts, searched], ignore_index=True) if len(searched) else counts
     plans = {
         str(name): _plan(selection.model, ranking, spending, rows)
         for name, rows in counts.groupby("schedule", sort=False)
@@ -286,7 +323,7 @@ def recipe_of(selection: Selection) -> Recipe:
         {
             "model": request.model,
             "corpora": request.corpora,
-            **_sampling(selection),
+            **(sampling_of((selection.tokens or selection.choice).runs) if request.corpora else {}),
             "criterion": request.criterion,
             "gate": request.gate,
             "budget": {"sparsity": request.sparsity},
@@ -306,9 +343,8 @@ def _search_section(searched: KnownSearch) -> dict[str, Any]:
     }
 
 
-def _sampling(selection: Selection) -> dict[str, Any]:
+def sampling_of(runs: Iterable[Run]) -> dict[str, Any]:
     """How the calibrations were made, where all were made alike: their recipe finds them again."""
-    read = selection.tokens or selection.choice
     made = [
         {
             "tokens": sum(corpus.num_tokens for corpus in run.manifest.corpora),
@@ -318,9 +354,7 @@ def _sampling(selection: Selection) -> dict[str, Any]:
                 if key in ("seq_len", "seed", "dtype")
             },
         }
-        for run in read.runs
+        for run in runs
         if run.manifest.kind == "routed"
     ]
-    return (
-        made[0] if made and selection.request.corpora and made.count(made[0]) == len(made) else {}
-    )
+    return made[0] if made and made.count(made[0]) == len(made) else {}

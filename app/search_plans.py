@@ -1,10 +1,11 @@
 """Plans and recipes of searches: what a search found as a plan, what the form asks for. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import yaml
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
@@ -12,9 +13,10 @@ from analysis.model import MoEModel
 from analysis.stats import GATES
 from analysis.store import StatsStore, digest_of, run_name
 from app.planning import PlanChoice, plan_request, recipe_of
-from app.selection import Selection, select
+from app.selection import FREQUENCY, Selection, select
 from app.task_requests import SelectRequest, validated
-from pruning.recipe import Recipe, SearchSection
+from pruning.recipe import Recipe
+from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import SCHEDULES
 from pruning.search.store import SEARCH, KnownSearch, order_digest
 
@@ -118,35 +120,43 @@ def readings_of(
     return tuple(dict.fromkeys([*own, shown, *single]))
 
 
-def searching_recipe(selection: Selection, choice: PlanChoice, asked: SearchSection) -> Recipe:
+def searching_recipe(selection: Selection, choice: PlanChoice, asked: Mapping[str, Any]) -> Recipe:
     """The recipe that searches on the budget, under the constraints and in the order on screen.
 
     The schedule on screen is among the first candidates, where it is one that a recipe can name.
 
+    Args:
+        selection: criterion, statistics and sparsity on screen.
+        choice: the schedule and what it must respect.
+        asked: key search of the recipe.
+
     Raises:
-        UserError: layers that cannot be read.
+        UserError: layers that cannot be read, or values that no search can have.
     """
     named = choice.schedule if choice.schedule in SCHEDULES else "uniform"
     request = plan_request(selection.request, PlanChoice(named, choice.multiple_of, choice.protect))
-    if get_criterion(request.criterion).source != "routed" and named != "frequency":
+    if selection.criterion.source != "routed" and named != FREQUENCY:
         request = request.model_copy(update={"corpora": ()})
-    made = Selection(request, selection.model, selection.criterion, selection.choice)
-    return recipe_of(made).model_copy(update={"search": asked})
+    base = recipe_of(replace(selection, request=request)).to_dict()
+    return recipe_from_yaml(yaml.safe_dump({**base, "search": dict(asked)}), name="of the search")
 
 
-def new_search_id(recipe: Recipe, model: MoEModel, ranking: pd.DataFrame) -> str:
+def new_search_id(recipe: Recipe, model: MoEModel, order: str) -> str:
     """Name of the folder of a search: the same for all that its log goes on with.
 
     Generations are left out: where fewer ended, more go on.
+
+    Args:
+        recipe: with the key search.
+        model: that it names.
+        order: see `order_digest`.
     """
     if recipe.search is None:
         raise ValueError("the recipe does not search")
     alike = recipe.model_copy(
         update={"model": "", "search": recipe.search.model_copy(update={"generations": 1})}
     )
-    digest = digest_of(
-        {"model": model.identity, "recipe": alike.digest, "order": order_digest(ranking)}
-    )
+    digest = digest_of({"model": model.identity, "recipe": alike.digest, "order": order})
     return run_name(
         model.name, recipe.criterion, Path(recipe.search.corpus).stem, SEARCH, digest=digest
     )

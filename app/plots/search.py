@@ -40,7 +40,7 @@ def best_chart(search: KnownSearch) -> Chart:
     )
 
 
-def schedules_chart(searches: Sequence[KnownSearch]) -> Chart:
+def schedules_of_searches(searches: Sequence[KnownSearch]) -> Chart:
     """Density schedules of several searches, as in arXiv:2603.06003, Fig. 1 and 3."""
     table = densities_of({each.search_id: each.result for each in searches})
     names = ", ".join(each.search_id for each in searches)

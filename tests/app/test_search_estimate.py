@@ -15,7 +15,7 @@ ASKED = SearchSection(corpus="demo-math", samples=8, population=6, elites=2, gen
 
 @pytest.fixture
 def known(tmp_path):
-    """20 candidates on 12 samples in batches of 4, 3 layers: 180 layer evaluations, 90 of them ran."""
+    """20 candidates on 12 samples in batches of 4, 3 layers: 90 of 180 layer evaluations ran."""
     shipped = read_known(SHIPPED_STATS / "searches" / "demo-reap.json")
     cost = {"candidates": 20, "layers": 90, "whole_layers": 180, "seconds": 36.0}
     return replace(
@@ -30,7 +30,7 @@ def test_candidates_are_the_population_and_what_each_generation_has_room_for():
 def test_a_search_made_here_gives_its_pace(known, tmp_path):
     (tmp_path / "recipe.yaml").touch()
     here = replace(known, path=tmp_path / "search.json")
-    # 36 s / 90 = 0.4 s for a layer on 4 samples; a sample takes 3 x 0.4 / 4 = 0.3 s. 18 x 8 samples.
+    # 36 s / 90 = 0.4 s for a layer on 4 samples; a sample takes 3 x 0.4 / 4 = 0.3 s.
     made = estimate_search(ASKED, [known, here], [])
     assert made.low == pytest.approx(18 * 8 * 0.3 * 0.5)  # half of the evaluations ran
     assert made.high == pytest.approx(18 * 8 * 0.3 * 1.5)
