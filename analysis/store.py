@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -240,6 +240,28 @@ def _write_run(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Tabl
         if leftover.name not in (*tables, MANIFEST):
             leftover.unlink()
     return Run(target, finished)
+
+
+def add_files(run: Run, files: Sequence[Path], manifest: RunManifest) -> Run:
+    """Copy further data files into a run, then replace its manifest by one that names them.
+
+    Until that last step the run is what it was; files of a step that was interrupted are in no
+    manifest, and the next attempt overwrites them.
+
+    Raises:
+        StatsError: the run was extended by another process meanwhile.
+    """
+    lock = FileLock(run.path.parent / f".{run.manifest.run_id}.write{PARTIAL}.lock")
+    with lock:
+        if read_run(run.path).manifest != run.manifest:
+            raise StatsError(f"The run {run.manifest.run_id} changed meanwhile; try again.")
+        for file in files:
+            write_durably(run.path / file.name, file.read_bytes())
+        sync_directory(run.path)
+        write_durably(run.path / MANIFEST, _manifest_json(manifest).encode())
+        sync_directory(run.path)
+    Path(lock.lock_file).unlink(missing_ok=True)
+    return Run(run.path, manifest)
 
 
 def save_expert_stats(

@@ -1,4 +1,4 @@
-"""Commands on the cache: runs list, show, merge, verify, remove."""
+"""Commands on the cache: runs list, show, merge, extend, verify, remove."""
 
 import json
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from analysis.errors import StatsError
+from analysis.extending import extend_run
 from analysis.merging import merge_runs
 from analysis.store import MANIFEST, SHIPPED_STATS
 from app.commands import options
@@ -57,6 +58,21 @@ def merge(
     merged = merge_runs([store.get(name) for name in run], store.target)
     out.print(f"{merged.manifest.run_id}: {merged.manifest.num_tokens:,} tokens", markup=False)
     out.print(str(merged.path), markup=False)
+
+
+@runs.command("extend")
+def extend(
+    run: RunId,
+    other: Annotated[
+        str, typer.Argument(metavar="OTHER", help="A run of the same tokens with more groups.")
+    ],
+    stats_dir: options.StatsDir = None,
+) -> None:
+    """Add to a run the groups router and dense of another run of the same tokens."""
+    store = stats_store(stats_dir)
+    found = extend_run(store.get(run), store.get(other))
+    out.print(f"{found.manifest.run_id}: groups {', '.join(found.manifest.groups)}", markup=False)
+    out.print(str(found.path), markup=False)
 
 
 @runs.command("verify")

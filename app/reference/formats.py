@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
@@ -13,13 +12,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from analysis.errors import UserError
-from analysis.families import MoELayer
 from analysis.neurons import NEURON_RANKING_COLUMNS
 from analysis.overlap import OVERLAP_COLUMNS
 from analysis.ranking import RANKING_COLUMNS
-from analysis.samples import SampleStats, transition_table
-from analysis.stats import GATES, Grid, moment_column
-from analysis.store import SAMPLES, SHIPPED_STATS, TRANSITIONS
+from analysis.stats import GATES, moment_column
+from analysis.store import SHIPPED_STATS
 from app.reference.markdown import cell, table
 from app.reference.meanings import MEANINGS
 from pruning.evaluate.record import TABLE_COLUMNS
@@ -32,7 +29,7 @@ _NUMBERS: Mapping[str, str] = {"double": "float64", "object": "text", "string": 
 
 def tables(_root: Path) -> str:
     """A section for each table on disk: its columns, their types and what they mean."""
-    found = {**_shipped(), **_dense(), **_spreadsheets()}
+    found = {**_shipped(), **_spreadsheets()}
     return "\n\n".join(_section(name, columns) for name, columns in found.items())
 
 
@@ -61,19 +58,6 @@ def _named(kind: pa.DataType) -> str:
     if pa.types.is_fixed_size_list(kind):
         return f"list of {_named(kind.value_type)}"
     return _NUMBERS.get(str(kind), str(kind))
-
-
-def _dense() -> dict[str, dict[str, str]]:
-    """The tables of the group `dense`, which the demo's statistics lack, as the code makes them."""
-    grid = Grid((MoELayer(0, 1, 1), MoELayer(1, 1, 1)))
-    one = np.zeros((1, 2))
-    samples = SampleStats(grid, np.ones(1, dtype=np.int64), one, one, one).to_table()
-    chosen = transition_table(grid, [np.ones((1, 1), dtype=np.int64)])
-    made = {SAMPLES: samples, TRANSITIONS: chosen}
-    return {
-        name: {str(column): str(kind) for column, kind in frame.dtypes.items()}
-        for name, frame in made.items()
-    }
 
 
 def _spreadsheets() -> dict[str, dict[str, str]]:
