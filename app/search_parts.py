@@ -1,6 +1,7 @@
 """The Plan page: searches as they run, what they found, and several side by side."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,6 @@ from app.plan_data import Prepared
 from app.plan_state import forget_import
 from app.planning import PlanChoice
 from app.plots.search import (
-    SEARCH_VIEW,
     best_chart,
     measure_label,
     progress_chart,
@@ -247,12 +247,12 @@ def _metric(place: Any, label: str, value: str, below: str) -> None:
 
 def _pictures(view: View, search: KnownSearch) -> None:
     """Fitness per generation, and the best schedule so far."""
-    left, right = st.columns([3, 2])
     name = view.criterion.name if view.criterion else ""
     drawn = best_fitting(searches_of(view.model).known, name, removed_on_screen(view))
-    with left:
-        # The command line below a chart is of the recipe on screen, which may be another search's.
-        is_drawn = drawn is not None and drawn.search_id == search.search_id
-        show_chart(progress_chart(search, SEARCH_VIEW if is_drawn else "search-progress"))
-    with right:
-        show_chart(best_chart(search))
+    is_drawn = drawn is not None and drawn.search_id == search.search_id
+    for place, chart in zip(
+        st.columns([3, 2]), (progress_chart(search), best_chart(search)), strict=True
+    ):
+        # A command line goes with the chart only where it would draw this very search.
+        with place:
+            show_chart(chart if is_drawn else replace(chart, name=f"{chart.name}-shown"))

@@ -1,7 +1,6 @@
 """The charts of searches: how one went, its best schedule, and the schedules of several."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from analysis.criteria import get_criterion
 from app.figures import search as figures
@@ -10,17 +9,14 @@ from pruning.evaluate.result import MEASURES
 from pruning.search.result import densities_of, progress_of
 from pruning.search.store import KnownSearch
 
-SEARCH_VIEW: Final = "search"
-SCHEDULES_VIEW: Final = "search-schedules"
 
-
-def progress_chart(search: KnownSearch, name: str = SEARCH_VIEW) -> Chart:
+def progress_chart(search: KnownSearch) -> Chart:
     """Fitness per generation; the table has the members of each generation."""
     history = search.result.history()
     progress = progress_of(history)
     measure = measure_label(search.fitness)
     return Chart(
-        name,
+        "search",
         lambda dark: figures.search_progress(history, progress, measure=measure, dark=dark),
         history,
         figures.describe_progress(history, progress, measure=measure),
@@ -45,7 +41,7 @@ def schedules_of_searches(searches: Sequence[KnownSearch]) -> Chart:
     table = densities_of({each.search_id: each.result for each in searches})
     names = ", ".join(each.search_id for each in searches)
     return Chart(
-        SCHEDULES_VIEW,
+        "search-schedules",
         lambda dark: figures.density_schedules(table, dark=dark),
         table,
         figures.describe_schedules(table),
