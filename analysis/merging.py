@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.errors import StatsError
 from analysis.groups import GROUP_COLUMNS, ordered
-from analysis.neuron_stats import expert_columns, joined_neurons
+from analysis.neuron_stats import expert_columns, joined_neurons, neuron_table
 from analysis.samples import joined_samples, joined_transitions
 from analysis.shards import add_shards
 from analysis.stats import Grid, RunManifest
@@ -60,7 +60,7 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     stats = [load_expert_stats(run).table for run in runs]
     total = add_shards(more[SHARDS]) if SHARDS in more else _added(stats)
     if all(NEURONS in run.manifest.files for run in runs):
-        more[NEURONS] = joined_neurons([read_table(run, NEURONS) for run in runs])
+        more[NEURONS] = joined_neurons([neuron_table(run) for run in runs])
         total = total.join(expert_columns(more[NEURONS], Grid(merged.model.layers)))
     if all(SAMPLES in run.manifest.files for run in runs):
         more[SAMPLES] = joined_samples([read_table(run, SAMPLES) for run in runs])

@@ -39,6 +39,27 @@ class NeuronStats:
             raise StatsError(f"The statistics of neurons lack the columns {', '.join(missing)}.")
 
 
+def neuron_table(run: Run) -> pd.DataFrame:
+    """NEURON_COLUMNS of a run that has them.
+
+    Raises:
+        StatsError: damaged, or neurons that the experts of the model cannot have.
+    """
+    table = read_table(run, NEURONS, NEURON_COLUMNS)
+    owners = table[["layer", "expert"]].drop_duplicates(ignore_index=True)
+    grid = Grid(run.manifest.model.layers).index()
+    # Widths may differ, and an expert that was pruned to nothing has no rows.
+    known = owners.merge(grid, on=["layer", "expert"])
+    numbers = table.groupby(["layer", "expert"], sort=False).cumcount()
+    in_order = owners.equals(owners.sort_values(["layer", "expert"], ignore_index=True))
+    if not (len(known) == len(owners) > 0 and in_order and (numbers == table["neuron"]).all()):
+        raise StatsError(
+            f"{NEURONS} of the run {run.manifest.run_id} does not hold each neuron of its experts "
+            "once, in order; remove the run and make it again."
+        )
+    return table
+
+
 def load_neuron_stats(run: Run) -> NeuronStats:
     """What a run measured of every neuron.
 
@@ -50,7 +71,7 @@ def load_neuron_stats(run: Run) -> NeuronStats:
             f"The run {run.manifest.run_id} has no statistics of neurons; calibrate with --groups "
             "routed,gradient."
         )
-    table = read_table(run, NEURONS).astype(dict(NEURON_COLUMNS))
+    table = neuron_table(run)
     tokens = load_expert_stats(run).table[["layer", "expert", "num_tokens"]]
     return NeuronStats(run.manifest, table.merge(tokens, on=["layer", "expert"], how="left"))
 

@@ -12,7 +12,14 @@ from analysis.criteria import Criterion
 from analysis.errors import StatsError
 from analysis.overlap import chance_overlap, pruned_mask, set_overlap
 from analysis.ranking import has_columns, saliency_grid
-from analysis.stats import CorpusRef, ExpertStats, Gate
+from analysis.stats import (
+    EXPERT_COLUMNS,
+    MOMENT_COLUMNS,
+    CorpusRef,
+    ExpertStats,
+    Gate,
+    Grid,
+)
 from analysis.store import SHARDS, Run, load_expert_stats, read_table
 
 SHARD_INDEX = ("layer", "expert", "shard")
@@ -58,7 +65,23 @@ def stats_at(run: Run, parts: int) -> ExpertStats:
         corpora=tuple(_part(corpus, parts) for corpus in run.manifest.corpora),
         made={**run.manifest.made, "token_shards": list(range(parts))},
     )
-    return ExpertStats(manifest, add_shards(read_table(run, SHARDS), parts))
+    return ExpertStats(manifest, add_shards(_shard_table(run), parts))
+
+
+def _shard_table(run: Run) -> pd.DataFrame:
+    """The table of shards, each expert with all of its parts in order."""
+    columns = [*SHARD_INDEX, *MOMENT_COLUMNS]
+    table = read_table(run, SHARDS, {name: EXPERT_COLUMNS.get(name, "int64") for name in columns})
+    index = Grid(run.manifest.model.layers).index().to_numpy()
+    wanted = np.column_stack(
+        [np.repeat(index, TOKEN_SHARDS, axis=0), np.tile(np.arange(TOKEN_SHARDS), len(index))]
+    )
+    if not np.array_equal(table[list(SHARD_INDEX)].to_numpy(), wanted):
+        raise StatsError(
+            f"{SHARDS} of the run {run.manifest.run_id} does not hold each expert's parts once, in "
+            "order; remove the run and make it again."
+        )
+    return table
 
 
 def _part(corpus: CorpusRef, parts: int) -> CorpusRef:

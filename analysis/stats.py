@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from analysis.samples import SamplePart
 
 SCHEMA_VERSION = 1
+_MOST_EXPERTS = 1 << 16  # of a layer; a manifest that says more is damaged
 Gate = Literal["applied", "renormalized"]
 GATES: tuple[Gate, ...] = get_args(Gate)
 EXPONENTS = (0, 1, 2)
@@ -44,6 +45,16 @@ EXPERT_COLUMNS: Mapping[str, str] = {
     "num_tokens": "int64",
     **{column: "float64" for column in MOMENT_COLUMNS if column != "num_tokens"},
     "vector_sum_sq": "float64",  # || sum_t f ||^2, all that MoNE needs of the vector sum
+}
+
+# One row for each projection of an expert.
+WEIGHT_COLUMNS: Mapping[str, str] = {
+    "layer": "int64",
+    "expert": "int64",
+    "projection": "object",
+    "l1": "float64",
+    "l2_squared": "float64",
+    "numel": "int64",
 }
 
 _OF_ONE_TEXT = (
@@ -87,8 +98,21 @@ class MeasuredModel(ModelRef):
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "MeasuredModel":
         """Inverse of `to_json`."""
-        layers = tuple(MoELayer(*map(int, layer)) for layer in raw["layers"])
+        layers = tuple(_layer_from_json(layer) for layer in raw["layers"])
+        indices = [layer.index for layer in layers]
+        if not layers or indices != sorted(set(indices)):
+            raise ValueError("the layers are not in ascending order")
         return cls(str(raw["name"]), str(raw["identity"]), str(raw["model_type"]), layers)
+
+
+def _layer_from_json(raw: Sequence[object]) -> MoELayer:
+    """A layer of a manifest; a ValueError for one that no model has."""
+    numbers = [number for number in raw if type(number) is int]
+    layer = MoELayer(*numbers)
+    is_whole = len(numbers) == len(raw) and layer.index >= 0 and layer.num_groups >= 1
+    if not (is_whole and 1 <= layer.top_k <= layer.num_experts <= _MOST_EXPERTS):
+        raise ValueError(f"{raw} is no layer of experts")
+    return layer
 
 
 def _has_groups(layer: MoELayer) -> bool:
@@ -130,6 +154,23 @@ class CorpusRef:
     def num_summed(self) -> int:
         """Tokens that entered the sums."""
         return self.num_tokens if self.num_counted is None else self.num_counted
+
+
+def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
+    """What a manifest says of a corpus.
+
+    Raises:
+        TypeError, ValueError: a key is missing, unknown, or of the wrong kind.
+    """
+    corpus = CorpusRef(**raw)
+    for name, value in raw.items():
+        is_text = name in ("name", "digest")
+        is_absent = name == "num_counted" and value is None
+        if name == "prepared":
+            dict(value)
+        elif not is_absent and type(value) is not (str if is_text else int):
+            raise ValueError(f"{value!r} is no {name} of a corpus")
+    return corpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The cache: run directories of parquet and a manifest; list, load, save, merge, verify, remove."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -8,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -18,18 +20,29 @@ from filelock import FileLock
 
 from analysis.errors import StatsError
 from analysis.groups import GROUP_COLUMNS
-from analysis.samples import SamplePart, SampleStats, sample_stats, transitions_of
+from analysis.json_text import parse_json_once
+from analysis.samples import (
+    SAMPLE_COLUMNS,
+    TRANSITION_COLUMNS,
+    SamplePart,
+    SampleStats,
+    sample_stats,
+    transitions_of,
+)
 from analysis.stats import (
     EXPERT_COLUMNS,
+    OPTIONAL_COLUMNS,
     SCHEMA_VERSION,
-    CorpusRef,
+    WEIGHT_COLUMNS,
     ExpertStats,
     FloatArray,
     Grid,
     MeasuredModel,
     RunManifest,
     WeightStats,
+    corpus_from_json,
 )
+from analysis.stored_tables import read_parquet
 
 # The demo's runs, which lie beside the packages in a clone and in an installation.
 SHIPPED_STATS = Path(__file__).parent.parent / "cached_stats"
@@ -78,13 +91,22 @@ def sync_directory(path: Path) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write through a `.partial` file and one rename, synced to disk."""
-    partial = path.with_name(path.name + PARTIAL)
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    """Write through a `.partial` file and one rename, synced to disk.
+
+    Raises:
+        OSError: it cannot be written; what was there before still is, and nothing else.
+    """
+    draft = path.with_name(path.name + PARTIAL)
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def now() -> str:
@@ -105,17 +127,25 @@ def _parse_manifest(raw: Mapping[str, Any], where: Path) -> RunManifest:
             "remake it with `moeprune calibrate` (or `moeprune weights`)."
         )
     return RunManifest(
-        kind=raw["kind"],
+        kind=_kind(raw["kind"]),
         run_id=str(raw["run_id"]),
         digest=str(raw["digest"]),
         model=MeasuredModel.from_json(raw["model"]),
-        corpora=tuple(CorpusRef(**corpus) for corpus in raw["corpora"]),
+        corpora=tuple(map(corpus_from_json, raw["corpora"])),
         settings=dict(raw["settings"]),
         made=dict(raw["made"]),
-        files=dict(raw["files"]),
+        files={str(name): str(digest) for name, digest in dict(raw["files"]).items()},
         # Runs from before there was a choice have the routed sums.
-        groups=tuple(raw.get("groups", ["routed"] if raw["kind"] == "routed" else [])),
+        groups=tuple(map(str, raw.get("groups", ["routed"] if raw["kind"] == "routed" else []))),
     )
+
+
+def _kind(raw: object) -> Literal["routed", "weights"]:
+    if raw == "routed":
+        return "routed"
+    if raw == "weights":
+        return "weights"
+    raise ValueError(f"{raw!r} is no kind of run")
 
 
 def read_run(path: Path) -> Run:
@@ -128,9 +158,9 @@ def read_run(path: Path) -> Run:
     if not file.is_file():
         raise StatsError(f"{path} has no {MANIFEST}; it is not a finished run.")
     try:
-        raw = json.loads(file.read_bytes())
+        raw = parse_json_once(file.read_bytes())
         return Run(path, _parse_manifest(raw, path))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StatsError(
             f"The manifest of {path.name} cannot be read ({error!r}); delete {path} and make the "
             "run again."
@@ -150,38 +180,57 @@ def _vector_table(index: pd.DataFrame, vectors: FloatArray) -> pa.Table:
 
 def read_vectors(run: Run) -> FloatArray:
     """(experts of all layers, hidden size) float64: sum_t f, in (layer, expert) order."""
-    column = _read_table(run, VECTORS)["vector_sum"].combine_chunks()
-    width = column.type.list_size
-    return np.asarray(column.flatten(), dtype=np.float64).reshape(-1, width)
+    column = _read_table(run, VECTORS, {"vector_sum": "list"})["vector_sum"].combine_chunks()
+    rows = sum(layer.num_experts for layer in run.manifest.model.layers)
+    if not pa.types.is_fixed_size_list(column.type) or len(column) != rows:
+        raise _damaged(run, VECTORS, "it does not hold a vector for each expert")
+    flat = np.asarray(column.flatten(), dtype=np.float64)
+    return flat.reshape(rows, column.type.list_size)
 
 
-def _read_table(run: Run, name: str) -> pa.Table:
+def _damaged(run: Run, name: str, reason: object) -> StatsError:
+    run_id = run.manifest.run_id
+    return StatsError(
+        f"{name} of the run {run_id} is damaged or missing ({' '.join(str(reason).split())}); "
+        f"remove the run with `moeprune runs remove {run_id}` and make it again."
+    )
+
+
+def _read_table(run: Run, name: str, needed: Mapping[str, str]) -> pa.Table:
     try:
-        return pq.read_table(run.path / name)
-    except (OSError, pa.ArrowException) as error:
-        raise StatsError(
-            f"{name} of the run {run.manifest.run_id} is damaged or missing; remove the run with "
-            f"`moeprune runs remove {run.manifest.run_id}` and make it again."
-        ) from error
+        return read_parquet(run.path / name, needed)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise _damaged(run, name, reason) from error
 
 
-def read_table(run: Run, name: str) -> pd.DataFrame:
+def read_table(
+    run: Run, name: str, needed: Mapping[str, str] = MappingProxyType({})
+) -> pd.DataFrame:
     """One of a run's tables, such as SHARDS; which there are is in `manifest.files`.
+
+    Args:
+        run: where it lies.
+        name: of the file.
+        needed: columns that it must have, with their element types.
 
     Raises:
         StatsError: damaged or missing.
     """
-    table: pd.DataFrame = _read_table(run, name).to_pandas()
+    table: pd.DataFrame = _read_table(run, name, needed).to_pandas()
     return table
 
 
 def load_expert_stats(run: Run) -> ExpertStats:
     """Routed statistics of a run."""
-    table = _read_table(run, EXPERTS).to_pandas()
-    types = {name: dtype for name, dtype in EXPERT_COLUMNS.items() if name in table}
+    optional = OPTIONAL_COLUMNS.keys()
+    needed = {name: kind for name, kind in EXPERT_COLUMNS.items() if name not in optional}
+    table = read_table(run, EXPERTS, needed)
+    if (table["num_tokens"] < 0).any():
+        raise _damaged(run, EXPERTS, "it counts fewer than no tokens")
     has_samples = SAMPLES in run.manifest.files
     samples = (SamplePart(lambda: load_sample_stats(run)),) if has_samples else ()
-    return ExpertStats(run.manifest, table.astype(types), samples)
+    return ExpertStats(run.manifest, table, samples)
 
 
 def load_sample_stats(run: Run) -> SampleStats:
@@ -196,15 +245,17 @@ def load_sample_stats(run: Run) -> SampleStats:
             "routed,dense."
         )
     grid = Grid(run.manifest.model.layers)
-    stats = sample_stats(read_table(run, SAMPLES), grid)
+    sums = {name: "float64" if name.endswith("_sum") else "int64" for name in SAMPLE_COLUMNS}
+    stats = sample_stats(read_table(run, SAMPLES, sums), grid)
     if TRANSITIONS not in run.manifest.files:
         return stats
-    return replace(stats, transitions=transitions_of(read_table(run, TRANSITIONS), grid))
+    counts = read_table(run, TRANSITIONS, dict.fromkeys(TRANSITION_COLUMNS, "int64"))
+    return replace(stats, transitions=transitions_of(counts, grid))
 
 
 def load_weight_stats(run: Run) -> WeightStats:
     """Weight statistics of a run."""
-    return WeightStats(run.manifest, _read_table(run, WEIGHTS).to_pandas())
+    return WeightStats(run.manifest, read_table(run, WEIGHTS, WEIGHT_COLUMNS))
 
 
 def _save(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -> Run:

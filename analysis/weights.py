@@ -22,18 +22,10 @@ from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, MoEFamily
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.progress import Progress
-from analysis.stats import SCHEMA_VERSION, RunManifest, measured_model
+from analysis.stats import SCHEMA_VERSION, WEIGHT_COLUMNS, RunManifest, measured_model
 from analysis.store import Run, StatsStore, digest_of, now, run_name, save_weight_stats
 from analysis.weight_sums import absolute_and_square_sums
 
-WEIGHT_COLUMNS = {
-    "layer": "int64",
-    "expert": "int64",
-    "projection": "object",
-    "l1": "float64",
-    "l2_squared": "float64",
-    "numel": "int64",
-}
 _ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
 _CHUNK_BYTES = 1 << 23  # measured at once, so that what must be widened or moved stays small
 _GROUP_BYTES = 1 << 25  # handed to a thread at once, and given back at once

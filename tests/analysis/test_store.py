@@ -238,7 +238,7 @@ DAMAGE = {
         lambda run: (run.path / "vectors.parquet").unlink(),
         r"vectors\.parquet is missing",
     ),
-    "a missing column": (drop_column, "lack the columns g0_f2"),
+    "a missing column": (drop_column, "lacks the columns g0_f2"),
     "a missing expert": (drop_expert, "do not cover every expert of every layer exactly once"),
 }
 
@@ -265,7 +265,9 @@ def test_verify_reads_weight_statistics_too(tmp_path, make_manifest):
 def test_a_table_that_cannot_be_read_says_how_to_go_on(save_run):
     run = save_run(1)
     (run.path / "experts.parquet").write_bytes(b"junk")
-    with pytest.raises(StatsError, match=rf"damaged or missing; .*runs remove {run.path.name}"):
+    with pytest.raises(
+        StatsError, match=rf"damaged or missing \(.*\); .*runs remove {run.path.name}"
+    ):
         load_expert_stats(run)
 
 

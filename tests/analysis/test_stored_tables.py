@@ -1,0 +1,62 @@
+"""Tables of a run: what is missing, of another kind, infinite or far too much is refused."""
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.stored_tables import read_parquet
+
+NEEDED = {"layer": "int64", "sum": "float64"}
+
+
+def stored(path, **columns):
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "table.parquet"
+
+
+def test_numbers_come_back_in_the_types_that_are_needed(path):
+    table = read_parquet(stored(path, layer=[1.0, 2.0], sum=[3, 4], more=["a", "b"]), NEEDED)
+    wanted = pd.DataFrame({"layer": [1, 2], "sum": [3.0, 4.0], "more": ["a", "b"]})
+    pd.testing.assert_frame_equal(table.to_pandas(), wanted)
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"layer": [1]}, "lacks the columns sum"),
+        ({"layer": [1.5], "sum": [1.0]}, "truncated"),
+        ({"layer": [None, 1], "sum": [1.0, 1.0]}, "layer lacks 1 values"),
+        ({"layer": [1], "sum": [float("nan")]}, "sum holds values that are no finite numbers"),
+        ({"layer": [1], "sum": [1.0], "more": [float("inf")]}, "more holds values"),
+        ({"layer": [1], "sum": [{"a": 1}]}, "[Uu]nsupported cast"),
+        ({"layer": [1], "sum": ["one"]}, "[Ff]ailed to parse"),
+    ],
+)
+def test_what_is_no_table_of_numbers_is_refused(path, columns, reason):
+    with pytest.raises((ValueError, pa.ArrowException), match=reason):
+        read_parquet(stored(path, **columns), NEEDED)
+
+
+def test_a_column_that_is_there_twice_is_refused(path):
+    twice = pa.table([[1], [2], [3.0]], names=["layer", "layer", "sum"])
+    pq.write_table(twice, path)
+    with pytest.raises(ValueError, match="a column twice"):
+        read_parquet(path, NEEDED)
+
+
+def test_a_small_file_of_very_many_rows_is_refused_before_it_is_unpacked(path):
+    part = pa.table({"layer": pa.repeat(1, 10**6), "sum": pa.repeat(1.0, 10**6)})
+    with pq.ParquetWriter(path, part.schema) as writer:
+        for _ in range(20):
+            writer.write_table(part)
+    assert path.stat().st_size < 320_000  # which unpacks to 320 MB
+    before = pa.total_allocated_bytes()
+    with pytest.raises(ValueError, match="unpack to 320000000, which no run needs"):
+        read_parquet(path, NEEDED)
+    assert pa.total_allocated_bytes() == before

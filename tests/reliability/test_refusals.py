@@ -1,0 +1,196 @@
+"""What fuzzing found, one plain case each: a damaged file ends in one line that says so."""
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+
+import pandas as pd
+import pytest
+
+from analysis.checkpoint import CONFIG_NAME, read_config
+from analysis.corpora.documents import DEFAULT_FIELDS
+from analysis.corpora.files import open_documents
+from analysis.errors import CheckpointError, CorpusError, JobError, PlanError, StatsError
+from analysis.families import family_of
+from analysis.neuron_stats import load_neuron_stats
+from analysis.shards import stats_at
+from analysis.store import MANIFEST, SHIPPED_STATS, load_weight_stats, read_run, read_vectors
+from app.jobs.store import JobStore
+from pruning.evaluate.record import EvaluationStore
+from pruning.plan import plan_from_json
+
+DEEP = "[" * 200_000 + "]" * 200_000
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A copy of a shipped calibration run."""
+    (source,) = SHIPPED_STATS.glob("demo-demo-math-*")
+    return shutil.copytree(source, tmp_path / "run")
+
+
+def edit_json(path, change):
+    raw = json.loads(path.read_bytes())
+    change(raw)
+    path.write_text(json.dumps(raw))
+
+
+def edit_table(path, change):
+    change(pd.read_parquet(path)).to_parquet(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: raw.update(kind="other"),
+        lambda raw: raw["corpora"][0].update(name=7.5),
+        lambda raw: raw["corpora"][0].update(num_tokens="many"),
+        lambda raw: raw["model"].update(layers=[]),
+        lambda raw: raw["model"].update(layers=[[0, 10**12, 4]]),
+        lambda raw: raw["model"].update(layers=[[0, 32, 64]]),
+        lambda raw: raw["model"]["layers"].reverse(),
+        lambda raw: raw["model"].update(layers="012"),
+        lambda raw: raw.update(model=[]),
+        lambda raw: raw.update(files=7),
+    ],
+)
+def test_manifests_of_runs(run, change):
+    edit_json(run / MANIFEST, change)
+    with pytest.raises(StatsError, match=r"manifest of run cannot be read .*make the run again"):
+        read_run(run)
+
+
+def test_json_that_is_nested_too_deeply(run, tmp_path):
+    (run / MANIFEST).write_text(DEEP)
+    with pytest.raises(StatsError, match="nested too deeply"):
+        read_run(run)
+    with pytest.raises(PlanError, match="nested too deeply"):
+        plan_from_json(DEEP)
+    (tmp_path / "rows.jsonl").write_text(DEEP)
+    with pytest.raises(CorpusError, match="line 1 is not JSON: it is nested too deeply"):
+        list(open_documents(tmp_path / "rows.jsonl", DEFAULT_FIELDS).read([0]))
+
+
+def test_a_plan_that_names_a_layer_twice():
+    with pytest.raises(PlanError, match="holds 0 twice"):
+        plan_from_json('{"schema_version": 1, "kept": {"0": [1, 2], "0": [3, 4]}}')
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.iloc[::-1],
+        lambda table: table.iloc[1:],
+        lambda table: pd.concat([table, table]),
+        lambda table: table.assign(layer=9),
+        lambda table: table.iloc[:0],
+    ],
+)
+def test_tables_with_other_rows(run, change):
+    for name, load in (
+        ("neurons.parquet", load_neuron_stats),
+        ("shards.parquet", lambda run: stats_at(run, 2)),
+    ):
+        edit_table(run / name, change)
+        with pytest.raises(StatsError, match=rf"{name} of the run .* in order; remove the run"):
+            load(read_run(run))
+
+
+def test_vectors_that_are_too_few_or_no_vectors(run):
+    for change in (lambda table: table.iloc[1:], lambda table: table.assign(vector_sum=1.0)):
+        edit_table(run / "vectors.parquet", change)
+        with pytest.raises(StatsError, match="does not hold a vector for each expert"):
+            read_vectors(read_run(run))
+
+
+def test_weight_statistics_without_a_column(tmp_path):
+    (source,) = SHIPPED_STATS.glob("demo-weights-*")
+    run = shutil.copytree(source, tmp_path / "run")
+    edit_table(run / "weights.parquet", lambda table: table.drop(columns="numel"))
+    with pytest.raises(StatsError, match="lacks the columns numel"):
+        load_weight_stats(read_run(run))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: raw.update(plan=1),
+        lambda raw: raw["plan"].update(criterion=1),
+        lambda raw: raw["plan"].update(bytes_after=-1),
+        lambda raw: raw.update(corpus={}),
+        lambda raw: raw["metrics"].update(kl={"mean": 10**400, "pooled": 1, "low": 1, "high": 1}),
+        lambda raw: raw["metrics"].update(kl={"mean": "1", "pooled": 1, "low": 1, "high": 1}),
+        lambda raw: raw.update(num_samples=None),
+    ],
+)
+def test_evaluations(tmp_path, change):
+    source = min((SHIPPED_STATS / "evaluations").glob("demo-reap-*.json"))
+    (tmp_path / "evaluations").mkdir()
+    copy = shutil.copy(source, tmp_path / "evaluations" / "one.json")
+    problems = []
+    assert EvaluationStore([tmp_path]).records(on_problem=problems.append) != []
+    assert problems == []
+    edit_json(tmp_path / "evaluations" / "one.json", change)
+    assert copy.exists()
+    assert EvaluationStore([tmp_path]).records(on_problem=problems.append) == []
+    assert len(problems) == 1
+    assert "delete it and make it again" in str(problems[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "request = '{'",
+        "request = '7'",
+        "partials = 7",
+        "state = 'unheard of'",
+        "done = 'many'",
+        "result = '[1]'",
+        "created_at = 'now'",
+    ],
+)
+def test_rows_of_the_job_table(tmp_path, change):
+    store = JobStore(tmp_path / "jobs.sqlite")
+    job = store.submit("count", {"n": 1}, "title", "command", "me")
+    with closing(sqlite3.connect(store.path)) as table, table:
+        table.execute(f"UPDATE jobs SET {change}")  # noqa: S608
+    with pytest.raises(JobError, match=f"The job '{job.id}' in the job table is damaged"):
+        store.list()
+
+
+def test_a_log_that_is_a_folder(tmp_path):
+    store = JobStore(tmp_path / "jobs.sqlite")
+    job = store.submit("count", {"n": 1}, "title", "command", "me")
+    job.log_path.mkdir()
+    assert store.tail(job.id) == ""
+
+
+CONFIG = {"num_hidden_layers": 4, "num_experts": 8, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change", "message"),
+    [
+        ("olmoe", {"num_hidden_layers": 10**12}, "no model has more than 10000 layers"),
+        ("olmoe", {"num_experts": 10**9}, "or 65536 experts"),
+        ("jamba", {"expert_layer_offset": " "}, "expert_layer_offset = ' '; it must be a whole"),
+        ("qwen3_moe", {"mlp_only_layers": 7}, "mlp_only_layers = 7; it must be a list"),
+        ("deepseek", {"first_k_dense_replace": []}, ""),
+        ("deepseek", {"first_k_dense_replace": [1]}, r"first_k_dense_replace = \[1\]"),
+    ],
+)
+def test_numbers_of_configurations(model_type, change, message):
+    config = {"model_type": model_type, **CONFIG, "n_routed_experts": 8, **change}
+    family = family_of(config, {})
+    if not message:
+        assert family.layers(config)
+        return
+    with pytest.raises(CheckpointError, match=message):
+        family.layers(config)
+
+
+def test_a_configuration_that_is_nested_too_deeply(tmp_path):
+    (tmp_path / CONFIG_NAME).write_text(DEEP)
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        read_config(tmp_path)
