@@ -1,17 +1,14 @@
-"""Tasks that look into what pruning changes: hidden states, answers."""
+"""The task of answers: the full model and what plans leave of it, on one prompt."""
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, cast
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from app.evaluation_requests import AskRequest, EvaluateRequest
-from app.evaluation_tasks import draw_all, run_settings
+from app.evaluation_requests import AskRequest
 from app.quiet import quiet_transformers
-from app.settings import stats_store
+from app.task_requests import validated
 from pruning.plan import PruningPlan, fit_plan, plan_from_dict
 
 if TYPE_CHECKING:
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
 
     from analysis.calibration.loading import CalibrationSettings
     from pruning.evaluate.answers import Answer, Speaker
-
-Table = Generator[Progress, None, pd.DataFrame]
 
 
 @contextmanager
@@ -33,34 +28,21 @@ def loaded_model(model: MoEModel, settings: "CalibrationSettings") -> "Iterator[
         yield load_model(model, settings, offload)
 
 
-def variance_run(request: EvaluateRequest, names: tuple[str, ...]) -> Table:
-    """Variance of hidden states after each layer, of the full model and of what plans leave.
-
-    Args:
-        request: its first corpus is what the models read.
-        names: of the plans, for the table.
-    """
-    from pruning.evaluate.hidden_states import (
-        NUM_TOKENS,
-        draw_tokens,
-        run_variance,
-        variance_table,
-    )
-    from pruning.evaluate.samples import make_samples
-
-    model = load_model_index(request.model, revision=request.revision)
-    plans = [fit_plan(plan_from_dict(raw), model) for raw in request.plans]
-    (drawn, *_) = yield from draw_all(request, model, stats_store(request.stats_dir))
-    samples = make_samples(drawn.sequences, request.batch_size)
-    settings = run_settings(request, drawn.sequences.longest)
-    chosen = draw_tokens(samples, NUM_TOKENS, settings.seed)
-    yield Progress("loading the model", 0, 1)
-    with loaded_model(model, settings) as loaded:
-        found = {}
-        pairs: list[tuple[str, PruningPlan | None]] = [("full", None)]
-        for name, plan in [*pairs, *zip(names, plans, strict=True)]:
-            found[name] = yield from run_variance(loaded, model.family, plan, samples, chosen)
-    return variance_table(found, sum(int(mask.sum()) for mask in chosen))
+def ask_task(raw: dict[str, Any]) -> Generator[Progress, None, dict[str, Any]]:
+    """Job form of `ask_run`; each answer as JSON, its tokens as their number."""
+    answers = yield from ask_run(validated(AskRequest, raw))
+    return {
+        "answers": [
+            {
+                "name": answer.name,
+                "text": answer.text,
+                "num_tokens": len(answer.ids),
+                "agreed": answer.agreed,
+                "seconds": answer.seconds,
+            }
+            for answer in answers
+        ]
+    }
 
 
 def ask_run(request: AskRequest) -> "Generator[Progress, None, list[Answer]]":

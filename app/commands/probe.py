@@ -14,16 +14,22 @@ from app.commands import evaluate as shared
 from app.commands import options
 from app.commands.console import follow, out, show_table
 from app.commands.sweep import check_ending, save_table
-from app.evaluation_requests import AskRequest, BinsRequest, EvaluateRequest
-from app.probe_tasks import ask_run, variance_run
+from app.evaluation_requests import AskRequest, BinsRequest
+from app.probe_tasks import ask_run
 from app.task_requests import validated
+from app.variance_requests import VarianceRequest
+from app.variance_tasks import variance_run
 from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, rank_agreement
 from pruning.evaluate.drawing import DEFAULT_SAMPLES
+from pruning.evaluate.variance_record import variance_table
 from pruning.plan import EXPERT_GRANULARITY, load_plan
 
 OneCorpus = Annotated[str, typer.Option("--corpus", help="Text to run on, as for calibrate.")]
 Plans = Annotated[
     list[Path] | None, typer.Option("--plan", help="plan.json to compare; repeatable.")
+]
+CalibratedOn = Annotated[
+    list[str] | None, typer.Option(help="Calibrated corpus that ranks; repeatable: a blend.")
 ]
 
 
@@ -40,6 +46,14 @@ def variance(
     model: options.Model,
     corpus: OneCorpus,
     plan: Plans = None,
+    criterion: Annotated[
+        list[str] | None, typer.Option(help="Criterion to plan by as well; repeatable.")
+    ] = None,
+    sparsity: Annotated[
+        list[str] | None, typer.Option(help="Of the plans by criteria; repeatable.")
+    ] = None,
+    calibrated_on: CalibratedOn = None,
+    gate: options.GateOption = options.DEFAULT_GATE,
     out_file: Annotated[
         Path, typer.Option("--out", "-o", help="File to write: .csv or .parquet.", dir_okay=False)
     ] = Path("variance.csv"),
@@ -63,6 +77,11 @@ def variance(
         "model": model,
         "corpora": (corpus,),
         "plans": tuple(plans.values()),
+        "names": tuple(plans),
+        "criteria": tuple(criterion or ()),
+        "sparsities": tuple(sparsity or ()),
+        "calibrated_on": tuple(calibrated_on or ()),
+        "gate": gate,
         "samples": samples,
         "seq_len": seq_len,
         "seed": seed,
@@ -75,7 +94,7 @@ def variance(
         "stats_dir": stats_dir,
         "trust_remote_code": trust_remote_code,
     }
-    table = follow(variance_run(validated(EvaluateRequest, values), tuple(plans)))
+    table = variance_table(follow(variance_run(validated(VarianceRequest, values))))
     wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
     rows = [tuple(row) for row in wide.reset_index().itertuples(index=False)]
     show_table("variance of hidden states", ("layer", *map(str, wide.columns)), rows)
@@ -107,9 +126,7 @@ def bins(
     granularity: Annotated[
         str, typer.Option(help="What is removed: whole experts (expert), or neurons (atomic).")
     ] = EXPERT_GRANULARITY,
-    calibrated_on: Annotated[
-        list[str] | None, typer.Option(help="Calibrated corpus that ranks; repeatable: a blend.")
-    ] = None,
+    calibrated_on: CalibratedOn = None,
     gate: options.GateOption = options.DEFAULT_GATE,
     samples: shared.Samples = DEFAULT_SAMPLES,
     seq_len: shared.SeqLen = None,

@@ -47,7 +47,7 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     unusual = {name: "" if way == usual else way for name, way in ways.items()}
     odd = table["evaluation"].map(unusual).astype(str)
     rows = zip(table.to_dict("records"), odd, strict=True)
-    table = table.assign(series=[_series(row, way) for row, way in rows], way=odd)
+    table = table.assign(series=[series_name(row, way) if row["removed"] else "" for row, way in rows], way=odd)
     return table.sort_values(["corpus", "series", "way", "removed"], ignore_index=True)
 
 
@@ -56,9 +56,8 @@ def _way(record: EvaluationRecord) -> str:
     return f"{record.num_samples} samples, {record.settings['dtype']}"
 
 
-def _series(row: Mapping[Hashable, object], way: str) -> str:
-    if not row["removed"]:
-        return ""
+def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
+    """What a person calls a series of plans: criterion, what ranked, schedule, units, `way`."""
     name = str(row["criterion"])
     words = [_label(name) if name else f"plan {str(row['plan'])[:8]}"]
     if row["calibrated_on"]:

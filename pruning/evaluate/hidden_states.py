@@ -1,11 +1,10 @@
 """Variance of hidden states after each layer, full against pruned (arXiv:2603.18492, Fig. 6)."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -21,7 +20,6 @@ from pruning.evaluate.samples import Samples
 from pruning.plan import PruningPlan
 
 NUM_TOKENS = 4096
-VARIANCE_COLUMNS = ("layer", "model", "variance", "num_tokens")
 
 
 def draw_tokens(
@@ -92,13 +90,3 @@ def run_variance(
                 final_hidden(model, batch)
     yield Progress("hidden states", len(samples), len(samples), "samples")
     return sums / sum(int(mask.sum()) for mask in chosen)
-
-
-def variance_table(found: Mapping[str, FloatArray], num_tokens: int) -> pd.DataFrame:
-    """Table of VARIANCE_COLUMNS: one row for each decoder layer of each model, by its name."""
-    rows = [
-        (layer, name, value, num_tokens)
-        for name, values in found.items()
-        for layer, value in enumerate(values.tolist())
-    ]
-    return pd.DataFrame(rows, columns=list(VARIANCE_COLUMNS))

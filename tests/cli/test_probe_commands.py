@@ -6,7 +6,7 @@ import pytest
 
 from pruning.evaluate.bins import BIN_COLUMNS, Binning
 from pruning.evaluate.bins_record import BINS
-from pruning.evaluate.hidden_states import VARIANCE_COLUMNS
+from pruning.evaluate.variance_record import VARIANCE_COLUMNS, VarianceStore
 
 
 def plan_of(works, model, stats, corpus, name="plan.json"):
@@ -33,6 +33,43 @@ def test_variance_of_every_layer_full_and_pruned(works, tiny, corpora, stats, he
     assert (wide["plan.json"] == wide["plan.json (2)"]).all()
     assert (wide["plan.json"] != wide["full"]).all()  # layer 0 has experts already
     assert set(table["num_tokens"]) == {6 * 9 - 2 * 3}  # rows of 9, 8 and 7 tokens, twice
+
+
+def test_variance_of_criteria_is_kept_and_not_measured_again(
+    moeprune, works, tiny, corpora, stats, here
+):
+    words = (
+        *("variance", tiny, "--corpus", corpora[1], "--seq-len", "9", "--stats-dir", stats),
+        *("--criterion", "reap", "--criterion", "random", "--sparsity", "50%"),
+        *("--calibrated-on", corpora[0]),
+    )
+    works(*words)
+    table = pd.read_csv(here / "variance.csv")
+    assert list(table["model"].unique()) == ["full", "reap 50%", "random 50%"]
+    kept = VarianceStore([stats]).records()
+    by_criterion = {record.plan["criterion"]: record for record in kept}
+    for name, criterion in (("full", ""), ("reap 50%", "reap"), ("random 50%", "random")):
+        own = table.loc[table["model"] == name, "variance"].tolist()
+        assert own == pytest.approx(list(by_criterion[criterion].variances), rel=1e-12)
+    again = moeprune(*words)
+    assert (again.code, "all of it is measured already" in again.err) == (0, True)
+    assert VarianceStore([stats]).records() == kept
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--criterion", "reap"), "--criterion and --sparsity belong together"),
+        (("--criterion", "rep", "--sparsity", "50%"), "Did you mean 'reap'"),
+        (("--criterion", "reap", "--sparsity", "2"), "2"),
+        (("-o", "variance.txt"), "use .csv or .parquet"),
+    ],
+)
+def test_bad_input_to_variance_is_one_line(moeprune, tiny, corpora, here, words, message):
+    outcome = moeprune("variance", tiny, "--corpus", corpora[0], *words)
+    assert (outcome.code, outcome.err.strip().count("\n")) == (1, 0)
+    assert message in outcome.err
+    assert list(here.iterdir()) == []
 
 
 def test_bins_of_experts_and_of_neurons(works, tiny, corpora, stats, here):
