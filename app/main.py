@@ -10,6 +10,7 @@ from app.components.history import keep_history
 from app.controls import criterion_controls
 from app.expert_parts import expert_drawer
 from app.literal import literal
+from app.login import log_out_part, require_login
 from app.page_style import apply_page_style
 from app.plan_controls import plan_controls
 from app.presentation import go_to, is_presented, presentation_control, stage
@@ -34,6 +35,7 @@ st.set_page_config(
     layout="wide",
 )
 apply_page_style()
+require_login()
 pages = [
     st.Page(HERE / "views" / "start.py", title="Start", icon=":material/home:", default=True),
     st.Page(HERE / "views" / "explore.py", title="Explore", icon=":material/grid_on:"),
@@ -73,6 +75,7 @@ finally:  # also where a page stops early
     with st.sidebar:
         tour_button()
         presentation_control()
+        log_out_part()
         keep_history()
 if wanted is not None:
     go_to(wanted)

@@ -14,9 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from analysis.errors import UserError
 from app.commands.console import out
+from app.login import Login, check_address, publish, read_login
 
 HERE = Path(__file__).parent
 FIRST_PORT, LAST_PORT = 8501, 8600
+LOOPBACK = "127.0.0.1"
 # Streamlit's own pages need inline styles and, for components, modules from blob: addresses.
 CONTENT_POLICY = (
     "frame-ancestors 'none'; img-src 'self' data: blob:; connect-src 'self' ws: wss:; "
@@ -62,28 +64,29 @@ class SecurityHeaders:
         await self._app(scope, receive, stamped if scope["type"] == "http" else send)
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+def _is_free(port: int, address: str) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((address, port))
         except OSError:
             return False
     return True
 
 
-def free_port(wanted: int | None) -> int:
+def free_port(wanted: int | None, address: str = LOOPBACK) -> int:
     """`wanted` if it is free; without a wish, the first free one from 8501.
 
     Raises:
         UserError: the wanted port is taken, or all are.
     """
     if wanted is not None:
-        if not _is_free(wanted):
+        if not _is_free(wanted, address):
             raise UserError(f"The port {wanted} is in use; name another or leave --port out.")
         return wanted
     for port in range(FIRST_PORT, LAST_PORT + 1):
-        if _is_free(port):
+        if _is_free(port, address):
             return port
     raise UserError(f"No port from {FIRST_PORT} to {LAST_PORT} is free; name one with --port.")
 
@@ -98,20 +101,40 @@ def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def server_config(port: int) -> dict[str, Any]:
-    """The shipped settings: they hold wherever the program is started from."""
+def server_config(port: int, address: str = LOOPBACK, login: Login | None = None) -> dict[str, Any]:
+    """The shipped settings: they hold wherever the program is started from.
+
+    Args:
+        port, address: where to listen.
+        login: its host is one under which pages may be asked for.
+    """
     with (HERE / "config.toml").open("rb") as file:
         config = _flatten(tomllib.load(file))
-    return config | {"server.port": port}
+    hosts = [*config["server.allowedHosts"], *((login.host,) if login else ())]
+    return config | {
+        "server.port": port,
+        "server.address": address,
+        "server.allowedHosts": hosts,
+    }
 
 
-def run_server(port: int | None) -> None:
-    """Serve until stopped; prints the address first."""
-    chosen = free_port(port)
-    config = server_config(chosen)
+def run_server(port: int | None, address: str = LOOPBACK) -> None:
+    """Serve until stopped; prints the address first.
+
+    Raises:
+        UserError: the port is taken, or the address is open to others and there is no login.
+    """
+    login = read_login()
+    check_address(address, login)
+    publish(login)
+    chosen = free_port(port, address)
+    config = server_config(chosen, address, login)
     # Streamlit looks at the host of its sockets only; pages and files ask for it here.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=config["server.allowedHosts"])
     middleware = [Middleware(SecurityHeaders), hosts, Middleware(ClosedPaths)]
     dashboard = st.App(HERE / "main.py", middleware=middleware)
-    out.print(f"MoE Prune Studio: http://127.0.0.1:{chosen}")
+    shown = f"[{address}]" if ":" in address else address
+    out.print(f"MoE Prune Studio: http://{shown}:{chosen}", markup=False)
+    if login:
+        out.print(f"Login for {', '.join(login.users)} at {login.host}", markup=False)
     dashboard.run(config=config)

@@ -25,6 +25,10 @@ def app(
         Path | None, typer.Option(help="Folder below which exports are written.")
     ] = None,
     port: Port = None,
+    address: Annotated[
+        str,
+        typer.Option(help="Numeric address to listen on; others than 127.0.0.1 need a login."),
+    ] = "127.0.0.1",
     slurm: Annotated[
         str | None,
         typer.Option(
@@ -41,7 +45,7 @@ def app(
     for folder in (stats_dir, models_root):
         if folder is not None and not folder.is_dir():
             raise CheckpointError(f"{folder} is not a directory.")
-    _serve(stats_dir, models_root, export_root, port)
+    _serve(stats_dir, models_root, export_root, port, address)
 
 
 def demo(port: Port = None) -> None:
@@ -54,7 +58,11 @@ def demo(port: Port = None) -> None:
 
 
 def _serve(
-    stats_dir: Path | None, models_root: Path | None, export_root: Path | None, port: int | None
+    stats_dir: Path | None,
+    models_root: Path | None,
+    export_root: Path | None,
+    port: int | None,
+    address: str = "127.0.0.1",
 ) -> None:
     from app.server import run_server
 
@@ -67,4 +75,4 @@ def _serve(
         slurm=base.slurm,
     )
     os.environ.update(settings.to_environment())
-    run_server(port)
+    run_server(port, address)

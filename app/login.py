@@ -1,0 +1,194 @@
+"""Login: who may use a dashboard that other machines can reach. Streamlit's OpenID Connect."""
+
+import importlib.util
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import streamlit as st
+
+from analysis.errors import UserError
+from app.literal import literal
+
+__all__ = [
+    "Login",
+    "check_address",
+    "log_out_part",
+    "login_of",
+    "publish",
+    "read_login",
+    "require_login",
+]
+
+_USERS_VARIABLE = "MOEPRUNE_USERS"
+_KEYS = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
+_SHORTEST_SECRET = 32
+_USER = re.compile(r"[^@,\s]*@[^@,\s]+")
+_WHERE = "in .streamlit/secrets.toml; docs/security.md shows one"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A login that the server asks everybody for.
+
+    Args:
+        users: addresses that are let in, such as `one@example.org`, or `@example.org` for all
+            of a domain.
+        host: the name under which browsers reach the dashboard.
+        is_encrypted: whether they do so by https.
+    """
+
+    users: tuple[str, ...]
+    host: str = ""
+    is_encrypted: bool = False
+
+    def admits(self, claims: Mapping[str, Any]) -> bool:
+        """Whether the identity that the provider vouched for is one of the users.
+
+        Args:
+            claims: of the identity token; an address that the provider calls unverified is none.
+        """
+        address = str(claims.get("email") or "").casefold()
+        if str(claims.get("email_verified", True)).casefold() != "true" or "@" not in address:
+            return False
+        whole, domain = address, "@" + address.rpartition("@")[2]
+        return any(user.casefold() in (whole, domain) for user in self.users)
+
+
+def login_of(secrets: Mapping[str, Any]) -> Login | None:
+    """The login that secrets describe; None where they have no section `moeprune`.
+
+    A section `auth` alone is not ours: one file of secrets may serve several programs.
+
+    Raises:
+        UserError: a section or key is missing or cannot be.
+    """
+    ours = secrets.get("moeprune")
+    if ours is None:
+        return None
+    users = _users_of(ours)
+    if not users:
+        raise UserError(
+            "[moeprune] needs users, a list of addresses that may log in, such as "
+            f'["one@example.org", "@example.com"], {_WHERE}.'
+        )
+    auth = secrets.get("auth")
+    given = auth if isinstance(auth, Mapping) else {}
+    if missing := [key for key in _KEYS if not isinstance(given.get(key), str) or not given[key]]:
+        raise UserError(f"[auth] lacks {', '.join(missing)} {_WHERE}.")
+    if len(given["cookie_secret"]) < _SHORTEST_SECRET:
+        raise UserError(
+            f"The cookie_secret of [auth] has fewer than {_SHORTEST_SECRET} characters; make one "
+            'with `python -c "import secrets; print(secrets.token_hex(32))"`.'
+        )
+    place = urlsplit(given["redirect_uri"])
+    if not place.hostname or place.path != "/oauth2callback":
+        raise UserError(
+            f"The redirect_uri of [auth] is {given['redirect_uri']!r}; it is the dashboard's "
+            "address and /oauth2callback, such as https://studio.example.org/oauth2callback."
+        )
+    return Login(users, place.hostname, place.scheme == "https")
+
+
+def read_login() -> Login | None:
+    """The login of this server's secrets; None where they ask for none.
+
+    They are read here and not by `st.secrets`, which would parse Streamlit's settings before the
+    server gives its own.
+
+    Raises:
+        UserError: the secrets cannot be read or are incomplete, or authlib is missing.
+    """
+    secrets: dict[str, Any] = {}
+    for folder in (Path.home(), Path.cwd()):
+        secrets |= _secrets_in(folder / ".streamlit" / "secrets.toml")
+    login = login_of(secrets)
+    if login and importlib.util.find_spec("authlib") is None:
+        raise UserError("The login needs authlib: pip install 'moe-prune-studio[login]'.")
+    return login
+
+
+def _secrets_in(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} is no TOML: {error}.") from error
+
+
+def check_address(address: str, login: Login | None) -> None:
+    """Refuse to listen where other machines can connect, unless they have to log in.
+
+    Raises:
+        UserError: no numeric address; or not of the loopback interface, and no login by https.
+    """
+    try:
+        is_local = ipaddress.ip_address(address).is_loopback
+    except ValueError as error:
+        raise UserError(f"{address!r} is no numeric address, such as 127.0.0.1.") from error
+    if is_local:
+        return
+    if login is None:
+        raise UserError(
+            f"Whoever can reach {address} could read and export your models, so it is refused "
+            "without a login: add [moeprune] and [auth] to .streamlit/secrets.toml "
+            "(docs/security.md), or stay on 127.0.0.1 and forward the port: "
+            "ssh -L 8501:127.0.0.1:8501 HOST."
+        )
+    if not login.is_encrypted:
+        raise UserError(
+            f"A login over http can be overheard on the way to {address}: put a proxy with TLS "
+            "before it and begin the redirect_uri of [auth] with https://."
+        )
+
+
+def publish(login: Login | None) -> None:
+    """Hand the users to the pages. A page never asks the file again, so it cannot be opened up."""
+    if login is None:
+        os.environ.pop(_USERS_VARIABLE, None)
+    else:
+        os.environ[_USERS_VARIABLE] = ",".join(login.users)
+
+
+def require_login() -> None:
+    """Show nothing of the dashboard to who has not logged in, where that is asked for."""
+    if _USERS_VARIABLE not in os.environ:
+        return
+    if not getattr(st.user, "is_logged_in", False):
+        st.title("MoE Prune Studio")
+        st.text("This dashboard asks who you are before it shows anything.")
+        st.button("Log in", type="primary", on_click=st.login)
+        st.stop()
+    if not Login(tuple(os.environ[_USERS_VARIABLE].split(","))).admits(st.user.to_dict()):
+        st.title("MoE Prune Studio")
+        who = literal(str(st.user.to_dict().get("email") or "Your account"))
+        st.error(f"{who} may not use this dashboard.", icon=":material/block:")
+        st.button("Log out", on_click=st.logout)
+        st.stop()
+
+
+def log_out_part() -> None:
+    """Who is logged in, and the way out; nothing where nobody logs in."""
+    if _USERS_VARIABLE in os.environ:
+        st.text(f"Logged in as {st.user.to_dict().get('email')}")
+        st.button("Log out", on_click=st.logout)
+
+
+def _users_of(section: Any) -> tuple[str, ...]:
+    """The addresses and domains of a section; none where they are not a list of such."""
+    users = section.get("users") if isinstance(section, Mapping) else None
+    if not isinstance(users, list | tuple):
+        return ()
+    return tuple(users) if all(map(_is_user, users)) else ()
+
+
+def _is_user(user: Any) -> bool:
+    """Whether it is an address or a domain, and holds nothing that parts a list."""
+    return isinstance(user, str) and _USER.fullmatch(user) is not None

@@ -1,0 +1,176 @@
+"""The login: what secrets must say, where the server listens, and what a page shows to whom."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from analysis.errors import UserError
+from app.login import Login, check_address, login_of, read_login
+from app.server import HERE, LOOPBACK, server_config
+
+AUTH = {
+    "redirect_uri": "https://studio.example.org/oauth2callback",
+    "cookie_secret": "0123456789abcdef" * 2,
+    "client_id": "studio",
+    "client_secret": "of the provider",
+    "server_metadata_url": "https://login.example.org/.well-known/openid-configuration",
+}
+USERS = ["one@else.example", "@Example.org"]
+
+
+def test_secrets_make_a_login():
+    login = login_of({"auth": AUTH, "moeprune": {"users": USERS}})
+    assert login == Login(tuple(USERS), "studio.example.org", is_encrypted=True)
+
+
+@pytest.mark.parametrize("secrets", [{}, {"auth": AUTH}, {"other": {"users": USERS}}])
+def test_secrets_of_other_programs_ask_for_no_login(secrets):
+    assert login_of(secrets) is None
+
+
+@pytest.mark.parametrize(
+    ("auth", "ours", "said"),
+    [
+        (AUTH, {}, "needs users"),
+        (AUTH, {"users": []}, "needs users"),
+        (AUTH, {"users": "@example.org"}, "needs users"),
+        (AUTH, {"users": ["example.org"]}, "needs users"),
+        (AUTH, {"users": ["one@example.org,@else.example"]}, "needs users"),
+        (AUTH, "users", "needs users"),
+        ({}, {"users": USERS}, "lacks redirect_uri, cookie_secret, client_id"),
+        ({**AUTH, "client_id": ""}, {"users": USERS}, r"\[auth\] lacks client_id in"),
+        ({**AUTH, "cookie_secret": "short"}, {"users": USERS}, "fewer than 32 characters"),
+        ({**AUTH, "redirect_uri": "studio.example.org"}, {"users": USERS}, "oauth2callback, such"),
+        (
+            {**AUTH, "redirect_uri": "https://a.example/x"},
+            {"users": USERS},
+            "'https://a.example/x'",
+        ),
+    ],
+)
+def test_secrets_that_would_let_in_nobody_or_anybody_are_refused(auth, ours, said):
+    with pytest.raises(UserError, match=said):
+        login_of({"auth": auth, "moeprune": ours})
+
+
+def test_secrets_lie_where_streamlit_looks_for_them(tmp_path, monkeypatch):
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home, here):
+        (folder / ".streamlit").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert read_login() is None
+    keys = "".join(f"{key} = {value!r}\n" for key, value in AUTH.items())
+    (home / ".streamlit" / "secrets.toml").write_text(f"[auth]\n{keys}")
+    assert read_login() is None
+    ours = here / ".streamlit" / "secrets.toml"
+    ours.write_text("[moeprune]\nusers = ['@example.org']\n")
+    with pytest.raises(UserError, match="needs authlib"):
+        read_login()
+    ours.write_text("[moeprune")
+    with pytest.raises(UserError, match=r"secrets.toml is no TOML: Expected"):
+        read_login()
+
+
+@pytest.mark.parametrize(
+    ("claims", "is_admitted"),
+    [
+        ({"email": "one@else.example"}, True),
+        ({"email": "ONE@else.example", "email_verified": True}, True),
+        ({"email": "any.body@example.org", "email_verified": "true"}, True),
+        ({"email": "any.body@example.org", "email_verified": False}, False),
+        ({"email": "any.body@example.org", "email_verified": "false"}, False),
+        ({"email": "two@else.example"}, False),
+        ({"email": "me@example.org.evil.example"}, False),
+        ({"email": "me@evil-example.org"}, False),
+        ({"email": "@example.org@evil.example"}, False),
+        ({"email": "example.org"}, False),
+        ({"email": ""}, False),
+        ({"name": "one@else.example"}, False),
+    ],
+)
+def test_only_the_users_are_admitted(claims, is_admitted):
+    assert Login(tuple(USERS)).admits(claims) == is_admitted
+
+
+def test_beyond_this_machine_only_behind_a_login_by_https():
+    safe = Login(tuple(USERS), "studio.example.org", is_encrypted=True)
+    check_address(LOOPBACK, None)
+    check_address("::1", None)
+    check_address("0.0.0.0", safe)  # noqa: S104
+    for address in ("0.0.0.0", "::", "192.0.2.1"):  # noqa: S104
+        with pytest.raises(UserError, match="refused without a login"):
+            check_address(address, None)
+    with pytest.raises(UserError, match="can be overheard"):
+        check_address("192.0.2.1", Login(tuple(USERS), "studio.example.org"))
+    with pytest.raises(UserError, match="'studio' is no numeric address"):
+        check_address("studio", safe)
+
+
+def test_the_command_listens_to_nobody_else_without_a_login(tmp_path):
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port = probe.getsockname()[1]
+    words = ["app", "--address", "0.0.0.0", "--port", str(port)]  # noqa: S104
+    ended = subprocess.run(
+        [sys.executable, "-m", "app.cli", *words],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(HERE.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("error:")]
+    assert "Whoever can reach 0.0.0.0" in line
+
+
+def test_the_host_of_the_login_is_one_to_ask_for_pages_under():
+    login = Login(tuple(USERS), "studio.example.org", is_encrypted=True)
+    plain, opened = server_config(1), server_config(1, "0.0.0.0", login)  # noqa: S104
+    assert plain["server.address"] == LOOPBACK
+    assert plain["server.allowedHosts"] == ["localhost", LOOPBACK]
+    assert opened["server.allowedHosts"] == ["localhost", LOOPBACK, "studio.example.org"]
+    differing = {key for key in opened if opened[key] != plain[key]}
+    assert differing == {"server.address", "server.allowedHosts"}
+
+
+@pytest.fixture
+def dashboard(monkeypatch):
+    monkeypatch.setenv("MOEPRUNE_USERS", "one@else.example,@example.org")
+
+    def run(**claims):
+        page = AppTest.from_file(str(HERE / "main.py"), default_timeout=60)
+        page.user = claims
+        return page.run()
+
+    return run
+
+
+def test_who_has_not_logged_in_sees_a_button_and_nothing_else(dashboard):
+    page = dashboard(is_logged_in=False)
+    assert not page.exception
+    assert [button.label for button in page.button] == ["Log in"]
+    assert len(page.sidebar) == 0
+    assert [title.value for title in page.title] == ["MoE Prune Studio"]
+
+
+def test_who_is_no_user_sees_the_way_out_and_nothing_else(dashboard):
+    page = dashboard(is_logged_in=True, email="two@else.example")
+    assert "two@else.example may not use this dashboard" in page.error[0].value
+    assert [button.label for button in page.button] == ["Log out"]
+    assert len(page.sidebar) == 0
+
+
+def test_a_user_sees_the_dashboard_and_the_way_out(dashboard):
+    page = dashboard(is_logged_in=True, email="any.body@example.org")
+    assert not page.exception
+    assert page.title[0].value == "Understand your experts before you remove them"
+    assert "Logged in as any.body@example.org" in [text.value for text in page.sidebar.text]
