@@ -7,6 +7,7 @@ from typing import NoReturn
 import typer
 
 from analysis.errors import UserError
+from app.commands.benchmark import benchmark
 from app.commands.cache import runs
 from app.commands.calibrate import calibrate
 from app.commands.compare import compare
@@ -41,7 +42,7 @@ cli = typer.Typer(
 _COMMANDS = (
     *(demo, inspect, calibrate, weights),
     *(score, overlap, compare, blend, plan, paths),
-    *(search, evaluate, sweep, variance, bins, ask),
+    *(search, evaluate, sweep, benchmark, variance, bins, ask),
     *(export, verify, run),
     *(plot, report),
 )

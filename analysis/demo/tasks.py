@@ -16,9 +16,10 @@ import numpy as np
 import yaml
 from filelock import FileLock
 
+from analysis.corpora.apart import document_digest
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.texts import DemoText
-from analysis.errors import CorpusError, unknown_name
+from analysis.errors import CorpusError
 from analysis.store import write_durably
 
 Row = dict[str, Any]
@@ -52,20 +53,23 @@ def choice_questions(texts: Sequence[DemoText], seed: int = _SEED) -> list[Row]:
     """Which of four continuations follows? Three are of other documents.
 
     Returns:
-        Rows of `prompt`, `choices` (4, in drawn order), `label` (number of the true one) and
-        `document`; at most 240, drawn from all passages and left in their order.
+        Rows of `prompt`, `choices` (4, in drawn order), `label` (number of the true one),
+        `document` (its name) and `document_digest`; at most 240, drawn from all passages and left
+        in their order.
 
     Raises:
         CorpusError: fewer than four documents have a passage.
     """
     rng = np.random.default_rng(seed)
     passages = [(text.name, *each) for text in texts for each in _passages(text.prompt)]
+    digests = {text.name: document_digest(text.prompt) for text in texts}
     if len({name for name, _, _ in passages}) <= _DISTRACTORS:
         raise CorpusError(
             f"Questions with {_DISTRACTORS + 1} choices need passages of as many documents."
         )
     chosen = np.sort(rng.permutation(len(passages))[:_MOST_QUESTIONS])
-    return [_choice_question(passages, int(number), rng) for number in chosen]
+    rows = [_choice_question(passages, int(number), rng) for number in chosen]
+    return [{**row, "document_digest": digests[row["document"]]} for row in rows]
 
 
 def _choice_question(
@@ -88,12 +92,17 @@ def _choice_question(
 
 
 def answer_questions(texts: Sequence[DemoText]) -> list[Row]:
-    """Word problems in the demo model's format: rows of `prompt`, `answer` and `document`."""
+    """Word problems in the demo model's format.
+
+    Returns:
+        Rows of `prompt`, `answer`, `document` (its name) and `document_digest`.
+    """
     return [
         {
             "prompt": f"<|user|>{text.prompt}<|assistant|>",
             "answer": re.findall(_ANSWER, text.response)[0],
             "document": text.name,
+            "document_digest": document_digest(text.prompt),
         }
         for text in texts
     ]
@@ -184,24 +193,20 @@ class WrittenTask:
         name: of the task.
         folder: holds `<name>.yaml`, which lm-evaluation-harness reads, and `<name>.jsonl`.
         version: 12 hex digits of the digest of questions and form.
-        documents: prompts of the questions, for telling what is of a test set.
     """
 
     name: str
     folder: Path
     version: str
-    documents: tuple[str, ...]
 
 
-def write_task(name: str, folder: Path) -> WrittenTask:
+def write_task(task: LocalTask, folder: Path) -> WrittenTask:
     """Build a local task below a folder; one that is there already is left as it is.
 
     Raises:
-        CorpusError: no local task has this name, or this Python has too few texts.
+        CorpusError: this Python has too few texts.
     """
-    task = LOCAL_TASKS.get(name)
-    if task is None:
-        raise CorpusError(unknown_name("local task", name, LOCAL_TASKS))
+    name = task.name
     rows = task.questions(benchmark_texts(task.corpus))
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
     form = json.dumps(task.form, sort_keys=True).encode()
@@ -223,7 +228,7 @@ def write_task(name: str, folder: Path) -> WrittenTask:
     with FileLock(own / "lock"):
         _write_once(own / f"{name}.jsonl", lines)
         _write_once(own / f"{name}.yaml", yaml.safe_dump(content, sort_keys=False).encode())
-    return WrittenTask(name, own, version, tuple(row["prompt"] for row in rows))
+    return WrittenTask(name, own, version)
 
 
 def _write_once(path: Path, content: bytes) -> None:

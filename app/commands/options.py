@@ -29,4 +29,11 @@ GateOption = Annotated[
     str, typer.Option("--gate", help="Gate weights: applied (as the model uses) or renormalized.")
 ]
 Sparsity = Annotated[str, typer.Option(help="Fraction of experts removed: 0.5 or 50%.")]
+AllowTestSet = Annotated[
+    bool,
+    typer.Option(
+        "--allow-test-set",
+        help="Use the data of a benchmark's test set for something else, and say so in results.",
+    ),
+]
 DEFAULT_GATE = "applied"

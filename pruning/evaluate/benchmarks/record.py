@@ -42,6 +42,7 @@ class BenchmarkScore:
         stderr: standard error of `value`; None where the tool gives none.
         higher_is_better: whether more is better.
         num_samples: questions; None where the tool does not say.
+        num_fewshot: examples before each question; None where the tool does not say.
         version: of the task, as its tool counts; for local tasks, of their documents.
         group: the group of tasks that this one is a part of, such as mmlu; empty for others.
     """
@@ -52,6 +53,7 @@ class BenchmarkScore:
     stderr: float | None = None
     higher_is_better: bool = True
     num_samples: int | None = None
+    num_fewshot: int | None = None
     version: str = ""
     group: str = ""
 
@@ -84,8 +86,7 @@ class BenchmarkRecord:
         scores: by task and metric.
         source: the tool that gave the scores.
         tool_version: its version; empty where a file does not say.
-        settings: what else changes the numbers: `limit` and `num_fewshot` (None: all questions,
-            the task's own), `dtype`; empty strings where a file does not say.
+        settings: what else changes the numbers, see `settings_of`.
         made: `created_at`, and what changes no number: `device`, `batch_size`, `seconds` ...
     """
 
@@ -153,16 +154,40 @@ class Candidate:
 
 def candidate_label(facts: Mapping[str, Any]) -> str:
     """What people call a plan: criterion, text, share removed, and what is not usual about it."""
-    if not facts["removed"]:
+    removed = facts["removed"]
+    if removed == 0:
         return FULL
     words = [
         facts["criterion"] or "plan",
         "+".join(facts["corpora"]),
-        f"{facts['removed']:.0%}",
+        facts["sparsity"] if removed is None else f"{removed:.0%}",
         facts["schedule"] if facts["schedule"] not in ("", "uniform") else "",
         "neurons" if facts["granularity"] == ATOMIC_GRANULARITY else "",
     ]
     return ", ".join(filter(None, words))
+
+
+def settings_of(
+    *,
+    limit: float | None = None,
+    num_fewshot: int | None = None,
+    dtype: str = "",
+    chat_template: bool = False,
+) -> dict[str, Any]:
+    """What of the way a benchmark was run changes its numbers.
+
+    Args:
+        limit: questions of each task, a share of them if below 1; None: all.
+        num_fewshot: examples before each question; None: the task's own.
+        dtype: element type of the computation; empty where a file does not say.
+        chat_template: whether questions are turns of a conversation.
+    """
+    return {
+        "limit": limit,
+        "num_fewshot": num_fewshot,
+        "dtype": dtype,
+        "chat_template": chat_template,
+    }
 
 
 def new_record(
@@ -182,7 +207,7 @@ def new_record(
             "made": {key: facts.get(key) for key in _MADE_BY},
         }
     )
-    words = (candidate.ran.name, candidate.label.replace(", ", "-"), source)
+    words = (candidate.ran.name, candidate.label.replace(", ", "-").rstrip("%"), source)
     return BenchmarkRecord(
         record_id=run_name(*words, digest=digest),
         digest=digest,
@@ -247,8 +272,9 @@ def _newest_full(
 
     def key(record: BenchmarkRecord, score: BenchmarkScore) -> str:
         same = (record.model.identity, record.source, dict(record.settings))
-        what = (score.task, score.metric, score.version, score.num_samples)
-        return json.dumps([*same, *what], sort_keys=True)
+        what = (score.task, score.metric, score.version)
+        counts = (score.num_samples, score.num_fewshot)
+        return json.dumps([*same, *what, *counts], sort_keys=True)
 
     in_time = sorted(records, key=lambda record: str(record.made.get("created_at", "")))
     known = {

@@ -1,0 +1,72 @@
+"""Candidates of a benchmark: the full model, what plans leave of it, and exports of such plans."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from analysis.model import ModelRef, MoEModel
+from pruning.active import Routing
+from pruning.evaluate.benchmarks.record import Candidate, candidate_label
+from pruning.evaluate.record import plan_facts
+from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.surgery.manifest import Manifest
+
+
+def planned(model: MoEModel, plan: PruningPlan, routing: Routing | None = None) -> Candidate:
+    """What a plan leaves of a model, masked in it; of a plan that keeps everything, the model.
+
+    Args:
+        model: the full model.
+        plan: for it.
+        routing: see `plan_facts`.
+
+    Raises:
+        PlanError: the plan is not for this model.
+    """
+    fitted = fit_plan(plan, model)
+    facts = plan_facts(fitted, model, routing)
+    ref = model_ref(model)
+    return Candidate(ref, ref, candidate_label(facts), fitted.digest, facts)
+
+
+def exported(
+    model: MoEModel, manifest: Manifest, source: MoEModel | None = None, *, routing: Routing | None
+) -> Candidate:
+    """An export.
+
+    Args:
+        model: the export itself.
+        manifest: its own.
+        source: the full model; without it, sizes before and neurons removed are not known.
+        routing: see `plan_facts`.
+
+    Raises:
+        PlanError: `source` is not what was exported.
+    """
+    plan = manifest.plan
+    if source is None:
+        facts = _manifest_facts(model, manifest)
+    else:
+        plan = fit_plan(plan, source)
+        facts = plan_facts(plan, source, routing)
+    full = ModelRef(manifest.source.name, manifest.source.identity)
+    return Candidate(full, model_ref(model), candidate_label(facts), plan.digest, facts)
+
+
+def _manifest_facts(model: MoEModel, manifest: Manifest) -> Mapping[str, Any]:
+    """What the manifest alone says, under the names of `plan_facts`."""
+    plan, made = manifest.plan, manifest.plan.provenance
+    after = sum(map(len, plan.kept.values()))
+    gone = made.budget.get("removed")
+    removed = None if plan.kept_atoms or not isinstance(gone, int) else gone / (after + gone)
+    return {
+        "criterion": made.criterion,
+        "gate": made.gate,
+        "corpora": list(made.corpora),
+        "runs": list(made.runs),
+        "schedule": made.schedule,
+        "sparsity": made.sparsity,
+        "granularity": plan.granularity,
+        "experts_after": after,
+        "removed": removed,
+        "bytes_after": model.checkpoint.nbytes,
+    }

@@ -1,0 +1,101 @@
+"""Results of other tools, taken in from their files."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import StatsError
+from pruning.evaluate.benchmarks.evalscope import evalscope_scores
+from pruning.evaluate.benchmarks.harness_results import harness_scores, harness_settings, number
+from pruning.evaluate.benchmarks.record import BenchmarkScore, BenchmarkSource, settings_of
+
+# A file of lm-evaluation-harness with all of MMLU is 0.3 MB; answers are in files of their own.
+MOST_BYTES = 16 << 20
+_KNOWN = (
+    "the results file of lm-evaluation-harness 0.4 (results_*.json), or a report of EvalScope "
+    "(reports/<model>/<data set>.json)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What a file of results says.
+
+    Args:
+        source: the tool that wrote it.
+        tool_version: its version; empty where the file does not say.
+        scores: by task and metric; at least one.
+        settings: see `settings_of`.
+        made: `created_at` where the file says when.
+    """
+
+    source: BenchmarkSource
+    tool_version: str
+    scores: tuple[BenchmarkScore, ...]
+    settings: Mapping[str, Any]
+    made: Mapping[str, Any]
+
+
+def read_results(path: Path) -> Imported:
+    """The results in a file.
+
+    Raises:
+        StatsError: unreadable, too large, not of a form that is known, or without a number.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise StatsError(
+                f"{path.name} is larger than {MOST_BYTES >> 20} MiB; give the file of results, "
+                "not that of the samples."
+            )
+        raw = json.loads(path.read_bytes())
+    except OSError as error:
+        raise StatsError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise StatsError(f"{path.name} is no JSON file; give {_KNOWN}.") from error
+    return parse_results(raw, path.name)
+
+
+def parse_results(raw: object, where: str) -> Imported:
+    """The results in parsed JSON; `where` is for messages.
+
+    Raises:
+        StatsError: see `read_results`.
+    """
+    try:
+        found = _parsed(raw)
+    except StatsError as error:
+        raise StatsError(f"{where} cannot be read: {error}; give {_KNOWN}.") from error
+    if not found.scores:
+        raise StatsError(f"{where} has no number for any task; give {_KNOWN}.")
+    once = {(score.task, score.metric): score for score in found.scores}
+    return replace(found, scores=tuple(once.values()))
+
+
+def _parsed(raw: object) -> Imported:
+    if isinstance(raw, dict) and "results" in raw:
+        version = raw.get("lm_eval_version")
+        return Imported(
+            "lm-eval",
+            version if isinstance(version, str) else "",
+            harness_scores(raw),
+            harness_settings(raw),
+            _date(raw.get("date")),
+        )
+    if isinstance(raw, dict) and "metrics" in raw and "dataset_name" in raw:
+        return Imported("evalscope", "", evalscope_scores(raw), settings_of(), {})
+    raise StatsError("it is of no form that is known")
+
+
+def _date(seconds: object) -> dict[str, str]:
+    since = number(seconds)
+    if since is None:
+        return {}
+    try:
+        when = datetime.fromtimestamp(since, UTC)
+    except (ValueError, OverflowError, OSError):
+        return {}
+    return {"created_at": when.isoformat(timespec="milliseconds")}

@@ -1,0 +1,135 @@
+"""Benchmarks of many candidates on one loaded model; what is known already is not run again."""
+
+import platform
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from analysis.calibration.loading import (
+    CalibrationSettings,
+    load_model,
+    load_tokenizer,
+    resolve_device,
+    resolve_dtype,
+)
+from analysis.errors import StatsError
+from analysis.model import MoEModel
+from analysis.progress import Progress
+from pruning.evaluate.benchmarks.harness import Asked, run_harness
+from pruning.evaluate.benchmarks.harness_results import harness_scores
+from pruning.evaluate.benchmarks.record import (
+    BenchmarkRecord,
+    BenchmarkStore,
+    Candidate,
+    new_record,
+    settings_of,
+)
+from pruning.masking import masked
+from pruning.plan import PruningPlan
+
+_LIBRARIES = ("torch", "transformers")
+
+
+@dataclass(frozen=True, eq=False)
+class Benchmarks:
+    """What is benchmarked, and how.
+
+    Args:
+        model: that runs.
+        candidates: each with the plan that is masked in the model; None: the model as it is.
+        asked: the tasks, and how they are asked.
+        settings: element type, device, remote code.
+        store: where results are found and kept.
+        versions: of tasks that are known before they are loaded: another version is run anew.
+    """
+
+    model: MoEModel
+    candidates: Sequence[tuple[Candidate, PruningPlan | None]]
+    asked: Asked
+    settings: CalibrationSettings
+    store: BenchmarkStore
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def missing(self, record: BenchmarkRecord) -> tuple[str, ...]:
+        """Tasks that are asked for and not known."""
+        return tuple(
+            task for task in self.asked.tasks if not record.of_task(task, self.versions.get(task))
+        )
+
+
+def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[BenchmarkRecord]]:
+    """Benchmark every candidate; each result is saved as soon as it is there.
+
+    Returns:
+        Records in the order of the candidates.
+
+    Raises:
+        UserError: the model cannot be loaded, or a task is unknown or cannot be had.
+    """
+    settings = settings_of(
+        limit=work.asked.limit,
+        num_fewshot=work.asked.num_fewshot,
+        dtype=resolve_dtype(work.settings.dtype, work.model),
+        chat_template=work.asked.chat_template,
+    )
+    records = [
+        work.store.find(new_record(candidate, "lm-eval", settings))
+        for candidate, _ in work.candidates
+    ]
+    total = len(records)
+    if not any(map(work.missing, records)):
+        yield Progress("cached", total, total, "candidates", "all benchmarks are known already")
+        return records
+    yield Progress("loading the model", 0, total, "candidates")
+    runner = _Runner(work, load_model(work.model, work.settings))
+    for number, (candidate, plan) in enumerate(work.candidates):
+        note = f"{candidate.label}: {number + 1} of {total}"
+        yield Progress("benchmarks", number, total, "candidates", note)
+        if missing := work.missing(records[number]):
+            records[number] = yield from runner.run(records[number], plan, missing)
+            work.store.save(records[number])
+    return records
+
+
+@dataclass(frozen=True, eq=False)
+class _Runner:
+    """The loaded model, on which candidates run one after the other."""
+
+    work: Benchmarks
+    loaded: PreTrainedModel
+
+    def run(
+        self, record: BenchmarkRecord, plan: PruningPlan | None, tasks: tuple[str, ...]
+    ) -> Generator[Progress, None, BenchmarkRecord]:
+        """The record with the scores of these tasks."""
+        started = time.monotonic()
+        model, settings = self.work.model, self.work.settings
+        tokenizer = load_tokenizer(model, trust_remote_code=settings.trust_remote_code)
+        with self._masked(plan):
+            asked = replace(self.work.asked, tasks=tasks)
+            results = yield from run_harness(self.loaded, tokenizer, asked)
+        scores = harness_scores(results)
+        if not scores:
+            raise StatsError(f"The benchmarks {', '.join(tasks)} gave no number.")
+        made = self._made(time.monotonic() - started)
+        return record.with_scores(scores, version("lm_eval"), made)
+
+    def _masked(self, plan: PruningPlan | None) -> AbstractContextManager[None]:
+        return masked(self.loaded, self.work.model.family, plan) if plan else nullcontext()
+
+    def _made(self, seconds: float) -> dict[str, Any]:
+        return {
+            "device": str(resolve_device(self.work.settings.device)),
+            "batch_size": self.work.asked.batch_size,
+            "seconds": round(seconds, 2),
+            "system": f"{platform.system()} {platform.machine()}",
+            "versions": {
+                "python": platform.python_version(),
+                **{name: version(name).partition("+")[0] for name in _LIBRARIES},
+            },
+        }

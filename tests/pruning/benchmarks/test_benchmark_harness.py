@@ -1,0 +1,216 @@
+"""The harness on the demo model: its numbers from plain forwards, masked as exported, and ended."""
+
+import re
+import threading
+from dataclasses import replace
+
+import lm_eval.api.task
+import pytest
+import torch
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+
+from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
+from analysis.demo.held_out import benchmark_texts
+from analysis.demo.tasks import (
+    LOCAL_TASKS,
+    LocalTask,
+    answer_questions,
+    choice_questions,
+    write_task,
+)
+from analysis.demo.texts import DemoText
+from analysis.drain import drain
+from analysis.model import ModelRef, load_model_index
+from pruning.evaluate.benchmarks.candidates import exported, planned
+from pruning.evaluate.benchmarks.harness import Asked, run_harness
+from pruning.evaluate.benchmarks.harness_results import harness_scores
+from pruning.evaluate.benchmarks.record import FULL, BenchmarkStore
+from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
+from pruning.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
+from pruning.surgery.export import export_checkpoint
+from pruning.surgery.manifest import read_manifest
+
+EXACT = LOCAL_TASKS["demo-math-exact"]
+LIMIT = 8
+SETTINGS = CalibrationSettings(seq_len=2, dtype="float32", device="cpu")
+
+
+def joined_problems(texts):
+    """Twelve documents of word problems: the demo's code and prose take long to read."""
+    groups = [texts[first::12] for first in range(12)]
+    return [
+        DemoText(f"group {number}", "\n".join(f"{text.prompt} {text.response}" for text in group))
+        for number, group in enumerate(groups)
+    ]
+
+
+# A choice as of code and prose, of texts that are at hand at once.
+CHOICE = LocalTask(
+    "problems-mc",
+    "demo-math",
+    "",
+    lambda texts: choice_questions(joined_problems(texts)),
+    LOCAL_TASKS["demo-code-mc"].form,
+)
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load_model_index("demo")
+
+
+@pytest.fixture(scope="module")
+def loaded(demo):
+    return load_model(demo, SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demo):
+    return load_tokenizer(demo)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks")
+    local = tuple(write_task(task, folder).folder for task in (EXACT, CHOICE))
+    return Asked((EXACT.name, CHOICE.name), local, limit=LIMIT, batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def scores(loaded, tokenizer, asked):
+    results = drain(run_harness(loaded, tokenizer, asked))
+    return {(score.task, score.metric): score for score in harness_scores(results)}
+
+
+def log_likelihood(loaded, tokenizer, prompt, continuation):
+    """The sum over the continuation's tokens, of one text alone."""
+    before, whole = tokenizer.encode(prompt), tokenizer.encode(prompt + continuation)
+    with torch.no_grad():
+        logits = loaded(torch.tensor([whole])).logits[0].double()
+    logs = torch.log_softmax(logits, dim=-1)
+    return sum(float(logs[place - 1, whole[place]]) for place in range(len(before), len(whole)))
+
+
+def test_choices_are_scored_as_by_plain_forwards(loaded, tokenizer, scores):
+    rows = choice_questions(joined_problems(benchmark_texts("demo-math")))[:LIMIT]
+    right = right_by_length = 0
+    for row in rows:
+        sums = [log_likelihood(loaded, tokenizer, row["prompt"], each) for each in row["choices"]]
+        means = [each / len(text) for each, text in zip(sums, row["choices"], strict=True)]
+        right += sums.index(max(sums)) == row["label"]
+        right_by_length += means.index(max(means)) == row["label"]
+    assert scores[CHOICE.name, "acc"].value == pytest.approx(right / LIMIT)
+    assert scores[CHOICE.name, "acc_norm"].value == pytest.approx(right_by_length / LIMIT)
+    assert 0 < right < LIMIT
+
+
+def greedy_answer(loaded, tokenizer, prompt):
+    ids = tokenizer.encode(prompt)
+    start = len(ids)
+    with torch.no_grad():
+        while len(ids) < start + 128:
+            following = int(loaded(torch.tensor([ids])).logits[0, -1].argmax())
+            if following == tokenizer.eos_token_id:
+                break
+            ids.append(following)
+    return tokenizer.decode(ids[start:])
+
+
+def test_answers_are_matched_as_by_greedy_decoding(loaded, tokenizer, scores):
+    rows = answer_questions(benchmark_texts("demo-math"))[:LIMIT]
+    right = 0
+    for row in rows:
+        found = re.search(r"The answer is (-?\d+)", greedy_answer(loaded, tokenizer, row["prompt"]))
+        right += found is not None and found[1] == row["answer"]
+    score = scores[EXACT.name, "exact_match,answer"]
+    assert score.value == pytest.approx(right / LIMIT)
+    assert 0 < right < LIMIT
+    # The standard error of a share of n: sqrt(p (1 - p) / (n - 1)).
+    assert score.stderr == pytest.approx((score.value * (1 - score.value) / (LIMIT - 1)) ** 0.5)
+    assert (score.num_samples, score.num_fewshot) == (LIMIT, 0)
+
+
+def test_the_numbers_are_those_of_the_harness_alone(loaded, tokenizer, asked):
+    few, steps = replace(asked, limit=3), []
+    ours = drain(run_harness(loaded, tokenizer, few), steps.append)
+    manager = TaskManager(
+        include_defaults=False, include_path=[str(folder) for folder in asked.local]
+    )
+    stock = simple_evaluate(
+        model=HFLM(pretrained=loaded, tokenizer=tokenizer, batch_size=asked.batch_size),
+        tasks=list(asked.tasks),
+        task_manager=manager,
+        limit=few.limit,
+    )
+    assert ours["results"] == stock["results"]
+    last = {step.phase: (step.done, step.total) for step in steps}
+    # Three questions of four choices, and three answers.
+    assert last["weighing choices"][1] == 12
+    assert last["writing answers"] == (3, 3)
+
+
+def uneven_plan(demo):
+    """Layers that keep 24, 27 and 30 of 32 experts, twice each: 30 of 192 go."""
+    kept = {layer.index: tuple(range(24 + 3 * (layer.index % 3))) for layer in demo.layers}
+    made = Provenance(criterion="by-hand", budget={"removed": 30})
+    return fit_plan(PruningPlan(model_ref(demo), kept, made), demo)
+
+
+def work_on(model, candidates, asked, folder):
+    return Benchmarks(model, candidates, asked, SETTINGS, BenchmarkStore([folder]))
+
+
+def test_masked_and_exported_get_the_same_scores(demo, asked, tmp_path):
+    plan = uneven_plan(demo)
+    manifest = drain(export_checkpoint(demo, plan, tmp_path / "out"))
+    pruned = load_model_index(str(tmp_path / "out"))
+    masked = [(planned(demo, plan), plan)]
+    cut = [(exported(pruned, manifest, demo, routing=None), None)]
+    (first,) = drain(run_benchmarks(work_on(demo, masked, asked, tmp_path)))
+    (second,) = drain(run_benchmarks(work_on(pruned, cut, asked, tmp_path)))
+    assert len(first.scores) == 3
+    assert first.scores == second.scores
+    assert (first.candidate, first.plan_digest) == (second.candidate, second.plan_digest)
+    assert first.plan == second.plan
+    assert first.model == second.model == model_ref(demo)
+    assert (first.ran, second.ran.name) == (model_ref(demo), "out")
+    assert first.record_id != second.record_id
+
+
+def test_an_export_without_its_source_is_known_by_its_manifest(demo, tmp_path):
+    plan = uneven_plan(demo)
+    drain(export_checkpoint(demo, plan, tmp_path / "out"))
+    pruned = load_model_index(str(tmp_path / "out"))
+    alone = exported(pruned, read_manifest(tmp_path / "out"), routing=None)
+    known = planned(demo, plan)
+    assert alone.model == ModelRef("demo", demo.identity)
+    assert alone.facts["experts_after"] == known.facts["experts_after"] == 162
+    assert alone.facts["removed"] == pytest.approx(known.facts["removed"]) == 30 / 192
+    assert alone.facts["bytes_after"] == known.facts["bytes_after"]
+    assert alone.label == known.label == "by-hand, 16%"
+
+
+def test_what_is_known_is_not_run_again(demo, asked, tmp_path, monkeypatch):
+    only = replace(asked, tasks=(CHOICE.name,), limit=2)
+    plan = keep_all(demo)
+    candidates = [(planned(demo, plan), None)]
+    (first,) = drain(run_benchmarks(work_on(demo, candidates, only, tmp_path)))
+    assert first.candidate == FULL
+    monkeypatch.setattr("pruning.evaluate.benchmarks.run.load_model", None)
+    assert drain(run_benchmarks(work_on(demo, candidates, only, tmp_path))) == [first]
+    # Another version of the task is another task.
+    other = replace(work_on(demo, candidates, only, tmp_path), versions={CHOICE.name: "other"})
+    assert other.missing(first) == (CHOICE.name,)
+
+
+def test_an_ended_run_leaves_no_thread_and_nothing_changed(loaded, tokenizer, asked):
+    bar = lm_eval.api.task.tqdm
+    before = threading.active_count()
+    task = run_harness(loaded, tokenizer, asked)
+    steps = [next(task) for _ in range(4)]
+    assert steps[-1].phase in ("weighing choices", "writing answers")
+    task.close()
+    assert threading.active_count() == before
+    assert lm_eval.api.task.tqdm is bar
