@@ -45,6 +45,7 @@ SIDE_TABLE_COLUMNS = (
     "overlap with uniform",
     "on disk",
 )
+_LONGEST_NAME, _OWN_DIGITS = 16, 8
 _COUNTS = re.compile(r"\d{1,5}(\.\d{1,5})*")
 
 
@@ -88,10 +89,11 @@ class PlanChoice:
 
 
 def schedule_label(name: str) -> str:
-    """A schedule for people; of a search also its name, as in `search:demo-reap`."""
+    """A schedule for people; of `search:demo-reap` also which one, of a long name its own end."""
     kind, _, search = name.partition(":")
     if kind == SEARCH:
-        return f"Searched: {search}" if search else "Searched"
+        short = search if len(search) <= _LONGEST_NAME else search[-_OWN_DIGITS:]
+        return f"Searched: {short}" if search else "Searched"
     return "By hand" if name == HAND else SCHEDULES[name].label
 
 

@@ -157,6 +157,8 @@ def _is_known(search: KnownSearch | None, asked: SearchSection) -> bool:
             "another seed, or choose it above."
         )
         return True
+    tried = len(search.result.entries)
+    st.text(f"{search.search_id} was stopped; this goes on from its {tried} candidates.")
     return False
 
 

@@ -128,7 +128,9 @@ def schedule_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
                 name="kept",
                 marker={"color": primary(dark)},
                 text=table["kept"] if len(table) <= _MOST_TICKS else None,
-                textposition="outside",
+                textposition="inside",
+                insidetextanchor="start",
+                textangle=0,
                 hovertemplate="layer %{x}: %{y} of %{customdata} kept<extra></extra>",
             ),
             go.Scatter(
@@ -139,7 +141,7 @@ def schedule_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
                 marker={
                     "symbol": "line-ew",
                     "size": 16,
-                    "line": {"color": muted(dark), "width": 2},
+                    "line": {"color": series_color(1, dark), "width": 3},
                 },
                 hovertemplate="an even share: %{y:.1f}<extra></extra>",
             ),
@@ -148,7 +150,7 @@ def schedule_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     apply_theme(fig, dark)
     fig.update_layout(height=320, margin={"t": 30})
     fig.update_xaxes(title_text="layer", type="category", nticks=_MOST_TICKS, showgrid=False)
-    fig.update_yaxes(title_text="experts kept", range=[0, 1.12 * table["experts"].max()])
+    fig.update_yaxes(title_text="experts kept", range=[0, 1.05 * table["experts"].max()])
     return fig
 
 
