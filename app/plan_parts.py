@@ -188,11 +188,11 @@ def sides_part(view: View, choice: PlanChoice, beside: Beside) -> None:
         "**All schedules on this budget**: brighter cells keep a larger share of their layer."
     )
     about = made_by(view.about(), view.criterion.label if view.criterion else "")
-    chart = schedules_chart(beside.counts, choice.schedule, about)
+    chart = schedules_chart(beside.counts, choice.row, about)
     left, right = st.columns([12, 13])
     with left:
         # Counts by hand change at every edit; the schedules beside do not.
-        key = f"{beside.key} {choice.schedule}"
+        key = f"{beside.key} {choice.row}"
         show_chart(replace(chart, draw=lambda dark: drawn_once(key, dark, chart)))
     with right:
         st.dataframe(
@@ -200,7 +200,7 @@ def sides_part(view: View, choice: PlanChoice, beside: Beside) -> None:
             hide_index=True,
             alt="The schedules side by side: counts, overlap with uniform, size.",
             column_config={
-                "schedule": st.column_config.TextColumn(width=104),
+                "schedule": st.column_config.TextColumn(width=128),
                 "fewest": st.column_config.NumberColumn(width=56),
                 "most": st.column_config.NumberColumn(width=52),
                 "on disk": st.column_config.TextColumn(width=68),

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+import pandas as pd
+
 from analysis.choose import choose_stats, parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, StatsError, unknown_name
@@ -11,13 +13,16 @@ from analysis.overlap import criterion_overlap
 from analysis.shards import stats_at, token_parts
 from analysis.stats import ExpertStats
 from app import maps
+from app.planning import searched_rows
 from app.plots import comparison, evaluations, evidence, explore, published
 from app.plots.chart import Chart
 from app.plots.pareto import own_pareto_chart
 from app.plots.published import Setting
 from app.plots.scene import Scene
 from app.plots.schedules import schedules_chart
+from app.plots.search import best_chart, progress_chart, schedules_of_searches
 from pruning.schedules import side_by_side
+from pruning.search.store import SearchStore, order_digest
 from pruning.sizes import size_report
 
 
@@ -136,8 +141,13 @@ def _separation(scene: Scene) -> Chart:
 
 def _schedules(scene: Scene) -> Chart:
     selection = scene.first
-    evidence = selection.evidence(selection.ranking())
-    counts, _ = side_by_side(selection.spending(evidence), evidence)
+    ranking = selection.ranking()
+    evidence = selection.evidence(ranking)
+    spending = selection.spending(evidence)
+    counts, _ = side_by_side(spending, evidence)
+    known = SearchStore(scene.store.directories).of_model(scene.model)
+    order = order_digest(ranking)
+    counts = pd.concat([counts, searched_rows(known, spending.budget.total, order)])
     return schedules_chart(counts, scene.request.schedule, scene.about_selection())
 
 
@@ -210,6 +220,24 @@ _EACH = (
     PlotView("agreement", "compare", "In which layers the recipes agree", _agreement),
     PlotView("schedules", "plan", "How each schedule spreads the budget", _schedules),
     PlotView("pareto", "evaluate", "What quality each amount of memory buys", _pareto),
+    PlotView(
+        "search",
+        "plan",
+        "How the search for a schedule went",
+        lambda scene: progress_chart(scene.search),
+    ),
+    PlotView(
+        "search-best",
+        "plan",
+        "What the search's best schedule keeps",
+        lambda scene: best_chart(scene.search),
+    ),
+    PlotView(
+        "search-schedules",
+        "plan",
+        "Where several searches put the budget, layer by layer",
+        lambda scene: schedules_of_searches(scene.searches),
+    ),
     PlotView("evaluation-curves", "evaluate", "What pruning costs this model", _evaluation_curves),
     PlotView("own-winner-map", "evaluate", "Which candidate stays nearest", _own_winner_map),
     PlotView("sizes", "export", "What pruning saves", _sizes),

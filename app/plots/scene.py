@@ -24,7 +24,9 @@ from app.plots.comparison import about_recipes
 from app.plots.evaluations import results_of
 from app.selection import Selection, select
 from app.task_requests import SelectRequest
+from pruning.budget import sparsity_budget
 from pruning.evaluate.record import EvaluationStore
+from pruning.search.store import KnownSearch, SearchStore, best_fitting
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +102,39 @@ class Scene:
                 f"{self.model.name} has no evaluations yet; make some with `moeprune evaluate`."
             )
         return results_of(records)
+
+    @cached_property
+    def searches(self) -> list[KnownSearch]:
+        """The searches of the model on the budget of the recipe, of any criterion.
+
+        Raises:
+            StatsError: there is none.
+        """
+        removed = sparsity_budget(self.model.layers, self.request.sparsity).total
+        known = SearchStore(self.store.directories).of_model(self.model)
+        if found := [each for each in known if each.removed == removed]:
+            return found
+        others = ", ".join(f"{each.search_id} ({each.removed} experts)" for each in known)
+        raise StatsError(
+            f"{self.model.name} has no search that removes {removed} experts; make one with "
+            f"`moeprune search`. Known: {others or 'none'}."
+        )
+
+    @property
+    def search(self) -> KnownSearch:
+        """Of `searches` the one by the criterion of the recipe that looked longest.
+
+        Raises:
+            StatsError: none is by this criterion.
+        """
+        found, name = self.searches, self.criterion.name
+        search = best_fitting(found, name, found[0].removed)
+        if search is None:
+            known = ", ".join(sorted({each.criterion for each in found}))
+            raise StatsError(
+                f"No search of {self.model.name} on this budget is by {name}; known: {known}."
+            )
+        return search
 
     @cached_property
     def variant_means(self) -> pd.DataFrame:

@@ -16,15 +16,17 @@ from app.plan_parts import (
     take_away_part,
 )
 from app.planning import PlanChoice
+from app.search_parts import search_part
 from app.state import View
+from pruning.search.store import SEARCH
 
 view: View = st.session_state["view"]
 choice: PlanChoice = st.session_state["plan_choice"]
 refusal_part()
 shown = shown_plan(view, choice)
+ready = prepared(view) if shown is not None or choice.schedule == SEARCH else None
 
 if shown is not None:
-    ready = prepared(view)
     beside = None if ready is None else schedules_beside(view, choice, ready)
     report = sizes_of(view, shown.plan)
     import_banner(shown)
@@ -33,6 +35,10 @@ if shown is not None:
         editor_part(view, choice, shown, beside)
         notes_part(shown)
         engines_part(view, shown)
+if ready is not None:
+    with st.container(border=True):
+        search_part(view, choice, ready)
+if shown is not None:
     if beside is not None:
         with st.container(border=True):
             sides_part(view, choice, beside)
