@@ -13,12 +13,16 @@ from app.state import View
 from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode, WidthPlan, plan_widths
 from pruning.engines import Verdict, contents_of, verdicts
 from pruning.heads import heads_depend_on
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
-from pruning.sizes import format_bytes
-from pruning.surgery.width_sizes import WidthOption, width_options
+from pruning.plan import PruningPlan, fit_plan
+from pruning.surgery.width_sizes import WidthOption
 
 Mtp = Literal["keep", "drop", "prune"]
 WidthName = Literal["uniform", "per-layer", "ragged"]
+_WIDTH_NAMES: Final[Mapping[WidthMode, WidthName]] = {
+    WidthMode.UNIFORM: "uniform",
+    WidthMode.PER_LAYER: "per-layer",
+    WidthMode.RAGGED: "ragged",
+}
 MTP_WORDS: Final[Mapping[Mtp, str]] = {
     "drop": "Leave out",
     "prune": "Prune by their weights",
@@ -37,6 +41,7 @@ class ExportChoice:
         refused: why this cannot be written; empty where it can.
         num_bytes: of the shards.
         keep_list: also write kept_experts.json.
+        width_multiple: what loaded widths are rounded up to.
     """
 
     mtp: Mtp | None
@@ -45,32 +50,55 @@ class ExportChoice:
     refused: str
     num_bytes: int
     keep_list: bool
+    width_multiple: int = DEFAULT_MULTIPLE
 
     def verdicts(self, model: MoEModel, plan: PruningPlan) -> tuple[Verdict, ...]:
         """Of each program, whether it reads the export."""
         return verdicts(contents_of(model, plan, self.widths))
 
 
-def options_part(view: View, shown: Shown, num_bytes: int) -> ExportChoice:
+@dataclass(frozen=True, eq=False)
+class ExportWidths:
+    """The widths that the controls of a plan of neurons ask for.
+
+    Args:
+        option: the width mode, and what comes of it.
+        multiple_of: what loaded widths are rounded up to.
+    """
+
+    option: WidthOption
+    multiple_of: int
+
+
+def options_part(
+    view: View, shown: Shown, num_bytes: int, asked: ExportWidths | None = None
+) -> ExportChoice:
     """Draw the choices that this plan has; what they say.
+
+    Args:
+        view: the model.
+        shown: the plan.
+        num_bytes: of an export whose widths are as they were.
+        asked: the widths of a plan of neurons.
 
     Raises:
         UserError: the checkpoint has tensors that cannot be cut.
     """
     mtp = _heads_choice(view.model, shown.plan)
-    refused, width, widths = "", None, None
-    if shown.plan.granularity == ATOMIC_GRANULARITY:
-        option = _width_choice(view.model, shown.plan)
-        width, refused = _width_name(option.mode), option.refused
+    refused, width, widths, multiple = "", None, None, DEFAULT_MULTIPLE
+    if asked is not None:
+        option, multiple = asked.option, asked.multiple_of
+        width, refused = _WIDTH_NAMES[option.mode], option.refused
         if not refused:
             num_bytes = option.disk_bytes
-            widths = plan_widths(view.model, shown.plan, WidthChoice(option.mode))
+            choice, complete = WidthChoice(option.mode, multiple), fit_plan(shown.plan, view.model)
+            widths = plan_widths(view.model, complete, choice)
     keep_list = st.toggle(
         "Also write kept_experts.json",
         key="keep_list",
         help="Layer, and the ids of the experts that stayed, as a file of its own.",
     )
-    return ExportChoice(mtp, width, widths, refused, num_bytes, keep_list)
+    return ExportChoice(mtp, width, widths, refused, num_bytes, keep_list, multiple)
 
 
 def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
@@ -96,46 +124,3 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
         else "No count changes, so the heads can stay.",
     )
     return chosen if chosen in options else options[0]
-
-
-def _width_name(mode: WidthMode) -> WidthName:
-    names: Mapping[WidthMode, WidthName] = {
-        WidthMode.UNIFORM: "uniform",
-        WidthMode.PER_LAYER: "per-layer",
-        WidthMode.RAGGED: "ragged",
-    }
-    return names[mode]
-
-
-def _width_choice(model: MoEModel, plan: PruningPlan) -> WidthOption:
-    found = {str(option.mode): option for option in width_options(model, plan, DEFAULT_MULTIPLE)}
-    names = list(found)
-    chosen = st.segmented_control(
-        "Widths of the experts",
-        names,
-        default=names[0],
-        key="width",
-        bind="query-params",
-        required=True,
-        help="This plan removes neurons. uniform: one width for the model, which every reader "
-        "takes. per-layer: one a layer. ragged: each expert its own on disk.",
-    )
-    st.dataframe(
-        {
-            "width mode": names,
-            "on disk": [_size(option.disk_bytes, option) for option in found.values()],
-            "loaded": [_size(option.loaded_bytes, option) for option in found.values()],
-            "read by": [_reader(option) for option in found.values()],
-        },
-        hide_index=True,
-        key="export.widths",
-    )
-    return found[chosen if chosen in found else names[0]]
-
-
-def _size(size: int, option: WidthOption) -> str:
-    return "-" if option.refused else format_bytes(size)
-
-
-def _reader(option: WidthOption) -> str:
-    return option.refused or ("every reader" if option.stock else "load_pruned")

@@ -13,7 +13,7 @@ from analysis.errors import ExportError, UserError
 from analysis.model import MoEModel
 from app.charts import made_by, show_chart
 from app.data import settings, shown_model
-from app.export_options import ExportChoice, options_part
+from app.export_options import ExportChoice, ExportWidths, options_part
 from app.job_queue import job_store, submit
 from app.jobs.model import Job, JobState
 from app.literal import literal
@@ -110,8 +110,10 @@ def _default_name(view: View, shown: Shown) -> str:
     made = shown.plan.provenance
     corpora = [Path(corpus).stem for corpus in made.corpora]
     own = [made.criterion.replace(",", ""), *corpora, str(view.sparsity_percent)]
-    if shown.selection is None:
+    if shown.file:
         own = [Path(shown.file).stem]
+    elif shown.selection is None:
+        own.append("neurons")
     elif shown.selection.request.layer_set:
         own.append("hand")
     elif made.schedule != "uniform":
@@ -136,7 +138,9 @@ class Finding:
         return f":{color}[:material/{icon}:] {self.text}"
 
 
-def preflight_part(view: View, shown: Shown, report: SizeReport) -> tuple[Preflight, ExportChoice]:
+def preflight_part(
+    view: View, shown: Shown, report: SizeReport, widths: ExportWidths | None = None
+) -> tuple[Preflight, ExportChoice]:
     """The choices of the export, and all that can be checked before a byte is written."""
     st.markdown("**Before writing**")
     root = settings().export_root
@@ -148,7 +152,7 @@ def preflight_part(view: View, shown: Shown, report: SizeReport) -> tuple[Prefli
         help=f"A new folder below {root.name}/.",
         max_chars=100,
     )
-    choice = options_part(view, shown, report.bytes_after)
+    choice = options_part(view, shown, report.bytes_after, widths)
     try:
         out = export_path(root, name)
     except UserError as error:
@@ -247,6 +251,7 @@ def start_part(view: View, shown: Shown, ready: Preflight, choice: ExportChoice)
             "out": ready.out,
             "mtp": choice.mtp,
             "width_mode": choice.width,
+            "width_multiple_of": choice.width_multiple,
             "keep_list": choice.keep_list,
         },
     )

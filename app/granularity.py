@@ -9,6 +9,7 @@ import streamlit as st
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.neuron_norms import NEURON_NORMS
 from app.data import routed_runs
+from app.neuron_scopes import SCOPES, scopes_of
 from app.plan_state import forget_import
 from app.state import View
 from pruning.atoms.selection import AtomScope
@@ -18,15 +19,13 @@ GRANULARITIES: Mapping[str, str] = {
     EXPERT_GRANULARITY: "Experts",
     ATOMIC_GRANULARITY: "Neurons",
 }
+# Those that read text first, then the weights, then what needs nothing.
+_SCORING = [name for name, each in CRITERIA.items() if each.neuron_score is not None]
 NEURON_CRITERIA = (
-    *(name for name, each in CRITERIA.items() if each.neuron_score is not None),
+    *(name for name in _SCORING if CRITERIA[name].source == "routed"),
     NEURON_NORMS,
+    *(name for name in _SCORING if CRITERIA[name].source != "routed"),
 )
-SCOPES: Mapping[AtomScope, str] = {
-    AtomScope.GLOBAL: "All layers",
-    AtomScope.LAYER: "Each layer",
-    AtomScope.EXPERT: "Each expert",
-}
 # Declared to each widget as well, see `app.state.DEFAULTS`.
 DEFAULTS: Mapping[str, Any] = {
     "granularity": EXPERT_GRANULARITY,
@@ -75,13 +74,6 @@ def chosen_scope(criterion: str) -> AtomScope:
     return said if said in possible else possible[0]
 
 
-def scopes_of(criterion: str) -> tuple[AtomScope, ...]:
-    """The scopes in which a criterion can compare neurons."""
-    if criterion != NEURON_NORMS and get_criterion(criterion).within_layers:
-        return tuple(scope for scope in SCOPES if scope is not AtomScope.GLOBAL)
-    return tuple(SCOPES)
-
-
 def neuron_criterion_controls() -> None:
     """Draw what ranks neurons, and among which of them the budget is spent."""
     st.segmented_control(
@@ -95,7 +87,8 @@ def neuron_criterion_controls() -> None:
         on_change=forget_import,
         help="**HEAPr**: how much the loss is expected to grow without the neuron; one forward and "
         "one backward pass.  \n**CAMERA-P**: how much the neuron writes.  \n**Neuron norms**: the "
-        "weights alone, no calibration; a default, not a method of the papers.",
+        "weights alone, no calibration; a default, not a method of the papers.  \n**Random**: what "
+        "any of them must beat.",
     )
     criterion = chosen_neuron_criterion()
     possible = scopes_of(criterion)
@@ -112,13 +105,18 @@ def neuron_criterion_controls() -> None:
         on_change=forget_import,
         help="**All layers** (HEAPr-G): the weakest neurons of the model go, wherever they are.  "
         "\n**Each layer** (HEAPr-L): every layer loses the same share.  \n**Each expert**: every "
-        "expert loses the same share, so all stay equally wide."
-        + (
-            f"  \n{neuron_label(criterion)} compares neurons of one layer only, so it has no "
-            "budget over all layers."
-            if AtomScope.GLOBAL not in possible
-            else ""
-        ),
+        "expert loses the same share, so all stay equally wide.",
+    )
+
+
+def scope_note() -> str:
+    """Why a scope is not offered; empty where all are."""
+    criterion = chosen_neuron_criterion()
+    if AtomScope.GLOBAL in scopes_of(criterion):
+        return ""
+    return (
+        f"{neuron_label(criterion)} compares neurons of one layer only, so a budget over all "
+        "layers is not offered."
     )
 
 

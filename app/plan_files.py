@@ -1,6 +1,6 @@
 """Plans, schedules and recipes as files: taken in, checked, and handed out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ def take_file(view: View, name: str, content: bytes) -> None:
     if kind == "plan":
         plan = fit_plan(plan_from_json(text), view.model)
         import_plan(name, plan)
+        st.session_state["granularity"] = plan.granularity
         # Where it can: an edit goes on from these counts.
         _move_sparsity(view, {layer: len(ids) for layer, ids in plan.kept.items()})
     elif kind == "recipe":
@@ -202,12 +203,13 @@ def _apply_corpora(view: View, recipe: Recipe) -> None:
 def save_buttons(plan: PruningPlan, selection: Selection | None) -> None:
     """Plan and recipe, to take away."""
     with st.container(horizontal=True):
-        _download("Save plan.json", plan.to_json(), "plan.json", "application/json")
+        download_button("Save plan.json", plan.to_json, "plan.json", "application/json")
         if selection is not None:
             text = recipe_of(selection).to_yaml()
-            _download("Save recipe.yaml", text, "recipe.yaml", "application/yaml")
+            download_button("Save recipe.yaml", text, "recipe.yaml", "application/yaml")
 
 
-def _download(label: str, data: str, name: str, mime: str) -> None:
+def download_button(label: str, data: str | Callable[[], str], name: str, mime: str) -> None:
+    """A file to take away; a function makes it when it is asked for."""
     options: dict[str, Any] = {"icon": ":material/download:", "on_click": "ignore"}
     st.download_button(label, data, file_name=name, mime=mime, key=f"plan.save.{name}", **options)

@@ -89,16 +89,21 @@ def metrics(view: View, shown: Shown, report: SizeReport) -> None:
         border=True,
         height="stretch",
     )
-    _saved(second, "On disk", report.bytes_before, report.bytes_after, "Bytes of all tensors.")
+    saved_metric(
+        second, "On disk", report.bytes_before, report.bytes_after, "Bytes of all tensors."
+    )
     before, after = report.loaded("bfloat16")
-    _saved(third, "Loaded (bf16)", before, after, "Weights in memory as bfloat16, without caches.")
+    saved_metric(
+        third, "Loaded (bf16)", before, after, "Weights in memory as bfloat16, without caches."
+    )
     active = report.active_after
     fourth.metric(
         "Active parameters",
-        _short(active),
+        short_number(active),
         "as before"
         if active == report.active_before
-        else f"{_short(active - report.active_before)} of {_short(report.active_before)}",
+        else f"{short_number(active - report.active_before)} of "
+        f"{short_number(report.active_before)}",
         delta_color="off",
         delta_arrow="off",
         border=True,
@@ -109,23 +114,24 @@ def metrics(view: View, shown: Shown, report: SizeReport) -> None:
     )
 
 
-def _saved(place: st.delta_generator.DeltaGenerator, label: str, *sizes: object) -> None:
-    before, after, note = sizes
-    if not (isinstance(before, int) and isinstance(after, int)):
-        raise TypeError("sizes are whole numbers of bytes")
+def saved_metric(
+    place: st.delta_generator.DeltaGenerator, label: str, before: int, after: int, note: str
+) -> None:
+    """A number of bytes, and by how much it is less than before."""
     less = before > after
     place.metric(
         label,
         format_bytes(after),
         f"-{format_bytes(before - after)} ({1 - after / before:.0%})" if less else "nothing saved",
         delta_color="inverse" if less else "off",
+        delta_arrow="auto" if less else "off",
         border=True,
         height="stretch",
-        help=str(note),
+        help=note,
     )
 
 
-def _short(number: int) -> str:
+def short_number(number: int) -> str:
     """Three digits and a unit: 3.05 B, 1.26 M, 337 k."""
     for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if abs(number) >= size:

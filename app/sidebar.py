@@ -15,6 +15,7 @@ from analysis.sparsity import num_removed
 from analysis.store import Run
 from app.chosen_expert import expert_control
 from app.data import ModelChoice, load_model, model_choices, routed_runs
+from app.granularity import is_about_neurons
 from app.job_queue import job_store
 from app.literal import literal
 from app.state import (
@@ -71,11 +72,16 @@ def possible_percents(model: MoEModel) -> list[int]:
     return [percent for percent in steps if _is_possible(kinds, percent)]
 
 
+def possible_shares(model: MoEModel) -> list[int]:
+    """The places of the slider: every router can go without neurons, but not without experts."""
+    return list(range(0, 100, SPARSITY_STEP)) if is_about_neurons() else possible_percents(model)
+
+
 def sparsity_slider(
     model: MoEModel, label: str, key: str, width: int | Literal["stretch"] = "stretch"
 ) -> int:
     """Draw a slider of the possible sparsities; the percentage that it says."""
-    options = possible_percents(model)
+    options = possible_shares(model)
     usual = max(percent for percent in options if percent <= int(DEFAULTS["sparsity"]))
     if st.session_state.get(key, usual) not in options:
         st.session_state[key] = usual
@@ -87,7 +93,9 @@ def sparsity_slider(
             key=key,
             bind="query-params",
             format_func=lambda value: f"{value}%",
-            help="Share of the experts of each layer that is removed.",
+            help="Share of the neurons, or of what the page says, that is removed."
+            if is_about_neurons()
+            else "Share of the experts of each layer that is removed.",
             width=width,
         )
     )

@@ -6,14 +6,13 @@ import streamlit as st
 
 from analysis.corpora import PRESETS, Count, Packing
 from analysis.demo.texts import TEXTS
-from analysis.errors import UserError
 from analysis.model import DEMO_MODEL
 from app import data
 from app.charts import csv_button
 from app.cost_tables import SHOWN_COSTS, cost_table
-from app.job_queue import submit
 from app.literal import literal, literal_in_badge
 from app.maps import never_routed
+from app.queueing import queue
 from app.state import View
 from app.task_requests import DEFAULT_SEQ_LEN, CalibrateRequest, WeightsRequest
 
@@ -126,7 +125,7 @@ def calibrate_form(view: View) -> None:
         update={"model": data.shown_model(view.model), "stats_dir": data.shown_stats_dir()}
     )
     if sent:
-        _submit(request, f"{view.model.name} on {corpus}", shown.command())
+        queue(request, f"{view.model.name} on {corpus}", shown.command())
     st.code(shown.command(), language=None, wrap_lines=True)
 
 
@@ -140,15 +139,5 @@ def weights_button(view: View) -> None:
     if data.weight_run(view.model) is not None:
         st.badge("weights measured", icon=":material/check:", color="green")
     elif st.button("Measure weights", icon=":material/play_arrow:", key="start.weights"):
-        _submit(request, f"weights of {view.model.name}", shown.command())
+        queue(request, f"weights of {view.model.name}", shown.command())
     st.code(shown.command(), language=None, wrap_lines=True)
-
-
-def _submit(request: CalibrateRequest | WeightsRequest, title: str, command: str) -> None:
-    try:
-        submit(request, title=title, command=command)
-    except UserError as error:
-        st.error(literal(error), icon=":material/error:")
-        return
-    st.toast("Queued", icon=":material/schedule:")
-    st.rerun()

@@ -79,6 +79,7 @@ class CalibrateRequest(Request):
     checkpoint_activations: bool = False
     revision: str | None = None
     trust_remote_code: bool = False
+    allow_test_set: bool = False
     resume: bool = True
     stats_dir: Path | None = None
 
@@ -300,7 +301,7 @@ def option_words(request: Request, *positional: str) -> Iterator[str]:
         value = getattr(request, name)
         if name in positional or value == field.default or value is None:
             continue
-        flag = name.replace("_", "-")
+        flag = _WRITTEN.get(name, name.replace("_", "-")).removeprefix("--")
         if isinstance(value, tuple):
             for item in value:
                 yield from (f"--{flag}", str(item))

@@ -3,18 +3,20 @@
 import streamlit as st
 
 from app.export_parts import plan_part, preflight_part, proof_part, start_part
+from app.granularity import is_about_neurons
 from app.job_panel import job_panel
+from app.neuron_plan_page import neuron_export_page
 from app.plan_data import shown_plan, sizes_of
 from app.plan_parts import import_banner, refusal_part
 from app.planning import PlanChoice
 from app.state import View
 
-view: View = st.session_state["view"]
-choice: PlanChoice = st.session_state["plan_choice"]
-refusal_part()
-shown = shown_plan(view, choice)
 
-if shown is not None:
+def expert_export_page(view: View, choice: PlanChoice) -> None:
+    """The plan of whole experts, the checks and the start."""
+    shown = shown_plan(view, choice)
+    if shown is None:
+        return
     import_banner(shown)
     report = sizes_of(view, shown.plan)
     left, right = st.columns(2)
@@ -24,5 +26,12 @@ if shown is not None:
         ready, options = preflight_part(view, shown, report)
         start_part(view, shown, ready, options)
 
+
+view: View = st.session_state["view"]
+refusal_part()
+if is_about_neurons():
+    neuron_export_page(view, st.session_state["neuron_choice"])
+else:
+    expert_export_page(view, st.session_state["plan_choice"])
 job_panel()
 proof_part(view)

@@ -2,6 +2,8 @@
 
 import streamlit as st
 
+from app.granularity import is_about_neurons
+from app.neuron_plan_page import neuron_plan_page
 from app.plan_data import prepared, schedules_beside, shown_plan, sizes_of
 from app.plan_parts import (
     editor_part,
@@ -20,13 +22,16 @@ from app.search_parts import search_part
 from app.state import View
 from pruning.search.store import SEARCH
 
-view: View = st.session_state["view"]
-choice: PlanChoice = st.session_state["plan_choice"]
-refusal_part()
-shown = shown_plan(view, choice)
-ready = prepared(view) if shown is not None or choice.schedule == SEARCH else None
 
-if shown is not None:
+def expert_plan_page(view: View, choice: PlanChoice) -> None:
+    """The Plan page where whole experts are chosen."""
+    shown = shown_plan(view, choice)
+    ready = prepared(view) if shown is not None or choice.schedule == SEARCH else None
+    if shown is None:
+        if ready is not None:
+            with st.container(border=True):
+                search_part(view, choice, ready)
+        return
     beside = None if ready is None else schedules_beside(view, choice, ready)
     report = sizes_of(view, shown.plan)
     import_banner(shown)
@@ -35,10 +40,9 @@ if shown is not None:
         editor_part(view, choice, shown, beside)
         notes_part(shown)
         engines_part(view, shown)
-if ready is not None:
-    with st.container(border=True):
-        search_part(view, choice, ready)
-if shown is not None:
+    if ready is not None:
+        with st.container(border=True):
+            search_part(view, choice, ready)
     if beside is not None:
         with st.container(border=True):
             sides_part(view, choice, beside)
@@ -49,3 +53,11 @@ if shown is not None:
         sizes_part(view, report)
     with st.container(border=True):
         take_away_part(view, shown)
+
+
+view: View = st.session_state["view"]
+refusal_part()
+if is_about_neurons():
+    neuron_plan_page(view, st.session_state["neuron_choice"])
+else:
+    expert_plan_page(view, st.session_state["plan_choice"])

@@ -123,11 +123,18 @@ def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page
     assert (readers["transformers"] == "yes") == wanted.stock
 
 
-def test_a_plan_of_neurons_is_shown_on_the_plan_page_without_bars(open_page, headed):
+def test_a_plan_of_neurons_from_a_file_turns_the_plan_page_to_neurons(open_page, headed):
     test = import_plan(open_page("plan", "plain", criterion="Random"), atomic_plan(headed))
-    assert any("neurons inside experts" in text for text in texts(test.info))
-    # All experts stay; of the neurons of one layer of three, 41 of 144 go.
-    assert {metric.label: metric.value for metric in test.metric}["Experts kept"] == "18"
+    assert test.segmented_control(key="granularity").value == "atomic"
+    # Of the neurons of one layer of three, 41 of 144 go, of 3 * 144 in all.
+    shown = {metric.label: metric.value for metric in test.metric}
+    assert shown["Neurons kept"] == "391"
+    assert any("Shown and exported as it is: atoms.json" in text for text in texts(test.text))
+    assert table_with(test, "least")["stay"].tolist() == [144, 103, 144]
+    # A control that is touched means what it says: the file is forgotten.
+    test.segmented_control(key="neurons").set_value("random").run()
+    assert texts(test.error) == []
+    assert not any("Shown and exported" in text for text in texts(test.text))
 
 
 def test_the_proof_shows_every_check_of_the_newest_export_of_this_model(

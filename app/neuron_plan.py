@@ -1,0 +1,191 @@
+"""A plan of neurons as the dashboard asks for one: the choice in the address, and its recipe."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from analysis.errors import PlanError
+from analysis.store import Run
+from app.neuron_requests import ModeName, NeuronRequest
+from app.planning import Shown, layers_in, ranges
+from app.task_requests import validated
+from pruning.atoms.selection import AtomScope
+from pruning.atoms.sizes import PLAN_ALONE
+from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthMode
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.recipe import Recipe
+
+BudgetUnit = Literal["neurons", "params"]
+UNITS: Mapping[BudgetUnit, str] = {"neurons": "Neurons", "params": "All parameters"}
+WIDTH_MODES: tuple[ModeName, ...] = ("uniform", "per-layer", "ragged")
+WIDTH_MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128)
+_EXPERTS = re.compile(r"[\d:,\-\s;]*")
+
+
+@dataclass(frozen=True, slots=True)
+class NeuronPlanChoice:
+    """What the controls of a plan of neurons say, as in the address.
+
+    Args:
+        criterion: what ranks.
+        scope: among which neurons the budget is spent.
+        unit: what the sparsity is a share of.
+        width_mode: how an export stores widths.
+        width_multiple: what loaded widths are rounded up to.
+        multiple_of: experts keep a multiple of this many neurons.
+        protect: layers that lose nothing, as text.
+        pin: experts that lose nothing, as text: `3:5,7-9 4:0`.
+        drop: experts that go as a whole, as text.
+    """
+
+    criterion: str = "heapr"
+    scope: AtomScope = AtomScope.GLOBAL
+    unit: BudgetUnit = "neurons"
+    width_mode: ModeName = "uniform"
+    width_multiple: int = DEFAULT_MULTIPLE
+    multiple_of: int = 1
+    protect: str = ""
+    pin: str = ""
+    drop: str = ""
+
+    @property
+    def mode(self) -> WidthMode:
+        """How an export stores widths."""
+        return WidthMode(self.width_mode)
+
+
+def experts_in(text: str) -> tuple[str, ...]:
+    """Groups such as `3:5,7-9` in text with blanks or semicolons between them.
+
+    Raises:
+        PlanError: other characters.
+    """
+    if not _EXPERTS.fullmatch(text):
+        raise PlanError(
+            f"{text[:80]!r} names no experts; write LAYER:EXPERTS, such as 3:5,7-9, with blanks "
+            "between layers."
+        )
+    return tuple(text.replace(";", " ").split())
+
+
+def plan_request(choice: NeuronPlanChoice, sparsity: str, base: Mapping[str, Any]) -> NeuronRequest:
+    """The plan that the command line would be asked for.
+
+    Args:
+        choice: the controls.
+        sparsity: share of what `choice.unit` says.
+        base: model, corpora and statistics folder, as fields of the request.
+
+    Raises:
+        UserError: values that do not fit together.
+    """
+    protected = ranges(layers_in(choice.protect))
+    budget = "sparsity" if choice.unit == "neurons" else "params_share"
+    request: NeuronRequest = validated(
+        NeuronRequest,
+        {
+            **base,
+            budget: sparsity,
+            "criterion": choice.criterion,
+            "atom_scope": str(choice.scope),
+            "multiple_of": choice.multiple_of,
+            "protect": (protected,) if protected else (),
+            "pin": experts_in(choice.pin),
+            "drop": experts_in(choice.drop),
+            # Of a plan they change nothing but what is printed of its sizes.
+            "width_multiple_of": choice.width_multiple,
+        },
+    )
+    return request
+
+
+@dataclass(frozen=True, eq=False)
+class ShownNeurons(Shown):
+    """A plan of neurons that the Plan and Export pages show.
+
+    Args:
+        request: how it was asked for; None for a plan from a file.
+        runs: the calibration runs that ranked.
+    """
+
+    request: NeuronRequest | None = None
+    runs: tuple[Run, ...] = ()
+
+    def plan_command(self, model: str) -> str:
+        """The command line that makes the plan, or shows the file that holds it."""
+        return Shown.plan_command(self, model) if self.request is None else self.request.command()
+
+
+def neuron_recipe(
+    request: NeuronRequest, choice: NeuronPlanChoice, sampling: Mapping[str, Any]
+) -> Recipe:
+    """The recipe that makes this plan from nothing, and would export it in these widths.
+
+    Args:
+        request: what was asked for.
+        choice: the controls; their width mode is the export's.
+        sampling: how the calibrations were made, as keys of a recipe.
+
+    Raises:
+        UserError: what was chosen cannot be said in a recipe.
+    """
+    limits = request.constraints
+    return Recipe.model_validate(
+        {
+            "model": request.model,
+            "corpora": request.corpora,
+            **sampling,
+            "criterion": request.criterion,
+            "granularity": ATOMIC_GRANULARITY,
+            "atom_scope": request.atom_scope,
+            "width_mode": choice.width_mode,
+            "width_multiple_of": choice.width_multiple,
+            "budget": {"sparsity": request.sparsity}
+            if request.sparsity
+            else {"params_share": request.params_share},
+            "constraints": {
+                "multiple_of": limits.multiple_of,
+                "protect": tuple(sorted(limits.protected)),
+                "pin": _by_layer(limits.pinned),
+                "drop": _by_layer(limits.dropped),
+            },
+        }
+    )
+
+
+def _by_layer(experts: Mapping[int, Any]) -> dict[int, tuple[int, ...]]:
+    return {layer: tuple(sorted(ids)) for layer, ids in sorted(experts.items())}
+
+
+def saved_sentence(table: pd.DataFrame, before: int) -> str:
+    """One line: which width modes save nothing, and what the others do.
+
+    Args:
+        table: of `atom_sizes`.
+        before: bytes of the source.
+    """
+    alone = table[table["mode"] == PLAN_ALONE]
+    if int(alone["disk"].iloc[0]) >= before:
+        return "Nothing is removed, so nothing is saved."
+    rows = table[(table["mode"] != PLAN_ALONE) & (table["refused"] == "")]
+    empty = [str(mode) for mode in rows.loc[rows["disk"] >= before, "mode"]]
+    words = [
+        f"{row['mode']} saves {1 - int(row['disk']) / before:.0%} on disk and "
+        + (f"{1 - int(row['loaded']) / before:.0%}" if int(row["loaded"]) < before else "nothing")
+        + " in memory."
+        for row in rows.to_dict("records")
+        if int(row["disk"]) < before
+    ]
+    if empty:
+        words.insert(
+            0,
+            f"{' and '.join(empty)} {'save' if len(empty) > 1 else 'saves'} nothing: there every "
+            "expert is as wide as the widest of the model or of its layer, filled up with zeros, "
+            "and some expert keeps all its neurons.",
+        )
+    if empty and len(empty) == len(rows):
+        words.append("Let neurons compete within each expert, which narrows all alike.")
+    return " ".join(words)

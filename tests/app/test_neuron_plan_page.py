@@ -1,0 +1,343 @@
+"""Plan and Export of neurons: the switch, every scope, the address, and what is missing."""
+
+import base64
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import app.cli
+from analysis.drain import drain
+from analysis.errors import PlanError
+from analysis.model import load_model_index
+from app.jobs.store import JobStore
+from app.neuron_plan import experts_in, saved_sentence
+from app.neuron_plan_data import ready_neurons, shown_neurons
+from app.neurons import decide_neurons, neuron_evidence
+from app.recipe_requests import Machine, neuron_request
+from app.settings import stats_store
+from pruning import load_pruned
+from pruning.atoms.kept import count_atoms
+from pruning.plan import plan_from_json
+from pruning.recipe_file import recipe_from_yaml
+
+NEURONS = {"granularity": "Neurons", "sparsity": "40%"}
+ALL = 6 * 32 * 64  # of the demo
+
+
+def texts(elements):
+    return [element.value for element in elements]
+
+
+def table_with(test, column):
+    (found,) = (each.value for each in test.dataframe if column in each.value.columns)
+    return found
+
+
+def metrics_of(test):
+    return {metric.label: metric.value for metric in test.metric}
+
+
+def command_of(test):
+    (line,) = {
+        line
+        for code in texts(test.code)
+        for line in code.splitlines()
+        if line.startswith("moeprune plan ")
+    }
+    return line
+
+
+def recipe_on(test):
+    (text,) = (text for text in texts(test.code) if text.startswith("schema_version"))
+    return text
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load_model_index("demo")
+
+
+def run_command(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return outcome
+
+
+# --- the page, the command and the recipe make one plan -----------------------------------------
+
+ASKED = [
+    {"scope": "All layers"},
+    {"scope": "Each layer", "neurons": "CAMERA-P", "corpus": "demo-math"},
+    {"scope": "Each expert", "neurons": "Neuron norms", "neuron_multiple": "8"},
+    {"unit": "All parameters", "sparsity": "20%", "protect": "1", "pin": "0:3 2:1-2"},
+    {"neurons": "Random", "drop": "4:0,9", "width": "per-layer", "width_multiple": "16"},
+    {
+        "corpus": "(blend)",
+        "share.demo-code": "50",
+        "share.demo-math": "25",
+        "share.demo-prose": "0",
+    },
+]
+
+
+@pytest.mark.parametrize("address", ASKED, ids=lambda each: "-".join(each.values())[:40])
+def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, monkeypatch, demo):
+    test = open_page("plan", **{**NEURONS, **address})
+    assert texts(test.error) == []
+    words = shlex.split(command_of(test))
+    run_command(words[1:], tmp_path, monkeypatch)
+    by_command = plan_from_json((tmp_path / "plan.json").read_text())
+    assert by_command.digest == digest_on(test)
+    stats = Path(words[words.index("--stats-dir") + 1])
+    recipe = recipe_from_yaml(recipe_on(test), name="recipe.yaml")
+    request = neuron_request(recipe, Machine(stats_dir=stats))
+    evidence = drain(neuron_evidence(request, demo, stats_store(stats)))
+    assert decide_neurons(request, demo, evidence).plan.digest == by_command.digest
+    # What the table says is what the plan holds.
+    kept = {**everyone(demo), **by_command.kept}
+    stay, of = count_atoms(by_command.kept_atoms, kept, demo)
+    assert (table_with(test, "least")["stay"].sum(), of) == (stay, ALL)
+    assert metrics_of(test)["Neurons kept"] == f"{stay:,}"
+
+
+def everyone(model):
+    return {layer.index: tuple(range(layer.num_experts)) for layer in model.layers}
+
+
+def digest_on(test):
+    """Digest of the plan that the page's own button would save."""
+    choice = test.session_state["neuron_choice"]
+    ready = ready_neurons(test.session_state["view"], choice)
+    return shown_neurons(choice, ready).plan.digest
+
+
+def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, monkeypatch):
+    test = open_page("plan", neurons="Neuron norms", scope="Each layer", **NEURONS)
+    (tmp_path / "recipe.yaml").write_text(recipe_on(test))
+    run_command(["run", "recipe.yaml"], tmp_path, monkeypatch)
+    made = plan_from_json((tmp_path / "recipe.plan.json").read_text())
+    assert made.digest == digest_on(test)
+
+
+# --- the controls -------------------------------------------------------------------------------
+
+
+def test_the_switch_leads_to_neurons_and_back(open_page):
+    test = open_page("plan")
+    assert "Experts kept" in metrics_of(test)
+    test.segmented_control(key="granularity").set_value("atomic").run()
+    assert not test.exception
+    # Half of the neurons, by HEAPr over all layers.
+    assert metrics_of(test)["Neurons kept"] == f"{ALL // 2:,}"
+    assert "--granularity atomic --criterion heapr --corpus demo-code" in command_of(test)
+    assert "--atom-scope global" in command_of(test)
+    test.segmented_control(key="granularity").set_value("expert").run()
+    assert not test.exception
+    assert "Experts kept" in metrics_of(test)
+
+
+def test_camera_p_has_no_budget_over_all_layers_and_says_why(open_page):
+    test = open_page("plan", neurons="CAMERA-P", scope="All layers", **NEURONS)
+    assert test.segmented_control(key="scope").options == ["Each layer", "Each expert"]
+    assert any("compares neurons of one layer only" in text for text in texts(test.caption))
+    assert "--atom-scope layer" in command_of(test)
+    series = {trace["name"] for trace in figure_of(test, "neuron-layers")["data"]}
+    assert series == {"Each layer", "Each expert"}
+
+
+def figure_of(test, name):
+    (chart,) = (each for each in test.get("plotly_chart") if f"chart.{name}" in each.proto.id)
+    return json.loads(chart.proto.spec)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"granularity": "Neutrons"},
+        {"neurons": "REAP"},
+        {"scope": "row"},
+        {"unit": "grams", "width": "wide", "width_multiple": "7", "neuron_multiple": "x"},
+    ],
+    ids=lambda each: "-".join(each),
+)
+def test_values_that_no_control_offers_are_the_first(open_page, address):
+    test = open_page("plan", **{**NEURONS, **address})
+    assert texts(test.error) == []
+    if "granularity" in address:
+        assert "Experts kept" in metrics_of(test)
+    else:
+        assert "--criterion heapr" in command_of(test)
+        assert "--atom-scope global" in command_of(test)
+        assert metrics_of(test)["Neurons kept"] == "7,373"
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ({"protect": "0-5"}, "at most 0 (0%) can go"),
+        ({"protect": "nine"}, "'nine' names no layers"),
+        ({"pin": "<b>x</b>"}, "names no experts; write LAYER:EXPERTS"),
+        ({"pin": "9:1"}, "layer 9"),
+        ({"drop": "0:0-29"}, "drop at most 28"),
+        ({"neurons": "CAMERA-P", "corpus": "(blend)"}, "reads maxima, which a blend does not have"),
+    ],
+    ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
+)
+def test_what_cannot_be_done_is_one_line(open_page, go_to, address, says):
+    test = open_page("plan", **{**NEURONS, **address})
+    (message,) = texts(test.error)
+    assert says in message
+    assert "\n" not in message.strip()
+    assert texts(go_to(test, "export").error) == [message]
+
+
+def test_more_than_the_neurons_hold_names_the_most(open_page):
+    test = open_page("plan", unit="All parameters", **NEURONS)
+    test.select_slider(key="sparsity").set_value(90).run()
+    (message,) = texts(test.error)
+    assert "the largest share that works is 87.35%" in message
+    test.select_slider(key="sparsity").set_value(85).run()
+    assert texts(test.error) == []
+    # 85% of 5,401,728 parameters, in neurons of 3 * 128, rounded up.
+    assert metrics_of(test)["Neurons kept"] == f"{ALL - -(-85 * 5401728 // 38400):,}"
+
+
+def test_experts_in_text():
+    assert experts_in(" 3:5,7-9; 4:0 ") == ("3:5,7-9", "4:0")
+    assert experts_in("") == ()
+    with pytest.raises(PlanError, match="names no experts"):
+        experts_in("all")
+
+
+# --- what is missing ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["bare", "once"])
+def test_missing_statistics_are_named_with_the_job_that_collects_them(open_page, model, tmp_path):
+    test = open_page("plan", model, **NEURONS)
+    (message,) = texts(test.info)
+    assert "reads what every neuron does on a text" in message
+    assert ("on rows.jsonl" in message) == (model == "once")
+    (line,) = [text for text in texts(test.code) if text.startswith("moeprune calibrate ")]
+    assert "--groups routed,gradient" in line
+    if model == "once":  # the run that is there is made again, with the neurons
+        assert "rows.jsonl" in line
+        assert "--seq-len 16" in line
+    test.button(key="neurons.collect").click().run()
+    assert texts(test.error) == []
+    (job,) = JobStore(tmp_path / "state" / "jobs.sqlite").list()
+    assert (job.kind, job.request["groups"]) == ("calibrate", "routed,gradient")
+    assert job.command == line
+    # The weights alone rank without any.
+    test.segmented_control(key="neurons").set_value("neuron-norms").run()
+    assert texts(test.info) == []
+    assert metrics_of(test)["Neurons kept"]
+
+
+def test_weights_that_take_long_are_left_to_the_command(open_page, monkeypatch):
+    monkeypatch.setattr("app.neuron_plan_data.MOST_BYTES_READ", 1 << 20)
+    test = open_page("plan", neurons="Neuron norms", **NEURONS)
+    (message,) = texts(test.error)
+    assert "reads 9.0 MiB of weights" in message
+    assert "moeprune plan demo --granularity atomic --criterion neuron-norms" in message
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+
+def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_that_is_said(open_page):
+    test = open_page("plan", **NEURONS)
+    shown = table_with(test, "width mode").set_index("width mode")
+    assert shown.loc["uniform", "saved on disk"] == 0
+    # 4,915 of 12,288 neurons of 3 * 128 numbers, of 5,401,728.
+    assert shown.loc["ragged", "saved on disk"] == pytest.approx(4915 * 384 / 5401728)
+    assert shown.loc["ragged", "saved loaded"] == 0
+    (line,) = (
+        text for text in texts(test.markdown) if "saves nothing" in text or "save nothing" in text
+    )
+    assert "uniform and per-layer save nothing" in line
+    assert "ragged saves 35% on disk and nothing in memory." in line
+    test.segmented_control(key="scope").set_value("expert").run()
+    # 25 of 64 neurons go; 39 stay, of which a multiple of 8 is loaded.
+    shown = table_with(test, "width mode").set_index("width mode")
+    assert shown.loc["uniform", "width loaded"] == "40"
+    assert shown.loc["uniform", "saved on disk"] == pytest.approx(6 * 32 * 24 * 384 / 5401728)
+
+
+def test_sentences_on_what_is_saved():
+    def table(*disks):
+        rows = [("plan", "", disks[0], disks[0])]
+        rows += [
+            (mode, "", disk, 90)
+            for mode, disk in zip(("uniform", "ragged"), disks[1:], strict=True)
+        ]
+        return pd.DataFrame(rows, columns=["mode", "refused", "disk", "loaded"])
+
+    assert saved_sentence(table(100, 100, 100), 100) == "Nothing is removed, so nothing is saved."
+    assert saved_sentence(table(50, 75, 50), 100) == (
+        "uniform saves 25% on disk and 10% in memory. ragged saves 50% on disk and 10% in memory."
+    )
+    assert saved_sentence(table(50, 100, 100), 100).endswith("which narrows all alike.")
+
+
+def test_flops_and_shares_of_every_scope_are_drawn(open_page):
+    test = open_page("plan", **NEURONS)
+    lines = {trace["name"]: trace for trace in figure_of(test, "neuron-layers")["data"]}
+    assert list(lines) == ["All layers", "Each layer", "Each expert"]
+    removed = table_with(test, "least")["share"].tolist()
+    assert decoded(lines["All layers"]["y"]) == pytest.approx(removed)
+    assert decoded(lines["Each layer"]["y"]) == pytest.approx([819 / 2048] * 6)
+    saved = {trace["name"]: trace for trace in figure_of(test, "neuron-flops")["data"]}
+    # Experts are as often chosen as they are wide, or not: even widths save what they remove.
+    every = saved["Each expert"]
+    assert decoded(every["y"]) == pytest.approx(decoded(every["x"]))
+    assert metrics_of(test)["Expert FLOPs / token"] == "902 k"
+
+
+def decoded(values):
+    """Numbers as plotly sends them: a list, or bytes in base64."""
+    if isinstance(values, list):
+        return values
+    return np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"]).tolist()
+
+
+# --- export -------------------------------------------------------------------------------------
+
+
+def test_the_export_command_of_the_page_writes_a_model_that_loads(
+    open_page, tmp_path, monkeypatch, demo
+):
+    widths = {"scope": "Each layer", "width": "per-layer", "width_multiple": "4"}
+    test = open_page("plan", neurons="CAMERA-P", sparsity="60%", granularity="Neurons", **widths)
+    plan_line = command_of(test)
+    loaded = table_with(test, "width mode").set_index("width mode").loc["per-layer", "width loaded"]
+    test.switch_page("views/export.py").run()
+    assert texts(test.error) == []
+    assert command_of(test) == plan_line
+    (line,) = (
+        line
+        for code in texts(test.code)
+        for line in code.splitlines()
+        if line.startswith("moeprune export ")
+    )
+    assert "--width-mode per-layer --width-multiple-of 4" in line
+    run_command(shlex.split(plan_line)[1:], tmp_path, monkeypatch)
+    words = shlex.split(line)[1:]
+    (out,) = (word for word in words if word.endswith("-neurons"))
+    words[words.index(out)] = "out"
+    words.remove("--verify")  # what it proves, tests of exports do on smaller models
+    run_command(words, tmp_path, monkeypatch)
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    found = written["per_layer_expert_width"]
+    assert f"{min(found)} to {max(found)}" == loaded
+    shapes = [
+        layer.mlp.experts.down_proj.shape for layer in load_pruned(tmp_path / "out").model.layers
+    ]
+    assert [shape[-1] for shape in shapes] == found
+    assert len(set(found)) > 1
