@@ -37,8 +37,8 @@ class Job:
         phase, done, total, unit: see `analysis.progress.Progress`.
         phase_started_at, phase_start_done: when the phase was first seen, and how far it was then.
         progress_at: when `done` last changed.
-        pid, process_start: the worker's process; its start time tells it from a later process
-            that got the same number.
+        pid, process_start: the worker's process; its start, see `app.jobs.process.start_time`,
+            tells it from a later process that got the same number.
         host: where the worker runs; empty while queued.
         batch: number of the SLURM job that it was handed to; empty for a local one.
         requested_by: who asked; empty when not known.

@@ -10,15 +10,24 @@ import psutil
 
 from app.jobs.model import Job
 
-# psutil derives the start time from the boot time, which the kernel gives in whole seconds and
-# which moves when the clock is set. Numbers are not reused within two seconds.
-_START_TOLERANCE_SECONDS = 2.0
+# Less than between two processes that have the same number one after the other.
+_START_TOLERANCE_SECONDS = 0.5
+_STARTED = 19  # place in /proc/PID/stat, counted from behind the name of the program
 
 
 def start_time(pid: int) -> float:
-    """When the process was started, in seconds since the epoch; 0 when it is gone."""
+    """When the process was started, in seconds; 0 when it is gone.
+
+    On Linux since the machine was, for what psutil gives is made from the clock of that moment:
+    when somebody sets the clock, every process seems to have been started at another time.
+    """
     try:
-        return psutil.Process(pid).create_time()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    try:
+        return 0.0 if Path("/proc/self/stat").exists() else psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:
         return 0.0
 
@@ -53,7 +62,8 @@ def kill_orphans(job: Job) -> None:
     """
     if job.pid is None or job.process_start is None or job.host != socket.gethostname():
         return
-    if job.process_start < psutil.boot_time() or _is_reused(job):
+    # Before the machine was started anew, the number was another session's.
+    if (job.started_at or 0.0) < psutil.boot_time() or _is_reused(job):
         return
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -73,7 +83,7 @@ def _is_reused(job: Job) -> bool:
 def _is_worker(process: psutil.Process, job: Job) -> bool:
     if job.process_start is None:
         return False
-    return abs(process.create_time() - job.process_start) <= _START_TOLERANCE_SECONDS
+    return abs(start_time(process.pid) - job.process_start) <= _START_TOLERANCE_SECONDS
 
 
 def peak_memory() -> int:

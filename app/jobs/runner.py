@@ -75,7 +75,8 @@ class LocalRunner:
         if not is_alive(job):
             kill_orphans(job)
             jobs.update(job.id, finished_at=now, **_burial(job))
-        elif job.cancel_at is not None and now - job.cancel_at > self.grace_seconds:
+        # Also where the clock was set back meanwhile: the grace would last as long as that.
+        elif job.cancel_at is not None and abs(now - job.cancel_at) > self.grace_seconds:
             signal_worker(job, signal.SIGKILL)
 
     def _start(self, jobs: JobTable, job: Job, now: float) -> None:

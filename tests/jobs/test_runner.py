@@ -9,8 +9,10 @@ import sys
 import time
 
 import psutil
+import pytest
 
 from app.jobs.model import JobState
+from app.jobs.process import start_time
 
 
 def run_python(script, *arguments):
@@ -157,7 +159,7 @@ def test_a_later_process_with_the_same_number_is_not_the_worker(runner, store, s
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         job = submit("count", n=1)
-        mark_running(store, job, stranger.pid, psutil.Process(stranger.pid).create_time() - 60)
+        mark_running(store, job, stranger.pid, start_time(stranger.pid) - 60)
         runner.tick()
         job = store.get(job.id)
         assert job.state is JobState.LOST
@@ -175,11 +177,31 @@ def test_a_running_job_without_a_worker_is_lost(runner, store, submit):
     assert store.get(job.id).state is JobState.LOST
 
 
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_neither_loses_a_worker_nor_lets_a_canceled_one_stay(
+    runner, store, submit, until, ended_by_tick, monkeypatch, tmp_path, jump
+):
+    job = submit("stubborn", ready=str(tmp_path / "ready"))
+    runner.tick()
+    until((tmp_path / "ready").exists)
+    # All that is made from the clock moves with it, as where the system's clock is set.
+    clock, booted, created = time.time, psutil.boot_time, psutil.Process.create_time
+    monkeypatch.setattr(time, "time", lambda: clock() + jump)
+    monkeypatch.setattr(psutil, "boot_time", lambda: booted() + jump)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) + jump)
+    runner.tick()
+    assert store.get(job.id).state is JobState.RUNNING
+    monkeypatch.setattr(time, "time", clock)
+    store.cancel(job.id)
+    monkeypatch.setattr(time, "time", lambda: clock() + jump)
+    assert ended_by_tick(job).state is JobState.CANCELED
+
+
 def test_a_zombie_is_dead(runner, store, submit, until):
     zombie = subprocess.Popen([sys.executable, "-c", ""])
     try:
         job = submit("count", n=1)
-        mark_running(store, job, zombie.pid, psutil.Process(zombie.pid).create_time())
+        mark_running(store, job, zombie.pid, start_time(zombie.pid))
         until(lambda: is_zombie(zombie.pid))
         runner.tick()
         assert store.get(job.id).state is JobState.LOST
