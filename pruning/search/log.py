@@ -135,7 +135,8 @@ def _check_header(path: Path, line: bytes, wanted: Mapping[str, Any]) -> None:
     plain = plain_json(wanted)
     if found == plain:
         return
-    was = found.get("search", {}) if isinstance(found, dict) else {}
+    was = found.get("search") if isinstance(found, dict) else None
+    was = was if isinstance(was, dict) else {}
     changed = sorted(key for key, value in plain["search"].items() if was.get(key) != value)
     raise PlanError(
         f"{path} is the log of another search (it differs in {', '.join(changed) or 'its form'}); "
@@ -149,13 +150,16 @@ def _scores(path: Path, lines: list[bytes]) -> Scores:
         try:
             raw = parse_json(line)
             if "complete" not in raw:
+                samples = np.array(raw["samples"], dtype=np.float64)
+                if samples.ndim != 1 or not np.isfinite(samples).all():
+                    raise ValueError("a fitness is no finite number")
                 scores[tuple(map(int, raw["removed"]))] = Score(
-                    samples=np.array(raw["samples"], dtype=np.float64),
+                    samples=samples,
                     is_complete=raw["fitness"] is not None,
                     layers=int(raw["layers"]),
                     seconds=float(raw["seconds"]),
                 )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise PlanError(
                 f"{path} is damaged in line {number}; remove the lines from there on to go on "
                 "from what is before."

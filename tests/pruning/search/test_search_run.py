@@ -1,6 +1,7 @@
 """The evolution and its log: what Algorithm 1 says, and that interruptions change nothing."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -185,10 +186,19 @@ def test_a_log_of_another_search_is_refused(tmp_path):
         pass
 
 
-def test_a_damaged_log_is_refused_with_its_line(tmp_path):
+def test_a_log_whose_first_line_is_of_another_form_is_refused(tmp_path):
+    (tmp_path / "log").write_text('{"schema_version": 1, "search": "7"}\n')
+    refusal = pytest.raises(PlanError, match=r"another search \(it differs in seed\)")
+    with refusal, open_log(tmp_path / "log", {"seed": 1}):
+        pass
+
+
+@pytest.mark.parametrize("line", ["{}", "[" * 100_000, None])
+def test_a_damaged_log_is_refused_with_its_line(tmp_path, line):
     searched(tmp_path / "log")
     lines = (tmp_path / "log").read_text().splitlines()
-    (tmp_path / "log").write_text("\n".join([*lines[:2], "{}", *lines[3:]]) + "\n")
+    damaged = line or json.dumps({**json.loads(lines[2]), "samples": [math.nan]})
+    (tmp_path / "log").write_text("\n".join([*lines[:2], damaged, *lines[3:]]) + "\n")
     with pytest.raises(PlanError, match="damaged in line 3"):
         searched(tmp_path / "log")
 
