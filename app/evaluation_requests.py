@@ -61,6 +61,7 @@ class MeasureRequest(Request):
     hidden_states_dir: Path | None = None
     revision: str | None = None
     trust_remote_code: bool = False
+    allow_test_set: bool = False
     stats_dir: Path | None = None
 
     @field_validator("measures")
@@ -226,3 +227,9 @@ class AskRequest(Request):
         if len(self.names) != len(self.plans):
             raise ValueError(f"{len(self.plans)} plans have {len(self.names)} names")
         return self
+
+    def command(self, *plans: str) -> str:
+        """The equivalent command line; `plans` names the files that hold the plans."""
+        named = [word for path in plans[: len(self.plans)] for word in ("--plan", path)]
+        own = option_words(self, "model", "prompt", "plans", "names")
+        return command_line("ask", self.model, *named, "--prompt", self.prompt, *own)

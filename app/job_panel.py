@@ -89,8 +89,14 @@ def _result_text(job: Job) -> str:
         return f"{text}. Statistics {result['run_id']} are in the cache."
     if "evaluations" in result:
         return f"{text}. {len(result['evaluations'])} evaluations are kept beside the statistics."
+    if "bins" in result:
+        return f"{text}. {result['bins']} is kept beside the statistics."
     if "fitness" in result:
         return f"{text}. The best of {result['candidates']} candidates has {result['fitness']:.4f}."
+    if "variances" in result:
+        return f"{text}. {len(result['variances'])} records of hidden states are kept."
+    if "answers" in result:
+        return f"{text}. The answers are under Evaluate, Ask both models."
     verify = result.get("verify")
     if verify:
         passed = sum(bool(check["ok"]) for check in verify["checks"])

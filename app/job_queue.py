@@ -5,13 +5,15 @@ from typing import Final
 
 import streamlit as st
 
+from app.benchmark_requests import BenchmarkRequest
 from app.data import settings
-from app.evaluation_requests import EvaluateRequest, SweepRequest
+from app.evaluation_requests import AskRequest, BinsRequest, EvaluateRequest, SweepRequest
 from app.jobs.model import Job
 from app.jobs.places import Runner, open_store, runner_of
 from app.jobs.store import JobStore
 from app.search_requests import SearchRequest
 from app.task_requests import CalibrateRequest, ExportRequest, Request, WeightsRequest
+from app.variance_requests import VarianceRequest
 
 # What may be asked for as a job -> its kind, a name in `app.tasks.TASKS`.
 KINDS: Final[Mapping[type[Request], str]] = {
@@ -20,6 +22,10 @@ KINDS: Final[Mapping[type[Request], str]] = {
     ExportRequest: "export",
     EvaluateRequest: "evaluate",
     SweepRequest: "sweep",
+    BinsRequest: "bins",
+    BenchmarkRequest: "benchmark",
+    VarianceRequest: "variance",
+    AskRequest: "ask",
     SearchRequest: "search",
 }
 

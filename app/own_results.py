@@ -6,15 +6,12 @@ from typing import Any, Final
 import pandas as pd
 import streamlit as st
 
-from analysis.criteria import CRITERIA
-from analysis.demo.texts import TEXTS
-from analysis.errors import StatsError, UserError
+from analysis.errors import StatsError
 from analysis.model import DEMO_MODEL
 from app import data
 from app.charts import csv_button, show_chart
 from app.controls import switch
 from app.evaluation_requests import SweepRequest
-from app.job_queue import submit
 from app.literal import literal
 from app.plots.evaluations import (
     AGAINST,
@@ -27,7 +24,9 @@ from app.plots.evaluations import (
     shares_of,
 )
 from app.plots.pareto import own_pareto_chart
+from app.queueing import queue
 from app.state import View
+from app.sweep_fields import held_out_texts, own_model, shown_request, sweep_fields
 from app.task_requests import validated
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
@@ -37,7 +36,6 @@ _SCREENING: Final = (
     "that matter to you before a release."
 )
 _NUMBERS: Final = {"mean": "mean", "low": "95% from", "high": "95% to", "full": "full model"}
-_SPARSITIES: Final = ("25%", "50%", "75%")
 _FEW_LINES: Final = 6  # as many as there are colours
 
 
@@ -212,53 +210,19 @@ def _sweep_form(view: View) -> None:
     if not (values["criteria"] and values["sparsities"] and values["corpora"]):
         st.text("Choose at least one criterion, one sparsity and one text.")
         return
-    model, stats_dir = str(view.model.checkpoint.path), data.settings().stats_dir
-    request: SweepRequest = validated(
-        SweepRequest, {"model": model, "stats_dir": stats_dir, **values}
-    )
-    shown = request.model_copy(
-        update={"model": data.shown_model(view.model), "stats_dir": data.shown_stats_dir()}
-    )
+    request: SweepRequest = validated(SweepRequest, {**own_model(view), **values})
+    command = shown_request(view, request).command()
     if sent:
-        _submit(request, f"sweep of {view.model.name}", shown.command())
-    st.code(shown.command(), language=None, wrap_lines=True)
+        queue(request, f"sweep of {view.model.name}", command)
+    st.code(command, language=None, wrap_lines=True)
 
 
 def _sweep_values(view: View) -> dict[str, Any]:
     """What the fields of the form say."""
-    texts = [*(TEXTS if view.model.name == DEMO_MODEL else ()), *data.text_files()]
-    criteria = st.multiselect(
-        "Criteria",
-        list(CRITERIA),
-        default=["reap", "frequency", "random"],
-        format_func=lambda name: CRITERIA[name].label,
-        key="evaluate.criteria",
-    )
-    first, second, third = st.columns(3)
-    sparsities = first.multiselect(
-        "Sparsities", _SPARSITIES, default=["50%"], key="evaluate.sparsities"
-    )
-    corpora = second.multiselect("Held-out texts", texts, default=texts[:1], key="evaluate.corpora")
-    calibrated = third.selectbox(
-        "Statistics of", list(view.runs), key="evaluate.calibrated", placeholder="no statistics"
-    )
+    values = sweep_fields(view, "evaluate")
+    texts = held_out_texts(view)
+    corpora = st.multiselect("Held-out texts", texts, default=texts[:1], key="evaluate.corpora")
     samples = st.select_slider(
         "Samples of each text", (8, 16, 32, 64, 128), value=64, key="evaluate.samples"
     )
-    return {
-        "criteria": tuple(criteria),
-        "sparsities": tuple(sparsities),
-        "corpora": tuple(corpora),
-        "calibrated_on": (calibrated,) if calibrated else (),
-        "samples": samples,
-    }
-
-
-def _submit(request: SweepRequest, title: str, command: str) -> None:
-    try:
-        submit(request, title=title, command=command)
-    except UserError as error:
-        st.error(literal(error), icon=":material/error:")
-        return
-    st.toast("Queued", icon=":material/schedule:")
-    st.rerun()
+    return {**values, "corpora": tuple(corpora), "samples": samples}

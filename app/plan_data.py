@@ -10,7 +10,7 @@ import streamlit as st
 from analysis.errors import UserError
 from app.data import settings, weight_run
 from app.explore_parts import what_is_missing
-from app.plan_state import imported_plan
+from app.plan_state import imported_plan, note_plan
 from app.planning import (
     PlanChoice,
     Shown,
@@ -98,14 +98,29 @@ def _prepared(
 def shown_plan(view: View, choice: PlanChoice) -> Shown | None:
     """The plan that the controls, or an imported file, ask for; None after saying what is missing.
 
+    The Evaluate page remembers it, see `noted_plan`.
+
     Raises:
         UserError: the budget cannot be met under the constraints.
     """
     imported = imported_plan(view.model)
     if imported is not None:
-        return Shown(imported.plan, file=imported.file)
-    if choice.schedule == SEARCH:
-        return searched_plan(view, choice)
+        shown: Shown | None = Shown(imported.plan, file=imported.file)
+    elif choice.schedule == SEARCH:
+        shown = searched_plan(view, choice)
+    else:
+        shown = made_plan(view, choice)
+    if shown is not None:
+        note_plan(shown)
+    return shown
+
+
+def made_plan(view: View, choice: PlanChoice) -> Shown | None:
+    """The plan of a view's criterion under a schedule or by hand; None after saying what lacks.
+
+    Raises:
+        UserError: the budget cannot be met under the constraints.
+    """
     ready = prepared(view)
     if ready is None or view.criterion is None:
         return None

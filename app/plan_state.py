@@ -15,6 +15,7 @@ from app.planning import (
     MULTIPLES,
     SCHEDULE_NAMES,
     PlanChoice,
+    Shown,
     counts_text,
     kept_of,
     layers_in,
@@ -83,6 +84,19 @@ def import_plan(file: str, plan: PruningPlan) -> None:
 def forget_import() -> None:
     """What the controls say is meant."""
     st.session_state.pop("plan.imported", None)
+
+
+def note_plan(shown: Shown) -> None:
+    """Remember what the Plan and Export pages show, for pages without their controls."""
+    st.session_state["plan.noted"] = shown
+
+
+def noted_plan(model: MoEModel) -> Shown | None:
+    """What they showed last in this session, if it is of this model."""
+    found = st.session_state.get("plan.noted")
+    if isinstance(found, Shown) and found.plan.model.identity == model.identity:
+        return found
+    return None
 
 
 def remember_screen(on_screen: OnScreen) -> None:

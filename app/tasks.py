@@ -11,12 +11,15 @@ from typing import Any
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
+from app.benchmark_tasks import benchmark_task
 from app.bins_tasks import bins_task
 from app.calibration_tasks import calibrate_task, weights_task
 from app.evaluation_tasks import evaluate_task, sweep_task
+from app.probe_tasks import ask_task
 from app.quiet import quiet_transformers
 from app.search_tasks import search_task
 from app.task_requests import ExportRequest, validated
+from app.variance_tasks import variance_task
 
 Task = Generator[Progress, None, dict[str, Any]]
 
@@ -78,5 +81,8 @@ TASKS: Mapping[str, Callable[[dict[str, Any]], Task]] = {
     "evaluate": evaluate_task,
     "sweep": sweep_task,
     "search": search_task,
+    "benchmark": benchmark_task,
     "bins": bins_task,
+    "variance": variance_task,
+    "ask": ask_task,
 }

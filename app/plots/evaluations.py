@@ -47,7 +47,9 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     unusual = {name: "" if way == usual else way for name, way in ways.items()}
     odd = table["evaluation"].map(unusual).astype(str)
     rows = zip(table.to_dict("records"), odd, strict=True)
-    table = table.assign(series=[series_name(row, way) if row["removed"] else "" for row, way in rows], way=odd)
+    table = table.assign(
+        series=[series_name(row, way) if row["removed"] else "" for row, way in rows], way=odd
+    )
     return table.sort_values(["corpus", "series", "way", "removed"], ignore_index=True)
 
 

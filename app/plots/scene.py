@@ -22,10 +22,12 @@ from app.maps import Ranked, rank
 from app.plots.chart import made_by
 from app.plots.comparison import about_recipes
 from app.plots.evaluations import results_of
+from app.plots.variance import variance_results
 from app.selection import Selection, select
 from app.task_requests import SelectRequest
 from pruning.budget import sparsity_budget
 from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.variance_record import VarianceStore
 from pruning.search.store import KnownSearch, SearchStore, best_fitting
 
 
@@ -135,6 +137,20 @@ class Scene:
                 f"No search of {self.model.name} on this budget is by {name}; known: {known}."
             )
         return search
+
+    @cached_property
+    def hidden_states(self) -> pd.DataFrame:
+        """Table of `variance_results`: what was measured of the model's hidden states.
+
+        Raises:
+            StatsError: nothing was.
+        """
+        records = VarianceStore(self.store.directories).records(self.model.identity)
+        if not records:
+            raise StatsError(
+                f"No hidden states of {self.model.name} were measured yet; see `moeprune variance`."
+            )
+        return variance_results(records)
 
     @cached_property
     def variant_means(self) -> pd.DataFrame:

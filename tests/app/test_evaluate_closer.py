@@ -1,0 +1,167 @@
+"""Evaluate, looking closer: hidden states layer by layer, and answers side by side."""
+
+import json
+import math
+
+import pytest
+
+from analysis.drain import drain
+from analysis.errors import UserError
+from app.ask_parts import marked
+from app.jobs.model import JobState
+from app.variance_requests import VarianceRequest
+from app.variance_tasks import variance_run
+
+HIDDEN, ASK = "Hidden states", "Ask both models"
+
+
+@pytest.fixture(scope="module")
+def measured(folders):
+    """Hidden states of `once`, full and by two criteria at a third removed."""
+    models, stats = folders
+    request = VarianceRequest(
+        model=str(models / "once"),
+        corpora=(str(models / "rows.jsonl"),),
+        criteria=("reap", "random"),
+        sparsities=("34%",),
+        samples=3,
+        seq_len=9,
+        stats_dir=stats,
+    )
+    yield drain(variance_run(request))
+    for path in (stats / "variances").iterdir():
+        path.unlink()
+    (stats / "variances").rmdir()
+
+
+def shown_command(test, name):
+    """The command line of this name that the page shows."""
+    lines = [line for code in test.code for line in code.value.splitlines()]
+    return next(line for line in lines if line.startswith(f"moeprune {name}"))
+
+
+def test_hidden_states_are_those_of_the_records(open_page, measured):
+    test = open_page("evaluate", model="once", results=HIDDEN)
+    (chart,) = (json.loads(each.proto.spec) for each in test.get("plotly_chart"))
+    full = measured["full"].variances
+    labels = {"REAP, on rows.jsonl, 33%": "reap 34%", "Random, 33%": "random 34%"}
+    assert {trace["name"] for trace in chart["data"]} == {*labels, "Full model"}
+    table = test.dataframe[0].value.set_index("candidate")
+    for label, name in labels.items():
+        pruned = measured[name].variances
+        # By hand: the mean over layers of |ln(pruned / full)|, then its exponential.
+        logs = [abs(math.log(a / b)) for a, b in zip(pruned, full, strict=True)]
+        assert table.loc[label, "mean_factor"] == pytest.approx(math.exp(sum(logs) / len(logs)))
+        assert table.loc[label, "last_layer"] == pytest.approx(pruned[-1] / full[-1])
+    assert table["mean_factor"].is_monotonic_increasing
+    assert f"nearest to the full model {table.index[0]}" in "".join(t.value for t in test.text)
+
+
+def test_a_damaged_record_is_named_and_the_others_are_shown(open_page, measured, stats_dir):
+    damaged = stats_dir / "variances" / "broken.json"
+    damaged.write_text('{"schema_version": 1}')
+    try:
+        test = open_page("evaluate", model="once", results=HIDDEN)
+        assert "broken.json cannot be read" in test.warning[0].value
+        assert test.get("plotly_chart")
+    finally:
+        damaged.unlink()
+
+
+def test_what_to_measure_is_asked_for_by_a_command(open_page):
+    test = open_page("evaluate", model="bare", results=HIDDEN)
+    assert "Nothing was measured of this model yet" in test.info[0].value
+    command = shown_command(test, "variance")
+    assert "--criterion reap --criterion frequency --criterion random --sparsity 50%" in command
+    test.multiselect(key="variance.criteria").set_value([])
+    next(button for button in test.button if button.label == "Queue").click().run()
+    assert not test.exception
+    assert any("criteria with a sparsity" in text.value for text in test.text)
+
+
+def test_plans_and_criteria_go_into_one_request():
+    both = VarianceRequest(model="m", corpora=("a.txt",), plans=({},), names=("p",))
+    assert both.sweep is None
+    assert both.command() == "moeprune variance m --plan plan.json --corpus a.txt -o variance.csv"
+    with pytest.raises(ValueError, match="belong together"):
+        VarianceRequest(model="m", corpora=("a.txt",), criteria=("reap",))
+    with pytest.raises((ValueError, UserError), match="rep"):
+        VarianceRequest(model="m", corpora=("a.txt",), criteria=("rep",), sparsities=("50%",))
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "full", "shown"),
+    [
+        ("abc", "abd", "ab<mark>c</mark>"),
+        ("same", "same", "same"),
+        ("longer", "long", "long<mark>er</mark>"),
+        ("<img src=x>", "<b>", "&lt;<mark>img src=x&gt;</mark>"),
+        ("&", "", "<mark>&amp;</mark>"),
+        (" \n", "abc", "(nothing)"),
+    ],
+)
+def test_what_follows_the_first_difference_is_marked_and_all_is_escaped(text, full, shown):
+    assert marked(text, full) == f"<pre class='answer'>{shown}</pre>"
+
+
+def test_the_full_answer_has_no_mark():
+    assert marked("abc", "abc", mark=False) == "<pre class='answer'>abc</pre>"
+
+
+def test_the_plan_that_is_asked_is_made_by_the_command_above(open_page):
+    test = open_page("evaluate", model="once", results=ASK)
+    test.text_area[0].set_value("Hello <there>").run()
+    assert not test.exception
+    assert "--criterion reap --corpus" in shown_command(test, "plan")
+    asked = shown_command(test, "ask")
+    assert "--plan plan.json --prompt 'Hello <there>' --max-new-tokens 64" in asked
+    test.selectbox(key="ask.candidate").set_value("random").run()
+    assert "--criterion random --sparsity 50%" in shown_command(test, "plan")
+    test.text_area[0].set_value("  ").run()
+    assert any("Write a prompt" in text.value for text in test.text)
+
+
+def test_the_plan_of_the_plan_page_can_be_asked(open_page, go_to):
+    test = open_page("plan", model="once", sparsity="33%", criterion="Random")
+    go_to(test, "evaluate")
+    test.segmented_control(key="results").set_value("ask").run()
+    assert not test.exception
+    assert test.selectbox(key="ask.candidate").value == "(plan page)"
+    test.text_area[0].set_value("Hello").run()
+    assert "moeprune plan" in shown_command(test, "plan")
+
+
+def done_job(model, answers):
+    """A question that a worker has answered, in the job table of this server."""
+    from app.job_queue import job_store
+
+    store = job_store()
+    request = {"model": str(model), "prompt": "<i>1 + 1", "names": ["half.json"]}
+    job = store.submit("ask", request, title="<i>1 + 1", command="x", requested_by="local")
+    with store.transaction() as jobs:
+        jobs.update(job.id, state=JobState.RUNNING, started_at=job.created_at)
+    return store.finish(job.id, JobState.DONE, result={"answers": answers})
+
+
+def test_answers_stand_side_by_side_after_a_reload(open_page, models_root):
+    answer = {"num_tokens": 3, "agreed": 3, "seconds": 0.25}
+    answers = [
+        {"name": "full", "text": "is <b>2", **answer},
+        {"name": "half.json", "text": "is <b>3", **answer | {"agreed": 2}},
+    ]
+    done_job(models_root / "once", answers)
+    done_job(models_root / "bare", answers)
+    test = open_page("evaluate", model="once", results=ASK)
+    shown = [each.value for each in test.get("html") if "<pre" in getattr(each, "value", "")]
+    bodies = shown or [each.proto.body for each in test.get("html") if "<pre" in each.proto.body]
+    assert bodies == [
+        "<pre class='answer'>is &lt;b&gt;2</pre>",
+        "<pre class='answer'>is &lt;b&gt;<mark>3</mark></pre>",
+    ]
+    words = [text.value for text in test.text]
+    assert "3 tokens, the first 2 as the full model, 0.2 s" in words
+    # One of this model, so there is nothing to choose.
+    assert not [box for box in test.selectbox if box.key == "ask.question"]
