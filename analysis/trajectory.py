@@ -16,7 +16,7 @@ of Eq. 9-10 add exactly the two that are missing, so that every layer has the sa
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -68,6 +68,15 @@ class Weighing:
 
 
 PAPER: Final = Weighing()
+
+
+def weighing_of(parts: str, steps: str) -> Weighing:
+    """What a person asked for by name.
+
+    Raises:
+        UserError: an unknown name.
+    """
+    return Weighing(cast(Parts, parts), cast(Steps, steps))
 
 
 def _means(stats: SampleStats) -> tuple[list[FloatArray], list[FloatArray], list[FloatArray]]:

@@ -72,7 +72,7 @@ def _command(chart: Chart) -> None:
     """The command line that draws the chart, where the page is about recipes."""
     recipes = shown_recipes()
     if recipes is not None and chart.name in VIEWS:
-        st.code(recipes.plot_command(chart.name, f"{chart.name}.svg"), language=None)
+        st.code(recipes.plot_command(chart.name, f"{chart.name}.svg", chart.options), language=None)
 
 
 def selection_of(name: str) -> object:

@@ -23,9 +23,9 @@ class CompareRequest:
         """The equivalent command line; of the second recipe, only what differs."""
         return shlex.join(["moeprune", "compare", *self._words(), "-o", out])
 
-    def plot_command(self, view: str, out: str) -> str:
-        """The command line that draws a figure of these recipes."""
-        return shlex.join(["moeprune", "plot", view, *self._words(), "-o", out])
+    def plot_command(self, view: str, out: str, options: Sequence[str] = ()) -> str:
+        """The command line that draws a figure of these recipes; `options` are the figure's own."""
+        return shlex.join(["moeprune", "plot", view, *self._words(), *options, "-o", out])
 
     def report_command(self, views: Sequence[str], out: str) -> str:
         """The command line that writes a report on these recipes."""

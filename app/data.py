@@ -13,9 +13,10 @@ from analysis.choose import newest_by_corpus
 from analysis.criteria import Criterion
 from analysis.errors import StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
+from analysis.samples import SampleStats
 from analysis.shards import stats_at, token_parts
 from analysis.stats import ExpertStats, WeightStats
-from analysis.store import Run, load_expert_stats, load_weight_stats, read_run
+from analysis.store import Run, load_expert_stats, load_sample_stats, load_weight_stats, read_run
 from app.settings import Settings, default_stats_dir, shown_path
 from pruning.plan import PruningPlan, model_ref
 from pruning.schedules import uniform
@@ -121,8 +122,8 @@ RunKey = tuple[str, str]
 
 
 def run_key(run: Run) -> RunKey:
-    """Path and digest of a run."""
-    return str(run.path), run.manifest.digest
+    """Path of a run, and its digest with its groups, of which it may gain some."""
+    return str(run.path), " ".join((run.manifest.digest, *run.manifest.groups))
 
 
 def expert_stats(run: Run) -> ExpertStats:
@@ -138,6 +139,15 @@ def stats_of_key(key: RunKey) -> ExpertStats:
 @st.cache_resource(max_entries=32)
 def _expert_stats(path: str, digest: str) -> ExpertStats:
     return load_expert_stats(_run_at(path, digest))
+
+
+def sample_stats_of_key(key: RunKey) -> SampleStats:
+    """What the group `dense` measured in the run of this key; not kept, for it may be large.
+
+    Raises:
+        StatsError: the run lacks it.
+    """
+    return load_sample_stats(_run_at(*key))
 
 
 def parts_of_key(key: RunKey) -> list[ExpertStats]:
@@ -212,7 +222,7 @@ def _weight_stats(path: str, digest: str) -> WeightStats:
 
 def _run_at(path: str, digest: str) -> Run:
     run = read_run(Path(path))
-    if run.manifest.digest != digest:
+    if run_key(run)[1] != digest:
         raise StatsError(f"The run {run.manifest.run_id} changed on disk; reload the page.")
     return run
 

@@ -98,7 +98,13 @@ def damage_part(view: View) -> None:
     run = data.routed_runs(view.model, CRITERIA["damage"])[corpus]
     stats = data.expert_stats(run)
     if "damage" not in stats.table:
-        _how_to_measure(view, run)
+        how_to_collect(
+            view,
+            run,
+            "the exact damage, which is measured only when asked for: it evaluates one expert more "
+            "for each token and layer, or several where the router's order changes",
+            "routed,damage",
+        )
         return
     proxy = _proxy(view.criterion)
     with st.container(border=True):
@@ -116,12 +122,18 @@ def _proxy(criterion: Criterion | None) -> Criterion:
     return criterion if criterion and is_variant else get_criterion(evidence.PROXY)
 
 
-def _how_to_measure(view: View, run: Run) -> None:
+def how_to_collect(view: View, run: Run, lacking: str, groups: str) -> None:
+    """Say what the statistics of a run lack, and the command that collects it.
+
+    Args:
+        view: what is on screen.
+        run: of the corpus that is calibrated again.
+        lacking: what it lacks, and what that costs.
+        groups: statistic groups to collect.
+    """
     name = run.manifest.corpus
     st.info(
-        f"The statistics of {literal(name)} lack the exact damage, which is measured only when "
-        "asked for: it evaluates one expert more for each token and layer, or several where the "
-        "router's order changes. Collect it with:",
+        f"The statistics of {literal(name)} lack {lacking}. Collect it with:",
         icon=":material/info:",
     )
     request = CalibrateRequest(
@@ -129,7 +141,7 @@ def _how_to_measure(view: View, run: Run) -> None:
         corpus=_source_of(name),
         tokens=max(run.manifest.num_tokens, 2),
         seq_len=run.manifest.settings.get("seq_len"),
-        groups="routed,damage",
+        groups=groups,
         stats_dir=data.shown_stats_dir(),
     )
     st.code(request.command(), language=None, wrap_lines=True)

@@ -7,6 +7,7 @@ from fractions import Fraction
 import streamlit as st
 
 from analysis.criteria import Criterion
+from analysis.groups import groups_for
 from analysis.overlap import chance_overlap
 from analysis.ranking import Stats
 from analysis.stats import NoStats
@@ -27,11 +28,27 @@ def what_is_missing(view: View, criterion: Criterion) -> str | None:
             "been calibrated yet. Start a calibration on the **Start** page, or choose AIMER or "
             "Magnitude, which need none."
         )
+    if criterion.source == "routed":
+        return _missing_groups(view, criterion)
     if criterion.source == "weights" and data.weight_run(view.model) is None:
         return (
             f"{criterion.label} reads the weights of {literal(view.model.name)}, which have not "
             "been measured yet. Start that on the **Start** page: it takes seconds."
         )
+    return None
+
+
+def _missing_groups(view: View, criterion: Criterion) -> str | None:
+    """What to say of a text in use whose run lacks statistic groups that the criterion reads."""
+    groups = groups_for(criterion.columns("applied"))
+    for corpus, weight in view.weights.items():
+        lacking = set(groups) - set(view.runs[corpus].manifest.groups)
+        if weight > 0 and lacking:
+            return (
+                f"{criterion.label} reads what the statistics of {literal(corpus)} lack. Collect "
+                f"it on the **Start** page or with `moeprune calibrate`, as `--groups "
+                f"{','.join(groups)}` and with the same text."
+            )
     return None
 
 

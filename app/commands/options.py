@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from analysis.trajectory import PARTS, STEPS
+
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Checkpoint directory, hub id, or `demo`.")
 ]
@@ -35,5 +37,16 @@ AllowTestSet = Annotated[
         "--allow-test-set",
         help="Use the data of a benchmark's test set for something else, and say so in results.",
     ),
+]
+PathWeights = Annotated[str, typer.Option(help=f"What weighs a path: {', '.join(PARTS)}.")]
+Transitions = Annotated[
+    str,
+    typer.Option(
+        help=f"Steps of a path between layers: {' or '.join(STEPS)} (where tokens really went on)."
+    ),
+]
+Clusters = Annotated[
+    int | None,
+    typer.Option(help="Follow only so many representative samples of each corpus, by k-means."),
 ]
 DEFAULT_GATE = "applied"

@@ -11,7 +11,7 @@ from analysis.choose import sample_runs
 from analysis.model import load_model_index
 from analysis.samples import SampleStats, joined_stats
 from analysis.store import Run, load_sample_stats
-from analysis.trajectory import PARTS, STEPS, Parts, Steps, Weighing, follow, representative_samples
+from analysis.trajectory import follow, representative_samples, weighing_of
 from app.commands import options
 from app.commands.console import out
 from app.commands.plan import say_plan
@@ -43,17 +43,9 @@ def paths(
     table: Annotated[
         Path | None, typer.Option(help="Also write how many samples need each expert, as CSV.")
     ] = None,
-    weights: Annotated[str, typer.Option(help=f"What weighs a path: {', '.join(PARTS)}.")] = "both",
-    transitions: Annotated[
-        str,
-        typer.Option(
-            help=f"Steps between layers: {' or '.join(STEPS)} (where tokens really went on to)."
-        ),
-    ] = "paper",
-    clusters: Annotated[
-        int | None,
-        typer.Option(help="Follow only so many representative samples of each corpus, by k-means."),
-    ] = None,
+    weights: options.PathWeights = "both",
+    transitions: options.Transitions = "paper",
+    clusters: options.Clusters = None,
     schedule: Annotated[
         str, typer.Option(help="How a budget is spread: global, uniform, early, middle, late.")
     ] = "global",
@@ -71,7 +63,7 @@ def paths(
     """
     if top_m is None and sparsity is None:
         raise typer.BadParameter("give --top-m or --sparsity, or both")
-    weighing = Weighing(cast(Parts, weights), cast(Steps, transitions))
+    weighing = weighing_of(weights, transitions)
     cut = Cut(schedule, top_m)
     described = load_model_index(model, revision=revision)
     runs = sample_runs(stats_store(stats_dir), described, tuple(corpus or ()), tuple(run or ()))

@@ -1,13 +1,16 @@
 """The commands that draw: plot, one figure of the dashboard; report, several in one page."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.store import write_durably
+from analysis.trajectory import weighing_of
 from app.commands import options
 from app.commands.console import out, show_table
 from app.commands.rank import measure_weights, save_csv
@@ -93,12 +96,19 @@ def plot(
         str | None,
         typer.Option(help="Block of a paper's table, 'MODEL SPARSITY%'; default: its first."),
     ] = None,
+    top_m: Annotated[
+        int | None, typer.Option(help="View paths: of each sample; default: 100.")
+    ] = None,
+    weights: options.PathWeights = "both",
+    transitions: options.Transitions = "paper",
+    clusters: options.Clusters = None,
     list_views: ListOption = False,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
 ) -> None:
     """Draw a figure of the dashboard, or write the numbers behind it, without a browser session."""
     from app.plots.listing import PaperView, block_of, get_view
+    from app.plots.paths import PathChoice
 
     wanted, path = get_view(view), out_file or Path(f"{view}.html")
     if isinstance(wanted, PaperView):
@@ -109,7 +119,9 @@ def plot(
         | {"model": model, "revision": revision, "stats_dir": stats_dir},
         _recipe(with_criterion, with_corpus, with_gate, with_sparsity),
     )
-    _write(wanted.draw(scene), path, wanted.title)
+    count = DEFAULT_PATHS if top_m is None else top_m
+    choice = PathChoice(count, weighing_of(weights, transitions), clusters)
+    _write(wanted.draw(replace(scene, paths=choice)), path, wanted.title)
 
 
 def _write(chart: "Chart", path: Path, title: str) -> None:

@@ -1,45 +1,49 @@
-"""How many samples' paths pass through each expert: layer x expert (MoE Pathfinder, Figure 2)."""
+"""How many samples' paths pass through each expert: layer x expert, a panel for each text."""
+
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
-from app.figures.theme import apply_theme, colorbar, colorscale
+from app.figures.theme import apply_theme, colorbar, colorscale, plain
+
+_ROW, _LEAST, _MOST = 17, 110, 420
+_HEAD, _FOOT = 34, 60
 
 
-def path_frequency(table: pd.DataFrame, num_samples: int, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `layer, expert, num_samples, rank`; layer 0 on top.
+def path_frequency(
+    table: pd.DataFrame, num_samples: Mapping[str, int], *, dark: bool = False
+) -> go.Figure:
+    """Figure of a table `corpus, layer, expert, num_samples, rank`; the first layer on top.
 
     Args:
-        table: one row an expert; rank 0 is the first to keep over all layers.
-        num_samples: samples in all, the end of the colour scale.
+        table: one row an expert and text; rank 0 is the first to keep over all layers.
+        num_samples: samples of each text, in the order of the panels; the end of the colour scale.
         dark: theme.
     """
     layers = sorted(table["layer"].unique())
-    place = (np.searchsorted(layers, table["layer"].to_numpy()), table["expert"].to_numpy())
-    counts = np.full((len(layers), int(table["expert"].max()) + 1), np.nan, dtype=np.float32)
-    counts[place] = table["num_samples"]
-    ranks = np.zeros(counts.shape, dtype=np.uint32)
-    ranks[place] = table["rank"].to_numpy() + 1
-    fig = go.Figure(
-        go.Heatmap(
-            z=counts,
-            zmin=0,
-            zmax=num_samples,
-            colorscale=colorscale(),
-            colorbar=colorbar("samples", dark),
-            customdata=ranks,
-            hoverongaps=False,
-            hovertemplate=(
-                "layer %{y}, expert %{x}<br>on paths of %{z} of "
-                f"{num_samples} samples<br>rank %{{customdata}}<extra></extra>"
-            ),
-        )
+    panel = int(np.clip(len(layers) * _ROW, _LEAST, _MOST))
+    height = len(num_samples) * (panel + _HEAD) + _FOOT
+    drawn = height - _HEAD - _FOOT  # between the margins
+    fig = make_subplots(
+        rows=len(num_samples),
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=_HEAD / drawn if len(num_samples) > 1 else 0,
+        subplot_titles=[
+            f"{plain(corpus)}: {count} samples" for corpus, count in num_samples.items()
+        ],
     )
+    for row, (corpus, count) in enumerate(num_samples.items(), start=1):
+        fig.add_trace(_cells(table[table["corpus"] == corpus], layers, count, dark), row, 1)
     apply_theme(fig, dark)
-    every = max(1, len(layers) // 12)
-    fig.update_layout(height=int(np.clip(len(layers) * 26, 190, 460)) + 70, margin={"t": 20})
-    fig.update_xaxes(title_text="expert", showgrid=False)
+    every = max(1, -(-len(layers) // (panel // _ROW)))
+    fig.update_layout(height=height, margin={"t": _HEAD, "b": _FOOT})
+    fig.update_annotations(font_size=13, x=0, xanchor="left")
+    fig.update_xaxes(showgrid=False)
+    fig.update_xaxes(title_text="expert", row=len(num_samples), col=1)
     fig.update_yaxes(
         title_text="layer",
         range=[len(layers) - 0.5, -0.5],
@@ -50,11 +54,39 @@ def path_frequency(table: pd.DataFrame, num_samples: int, *, dark: bool = False)
     return fig
 
 
-def describe(table: pd.DataFrame, num_samples: int) -> str:
-    """One sentence: how many experts are on every sample's paths, on some, on none."""
-    always = int((table["num_samples"] == num_samples).sum())
-    never = int((table["num_samples"] == 0).sum())
-    return (
-        f"Of {len(table)} experts {always} are on paths of all {num_samples} samples, "
-        f"{len(table) - always - never} on those of some, {never} on none."
+def _cells(table: pd.DataFrame, layers: list[int], num_samples: int, dark: bool) -> go.Heatmap:
+    """Share of the samples; empty where an expert is on no path, or a layer has no such expert."""
+    place = (np.searchsorted(layers, table["layer"].to_numpy()), table["expert"].to_numpy())
+    shares = np.full((len(layers), int(table["expert"].max()) + 1), np.nan, dtype=np.float32)
+    shares[place] = (table["num_samples"] / num_samples).where(table["num_samples"] > 0)
+    said = np.zeros((*shares.shape, 2), dtype=np.uint32)
+    said[place] = np.column_stack([table["num_samples"], table["rank"] + 1])
+    return go.Heatmap(
+        z=shares,
+        zmin=0,
+        zmax=1,
+        colorscale=colorscale(),
+        colorbar=colorbar("share of samples", dark, tickformat=".0%"),
+        customdata=said,
+        hoverongaps=False,
+        hovertemplate=(
+            "layer %{y}, expert %{x}<br>on paths of %{customdata[0]} of "
+            f"{num_samples} samples<br>rank %{{customdata[1]}} of the model<extra></extra>"
+        ),
     )
+
+
+def describe(table: pd.DataFrame, num_samples: Mapping[str, int]) -> str:
+    """How many experts are on paths of each text, of all of them, and of none."""
+    on_paths = {
+        corpus: set(zip(rows["layer"], rows["expert"], strict=True))
+        for corpus, rows in table[table["num_samples"] > 0].groupby("corpus")
+    }
+    size = len(table) // len(num_samples)
+    counts = [f"{len(on_paths.get(corpus, ()))} on {corpus}" for corpus in num_samples]
+    said = f"Of {size} experts, paths pass through {', '.join(counts)}"
+    if len(num_samples) == 1:
+        return f"{said}."
+    held = [on_paths.get(corpus, set()) for corpus in num_samples]
+    every, none = len(set.intersection(*held)), size - len(set.union(*held))
+    return f"{said}; {every} on every text and {none} on none."

@@ -21,6 +21,7 @@ class Chart:
         table: the numbers behind it.
         alt: what it says, in one sentence.
         about: what made it; goes below exported figures.
+        options: what `moeprune plot` needs to draw it, beside the recipes.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Chart:
     table: pd.DataFrame
     alt: str
     about: str
+    options: tuple[str, ...] = ()
 
     def exported(self) -> go.Figure:
         """The figure for a file: on white, with its provenance."""

@@ -6,17 +6,20 @@ from fractions import Fraction
 
 import pandas as pd
 
-from analysis.choose import choose_stats, parse_corpus_weight
+from analysis.choose import choose_stats, newest_by_corpus, parse_corpus_weight
 from analysis.criteria import get_criterion
+from analysis.criteria.pathfinder import PATHFINDER
 from analysis.errors import PlanError, StatsError, unknown_name
 from analysis.overlap import criterion_overlap
 from analysis.shards import stats_at, token_parts
 from analysis.stats import ExpertStats
+from analysis.store import load_sample_stats
 from app import maps
 from app.planning import searched_rows
 from app.plots import comparison, evaluations, evidence, explore, published
 from app.plots.chart import Chart
 from app.plots.pareto import own_pareto_chart
+from app.plots.paths import path_table, paths_chart
 from app.plots.published import Setting
 from app.plots.scene import Scene
 from app.plots.schedules import schedules_chart
@@ -119,6 +122,19 @@ def _damage_proxy(scene: Scene) -> Chart:
     return evidence.damage_chart(table, proxy, scene.about(f"gate {request.gate}"))
 
 
+def _paths(scene: Scene) -> Chart:
+    runs = newest_by_corpus(scene.store.of_model(scene.model.identity, "routed"), PATHFINDER)
+    having = {corpus: run for corpus, run in runs.items() if "dense" in run.manifest.groups}
+    if not having:
+        raise StatsError(
+            f"{scene.model.name} has no statistics of samples; calibrate with --groups "
+            "routed,dense."
+        )
+    choice = scene.paths
+    tables = {corpus: path_table(load_sample_stats(run), choice) for corpus, run in having.items()}
+    return paths_chart(tables, choice, scene.about(" ".join(choice.said())))
+
+
 def _rank_flow(scene: Scene) -> Chart:
     layer = evidence.most_moved(scene.comparison)
     about = scene.about_both()
@@ -212,6 +228,7 @@ _EACH = (
     PlotView("overlap-maps", "explore", "The variants at several sparsities", _overlap_maps),
     PlotView("overlap-by-tokens", "explore", "How many tokens a choice needs", _overlap_by_tokens),
     PlotView("damage-proxy", "explore", "How well a score predicts exact damage", _damage_proxy),
+    PlotView("paths", "explore", "Which experts the heaviest paths pass through", _paths),
     PlotView("coverage", "explore", "How much of each text's saliency is kept", _coverage),
     PlotView("separation", "explore", "How clear the cut is", _separation),
     PlotView("kept-by", "compare", "Which recipe keeps which expert", _kept_by),

@@ -23,6 +23,7 @@ from app.plots.chart import made_by
 from app.plots.comparison import about_recipes
 from app.plots.evaluations import results_of
 from app.plots.variance import variance_results
+from app.plots.paths import USUAL_PATHS, PathChoice
 from app.selection import Selection, select
 from app.task_requests import SelectRequest
 from pruning.budget import sparsity_budget
@@ -39,11 +40,13 @@ class Scene:
         recipes: the recipe, and a second one to compare it with.
         model: the model of both.
         store: where their statistics are.
+        paths: which paths are followed, for the figure of paths.
     """
 
     recipes: CompareRequest
     model: MoEModel
     store: StatsStore
+    paths: PathChoice = USUAL_PATHS
 
     @property
     def request(self) -> SelectRequest:

@@ -14,6 +14,7 @@ from app.expert_parts import expert_part
 from app.explore_parts import map_files, metrics, ranked_pair, separation_part, show_command
 from app.maps import Ranked, panel
 from app.overlap_parts import apply_clicked_variant, effects_part, overlap_part, variant_part
+from app.paths_parts import paths_part
 from app.state import View
 
 MAP = "explore.map"
@@ -24,6 +25,7 @@ PARTS = {
     "damage": "Damage",
     "blend": "Blend",
     "cut": "Cut",
+    "paths": "Paths",
     "experts": "Experts",
     "advice": "Which criterion?",
 }
@@ -86,6 +88,8 @@ def explore(view: View, shown: Ranked, beside: Ranked) -> None:
         blend_part(view, shown.criterion)
     elif part == "cut":
         separation_part(view, (beside, shown))
+    elif part == "paths":
+        paths_part(view)
     elif part == "experts":
         expert_part(view)
     else:

@@ -47,8 +47,8 @@ def test_a_criterion_that_the_statistics_cannot_serve_says_what_would(open_page)
     test = open_page("explore", model="once")
     test.menu_button(key="preset").set_value("heapr").run()
     assert not test.exception
-    (error,) = test.error
-    assert "calibrate with --groups routed,gradient" in error.value
+    assert "HEAPr reads what the statistics of rows" in test.info[0].value
+    assert "--groups routed,gradient" in test.info[0].value
 
 
 def test_a_toggle_goes_back_to_the_unified_family(open_page):

@@ -44,12 +44,50 @@ def test_a_budget_is_spent_exactly(works, calibrated, weights):
     works("export", "model", "--plan", f"{weights}.json", f"out-{weights}")
 
 
+def test_a_budget_of_given_paths_is_the_criterion_under_a_global_schedule(works, calibrated):
+    """The natural plan's projection, three ways: M found, M given, and as a criterion."""
+    common = ("--sparsity", "50%", "--stats-dir", "stats")
+    said = works("paths", "model", *common, "-o", "solved.json")
+    solved = json.loads((calibrated / "solved.json").read_text())
+    count = solved["schedule_parameters"]["paths"]
+    assert f"first {count} path" in said
+    works("paths", "model", *common, "--top-m", str(count), "-o", "given.json")
+    criterion = ("--criterion", f"pathfinder:{count}", "--schedule", "global")
+    works("plan", "model", *common, *criterion, "-o", "criterion.json")
+    given, planned = (
+        json.loads((calibrated / name).read_text()) for name in ("given.json", "criterion.json")
+    )
+    assert given["kept"] == planned["kept"] == solved["kept"]
+    assert planned["criterion"] == f"pathfinder:{count}"
+    works("score", "model", "--criterion", "pathfinder:3", "--stats-dir", "stats", "-o", "s.csv")
+    works("paths", "model", "--top-m", "3", "--table", "t.csv", "--stats-dir", "stats")
+    scores, table = pd.read_csv(calibrated / "s.csv"), pd.read_csv(calibrated / "t.csv")
+    assert scores["score"].tolist() == table["num_samples"].tolist()
+
+
+def test_measured_transitions_and_representatives_are_in_the_plan(works, calibrated):
+    works(
+        *("paths", "model", "--top-m", "2", "--stats-dir", "stats"),
+        *("--transitions", "measured", "--clusters", "2", "--weights", "transition"),
+    )
+    plan = json.loads((calibrated / "plan.json").read_text())
+    assert plan["schedule_parameters"] == {
+        "paths": 2,
+        "weights": "transition",
+        "transitions": "measured",
+        "clusters": 2,
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (("--stats-dir", "stats"), 2, "give --top-m or --sparsity"),
         (("--top-m", "0", "--stats-dir", "stats"), 1, "ask for at least 1"),
         (("--top-m", "1", "--weights", "all", "--stats-dir", "stats"), 1, "weight of paths"),
+        (("--top-m", "1", "--transitions", "all", "--stats-dir", "stats"), 1, "transitions"),
+        (("--top-m", "1", "--clusters", "0", "--stats-dir", "stats"), 1, "ask for at least 1"),
+        (("--top-m", "1", "--clusters", "9", "--stats-dir", "stats"), 1, "less than 9 clusters"),
         (("--top-m", "1", "--stats-dir", "other"), 1, "--groups routed,dense"),
         (("--top-m", "1", "--corpus", "c4", "--stats-dir", "stats"), 1, "Did you mean|rows.jsonl"),
         (

@@ -1,0 +1,94 @@
+"""Explore, paths: the numbers of `moeprune paths`, choices in the address, what is missing."""
+
+import shlex
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import app.cli
+from analysis.stats import Grid
+from analysis.store import SHIPPED_STATS, StatsStore, load_sample_stats
+from analysis.trajectory import Weighing, follow, representative_samples
+
+CORPORA = ("demo-code", "demo-math", "demo-prose")
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """The shipped statistics of samples of each text, and the layers of the demo."""
+    store = StatsStore(SHIPPED_STATS)
+    runs = {run.manifest.corpus: run for run in store.runs() if run.manifest.kind == "routed"}
+    return {corpus: load_sample_stats(runs[corpus]) for corpus in CORPORA}
+
+
+def numbers(test, chart):
+    """The table behind a chart, whose numbers are opened."""
+    test.session_state[f"data.{chart}"] = True
+    test.run()
+    assert not test.exception
+    return test.dataframe[-1].value
+
+
+def test_the_table_is_that_of_the_followed_paths(open_page, samples):
+    table = numbers(open_page("explore", tab="Paths"), "paths")
+    assert list(dict.fromkeys(table["corpus"])) == list(CORPORA)
+    for corpus, stats in samples.items():
+        wanted = follow(stats, 100).table(100)
+        rows = table[table["corpus"] == corpus].reset_index(drop=True)
+        pd.testing.assert_frame_equal(rows[list(wanted)], wanted)
+        assert rows["samples"].unique().tolist() == [256]
+
+
+def test_choices_in_the_address_are_those_of_the_command(open_page, samples, tmp_path):
+    chosen = {"m": "7", "k": "4", "transitions": "As measured"}
+    test = open_page("explore", tab="Paths", corpus="demo-math", **chosen)
+    table = numbers(test, "paths")
+    wanted = follow(representative_samples(samples["demo-math"], 4), 7, Weighing(steps="measured"))
+    rows = table[table["corpus"] == "demo-math"]
+    assert rows["num_samples"].tolist() == wanted.table(7)["num_samples"].tolist()
+    (line,) = [each.value for each in test.code if "moeprune paths" in each.value]
+    (drawn,) = [each.value for each in test.code if "moeprune plot paths" in each.value]
+    assert "--top-m 7 --transitions measured --clusters 4" in drawn
+    words = "--corpus demo-math --top-m 7 --transitions measured --clusters 4"
+    assert line.startswith(f"moeprune paths demo {words} --stats-dir ")
+    # The command says the same numbers.
+    given = [*shlex.split(line)[1:-1], str(tmp_path / "paths.csv")]
+    ended = CliRunner().invoke(app.cli.cli, [*given, "-o", str(tmp_path / "plan.json")])
+    assert ended.exit_code == 0, ended.output
+    written = pd.read_csv(tmp_path / "paths.csv")
+    assert written["num_samples"].tolist() == rows["num_samples"].tolist()
+
+
+def test_numbers_out_of_range_fall_back(open_page):
+    test = open_page("explore", tab="Paths", m="100000", k="-3")
+    assert test.number_input(key="m").value == 100
+    assert test.number_input(key="k").value == 0
+    assert not test.exception
+
+
+def test_what_would_take_minutes_is_refused(open_page):
+    """256 samples x 5 squares of 32 x m 900 are more than 2^28 steps."""
+    test = open_page("explore", tab="Paths", m="900", transitions="As measured")
+    assert "K = 10" in test.warning[0].value
+    # Without importance's partner there are no steps, so nothing takes long.
+    test.segmented_control(key="path-weights").set_value("importance").run()
+    assert not test.warning
+
+
+def test_the_criterion_ranks_as_the_paths_do(open_page, samples):
+    test = open_page("explore", criterion="MoE Pathfinder", corpus="demo-prose")
+    table = numbers(test, "stratification")
+    rows = table[table["panel"] == "MoE Pathfinder"].sort_values(["layer", "rank"])
+    order = follow(samples["demo-prose"], 100).table(100).sort_values(["layer", "rank"])
+    assert rows["expert"].tolist() == order["expert"].tolist()
+    assert Grid(samples["demo-prose"].grid.layers).counts.sum() == len(rows)
+
+
+def test_a_model_without_samples_says_what_to_collect(open_page):
+    test = open_page("explore", "once", tab="Paths")
+    assert "samples" in test.info[0].value
+    assert any("--groups routed,dense" in each.value for each in test.code)
+    test = open_page("explore", "once", criterion="MoE Pathfinder")
+    assert "--groups routed,dense" in test.info[0].value
+    assert not test.exception
