@@ -174,10 +174,11 @@ def _at_rest(view: View, choice: PlanChoice, found: Searches, job: Job | None) -
         if watched is not None and not watched.error:
             st.text("It was stopped before the first candidate was measured; nothing was kept.")
         return
-    if search.result.is_finished:
-        st.markdown(f"{literal(search_label(search, view.model))}: finished.")
-    else:
-        st.markdown(f"{literal(search_label(search, view.model))}: stopped; the best was kept.")
+    state = "finished" if search.result.is_finished else "stopped, and the best was kept"
+    st.text(
+        f"{search_label(search, view.model)}, judged on {search.samples} samples of "
+        f"{search.corpus}: {state}."
+    )
     with st.container(horizontal=True):
         if chosen is None or chosen.search_id != search.search_id:
             st.button(
@@ -205,6 +206,8 @@ def _show(search_id: str) -> None:
     forget_import()
     st.session_state["schedule"] = SEARCH
     st.session_state["searched"] = search_id
+    # Its list is not on the page yet, so the address would not have it.
+    st.query_params["searched"] = search_id
 
 
 def _continue(search: KnownSearch) -> None:
@@ -237,7 +240,7 @@ def _numbers(search: KnownSearch, left: float | None) -> None:
         f"{saved:.0%}",
         f"{cost['layers']:,} of {cost['whole_layers']:,} ran",
     )
-    rest = "measuring alone" if left is None else f"{duration_text(left)} left"
+    rest = "spent measuring" if left is None else f"{duration_text(left)} left"
     _metric(fourth, "Time", duration_text(cost["seconds"]), rest)
 
 

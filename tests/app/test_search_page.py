@@ -1,0 +1,232 @@
+"""Searches on the Plan page: their schedules as plans, the form, a real one stopped and kept."""
+
+import json
+import shlex
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import app.cli
+from analysis.model import load_model_index
+from analysis.store import SHIPPED_STATS
+from app.jobs.model import JobState
+from app.jobs.process import signal_worker
+from app.jobs.store import JobStore
+from pruning.plan import load_plan
+from pruning.recipe_file import recipe_from_yaml
+from pruning.search.store import read_known
+
+DEADLINE_SECONDS = 120.0  # only reached when something is broken; the machine may be busy
+SHIPPED = SHIPPED_STATS / "searches"
+
+
+def texts(elements):
+    return [element.value for element in elements]
+
+
+def counts_on(test):
+    (table,) = (each.value for each in test.dataframe if "keeps" in each.value.columns)
+    return table.set_index("layer")["keeps"].to_dict()
+
+
+def sides_on(test):
+    (table,) = (each.value for each in test.dataframe if "fewest" in each.value.columns)
+    return table["schedule"].tolist()
+
+
+def code_with(test, beginning):
+    (found,) = (text for text in texts(test.code) if text.startswith(beginning))
+    return found
+
+
+def plan_of(test, folder):
+    """The plan that the page's own command line writes."""
+    *words, out = shlex.split(code_with(test, "moeprune plan "))[1:]
+    words.append(folder / out)
+    outcome = CliRunner().invoke(app.cli.cli, [*map(str, words)], catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return load_plan(folder / "plan.json", model=load_model_index("demo"))
+
+
+def least_used(moments, kept):
+    """Layer -> the experts that tokens reach most, from the counts of the statistics' file."""
+    found = {}
+    for layer, rows in moments.groupby("layer"):
+        # Of equally many tokens the first expert stays.
+        order = rows.sort_values(["num_tokens", "expert"], ascending=[False, True])
+        found[layer] = tuple(sorted(order["expert"].tolist()[: kept[layer]]))
+    return found
+
+
+def test_the_schedule_of_a_search_is_a_plan_in_the_order_of_that_search(
+    open_page, demo_moments, tmp_path
+):
+    test = open_page("plan", schedule="Searched", searched="demo-frequency", criterion="AIMER")
+    assert not test.exception
+    assert texts(test.error) == []
+    kept = {0: 27, 1: 4, 2: 10, 3: 17, 4: 6, 5: 32}
+    assert counts_on(test) == kept
+    # The order is the search's, not the one on screen, which is said.
+    plan = plan_of(test, tmp_path)
+    assert dict(plan.kept) == least_used(demo_moments["demo-code"], kept)
+    assert any(
+        "(Frequency on demo-code), not in the one on screen" in t for t in texts(test.markdown)
+    )
+    made = plan.provenance
+    assert (made.schedule, made.criterion) == ("search", "frequency")
+    assert made.schedule_parameters["corpus"] == "demo-math"
+    assert made.schedule_parameters["population"] == 32
+    recipe = recipe_from_yaml(code_with(test, "schema_version"))
+    assert (recipe.criterion, recipe.search.samples, recipe.search.generations) == (
+        "frequency",
+        32,
+        5,
+    )
+
+
+def test_a_search_of_what_is_on_screen_stands_among_all_schedules(open_page):
+    test = open_page("plan", schedule="Searched")
+    # REAP is on screen, so its search comes first.
+    assert test.selectbox(key="searched").value == "demo-reap"
+    assert not any("in the one on screen" in text for text in texts(test.markdown))
+    assert sides_on(test)[-1] == "Searched: demo-reap"
+    metrics = {metric.label: metric.value for metric in test.metric}
+    best = read_known(SHIPPED / "demo-reap.json").result.best_entry.fitness
+    assert metrics["Best ESAP"] == f"{best:.3f}"
+    test.selectbox(key="searched").set_value("demo-seer").run()
+    assert counts_on(test) == {0: 26, 1: 6, 2: 10, 3: 12, 4: 10, 5: 32}
+    assert sides_on(test)[-1] == "Searched: demo-reap"
+
+
+def test_another_budget_is_explained_and_nothing_is_changed(open_page):
+    test = open_page("plan", schedule="Searched", sparsity="25%")
+    (note,) = texts(test.info)
+    assert "removes 96 of 192 experts (50.0%), the slider asks for 48 (25%)" in note
+    assert not [each for each in test.dataframe if "keeps" in each.value.columns]
+    test.button(key="search.budget").click().run()
+    assert test.select_slider(key="sparsity").value == 50
+    assert counts_on(test) == read_known(SHIPPED / "demo-reap.json").kept
+
+
+def test_an_unknown_search_in_the_address_gives_the_first_that_fits(open_page):
+    test = open_page("plan", schedule="Searched", searched="../../x")
+    assert not test.exception
+    assert test.selectbox(key="searched").value == "demo-reap"
+
+
+def test_a_model_without_a_search_says_so_and_offers_the_form(open_page):
+    test = open_page("plan", model="once", schedule="Searched")
+    assert not test.exception
+    assert any("No search of once is known yet" in text for text in texts(test.info))
+    assert "search.start" in opened_form(test)
+
+
+@pytest.fixture
+def own_search(stats_dir):
+    """A damaged file among the searches of this server."""
+    folder = stats_dir / "searches"
+    folder.mkdir(exist_ok=True)
+    raw = json.loads((SHIPPED / "demo-reap.json").read_text())
+    (folder / "broken.json").write_text(json.dumps(raw | {"candidates": []}))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_a_damaged_search_is_named_and_the_others_are_offered(open_page, own_search):
+    test = open_page("plan", schedule="Searched")
+    assert any("broken.json is no result of a search" in text for text in texts(test.warning))
+    assert counts_on(test) == read_known(SHIPPED / "demo-reap.json").kept
+
+
+def opened_form(test):
+    """Open the form; the keys of the buttons on the page."""
+    test.session_state["search.form"] = True
+    test.run()
+    assert not test.exception
+    return {button.key for button in test.button}
+
+
+def test_the_form_shows_recipe_and_estimate_and_refuses_what_cannot_be(open_page):
+    test = open_page("plan", protect="0", multiple="4")
+    opened_form(test)
+    shown = yaml.safe_load(
+        next(text for text in texts(test.code) if "search:" in text and "schema" in text)
+    )
+    # Not the text that ranks.
+    assert shown["search"]["corpus"] != "demo-code"
+    assert shown["corpora"] == [{"corpus": "demo-code"}]
+    assert shown["constraints"] == {"multiple_of": 4, "protect": [0]}
+    assert shown["budget"] == {"sparsity": "50%"}
+    (estimate,) = (text for text in texts(test.markdown) if "At most" in text)
+    assert "At most 1,432 candidates on 64 samples" in estimate  # 32 + 50 x 28
+    assert " h**" in estimate or " min**" in estimate
+    test.number_input(key="search.elites").set_value(32).run()
+    assert any("fewer elites than candidates" in text for text in texts(test.error))
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    """The job table of the page."""
+    return JobStore(tmp_path / "state" / "jobs.sqlite")
+
+
+def end(jobs):
+    """No worker outlives the test."""
+    running = [job for job in jobs.list() if job.state is JobState.RUNNING]
+    for job in running:
+        signal_worker(job, signal.SIGKILL)
+    for job in running:
+        psutil.wait_procs([psutil.Process(job.pid)] if psutil.pid_exists(job.pid) else [])
+
+
+def until(test, condition):
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.1)
+    test.run()
+    assert not test.exception
+    return value
+
+
+def test_a_search_is_started_stopped_kept_and_shown(open_page, jobs, stats_dir, tmp_path):
+    # Magnitude reads no text, and there are its numbers of the demo: the search begins at once.
+    test = open_page("plan", criterion="Magnitude")
+    opened_form(test)
+    for key, value in {"population": 4, "elites": 2, "generations": 400, "seed": 5}.items():
+        test.number_input(key=f"search.{key}").set_value(value)
+    test.select_slider(key="search.samples").set_value(4)
+    test.run()
+    test.button(key="search.start").click().run()
+    (job,) = jobs.list()
+    folder = Path(job.request["out"])
+    assert folder.parent == stats_dir / "searches"
+    try:
+        until(test, lambda: (folder / "search.json").is_file())
+        assert "Best ESAP" in {metric.label for metric in test.metric}
+        test.button(key="search.stop").click().run()
+        until(test, lambda: jobs.get(job.id).is_finished)
+        assert jobs.get(job.id).state is JobState.CANCELED
+        # All four files stand, whole, and say the same.
+        kept = read_known(folder / "search.json")
+        plan = load_plan(folder / "plan.json", model=load_model_index("demo"))
+        assert not kept.result.is_finished
+        assert {layer: len(ids) for layer, ids in plan.kept.items()} == kept.kept
+        assert sum(kept.kept.values()) == 96
+        test.button(key="search.show").click().run()
+        assert not test.exception
+        assert counts_on(test) == kept.kept
+        assert test.query_params["searched"] == folder.name
+        assert any("This search was stopped after" in text for text in texts(test.markdown))
+        assert "search.continue" in {button.key for button in test.button}
+        test.button(key="search.continue").click().run()
+        assert jobs.list()[0].request == job.request
+    finally:
+        end(jobs)
+        shutil.rmtree(folder)
