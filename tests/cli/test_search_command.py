@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from analysis.drain import drain
 from analysis.model import load_model_index
 from app.commands.console import follow
+from app.jobs.model import JobState
+from app.jobs.store import JobStore
+from app.jobs.worker import CancelSwitch, run_task
 from app.search_requests import SearchRequest
 from app.search_tasks import search_run
 from app.tasks import TASKS
@@ -125,6 +129,40 @@ def test_ctrl_c_keeps_the_best_and_the_same_command_goes_on(recipe, tiny, here):
     assert sum(len(ids) for ids in plan.kept.values()) == 9
     drain(search_run(request(path, here / "kept")))
     assert essence(here / "kept") == essence(here / "whole")
+
+
+@pytest.mark.parametrize("after", [0, 0.002, 0.01])
+def test_a_job_that_is_stopped_keeps_the_best_and_goes_on(recipe, tiny, here, after):
+    path = recipe({"generations": 6})
+    whole = drain(search_run(request(path, here / "whole")))
+    values = request(path, here / "kept").model_dump(mode="json")
+    job = JobStore(here / "jobs.sqlite").submit("search", values, "t", "c", "ann")
+    switch, tries = CancelSwitch(), []
+
+    def stop(step):
+        # At a step, or so many seconds later: wherever the task is by then.
+        if step.note.startswith("generation 1") and not tries:
+            tries.append(Timer(after, os.kill, (os.getpid(), signal.SIGTERM)))
+            tries[0].start()
+            if not after:
+                tries[0].join()
+
+    before = signal.signal(signal.SIGTERM, switch.handle)
+    try:
+        outcome = run_task(job, "app.tasks", switch, stop)
+        tries[0].join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert outcome.state is JobState.CANCELED
+    so_far = load_search(here / "kept" / "search.json")
+    assert {path.name for path in (here / "kept").iterdir()} == FILES
+    assert 0 < len(so_far.entries) < len(whole.entries)
+    plan = load_plan(here / "kept" / "plan.json", model=load_model_index(str(tiny)))
+    kept = dict(zip(so_far.schedule()["layer"], so_far.schedule()["kept"], strict=True))
+    assert {layer: len(ids) for layer, ids in plan.kept.items()} == kept
+    drain(search_run(request(path, here / "kept")))
+    assert essence(here / "kept") == essence(here / "whole")
+    assert (here / "kept/plan.json").read_bytes() == (here / "whole/plan.json").read_bytes()
 
 
 def test_two_processes_find_what_one_finds(recipe, here):
