@@ -14,7 +14,7 @@ from app.planning import Shown, layers_in, ranges
 from app.task_requests import validated
 from pruning.atoms.selection import AtomScope
 from pruning.atoms.sizes import PLAN_ALONE
-from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthMode
+from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.recipe import Recipe
 
@@ -52,9 +52,10 @@ class NeuronPlanChoice:
     drop: str = ""
 
     @property
-    def mode(self) -> WidthMode:
-        """How an export stores widths."""
-        return WidthMode(self.width_mode)
+    def is_plain(self) -> bool:
+        """Whether criterion, texts and sparsity say all: what figures drawn elsewhere are told."""
+        limits = (self.protect.strip(), self.pin.strip(), self.drop.strip())
+        return self.unit == "neurons" and self.multiple_of == 1 and not any(limits)
 
 
 def experts_in(text: str) -> tuple[str, ...]:

@@ -5,11 +5,14 @@ import streamlit as st
 from app.compare_parts import RecipeChoice, recipe_request
 from app.comparing import CompareRequest
 from app.data import settings
+from app.granularity import is_about_neurons
+from app.neuron_plan import NeuronPlanChoice
 from app.plots.listing import VIEWS
 from app.plots.scene import Scene
 from app.report.contents import report_of, views_of
 from app.report.page import report_html
 from app.state import RECIPES, View, chosen_baseline, shown_recipes
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 
 
 def remember_recipes(view: View, page: str) -> None:
@@ -24,6 +27,10 @@ def _recipes(view: View, page: str) -> CompareRequest | None:
         return CompareRequest(first, second)
     if view.criterion is None or page not in {each.page for each in VIEWS.values()}:
         return None
+    if page in ("plan", "export") and is_about_neurons():
+        choice: NeuronPlanChoice = st.session_state["neuron_choice"]
+        if not choice.is_plain:
+            return None  # recipes of figures have neither constraints nor other budgets
     # Views of overlap have a gate convention whatever criterion is in use.
     gate = {"gate": view.gate}
     return CompareRequest(
@@ -35,7 +42,10 @@ def _recipes(view: View, page: str) -> CompareRequest | None:
 def report_part(view: View, page: str) -> None:
     """A page's figures as one HTML file; drawn in the sidebar, where the page has figures."""
     recipes = shown_recipes()
-    names = [name for name, each in VIEWS.items() if each.page == page]
+    wanted = ATOMIC_GRANULARITY if is_about_neurons() else EXPERT_GRANULARITY
+    names = [
+        name for name, each in VIEWS.items() if (each.page, each.granularity) == (page, wanted)
+    ]
     if recipes is None or not names:
         return
     scene = Scene(recipes, view.model, settings().store)

@@ -182,7 +182,7 @@ def report(
     from app.report.contents import report_of, views_of
     from app.report.page import report_html
 
-    views = views_of(view or ())
+    views = views_of(view or (), criterion)
     scene = _scene(
         _recipe(criterion, corpus, gate, sparsity)
         | {"model": model, "revision": revision, "stats_dir": stats_dir},

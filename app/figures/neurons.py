@@ -66,11 +66,14 @@ def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe_layers(table: pd.DataFrame) -> str:
-    """One sentence: where each series removes most and least."""
+    """One sentence: where each series removes most and least, if that differs."""
     words = []
     for name, line in table.groupby("series", sort=False):
         falling = line.sort_values("share", ascending=False, kind="stable")
         most, least = falling.iloc[0], falling.iloc[-1]
+        if f"{most['share']:.0%}" == f"{least['share']:.0%}":
+            words.append(f"{name} removes {most['share']:.0%} in every layer")
+            continue
         words.append(
             f"{name} removes most in layer {most['layer']} ({most['share']:.0%}), least in layer "
             f"{least['layer']} ({least['share']:.0%})"

@@ -18,12 +18,14 @@ from app import maps
 from app.planning import searched_rows
 from app.plots import comparison, evaluations, evidence, explore, published
 from app.plots.chart import Chart
+from app.plots.neurons import flops_of_scene, layers_of_scene
 from app.plots.pareto import own_pareto_chart
 from app.plots.paths import path_table, paths_chart
 from app.plots.published import Setting
 from app.plots.scene import Scene
 from app.plots.schedules import schedules_chart
 from app.plots.search import best_chart, progress_chart, schedules_of_searches
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.schedules import side_by_side
 from pruning.search.store import SearchStore, order_digest
 from pruning.sizes import size_report
@@ -38,12 +40,14 @@ class PlotView:
         page: the page that shows it.
         title: what it answers, as a heading.
         draw: the chart of a scene.
+        granularity: what is removed in it.
     """
 
     name: str
     page: str
     title: str
     draw: Callable[[Scene], Chart]
+    granularity: str = EXPERT_GRANULARITY
 
 
 @dataclass(frozen=True)
@@ -257,6 +261,20 @@ _EACH = (
     ),
     PlotView("evaluation-curves", "evaluate", "What pruning costs this model", _evaluation_curves),
     PlotView("own-winner-map", "evaluate", "Which candidate stays nearest", _own_winner_map),
+    PlotView(
+        "neuron-layers",
+        "plan",
+        "What each layer loses of its neurons, by who competes with whom",
+        layers_of_scene,
+        ATOMIC_GRANULARITY,
+    ),
+    PlotView(
+        "neuron-flops",
+        "plan",
+        "What removing neurons saves of a token's computation",
+        flops_of_scene,
+        ATOMIC_GRANULARITY,
+    ),
     PlotView("sizes", "export", "What pruning saves", _sizes),
 )
 _OF_PAPERS = (

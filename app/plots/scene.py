@@ -236,6 +236,11 @@ class Scene:
         head = f"{self.model.name} {self.model.identity[:8]}"
         return made_by(head, runs, first.criterion.label, f"sparsity {self.request.sparsity}")
 
+    def about_neurons(self) -> str:
+        """Provenance line of a figure of plans of neurons."""
+        texts, head = self.request.corpora, f"{self.model.name} {self.model.identity[:8]}"
+        return made_by(head, self.criterion.label, *texts, f"sparsity {self.request.sparsity}")
+
     def about_both(self) -> str:
         """Provenance line of a figure of both recipes."""
         return made_by(*about_recipes(self.first, self.second))

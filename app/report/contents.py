@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError, unknown_name
 from app.plots.chart import made_by
 from app.plots.listing import VIEWS, PlotView
 from app.plots.scene import Scene
+from pruning.plan import EXPERT_GRANULARITY
 from pruning.sizes import format_bytes
 
 DEFAULT_TITLE = "Pruning report"
@@ -55,8 +57,8 @@ class Report:
     omitted: dict[str, str]
 
 
-def views_of(names: Sequence[str]) -> list[PlotView]:
-    """The views of a report; all where none is named.
+def views_of(names: Sequence[str], criterion: str = "") -> list[PlotView]:
+    """The views of a report; where none is named all, of neurons if the criterion ranks neurons.
 
     Raises:
         PlanError: one that reports do not have.
@@ -64,7 +66,9 @@ def views_of(names: Sequence[str]) -> list[PlotView]:
     for name in names:
         if name not in VIEWS:
             raise PlanError(unknown_name("view of a report", name, VIEWS))
-    return [VIEWS[name] for name in dict.fromkeys(names)] or list(VIEWS.values())
+    ranks_neurons = bool(criterion) and get_criterion(criterion).neuron_score is not None
+    every = [v for v in VIEWS.values() if ranks_neurons or v.granularity == EXPERT_GRANULARITY]
+    return [VIEWS[name] for name in dict.fromkeys(names)] or every
 
 
 def report_of(scene: Scene, views: Iterable[PlotView], title: str = DEFAULT_TITLE) -> Report:
@@ -78,8 +82,9 @@ def report_of(scene: Scene, views: Iterable[PlotView], title: str = DEFAULT_TITL
             omitted[view.title] = str(error)
             continue
         sections.append(Section(view.name, view.title, chart.alt, chart.exported(), chart.table))
-    names = [view.name for view in chosen]
-    command = scene.recipes.report_command([] if names == list(VIEWS) else names, "report.html")
+    every = views_of((), scene.request.criterion)
+    names = [] if chosen == every else [view.name for view in chosen]
+    command = scene.recipes.report_command(names, "report.html")
     return Report(title, _facts(scene), command, made_by(), tuple(sections), omitted)
 
 

@@ -307,6 +307,15 @@ def decoded(values):
     return np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"]).tolist()
 
 
+def test_the_report_and_the_figures_are_those_of_neurons(open_page):
+    test = open_page("plan", **NEURONS)
+    (report,) = [text for text in texts(test.sidebar.code) if "report" in text]
+    assert report.endswith("--view neuron-layers --view neuron-flops -o report.html")
+    # A recipe of figures has no constraints: then there is no command that draws the same.
+    test.text_input(key="protect").set_value("1").run()
+    assert not [text for text in texts(test.sidebar.code) if "report" in text]
+
+
 # --- export -------------------------------------------------------------------------------------
 
 

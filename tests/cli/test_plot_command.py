@@ -1,6 +1,7 @@
 """`moeprune plot`: every figure of the pages, the same figure, and the numbers behind it."""
 
 import ast
+import json
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from app.plots.listing import PAPER_VIEWS, VIEWS
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ("--criterion", "reap", "--corpus", "demo-code", "--sparsity", "50%")
+NEURONS = ("--criterion", "heapr", *RECIPES[2:])
 
 
 def calls_of(*names):
@@ -60,7 +62,8 @@ def test_a_model_without_evaluations_says_how_to_make_some(moeprune, here, view,
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_numbers_of_every_view(works, here, view):
-    output = works("plot", view, "demo", *RECIPES, "-o", "data.csv")
+    recipe = RECIPES if VIEWS[view].granularity == "expert" else NEURONS
+    output = works("plot", view, "demo", *recipe, "-o", "data.csv")
     assert f"data.csv: {VIEWS[view].title}" in output
     assert len(pd.read_csv(here / "data.csv"))
     assert [path.name for path in here.iterdir()] == ["data.csv"]
@@ -173,3 +176,25 @@ def test_a_name_is_text_in_the_figure(works, here, models, corpora, tmp_path, st
     assert "<img src=x" not in page
     # Plotly reads tags in text, so the name is escaped there, and once more in the script.
     assert r"&lt;img src=x&gt;" in page or r"\u003cimg" not in page
+
+
+def test_neurons_are_drawn_of_the_plans_that_the_command_makes(works, here):
+    works("plot", "neuron-layers", "demo", *NEURONS, "-o", "layers.csv")
+    drawn = pd.read_csv(here / "layers.csv").query("series == 'All layers'")
+    plan = ("--granularity", "atomic", "--atom-scope", "global", "-o", "plan.json")
+    works("plan", "demo", *NEURONS, *plan)
+    kept = json.loads((here / "plan.json").read_text())["kept_atoms"]
+    # 32 experts of 64 neurons a layer; those that are not named keep all of theirs.
+    removed = [sum(64 - len(ids) for ids in kept[str(layer)].values()) for layer in range(6)]
+    assert drawn["share"].tolist() == pytest.approx([gone / 2048 for gone in removed])
+    works("plot", "neuron-flops", "demo", *NEURONS, "-o", "flops.csv")
+    flops = pd.read_csv(here / "flops.csv").query("series == 'All layers' and sparsity == '50%'")
+    said = works("plans", "show", "plan.json", "--corpus", "demo-code")
+    assert f"({flops['reduction'].item():.2%} fewer), by the routing" in said
+
+
+def test_a_criterion_that_ranks_no_neurons_is_one_line(moeprune, here):
+    outcome = moeprune("plot", "neuron-layers", "demo", *RECIPES)
+    assert outcome.code == 1
+    assert "REAP scores no neurons; those that do: heapr" in outcome.err
+    assert list(here.iterdir()) == []

@@ -43,6 +43,10 @@ def test_layers_have_a_line_for_each_series(shares, dark):
         "25% removes most in layer 5 (40%), least in layer 2 (10%); 50% removes most in layer 2 "
         "(70%), least in layer 5 (30%)."
     )
+    even = shares.assign(share=0.4)
+    assert neurons.describe_layers(even) == (
+        "25% removes 40% in every layer; 50% removes 40% in every layer."
+    )
 
 
 def test_flops_lie_beside_what_equal_use_would_save():
