@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -16,6 +15,7 @@ from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.json_text import parse_json_once
 from analysis.model import ModelRef, MoEModel
+from analysis.store import write_durably
 from pruning.allocation import Allocation, check_kept
 from pruning.atoms.kept import (
     KeptAtoms,
@@ -359,13 +359,7 @@ def save_plan(plan: PruningPlan, path: Path) -> None:
     Raises:
         PlanError: the file cannot be written.
     """
-    partial = path.with_name(path.name + ".partial")
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(plan.to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_durably(path, plan.to_json().encode())
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise PlanError(f"The plan cannot be written to {path}: {error.strerror}.") from error

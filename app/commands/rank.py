@@ -17,7 +17,7 @@ from analysis.proxy import SPARSITIES, proxy_overlap
 from analysis.shards import parts_overlap
 from analysis.sparsity import num_removed
 from analysis.stats import ExpertStats
-from analysis.store import PARTIAL, Run, StatsStore, load_expert_stats, write_durably
+from analysis.store import Run, StatsStore, load_expert_stats, write_durably
 from app.calibration_tasks import weights_run
 from app.commands import options
 from app.commands.console import follow, out, show_table
@@ -71,7 +71,6 @@ def save_csv(table: pd.DataFrame, path: Path) -> None:
     try:
         write_durably(path, csv_text(table).encode())
     except OSError as error:
-        path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
         raise StatsError(f"The table cannot be written to {path}: {error.strerror}.") from error
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -254,8 +254,10 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
         yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        # Removed while it is held; filelock sees that its file is gone and takes a new one.
-        Path(lock.lock_file).unlink(missing_ok=True)
+        # Removed while it is held; filelock sees that its file is gone and takes a new one. On a disk
+        # that fails it stays, which must not hide why the export ended, nor keep the lock.
+        with suppress(OSError):
+            Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
 
 
