@@ -5,12 +5,15 @@ import json
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from pyarrow import parquet
+from typer.testing import CliRunner
 
 from analysis.criteria import CRITERIA, VARIANTS
 from analysis.families import FAMILIES
 from analysis.store import SHIPPED_STATS
+from app.cli import cli
 from app.reference.commands import all_commands, options_of
 from app.reference.pages import COMMAND, stale
 
@@ -127,14 +130,33 @@ def test_the_python_snippet_of_the_readme_prunes_the_demo(tmp_path, monkeypatch)
     assert (tmp_path / "pruned-demo" / "config.json").is_file()
 
 
-def test_the_snippet_on_criteria_makes_a_working_criterion(make_expert_stats):
+@pytest.fixture
+def gate_energy():
     namespace: dict[str, object] = {}
     (snippet,) = snippets(ROOT / "docs" / "adding-a-criterion.md")
     exec(compile(snippet, "adding-a-criterion.md", "exec"), namespace)  # noqa: S102
-    criterion = namespace["GATE_ENERGY"]
+    return namespace["GATE_ENERGY"]
+
+
+def test_the_snippet_on_criteria_makes_a_working_criterion(make_expert_stats, gate_energy):
+    criterion = gate_energy
     table = make_expert_stats().table
     scores = criterion.score(table[list(criterion.columns("applied"))], "applied")
     assert scores.tolist() == pytest.approx(table["applied_g2_f0"].tolist())
+
+
+def test_the_command_on_criteria_ranks_by_it(tmp_path, monkeypatch, gate_energy):
+    page = (ROOT / "docs" / "adding-a-criterion.md").read_text()
+    words = re.search(r"^moeprune (score .+?) -o", page, flags=re.M)[1].split()
+    monkeypatch.setitem(CRITERIA, gate_energy.name, gate_energy)
+    out = tmp_path / "scores.csv"
+    done = CliRunner().invoke(cli, [*words, "-o", str(out), "--stats-dir", str(SHIPPED_STATS)])
+    assert done.exit_code == 0, done.output
+    scores = pd.read_csv(out)
+    measured = pd.read_parquet(SHIPPED_STATS / "demo-demo-code-7d7ae4ff" / "experts.parquet")
+    assert scores["score"].tolist() == pytest.approx(measured["applied_g2_f0"].tolist())
+    best = measured.loc[measured[measured["layer"] == 3]["applied_g2_f0"].idxmax(), "expert"]
+    assert scores[(scores["layer"] == 3) & (scores["rank"] == 0)]["expert"].item() == best
 
 
 def test_the_snippet_on_families_makes_a_working_family():
