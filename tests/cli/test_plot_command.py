@@ -97,6 +97,46 @@ def test_numbers_equal_those_of_the_commands(works, here):
     pd.testing.assert_frame_equal(kept, compared)
 
 
+def test_the_numbers_of_a_search_are_those_of_its_file(works, here):
+    raw = json.loads((ROOT / "cached_stats" / "searches" / "demo-reap.json").read_text())
+    for view in ("search", "search-best", "search-schedules", "schedules"):
+        works("plot", view, "demo", *RECIPES, "-o", f"{view}.csv")
+    history, best, several, all_of_them = (
+        pd.read_csv(here / f"{view}.csv")
+        for view in ("search", "search-best", "search-schedules", "schedules")
+    )
+    assert history["generation"].value_counts().to_dict() == {
+        number: len(members) for number, members in enumerate(raw["generations"])
+    }
+    fitness = {row[0]: row[4] for row in raw["candidates"]}
+    assert history["fitness"].tolist() == history["candidate"].map(fitness).tolist()
+    kept = {int(layer): count for layer, count in raw["best"]["kept"].items()}
+    assert best.set_index("layer")["kept"].to_dict() == kept
+    assert several["search"].unique().tolist() == [
+        f"demo-{name}" for name in ("ean", "frequency", "reap", "seer")
+    ]
+    ours = several[several["search"] == "demo-reap"].set_index("layer")
+    assert ours["density"].to_dict() == {layer: count / 32 for layer, count in kept.items()}
+    # Of all schedules side by side only the search on the order of the recipe is one.
+    last = all_of_them[all_of_them["schedule"].str.startswith("search:")].set_index("layer")
+    assert set(last["schedule"]) == {"search:demo-reap"}
+    assert last["kept"].to_dict() == kept
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--criterion", "man"), "is by man; known: ean, frequency, reap, seer."),
+        (("--criterion", "reap", "--sparsity", "25%"), "has no search that removes 48 experts"),
+    ],
+)
+def test_a_search_that_is_not_there_is_named_with_those_that_are(moeprune, here, options, message):
+    outcome = moeprune("plot", "search", "demo", *options)
+    assert outcome.code == 1
+    assert message in outcome.err
+    assert list(here.iterdir()) == []
+
+
 def test_the_expert_map_ranks_as_score_does(works, here):
     works("plot", "stratification", "demo", *RECIPES, "-o", "map.csv")
     works("score", "demo", *RECIPES[:4], "-o", "scores.csv")
