@@ -1,6 +1,7 @@
 """search.json: what a search found, as a file and as tables. No model, no torch."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import pandas as pd
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.json_text import parse_json
 from pruning.search.run import Outcome
 from pruning.search.space import Removed
 
@@ -224,7 +226,7 @@ def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResu
         PlanError: not valid JSON, of another schema, or malformed.
     """
     try:
-        raw = json.loads(text)
+        raw = parse_json(text)
         schema = raw["schema_version"]
         if schema != SCHEMA_VERSION:
             raise PlanError(
@@ -241,12 +243,23 @@ def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResu
             cost=raw["cost"],
         )
         _check(result)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise PlanError(f"{name} is no result of a search: {error}.") from error
     return result
 
 
+def _check_kinds(entry: Entry) -> None:
+    whole = [entry.number, entry.generation, entry.samples]
+    whole += [] if entry.parent is None else [entry.parent]
+    fitness = 0 if entry.fitness is None else entry.fitness
+    is_number = type(fitness) in (int, float) and math.isfinite(fitness)
+    if not (is_number and all(type(each) is int for each in whole) and type(entry.origin) is str):
+        raise ValueError(f"candidate {entry.number!r} has values of a wrong kind")
+
+
 def _check(result: SearchResult) -> None:
+    for entry in result.entries:
+        _check_kinds(entry)
     numbers = {entry.number for entry in result.entries}
     named = {result.best, *(number for members in result.generations for number in members)}
     if missing := sorted(named - numbers):

@@ -296,6 +296,21 @@ def test_a_file_that_is_no_result_is_refused(text):
         result_from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("place", "value"), [(0, "one"), (1, None), (2, 0.5), (3, 7), (4, "best"), (4, math.inf)]
+)
+def test_a_result_with_values_of_other_kinds_is_refused(tmp_path, place, value):
+    raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
+    raw["candidates"][1][place] = value
+    with pytest.raises(PlanError, match="has values of a wrong kind"):
+        result_from_json(json.dumps(raw))
+
+
+def test_a_result_that_is_nested_too_deeply_is_refused():
+    with pytest.raises(PlanError, match=r"search.json is no result of a search: it is nested"):
+        result_from_json("[" * 100_000)
+
+
 def test_a_result_that_names_a_missing_candidate_is_refused(tmp_path):
     raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
     raw["best"]["candidate"] = 10**6
