@@ -1,0 +1,134 @@
+"""One valid example of every file that the program reads, made by the program itself."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from search_cases import searched
+
+from analysis.drain import drain
+from analysis.model import load_model_index
+from analysis.store import SHIPPED_STATS, StatsStore
+from app.calibration_tasks import calibrate_run, weights_run
+from app.jobs.store import JobStore
+from app.jobs.table import canonical_json
+from app.task_requests import CalibrateRequest, WeightsRequest
+from builders import VOCAB, tiny_checkpoint
+from families.configs import CASES, tiny_model
+from pruning.plan import Provenance, PruningPlan, model_ref, save_plan
+from pruning.surgery.export import ExportOptions, export_checkpoint
+
+# Families whose configurations differ most: groups, lists of layers, a text part, biases.
+FAMILIES = ("deepseek_v3", "nemotron_h-latent", "gpt_oss", "aria", "jamba")
+MODEL, STATS, TEXTS, FILES, EXPORT, STATE = "model", "stats", "texts", "files", "export", "state"
+RECIPE = """schema_version: 1
+model: model
+corpora: [rows.jsonl, {corpus: text.txt, weight: 2}]
+tokens: 64
+seq_len: 16
+seed: 42
+dtype: float32
+calibrate: {batch_size: 2, packing: auto}
+criterion: reap
+gate: applied
+granularity: expert
+budget: {sparsity: 34%}
+schedule: {name: file, file: counts.csv}
+constraints:
+  multiple_of: 2
+  pin: {2: [0, 5]}
+  drop: {1: [3]}
+  set: {0: 4}
+search: {corpus: rows.jsonl, samples: 4, population: 8, elites: 2, generations: 3, racing: 0.9}
+evaluate: {corpus: rows.jsonl, fitness: [esap, kl], samples: 8}
+export: {out: pruned, verify: true, max_shard_size: 2GB}
+"""
+
+
+def make_examples(root: Path) -> None:
+    """Fill a folder: `model` and others beside it, `stats`, `texts`, `files`, `export`, `state`."""
+    tiny_checkpoint(root / MODEL, "olmoe")
+    for case in CASES:
+        if case.name in FAMILIES:
+            tiny_model(case).save_pretrained(root / case.name, max_shard_size="40KB")
+    _texts(root / TEXTS)
+    _statistics(root)
+    _files(root)
+    _jobs(root / STATE)
+
+
+def _texts(folder: Path) -> None:
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    rows = [generator.integers(3, VOCAB, 9 - n % 3).tolist() for n in range(6)]
+    beside = [{"input_ids": row, "labels": [-100, *row[1:]]} for row in rows]
+    talk = [{"role": "user", "content": "How?"}, {"role": "assistant", "content": "So."}]
+    forms = {
+        "rows": beside,
+        "messages": [{"messages": talk}] * 3,
+        "text": [{"text": "some words\nand more"}] * 3,
+        "pairs": [{"prompt": "How?", "response": "So."}] * 3,
+    }
+    for name, documents in forms.items():
+        lines = "".join(json.dumps(document) + "\n" for document in documents)
+        (folder / f"{name}.jsonl").write_text(lines)
+        pd.DataFrame(documents).to_parquet(folder / f"{name}.parquet")
+    (folder / "plain.txt").write_text("One text.\n\nAnother,\nof two lines.\r\n\r\nThe third.\n")
+
+
+def _statistics(root: Path) -> None:
+    stats, model = root / STATS, str(root / MODEL)
+    stats.mkdir()
+    for groups in ("routed,router,damage,gradient", "routed,dense"):
+        request = CalibrateRequest(
+            model=model,
+            corpus=str(root / TEXTS / "rows.jsonl"),
+            tokens=32,
+            seq_len=16,
+            groups=groups,
+            stats_dir=stats,
+        )
+        drain(calibrate_run(request))
+    drain(weights_run(WeightsRequest(model=model, stats_dir=stats)))
+    for number, run in enumerate(StatsStore(stats).runs()):
+        # Names that do not depend on digests, for the list of readers.
+        kind = "weights" if run.manifest.kind == "weights" else f"run{number}"
+        dense = "dense" in run.manifest.groups
+        run.path.rename(
+            stats / ("dense" if dense else "weights" if kind == "weights" else "routed")
+        )
+
+
+def _files(root: Path) -> None:
+    files = root / FILES
+    files.mkdir()
+    model = load_model_index(str(root / MODEL))
+    kept = {layer.index: tuple(range(0, layer.num_experts, 2)) for layer in model.layers}
+    made = Provenance("reap", "applied", ("red",), ("run",), "uniform", "42%", "0.1.0")
+    plan = PruningPlan(model_ref(model), kept, made)
+    save_plan(plan, files / "plan.json")
+    atoms = {layer: {experts[0]: (0, 2, 3)} for layer, experts in kept.items()}
+    save_plan(PruningPlan(model_ref(model), kept, made, "atomic", atoms), files / "atoms.json")
+    (files / "recipe.yaml").write_text(RECIPE)
+    (files / "counts.csv").write_text("layer,kept\n0,4\n1,5\n2,7\n")
+    (files / "counts.json").write_text(json.dumps({"kept": {"0": 4, "1": 5}}))
+    (files / "counts.yaml").write_text("removed:\n  0: 2\n  2: 1\n")
+    (files / "evaluations").mkdir()
+    record = sorted((SHIPPED_STATS / "evaluations").glob("demo-reap-*.json"))[0]
+    shutil.copy(record, files / "evaluations" / "record.json")
+    shutil.copy(SHIPPED_STATS / "searches" / "demo-reap.json", files / "search.json")
+    searched(files / "search.jsonl")
+    drain(export_checkpoint(model, plan, root / EXPORT, ExportOptions(recipe=RECIPE.encode())))
+
+
+def _jobs(state: Path) -> None:
+    """A job table; `row.json` has the columns of one row, as they lie in it."""
+    store = JobStore(state / "jobs.sqlite")
+    request = CalibrateRequest(model="demo", corpus="demo-math").model_dump(mode="json")
+    job = store.submit("calibrate", request, "a title", "moeprune calibrate", "me", ["x.partial"])
+    row = {key: str(value) if key == "log_path" else value for key, value in asdict(job).items()}
+    texts = {key: canonical_json(row[key]) for key in ("request", "partials")}
+    (state / "row.json").write_text(json.dumps({**row, **texts, "result": '{"run": "a"}'}))

@@ -1,0 +1,320 @@
+"""kill -9 at random moments of real commands: nothing is lost, nothing passes for complete.
+
+`python -m tests.reliability.kills --kills 100 --seed 1` prints a table. Each attempt begins in an
+empty folder. A command is killed once, twice or three times at moments drawn uniformly from the
+time that it takes; after each kill whatever looks complete must equal what an uninterrupted run
+made. Then the command runs to its end, and all must equal it.
+
+Commands run in children forked from a process that has imported the libraries: the moments fall
+into the work.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from analysis.calibration import partial
+from analysis.store import MANIFEST, PARTIAL, file_sha256
+from app.cli import main as moeprune
+from builders import VOCAB, tiny_checkpoint
+from pruning.surgery.manifest import MANIFEST_NAME
+
+_MOST_KILLS = 3  # in a row, before a command may finish
+_PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to be killed.
+
+    Args:
+        name: of it.
+        words: its command line; MODEL and TEXT stand for those files.
+        before: command lines that run undisturbed first.
+        refuses_again: once it has come to an end, the same command is refused.
+    """
+
+    name: str
+    words: str
+    before: tuple[str, ...] = ()
+    refuses_again: bool = False
+
+
+_CALIBRATE = "calibrate MODEL --corpus TEXT --tokens 600 --seq-len 16 --batch-size 1 --stats-dir s"
+_PLAN = "plan MODEL --criterion reap --corpus TEXT --sparsity 40% --stats-dir s -o plan.json"
+_RECIPE = {
+    "tokens": 600,
+    "seq_len": 16,
+    "criterion": "frequency",
+    "budget": {"sparsity": "40%"},
+    "search": {"samples": 6, "population": 8, "elites": 3, "generations": 4},
+    "evaluate": {"fitness": ["esap", "kl"], "samples": 6},
+    "export": {"out": "out", "verify": False},
+}
+COMMANDS = (
+    Command("calibrate", _CALIBRATE),
+    Command("calibrate, all groups", f"{_CALIBRATE} --groups routed,router,damage,gradient"),
+    Command("calibrate, streamed", f"{_CALIBRATE} --stream-layers"),
+    Command("weights", "weights MODEL --stats-dir s"),
+    Command(
+        "evaluate",
+        "evaluate MODEL --plan plan.json --corpus TEXT --samples 12 --seq-len 9 --stats-dir s",
+        (_CALIBRATE, _PLAN),
+    ),
+    Command("search", "search recipe.yaml --stats-dir s --batch-size 2", (_CALIBRATE,)),
+    Command("export", "export MODEL --plan plan.json out", (_CALIBRATE, _PLAN), refuses_again=True),
+    Command("run", "run recipe.yaml --stats-dir s --batch-size 2"),
+)
+
+
+@dataclass
+class Tally:
+    """What came of one command; `found` counts complete artifacts right after kills."""
+
+    kills: int = 0
+    too_late: int = 0
+    nothing: int = 0
+    found: int = 0
+    reruns: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def make_world(root: Path) -> None:
+    """The model and the text that all attempts share."""
+    tiny_checkpoint(root / "model", "olmoe")
+    rows = np.random.default_rng(0).integers(3, VOCAB, (50, 16)).tolist()
+    lines = (json.dumps({"input_ids": row}) + "\n" for row in rows)
+    (root / "text.jsonl").write_text("".join(lines))
+
+
+def _words(line: str, root: Path) -> list[str]:
+    places = {"MODEL": str(root / "model"), "TEXT": str(root / "text.jsonl")}
+    return [places.get(word, word) for word in line.split()]
+
+
+def _begin(words: list[str], folder: Path) -> int:
+    """Fork a child that runs a command in a folder; its process id."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(folder)
+        output = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        # Saved after every batch, so that many kills find something to resume from.
+        partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0
+        sys.argv = ["moeprune", *words]
+        moeprune()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def run(words: list[str], folder: Path) -> float:
+    """Run a command to its end; how long that took."""
+    began = time.monotonic()
+    child = _begin(words, folder)
+    _, status = os.waitpid(child, 0)
+    if status:
+        log = (folder / "log.txt").read_text()[-2000:]
+        raise AssertionError(f"{' '.join(words)} ended with {status}: {log}")
+    return time.monotonic() - began
+
+
+def kill(words: list[str], folder: Path, after: float) -> bool:
+    """Run a command and kill it after so many seconds; whether that came in time."""
+    child = _begin(words, folder)
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+def artifacts(folder: Path) -> dict[str, Any]:
+    """Everything below that looks complete: its place -> what must not depend on interruptions."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        place = str(path.relative_to(folder))
+        # The program's own words for unfinished: names with .partial, and the log of a search.
+        if not path.is_file() or PARTIAL in place or path.suffix in (".jsonl", ".txt"):
+            continue
+        value = _READERS.get(path.name, _essence)(path)
+        if value is not None:
+            found[place] = value
+    return found
+
+
+def _essence(path: Path) -> Any:
+    if path.suffix != ".json":
+        return file_sha256(path)
+    raw = json.loads(path.read_bytes())
+    return {key: value for key, value in raw.items() if key != "made"}
+
+
+def _run_manifest(path: Path) -> Any:
+    raw = _essence(path)
+    for name, digest in raw["files"].items():
+        assert file_sha256(path.with_name(name)) == digest, f"{path}: {name} is not what it says"
+    return raw
+
+
+def _export_manifest(path: Path) -> Any:
+    raw = json.loads(path.read_bytes())
+    for record in raw["shards"]:
+        assert file_sha256(path.with_name(record["name"])) == record["sha256"], record["name"]
+    return raw
+
+
+def _search(path: Path) -> Any:
+    raw = json.loads(path.read_bytes())
+    # One that says of itself that it is not finished is no complete artifact.
+    return {k: v for k, v in raw.items() if k != "cost"} if raw["finished"] else None
+
+
+def _plan(path: Path) -> Any:
+    """A plan; that of a search only once its search is finished."""
+    search = path.with_name("search.json")
+    if path.parent.name.endswith(".search") and (not search.exists() or _search(search) is None):
+        return None
+    return json.loads(path.read_bytes())
+
+
+_READERS: Mapping[str, Callable[[Path], Any]] = {
+    MANIFEST: _run_manifest,
+    MANIFEST_NAME: _export_manifest,
+    "search.json": _search,
+    "plan.json": _plan,
+}
+
+
+def _prepare(command: Command, root: Path, folder: Path) -> None:
+    folder.mkdir()
+    text = str(root / "text.jsonl")
+    recipe = {**_RECIPE, "model": str(root / "model"), "corpora": [text]}
+    for section in ("search", "evaluate"):
+        recipe[section] = {**_RECIPE[section], "corpus": text}  # type: ignore[dict-item]
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    for line in command.before:
+        run(_words(line, root), folder)
+
+
+class Attempts:
+    """The attempts on one command; the first thing it does is to run it undisturbed."""
+
+    def __init__(self, command: Command, root: Path, seed: int) -> None:
+        self._command, self._root = command, root
+        self._words = _words(command.words, root)
+        self._folder = root / "work"
+        self._random = Random(f"{seed} {command.name}")  # noqa: S311
+        self.tally = Tally()
+        _prepare(command, root, self._folder)
+        self._given = artifacts(self._folder)
+        self._seconds = run(self._words, self._folder)
+        self._wanted = artifacts(self._folder)
+        assert len(self._wanted) > len(self._given)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._folder.rename(self._root / f"done-{self._command.name}-{time.monotonic_ns()}")
+
+    def attempt(self) -> int:
+        """Kill, look, kill again perhaps, let it finish, look; how many kills came in time."""
+        _prepare(self._command, self._root, self._folder)
+        in_time = 0
+        for _ in range(self._random.randint(1, _MOST_KILLS)):
+            in_time += self._kill_once()
+        # Killed after its last step, or not in time.
+        is_done = artifacts(self._folder) == self._wanted
+        if not (is_done and self._command.refuses_again):
+            run(self._words, self._folder)
+            self.tally.reruns += 1
+        self._compare("after the rerun", artifacts(self._folder), is_whole=True)
+        left = [str(path) for path in self._folder.rglob(f"*{PARTIAL}") if path.is_dir()]
+        if left:
+            self.tally.problems.append(f"left behind: {left[0]}")
+        self._clear()
+        return in_time
+
+    def _kill_once(self) -> bool:
+        after = self._random.random() * self._seconds
+        if not kill(self._words, self._folder, after):
+            self.tally.too_late += 1
+            return False
+        self.tally.kills += 1
+        found = artifacts(self._folder)
+        new = found.keys() - self._given.keys()
+        self.tally.found += len(new)
+        self.tally.nothing += not new
+        self._compare(f"killed after {after:.3f} s", found, is_whole=False)
+        return True
+
+    def _compare(self, when: str, found: Mapping[str, Any], *, is_whole: bool) -> None:
+        differ = [place for place in found if found[place] != self._wanted.get(place)]
+        lost = sorted((self._wanted if is_whole else self._given).keys() - found.keys())
+        for kind, places in (("differs", differ), ("is lost", lost)):
+            if places:
+                self.tally.problems.append(f"{self._command.name}, {when}: {places[0]} {kind}")
+
+
+def table_of(tallies: Mapping[str, Tally]) -> pd.DataFrame:
+    """Table `command, kills, too_late, nothing_yet, complete_found, reruns, problems`."""
+    rows = [
+        (name, t.kills, t.too_late, t.nothing, t.found, t.reruns, len(t.problems))
+        for name, t in tallies.items()
+    ]
+    names = ["command", "kills", "too_late", "nothing_yet", "complete_found", "reruns", "problems"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=3, help="of each command")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--command", action="append", help="name of a command")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    tallies = {}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["MOEPRUNE_STATE_DIR"] = f"{folder}/state"
+        make_world(Path(folder))
+        for command in COMMANDS:
+            if chosen.command and command.name not in chosen.command:
+                continue
+            attempts = Attempts(command, Path(folder), chosen.seed)
+            tallies[command.name] = attempts.tally
+            while attempts.tally.kills < chosen.kills and not attempts.tally.problems:
+                attempts.attempt()
+            print(f"{command.name}: {attempts.tally.kills} kills", file=sys.stderr, flush=True)
+    problems = [problem for tally in tallies.values() for problem in tally.problems]
+    for problem in problems:
+        print(problem)
+    table = table_of(tallies)
+    print(table.to_string(index=False))
+    print(f"{table['kills'].sum()} kills, {len(problems)} problems")
+    sys.exit(bool(problems))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""Everything of the program that reads what others may have written, listed once.
+
+A reader reads a file and then does with the value what the program does with it, so that a value
+which is wrong but was accepted is found where it does harm.
+"""
+
+import json
+import math
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from analysis.blend import Mixture
+from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
+from analysis.corpora.documents import DEFAULT_FIELDS
+from analysis.corpora.files import open_documents
+from analysis.criteria import get_criterion
+from analysis.criteria.base import Criterion
+from analysis.drain import drain
+from analysis.model import MoEModel, load_model_index
+from analysis.neuron_stats import load_neuron_stats
+from analysis.neurons import rank_neurons
+from analysis.ranking import rank_experts
+from analysis.shards import stats_at
+from analysis.stats import ExpertStats
+from analysis.store import (
+    COACTIVATION,
+    EXPERTS,
+    MANIFEST,
+    NEURONS,
+    ROUTER,
+    SAMPLES,
+    SHARDS,
+    VECTORS,
+    WEIGHTS,
+    StatsStore,
+    load_expert_stats,
+    load_sample_stats,
+    load_weight_stats,
+    read_run,
+    read_table,
+)
+from app.jobs.store import JobStore
+from app.plots.evaluations import results_of
+from app.task_requests import CalibrateRequest, validated
+from app.uploads import uploaded_text
+from pruning.evaluate.record import EvaluationStore
+from pruning.plan import fit_plan, keep_all, load_plan, plan_from_json
+from pruning.recipe_file import load_recipe, recipe_from_yaml
+from pruning.schedules import read_counts
+from pruning.search.log import open_log
+from pruning.search.result import load_search, progress_of
+from pruning.sizes import size_report
+from pruning.surgery.manifest import MANIFEST_NAME
+from pruning.surgery.verify import verify_export
+from tests.reliability import examples
+from tests.reliability.mutations import (
+    Mutation,
+    bomb,
+    bytes_changed,
+    header_changed,
+    json_changed,
+    lines_changed,
+    one_of,
+    table_changed,
+    text_changed,
+)
+
+_JSON = one_of(json_changed, json_changed, json_changed, bytes_changed)
+_TABLE = one_of(table_changed, table_changed, bytes_changed)
+_LINES = one_of(lines_changed, lines_changed, bytes_changed)
+_TEXT = one_of(text_changed, bytes_changed)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One thing that is read.
+
+    Args:
+        name: for people.
+        file: what is changed, below the folder of examples.
+        mutate: how it is changed.
+        read: reads and uses it, given the folder of examples.
+        bombs: whether it is also given a table that unpacks to gigabytes.
+    """
+
+    name: str
+    file: str
+    mutate: Mutation
+    read: Callable[[Path], object]
+    bombs: bool = False
+
+    def inputs(self, valid: bytes, *, with_bomb: bool) -> list[bytes]:
+        """Inputs that are always tried, before random ones."""
+        return [valid, b"", bomb(valid)] if self.bombs and with_bomb else [valid, b""]
+
+
+def _model(folder: str) -> Callable[[Path], MoEModel]:
+    def read(root: Path) -> MoEModel:
+        model = load_model_index(str(root / folder))
+        report = size_report(model, keep_all(model))
+        assert 0 <= report.bytes_after <= report.bytes_before
+        for entry in model.checkpoint.tensors.values():
+            size = (model.checkpoint.path / entry.shard).stat().st_size
+            assert 0 <= entry.start <= entry.end <= size
+        return model
+
+    return read
+
+
+def _rank(stats: ExpertStats, criterion: Criterion) -> None:
+    ranking = rank_experts(criterion, stats, "applied")
+    assert not ranking["saliency"].isna().any()
+    assert (
+        ranking.groupby("layer")["rank"]
+        .apply(lambda ranks: sorted(ranks) == list(range(len(ranks))))
+        .all()
+    )
+
+
+def _experts(root: Path) -> None:
+    stats = load_expert_stats(read_run(root / examples.STATS / "routed"))
+    for name in ("reap", "frequency", "mone", "damage", "heapr"):
+        _rank(stats, get_criterion(name))
+
+
+def _weights(root: Path) -> None:
+    stats = load_weight_stats(read_run(root / examples.STATS / "weights"))
+    for name in ("aimer", "magnitude", "hoyer"):
+        _rank(stats, get_criterion(name))
+
+
+def _runs(root: Path) -> None:
+    problems: list[Exception] = []
+    store = StatsStore(root / examples.STATS)
+    for run in store.runs(problems.append):
+        assert run.manifest.corpus is not None
+        if run.manifest.kind == "routed":
+            _rank(load_expert_stats(run), get_criterion("reap"))
+    if problems:
+        raise problems[0]
+
+
+def _shards(root: Path) -> None:
+    _rank(stats_at(read_run(root / examples.STATS / "routed"), 2), get_criterion("reap"))
+
+
+def _vectors(root: Path) -> None:
+    runs = [read_run(root / examples.STATS / name) for name in ("routed", "dense")]
+    # Mixed as if they were of different texts.
+    other = replace(runs[1].manifest, corpora=())
+    mixed = Mixture([runs[0], replace(runs[1], manifest=other)]).mixed([1.0, 2.0])
+    _rank(mixed, get_criterion("mone"))
+
+
+def _neurons(root: Path) -> None:
+    stats = load_neuron_stats(read_run(root / examples.STATS / "routed"))
+    rank_neurons(get_criterion("heapr"), stats)
+
+
+def _samples(root: Path) -> None:
+    stats = load_sample_stats(read_run(root / examples.STATS / "dense"))
+    assert np.isfinite(stats.activation).all()
+
+
+def _other_table(name: str) -> Callable[[Path], object]:
+    return lambda root: read_table(read_run(root / examples.STATS / "routed"), name)
+
+
+def _documents(name: str) -> Callable[[Path], object]:
+    def read(root: Path) -> None:
+        documents = open_documents(root / examples.TEXTS / name, DEFAULT_FIELDS)
+        numbers = [0, len(documents) - 1, len(documents) // 2]
+        for document in documents.read(numbers):
+            if document.input_ids is not None:
+                assert all(0 <= token < 2**31 for token in document.input_ids)
+            if document.text is not None:
+                document.text.encode()
+
+    return read
+
+
+def _plan(name: str) -> Callable[[Path], object]:
+    def read(root: Path) -> None:
+        model = load_model_index(str(root / examples.MODEL))
+        plan = load_plan(root / examples.FILES / name, model=model)
+        assert plan_from_json(plan.to_json()) == plan
+        assert fit_plan(plan, model).digest == plan.digest
+        size_report(model, plan)
+
+    return read
+
+
+def _recipe(root: Path) -> None:
+    recipe = load_recipe(root / examples.FILES / "recipe.yaml")
+    assert recipe_from_yaml(recipe.to_yaml()).digest == recipe.digest
+
+
+def _counts(name: str) -> Callable[[Path], object]:
+    def read(root: Path) -> None:
+        model = load_model_index(str(root / examples.MODEL))
+        kept = read_counts(root / examples.FILES / name, model.layers)
+        assert all(0 <= kept[layer.index] <= layer.num_experts for layer in model.layers)
+
+    return read
+
+
+def _record(root: Path) -> None:
+    problems: list[Exception] = []
+    records = EvaluationStore([root / examples.FILES]).records(on_problem=problems.append)
+    for record in records:
+        record.to_json()
+    results_of(records)
+    if problems:
+        raise problems[0]
+
+
+def _search(root: Path) -> None:
+    result = load_search(root / examples.FILES / "search.json")
+    progress_of(result.history())
+    schedule = result.schedule()
+    assert (schedule["kept"] + schedule["removed"] == schedule["experts"]).all()
+    result.to_json()
+
+
+def _search_log(root: Path) -> None:
+    with open_log(root / examples.FILES / "search.jsonl", {"name": "test"}) as log:
+        for score in log.scores.values():
+            assert math.isfinite(score.mean) or not score.is_complete
+
+
+def _export(root: Path) -> None:
+    drain(verify_export(root / examples.EXPORT, level="bytes"))
+
+
+def _jobs(root: Path) -> None:
+    store = JobStore(root / examples.STATE / "jobs.sqlite")
+    for job in store.list():
+        assert 0 <= job.fraction <= 1
+        store.tail(job.id)
+
+
+def _row(root: Path) -> None:
+    """The columns of `row.json` as a row of the table, as another program might write it."""
+    path = root / examples.STATE / "jobs.sqlite"
+    try:
+        raw = json.loads((root / examples.STATE / "row.json").read_bytes())
+    except (ValueError, RecursionError):
+        return  # of this file only the values matter
+    row = raw if isinstance(raw, dict) else {}
+    with closing(sqlite3.connect(path)) as table, table:
+        known = [column for _, column, *_ in table.execute("PRAGMA table_info(jobs)")]
+        for name in known:
+            value = row.get(name)
+            if name != "seq" and value is not None:
+                try:
+                    table.execute(f"UPDATE jobs SET {name} = ?", (value,))  # noqa: S608
+                except (sqlite3.Error, OverflowError, UnicodeError):
+                    continue  # the table itself refuses it
+    _jobs(root)
+    (job,) = JobStore(path).list()
+    validated(CalibrateRequest, job.request)
+
+
+def _upload(name: str) -> Callable[[Path], object]:
+    def read(root: Path) -> None:
+        uploaded_text(name, (root / examples.FILES / name).read_bytes())
+
+    return read
+
+
+def _readers() -> Iterator[Reader]:
+    yield Reader("config.json", f"{examples.MODEL}/{CONFIG_NAME}", _JSON, _model(examples.MODEL))
+    for family in examples.FAMILIES:
+        yield Reader(f"config.json, {family}", f"{family}/{CONFIG_NAME}", _JSON, _model(family))
+    shard = "model-00002-of-00004.safetensors"
+    header = one_of(header_changed, header_changed, bytes_changed)
+    yield Reader("safetensors", f"{examples.MODEL}/{shard}", header, _model(examples.MODEL))
+    yield Reader("shard index", f"{examples.MODEL}/{INDEX_NAME}", _JSON, _model(examples.MODEL))
+    for run in ("routed", "weights", "dense"):
+        yield Reader(f"manifest, {run}", f"{examples.STATS}/{run}/{MANIFEST}", _JSON, _runs)
+    for name, read in (
+        (EXPERTS, _experts),
+        (SHARDS, _shards),
+        (VECTORS, _vectors),
+        (NEURONS, _neurons),
+        (ROUTER, _other_table(ROUTER)),
+        (COACTIVATION, _other_table(COACTIVATION)),
+    ):
+        yield Reader(name, f"{examples.STATS}/routed/{name}", _TABLE, read, bombs=True)
+    yield Reader(SAMPLES, f"{examples.STATS}/dense/{SAMPLES}", _TABLE, _samples, bombs=True)
+    yield Reader(WEIGHTS, f"{examples.STATS}/weights/{WEIGHTS}", _TABLE, _weights, bombs=True)
+    yield from _reader_of_files()
+    yield from _readers_of_texts()
+    yield Reader("export manifest", f"{examples.EXPORT}/{MANIFEST_NAME}", _JSON, _export)
+    yield Reader("export config.json", f"{examples.EXPORT}/{CONFIG_NAME}", _JSON, _export)
+    yield Reader("job table", f"{examples.STATE}/jobs.sqlite", bytes_changed, _jobs)
+    yield Reader("job row", f"{examples.STATE}/row.json", _JSON, _row)
+
+
+def _reader_of_files() -> Iterator[Reader]:
+    files = examples.FILES
+    yield Reader("plan.json", f"{files}/plan.json", _JSON, _plan("plan.json"))
+    yield Reader("plan.json, neurons", f"{files}/atoms.json", _JSON, _plan("atoms.json"))
+    yield Reader("recipe.yaml", f"{files}/recipe.yaml", _TEXT, _recipe)
+    yield Reader("schedule, CSV", f"{files}/counts.csv", _TEXT, _counts("counts.csv"))
+    yield Reader("schedule, JSON", f"{files}/counts.json", _JSON, _counts("counts.json"))
+    yield Reader("schedule, YAML", f"{files}/counts.yaml", _TEXT, _counts("counts.yaml"))
+    yield Reader("evaluation", f"{files}/evaluations/record.json", _JSON, _record)
+    yield Reader("search.json", f"{files}/search.json", _JSON, _search)
+    yield Reader("search.jsonl", f"{files}/search.jsonl", _LINES, _search_log)
+    yield Reader("upload", f"{files}/recipe.yaml", bytes_changed, _upload("recipe.yaml"))
+
+
+def _readers_of_texts() -> Iterator[Reader]:
+    texts = examples.TEXTS
+    yield Reader("corpus .txt", f"{texts}/plain.txt", bytes_changed, _documents("plain.txt"))
+    for form in ("rows", "messages", "text", "pairs"):
+        lines, table = f"{form}.jsonl", f"{form}.parquet"
+        yield Reader(f"corpus .jsonl, {form}", f"{texts}/{lines}", _LINES, _documents(lines))
+        yield Reader(
+            f"corpus .parquet, {form}", f"{texts}/{table}", _TABLE, _documents(table), bombs=True
+        )
+
+
+READERS = tuple(_readers())
+
+
+def copied(source: Path, target: Path) -> Path:
+    """A copy of the examples, to break."""
+    return Path(shutil.copytree(source, target))

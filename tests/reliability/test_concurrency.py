@@ -1,0 +1,132 @@
+"""Eight processes at once on one cache and on one job table: nothing is lost, nothing done twice.
+
+They are forked from a process of their own, which has no threads.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROCESSES, JOBS, RUNS = 8, 1000, 25
+
+# Each prints one line of JSON: what its processes did, in the order of the processes.
+CROWD = """
+import json, os, sys
+from pathlib import Path
+
+def crowd(work, processes):
+    readers = []
+    for number in range(processes):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            try:
+                os.write(writer, b"")
+                with os.fdopen(writer, "w") as answer:
+                    json.dump(work(number), answer)
+            except BaseException as error:
+                print(repr(error), file=sys.stderr)
+                os._exit(1)
+            os._exit(0)
+        os.close(writer)
+        readers.append(reader)
+    found = []
+    for reader in readers:
+        with os.fdopen(reader) as answer:
+            found.append(json.load(answer))
+    print(json.dumps(found))
+
+root, processes, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+"""
+CLAIM = """
+from app.jobs.model import JobState
+from app.jobs.store import JobStore
+import app.jobs.store
+app.jobs.store._MAX_QUEUED = count
+store = JobStore(root / "jobs.sqlite")
+
+def work(number):
+    for each in range(number, count, processes):
+        store.submit("count", {"n": each}, f"job {each}", "command", "me")
+    mine = []
+    while True:
+        with store.transaction() as jobs:
+            waiting = jobs.queued(1)
+            if waiting:
+                jobs.update(waiting[0].id, state=JobState.RUNNING, pid=os.getpid())
+        if not waiting:
+            return mine
+        store.finish(waiting[0].id, JobState.DONE, result={"by": number})
+        mine.append(waiting[0].request["n"])
+
+crowd(work, processes)
+"""
+SAVE = """
+import numpy as np
+from analysis.families import MoELayer
+from analysis.stats import EXPERT_COLUMNS, CorpusRef, Grid, MeasuredModel, RunManifest
+from analysis.store import StatsStore, digest_of, save_expert_stats
+
+def work(number):
+    saved = []
+    # Every run is saved by two processes, at about the same time.
+    for each in range(number // 2, count, processes // 2):
+        generator = np.random.default_rng(each)
+        model = MeasuredModel("tiny", "0" * 64, "olmoe", (MoELayer(1, 5, 2), MoELayer(3, 5, 2)))
+        corpus = CorpusRef(f"text{each}", f"{each:064d}", 1, 1, 9, 0, 0)
+        digest = digest_of({"run": each})
+        manifest = RunManifest("routed", f"tiny-{each}", digest, model, (corpus,), {}, {})
+        table = Grid(model.layers).index()
+        names = [name for name in EXPERT_COLUMNS if name not in ("layer", "expert")]
+        table = table.assign(**{name: generator.integers(1, 99, len(table)) for name in names})
+        saved.append(save_expert_stats(root, manifest, table, generator.random((len(table), 4))))
+        for run in StatsStore(root).runs():
+            StatsStore(root).verify(run)  # whatever others have saved is whole
+    return [run.manifest.run_id for run in saved]
+
+crowd(work, processes)
+"""
+
+
+def run_crowd(code, folder, count):
+    done = subprocess.run(
+        [sys.executable, "-c", CROWD + code, str(folder), str(PROCESSES), str(count)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_of_a_thousand_jobs_each_is_queued_claimed_and_finished_once(tmp_path):
+    from app.jobs.model import JobState
+    from app.jobs.store import JobStore
+
+    claimed = Counter(each for mine in run_crowd(CLAIM, tmp_path, JOBS) for each in mine)
+    assert claimed == Counter(range(JOBS))
+    jobs = JobStore(tmp_path / "jobs.sqlite").list(limit=2 * JOBS)
+    assert sorted(job.request["n"] for job in jobs) == list(range(JOBS))
+    assert {job.state for job in jobs} == {JobState.DONE}
+    assert len({job.id for job in jobs}) == JOBS
+
+
+def test_runs_that_several_processes_save_are_all_there_and_whole(tmp_path):
+    from analysis.store import StatsStore
+
+    saved = run_crowd(SAVE, tmp_path, RUNS)
+    assert {name for mine in saved for name in mine} == {f"tiny-{each}" for each in range(RUNS)}
+    store = StatsStore(tmp_path)
+    runs = store.runs(pytest.fail)
+    assert len(runs) == RUNS
+    for run in runs:
+        store.verify(run)
+    assert sorted(tmp_path.iterdir()) == sorted(run.path for run in runs)

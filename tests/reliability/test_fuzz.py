@@ -1,0 +1,68 @@
+"""Fuzzing in its short form; `python -m tests.reliability.fuzz` is the long one."""
+
+import pytest
+
+from analysis.errors import UserError
+from tests.reliability.examples import make_examples
+from tests.reliability.fuzz import Tally, TooLongError, attempt, bounded, fuzz
+from tests.reliability.mutations import bytes_changed
+from tests.reliability.readers import READERS, Reader, copied
+
+INPUTS = 12
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """The examples, to break; every test leaves them as they were."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    make_examples(folder / "valid")
+    return copied(folder / "valid", folder / "broken")
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_whatever_is_read_ends_in_a_result_or_in_one_line(root, reader):
+    tally = Tally()
+    fuzz(reader, root, range(INPUTS), 0, tally)
+    assert tally.escapes == []
+    # The first input is the valid one; among the others some are refused.
+    assert tally.results >= 1
+    assert tally.inputs == tally.results + tally.errors == INPUTS
+
+
+def harmful(root):
+    (root.parent / "elsewhere").write_text("x")
+
+
+def too_much(root):
+    return len(bytearray(2 << 30))
+
+
+def refused(root):
+    raise UserError("two\nlines")
+
+
+def broken(root):
+    raise KeyError("layer")
+
+
+@pytest.mark.parametrize(
+    ("read", "escape"),
+    [
+        (harmful, "wrote outside of its folder"),
+        (too_much, "MemoryError"),
+        (refused, "message of several lines"),
+        (broken, "KeyError"),
+    ],
+)
+def test_the_harness_sees_what_must_not_happen(tmp_path, read, escape):
+    (tmp_path / "inside").mkdir()
+    tally = Tally()
+    assert not attempt(Reader("one", "file", bytes_changed, read), tmp_path / "inside", b"", tally)
+    assert escape in tally.escapes[0]
+
+
+def test_the_harness_ends_what_takes_too_long(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.reliability.fuzz.SECONDS", 0.05)
+    with pytest.raises(TooLongError), bounded(tmp_path):
+        while True:
+            pass
