@@ -80,13 +80,12 @@ def _side_by_side(view: View, found: Searches) -> None:
     with part:
         st.text(
             "The share of its experts that each layer keeps, in the best schedule of each search. "
-            "Where the lines agree, the layers need their experts whatever orders them."
+            "Where the lines agree, what a layer needs hardly depends on the order of its experts."
         )
         chosen = st.multiselect(
             "Searches",
             list(known),
             default=alike[:_SIDE_BY_SIDE],
-            format_func=lambda name: search_label(known[name], view.model),
             key="search.beside",
         )
         if chosen:
@@ -229,16 +228,16 @@ def _numbers(search: KnownSearch, left: float | None) -> None:
     """Four numbers: the best, what was tried, what reuse saved, the time."""
     first, second, third, fourth = st.columns(4)
     best, cost = search.result.best_entry.fitness or 0.0, search.result.cost
-    gained = "" if search.uniform is None else f"{best - search.uniform:+.3f} against uniform"
+    gained = "" if search.uniform is None else f"{best - search.uniform:+.3f} vs uniform"
     first.metric(f"Best {measure_label(search.fitness)}", f"{best:.3f}", gained, border=True)
     asked = SearchSection(**{**search.settings, "corpus": search.corpus})
     _metric(second, "Candidates", f"{cost['candidates']:,}", f"at most {most_candidates(asked):,}")
     saved = 1 - cost["layers"] / max(1, cost["whole_layers"])
     _metric(
         third,
-        "Layer evaluations saved",
+        "Saved by reuse",
         f"{saved:.0%}",
-        f"{cost['layers']:,} of {cost['whole_layers']:,} ran",
+        f"{cost['layers']:,} of {cost['whole_layers']:,} layers ran",
     )
     rest = "spent measuring" if left is None else f"{duration_text(left)} left"
     _metric(fourth, "Time", duration_text(cost["seconds"]), rest)

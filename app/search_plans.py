@@ -18,7 +18,7 @@ from app.task_requests import SelectRequest, validated
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import SCHEDULES
-from pruning.search.store import SEARCH, KnownSearch, order_digest
+from pruning.search.store import KnownSearch, order_digest
 
 Reading = tuple[tuple[str, ...], str]
 """Corpora as --corpus takes them, and a gate convention."""
@@ -157,6 +157,5 @@ def new_search_id(recipe: Recipe, model: MoEModel, order: str) -> str:
         update={"model": "", "search": recipe.search.model_copy(update={"generations": 1})}
     )
     digest = digest_of({"model": model.identity, "recipe": alike.digest, "order": order})
-    return run_name(
-        model.name, recipe.criterion, Path(recipe.search.corpus).stem, SEARCH, digest=digest
-    )
+    words = (model.name, recipe.criterion, Path(recipe.search.corpus).stem)
+    return run_name(*words, digest=digest)

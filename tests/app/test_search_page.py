@@ -104,6 +104,16 @@ def test_a_search_of_what_is_on_screen_stands_among_all_schedules(open_page):
     assert sides_on(test)[-1] == "Searched: demo-reap"
 
 
+def test_the_export_page_exports_the_plan_of_a_search_with_where_it_came_from(open_page):
+    test = open_page("export", schedule="Searched", searched="demo-reap")
+    assert not test.exception
+    assert texts(test.error) == []
+    assert any(
+        text.startswith("**Plan**: REAP") and "searched" in text for text in texts(test.markdown)
+    )
+    assert "demo-reap-demo-code-50-search" in {each.value for each in test.text_input}
+
+
 def test_another_budget_is_explained_and_nothing_is_changed(open_page):
     test = open_page("plan", schedule="Searched", sparsity="25%")
     (note,) = texts(test.info)
