@@ -4,7 +4,7 @@ Heavy libraries are imported when a task starts, as in `app.tasks`.
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.groups import parse_groups
@@ -18,7 +18,8 @@ from app.task_requests import CalibrateRequest, WeightsRequest, validated
 if TYPE_CHECKING:
     from analysis.calibration.estimate import Estimate
     from analysis.calibration.loading import CalibrationSettings, Placement
-    from analysis.corpora import Selection, TokenSequences
+    from analysis.calibration.own_answers import Answering
+    from analysis.corpora import Selection, Source, TokenSequences
     from analysis.stats import CorpusRef
 
 Task = Generator[Progress, None, dict[str, Any]]
@@ -56,6 +57,7 @@ def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
 
 def _prepare(request: CalibrateRequest) -> Generator[Progress, None, Prepared]:
     from analysis.calibration.loading import CalibrationSettings, load_tokenizer
+    from analysis.calibration.own_answers import Answering, answered_sampling
     from analysis.corpora import corpus_name, peek, tokenize
     from analysis.corpora.streams import open_corpus
 
@@ -71,15 +73,8 @@ def _prepare(request: CalibrateRequest) -> Generator[Progress, None, Prepared]:
         if first is None or first.input_ids is None
         else None
     )
-    sequences = tokenize(
-        source,
-        tokenizer,
-        sampling,
-        corpus=corpus_name(request.corpus),
-        selection=_selection(request, model),
-    )
     settings = CalibrationSettings(
-        seq_len=max(sampling.seq_len, sequences.longest),
+        seq_len=sampling.seq_len,
         seed=sampling.seed,
         dtype=request.dtype,
         device=request.device,
@@ -89,7 +84,28 @@ def _prepare(request: CalibrateRequest) -> Generator[Progress, None, Prepared]:
         placement=_placement(request),
         groups=parse_groups(request.groups),
     )
-    return Prepared(model, sequences, settings)
+    corpus, selection = corpus_name(request.corpus), _selection(request, model)
+    if request.answers == "own":
+        answering = Answering(
+            corpus, sampling, tokenizer, selection, request.most_answer_tokens, request.batch_size
+        )
+        source = yield from _answered(model, settings, source, answering)
+        sampling = answered_sampling(sampling, was_text=tokenizer is not None)
+        selection = None  # it was made among the documents that were answered
+    sequences = tokenize(source, tokenizer, sampling, corpus=corpus, selection=selection)
+    longest = max(sampling.seq_len, sequences.longest)
+    return Prepared(model, sequences, replace(settings, seq_len=longest))
+
+
+def _answered(
+    model: MoEModel, settings: "CalibrationSettings", source: "Source", wanted: "Answering"
+) -> Generator[Progress, None, "Source"]:
+    """The corpus with the model's own answers; the model is loaded for this alone."""
+    from analysis.calibration.loading import load_model, offload_space
+    from analysis.calibration.own_answers import own_answers
+
+    with offload_space(settings.placement) as offload:
+        return (yield from own_answers(load_model(model, settings, offload), source, wanted))
 
 
 def _placement(request: CalibrateRequest) -> "Placement":
@@ -141,11 +157,11 @@ def calibrate_run(request: CalibrateRequest) -> Generator[Progress, None, Run]:
 def estimate_run(
     request: CalibrateRequest,
 ) -> Generator[Progress, None, tuple["CorpusRef", "Estimate"]]:
-    """What `calibrate_run` would feed, and what it would take."""
+    """What `calibrate_run` would feed, and what it would take; answers are as they are given."""
     from analysis.calibration.estimate import estimate
     from analysis.calibration.run import corpus_ref
 
-    ready = yield from _prepare(request)
+    ready = yield from _prepare(request.model_copy(update={"answers": "given"}))
     corpus = corpus_ref(ready.sequences, request.batch_size)
     return corpus, estimate(ready.model, ready.sequences, ready.settings)
 

@@ -30,6 +30,7 @@ from pruning.schedules import get_schedule
 DEFAULT_TOKENS = 65_536
 DEFAULT_SEQ_LEN = 256
 DEFAULT_SEED = 42
+DEFAULT_ANSWER_TOKENS = 256
 _DEVICE_SIZE = re.compile(r"[^=]+=\d+(\.\d+)?[KMGT]i?B")
 # Fields that the command line calls otherwise than their name with dashes.
 _WRITTEN = {"model": "MODEL", "out": "OUT", "corpora": "--corpus", "runs": "--run"}
@@ -63,6 +64,8 @@ class CalibrateRequest(Request):
     packing: Packing = "auto"
     truncate: Truncate | None = None
     count: Count = "all"
+    answers: Literal["given", "own"] = "given"
+    answer_tokens: int | None = Field(default=None, ge=1, le=65_536)
     select: Literal["kmeans"] | None = None
     clusters: int | None = Field(default=None, ge=1, le=4096)
     groups: str = "routed"
@@ -94,6 +97,23 @@ class CalibrateRequest(Request):
     def _clusters_are_selected_from(self) -> "CalibrateRequest":
         if (self.select is None) != (self.clusters is None):
             raise ValueError("--select kmeans and --clusters K belong together")
+        return self
+
+    @property
+    def most_answer_tokens(self) -> int:
+        """Length of an answer that the model writes itself, at most."""
+        return self.answer_tokens or DEFAULT_ANSWER_TOKENS
+
+    @model_validator(mode="after")
+    def _answers_need_the_whole_model(self) -> "CalibrateRequest":
+        if self.answer_tokens and self.answers != "own":
+            raise ValueError("--answer-tokens belongs to --answers own")
+        for option, value in (
+            ("--stream-layers", self.stream_layers),
+            ("--expert-parallel", self.expert_parallel),
+        ):
+            if value and self.answers == "own":
+                raise ValueError(f"--answers own writes with the whole model; leave {option} out")
         return self
 
     @model_validator(mode="after")

@@ -39,7 +39,7 @@ FREQUENCY = "frequency"
 _BUDGETS = ("sparsity", "remove", "target_gib", "params_share")
 _NOT_DECIDING = ("evaluate", "export")  # they change nothing of what is pruned
 # Keys of `calibrate` that say which tokens are counted; the others, how that is done.
-_DECIDING = ("packing", "truncate", "count", "select", "clusters")
+_DECIDING = ("packing", "truncate", "count", "answers", "answer_tokens", "select", "clusters")
 
 
 def _problem(check: Callable[[Any], object], value: Any) -> None:
@@ -103,6 +103,8 @@ class CalibrateSection(Section):
     packing: Packing = "auto"
     truncate: Truncate | None = None
     count: Counted = "all"
+    answers: Literal["given", "own"] = "given"
+    answer_tokens: int | None = Field(default=None, ge=1, le=65_536, strict=True)
     select: Literal["kmeans"] | None = None
     clusters: int | None = Field(default=None, ge=1, le=4096, strict=True)
     groups: Annotated[tuple[Text, ...], BeforeValidator(_split)] = ()
@@ -388,6 +390,8 @@ class Recipe(Section):
         """SHA-256 of what decides the pruned model: spelling, defaults and `export` do not."""
         decides = self.model_dump(mode="json", exclude=set(_NOT_DECIDING))
         decides["calibrate"] = {key: decides["calibrate"][key] for key in _DECIDING}
+        if decides["calibrate"]["answers"] == "given":  # as in recipes from before there was one
+            del decides["calibrate"]["answers"], decides["calibrate"]["answer_tokens"]
         budget = decides["budget"]
         if budget and budget["params_share"] is None:
             del budget["params_share"]  # as in recipes from before there was one

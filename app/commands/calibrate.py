@@ -12,6 +12,7 @@ from app.calibration_tasks import calibrate_run, check_corpora, estimate_run
 from app.commands import options
 from app.commands.console import follow, out, show_facts
 from app.task_requests import (
+    DEFAULT_ANSWER_TOKENS,
     DEFAULT_SEED,
     DEFAULT_SEQ_LEN,
     DEFAULT_TOKENS,
@@ -59,6 +60,17 @@ def calibrate(
     count: Annotated[
         str, typer.Option(help="Tokens that enter the sums: all, or of the response only.")
     ] = "all",
+    answers: Annotated[
+        str,
+        typer.Option(help="Answers to prompts: given, or own (the model's, greedy)."),
+    ] = "given",
+    answer_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help=f"With --answers own, tokens of an answer at most; default: "
+            f"{DEFAULT_ANSWER_TOKENS}."
+        ),
+    ] = None,
     select: Annotated[
         str | None, typer.Option(help="Choose representative documents: kmeans, with --clusters.")
     ] = None,
@@ -67,7 +79,8 @@ def calibrate(
         str,
         typer.Option(
             help="Statistics, joined by commas: routed (always), router (entropy, co-activation), "
-            "damage (exact, of removing each expert), gradient (of every neuron; goes backward)."
+            "damage (exact, of removing each expert), gradient (of every neuron; goes backward), "
+            "dense (every expert on every token, for each sample)."
         ),
     ] = "routed",
     batch_size: Annotated[int, typer.Option(help="Sequences in one forward.")] = 8,
@@ -129,6 +142,8 @@ def calibrate(
         "packing": packing,
         "truncate": truncate,
         "count": count,
+        "answers": answers,
+        "answer_tokens": answer_tokens,
         "select": select,
         "clusters": clusters,
         "groups": groups,

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
-import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from analysis.calibration.feed import input_device
 from analysis.corpora import Tokenizer
 from analysis.errors import CorpusError
 from analysis.families import MoEFamily
+from analysis.generation import greedy_answers
 from analysis.progress import Progress
 from pruning.evaluate.candidate import candidate_of
 from pruning.plan import PruningPlan
@@ -124,17 +123,5 @@ def _same(pair: tuple[int, int]) -> bool:
 
 
 def _continue(model: PreTrainedModel, question: Question) -> list[int]:
-    ends = model.generation_config.eos_token_id
-    settings = GenerationConfig(
-        do_sample=False,
-        max_new_tokens=question.max_new_tokens,
-        eos_token_id=ends,
-        pad_token_id=ends[0] if isinstance(ends, list) else ends,
-    )
-    prompt = torch.tensor([list(question.ids)], dtype=torch.int64, device=input_device(model))
-    with torch.no_grad():
-        whole = model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), generation_config=settings
-        )
-    written: list[int] = whole[0, len(question.ids) :].tolist()
+    (written,) = greedy_answers(model, [question.ids], question.max_new_tokens)
     return written

@@ -1,0 +1,115 @@
+"""Documents whose answers the model writes itself (MoE Pathfinder, section 3.1).
+
+The last answer of a document is replaced by the model's own greedy one; what comes before it, the
+prompt, stays token by token.
+"""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from analysis.corpora import Document, Encoded, Sampling, Selection, Source, Tokenizer
+from analysis.corpora.encoding import encode
+from analysis.errors import CorpusError
+from analysis.generation import greedy_answers
+from analysis.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Which documents are answered, and how.
+
+    Args:
+        corpus: name of the corpus, for messages.
+        sampling: how much of it is wanted.
+        tokenizer: of the model; None where the documents are token ids.
+        selection: a choice among the documents, made with the answers that they have.
+        max_new_tokens: length of an answer at most.
+        batch_size: prompts that are answered at once.
+    """
+
+    corpus: str
+    sampling: Sampling
+    tokenizer: Tokenizer | None
+    selection: Selection | None = None
+    max_new_tokens: int = 256
+    batch_size: int = 8
+
+
+def own_answers(
+    model: PreTrainedModel, source: Source, wanted: Answering
+) -> Generator[Progress, None, Source]:
+    """A source of as many documents as the sampling needs, as token ids with the model's answers.
+
+    Args:
+        model: loaded for this alone; the one that is calibrated.
+        source: the corpus.
+        wanted: which documents, and how.
+
+    Raises:
+        CorpusError: a document has no answer that could be replaced, or its prompt is too long.
+    """
+    if source.join is not None:
+        raise CorpusError(
+            f"The corpus {wanted.corpus} is one text without prompts; use --answers given."
+        )
+    if model.dtype is torch.float64:
+        model.set_experts_implementation("eager")  # grouped products end at float32
+    sampling, remaining = wanted.sampling, _prompts(source, wanted)
+    documents: list[Document] = []
+    tokens = 0
+    while tokens < sampling.tokens and (prompts := list(islice(remaining, wanted.batch_size))):
+        answers = greedy_answers(model, prompts, wanted.max_new_tokens)
+        for prompt, answer in zip(prompts, answers, strict=True):
+            documents.append(_document(prompt, answer))
+            length = len(prompt) + len(answer)
+            is_dropped = sampling.truncate == "drop" and length > sampling.seq_len
+            tokens += 0 if is_dropped else min(length, sampling.seq_len)
+        yield Progress("writing answers", min(tokens, sampling.tokens), sampling.tokens, "tokens")
+    facts: dict[str, Any] = {
+        "answers": {"by": "the model, greedy", "max_new_tokens": wanted.max_new_tokens}
+    }
+    if wanted.selection is not None:
+        facts["select"] = wanted.selection.description
+    return replace(source, drawn=lambda _: iter(documents), facts={**source.facts, **facts})
+
+
+def answered_sampling(sampling: Sampling, *, was_text: bool) -> Sampling:
+    """How the answered documents, which are token ids now, are cut as they would have been."""
+    if not was_text:
+        return sampling
+    packing = "concatenate" if sampling.packing == "auto" else sampling.packing
+    return replace(sampling, packing=packing, whole=False)
+
+
+def _prompts(source: Source, wanted: Answering) -> Iterator[tuple[int, ...]]:
+    encoded: Iterator[Encoded] = (
+        encode(document, wanted.tokenizer, "response", wanted.corpus)
+        for document in source.drawn(wanted.sampling.seed)
+    )
+    if wanted.selection is not None:
+        encoded = wanted.selection.choose(encoded, wanted.sampling.seed)
+    for document in encoded:
+        yield _before_last_answer(document, wanted.corpus)
+
+
+def _before_last_answer(document: Encoded, corpus: str) -> tuple[int, ...]:
+    """The tokens before the last run of those that belong to an answer."""
+    answers = np.flatnonzero(document.counted) if document.counted is not None else np.array([])
+    if not len(answers):
+        raise CorpusError(f"A document of the corpus {corpus} has no answer to be replaced.")
+    breaks = np.flatnonzero(np.diff(answers) > 1)
+    start = int(answers[breaks[-1] + 1] if len(breaks) else answers[0])
+    if start == 0:
+        raise CorpusError(f"A document of the corpus {corpus} is an answer without a prompt.")
+    return tuple(document.ids[:start].tolist())
+
+
+def _document(prompt: tuple[int, ...], answer: list[int]) -> Document:
+    is_answer = (False,) * len(prompt) + (True,) * len(answer)
+    return Document(input_ids=(*prompt, *answer), answer=is_answer)
