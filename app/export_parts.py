@@ -113,7 +113,7 @@ def _default_name(view: View, shown: Shown) -> str:
     if shown.file:
         own = [Path(shown.file).stem]
     elif shown.selection is None:
-        own.append("neurons")
+        own += ["neurons", str(made.schedule_parameters.get("scope", ""))]
     elif shown.selection.request.layer_set:
         own.append("hand")
     elif made.schedule != "uniform":

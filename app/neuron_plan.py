@@ -1,22 +1,26 @@
 """A plan of neurons as the dashboard asks for one: the choice in the address, and its recipe."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
 
+from analysis.criteria import CRITERIA
 from analysis.errors import PlanError
+from analysis.neuron_norms import NEURON_NORMS
+from analysis.sparsity import parse_sparsity
 from analysis.store import Run
 from app.neuron_requests import ModeName, NeuronRequest
-from app.planning import Shown, layers_in, ranges
+from app.planning import MULTIPLES, Shown, layers_in, not_here, ranges
+from app.state import SPARSITY_STEP
 from app.task_requests import validated
 from pruning.atoms.selection import AtomScope
 from pruning.atoms.sizes import PLAN_ALONE
 from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.plan import ATOMIC_GRANULARITY
-from pruning.recipe import Recipe
+from pruning.recipe import BudgetSection, Recipe
 
 BudgetUnit = Literal["neurons", "params"]
 UNITS: Mapping[BudgetUnit, str] = {"neurons": "Neurons", "params": "All parameters"}
@@ -159,6 +163,57 @@ def neuron_recipe(
 
 def _by_layer(experts: Mapping[int, Any]) -> dict[int, tuple[int, ...]]:
     return {layer: tuple(sorted(ids)) for layer, ids in sorted(experts.items())}
+
+
+def controls_of(recipe: Recipe) -> dict[str, Any]:
+    """The controls that ask what a recipe of neurons asks: their keys in the address -> values.
+
+    Raises:
+        PlanError: a key that the page has no control for.
+    """
+    limits, budget = recipe.constraints, recipe.budget
+    criterion = recipe.criterion
+    multiple = recipe.width_multiple
+    unfit = {
+        "kept_atoms": recipe.kept_atoms is not None,
+        "a target size or a number of neurons": budget is None or _share(budget) is None,
+        f"criterion: {criterion}": criterion != NEURON_NORMS and criterion not in CRITERIA,
+        "constraints.floor": limits.floor > 0,
+        f"multiple_of: {limits.multiple_of}": limits.multiple_of not in MULTIPLES,
+        f"width_multiple_of: {multiple}": multiple not in WIDTH_MULTIPLES,
+    }
+    for what, is_unfit in unfit.items():
+        if is_unfit:
+            raise PlanError(not_here(what))
+    percent, unit = _share(budget) or (0, "neurons")
+    return {
+        "granularity": ATOMIC_GRANULARITY,
+        "sparsity": percent,
+        "unit": unit,
+        "neurons": criterion,
+        "scope": recipe.scope,
+        "width": recipe.width_mode or WIDTH_MODES[0],
+        "width_multiple": multiple,
+        "neuron_multiple": limits.multiple_of,
+        "protect": ranges(limits.protect),
+        "pin": _experts_text(limits.pin),
+        "drop": _experts_text(limits.drop),
+    }
+
+
+def _share(budget: BudgetSection | None) -> tuple[int, BudgetUnit] | None:
+    """The place of the slider and what it is a share of; None where it cannot say that."""
+    asked = budget and (budget.sparsity or budget.params_share)
+    if not budget or not asked:
+        return None
+    percent = 100 * parse_sparsity(asked)
+    if percent % SPARSITY_STEP or percent >= 100:
+        raise PlanError(not_here(f"a share of {asked}"))
+    return int(percent), "neurons" if budget.sparsity else "params"
+
+
+def _experts_text(experts: Mapping[int, Sequence[int]]) -> str:
+    return " ".join(f"{layer}:{ranges(ids)}" for layer, ids in experts.items() if ids)
 
 
 def saved_sentence(table: pd.DataFrame, before: int) -> str:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app.data import shown_model
 from app.export_options import ExportWidths
 from app.export_parts import preflight_part, start_part
 from app.neuron_needs import neurons_missing_part
@@ -89,17 +88,19 @@ def neuron_export_page(view: View, choice: NeuronPlanChoice) -> None:
         return
     import_banner(found.shown)
     neuron_metrics(view, choice, found.sizes)
-    left, right = st.columns(2)
-    with left, st.container(border=True):
+    with st.container(border=True):
         _plan_part(view, choice, found)
-    with right, st.container(border=True):
+    with st.container(border=True):
+        left, right = st.columns(2, gap="large")
         widths = ExportWidths(found.sizes.option(choice.width_mode), choice.width_multiple)
-        ready, options = preflight_part(view, found.shown, found.sizes.report, widths)
-        start_part(view, found.shown, ready, options)
+        with left:
+            ready, options = preflight_part(view, found.shown, found.sizes.report, widths)
+        with right:
+            start_part(view, found.shown, ready, options)
 
 
 def _plan_part(view: View, choice: NeuronPlanChoice, found: NeuronsOnScreen) -> None:
-    st.markdown("**Plan**: neurons inside experts; the width mode above says how it is stored.")
+    """What is written, and how wide it is."""
     widths_part(view, choice, found.sizes)
     with st.container(horizontal=True, vertical_alignment="center"):
         make = found.shown.plan.to_json
@@ -107,4 +108,3 @@ def _plan_part(view: View, choice: NeuronPlanChoice, found: NeuronsOnScreen) -> 
         st.page_link("views/plan.py", label="Change the plan", icon=":material/tune:")
     with st.expander("Widths by layer"):
         layers_part(found.sizes)
-    st.code(found.shown.plan_command(shown_model(view.model)), language=None, wrap_lines=True)

@@ -26,61 +26,61 @@ _RECIPE_PX = 460
 
 def neuron_metrics(view: View, choice: NeuronPlanChoice, sizes: NeuronSizes) -> None:
     """Five numbers: neurons, disk, memory, parameters and FLOPs of a token."""
-    first, second, third, fourth, fifth = st.columns(5)
-    stay, of = int(sizes.layers["stay"].sum()), int(sizes.layers["neurons"].sum())
-    first.metric(
-        "Neurons kept",
-        f"{stay:,}",
-        f"-{1 - stay / of:.1%} of {of:,}",
+    with st.container(horizontal=True):  # wraps where the window is narrow
+        stay, of = int(sizes.layers["stay"].sum()), int(sizes.layers["neurons"].sum())
+        _number("Neurons kept", f"{stay:,}", f"-{1 - stay / of:.1%} of {of:,}")
+        rows = {str(row["mode"]): row for row in sizes.table.to_dict("records")}
+        _saved_metrics(rows[choice.width_mode], view.model.checkpoint.nbytes)
+        _token_metrics(rows[PLAN_ALONE], sizes)
+
+
+def _number(label: str, value: str, delta: str, note: str | None = None) -> None:
+    st.metric(
+        label,
+        value,
+        delta,
         delta_color="off",
         delta_arrow="off",
         border=True,
         height="stretch",
+        help=note,
     )
-    rows = {str(row["mode"]): row for row in sizes.table.to_dict("records")}
-    chosen = rows[choice.width_mode]
-    before = view.model.checkpoint.nbytes
+
+
+def _saved_metrics(chosen: Mapping[Hashable, Any], before: int) -> None:
+    """Bytes in the width mode that is chosen."""
+    mode = chosen["mode"]
     if chosen["refused"]:
-        second.metric(f"On disk, {choice.width_mode}", "not possible", border=True)
-        third.metric(f"Loaded, {choice.width_mode}", "not possible", border=True)
-    else:
-        label = f"On disk, {choice.width_mode}"
-        saved_metric(second, label, before, int(chosen["disk"]), "Bytes of all tensors.")
-        note = "Weights in memory, zeros included, in their types on disk."
-        label = f"Loaded, {choice.width_mode}"
-        saved_metric(third, label, before, int(chosen["loaded"]), note)
-    _token_metrics(fourth, fifth, rows[PLAN_ALONE], sizes)
+        _number(f"On disk, {mode}", "-", "not possible")
+        return
+    saved_metric(
+        st.metric,
+        f"On disk, {mode}",
+        before,
+        int(chosen["disk"]),
+        "Bytes of all tensors.",
+    )
+    note = "Weights in memory, zeros included, in their types on disk."
+    saved_metric(st.metric, f"Loaded, {mode}", before, int(chosen["loaded"]), note)
 
 
-def _token_metrics(
-    left: st.delta_generator.DeltaGenerator,
-    right: st.delta_generator.DeltaGenerator,
-    alone: Mapping[Hashable, Any],
-    sizes: NeuronSizes,
-) -> None:
+def _token_metrics(alone: Mapping[Hashable, Any], sizes: NeuronSizes) -> None:
     """What a token needs without the zeros that a width mode adds."""
     measured = sizes.report.is_measured
     routing = "by the measured routing" if measured else "experts chosen equally often"
-    left.metric(
+    active, flops = int(alone["active"]), int(alone["expert_flops"])
+    _number(
         "Active parameters",
-        short_number(int(alone["active"])),
-        _less(sizes.report.active_before, int(alone["active"])),
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help=f"What one token uses, {routing}, without the zeros that a width mode adds.",
+        short_number(active),
+        _less(sizes.report.active_before, active),
+        f"What one token uses, {routing}, without the zeros that a width mode adds.",
     )
-    right.metric(
+    _number(
         "Expert FLOPs / token",
-        short_number(int(alone["expert_flops"])),
-        _less(sizes.report.expert_flops, int(alone["expert_flops"])),
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help=f"Two per weight of the neurons that stay, {routing}. Programs of today compute a "
-        "layer's experts in one width, zeros too: the table below has each mode's own number.",
+        short_number(flops),
+        _less(sizes.report.expert_flops, flops),
+        f"Two per weight of the neurons that stay, {routing}. Programs of today compute a layer's "
+        "experts in one width, zeros too: the table below has each mode's own number.",
     )
 
 
@@ -173,6 +173,7 @@ def layers_part(sizes: NeuronSizes) -> None:
     """How wide the experts of each layer stay."""
     st.markdown("**Exact values**: neurons and widths of the experts that stay, layer by layer.")
     table = sizes.layers.drop(columns=["held"])
+    table = table.drop(columns=[name for name in ("pinned", "dropped") if not table[name].any()])
     st.dataframe(
         table,
         hide_index=True,

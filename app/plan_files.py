@@ -10,17 +10,24 @@ from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel
 from app.data import shown_model
+from app.neuron_plan import controls_of
 from app.plan_state import (
     forget_import,
     import_plan,
     keep_by_hand,
 )
-from app.planning import MULTIPLES, ranges, recipe_of
+from app.planning import MULTIPLES, not_here, ranges, recipe_of
 from app.selection import Selection
 from app.sidebar import possible_percents
 from app.state import BLEND, CRITERION_OPTIONS, View, apply_exponents, apply_preset, share_key
 from app.uploads import MEGABYTES, uploaded_text
-from pruning.plan import PruningPlan, fit_plan, plan_from_json
+from pruning.plan import (
+    ATOMIC_GRANULARITY,
+    EXPERT_GRANULARITY,
+    PruningPlan,
+    fit_plan,
+    plan_from_json,
+)
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import counts_from_text
@@ -124,22 +131,26 @@ def apply_recipe(view: View, recipe: Recipe) -> None:
             f"The recipe is for {recipe.model}, but {view.model.name} is shown; choose that model "
             "in the sidebar, or open the recipe with `moeprune run`."
         )
+    if recipe.granularity == ATOMIC_GRANULARITY:
+        _apply_neurons(view, recipe)
+        return
     percent = _percent(view, recipe)
     limits = recipe.constraints
     for key, value in (("pin", limits.pin), ("drop", limits.drop), ("lock", limits.lock)):
         if value:
-            raise PlanError(_not_here(f"constraints.{key}"))
-    if recipe.granularity != "expert" or recipe.schedule.file is not None:
-        raise PlanError(_not_here("granularity or a schedule file"))
+            raise PlanError(not_here(f"constraints.{key}"))
+    if recipe.schedule.file is not None:
+        raise PlanError(not_here("a schedule file"))
     if recipe.search is not None:
-        raise PlanError(_not_here("search, as a recipe"))
+        raise PlanError(not_here("search, as a recipe"))
     if limits.multiple_of not in MULTIPLES:
-        raise PlanError(_not_here(f"multiple_of: {limits.multiple_of}"))
+        raise PlanError(not_here(f"multiple_of: {limits.multiple_of}"))
     kept = _set_counts(view.model, recipe)
     _apply_criterion(recipe)
     _apply_corpora(view, recipe)
     forget_import()
     state = st.session_state
+    state["granularity"] = EXPERT_GRANULARITY
     state["gate"], state["sparsity"] = recipe.gate, percent
     state["schedule"], state["multiple"] = recipe.schedule.name, limits.multiple_of
     state["protect"] = ranges(limits.protect)
@@ -147,21 +158,27 @@ def apply_recipe(view: View, recipe: Recipe) -> None:
         keep_by_hand(kept, frozenset())
 
 
-def _not_here(what: str) -> str:
-    return (
-        f"The recipe asks for {what}, which this page has no control for; run it with "
-        "`moeprune run`, then open its plan here."
-    )
+def _apply_neurons(view: View, recipe: Recipe) -> None:
+    """Set the controls of neurons as a recipe asks.
+
+    Raises:
+        PlanError: a key that the page has no control for.
+    """
+    controls = controls_of(recipe)
+    _apply_corpora(view, recipe)
+    forget_import()
+    for key, value in controls.items():
+        st.session_state[key] = value
 
 
 def _percent(view: View, recipe: Recipe) -> int:
     text = recipe.budget.sparsity if recipe.budget else None
     if text is None:
-        raise PlanError(_not_here("a budget other than a sparsity"))
+        raise PlanError(not_here("a budget other than a sparsity"))
     for percent in possible_percents(view.model):
         if text in (f"{percent}%", f"{percent / 100:g}"):
             return percent
-    raise PlanError(_not_here(f"sparsity: {text}"))
+    raise PlanError(not_here(f"sparsity: {text}"))
 
 
 def _set_counts(model: MoEModel, recipe: Recipe) -> dict[int, int]:
@@ -170,7 +187,7 @@ def _set_counts(model: MoEModel, recipe: Recipe) -> dict[int, int]:
     if not given:
         return {}
     if set(given) != {layer.index for layer in model.layers}:
-        raise PlanError(_not_here("constraints.set for some layers only"))
+        raise PlanError(not_here("constraints.set for some layers only"))
     return dict(given)
 
 
@@ -181,7 +198,7 @@ def _apply_criterion(recipe: Recipe) -> None:
     elif criterion.name in CRITERION_OPTIONS:
         apply_preset(criterion.name)
     else:
-        raise PlanError(_not_here(f"criterion: {criterion.name}"))
+        raise PlanError(not_here(f"criterion: {criterion.name}"))
 
 
 def _apply_corpora(view: View, recipe: Recipe) -> None:

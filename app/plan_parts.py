@@ -1,6 +1,6 @@
 """The parts of the Plan page: the editor, what is saved, all schedules side by side, the files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pandas as pd
@@ -38,6 +38,7 @@ from pruning.plan import ATOMIC_GRANULARITY
 from pruning.schedules import Spending
 from pruning.sizes import SizeReport, format_bytes
 
+Metric = Callable[..., object]
 _RECIPE_LINES, _RECIPE_PX = 20, 460
 _ROWS = 10  # of the table of exact values, before it scrolls
 LATER = (
@@ -89,13 +90,11 @@ def metrics(view: View, shown: Shown, report: SizeReport) -> None:
         border=True,
         height="stretch",
     )
-    saved_metric(
-        second, "On disk", report.bytes_before, report.bytes_after, "Bytes of all tensors."
-    )
+    before, after = report.bytes_before, report.bytes_after
+    saved_metric(second.metric, "On disk", before, after, "Bytes of all tensors.")
     before, after = report.loaded("bfloat16")
-    saved_metric(
-        third, "Loaded (bf16)", before, after, "Weights in memory as bfloat16, without caches."
-    )
+    note = "Weights in memory as bfloat16, without caches."
+    saved_metric(third.metric, "Loaded (bf16)", before, after, note)
     active = report.active_after
     fourth.metric(
         "Active parameters",
@@ -114,12 +113,10 @@ def metrics(view: View, shown: Shown, report: SizeReport) -> None:
     )
 
 
-def saved_metric(
-    place: st.delta_generator.DeltaGenerator, label: str, before: int, after: int, note: str
-) -> None:
-    """A number of bytes, and by how much it is less than before."""
+def saved_metric(draw: Metric, label: str, before: int, after: int, note: str) -> None:
+    """A number of bytes, and by how much it is less than before; `draw` is `st.metric` or alike."""
     less = before > after
-    place.metric(
+    draw(
         label,
         format_bytes(after),
         f"-{format_bytes(before - after)} ({1 - after / before:.0%})" if less else "nothing saved",

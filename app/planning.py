@@ -301,6 +301,14 @@ def pruned_overlap(plan: PruningPlan, other: PruningPlan, model: MoEModel) -> fl
     return both / pruned if pruned else float("nan")
 
 
+def not_here(what: str) -> str:
+    """Why a recipe cannot be shown, and what to do instead."""
+    return (
+        f"The recipe asks for {what}, which this page has no control for; run it with "
+        "`moeprune run`, then open its plan here."
+    )
+
+
 def recipe_of(selection: Selection) -> Recipe:
     """The recipe that makes this plan from nothing: text, criterion, budget, schedule.
 

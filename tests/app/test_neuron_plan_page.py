@@ -79,8 +79,8 @@ ASKED = [
     {"neurons": "Random", "drop": "4:0,9", "width": "per-layer", "width_multiple": "16"},
     {
         "corpus": "(blend)",
-        "share.demo-code": "50",
-        "share.demo-math": "25",
+        "share.demo-code": "100",
+        "share.demo-math": "50",
         "share.demo-prose": "0",
     },
 ]
@@ -123,6 +123,32 @@ def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, monkeypatc
     run_command(["run", "recipe.yaml"], tmp_path, monkeypatch)
     made = plan_from_json((tmp_path / "recipe.plan.json").read_text())
     assert made.digest == digest_on(test)
+
+
+@pytest.mark.parametrize("address", [ASKED[1], ASKED[3], ASKED[4], ASKED[5]], ids=str)
+def test_a_recipe_that_is_taken_in_sets_the_controls_that_made_it(open_page, address):
+    test = open_page("plan", **{**NEURONS, **address})
+    text, line = recipe_on(test), command_of(test)
+    other = open_page("plan")
+    other.file_uploader[0].upload("recipe.yaml", text.encode(), "application/yaml").run()
+    assert texts(other.error) == []
+    assert (recipe_on(other), command_of(other)) == (text, line)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("budget: {sparsity: 33%}", "a share of 33%"),
+        ("budget: {target_gib: 1}", "a target size or a number of neurons"),
+        ("constraints: {floor: 4}\nbudget: {sparsity: 40%}", "constraints.floor"),
+    ],
+)
+def test_a_recipe_that_the_page_has_no_controls_for_is_refused(open_page, change, says):
+    test = open_page("plan")
+    text = f"model: demo\ncriterion: neuron-norms\ngranularity: atomic\n{change}\n"
+    test.file_uploader[0].upload("recipe.yaml", text.encode(), "application/yaml").run()
+    (message,) = texts(test.error)
+    assert f"The recipe asks for {says}" in message
 
 
 # --- the controls -------------------------------------------------------------------------------
@@ -338,7 +364,7 @@ def test_the_export_command_of_the_page_writes_a_model_that_loads(
     assert "--width-mode per-layer --width-multiple-of 4" in line
     run_command(shlex.split(plan_line)[1:], tmp_path, monkeypatch)
     words = shlex.split(line)[1:]
-    (out,) = (word for word in words if word.endswith("-neurons"))
+    (out,) = (word for word in words if word.endswith("-neurons-layer"))
     words[words.index(out)] = "out"
     words.remove("--verify")  # what it proves, tests of exports do on smaller models
     run_command(words, tmp_path, monkeypatch)
