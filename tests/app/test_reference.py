@@ -1,0 +1,120 @@
+"""The pages written from the code: they say what `--help` says, and what is missing is an error."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from analysis.errors import UserError
+from app.cli import cli
+from app.reference import __main__ as command
+from app.reference import formats
+from app.reference.commands import all_commands, commands, options_of
+from app.reference.markdown import cell, table
+from app.reference.pages import PARTS, stale, write
+from app.reference.tree import tree
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "function"),
+    list(all_commands()),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_reference_names_the_options_that_help_names(monkeypatch, words, function):
+    monkeypatch.setenv("TERMINAL_WIDTH", "300")
+    monkeypatch.setenv("COLUMNS", "300")
+    said = CliRunner().invoke(cli, [*words.split(), "--help"]).output
+    rows = [line for line in said.splitlines() if re.match(r"^. (\*)? *-", line)]
+    named = {
+        name
+        for row in rows
+        for name in re.findall(r"(?<=[\s,])--?[a-z][a-z-]*", row.partition("<")[0])
+    }
+    assert options_of(function) == named - {"--help"}
+
+
+def test_the_groups_that_help_names_are_the_ones_listed():
+    said = CliRunner().invoke(cli, ["--help"]).output
+    listed = {words.split()[0] for words, _ in all_commands()}
+    named = {line.split()[1] for line in said.splitlines() if re.match(r"^. [a-z]+ ", line)}
+    assert named == listed
+
+
+def test_defaults_and_switches_are_as_a_person_types_them():
+    section = commands(ROOT).partition("### moeprune calibrate\n")[2].partition("###")[0]
+    assert "| `--resume`, `--no-resume` | | `--resume` |" in section
+    assert "| `--batch-size` | number | `8` |" in section
+    assert "| `--stream-layers` | | | Load one layer" in section
+    assert re.search(r"\| `MODEL` \| text \| required \|", section)
+    assert re.search(r"\| `--corpus` \| text, repeatable \| required \|", section)
+
+
+@pytest.fixture
+def pages(tmp_path):
+    """A copy of the pages and of the packages that the tree is made of."""
+    for part in PARTS:
+        (tmp_path / part.page).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / part.page, tmp_path / part.page)
+    for name in ("analysis", "pruning", "app"):
+        (tmp_path / name / "inner").mkdir(parents=True)
+        (tmp_path / name / "__init__.py").write_text(f'"""The package {name}."""\n')
+        (tmp_path / name / "inner" / "part.py").write_text('"""Part of it.\n\nMore.\n"""\n')
+    return tmp_path
+
+
+def test_a_module_that_is_new_makes_one_page_stale_and_writing_makes_it_good(pages):
+    write(pages)
+    assert stale(pages) == {}
+    (pages / "app" / "new.py").write_text('"""A new one."""\n')
+    page = pages / "docs" / "architecture.md"
+    assert list(stale(pages)) == [page]
+    assert write(pages) == [page]
+    assert write(pages) == []
+    assert "  new.py                            A new one\n" in page.read_text()
+
+
+def test_the_tree_holds_files_before_folders(pages):
+    (pages / "app" / "zebra.py").write_text('"""Stripes."""\n')
+    (pages / "app" / "browser").mkdir()  # no code of ours: not listed
+    lines = tree(pages).splitlines()
+    names = [line.split()[0] for line in lines[lines.index("app/".ljust(36) + "The package app") :]]
+    assert names == ["app/", "zebra.py", "inner/", "part.py", "```"]
+
+
+def test_a_page_without_the_place_is_one_clear_line(pages):
+    page = pages / "docs" / "reference" / "commands.md"
+    page.write_text("# Commands\n")
+    with pytest.raises(UserError, match=r"commands\.md has no place for its part 'commands'"):
+        stale(pages)
+    page.unlink()
+    with pytest.raises(UserError, match="in a clone of the repository"):
+        stale(pages)
+
+
+def test_a_column_without_a_meaning_is_one_clear_line(monkeypatch):
+    monkeypatch.setattr(formats, "MEANINGS", {"layer": "decoder index"})
+    with pytest.raises(UserError, match=r"Nothing says what the column '[a-z_]+' of [a-z]+\.parq"):
+        formats.tables(ROOT)
+
+
+def test_cells_hold_one_line_and_no_bars():
+    assert cell("a |b|\n  c") == "a \\|b\\| c"
+    assert table(("x", "y"), [("1", ""), ("2", "3")]) == "| x | y |\n|---|---|\n| 1 | |\n| 2 | 3 |"
+
+
+def test_check_names_what_is_behind_and_writes_nothing(pages, monkeypatch, capsys):
+    monkeypatch.setattr(command, "ROOT", pages)
+    before = (pages / "docs" / "architecture.md").read_text()
+    with pytest.raises(typer.Exit):
+        command.main(check=True)
+    assert capsys.readouterr().out == "behind the code: docs/architecture.md\n"
+    assert (pages / "docs" / "architecture.md").read_text() == before
+    command.main()
+    assert capsys.readouterr().out == "wrote docs/architecture.md\n"
+    command.main(check=True)
+    assert capsys.readouterr().out == ""
