@@ -7,10 +7,12 @@ from typing import Any
 import streamlit as st
 
 from analysis.criteria import CRITERIA, Criterion, get_criterion
+from analysis.criteria.heapr import DEFAULT_LAMBDA, camera_p
 from analysis.neuron_norms import NEURON_NORMS
 from app.data import routed_runs
 from app.neuron_scopes import SCOPES, scopes_of
 from app.plan_state import forget_import
+from app.plots.names import criterion_label
 from app.state import View
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
@@ -26,6 +28,7 @@ NEURON_CRITERIA = (
     NEURON_NORMS,
     *(name for name in _SCORING if CRITERIA[name].source != "routed"),
 )
+MOST_LAMBDA = 100.0
 # Declared to each widget as well, see `app.state.DEFAULTS`.
 DEFAULTS: Mapping[str, Any] = {
     "granularity": EXPERT_GRANULARITY,
@@ -58,13 +61,22 @@ def granularity_control() -> None:
 
 def neuron_label(criterion: str) -> str:
     """A criterion of neurons for people."""
-    return "Neuron norms" if criterion == NEURON_NORMS else CRITERIA[criterion].label
+    return criterion_label(criterion)
 
 
 def chosen_neuron_criterion() -> str:
     """Name of what ranks neurons; the first where the control says none that there is."""
     name = st.session_state.get("neurons", DEFAULTS["neurons"])
+    if name == "camera-p":
+        return camera_p(_chosen_lambda()).name
     return name if name in NEURON_CRITERIA else str(DEFAULTS["neurons"])
+
+
+def _chosen_lambda() -> float:
+    """What CAMERA-P weighs the largest activation by; the usual where the control says nonsense."""
+    given = st.session_state.get("lambda", DEFAULT_LAMBDA)
+    is_number = isinstance(given, int | float) and 0 <= given <= MOST_LAMBDA
+    return float(given) if is_number else DEFAULT_LAMBDA
 
 
 def chosen_scope(criterion: str) -> AtomScope:
@@ -90,6 +102,8 @@ def neuron_criterion_controls() -> None:
         "weights alone, no calibration; a default, not a method of the papers.  \n**Random**: what "
         "any of them must beat.",
     )
+    if st.session_state.get("neurons") == "camera-p":
+        _lambda_control()
     criterion = chosen_neuron_criterion()
     possible = scopes_of(criterion)
     if st.session_state.get("scope", possible[0]) not in possible:
@@ -106,6 +120,22 @@ def neuron_criterion_controls() -> None:
         help="**All layers** (HEAPr-G): the weakest neurons of the model go, wherever they are.  "
         "\n**Each layer** (HEAPr-L): every layer loses the same share.  \n**Each expert**: every "
         "expert loses the same share, so all stay equally wide.",
+    )
+
+
+def _lambda_control() -> None:
+    st.number_input(
+        "Lambda",
+        0.0,
+        MOST_LAMBDA,
+        value=DEFAULT_LAMBDA,
+        step=0.5,
+        key="lambda",
+        bind="query-params",
+        on_change=forget_import,
+        width=140,
+        help="How much a neuron's largest activation counts beside the norm of all; the paper "
+        "gives no value, 1 is ours.",
     )
 
 

@@ -9,7 +9,12 @@ from app.compare_parts import recipe_controls
 from app.components.history import keep_history
 from app.controls import criterion_controls
 from app.expert_parts import expert_drawer
-from app.granularity import granularity_control, is_about_neurons, with_neurons
+from app.granularity import (
+    granularity_control,
+    is_about_neurons,
+    neuron_criterion_controls,
+    with_neurons,
+)
 from app.literal import literal
 from app.login import log_out_part, require_login
 from app.neuron_plan_controls import neuron_plan_controls
@@ -50,14 +55,18 @@ page = st.navigation(pages, position="hidden" if is_presented() else "top")
 wanted = stage(pages, page)
 st.title(HEADINGS[page.url_path])
 try:
-    if page.url_path in ("plan", "export"):
+    if page.url_path in ("explore", "plan", "export"):
         granularity_control()  # first, for the sidebar asks what it says
     view = model_and_calibration(recipe=page.url_path not in ("compare", "evaluate"))
     if page.url_path in ("explore", "plan", "export"):
         # Here and not on the pages: a widget of a page is another one on the next page, and
         # neither its value nor its part of the address would come along.
-        if page.url_path != "explore" and is_about_neurons():
-            st.session_state["neuron_choice"] = neuron_plan_controls(view)
+        if is_about_neurons():
+            if page.url_path == "explore":
+                with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+                    neuron_criterion_controls()
+            else:
+                st.session_state["neuron_choice"] = neuron_plan_controls(view)
             view = with_neurons(view)
         else:
             view = criterion_controls(view, baseline=page.url_path == "explore")

@@ -1,49 +1,9 @@
-"""Figures of neurons: scores against true changes of the loss, shares by layer, FLOPs saved."""
+"""Figures of neurons: shares by layer, FLOPs saved."""
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from app.figures.theme import DASHES, SYMBOLS, apply_theme, muted, plain, series_color
-
-
-def bin_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of `pruning.neuron_views.BIN_COLUMNS`: shares of scores and loss changes.
-
-    A pair of bars for each bin, as HEAPr's Figure 3.
-    """
-    bins = [str(number + 1) for number in table["bin"]]
-    bars = (
-        ("score", "score_share", "score", ".3g"),
-        ("loss change without it", "change_share", "change", "+.4f"),
-    )
-    fig = go.Figure()
-    for place, (name, share, number, form) in enumerate(bars):
-        fig.add_trace(
-            go.Bar(
-                x=bins,
-                y=table[share],
-                name=name,
-                customdata=table[[number, "neurons"]],
-                marker={"color": series_color(place, dark), "pattern": {"shape": ("", "/")[place]}},
-                hovertemplate=f"bin %{{x}}: {name} %{{customdata[0]:{form}}}, %{{y:.1%}} of "
-                "the sum, %{customdata[1]:,} neurons<extra></extra>",
-            )
-        )
-    apply_theme(fig, dark)
-    fig.update_layout(barmode="group", height=360)
-    fig.update_xaxes(type="category", title_text="bin of neurons", showgrid=False)
-    fig.update_yaxes(title_text="share of the sum", tickformat=".0%")
-    return fig
-
-
-def describe_bins(table: pd.DataFrame) -> str:
-    """One sentence: how the two shares agree."""
-    last, order = table.iloc[-1], table["score"].corr(table["change"], method="spearman")
-    return (
-        f"The last bin holds {last['score_share']:.0%} of the scores and "
-        f"{last['change_share']:.0%} of the loss changes; rank correlation over {len(table)} bins "
-        f"{order:.2f}."
-    )
 
 
 def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

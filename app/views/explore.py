@@ -5,6 +5,7 @@ from functools import partial
 import streamlit as st
 
 from app.advice_parts import advice_part
+from app.bins_parts import bins_part
 from app.blend_parts import blend_part
 from app.chosen_expert import choose_on_map, chosen_expert
 from app.components.expert_map import expert_map, map_payload
@@ -12,10 +13,13 @@ from app.controls import MODES, ORDERS, switch
 from app.evidence_parts import damage_part, tokens_part
 from app.expert_parts import expert_part
 from app.explore_parts import map_files, metrics, ranked_pair, separation_part, show_command
+from app.granularity import is_about_neurons
 from app.maps import Ranked, panel
+from app.neuron_explore import neuron_page
 from app.overlap_parts import apply_clicked_variant, effects_part, overlap_part, variant_part
 from app.paths_parts import paths_part
 from app.state import View
+from pruning.plan import EXPERT_GRANULARITY
 
 MAP = "explore.map"
 PARTS = {
@@ -26,6 +30,7 @@ PARTS = {
     "blend": "Blend",
     "cut": "Cut",
     "paths": "Paths",
+    "loss": "Score and loss",
     "experts": "Experts",
     "advice": "Which criterion?",
 }
@@ -90,6 +95,8 @@ def explore(view: View, shown: Ranked, beside: Ranked) -> None:
         separation_part(view, (beside, shown))
     elif part == "paths":
         paths_part(view)
+    elif part == "loss":
+        bins_part(view, EXPERT_GRANULARITY)
     elif part == "experts":
         expert_part(view)
     else:
@@ -99,5 +106,7 @@ def explore(view: View, shown: Ranked, beside: Ranked) -> None:
 
 # Not `st.stop()`: what the entry script draws after the page would be missing.
 current: View = st.session_state["view"]
-if (pair := ranked_pair(current)) is not None:
+if is_about_neurons():
+    neuron_page(current)
+elif (pair := ranked_pair(current)) is not None:
     explore(current, *pair)

@@ -1,4 +1,4 @@
-"""Held-out loss of the demo without 40% of its neurons, by criterion; loss change by bins of score.
+"""Held-out loss of the demo without 40% of its neurons, by criterion; FLOPs saved.
 
 `OMP_NUM_THREADS=1 python tests/benchmarks/neurons_demo.py [sequences]`
 
@@ -32,7 +32,7 @@ from pruning.atoms.rooms import atom_rooms
 from pruning.atoms.selection import AtomScope, Contest, select_atoms
 from pruning.constraints import Constraints
 from pruning.masking import masked
-from pruning.neuron_views import NUM_BINS, bin_table, bins_of, flops_saved, without_bin
+from pruning.neuron_views import flops_saved
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, model_ref
 
 SHARE = Fraction(2, 5)
@@ -123,16 +123,6 @@ def main() -> None:
     contest = Contest(scores, atom_rooms(expert_widths(model), Constraints()), AtomScope.GLOBAL)
     saved = flops_saved(model, contest, ("20%", "40%", "60%"), routing)
     print(saved.to_string(index=False), flush=True)
-    rows = held_out(model, "demo-code", sequences)
-    full = held_out_loss(loaded, rows)
-    for order in ("score", "index"):
-        bin_of, losses = bins_of(scores, order), []
-        for gone in range(NUM_BINS):
-            plan = atomic(model, without_bin(scores, bin_of, gone))
-            with masked(loaded, model.family, plan):
-                losses.append(held_out_loss(loaded, rows))
-        print(order)
-        print(bin_table(scores, bin_of, losses, full).to_string(index=False), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,30 +7,9 @@ from app.figures import neurons
 
 
 @pytest.fixture
-def bins():
-    rows = [(0, 3, 1.0, 0.1, -0.01, -0.1), (1, 3, 9.0, 0.9, 0.11, 1.1)]
-    columns = ["bin", "neurons", "score", "score_share", "change", "change_share"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-@pytest.fixture
 def shares():
     rows = [("25%", 2, 0.1), ("25%", 5, 0.4), ("50%", 2, 0.7), ("50%", 5, 0.3)]
     return pd.DataFrame(rows, columns=["series", "layer", "share"])
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_bins_show_both_shares(bins, dark):
-    scores, changes = neurons.bin_bars(bins, dark=dark).data
-    assert list(scores.x) == list(changes.x) == ["1", "2"]
-    assert list(scores.y) == [0.1, 0.9]
-    assert list(changes.y) == [-0.1, 1.1]
-    assert changes.customdata.tolist() == [[-0.01, 3], [0.11, 3]]
-    assert scores.marker.color != changes.marker.color
-    assert neurons.describe_bins(bins) == (
-        "The last bin holds 90% of the scores and 110% of the loss changes; rank correlation over "
-        "2 bins 1.00."
-    )
 
 
 @pytest.mark.parametrize("dark", [False, True])

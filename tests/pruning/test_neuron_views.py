@@ -11,37 +11,8 @@ from pruning.atoms.rooms import atom_rooms, kept_experts
 from pruning.atoms.selection import AtomScope, Contest
 from pruning.atoms.summary import atom_summary
 from pruning.constraints import Constraints
-from pruning.neuron_views import bin_table, bins_of, flops_saved, layer_shares, without_bin
+from pruning.neuron_views import flops_saved, layer_shares
 from pruning.plan import PruningPlan, fit_plan, model_ref
-
-# Layer 2 has two experts, layer 5 one: six neurons.
-SCORES = {
-    5: (np.array([4.0, 0.0]),),
-    2: (np.array([3.0, 1.0]), np.array([2.0, 5.0])),
-}
-
-
-def test_bins_follow_the_score_or_the_place():
-    # In order of layer, expert and neuron: 3 1 2 5 4 0.
-    assert bins_of(SCORES, "score", 3).tolist() == [1, 0, 1, 2, 2, 0]
-    assert bins_of(SCORES, "index", 3).tolist() == [0, 0, 1, 1, 2, 2]
-    assert np.bincount(bins_of(SCORES, bins=4)).tolist() == [2, 1, 2, 1]
-
-
-def test_one_bin_goes_and_the_rest_stays():
-    kept = without_bin(SCORES, bins_of(SCORES, "score", 3), 0)
-    assert {layer: dict(each) for layer, each in kept.items()} == {2: {0: (0,)}, 5: {0: (0,)}}
-    last = without_bin(SCORES, bins_of(SCORES, "index", 3), 2)
-    assert {layer: dict(each) for layer, each in last.items()} == {5: {0: ()}}
-
-
-def test_shares_are_of_the_sums():
-    table = bin_table(SCORES, bins_of(SCORES, "score", 3), [1.9, 2.5, 3.0], 2.0)
-    assert table["neurons"].tolist() == [2, 2, 2]
-    assert table["score"].tolist() == [1.0, 5.0, 9.0]
-    assert table["score_share"].tolist() == pytest.approx([1 / 15, 5 / 15, 9 / 15])
-    assert table["change"].tolist() == pytest.approx([-0.1, 0.5, 1.0])
-    assert table["change_share"].tolist() == pytest.approx([-0.1 / 1.4, 0.5 / 1.4, 1 / 1.4])
 
 
 @pytest.fixture(scope="module")

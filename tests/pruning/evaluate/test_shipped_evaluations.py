@@ -35,8 +35,14 @@ def shipped(demo):
     return records
 
 
-def test_every_criterion_was_evaluated_on_every_text(shipped):
-    table = evaluation_table(shipped)
+@pytest.fixture(scope="module")
+def swept(shipped):
+    """Those of the sweep; the others are of plans of one size."""
+    return [each for each in shipped if each.plan["sparsity"] or not each.plan["criterion"]]
+
+
+def test_every_criterion_was_evaluated_on_every_text(shipped, swept):
+    table = evaluation_table(swept)
     found = set(
         table[["criterion", "calibrated_on", "sparsity", "corpus"]].itertuples(
             index=False, name=None
@@ -69,8 +75,8 @@ def test_the_numbers_are_possible(shipped):
     assert (pruned["sap"] - pruned["esap"]).abs().max() < 0.03
 
 
-def test_more_removed_is_worse_and_the_calibrated_text_is_kept_best(shipped):
-    table = evaluation_table(shipped)
+def test_more_removed_is_worse_and_the_calibrated_text_is_kept_best(swept):
+    table = evaluation_table(swept)
     esap = table[(table["measure"] == "esap") & (table["criterion"] != "")]
     keys = ["criterion", "calibrated_on", "corpus"]
     by_size = esap.pivot_table(index=keys, columns="sparsity", values="mean")
@@ -105,6 +111,28 @@ def test_one_of_them_can_be_made_again(shipped, demo):
     for name in ("esap", "nll"):
         # Another machine adds in another order; an expert may then be chosen for another.
         assert again.metrics[name].mean == pytest.approx(record.metrics[name].mean, abs=2e-3)
+
+
+def test_neurons_and_whole_experts_of_one_size_were_evaluated_on_every_text(shipped, swept):
+    table = evaluation_table([each for each in shipped if each not in swept])
+    table = table[table["measure"] == "nll"]
+    # 77 of 192 experts, or as many neurons: 77 * 64 of 12,288.
+    assert table["removed"].tolist() == pytest.approx([77 / 192] * len(table), abs=1e-12)
+    wanted = {
+        *(("heapr", f"neurons by {scope}") for scope in ("global", "layer")),
+        ("camera-p", "neurons by layer"),
+        *((name, "neurons by global") for name in ("neuron-norms", "random")),
+        *((name, "uniform") for name in ("heapr", "reap", "random")),
+        ("heapr", "global"),
+    }
+    for corpus, rows in table.groupby("corpus"):
+        assert set(zip(rows["criterion"], rows["schedule"], strict=True)) == wanted
+        assert set(rows["calibrated_on"]) == {"", corpus}
+        loss = rows.set_index(["criterion", "schedule"])["mean"]
+        whole = loss[~loss.index.get_level_values("schedule").str.startswith("neurons")]
+        claimed = loss["heapr", "neurons by global"]
+        assert claimed < loss["random", "neurons by global"]
+        assert claimed < whole.min()
 
 
 def test_the_table_is_tidy(shipped):

@@ -1,0 +1,26 @@
+"""Heatmaps with a row a layer: rows are places, so that layers without experts leave no hole."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+
+def layer_rows(fig: go.Figure, layers: Sequence[int], row_height: int, around: int) -> None:
+    """Label the rows of a heatmap with decoder indices, layer 0 on top, and give it its height.
+
+    Args:
+        fig: its y are places, 0 for the first layer.
+        layers: decoder index of each row.
+        row_height: pixels of a row, less where there are many.
+        around: pixels of axes and margins.
+    """
+    every = max(1, len(layers) // 12)
+    fig.update_layout(height=int(np.clip(len(layers) * row_height, 190, 470)) + around)
+    fig.update_yaxes(
+        title_text="layer",
+        range=[len(layers) - 0.5, -0.5],
+        tickvals=list(range(len(layers)))[::every],
+        ticktext=[str(layer) for layer in layers[::every]],
+        showgrid=False,
+    )

@@ -1,0 +1,64 @@
+"""The charts of a score against the true change of the loss, of records of bins."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from app.figures import loss_bins as figure
+from app.plots.chart import Chart, made_by
+from app.plots.names import criterion_label
+from pruning.evaluate.bins import rank_agreement
+from pruning.evaluate.bins_record import BinsRecord, bins_overview
+
+
+def bins_chart(record: BinsRecord) -> Chart:
+    """One score against the loss."""
+    ranked, table = record.ranked, record.table
+    how = ranked.how
+    name = criterion_label(ranked.criterion)
+    place = "in order of their saliency" if how.order == "saliency" else "by place"
+    where = f"{name}, {figure.WORDS[ranked.granularity]} {place}"
+    return Chart(
+        "loss-bins",
+        lambda dark: figure.loss_bins(
+            table, granularity=ranked.granularity, order=how.order, dark=dark
+        ),
+        table,
+        figure.describe(table, rank_agreement(table), name),
+        made_by(
+            f"{record.model.name} {record.model.identity[:8]}",
+            ", ".join(ranked.runs),
+            where,
+            f"loss on {record.corpus['name']}, {record.num_samples} samples",
+        ),
+    )
+
+
+def overview_of(records: Sequence[BinsRecord], granularity: str, corpus: str) -> pd.DataFrame:
+    """Table of `BINS_TABLE_COLUMNS` of one granularity on one text, the best order first.
+
+    Of the same score and way the newest record only.
+    """
+    table = bins_overview(records)
+    rows = table[(table["granularity"] == granularity) & (table["corpus"] == corpus)]
+    same = ["criterion", "gate", "calibrated_on", "order", "scope", "bins"]
+    rows = rows.sort_values("created_at").drop_duplicates(same, keep="last")
+    return rows.sort_values("agreement", ascending=False, kind="stable", ignore_index=True)
+
+
+def verdict(overview: pd.DataFrame) -> str:
+    """One sentence: which score orders best, and which worst.
+
+    Args:
+        overview: of `overview_of`; not empty.
+    """
+    rows = overview[overview["order"] == "saliency"].dropna(subset="agreement")
+    if rows.empty:
+        return "No score has been measured in order of its saliency yet."
+    best, worst = rows.iloc[0], rows.iloc[-1]
+    best_name = criterion_label(str(best["criterion"]))
+    text = f"{best_name} follows the true loss best (rank correlation {best['agreement']:.2f})"
+    if len(rows) > 1:
+        name = criterion_label(str(worst["criterion"]))
+        text += f", {name} least ({worst['agreement']:.2f})"
+    return f"{text}."

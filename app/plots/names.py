@@ -1,0 +1,17 @@
+"""What people call a criterion, whatever it ranks and wherever its name comes from."""
+
+from analysis.criteria import CRITERIA, get_criterion
+from analysis.errors import CriterionError
+from analysis.neuron_norms import NEURON_NORMS
+
+
+def criterion_label(name: str) -> str:
+    """The label of a criterion; of plans made elsewhere, the name that they give."""
+    if name == NEURON_NORMS:
+        return "Neuron norms"
+    if name in CRITERIA:
+        return CRITERIA[name].label
+    try:
+        return get_criterion(name).label
+    except CriterionError:
+        return name

@@ -1,0 +1,208 @@
+"""Which neurons go, as arrays: for tables and figures over the millions of neurons of a model.
+
+The same choice as `select_atoms` makes without constraints, without a list of ids.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.neuron_norms import NeuronScores
+from analysis.sparsity import num_removed
+from pruning.atoms.selection import AtomScope
+
+BoolArray = NDArray[np.bool_]
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+SHARE_COLUMNS = ("layer", "expert", "neurons", "removed", "kept_share")
+HISTOGRAM_COLUMNS = ("layer", "low", "high", "kept", "pruned")
+CUT_COLUMNS = ("layer", "neurons", "removed", "cut", "zeros")
+NEURON_TABLE_COLUMNS = ("rank", "neuron", "saliency", "kept")
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronField:
+    """A saliency for every neuron of a model, in order of layer, expert and neuron.
+
+    Args:
+        layers, experts: (experts,) whose neurons these are, in that order.
+        widths: (experts,) how many neurons each has.
+        saliency: (neurons,) higher = keep.
+    """
+
+    layers: IntArray
+    experts: IntArray
+    widths: IntArray
+    saliency: FloatArray
+
+    @property
+    def owner(self) -> IntArray:
+        """(neurons,) position of each neuron's expert."""
+        return np.repeat(np.arange(len(self.widths)), self.widths)
+
+    def pools(self, scope: AtomScope) -> IntArray:
+        """Sizes of the groups whose neurons compete with each other; they follow one another."""
+        if scope is AtomScope.EXPERT:
+            return self.widths
+        if scope is AtomScope.GLOBAL:
+            return np.array([len(self.saliency)], dtype=np.int64)
+        return np.array([self.widths[self.layers == n].sum() for n in np.unique(self.layers)])
+
+    def ranks(self, scope: AtomScope) -> NDArray[np.int32]:
+        """(neurons,) place within the pool, 0 first to keep; ties keep the lower place."""
+        ranks = np.empty(len(self.saliency), dtype=np.int32)
+        start = 0
+        for size in self.pools(scope).tolist():
+            order = np.argsort(-self.saliency[start : start + size], kind="stable")
+            ranks[start + order] = np.arange(size, dtype=np.int32)
+            start += size
+        return ranks
+
+    def of_expert(self, layer: int, expert: int) -> slice:
+        """Where the neurons of an expert stand.
+
+        Raises:
+            KeyError: the model has no such expert.
+        """
+        (found,) = np.nonzero((self.layers == layer) & (self.experts == expert))
+        if not len(found):
+            raise KeyError((layer, expert))
+        start = int(self.widths[: found[0]].sum())
+        return slice(start, start + int(self.widths[found[0]]))
+
+
+def field_of(scores: NeuronScores) -> NeuronField:
+    """The same numbers in one array.
+
+    Args:
+        scores: layer -> for each expert, a saliency for each neuron.
+    """
+    owners = [(layer, expert) for layer in sorted(scores) for expert in range(len(scores[layer]))]
+    parts = [scores[layer][expert] for layer, expert in owners]
+    layers, experts = np.array(owners, dtype=np.int64).T
+    widths = np.array([len(part) for part in parts], dtype=np.int64)
+    return NeuronField(layers, experts, widths, np.concatenate(parts))
+
+
+def pruned_neurons(
+    ranks: NDArray[np.int32], pools: Sequence[int] | IntArray, sparsity: Fraction
+) -> BoolArray:
+    """(neurons,): True where the neuron goes; floor(sparsity * size) of every pool.
+
+    Args:
+        ranks: place of each neuron within its pool, see `NeuronField.ranks`.
+        pools: sizes of the pools, in order.
+        sparsity: fraction of neurons that goes.
+    """
+    sizes = np.asarray(pools, dtype=np.int64)
+    stay = sizes - np.array([num_removed(int(size), sparsity) for size in sizes])
+    return np.asarray(ranks >= np.repeat(stay, sizes))
+
+
+def expert_shares(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
+    """Table of SHARE_COLUMNS, one row an expert: how much of it stays."""
+    gone = np.bincount(field.owner[pruned], minlength=len(field.widths))
+    stay = field.widths - gone
+    return pd.DataFrame(
+        {
+            "layer": field.layers,
+            "expert": field.experts,
+            "neurons": field.widths,
+            "removed": gone,
+            # An expert without neurons loses none.
+            "kept_share": np.where(field.widths > 0, stay / np.maximum(field.widths, 1), 1.0),
+        }
+    )
+
+
+def layer_cuts(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
+    """Table of CUT_COLUMNS, one row a layer: where its cut lies.
+
+    `cut` is the highest saliency that goes in the layer, missing where none goes; where neurons
+    compete within each expert, higher ones may go in one expert than stay in another. `zeros` are
+    neurons of saliency 0, which a logarithmic scale cannot show.
+    """
+    rows = []
+    layer_of = np.repeat(field.layers, field.widths)
+    for layer in np.unique(field.layers).tolist():
+        here = layer_of == layer
+        values, gone = field.saliency[here], pruned[here]
+        cut = float(values[gone].max()) if gone.any() else float("nan")
+        rows.append((layer, len(values), int(gone.sum()), cut, int((values == 0).sum())))
+    return pd.DataFrame(rows, columns=list(CUT_COLUMNS))
+
+
+def saliency_histogram(field: NeuronField, pruned: BoolArray, bins: int = 48) -> pd.DataFrame:
+    """Table of HISTOGRAM_COLUMNS: neurons of each layer by saliency, in equal steps of its log10.
+
+    `low` and `high` bound the step, both saliencies; `kept` and `pruned` count neurons. Those of
+    saliency 0 or less are left out. Empty where no neuron has more.
+    """
+    shown = field.saliency > 0
+    if not shown.any():
+        return pd.DataFrame(columns=list(HISTOGRAM_COLUMNS))
+    logs = np.log10(field.saliency[shown])
+    low, high = float(logs.min()), float(logs.max())
+    edges = np.linspace(low, high if high > low else low + 1, bins + 1)
+    step = np.clip(np.searchsorted(edges, logs, side="right") - 1, 0, bins - 1)
+    layers, row = np.unique(np.repeat(field.layers, field.widths)[shown], return_inverse=True)
+    cells = (row * 2 + pruned[shown]) * bins + step
+    counts = np.bincount(cells, minlength=len(layers) * 2 * bins).reshape(len(layers), 2, bins)
+    bounds = 10**edges
+    return pd.DataFrame(
+        {
+            "layer": np.repeat(layers, bins),
+            "low": np.tile(bounds[:-1], len(layers)),
+            "high": np.tile(bounds[1:], len(layers)),
+            "kept": counts[:, 0].ravel(),
+            "pruned": counts[:, 1].ravel(),
+        }
+    )
+
+
+def neurons_of(field: NeuronField, pruned: BoolArray, layer: int, expert: int) -> pd.DataFrame:
+    """Table of NEURON_TABLE_COLUMNS of one expert, first to keep on top; rank counts from 0.
+
+    Raises:
+        KeyError: the model has no such expert.
+    """
+    where = field.of_expert(layer, expert)
+    values, gone = field.saliency[where], pruned[where]
+    order = np.argsort(-values, kind="stable")
+    return pd.DataFrame(
+        {
+            "rank": np.arange(len(values)),
+            "neuron": order,
+            "saliency": values[order],
+            "kept": ~gone[order],
+        }
+    )
+
+
+def pool_overlap(first: BoolArray, second: BoolArray, pools: Sequence[int] | IntArray) -> float:
+    """Mean over pools of |A & B| / |A|, as of experts over layers; NaN when nothing is pruned.
+
+    Neurons that compete over all layers are one pool: of a single layer one text may remove more
+    than another. Within a pool both remove equally many, so the order of the two does not matter.
+    """
+    sizes = np.asarray(pools, dtype=np.int64)
+    pool_of = np.repeat(np.arange(len(sizes)), sizes)
+    removed = np.bincount(pool_of[first], minlength=len(sizes))
+    shared = np.bincount(pool_of[first & second], minlength=len(sizes))
+    used = removed > 0
+    return float((shared[used] / removed[used]).mean()) if used.any() else float("nan")
+
+
+def pool_chance(pools: Sequence[int] | IntArray, sparsity: Fraction) -> float:
+    """Expected overlap of two random choices: mean over the pools that lose neurons of their share.
+
+    NaN where none does.
+    """
+    sizes = np.asarray(pools, dtype=np.int64)
+    gone = np.array([num_removed(int(size), sparsity) for size in sizes])
+    used = gone > 0
+    return float((gone[used] / sizes[used]).mean()) if used.any() else float("nan")

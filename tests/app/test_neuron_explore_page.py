@@ -1,0 +1,254 @@
+"""Explore, of neurons: what the page says against plain numpy on the shipped files, every state."""
+
+import json
+import shlex
+import shutil
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import app.cli
+from analysis.store import SHIPPED_STATS
+
+NEURONS = {"granularity": "Neurons"}
+PARTS = ("Saliency", "One expert", "Texts", "Whole experts", "Score and loss", "Same bytes")
+PER_LAYER = 32 * 64
+
+
+def texts(elements):
+    return [element.value for element in elements]
+
+
+def opened(test, chart):
+    """The numbers behind a chart."""
+    test.session_state[f"data.{chart}"] = True
+    test.run()
+    assert not test.exception
+    return test
+
+
+def table_of(test, *columns):
+    return next(f.value for f in test.dataframe if set(columns) <= set(f.value))
+
+
+@pytest.fixture(scope="module")
+def heapr():
+    """Corpus -> HEAPr of every neuron of the demo, from the files: 1/2 mean a^2 * mean slope^2."""
+    found = {}
+    for path in sorted(SHIPPED_STATS.glob("demo-demo-*/neurons.parquet")):
+        corpus = json.loads(path.with_name("manifest.json").read_text())["corpora"][0]["name"]
+        tokens = pd.read_parquet(path.with_name("experts.parquet"))["num_tokens"].to_numpy()
+        table = pd.read_parquet(path)
+        counts = np.repeat(tokens, 64).astype(float)
+        score = np.zeros(len(table))
+        used = counts > 0
+        product = table["output_sq"].to_numpy() * table["slope_sq"].to_numpy()
+        score[used] = 0.5 * product[used] / counts[used] ** 2
+        found[corpus] = score
+    return found
+
+
+def gone(scores, share):
+    """The lowest so many; of equal ones the later."""
+    order = np.lexsort((-np.arange(len(scores)), scores))
+    return set(order[: int(len(scores) * share)].tolist())
+
+
+def test_what_stays_of_each_expert(open_page, heapr):
+    test = open_page("explore", sparsity="25%", **NEURONS)
+    table = table_of(opened(test, "neurons-kept"), "kept_share", "removed")
+    removed = np.bincount([n // 64 for n in gone(heapr["demo-code"], 0.25)], minlength=192)
+    assert table["removed"].tolist() == removed.tolist()
+    assert table["kept_share"].tolist() == pytest.approx((1 - removed / 64).tolist())
+    values = {metric.label: metric.value for metric in test.metric}
+    assert values["Neurons removed"] == f"{12_288 // 4:,}"
+
+
+@pytest.mark.parametrize("scope", ["All layers", "Each layer"])
+def test_overlap_of_texts_is_that_of_the_sets(open_page, heapr, scope):
+    test = open_page("explore", inside="Texts", scope=scope, **NEURONS)
+    table = table_of(opened(test, "neuron-overlap"), "corpus_a", "overlap", "chance")
+    for row in table.itertuples():
+        parts = [np.split(heapr[corpus], 6) for corpus in (row.corpus_a, row.corpus_b)]
+        if scope == "All layers":
+            sets = [gone(heapr[corpus], 0.5) for corpus in (row.corpus_a, row.corpus_b)]
+            expected = len(sets[0] & sets[1]) / 6144
+        else:
+            pairs = zip(*parts, strict=True)
+            shared = [len(gone(a, 0.5) & gone(b, 0.5)) / (PER_LAYER / 2) for a, b in pairs]
+            expected = np.mean(shared)
+        assert row.overlap == pytest.approx(expected)
+    assert len(table) == 3
+    assert set(table["chance"]) == {0.5}
+    (metric,) = (each for each in test.metric if each.label == "Overlap across texts")
+    assert metric.value == f"{table['overlap'].mean():.0%}"
+
+
+def test_neurons_beside_whole_experts(open_page, heapr):
+    test = open_page("explore", inside="Whole experts", **NEURONS)
+    table = table_of(opened(test, "neurons-beside-experts"), "saliency", "gone")
+    whole = heapr["demo-code"].reshape(192, 64).sum(axis=1)
+    np.testing.assert_allclose(table["saliency"], whole, rtol=1e-9)
+    lowest = whole.reshape(6, 32).argsort(axis=1)[:, :16]
+    expected = {32 * layer + expert for layer in range(6) for expert in lowest[layer]}
+    assert set(np.flatnonzero(table["gone"])) == expected
+    inside = np.mean([n // 64 in expected for n in gone(heapr["demo-code"], 0.5)])
+    (metric,) = (each for each in test.metric if each.label == "In experts pruned whole")
+    assert metric.value == f"{inside:.0%}"
+
+
+def test_neurons_of_the_chosen_expert(open_page, heapr):
+    test = open_page("explore", inside="One expert", expert="3.7", **NEURONS)
+    table = table_of(opened(test, "neurons-of-expert"), "neuron", "saliency", "kept")
+    own = heapr["demo-code"].reshape(6, 32, 64)[3, 7]
+    assert table["neuron"].tolist() == np.argsort(-own, kind="stable").tolist()
+    first = (3 * 32 + 7) * 64
+    pruned = {n - first for n in gone(heapr["demo-code"], 0.5) if first <= n < first + 64}
+    assert set(table.loc[~table["kept"], "neuron"]) == pruned
+    assert any("expert 7 in layer 3" in text for text in texts(test.markdown))
+
+
+OTHERS = (
+    {"neurons": "CAMERA-P", "scope": "Each expert"},
+    {"neurons": "Neuron norms"},
+    {"neurons": "Random", "corpus": "(blend)"},
+    {"sparsity": "0%"},
+    {"corpus": "(blend)"},
+)
+
+
+@pytest.mark.parametrize(
+    ("part", "address"),
+    [
+        *((part, {}) for part in PARTS),
+        *((part, address) for part in ("Saliency", "Texts") for address in OTHERS),
+        *(("Whole experts", address) for address in OTHERS[1:4]),
+    ],
+)
+def test_every_part_in_every_state(open_page, part, address):
+    test = open_page("explore", inside=part, **NEURONS, **address)
+    assert texts(test.error) == []
+    assert test.get("plotly_chart") or test.info
+    assert any("--granularity atomic" in code for code in texts(test.code))
+
+
+@pytest.mark.parametrize("model", ["bare", "weighed", "once"])
+def test_a_model_without_statistics_of_neurons_says_what_to_collect(open_page, model):
+    test = open_page("explore", model, **NEURONS)
+    assert texts(test.error) == []
+    assert any("has not been measured" in text for text in texts(test.info))
+    assert any("gradient" in code for code in texts(test.code))
+
+
+def test_camera_p_of_a_blend_is_refused_and_said(open_page):
+    test = open_page("explore", neurons="CAMERA-P", corpus="(blend)", **NEURONS)
+    assert any("maxima, which a blend does not have" in text for text in texts(test.info))
+
+
+def test_lambda_is_in_the_address_and_in_the_command(open_page):
+    camera = {"neurons": "CAMERA-P", **NEURONS}
+    test = open_page("explore", **{"lambda": "0.5"}, **camera)
+    assert test.metric[0].value == "CAMERA-P, lambda 0.5"
+    assert any("--criterion camera-p:0.5" in code for code in texts(test.code))
+    usual = open_page("explore", **camera)
+    assert any("--criterion camera-p --" in code for code in texts(usual.code))
+    wrong = open_page("explore", **{"lambda": "-3"}, **camera)
+    assert wrong.metric[0].value == "CAMERA-P"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"inside": "Nowhere"},
+        {"neurons": "REAP"},
+        {"scope": "Everywhere"},
+        {"granularity": "Atoms"},
+        {"inside": "Score and loss", "bins.text": "x", "bins.score": "y"},
+        {"inside": "One expert", "expert": "99.99"},
+    ],
+)
+def test_addresses_that_say_nonsense_show_the_usual(open_page, address):
+    test = open_page("explore", **NEURONS | address)
+    assert texts(test.error) == []
+    assert test.get("plotly_chart")
+
+
+def run_command(command, tmp_path, monkeypatch):
+    program, *words = shlex.split(command)
+    assert program == "moeprune"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["moeprune", *words])
+    result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+def test_the_command_makes_the_plan_of_the_page(open_page, tmp_path, monkeypatch):
+    test = open_page("explore", sparsity="25%", corpus="demo-math", **NEURONS)
+    table = table_of(opened(test, "neurons-kept"), "kept_share", "removed")
+    command = next(code for code in texts(test.code) if "moeprune plan" in code)
+    run_command(command, tmp_path, monkeypatch)
+    atoms = json.loads((tmp_path / "plan.json").read_text())["kept_atoms"]
+    for row in table.itertuples():
+        kept = atoms.get(str(row.layer), {}).get(str(row.expert))
+        assert row.removed == (0 if kept is None else 64 - len(kept))
+
+
+class TestScoreAndLoss:
+    def test_shipped_records_of_both_granularities(self, open_page):
+        neurons = open_page("explore", inside="Score and loss", **NEURONS)
+        table = opened(neurons, "loss-bins").dataframe[0].value
+        assert table["removed"].sum() == 12_288
+        said = texts(neurons.text)
+        assert any("HEAPr follows the true loss best" in text for text in said)
+        experts = open_page("explore", tab="Score and loss")
+        overview = table_of(experts, "ranked on", "agreement")
+        assert set(overview["score"]) == {"REAP", "Frequency", "AIMER", "MAN", "HEAPr", "Random"}
+        assert overview["agreement"].is_monotonic_decreasing
+
+    def test_a_measurement_is_queued_as_the_command_says(self, open_page, monkeypatch):
+        sent = []
+        monkeypatch.setattr("app.bins_parts.queue", lambda *each: sent.append(each))
+        test = open_page("explore", inside="Score and loss", **NEURONS)
+        test.selectbox(key="bins.atomic.criterion").set_value("camera-p")
+        test.selectbox(key="bins.atomic.corpus").set_value("demo-math")
+        next(button for button in test.button if button.label == "Queue").click().run()
+        assert not test.exception
+        ((request, title, command),) = sent
+        assert (request.criterion, request.corpora) == ("camera-p", ("demo-math",))
+        assert title == "bins of neurons of demo by camera-p"
+        assert "moeprune bins demo --corpus demo-math --criterion camera-p" in command
+
+    @pytest.fixture
+    def stats_dir(self, folders, tmp_path):
+        folder = shutil.copytree(folders[1], tmp_path / "stats")
+        (folder / "bins").mkdir()
+        (folder / "bins" / "demo-broken.json").write_text("{")
+        return folder
+
+    def test_a_damaged_record_is_named_and_left_out(self, open_page):
+        test = open_page("explore", inside="Score and loss", **NEURONS)
+        assert any("demo-broken.json" in text for text in texts(test.warning))
+        assert test.get("plotly_chart")
+
+
+def test_who_loses_least_at_the_same_bytes(open_page):
+    test = open_page("explore", inside="Same bytes", **NEURONS)
+    table = opened(test, "same-bytes").dataframe[0].value
+    spread = table.groupby("corpus")["bytes"].agg(["min", "max"])
+    assert ((spread["max"] - spread["min"]) / spread["min"] < 0.01).all()
+    said = " ".join(texts(test.text))
+    for corpus, rows in table.groupby("corpus"):
+        best = rows.sort_values("change").iloc[0]
+        assert f"{corpus}: {best['candidate']} {best['change']:+.3f} nats" in said
+    own = table[table["candidate"] == "HEAPr, neurons all layers"].set_index("corpus")["change"]
+    others = table[table["granularity"] == "expert"].groupby("corpus")["change"].min()
+    assert f"whole experts here on {(own < others).sum()} of 3 texts" in said
+
+
+def test_a_model_without_evaluations_of_one_size_says_how_to_make_them(open_page):
+    test = open_page("explore", "weighed", inside="Same bytes", neurons="Neuron norms", **NEURONS)
+    assert any("no evaluations of neurons and of whole experts" in t for t in texts(test.info))
+    assert any("moeprune evaluate" in code for code in texts(test.code))

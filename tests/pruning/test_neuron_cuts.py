@@ -1,0 +1,143 @@
+"""Arrays of neurons that go: against plans of neurons, and by hand."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from pruning.atoms.cuts import (
+    expert_shares,
+    field_of,
+    layer_cuts,
+    neurons_of,
+    pool_chance,
+    pool_overlap,
+    pruned_neurons,
+    saliency_histogram,
+)
+from pruning.atoms.selection import AtomScope, select_atoms
+
+# Layer 2: experts of 2 and 3 neurons; layer 5: one of 3.
+SCORES = {
+    5: (np.array([4.0, 0.0, 100.0]),),
+    2: (np.array([3.0, 1.0]), np.array([2.0, 5.0, 0.5])),
+}
+HALF = Fraction(1, 2)
+
+
+def pruned(scores, scope, sparsity=HALF):
+    field = field_of(scores)
+    return field, pruned_neurons(field.ranks(scope), field.pools(scope), sparsity)
+
+
+def gone_by_plan(scores, sparsity, scope):
+    """(layer, expert, neuron) that a plan removes."""
+    kept = select_atoms(scores, sparsity, scope)
+    return {
+        (layer, expert, neuron)
+        for layer, experts in kept.items()
+        for expert, ids in experts.items()
+        for neuron in set(range(len(scores[layer][expert]))) - set(ids)
+    }
+
+
+def gone_here(field, mask):
+    owner = field.owner
+    first = np.concatenate([[0], np.cumsum(field.widths)[:-1]])
+    places = np.flatnonzero(mask)
+    return {
+        (int(field.layers[owner[p]]), int(field.experts[owner[p]]), int(p - first[owner[p]]))
+        for p in places
+    }
+
+
+@pytest.mark.parametrize("scope", list(AtomScope))
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_neurons_go_as_in_a_plan_ties_included(scope, seed):
+    generator = np.random.default_rng(seed)
+    scores = {
+        layer: tuple(
+            generator.integers(0, 5, width).astype(float)  # few values: many ties
+            for width in generator.integers(1, 9, 5)
+        )
+        for layer in (1, 3, 4)
+    }
+    for sparsity in (Fraction(0), Fraction(1, 7), HALF, Fraction(9, 10)):
+        field, mask = pruned(scores, scope, sparsity)
+        assert gone_here(field, mask) == gone_by_plan(scores, sparsity, scope)
+
+
+def test_shares_and_cuts_by_hand():
+    # In order 3 1 | 2 5 0.5 | 4 0 100; of all eight the lowest four go: 0, 0.5, 1 and 2.
+    field, mask = pruned(SCORES, AtomScope.GLOBAL)
+    assert mask.tolist() == [False, True, True, False, True, False, True, False]
+    shares = expert_shares(field, mask)
+    assert list(zip(shares["layer"], shares["expert"], strict=True)) == [(2, 0), (2, 1), (5, 0)]
+    assert shares["removed"].tolist() == [1, 2, 1]
+    assert shares["kept_share"].tolist() == pytest.approx([1 / 2, 1 / 3, 2 / 3])
+    cuts = layer_cuts(field, mask).set_index("layer")
+    assert cuts["cut"].to_dict() == {2: 2.0, 5: 0.0}
+    assert cuts["zeros"].to_dict() == {2: 0, 5: 1}
+    none = layer_cuts(*pruned(SCORES, AtomScope.GLOBAL, Fraction(0)))
+    assert none["cut"].isna().all()
+
+
+def test_an_expert_without_neurons_keeps_all_of_them():
+    field, mask = pruned({0: (np.array([]), np.array([1.0, 2.0]))}, AtomScope.LAYER)
+    assert expert_shares(field, mask)["kept_share"].tolist() == [1.0, 0.5]
+    field, mask = pruned({0: (np.array([]), np.array([1.0, 2.0]))}, AtomScope.GLOBAL, Fraction(1))
+    assert expert_shares(field, mask)["kept_share"].tolist() == [1.0, 0.0]
+
+
+def test_every_neuron_above_zero_is_counted_once():
+    field, mask = pruned(SCORES, AtomScope.GLOBAL)
+    table = saliency_histogram(field, mask, bins=4)
+    # From 0.5 to 100 in four steps of a factor 3.76: 0.5, 1.88, 7.07, 26.6, 100.
+    assert table["low"].tolist()[:4] == pytest.approx([0.5 * 200 ** (n / 4) for n in range(4)])
+    assert table["kept"].tolist() == [0, 2, 0, 0, 0, 1, 0, 1]
+    assert table["pruned"].tolist() == [2, 1, 0, 0, 0, 0, 0, 0]
+    assert saliency_histogram(*pruned({0: (np.zeros(3),)}, AtomScope.GLOBAL)).empty
+    alike = saliency_histogram(*pruned({0: (np.full(4, 2.0),)}, AtomScope.GLOBAL), bins=3)
+    assert alike["kept"].sum() == alike["pruned"].sum() == 2
+
+
+def test_neurons_of_an_expert_are_in_order():
+    field, mask = pruned(SCORES, AtomScope.GLOBAL)
+    table = neurons_of(field, mask, 2, 1)
+    assert table["neuron"].tolist() == [1, 0, 2]
+    assert table["saliency"].tolist() == [5.0, 2.0, 0.5]
+    assert table["kept"].tolist() == [True, False, False]
+    with pytest.raises(KeyError):
+        neurons_of(field, mask, 3, 0)
+
+
+def test_overlap_is_a_mean_over_pools():
+    first = np.array([True, True, False, False, True, False])
+    second = np.array([True, False, True, False, False, True])
+    # One pool: 1 of 3. Two pools of 4 and 2: 1 of 2, and 0 of 1.
+    assert pool_overlap(first, second, [6]) == pytest.approx(1 / 3)
+    assert pool_overlap(first, second, [4, 2]) == pytest.approx((1 / 2 + 0) / 2)
+    # A pool that loses nothing counts for nothing, as a layer of experts does.
+    assert pool_overlap(first[:4], second[:4], [2, 2]) == pytest.approx(1 / 2)
+    assert math.isnan(pool_overlap(first & False, second, [6]))
+
+
+def test_chance_is_what_random_choices_share():
+    pools, generator = [40, 10], np.random.default_rng(0)
+    sparsity = Fraction(3, 10)
+    found = []
+    for _ in range(400):
+        masks = [
+            pruned_neurons(
+                np.concatenate([generator.permutation(n) for n in pools]).astype(np.int32),
+                pools,
+                sparsity,
+            )
+            for _ in range(2)
+        ]
+        found.append(pool_overlap(*masks, pools))
+    assert pool_chance(pools, sparsity) == pytest.approx(0.3)
+    # Standard error of the mean over 400 draws is 0.005.
+    assert np.mean(found) == pytest.approx(0.3, abs=0.02)
+    assert math.isnan(pool_chance([3], Fraction(1, 4)))
