@@ -172,7 +172,7 @@ def _parsed(raw: Mapping[str, Any]) -> BinsRecord:
     ranked = raw["ranked"]
     if not raw["rows"] or any(set(row) != set(BIN_COLUMNS) for row in raw["rows"]):
         raise ValueError(f"it needs rows of {', '.join(BIN_COLUMNS)}")
-    return BinsRecord(
+    record = BinsRecord(
         **{**raw}
         | {
             "model": ModelRef(**raw["model"]),
@@ -186,6 +186,22 @@ def _parsed(raw: Mapping[str, Any]) -> BinsRecord:
             ),
         }
     )
+    _check(record)
+    return record
+
+
+def _check(record: BinsRecord) -> None:
+    """A ValueError for a record whose values are not of the kinds that its table is made of."""
+    ranked, table = record.ranked, record.table
+    words = [record.record_id, record.digest, record.model.name, record.model.identity]
+    words += [ranked.criterion, ranked.gate, ranked.granularity, *ranked.corpora, *ranked.runs]
+    words += [ranked.how.order, ranked.how.scope, record.corpus["name"], record.settings["dtype"]]
+    if strange := [word for word in words if not isinstance(word, str)]:
+        raise ValueError(f"{strange[0]!r} is no text")
+    numbers = [*table["loss_change"], *table["removed"], record.full_loss]
+    if not np.isfinite(numbers).all():
+        raise ValueError("a change of the loss is no finite number")
+    dict(record.made)
 
 
 BINS: Final = RecordKind("bins", "record of bins", "bins", SCHEMA_VERSION, parse=_parsed)

@@ -47,7 +47,7 @@ class RecordKind(Generic[Record]):
         command: that makes one again, for messages.
         schema_version: that is read.
         parse: the record in a parsed file without its `schema_version`; may raise KeyError,
-            TypeError, AttributeError or ValueError for what is malformed.
+            TypeError, AttributeError, ValueError or OverflowError for what is malformed.
     """
 
     folder: str
@@ -69,7 +69,7 @@ class RecordKind(Generic[Record]):
             )
         try:
             return self.parse({key: each for key, each in raw.items() if key != "schema_version"})
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             reason = " ".join(repr(error).split())
             raise StatsError(
                 f"The {self.word} {where} cannot be read ({reason}); {again}"

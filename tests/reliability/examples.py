@@ -46,6 +46,24 @@ search: {corpus: rows.jsonl, samples: 4, population: 8, elites: 2, generations: 
 evaluate: {corpus: rows.jsonl, fitness: [esap, kl], samples: 8}
 export: {out: pruned, verify: true, max_shard_size: 2GB}
 """
+# The forms in which two tools write what benchmarks gave.
+LM_EVAL = {
+    "results": {"arc": {"alias": "arc", "acc,none": 0.5, "acc_stderr,none": 0.1}},
+    "configs": {"arc": {"num_fewshot": 0}},
+    "versions": {"arc": 1.0},
+    "n-samples": {"arc": {"original": 100, "effective": 50}},
+    "higher_is_better": {"arc": {"acc": True}},
+    "config": {"model": "hf", "limit": 50, "dtype": "float32"},
+    "date": 1750000000.0,
+    "lm_eval_version": "0.4.13",
+}
+EVALSCOPE = {
+    "name": "model@gsm8k",
+    "dataset_name": "gsm8k",
+    "model_name": "model",
+    "score": 0.5,
+    "metrics": [{"name": "acc", "num": 10, "score": 0.5, "categories": []}],
+}
 
 
 def make_examples(root: Path) -> None:
@@ -119,6 +137,11 @@ def _files(root: Path) -> None:
     (files / "evaluations").mkdir()
     record = sorted((SHIPPED_STATS / "evaluations").glob("demo-reap-*.json"))[0]
     shutil.copy(record, files / "evaluations" / "record.json")
+    for kind in ("bins", "variances"):
+        (files / kind).mkdir()
+        shutil.copy(min((SHIPPED_STATS / kind).glob("*.json")), files / kind / "record.json")
+    (files / "lm-eval.json").write_text(json.dumps(LM_EVAL))
+    (files / "evalscope.json").write_text(json.dumps(EVALSCOPE))
     shutil.copy(SHIPPED_STATS / "searches" / "demo-reap.json", files / "search.json")
     searched(files / "search.jsonl")
     drain(export_checkpoint(model, plan, root / EXPORT, ExportOptions(recipe=RECIPE.encode())))

@@ -10,6 +10,7 @@ into the work.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -299,14 +300,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MOEPRUNE_STATE_DIR"] = f"{folder}/state"
         make_world(Path(folder))
-        for command in COMMANDS:
-            if chosen.command and command.name not in chosen.command:
-                continue
-            attempts = Attempts(command, Path(folder), chosen.seed)
-            tallies[command.name] = attempts.tally
-            while attempts.tally.kills < chosen.kills and not attempts.tally.problems:
-                attempts.attempt()
-            print(f"{command.name}: {attempts.tally.kills} kills", file=sys.stderr, flush=True)
+        # Ctrl-C ends it early, with the figures so far.
+        with contextlib.suppress(KeyboardInterrupt):
+            for command in COMMANDS:
+                if chosen.command and command.name not in chosen.command:
+                    continue
+                attempts = Attempts(command, Path(folder), chosen.seed)
+                tallies[command.name] = attempts.tally
+                while attempts.tally.kills < chosen.kills and not attempts.tally.problems:
+                    attempts.attempt()
+                print(f"{command.name}: {attempts.tally.kills} kills", file=sys.stderr, flush=True)
     problems = [problem for tally in tallies.values() for problem in tally.problems]
     for problem in problems:
         print(problem)

@@ -49,7 +49,10 @@ from app.jobs.store import JobStore
 from app.plots.evaluations import results_of
 from app.task_requests import CalibrateRequest, validated
 from app.uploads import uploaded_text
+from pruning.evaluate.benchmarks.imports import read_results
+from pruning.evaluate.bins_record import BinsStore, bins_overview
 from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.variance_record import VarianceStore, variance_table
 from pruning.plan import fit_plan, keep_all, load_plan, plan_from_json
 from pruning.recipe_file import load_recipe, recipe_from_yaml
 from pruning.schedules import read_counts
@@ -220,6 +223,25 @@ def _record(root: Path) -> None:
         raise problems[0]
 
 
+def _bins(root: Path) -> None:
+    problems: list[Exception] = []
+    bins_overview(BinsStore([root / examples.FILES]).records(on_problem=problems.append))
+    if problems:
+        raise problems[0]
+
+
+def _variances(root: Path) -> None:
+    problems: list[Exception] = []
+    store = VarianceStore([root / examples.FILES])
+    variance_table({r.record_id: r for r in store.records(on_problem=problems.append)})
+    if problems:
+        raise problems[0]
+
+
+def _results(name: str) -> Callable[[Path], object]:
+    return lambda root: read_results(root / examples.FILES / name)
+
+
 def _search(root: Path) -> None:
     result = load_search(root / examples.FILES / "search.json")
     progress_of(result.history())
@@ -312,6 +334,11 @@ def _reader_of_files() -> Iterator[Reader]:
     yield Reader("schedule, JSON", f"{files}/counts.json", _JSON, _counts("counts.json"))
     yield Reader("schedule, YAML", f"{files}/counts.yaml", _TEXT, _counts("counts.yaml"))
     yield Reader("evaluation", f"{files}/evaluations/record.json", _JSON, _record)
+    bins, variances = f"{files}/bins/record.json", f"{files}/variances/record.json"
+    yield Reader("record of bins", bins, _JSON, _bins)
+    yield Reader("record of hidden states", variances, _JSON, _variances)
+    for name in ("lm-eval.json", "evalscope.json"):
+        yield Reader(name, f"{files}/{name}", _JSON, _results(name))
     yield Reader("search.json", f"{files}/search.json", _JSON, _search)
     yield Reader("search.jsonl", f"{files}/search.jsonl", _LINES, _search_log)
     yield Reader("upload", f"{files}/recipe.yaml", bytes_changed, _upload("recipe.yaml"))

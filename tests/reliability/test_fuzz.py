@@ -1,5 +1,7 @@
 """Fuzzing in its short form; `python -m tests.reliability.fuzz` is the long one."""
 
+import sys
+
 import pytest
 
 from analysis.errors import UserError
@@ -8,6 +10,7 @@ from tests.reliability.fuzz import Tally, TooLongError, attempt, bounded, fuzz
 from tests.reliability.mutations import bytes_changed
 from tests.reliability.readers import READERS, Reader, copied
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads its memory from /proc")
 INPUTS = 12
 
 

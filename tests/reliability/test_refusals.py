@@ -17,6 +17,7 @@ from analysis.neuron_stats import load_neuron_stats
 from analysis.shards import stats_at
 from analysis.store import MANIFEST, SHIPPED_STATS, load_weight_stats, read_run, read_vectors
 from app.jobs.store import JobStore
+from pruning.evaluate.bins_record import BinsStore
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import plan_from_json
 
@@ -194,3 +195,24 @@ def test_a_configuration_that_is_nested_too_deeply(tmp_path):
     (tmp_path / CONFIG_NAME).write_text(DEEP)
     with pytest.raises(CheckpointError, match="nested too deeply"):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: raw["rows"][0].update(loss_change="much"),
+        lambda raw: raw["rows"][0].update(loss_change=None),
+        lambda raw: raw["rows"][0].update(share=10**400),
+        lambda raw: raw["ranked"].update(criterion=7),
+    ],
+)
+def test_records_of_bins(tmp_path, change):
+    (tmp_path / "bins").mkdir()
+    source = min((SHIPPED_STATS / "bins").glob("*.json"))
+    shutil.copy(source, tmp_path / "bins" / "one.json")
+    problems = []
+    assert len(BinsStore([tmp_path]).records(on_problem=problems.append)) == 1
+    edit_json(tmp_path / "bins" / "one.json", change)
+    assert BinsStore([tmp_path]).records(on_problem=problems.append) == []
+    assert len(problems) == 1
+    assert "delete it and make it again" in str(problems[0])
