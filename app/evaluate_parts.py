@@ -1,12 +1,14 @@
 """The Evaluate page: what the papers measured, in tables that one may weigh anew."""
 
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import streamlit as st
 
 from analysis.published import ABILITIES
-from app.charts import csv_button, show_chart
+from app.charts import Chart, csv_button, show_chart
 from app.controls import switch
+from app.literal import literal
 from app.plots.published import (
     FULL,
     TABLES,
@@ -37,11 +39,7 @@ def published_part() -> None:
     with st.container(border=True):
         _leaderboard(setting, weights)
     with st.container(border=True):
-        st.markdown("**Capability profile**: what each keeps of each benchmark.")
-        shape = switch("Shape", "profile", _SHAPES)
-        show_chart(profile_chart(setting, radar=shape == "radar"))
-        if shape == "radar":
-            st.text("The area of a radar depends on the order of its axes; compare shapes.")
+        profile_part(lambda radar: profile_chart(setting, radar=radar))
     with st.container(border=True):
         st.markdown("**Winner map**: the best candidate of each benchmark, in every block.")
         show_chart(winner_chart(table))
@@ -66,26 +64,46 @@ def _block_control(table: str) -> Setting:
 
 def _weight_controls(setting: Setting) -> dict[str, float]:
     """Weight of each ability in the user's own average."""
-    abilities = dict.fromkeys(ABILITIES.values())
+    shown = {ABILITIES[name] for name in leaderboard(setting, {}).columns if name in ABILITIES}
+    return weight_controls(dict.fromkeys(ABILITIES.values()), shown, what="ability")
+
+
+def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) -> dict[str, float]:
+    """Draw a slider for each name; its weight in the user's own average. Empty: all count alike.
+
+    Args:
+        names: what is weighed, each with a part of the address.
+        shown: those that the table has.
+        what: one of them is called.
+    """
     with st.popover("Weights", icon=":material/tune:"):
-        st.text("How much each ability counts in the column `average`.")
+        st.text(f"How much each {what} counts in the column `average`.")
         given = {
-            ability: st.select_slider(
-                ability.capitalize(),
+            name: st.select_slider(
+                literal(name.capitalize() if what == "ability" else name),
                 _WEIGHTS,
                 value=1.0,
-                key=f"weight.{ability}",
+                key=f"weight.{name}",
                 bind="query-params",
                 format_func=lambda weight: f"{weight:g}",
             )
-            for ability in abilities
+            for name in names
         }
     weights = {name: value if value in _WEIGHTS else 1.0 for name, value in given.items()}
-    shown = {ABILITIES[name] for name in leaderboard(setting, {}).columns if name in ABILITIES}
-    if not any(weights[ability] for ability in shown):
-        st.warning("All abilities of this table weigh 0; they count alike.")
+    if not any(weights[name] for name in shown):
+        plural = "abilities" if what == "ability" else f"{what}s"
+        st.warning(f"All {plural} of this table weigh 0; they count alike.")
         return {}
     return weights
+
+
+def profile_part(draw: Callable[[bool], Chart]) -> None:
+    """The capability profile as dots or as a radar; `draw` takes whether it is a radar."""
+    st.markdown("**Capability profile**: what each keeps of each benchmark.")
+    shape = switch("Shape", "profile", _SHAPES)
+    show_chart(draw(shape == "radar"))
+    if shape == "radar":
+        st.text("The area of a radar depends on the order of its axes; compare shapes.")
 
 
 def _leaderboard(setting: Setting, weights: dict[str, float]) -> None:

@@ -13,6 +13,7 @@ from app.figures.theme import apply_theme, ink, muted, plain, primary
 COLUMNS: Final = ("candidate", "removed", "bytes", "value", "low", "high", "is_full", "on_front")
 _HEIGHT: Final = 420
 _NAME_WIDTH: Final = 18  # letters: a step may be short
+_NAME_ROOM: Final = 0.1  # of the front's width
 _ERROR_WIDTH: Final = 1.2
 
 
@@ -118,7 +119,13 @@ def _points(points: pd.DataFrame, name: str, marker: dict[str, object]) -> go.Sc
 
 
 def _names(front: pd.DataFrame, higher_is_better: bool, dark: bool) -> list[dict[str, object]]:
-    """Names of the front's candidates, on the side of it where nothing can lie."""
+    """Names of the front's candidates, on the side of it where nothing can lie.
+
+    Of two that are too near each other for both names the better one has its own.
+    """
+    room = _NAME_ROOM * float(front["x"].max() - front["x"].min()) if len(front) else 0.0
+    gap = front["x"].shift(-1) - front["x"]
+    front = front[~front["is_full"] & ~(gap < room)]
     return [
         {
             "x": row["x"],
@@ -132,5 +139,5 @@ def _names(front: pd.DataFrame, higher_is_better: bool, dark: bool) -> list[dict
             "yshift": 6 if higher_is_better else -6,
             "font": {"color": ink(dark)},
         }
-        for row in front[~front["is_full"]].to_dict("records")
+        for row in front.to_dict("records")
     ]

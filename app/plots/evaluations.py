@@ -66,7 +66,8 @@ def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
         words.append(f"on {row['calibrated_on']}")
     if row["schedule"] not in ("", "uniform"):
         words.append(str(row["schedule"]))
-    if row["granularity"] == ATOMIC_GRANULARITY:
+    # Schedules of neurons say so themselves.
+    if row["granularity"] == ATOMIC_GRANULARITY and "neurons" not in str(row["schedule"]):
         words.append("neurons")
     if way:
         words.append(way)

@@ -16,7 +16,8 @@ from analysis.stats import ExpertStats
 from analysis.store import load_sample_stats
 from app import maps
 from app.planning import searched_rows
-from app.plots import comparison, evaluations, evidence, explore, published
+from app.plots import benchmarks, comparison, evaluations, evidence, explore, published
+from app.plots.benchmarks import Board
 from app.plots.chart import Chart
 from app.plots.neurons import flops_of_scene, layers_of_scene
 from app.plots.pareto import own_pareto_chart
@@ -25,6 +26,7 @@ from app.plots.published import Setting
 from app.plots.scene import Scene
 from app.plots.schedules import schedules_chart
 from app.plots.search import best_chart, progress_chart, schedules_of_searches
+from app.plots.variance import MOST_LINES, candidates_of, draws_of, variance_chart
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.schedules import side_by_side
 from pruning.search.store import SearchStore, order_digest
@@ -190,6 +192,42 @@ def _pareto(scene: Scene) -> Chart:
     return chart
 
 
+def _hidden_states(scene: Scene) -> Chart:
+    results = scene.hidden_states
+    draw = next(iter(draws_of(results).values()))
+    lit = candidates_of(results, draw)[:MOST_LINES]
+    return variance_chart(results, draw, scene.model.name, lit)
+
+
+def _board(scene: Scene) -> Board:
+    """The candidates at half removed, or at what comes nearest to it; of the usual way."""
+    results = scene.benchmarks
+    way = benchmarks.ways_of(results)[0]
+    shares = benchmarks.shares_of(results, way)
+    share = min(shares, key=lambda each: abs(each - 0.5)) if shares else None
+    return benchmarks.board_of(results, way, share, scene.model.name)
+
+
+def _benchmark_winners(scene: Scene) -> Chart:
+    results, name = scene.benchmarks, scene.model.name
+    chart = benchmarks.own_winners_chart(results, benchmarks.ways_of(results)[0], name)
+    return _of_pruned(chart, scene)
+
+
+def _benchmark_pareto(scene: Scene) -> Chart:
+    results, name = scene.benchmarks, scene.model.name
+    board = benchmarks.board_of(results, benchmarks.ways_of(results)[0], None, name)
+    return _of_pruned(benchmarks.benchmark_pareto_chart(board, {}), scene)
+
+
+def _of_pruned(chart: Chart | None, scene: Scene) -> Chart:
+    if chart is None:
+        raise StatsError(
+            f"No pruned candidate of {scene.model.name} was benchmarked; see `moeprune benchmark`."
+        )
+    return chart
+
+
 def _own_winner_map(scene: Scene) -> Chart:
     chart = evaluations.own_winner_chart(scene.evaluations, scene.model.name)
     if chart is None:
@@ -260,6 +298,31 @@ _EACH = (
         lambda scene: schedules_of_searches(scene.searches),
     ),
     PlotView("evaluation-curves", "evaluate", "What pruning costs this model", _evaluation_curves),
+    PlotView("hidden-states", "evaluate", "How far hidden states change", _hidden_states),
+    PlotView(
+        "own-capability",
+        "evaluate",
+        "What own candidates keep of each benchmark",
+        lambda scene: benchmarks.own_profile_chart(_board(scene), radar=False),
+    ),
+    PlotView(
+        "own-capability-radar",
+        "evaluate",
+        "The same of own candidates as a radar",
+        lambda scene: benchmarks.own_profile_chart(_board(scene), radar=True),
+    ),
+    PlotView(
+        "benchmark-winner-map",
+        "evaluate",
+        "Which candidate wins which benchmark",
+        _benchmark_winners,
+    ),
+    PlotView(
+        "benchmark-pareto",
+        "evaluate",
+        "What benchmark average each amount of memory buys",
+        _benchmark_pareto,
+    ),
     PlotView("own-winner-map", "evaluate", "Which candidate stays nearest", _own_winner_map),
     PlotView(
         "neuron-layers",

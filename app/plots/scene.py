@@ -19,14 +19,16 @@ from analysis.stats import ExpertStats
 from analysis.store import Run, StatsStore, load_expert_stats
 from app.comparing import CompareRequest, compare_selections
 from app.maps import Ranked, rank
+from app.plots.benchmarks import benchmark_results
 from app.plots.chart import made_by
 from app.plots.comparison import about_recipes
 from app.plots.evaluations import results_of
-from app.plots.variance import variance_results
 from app.plots.paths import USUAL_PATHS, PathChoice
+from app.plots.variance import variance_results
 from app.selection import Selection, select
 from app.task_requests import SelectRequest
 from pruning.budget import sparsity_budget
+from pruning.evaluate.benchmarks.record import BenchmarkStore
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.variance_record import VarianceStore
 from pruning.search.store import KnownSearch, SearchStore, best_fitting
@@ -140,6 +142,21 @@ class Scene:
                 f"No search of {self.model.name} on this budget is by {name}; known: {known}."
             )
         return search
+
+    @cached_property
+    def benchmarks(self) -> pd.DataFrame:
+        """Table of `benchmark_results`: what benchmarks say of the model's candidates.
+
+        Raises:
+            StatsError: nothing, or only of tasks that give no shares of right answers.
+        """
+        records = BenchmarkStore(self.store.directories).records(self.model.identity)
+        results = benchmark_results(records)
+        if results.empty:
+            raise StatsError(
+                f"{self.model.name} has no benchmark results yet; see `moeprune benchmark`."
+            )
+        return results
 
     @cached_property
     def hidden_states(self) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from app.ask_parts import ask_part
+from app.benchmark_parts import benchmark_part
 from app.controls import switch
 from app.evaluate_parts import published_part
 from app.job_panel import job_panel
@@ -16,6 +17,7 @@ source = switch(
     "results",
     {
         "own": "This model",
+        "benchmarks": "Benchmarks",
         "hidden": "Hidden states",
         "ask": "Ask both models",
         "papers": "The papers",
@@ -26,6 +28,8 @@ if source == "papers":
 else:
     if source == "own":
         own_part(view)
+    elif source == "benchmarks":
+        benchmark_part(view)
     elif source == "hidden":
         hidden_states_part(view)
     else:

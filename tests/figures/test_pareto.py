@@ -64,6 +64,14 @@ def test_names_are_shown_as_written_where_no_candidate_can_lie(points):
     assert {(note.xanchor, note.yanchor) for note in shown} == {("left", "top")}
 
 
+def test_of_two_names_without_room_the_better_candidate_has_its_own(points):
+    near = points.iloc[[1]].assign(candidate="nearly as large", bytes=4.9 * MIB, value=3.1)
+    draw, table, words = drawn(pd.concat([points, near]), LOSS)
+    assert table.loc[table["on_front"], "candidate"].tolist()[1:3] == ["nearly as large", "good"]
+    assert [note.text for note in draw(False).layout.annotations] == ["&lt;b&gt;", "good"]
+    assert "nearly as large" in words
+
+
 def test_words_name_the_front(points):
     _, _, words = drawn(points, LOSS)
     assert words == (

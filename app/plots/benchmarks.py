@@ -1,0 +1,216 @@
+"""The charts over a model's own benchmark results: leaderboard, profile, winners, memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.leaderboard import average_rank, score_table, weighted_average, winners
+from app.figures import capability, winner_map
+from app.plots.chart import Chart, made_by
+from app.plots.evaluations import series_name
+from app.plots.pareto import FULL, Quality, drawn
+from pruning.evaluate.benchmarks.record import BenchmarkRecord, benchmark_table
+
+# Of several ways to score a task the first that is there; the others stay in the records.
+_METRICS: Final = ("acc_norm", "exact_match", "pass@1", "f1", "acc", "mean_acc")
+_Z_95: Final = 1.96  # standard errors on each side of 95% of a normal distribution
+LEADERBOARD_COLUMNS = ("candidate", "average_rank", "average", "stderr", "bytes", "memory_saved")
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """The candidates of one model, benchmarked in one way, that lost the same share or any.
+
+    Args:
+        rows: of `benchmark_results`, one for each candidate and task.
+        model: its name, for the provenance of figures.
+        about: how it was benchmarked, and which share went.
+    """
+
+    rows: pd.DataFrame
+    model: str
+    about: str
+
+    @property
+    def tasks(self) -> list[str]:
+        """The benchmarks, as columns are called."""
+        return list(dict.fromkeys(self.rows["benchmark"]))
+
+    @property
+    def has_pruned(self) -> bool:
+        """Whether there is anything beside the full model."""
+        return bool((self.rows["series"] != FULL).any())
+
+    def scores(self) -> pd.DataFrame:
+        """Candidates x benchmarks, the full model first."""
+        return self._table("value")
+
+    def errors(self) -> pd.DataFrame:
+        """Standard errors of `scores`; NaN where the tool gave none."""
+        return self._table("stderr")
+
+    def _table(self, column: str) -> pd.DataFrame:
+        table = score_table(self.rows.assign(score=self.rows[column]), by="series")
+        return table.reindex([FULL, *table.index.drop(FULL)]) if FULL in table.index else table
+
+
+def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
+    """`benchmark_table` of whole tasks, one metric of each, with three more columns.
+
+    `series` is what people call the candidate, `benchmark` the task, with its metric where that is
+    not one of the usual, `way` the tool and its settings: only what was made in one way may be
+    held against each other. Of a candidate that was benchmarked twice in one way, the newest
+    stays. Measures of which less is better are left out: they are no shares of right answers.
+    """
+    table = benchmark_table(records)
+    ways = {record.record_id: _way(record) for record in records}
+    table = table.assign(
+        way=table["record"].map(ways).astype(str),
+        series=[_series(row) for row in table.to_dict("records")],
+    )
+    table = table[(table["group"] == "") & table["higher_is_better"]]
+    order = {name: place for place, name in enumerate(_METRICS)}
+    # `metric,way`: of several ways to read an answer.
+    place = table["metric"].str.split(",").str[0].map(order).fillna(len(order))
+    table = table.assign(place=place).sort_values(["place", "metric", "created_at"], kind="stable")
+    table = table.drop_duplicates(["way", "series", "task", "metric"], keep="last")
+    table = table.drop_duplicates(["way", "series", "task"], keep="first")
+    named = [
+        task if rank < len(order) else f"{task} ({metric})"
+        for task, rank, metric in zip(table["task"], table["place"], table["metric"], strict=True)
+    ]
+    table = table.assign(benchmark=named).drop(columns="place")
+    return table.sort_values(["way", "removed", "series", "benchmark"], ignore_index=True)
+
+
+def _series(row: Mapping[Any, Any]) -> str:
+    if row["candidate"] == "full":
+        return FULL
+    if not row["criterion"] or pd.isna(row["removed"]):
+        return str(row["candidate"])
+    return f"{series_name(row)}, {row['removed']:.0%}"
+
+
+def _way(record: BenchmarkRecord) -> str:
+    known = record.settings
+    words: list[str] = [record.source]
+    limit, shots = known.get("limit"), known.get("num_fewshot")
+    if limit:
+        words.append(f"{limit:.0%} of the questions" if limit < 1 else f"{limit:g} questions")
+    if shots is not None:
+        words.append(f"{shots} examples")
+    words += ["as a conversation"] if known.get("chat_template") else []
+    words += [str(known["dtype"])] if known.get("dtype") else []
+    return ", ".join(words)
+
+
+def ways_of(results: pd.DataFrame) -> list[str]:
+    """The ways in which something was benchmarked, that of most candidates first."""
+    counts = results.drop_duplicates(["way", "series"])["way"].value_counts(sort=True)
+    return [str(name) for name in counts.index]
+
+
+def shares_of(results: pd.DataFrame, way: str) -> list[float]:
+    """Shares of the expert weights that candidates lost, smallest first."""
+    rows = results[(results["way"] == way) & (results["removed"] > 0)]
+    return sorted({round(float(share), 4) for share in rows["removed"]})
+
+
+def board_of(results: pd.DataFrame, way: str, share: float | None, model: str) -> Board:
+    """The candidates that lost this share, and the full model; None: all of them."""
+    rows = results[results["way"] == way]
+    if share is not None:
+        near = (rows["removed"] - share).abs() < 5e-5
+        rows = rows[near | (rows["series"] == FULL)]
+    about = way if share is None else f"{way}, {share:.0%} removed"
+    return Board(rows.reset_index(drop=True), model, about)
+
+
+def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
+    """Candidates, best average rank first; the full model, which has no rank, last.
+
+    Args:
+        board: the candidates.
+        weights: benchmark -> weight in the average; those that are absent count 1.
+
+    Returns:
+        LEADERBOARD_COLUMNS and a column for each benchmark. ``stderr`` is that of the average,
+        with the tasks taken as independent; NaN where a task that counts has none.
+    """
+    scores = board.scores()
+    rank = average_rank(scores.drop(index=FULL, errors="ignore"))
+    by_name = board.rows.drop_duplicates("series").set_index("series")
+    whole = by_name["bytes"].get(FULL, float("nan"))
+    table = scores.assign(
+        average_rank=rank,
+        average=weighted_average(scores, weights),
+        stderr=average_error(board.errors(), weights),
+        bytes=by_name["bytes"],
+        memory_saved=1 - by_name["bytes"] / whole,
+    )
+    table = table.sort_values("average_rank", kind="stable", na_position="last")
+    return table.rename_axis("candidate").reset_index()[[*LEADERBOARD_COLUMNS, *scores.columns]]
+
+
+def average_error(errors: pd.DataFrame, weights: Mapping[str, float]) -> pd.Series:
+    """Standard error of `weighted_average`: sqrt(sum of (w / sum of w)^2 stderr^2)."""
+    factors = pd.Series({name: float(weights.get(name, 1.0)) for name in errors.columns})
+    counted = factors[factors > 0]
+    return ((errors[counted.index] ** 2) @ ((counted / counted.sum()) ** 2)).pow(0.5)
+
+
+def own_profile_chart(board: Board, *, radar: bool) -> Chart:
+    """What each candidate keeps of each benchmark, best average rank first."""
+    order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]
+    scores = board.scores()
+    scores = scores.loc[[*(name for name in (FULL,) if name in scores.index), *order]]
+    draw = capability.capability_radar if radar else capability.capability_dots
+    return Chart(
+        "own-capability-radar" if radar else "own-capability",
+        lambda dark: draw(scores, FULL, dark=dark),
+        scores.rename_axis("candidate").reset_index(),
+        capability.describe(scores, FULL),
+        made_by(board.model, board.about),
+    )
+
+
+def own_winners_chart(results: pd.DataFrame, way: str, model: str) -> Chart | None:
+    """The best candidate of each benchmark at each share; None where nothing was pruned."""
+    blocks = []
+    for share in shares_of(results, way):
+        scores = board_of(results, way, share, model).scores().drop(index=FULL, errors="ignore")
+        blocks.append(winners(scores).assign(setting=f"{share:.0%} removed"))
+    if not blocks:
+        return None
+    rows = pd.concat(blocks, ignore_index=True)
+    rows = rows[["setting", "benchmark", "winner", "score", "margin", "tied"]]
+    return Chart(
+        "benchmark-winner-map",
+        lambda dark: winner_map.winner_map(rows, dark=dark),
+        rows,
+        winner_map.describe(rows),
+        made_by(model, way),
+    )
+
+
+def benchmark_pareto_chart(board: Board, weights: Mapping[str, float]) -> Chart | None:
+    """The user's average against memory; None where no pruned candidate has both numbers."""
+    found = drawn(benchmark_points(board, weights), Quality("Average", "average score", True))
+    return Chart("benchmark-pareto", *found, made_by(board.model, board.about)) if found else None
+
+
+def benchmark_points(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
+    """The columns that `pareto_table` takes, with the 95% interval of a normal distribution."""
+    table = own_leaderboard(board, weights)
+    removed = board.rows.drop_duplicates("series").set_index("series")["removed"]
+    spread = _Z_95 * table["stderr"].astype(np.float64)
+    return table.assign(
+        value=table["average"],
+        low=table["average"] - spread,
+        high=table["average"] + spread,
+        is_full=table["candidate"] == FULL,
+        removed=table["candidate"].map(removed),
+    )

@@ -1,0 +1,163 @@
+"""Own benchmark results as boards: what may be compared, ranks, averages and their errors."""
+
+import math
+
+import pytest
+
+from analysis.model import ModelRef
+from app.plots.benchmarks import (
+    FULL,
+    benchmark_pareto_chart,
+    benchmark_results,
+    board_of,
+    own_leaderboard,
+    own_profile_chart,
+    own_winners_chart,
+    shares_of,
+    ways_of,
+)
+from pruning.evaluate.benchmarks.record import (
+    BenchmarkScore,
+    Candidate,
+    candidate_label,
+    new_record,
+    settings_of,
+)
+
+MODEL = ModelRef("m", "11" * 32)
+WHOLE = 1000
+
+
+def facts(criterion="", share=0.0, corpora=()):
+    return {
+        "criterion": criterion,
+        "gate": "",
+        "corpora": list(corpora),
+        "schedule": "uniform",
+        "sparsity": f"{share:.0%}",
+        "granularity": "expert",
+        "removed": share,
+        "bytes_before": WHOLE,
+        "bytes_after": round(WHOLE * (1 - 0.8 * share)),
+    }
+
+
+def record_of(plan, scores, **settings):
+    label = candidate_label(plan)
+    candidate = Candidate(MODEL, MODEL, label, label, plan)
+    made = [BenchmarkScore(task, metric, *numbers) for task, metric, *numbers in scores]
+    return new_record(candidate, "lm-eval", settings_of(**settings)).with_scores(made, "0", {})
+
+
+@pytest.fixture
+def records():
+    """Two tasks; at half removed `reap` is best on both, at a quarter each wins one."""
+    return [
+        record_of(facts(), [("mc", "acc", 0.7, 0.03), ("mc", "acc_norm", 0.8, 0.04),
+                            ("math", "exact_match,strict", 0.9, 0.03)]),
+        record_of(facts("reap", 0.5, ["code"]), [("mc", "acc", 0.1, 0.03),
+                  ("mc", "acc_norm", 0.6, 0.04), ("math", "exact_match,strict", 0.4, 0.03)]),
+        record_of(facts("random", 0.5), [("mc", "acc_norm", 0.3, 0.04),
+                                         ("math", "exact_match,strict", 0.0, 0.0)]),
+        record_of(facts("reap", 0.25, ["code"]), [("mc", "acc_norm", 0.7, 0.04),
+                                                  ("math", "exact_match,strict", 0.5, 0.03)]),
+        record_of(facts("random", 0.25), [("mc", "acc_norm", 0.5, 0.04),
+                                          ("math", "exact_match,strict", 0.6, 0.03)]),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def board(records):
+    return board_of(benchmark_results(records), "lm-eval", 0.5, "m")
+
+
+def test_one_metric_of_each_task_and_the_full_model_first(board):
+    scores = board.scores()
+    assert set(scores.index) == {FULL, "REAP, on code, 50%", "Random, 50%"}
+    assert scores.index[0] == FULL
+    assert scores.loc["REAP, on code, 50%"].to_dict() == {"mc": 0.6, "math": 0.4}
+
+
+def test_the_leaderboard_by_hand(board):
+    table = own_leaderboard(board, {}).set_index("candidate")
+    # REAP is first on both tasks, Random second; the full model has no rank and stands last.
+    assert table.index.tolist() == ["REAP, on code, 50%", "Random, 50%", FULL]
+    assert table["average_rank"].tolist()[:2] == [1, 2]
+    assert math.isnan(table.loc[FULL, "average_rank"])
+    assert table.loc["REAP, on code, 50%", "average"] == pytest.approx(0.5)
+    # sqrt(0.04^2 + 0.03^2) / 2
+    assert table.loc["REAP, on code, 50%", "stderr"] == pytest.approx(0.025)
+    assert table.loc["REAP, on code, 50%", "memory_saved"] == pytest.approx(0.4)
+    weighed = own_leaderboard(board, {"mc": 3.0}).set_index("candidate")
+    assert weighed.loc["REAP, on code, 50%", "average"] == pytest.approx((3 * 0.6 + 0.4) / 4)
+    # sqrt((3 * 0.04)^2 + 0.03^2) / 4
+    error = math.hypot(0.12, 0.03) / 4
+    assert weighed.loc["REAP, on code, 50%", "stderr"] == pytest.approx(error)
+    alone = own_leaderboard(board, {"mc": 0.0}).set_index("candidate")
+    assert alone.loc["Random, 50%", "average"] == 0
+
+
+def test_what_was_run_in_another_way_stands_apart(records):
+    few = record_of(facts("reap", 0.5, ["code"]), [("mc", "acc_norm", 1.0, 0.1)], limit=5)
+    results = benchmark_results([*records, few])
+    assert ways_of(results) == ["lm-eval", "lm-eval, 5 questions"]
+    assert shares_of(results, "lm-eval") == [0.25, 0.5]
+    usual = board_of(results, "lm-eval", None, "m").scores()
+    assert usual.loc["REAP, on code, 50%", "mc"] == 0.6
+    assert len(usual) == 5
+
+
+def test_measures_of_which_less_is_better_do_not_enter_an_average(records):
+    perplexity = BenchmarkScore("wiki", "word_perplexity", 12.5, higher_is_better=False)
+    part = BenchmarkScore("mmlu_law", "acc", 0.25, 0.01, group="mmlu")
+    whole = records[0].with_scores([perplexity, part], "0", {})
+    assert set(benchmark_results([whole, *records[1:]])["benchmark"]) == {"mc", "math"}
+
+
+def test_a_metric_that_is_not_usual_is_named(records):
+    odd = records[0].with_scores([BenchmarkScore("sum", "rouge1", 0.3)], "0", {})
+    assert "sum (rouge1)" in set(benchmark_results([odd])["benchmark"])
+
+
+def test_results_without_a_plan_are_called_what_they_were_called(records):
+    words = Candidate(MODEL, MODEL, "their pruned model", "", {})
+    taken = new_record(words, "lm-eval", settings_of()).with_scores(
+        [BenchmarkScore("mc", "acc_norm", 0.65), BenchmarkScore("math", "exact_match", 0.5)],
+        "0",
+        {},
+    )
+    board = board_of(benchmark_results([*records, taken]), "lm-eval", None, "m")
+    table = own_leaderboard(board, {}).set_index("candidate")
+    assert math.isnan(table.loc["their pruned model", "memory_saved"])
+    assert math.isnan(table.loc["their pruned model", "stderr"])
+    # Without a size it is no point of the figure of memory.
+    points = benchmark_pareto_chart(board, {}).table
+    assert "their pruned model" not in points["candidate"].tolist()
+
+
+def test_without_records_there_is_nothing_to_show():
+    results = benchmark_results([])
+    assert results.empty
+    assert ways_of(results) == []
+
+
+def test_charts_are_of_the_same_numbers(records, board):
+    profile = own_profile_chart(board, radar=False)
+    assert profile.table["candidate"].tolist() == [FULL, "REAP, on code, 50%", "Random, 50%"]
+    assert own_profile_chart(board, radar=True).draw(True).data[0].type == "scatterpolar"
+    winners = own_winners_chart(benchmark_results(records), "lm-eval", "m").table
+    cells = {(row.setting, row.benchmark): row.winner for row in winners.itertuples()}
+    assert cells == {
+        ("25% removed", "mc"): "REAP, on code, 25%",
+        ("25% removed", "math"): "Random, 25%",
+        ("50% removed", "mc"): "REAP, on code, 50%",
+        ("50% removed", "math"): "REAP, on code, 50%",
+    }
+    everything = board_of(benchmark_results(records), "lm-eval", None, "m")
+    memory = benchmark_pareto_chart(everything, {}).table.set_index("candidate")
+    # 600 bytes: 0.5 beats 0.15. 800 bytes: 0.6 beats 0.55. 1000 bytes: 0.85.
+    front = memory[memory["on_front"]]
+    assert front.index.tolist() == ["REAP, on code, 50%", "REAP, on code, 25%", FULL]
+    low = memory.loc["REAP, on code, 50%", "low"]
+    assert low == pytest.approx(0.5 - 1.96 * 0.025)
+    assert own_winners_chart(benchmark_results(records[:1]), "lm-eval", "m") is None

@@ -1,0 +1,141 @@
+"""Evaluate, benchmarks: own results as a leaderboard, runs to queue, results taken in."""
+
+import json
+
+import pytest
+
+from analysis.errors import UserError
+from analysis.model import load_model_index
+from app.benchmark_forms import take_results
+from pruning.evaluate.benchmarks.candidates import planned
+from pruning.evaluate.benchmarks.record import (
+    BenchmarkScore,
+    BenchmarkStore,
+    new_record,
+    settings_of,
+)
+from pruning.plan import PruningPlan, keep_all, model_ref
+
+BENCHMARKS = "Benchmarks"
+# What lm-evaluation-harness 0.4 writes, cut to what is read.
+RESULTS = {
+    "results": {"piqa": {"acc,none": 0.75, "acc_stderr,none": 0.01, "alias": "piqa"}},
+    "higher_is_better": {"piqa": {"acc": True}},
+    "n-samples": {"piqa": {"original": 1838, "effective": 1838}},
+    "lm_eval_version": "0.4.13",
+}
+
+
+@pytest.fixture
+def store(stats_dir):
+    yield BenchmarkStore([stats_dir])
+    folder = stats_dir / "benchmarks"
+    for path in folder.glob("*.json"):
+        path.unlink()
+    if folder.is_dir():
+        folder.rmdir()
+
+
+@pytest.fixture
+def kept(store, models_root):
+    """Of `once` the full model and half of its experts, on two tasks."""
+    model = load_model_index(str(models_root / "once"))
+    half = PruningPlan(model_ref(model), {layer.index: (0, 1, 2) for layer in model.layers})
+    numbers = {"piqa": (0.75, 0.5), "arc": (0.5, 0.375)}
+    for place, plan in enumerate((keep_all(model), half)):
+        scores = [
+            BenchmarkScore(task, "acc", values[place], 0.03) for task, values in numbers.items()
+        ]
+        record = new_record(planned(model, plan), "lm-eval", settings_of())
+        store.save(record.with_scores(scores, "0.4.13", {}))
+
+
+def command_of(test, words):
+    """The command line below a form."""
+    lines = [line for code in test.code for line in code.value.splitlines()]
+    return next(line for line in lines if line.startswith("moeprune benchmark") and words in line)
+
+
+def test_without_results_the_page_says_how_to_get_some(open_page):
+    test = open_page("evaluate", model="once", results=BENCHMARKS)
+    assert "no benchmark results yet" in test.info[0].value
+    assert any("Name at least one task" in text.value for text in test.text)
+    test.text_input(key="bench.run.tasks").set_value("piqa, arc_easy").run()
+    test.number_input(key="bench.run.limit").set_value(20).run()
+    command = command_of(test, "piqa")
+    assert "--tasks piqa,arc_easy" in command
+    assert "--limit 20" in command
+    assert not test.exception
+
+
+def test_the_leaderboard_has_the_scores_of_the_records(open_page, kept):
+    test = open_page("evaluate", model="once", results=BENCHMARKS)
+    table = test.dataframe[0].value.set_index("candidate")
+    (pruned,) = set(table.index) - {"Full model"}
+    assert table.loc[pruned, ["piqa", "arc"]].tolist() == ["0.500 ± 0.030", "0.375 ± 0.030"]
+    assert table.loc["Full model", "average"] == "0.625 ± 0.021"  # 0.03 / sqrt(2)
+    assert table.loc[pruned, "average_rank"] == 1
+    memory, profile, winners = (json.loads(each.proto.spec) for each in test.get("plotly_chart"))
+    assert memory["layout"]["yaxis"]["title"]["text"] == "average score"
+    assert {trace["type"] for trace in profile["data"]} == {"scatter"}
+    assert winners["data"][0]["type"] == "heatmap"
+    # The average as the user weighs it, in the table and in the figure.
+    test.select_slider(key="weight.arc").set_value(0.0).run()
+    assert (
+        test.dataframe[0]
+        .value.set_index("candidate")
+        .loc["Full model", "average"]
+        .startswith("0.750")
+    )
+    assert not test.exception
+
+
+def test_a_plan_is_benchmarked_by_the_commands_shown(open_page):
+    test = open_page("evaluate", model="once", results=BENCHMARKS)
+    test.segmented_control(key="bench.run.what").set_value("plan").run()
+    test.text_input(key="bench.run.tasks").set_value("piqa").run()
+    assert "--plan plan.json --tasks piqa" in command_of(test, "piqa")
+    assert any(code.value.startswith("moeprune plan ") for code in test.code)
+    test.segmented_control(key="bench.run.what").set_value("export").run()
+    assert any("Nothing of this model was exported" in text.value for text in test.text)
+
+
+def asked(models_root, stats_dir, **values):
+    return {
+        "model": str(models_root / "once"),
+        "stats_dir": stats_dir,
+        "candidate": "",
+        "plan": None,
+        **values,
+    }
+
+
+def test_an_uploaded_file_is_a_record(store, models_root, stats_dir, open_page):
+    content = json.dumps(RESULTS).encode()
+    take_results(asked(models_root, stats_dir), "../../x.json", content)
+    take_results(asked(models_root, stats_dir, candidate="their own"), "x.json", content)
+    full, other = sorted(store.records(), key=lambda record: record.candidate)
+    assert (full.candidate, other.candidate) == ("full", "their own")
+    (score,) = full.scores
+    assert (score.task, score.value, score.stderr, score.num_samples) == ("piqa", 0.75, 0.01, 1838)
+    test = open_page("evaluate", model="once", results=BENCHMARKS)
+    assert set(test.dataframe[0].value["candidate"]) == {"Full model", "their own"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\x00", "odd.json"),
+        (b"[" * 100_000, "odd.json"),
+        (b'{"results": 3}', "odd.json"),
+        (b"{}", "odd.json"),
+        (b" " * (16 * 2**20 + 1), "larger than 16 MB"),
+    ],
+)
+def test_a_bad_upload_is_one_line(store, models_root, stats_dir, content, message):
+    with pytest.raises(UserError) as error:
+        take_results(asked(models_root, stats_dir), "odd.json", content)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "/tmp" not in str(error.value)  # noqa: S108  (no folder of the server in a message)
+    assert store.records() == []
