@@ -11,9 +11,10 @@ from typing import Any
 
 from analysis.demo.tasks import LOCAL_TASKS, WrittenTask, write_task
 from analysis.errors import PlanError, StatsError
-from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, load_model_index
+from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, ModelRef, MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.store import StatsStore
+from app.apart import TASKS_FOLDER, check_unread, read_before
 from app.benchmark_requests import BenchmarkRequest, ImportRequest
 from app.quiet import quiet_transformers
 from app.settings import stats_store
@@ -31,7 +32,6 @@ from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_d
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
 
 Task = Generator[Progress, None, dict[str, Any]]
-TASKS_FOLDER = "benchmark-tasks"
 _MISSING = (
     "Benchmarks need lm-evaluation-harness, which is not installed: "
     "pip install 'moe-prune-studio[eval]'."
@@ -57,7 +57,10 @@ def benchmark_run(
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     candidates = _candidates(request, model, store)
-    names = _task_names(request, candidates[0][0])
+    full = candidates[0][0].model
+    names = _task_names(request, full)
+    if not request.allow_test_set:
+        check_unread(names, store, full.identity)
     local = yield from _written(names, store)
     asked = Asked(
         names,
@@ -76,7 +79,8 @@ def benchmark_run(
     )
     versions = {task.name: task.version for task in local}
     kept = BenchmarkStore(store.directories)
-    work = Benchmarks(model, candidates, asked, settings, kept, versions)
+    known = read_before(names, store, full.identity)
+    work = Benchmarks(model, candidates, asked, settings, kept, versions, known)
     return (yield from run_benchmarks(work))
 
 
@@ -117,10 +121,10 @@ def _demo_source(manifest: Manifest) -> MoEModel | None:
     return demo if demo.identity == manifest.source.identity else None
 
 
-def _task_names(request: BenchmarkRequest, candidate: Candidate) -> tuple[str, ...]:
+def _task_names(request: BenchmarkRequest, full: ModelRef) -> tuple[str, ...]:
     if request.names:
         return request.names
-    if candidate.model.identity == load_model_index(DEMO_MODEL).identity:
+    if full.identity == load_model_index(DEMO_MODEL).identity:
         return tuple(LOCAL_TASKS)
     raise StatsError(
         "Name the benchmarks, such as --tasks arc_challenge,piqa; `lm_eval ls tasks` lists them."

@@ -11,6 +11,7 @@ from analysis.groups import parse_groups
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.store import Run
+from app.apart import open_checked
 from app.quiet import quiet_transformers
 from app.settings import stats_store
 from app.task_requests import CalibrateRequest, WeightsRequest, validated
@@ -59,14 +60,13 @@ def _prepare(request: CalibrateRequest) -> Generator[Progress, None, Prepared]:
     from analysis.calibration.loading import CalibrationSettings, load_tokenizer
     from analysis.calibration.own_answers import Answering, answered_sampling
     from analysis.corpora import corpus_name, peek, tokenize
-    from analysis.corpora.streams import open_corpus
 
     quiet_transformers()
     model = load_model_index(request.model, revision=request.revision)
     sampling = request.sampling()
     _check_model(request, model)
     yield Progress("reading the corpus", 0, sampling.tokens, "tokens")
-    first, source = peek(open_corpus(request.corpus), sampling.seed)
+    first, source = peek(_opened(request), sampling.seed)
     # Token ids need no tokenizer, and a checkpoint may lack one.
     tokenizer = (
         load_tokenizer(model, trust_remote_code=request.trust_remote_code)
@@ -108,6 +108,11 @@ def _answered(
         return (yield from own_answers(load_model(model, settings, offload), source, wanted))
 
 
+def _opened(request: CalibrateRequest) -> "Source":
+    store = stats_store(request.stats_dir)
+    return open_checked(request.corpus, store, allowed=request.allow_test_set)
+
+
 def _placement(request: CalibrateRequest) -> "Placement":
     from analysis.calibration.loading import Placement
 
@@ -131,12 +136,11 @@ def check_corpora(requests: Sequence[CalibrateRequest]) -> Generator[Progress, N
     """
     from analysis.calibration.distributed import join
     from analysis.corpora import peek
-    from analysis.corpora.streams import open_corpus
 
     with join().together():
         for number, request in enumerate(requests):
             yield Progress("checking the corpora", number, len(requests))
-            peek(open_corpus(request.corpus), request.sampling().seed)
+            peek(_opened(request), request.sampling().seed)
 
 
 def calibrate_run(request: CalibrateRequest) -> Generator[Progress, None, Run]:

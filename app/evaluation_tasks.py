@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.store import StatsStore
+from app.apart import open_checked
 from app.evaluation_requests import EvaluateRequest, MeasureRequest, SweepRequest
 from app.quiet import quiet_transformers
 from app.settings import stats_store
@@ -67,13 +68,12 @@ def draw_all(
     request: MeasureRequest, model: MoEModel, store: StatsStore
 ) -> Generator[Progress, None, list[Drawn]]:
     """The samples of every corpus of a request."""
-    from analysis.corpora.streams import open_corpus
-
     runs = [run.manifest for run in store.of_model(model.identity, "routed")]
     drawn = []
     for number, corpus in enumerate(request.corpora):
         yield Progress("reading the corpora", number, len(request.corpora), "corpora")
-        source, wanted = open_corpus(corpus), request.wanted(corpus)
+        source = open_checked(corpus, store, allowed=request.allow_test_set)
+        wanted = request.wanted(corpus)
         drawn.append(draw(corpus, source, runs, wanted, _tokenizer_of(request, model)))
     return drawn
 

@@ -80,6 +80,7 @@ def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateReques
         "device": machine.device,
         "batch_size": machine.batch_size,
         "trust_remote_code": machine.trust_remote_code,
+        "allow_test_set": recipe.allow_test_set,
         "stats_dir": machine.stats_dir,
     }
     return [
@@ -91,7 +92,11 @@ def other_texts(recipe: Recipe) -> list[CalibrateRequest]:
     """The texts of search and evaluation as calibrations: to be opened, not to be run."""
     sections = (recipe.search, recipe.evaluate)
     named = dict.fromkeys(section.corpus for section in sections if section is not None)
-    return [CalibrateRequest(model=recipe.model, corpus=corpus) for corpus in named]
+    allowed = recipe.allow_test_set
+    return [
+        CalibrateRequest(model=recipe.model, corpus=corpus, allow_test_set=allowed)
+        for corpus in named
+    ]
 
 
 def weights_request(recipe: Recipe, machine: Machine) -> WeightsRequest | None:
@@ -215,6 +220,7 @@ def evaluate_request(
         "max_memory": own.max_memory,
         "offload_folder": own.offload_folder,
         "trust_remote_code": machine.trust_remote_code,
+        "allow_test_set": recipe.allow_test_set,
         "stats_dir": machine.stats_dir,
         "plans": (plan.to_dict(),) if plan else (),
     }

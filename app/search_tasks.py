@@ -12,6 +12,7 @@ from analysis.corpora import parse_corpus
 from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
+from app.apart import open_checked
 from app.calibration_tasks import calibrate_run, weights_run
 from app.quiet import quiet_transformers
 from app.recipe_requests import (
@@ -90,16 +91,16 @@ def _settings(asked: SearchSection) -> SearchSettings:
 def _drawn(recipe: Recipe, machine: Machine, model: MoEModel) -> "Drawn":
     """The search samples: documents that no calibration of the model has read, where known."""
     from analysis.calibration.loading import load_tokenizer
-    from analysis.corpora.streams import open_corpus
     from pruning.evaluate.drawing import Wanted, draw
 
     asked = _section(recipe)
     preset = parse_corpus(asked.corpus).preset
     length = recipe.seq_len or (preset.seq_len if preset else DEFAULT_SEQ_LEN)
-    runs = stats_store(machine.stats_dir).of_model(model.identity, "routed")
+    store = stats_store(machine.stats_dir)
+    runs = store.of_model(model.identity, "routed")
     return draw(
         asked.corpus,
-        open_corpus(asked.corpus),
+        open_checked(asked.corpus, store, allowed=recipe.allow_test_set),
         [run.manifest for run in runs],
         Wanted(asked.samples, length),
         lambda: load_tokenizer(model, trust_remote_code=machine.trust_remote_code),

@@ -277,6 +277,7 @@ class Recipe(Section):
     constraints: ConstraintSection = ConstraintSection()
     search: SearchSection | None = None
     evaluate: EvaluateSection | None = None
+    allow_test_set: bool = Field(default=False, strict=True)
     export: Annotated[ExportSection | None, _named("out")] = None
 
     @field_validator("corpora")
@@ -392,6 +393,8 @@ class Recipe(Section):
         decides["calibrate"] = {key: decides["calibrate"][key] for key in _DECIDING}
         if decides["calibrate"]["answers"] == "given":  # as in recipes from before there was one
             del decides["calibrate"]["answers"], decides["calibrate"]["answer_tokens"]
+        if not decides["allow_test_set"]:
+            del decides["allow_test_set"]  # as in recipes from before there was one
         budget = decides["budget"]
         if budget and budget["params_share"] is None:
             del budget["params_share"]  # as in recipes from before there was one

@@ -7,7 +7,7 @@ digest of their words. Other copies of a benchmark are not noticed.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,14 +99,18 @@ def task_documents(folders: Iterable[Path]) -> dict[str, str]:
     return known
 
 
-def keep_apart(
-    corpus: str, source: Source, documents: Mapping[str, str], *, allowed: bool = False
+def open_apart(
+    corpus: str,
+    opened: Callable[[str], Source],
+    documents: Mapping[str, str],
+    *,
+    allowed: bool = False,
 ) -> Source:
     """The documents of a corpus, which refuses those of a benchmark's test set as they are drawn.
 
     Args:
         corpus: as the user wrote it.
-        source: its documents.
+        opened: gives its documents; not called for what is refused by its name.
         documents: see `task_documents`.
         allowed: give them all the same; the facts then name the benchmarks under `test_sets`.
 
@@ -117,6 +121,7 @@ def keep_apart(
     benchmark = benchmark_of(spec.dataset) if spec.dataset else None
     if benchmark and not allowed:
         raise CorpusError(_refusal(corpus, f"is the test data of the benchmark {benchmark}"))
+    source = opened(corpus)
     # Filled while documents are drawn: manifests and results are made of the facts after that.
     found = [benchmark] if benchmark else []
 
@@ -136,8 +141,8 @@ def keep_apart(
 
 def _refusal(corpus: str, why: str) -> str:
     return (
-        f"The corpus {corpus} {why}, which can then no longer judge the result; take another "
-        "text or the split for training, or add --allow-test-set."
+        f"The corpus {corpus} {why}, which can then no longer judge the result; take another text "
+        "or the split for training, or add --allow-test-set (recipes: allow_test_set: true)."
     )
 
 

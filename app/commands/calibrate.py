@@ -123,6 +123,7 @@ def calibrate(
     ] = False,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
+    allow_test_set: options.AllowTestSet = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the checkpoint.")
     ] = False,
@@ -160,6 +161,7 @@ def calibrate(
         "checkpoint_activations": checkpoint_activations,
         "revision": revision,
         "stats_dir": stats_dir,
+        "allow_test_set": allow_test_set,
         "trust_remote_code": trust_remote_code,
         "resume": resume,
     }
@@ -172,12 +174,10 @@ def calibrate(
         _dry_run(requests)
         return
     for request in requests:
-        made = follow(calibrate_run(request))
-        _say(made)
-        _say_other_name(made, request.corpus)
+        _say(follow(calibrate_run(request)), request.corpus)
 
 
-def _say(run: Run) -> None:
+def _say(run: Run, asked: str) -> None:
     made = run.manifest.made
     dropped = sum(corpus.num_dropped for corpus in run.manifest.corpora)
     out.print(
@@ -187,6 +187,7 @@ def _say(run: Run) -> None:
         markup=False,
     )
     out.print(str(run.path), markup=False)
+    _say_other_name(run, asked)
 
 
 def _say_other_name(run: Run, asked: str) -> None:

@@ -89,6 +89,7 @@ def evaluate(
     hidden_states_dir: HiddenStatesDir = None,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
+    allow_test_set: options.AllowTestSet = False,
     trust_remote_code: Trust = False,
 ) -> None:
     """Measure how pruned models differ from the full one on held-out text."""
@@ -110,6 +111,7 @@ def evaluate(
         "hidden_states_dir": hidden_states_dir,
         "revision": revision,
         "stats_dir": stats_dir,
+        "allow_test_set": allow_test_set,
         "trust_remote_code": trust_remote_code,
     }
     check_place(out_file)

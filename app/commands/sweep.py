@@ -74,6 +74,7 @@ def sweep(
     hidden_states_dir: shared.HiddenStatesDir = None,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
+    allow_test_set: options.AllowTestSet = False,
     trust_remote_code: shared.Trust = False,
 ) -> None:
     """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table."""
@@ -105,6 +106,7 @@ def sweep(
         "hidden_states_dir": hidden_states_dir,
         "revision": revision,
         "stats_dir": stats_dir,
+        "allow_test_set": allow_test_set,
         "trust_remote_code": trust_remote_code,
     }
     records = follow(sweep_run(validated(SweepRequest, values)))

@@ -224,6 +224,7 @@ def test_the_digest_covers_what_decides_and_not_how_it_is_spelt():
         ('"demo-code:2"', "demo-code"),
         ("criterion: reap", "criterion: reap\ncalibrate: {packing: pad}"),
         ("protect: [0]", "protect: [0]\n  floor: 4"),
+        ("criterion: reap", "criterion: reap\nallow_test_set: true"),
     ]:
         assert digest_of(old, new) != recipe.digest, new
 
@@ -233,5 +234,6 @@ def test_the_keys_are_the_documented_ones():
     assert list(Recipe.model_fields) == [
         "schema_version", "model", "revision", "corpora", "tokens", "seq_len", "seed", "dtype",
         "calibrate", "kept_atoms", "criterion", "gate", "granularity", "atom_scope", "width_mode",
-        "width_multiple_of", "budget", "schedule", "constraints", "search", "evaluate", "export",
+        "width_multiple_of", "budget", "schedule", "constraints", "search", "evaluate",
+        "allow_test_set", "export",
     ]  # fmt: skip

@@ -46,6 +46,7 @@ class Benchmarks:
         settings: element type, device, remote code.
         store: where results are found and kept.
         versions: of tasks that are known before they are loaded: another version is run anew.
+        read_before: task -> what is known to have read its test set; records say it.
     """
 
     model: MoEModel
@@ -54,6 +55,7 @@ class Benchmarks:
     settings: CalibrationSettings
     store: BenchmarkStore
     versions: Mapping[str, str] = field(default_factory=dict)
+    read_before: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self, record: BenchmarkRecord) -> tuple[str, ...]:
         """Tasks that are asked for and not known."""
@@ -127,6 +129,7 @@ class _Runner:
             "device": str(resolve_device(self.work.settings.device)),
             "batch_size": self.work.asked.batch_size,
             "seconds": round(seconds, 2),
+            **({"read_before": dict(self.work.read_before)} if self.work.read_before else {}),
             "system": f"{platform.system()} {platform.machine()}",
             "versions": {
                 "python": platform.python_version(),

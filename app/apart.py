@@ -1,0 +1,87 @@
+"""Fitness and test kept apart: corpora against benchmarks, and benchmarks against what was read."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis.corpora.apart import TEST_SETS, is_of_benchmark, open_apart, task_documents
+from analysis.demo.texts import TEXTS
+from analysis.errors import CorpusError, PlanError
+from analysis.store import StatsStore
+from pruning.evaluate.record import EvaluationStore
+from pruning.search.store import SearchStore, read_known
+
+if TYPE_CHECKING:
+    from analysis.corpora import Source
+
+TASKS_FOLDER = "benchmark-tasks"
+
+
+def open_checked(corpus: str, store: StatsStore, *, allowed: bool) -> "Source":
+    """The documents of a corpus; those of a benchmark's test set are refused unless allowed.
+
+    The demo's corpora have none: which of their texts are for benchmarks is decided beforehand.
+
+    Args:
+        corpus: as the user wrote it.
+        store: beside whose runs local tasks lie.
+        allowed: give them all the same, and say so in manifests and results.
+
+    Raises:
+        CorpusError: see `open_corpus`; or the corpus is a test set, or holds a document of one.
+    """
+    from analysis.corpora.streams import open_corpus
+
+    if corpus in TEXTS:
+        return open_corpus(corpus)
+    documents = task_documents(folder / TASKS_FOLDER for folder in store.directories)
+    return open_apart(corpus, open_corpus, documents, allowed=allowed)
+
+
+def read_before(tasks: Sequence[str], store: StatsStore, identity: str) -> dict[str, str]:
+    """Task -> the calibration, evaluation or search that is known to have read its test set.
+
+    Args:
+        tasks: names of benchmarks.
+        store: whose runs, evaluations and searches are known.
+        identity: of the full model.
+    """
+    found: dict[str, str] = {}
+    for name, corpus in _corpora_read(store, identity):
+        for benchmark in _strings(corpus.get(TEST_SETS)):
+            for task in tasks:
+                if is_of_benchmark(task, benchmark):
+                    found.setdefault(task, name)
+    return found
+
+
+def check_unread(tasks: Sequence[str], store: StatsStore, identity: str) -> None:
+    """Refuse benchmarks whose test sets the model's known work has read; see `read_before`.
+
+    Raises:
+        CorpusError: which of them, and what read it.
+    """
+    for task, name in read_before(tasks, store, identity).items():
+        raise CorpusError(
+            f"{name} has read documents of the test set of {task}, which can then not judge what "
+            "came of it; leave the task out, or add --allow-test-set."
+        )
+
+
+def _corpora_read(store: StatsStore, identity: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What calibrations, evaluations and searches of a model say of the texts that they read."""
+    for run in store.of_model(identity, "routed"):
+        for corpus in run.manifest.corpora:
+            yield f"the calibration {run.manifest.run_id}", corpus.prepared
+    for record in EvaluationStore(store.directories).records(identity):
+        yield f"the evaluation {record.evaluation_id}", record.corpus
+    for path in SearchStore(store.directories).paths().values():
+        try:
+            known = read_known(path)
+        except PlanError:
+            continue  # whoever uses searches says what is wrong
+        if known.identity == identity:
+            yield f"the search {known.search_id}", known.result.header["corpus"]
+
+
+def _strings(value: object) -> Iterable[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

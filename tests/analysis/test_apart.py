@@ -1,0 +1,103 @@
+"""Test data of benchmarks is told from data for training, and documents from others."""
+
+import json
+
+import pytest
+
+from analysis.corpora import Document, Source, parse_corpus
+from analysis.corpora.apart import (
+    TEST_SETS,
+    benchmark_of,
+    document_digest,
+    is_of_benchmark,
+    open_apart,
+    task_documents,
+)
+from analysis.corpora.sources import in_memory
+from analysis.demo.held_out import benchmark_texts, fitness_source
+from analysis.demo.tasks import LOCAL_TASKS, write_task
+from analysis.errors import CorpusError
+
+TASK = LOCAL_TASKS["demo-math-exact"]
+
+
+@pytest.mark.parametrize(
+    ("corpus", "benchmark"),
+    [
+        ("hub:openai/gsm8k,config=main,split=test", "gsm8k"),
+        ("hub:openai/gsm8k,config=main,split=train", None),
+        ("hub:openai/gsm8k,config=main", None),  # train is the split unless another is named
+        ("hub:someone/GSM8K,split=test[:100]", "gsm8k"),
+        ("hub:cais/mmlu,config=all,split=auxiliary_train", None),
+        ("hub:cais/mmlu,config=all,split=validation", "mmlu"),
+        ("hub:allenai/ai2_arc,config=ARC-Easy,split=test", "arc"),
+        ("hub:HuggingFaceH4/MATH-500,split=test", "hendrycks_math"),
+        ("hub:openai/openai_humaneval,split=test", "humaneval"),
+        ("hub:nyu-mll/glue,config=rte,split=validation", "rte"),
+        ("hub:nyu-mll/glue,config=mnli,split=validation", None),
+        ("hub:allenai/tulu-3-sft-mixture,split=test", None),
+    ],
+)
+def test_data_sets_of_the_hub_are_known_by_name_and_split(corpus, benchmark):
+    assert benchmark_of(parse_corpus(corpus).dataset) == benchmark
+
+
+def test_tasks_are_of_a_benchmark_by_how_they_begin():
+    assert is_of_benchmark("arc_challenge", "arc")
+    assert is_of_benchmark("arc", "arc")
+    assert not is_of_benchmark("archaeology", "arc")
+
+
+def not_opened(corpus):
+    raise AssertionError(f"{corpus} was opened")
+
+
+def test_a_test_set_is_refused_by_name_before_it_is_fetched():
+    with pytest.raises(CorpusError, match=r"test data of the benchmark piqa.*--allow-test-set"):
+        open_apart("hub:ybisk/piqa,split=validation", not_opened, {})
+
+
+def test_a_test_set_that_is_allowed_is_named_in_the_facts():
+    source = Source(lambda seed: iter(()), facts={"source": {}})
+    corpus = "hub:ybisk/piqa,split=validation"
+    facts = open_apart(corpus, lambda _: source, {}, allowed=True).facts
+    assert facts == {"source": {}, TEST_SETS: ["piqa"]}
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks")
+    write_task(TASK, folder)
+    return task_documents([folder, folder / "missing"])
+
+
+def test_questions_and_their_documents_are_known(known):
+    texts = benchmark_texts("demo-math")
+    assert {known[document_digest(text.prompt)] for text in texts} == {TASK.name}
+    asked = [f"<|user|>{text.prompt}<|assistant|>" for text in texts]
+    assert {known[document_digest(text)] for text in asked} == {TASK.name}
+
+
+def test_what_evaluations_draw_is_of_no_benchmark(known):
+    drawn = list(fitness_source("demo-math").drawn(42))
+    assert list(open_apart("demo-math", lambda _: in_memory(drawn), known).drawn(1))
+
+
+@pytest.mark.parametrize("spacing", ["{}", "  {}\n", "{}\n\n"])
+def test_a_document_of_a_benchmark_is_refused_where_it_is_drawn(known, spacing):
+    text = spacing.format(benchmark_texts("demo-math")[3].prompt).replace(" ", "  ")
+    documents = [Document(text="another"), Document(text=text)]
+    source = open_apart("mine.txt", lambda _: Source(lambda seed: iter(documents)), known)
+    drawn = source.drawn(0)
+    assert next(drawn).text == "another"
+    with pytest.raises(CorpusError, match=r"mine\.txt holds a document of .* demo-math-exact"):
+        next(drawn)
+
+
+def test_turns_of_a_conversation_are_looked_at_and_token_ids_are_not(known):
+    turns = ({"role": "user", "content": benchmark_texts("demo-math")[0].prompt},)
+    source = in_memory([Document(input_ids=(1, 2)), Document(messages=turns)])
+    allowed = open_apart("mine.jsonl", lambda _: source, known, allowed=True)
+    assert allowed.facts == {TEST_SETS: []}
+    assert len(list(allowed.drawn(0))) == 2
+    assert json.loads(json.dumps(allowed.facts)) == {TEST_SETS: [TASK.name]}

@@ -1,0 +1,174 @@
+"""`moeprune benchmark`: the demo's task offline, jobs, imports, and test sets kept apart."""
+
+import json
+
+import pytest
+
+from analysis.demo.held_out import benchmark_texts
+from analysis.demo.tasks import LOCAL_TASKS, write_task
+from app.benchmark_requests import BenchmarkRequest
+from app.task_requests import validated
+from app.tasks import TASKS
+
+TASK = "demo-math-exact"
+RESULTS = {
+    "results": {"arc_easy": {"alias": "arc_easy", "acc,none": 0.5, "acc_stderr,none": 0.01}},
+    "config": {"model_dtype": "torch.bfloat16"},
+    "lm_eval_version": "0.4.13",
+}
+
+
+@pytest.fixture
+def plan(works, here):
+    words = ("--criterion", "aimer", "--sparsity", "25%", "-o", "plan.json")
+    works("plan", "demo", *words)
+    return here / "plan.json"
+
+
+@pytest.fixture
+def problems(here):
+    """A corpus that is made of the questions of a benchmark, which lies in the folder `own`."""
+    write_task(LOCAL_TASKS[TASK], here / "own" / "benchmark-tasks")
+    rows = [
+        json.dumps({"prompt": text.prompt, "response": text.response})
+        for text in benchmark_texts("demo-math")[:40]
+    ]
+    (here / "mine.jsonl").write_text("\n".join(rows))
+    return here / "mine.jsonl"
+
+
+def records_in(folder):
+    return [json.loads(path.read_text()) for path in sorted((folder / "benchmarks").iterdir())]
+
+
+def test_the_demo_and_a_plan_are_benchmarked_offline_and_kept(works, plan, here):
+    words = ("benchmark", "demo", "--tasks", TASK, "--limit", "3", "--stats-dir", here / "own")
+    first = works(*words, "-o", "full.json")
+    second = works(*words, "--plan", plan)
+    by_candidate = {record["candidate"]: record for record in records_in(here / "own")}
+    assert set(by_candidate) == {"full", "aimer, 25%"}
+    (score,) = by_candidate["full"]["scores"]
+    assert (score["task"], score["num_samples"]) == (TASK, 3)
+    assert f"{score['value']:.4f}" in first
+    assert "aimer, 25%" in second
+    assert by_candidate["aimer, 25%"]["plan"]["removed"] == 0.25
+    (written,) = json.loads((here / "full.json").read_text())["benchmarks"]
+    assert written["scores"] == by_candidate["full"]["scores"]
+    assert "/" not in json.dumps(by_candidate["full"]["settings"])
+    assert str(here) not in json.dumps(records_in(here / "own"))
+
+
+def test_a_job_asks_the_same_and_can_be_ended(here):
+    request = validated(BenchmarkRequest, {"model": "demo", "tasks": TASK, "limit": 2})
+    assert request.command() == f"moeprune benchmark demo --tasks {TASK} --limit 2"
+    raw = request.model_dump(mode="json") | {"stats_dir": str(here / "own")}
+    task = TASKS["benchmark"](raw)
+    phases = []
+    for step in task:
+        phases.append(step.phase)
+        if step.phase == "writing answers":
+            task.close()
+    assert phases[0] == "making the local tasks"
+    assert not (here / "own" / "benchmarks").exists()
+
+
+def test_results_of_the_harness_are_taken_in(works, plan, here):
+    (here / "results.json").write_text(json.dumps(RESULTS))
+    words = ("benchmark", "demo", "--import", "results.json", "--stats-dir", here / "own")
+    assert "arc_easy" in works(*words)
+    works(*words, "--plan", plan)
+    works(*words, "--candidate", "by hand")
+    labels = {record["candidate"]: record for record in records_in(here / "own")}
+    assert set(labels) == {"full", "aimer, 25%", "by hand"}
+    assert labels["by hand"]["plan"] == {}
+    assert labels["full"]["made"]["imported_from"] == "results.json"
+    assert labels["full"]["scores"][0]["value"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--limit", "0"), "--limit: Input should be greater than 0"),
+        (("--limit", "1.5"), "--limit: give a whole number of questions"),
+        (("--num-fewshot", "-1"), "--num-fewshot: Input should be greater than or equal to 0"),
+        (("--candidate", "x"), "--candidate goes with --import"),
+        (("--source", "demo"), "is no export; --source goes with one"),
+    ],
+)
+def test_bad_input_is_one_line(moeprune, words, message):
+    outcome = moeprune("benchmark", "demo", *words)
+    assert outcome.code == 1
+    assert message in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+
+
+def test_other_models_name_their_benchmarks(moeprune, tiny):
+    outcome = moeprune("benchmark", tiny)
+    assert outcome.code == 1
+    assert "Name the benchmarks, such as --tasks" in outcome.err
+
+
+def test_without_the_harness_it_says_what_to_install(moeprune, monkeypatch):
+    monkeypatch.setattr("app.benchmark_tasks.find_spec", lambda name: None)
+    outcome = moeprune("benchmark", "demo")
+    assert outcome.code == 1
+    assert "pip install 'moe-prune-studio[eval]'" in outcome.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ("arc_easi", "Unknown benchmark 'arc_easi'"),
+        ("arc_easy", "The benchmarks arc_easy cannot be loaded"),
+    ],
+)
+def test_benchmarks_of_the_hub_are_unknown_or_out_of_reach(moeprune, tasks, message, monkeypatch):
+    # Read when the library is first imported, so a session with a network asks in vain as well.
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    outcome = moeprune("benchmark", "demo", "--tasks", tasks)
+    assert outcome.code == 1
+    assert message in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "demo", "--corpus"),
+        ("calibrate", "demo", "--tokens", "512", "--corpus"),
+        ("sweep", "demo", "--criterion", "aimer", "--sparsity", "25%", "--corpus"),
+    ],
+)
+def test_the_questions_of_a_benchmark_are_refused(moeprune, problems, here, words):
+    outcome = moeprune(*words, problems, "--stats-dir", here / "own")
+    assert outcome.code == 1
+    assert f"holds a document of the benchmark {TASK}" in outcome.err
+    assert not list((here / "own").glob("*/manifest.json"))
+
+
+def test_a_test_set_of_the_hub_is_refused_in_a_search(moeprune, here):
+    (here / "recipe.yaml").write_text(
+        "model: demo\ncorpora: [demo-math]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
+        "search: {corpus: 'hub:openai/gsm8k,config=main,split=test'}\n"
+    )
+    outcome = moeprune("search", "recipe.yaml", "-o", "found")
+    assert outcome.code == 1
+    assert "is the test data of the benchmark gsm8k" in outcome.err
+
+
+def test_what_was_allowed_is_said_and_the_benchmark_is_refused(moeprune, works, problems, here):
+    stats = ("--stats-dir", here / "own")
+    words = ("--tokens", "512", "--seq-len", "64", "--allow-test-set")
+    works("calibrate", "demo", "--corpus", problems, *words, *stats)
+    (manifest,) = (here / "own").glob("*/manifest.json")
+    (corpus,) = json.loads(manifest.read_text())["corpora"]
+    assert corpus["prepared"]["test_sets"] == [TASK]
+    asked = ("benchmark", "demo", "--tasks", TASK, "--limit", "1", *stats)
+    outcome = moeprune(*asked)
+    assert outcome.code == 1
+    assert f"has read documents of the test set of {TASK}" in outcome.err
+    works(*asked, "--allow-test-set")
+    (record,) = records_in(here / "own")
+    assert manifest.parent.name in record["made"]["read_before"][TASK]

@@ -1,0 +1,213 @@
+"""Results of lm-eval and EvalScope are read as they stand; whatever else is one clear line."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.errors import StatsError
+from pruning.evaluate.benchmarks import imports
+from pruning.evaluate.benchmarks.imports import parse_results, read_results
+from pruning.evaluate.benchmarks.record import settings_of
+
+# As 0.4.13 writes them, cut to what is read: a group with two tasks, and one with two ways to
+# read an answer.
+HARNESS = {
+    "results": {
+        "mmlu": {"name": "mmlu", "alias": "mmlu", "sample_len": 14042, "acc,none": 0.5,
+                 "acc_stderr,none": 0.004, "sample_count": {"acc,none": 14042}},
+        "mmlu_anatomy": {"alias": " - anatomy", "sample_len": 135, "acc,none": 0.4,
+                         "acc_stderr,none": 0.042},
+        "gsm8k": {"alias": "gsm8k", "sample_len": 1319,
+                  "exact_match,strict-match": 0.25, "exact_match_stderr,strict-match": "N/A",
+                  "exact_match,flexible-extract": 0.3,
+                  "exact_match_stderr,flexible-extract": 0.0126},
+        "wikitext": {"alias": "wikitext", "word_perplexity,none": 12.5,
+                     "word_perplexity_stderr,none": "N/A", "byte_perplexity,none": float("nan")},
+    },
+    "groups": {"mmlu": {"alias": "mmlu", "acc,none": 0.5, "acc_stderr,none": 0.004}},
+    "group_subtasks": {"mmlu": ["mmlu_anatomy"], "gsm8k": []},
+    "versions": {"mmlu": 2, "mmlu_anatomy": 1.0, "gsm8k": 3.0, "wikitext": 2.0},
+    "n-shot": {"mmlu_anatomy": 0, "gsm8k": 5, "wikitext": 0},
+    "higher_is_better": {"mmlu": {"acc": True}, "mmlu_anatomy": {"acc": True},
+                         "gsm8k": {"exact_match": True}, "wikitext": {"word_perplexity": False}},
+    "n-samples": {"mmlu_anatomy": {"original": 135, "effective": 135},
+                  "gsm8k": {"original": 1319, "effective": 100}},
+    "config": {"model": "hf", "model_args": "pretrained=x", "limit": 100.0,
+               "model_dtype": "torch.bfloat16", "batch_size": "8"},
+    "lm_eval_version": "0.4.13",
+    "chat_template": None,
+    "date": 1700000000.5,
+}  # fmt: skip
+SUBSETS = [
+    {"name": "algebra", "score": 0.5, "num": 100},
+    {"name": "logic", "score": 0.75, "num": 100},
+    {"name": "OVERALL", "score": 0.625, "num": 200, "is_aggregate": True},
+]
+CATEGORY = {"name": ["default"], "num": 200, "score": 0.625, "subsets": SUBSETS}
+# The form of versions 0.15 to 1.x.
+EVALSCOPE = {
+    "name": "model@mmlu",
+    "dataset_name": "mmlu",
+    "model_name": "model",
+    "score": 0.625,
+    "metrics": [
+        {"name": "mean_acc", "num": 200, "score": 0.625, "macro_score": 0.625,
+         "categories": [CATEGORY]}
+    ],
+    "analysis": "N/A",
+}  # fmt: skip
+# That of schema_version 2, as 1.11 writes it.
+EVALSCOPE_2 = {
+    **EVALSCOPE,
+    "schema_version": 2,
+    "metrics": [
+        {
+            "identity": {"name": "latency", "aggregation": "p90", "dimensions": {"k": 2}},
+            "legacy_name": None,
+            "num": 200,
+            "score": 1.5,
+            "categories": [{**CATEGORY, "subsets": SUBSETS[:1]}],
+            "semantics": {"direction": "lower_is_better"},
+        }
+    ],
+    "execution_summary": {"requested": 200, "succeeded": 200, "incomplete": False},
+}
+
+
+def by_name(found):
+    return {(score.task, score.metric): score for score in found.scores}
+
+
+def test_a_results_file_of_the_harness_is_read_as_it_is():
+    found = parse_results(HARNESS, "results.json")
+    scores = by_name(found)
+    assert set(scores) == {
+        ("gsm8k", "exact_match,flexible-extract"),
+        ("gsm8k", "exact_match,strict-match"),
+        ("mmlu", "acc"),
+        ("mmlu_anatomy", "acc"),
+        ("wikitext", "word_perplexity"),
+    }
+    flexible = scores["gsm8k", "exact_match,flexible-extract"]
+    assert (flexible.value, flexible.stderr) == (0.3, 0.0126)
+    assert (flexible.num_samples, flexible.num_fewshot, flexible.version) == (100, 5, "3.0")
+    assert scores["gsm8k", "exact_match,strict-match"].stderr is None
+    assert not scores["wikitext", "word_perplexity"].higher_is_better
+    assert (scores["mmlu_anatomy", "acc"].group, scores["mmlu", "acc"].group) == ("mmlu", "")
+    assert found.settings == settings_of(limit=100.0, dtype="bfloat16")
+    assert (found.source, found.tool_version) == ("lm-eval", "0.4.13")
+    # 1,700,000,000 s is 2023-11-14 22:13:20 in UTC.
+    assert found.made == {"created_at": "2023-11-14T22:13:20.500+00:00"}
+
+
+def test_older_files_say_less():
+    raw = {"results": {"wikitext": {"alias": "w", "word_perplexity,none": 9.0}}, "config": None}
+    found = parse_results(raw, "old.json")
+    (score,) = found.scores
+    assert not score.higher_is_better
+    assert (score.num_samples, score.num_fewshot, score.version) == (None, None, "")
+    assert (found.tool_version, found.settings["dtype"], found.made) == ("", "", {})
+
+
+def test_a_report_of_evalscope_has_its_subsets_as_parts():
+    found = parse_results(EVALSCOPE, "mmlu.json")
+    scores = by_name(found)
+    assert {name: (score.value, score.num_samples) for name, score in scores.items()} == {
+        ("mmlu", "mean_acc"): (0.625, 200),
+        ("mmlu/algebra", "mean_acc"): (0.5, 100),
+        ("mmlu/logic", "mean_acc"): (0.75, 100),
+    }
+    assert {score.group for score in found.scores} == {"", "mmlu"}
+    assert found.source == "evalscope"
+    assert all(score.stderr is None and score.higher_is_better for score in found.scores)
+
+
+def test_the_newer_form_says_its_direction():
+    (score,) = parse_results(EVALSCOPE_2, "mmlu.json").scores
+    assert (score.metric, score.value, score.higher_is_better) == ("latency,p90,k=2", 1.5, False)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ([], "of no form that is known"),
+        ({}, "of no form that is known"),
+        ({"results": 3}, "its 'results' is no object"),
+        ({"results": {"arc": 3}}, "the result of 'arc' is no object"),
+        ({"results": {"arc": {"acc": 0.5}}}, "no number for any task"),
+        ({"results": {"arc": {"acc,none": "much"}}}, "no number for any task"),
+        ({"results": {"arc": {"acc,none": 1}}, "versions": []}, "its 'versions' is no object"),
+        ({**EVALSCOPE, "dataset_name": 3}, "'dataset_name' is no name"),
+        ({**EVALSCOPE, "metrics": {}}, "'metrics' is no list"),
+        ({**EVALSCOPE, "metrics": [{"score": 1}]}, "a metric has no name"),
+        ({**EVALSCOPE_2, "execution_summary": {"incomplete": True}}, "is incomplete"),
+    ],
+)
+def test_what_is_not_known_is_one_line(raw, message):
+    with pytest.raises(StatsError, match=message) as caught:
+        parse_results(raw, "x.json")
+    assert str(caught.value).startswith("x.json ")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_are_bounded_and_json(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(HARNESS))
+    assert read_results(path).scores
+    monkeypatch.setattr(imports, "MOST_BYTES", 10)
+    with pytest.raises(StatsError, match="larger than"):
+        read_results(path)
+    monkeypatch.undo()
+    for content in (b"{", b"\xff", b"[" * 100_000):
+        path.write_bytes(content)
+        with pytest.raises(StatsError, match="is no JSON file"):
+            read_results(path)
+    with pytest.raises(StatsError, match="No such file"):
+        read_results(tmp_path / "missing.json")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(
+    [*HARNESS, *EVALSCOPE_2, "acc,none", "acc_stderr,none", "arc", "name", "score", "subsets"]
+)
+OBJECTS = st.recursive(
+    st.dictionaries(KEYS, VALUES, max_size=6),
+    lambda inner: st.dictionaries(KEYS, inner | VALUES | st.lists(inner, max_size=2), max_size=6),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=40)
+@given(OBJECTS | VALUES)
+def test_anything_is_a_result_or_one_line(raw):
+    try:
+        found = parse_results(raw, "x.json")
+    except StatsError as error:
+        assert "\n" not in str(error)
+    else:
+        assert found.scores
+        assert len(by_name(found)) == len(found.scores)
+
+
+@given(st.sampled_from([HARNESS, EVALSCOPE, EVALSCOPE_2]), st.data())
+def test_a_damaged_file_is_a_result_or_one_line(whole, data):
+    raw = json.loads(json.dumps(whole))
+    place = raw
+    while isinstance(place, dict) and place:
+        key = data.draw(st.sampled_from(sorted(place)))
+        if not isinstance(place[key], dict) or data.draw(st.booleans()):
+            place[key] = data.draw(VALUES)
+            break
+        place = place[key]
+    try:
+        assert parse_results(raw, "x.json").scores
+    except StatsError as error:
+        assert "\n" not in str(error)
