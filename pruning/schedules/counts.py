@@ -98,7 +98,9 @@ def _refusal(layer: MoELayer, room: Room, gone: int) -> str:
 
 def _nearest(room: Room, gone: int) -> int:
     within = min(max(gone, room.least), room.most)
-    return within - (within - room.least) % room.step
+    above = (within - room.least) % room.step
+    # Of two numbers that are equally near, the one that keeps more.
+    return within - above + (room.step if 2 * above > room.step else 0)
 
 
 def _balanced(start: Sequence[int], total: int, rooms: Sequence[Room]) -> tuple[int, ...]:
