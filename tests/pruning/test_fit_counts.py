@@ -63,7 +63,6 @@ def test_all_layers_give_in_proportion_to_their_experts():
     # By hand: nothing is removed yet and 16 must go; of 32 experts that is half of each layer.
     spending = Spending(layers, count_budget(layers, 16), Constraints())
     assert fit_counts(spending, {0: 8, 1: 12, 2: 12}).keep == (4, 6, 6)
-    # 20 are gone and 4 come back: 8, 12 and 12 of 32 experts make 1, 1.5 and 1.5, and of equal
     # 20 are gone and 4 come back, as 8 : 12 : 12, which is 1, 1.5 and 1.5; of the two remainders
     # that are equal the lower layer has the first.
     assert fit_counts(spending, {0: 4, 1: 4, 2: 4}).keep == (5, 6, 5)
