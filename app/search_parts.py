@@ -112,18 +112,16 @@ def _found(searches: list[KnownSearch]) -> pd.DataFrame:
 
 def newest_job(view: View) -> Job | None:
     """The last search of this model that this server was asked for."""
-    return next(
-        (
-            job
-            for job in job_store().list()
-            if job.kind == SEARCH and _model_of(job) == str(view.model.checkpoint.path)
-        ),
-        None,
-    )
+    path = str(view.model.checkpoint.path)
+    searches = (job for job in job_store().list() if job.kind == SEARCH)
+    return next((job for job in searches if _model_of(job) == path), None)
 
 
 def _model_of(job: Job) -> str:
-    return str(validated(SearchRequest, job.request).parsed().model)
+    try:
+        return str(validated(SearchRequest, job.request).parsed().model)
+    except UserError:
+        return ""  # of a program that knew other keys
 
 
 def _folder_of(job: Job) -> Path:

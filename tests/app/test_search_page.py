@@ -234,6 +234,12 @@ def test_a_search_is_started_stopped_kept_and_shown(open_page, jobs, stats_dir, 
         assert counts_on(test) == kept.kept
         assert test.query_params["searched"] == folder.name
         assert any("This search was stopped after" in text for text in texts(test.markdown))
+        # The page's command line gives the very plan that the search wrote, and its provenance.
+        assert plan_of(test, tmp_path) == plan
+        # The form's recipe comes first, the plan's last.
+        shown = [text for text in texts(test.code) if text.startswith("schema_version")]
+        recipe = recipe_from_yaml(shown[-1])
+        assert (recipe.model, recipe.search.generations) == ("demo", 400)
         assert "search.continue" in {button.key for button in test.button}
         test.button(key="search.continue").click().run()
         assert jobs.list()[0].request == job.request
