@@ -151,7 +151,9 @@ def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
         bytes=by_name["bytes"],
         memory_saved=1 - by_name["bytes"] / whole,
     )
-    table = table.sort_values("average_rank", kind="stable", na_position="last")
+    table = table.sort_values(
+        ["average_rank", "average"], ascending=[True, False], kind="stable", na_position="last"
+    )
     return table.rename_axis("candidate").reset_index()[[*LEADERBOARD_COLUMNS, *scores.columns]]
 
 
@@ -182,6 +184,9 @@ def own_winners_chart(results: pd.DataFrame, way: str, model: str) -> Chart | No
     blocks = []
     for share in shares_of(results, way):
         scores = board_of(results, way, share, model).scores().drop(index=FULL, errors="ignore")
+        # The row says the share; a candidate has one colour in all of them.
+        end = f", {share:.0%}"
+        scores = scores.rename(index={name: str(name).removesuffix(end) for name in scores.index})
         blocks.append(winners(scores).assign(setting=f"{share:.0%} removed"))
     if not blocks:
         return None
