@@ -67,6 +67,7 @@ def variance(
     offload_folder: shared.OffloadFolder = None,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
+    allow_test_set: options.AllowTestSet = False,
     trust_remote_code: shared.Trust = False,
 ) -> None:
     """Variance of hidden states after each layer, full model against pruned, on 4096 tokens."""
@@ -92,6 +93,7 @@ def variance(
         "offload_folder": offload_folder,
         "revision": revision,
         "stats_dir": stats_dir,
+        "allow_test_set": allow_test_set,
         "trust_remote_code": trust_remote_code,
     }
     table = variance_table(follow(variance_run(validated(VarianceRequest, values))))
@@ -140,6 +142,7 @@ def bins(
     hidden_states_dir: shared.HiddenStatesDir = None,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
+    allow_test_set: options.AllowTestSet = False,
     trust_remote_code: shared.Trust = False,
 ) -> None:
     """Score against true loss: experts or neurons in bins by saliency, each bin removed alone."""
@@ -166,6 +169,7 @@ def bins(
         "hidden_states_dir": hidden_states_dir,
         "revision": revision,
         "stats_dir": stats_dir,
+        "allow_test_set": allow_test_set,
         "trust_remote_code": trust_remote_code,
     }
     record = follow(bins_run(validated(BinsRequest, values)))
