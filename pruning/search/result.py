@@ -253,7 +253,11 @@ def _check_kinds(entry: Entry) -> None:
     whole += [] if entry.parent is None else [entry.parent]
     fitness = 0 if entry.fitness is None else entry.fitness
     is_number = type(fitness) in (int, float) and math.isfinite(fitness)
-    if not (is_number and all(type(each) is int for each in whole) and type(entry.origin) is str):
+    if not (
+        is_number
+        and all(type(each) is int and 0 <= each < 1 << 62 for each in whole)
+        and type(entry.origin) is str
+    ):
         raise ValueError(f"candidate {entry.number!r} has values of a wrong kind")
 
 

@@ -297,7 +297,8 @@ def test_a_file_that_is_no_result_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("place", "value"), [(0, "one"), (1, None), (2, 0.5), (3, 7), (4, "best"), (4, math.inf)]
+    ("place", "value"),
+    [(0, "one"), (1, None), (2, 0.5), (2, 10**30), (3, 7), (4, "best"), (4, math.inf)],
 )
 def test_a_result_with_values_of_other_kinds_is_refused(tmp_path, place, value):
     raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
