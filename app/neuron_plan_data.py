@@ -28,9 +28,10 @@ from app.state import View
 from pruning.atoms.selection import AtomScope
 from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.summary import atom_summary
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.sizes import SizeReport, format_bytes, size_report
-from pruning.surgery.width_sizes import WidthOption, width_options
+from pruning.surgery.width_sizes import WidthOption, width_option
 
 # Weights that a page reads while a person waits: about a second.
 MOST_BYTES_READ = 1 << 28
@@ -155,7 +156,7 @@ class NeuronSizes:
 
     Args:
         table: of `atom_sizes`.
-        options: what an export writes in each width mode.
+        options: the widths of an export in each width mode, and who reads it; no bytes.
         layers: of `atom_summary`.
         report: of the plan alone, without zeros; FLOPs by the routing of the runs that ranked.
     """
@@ -165,9 +166,9 @@ class NeuronSizes:
     layers: pd.DataFrame
     report: SizeReport
 
-    def option(self, mode: str) -> WidthOption:
-        """What an export writes in a width mode."""
-        return next(each for each in self.options if str(each.mode) == mode)
+    def refused(self, mode: str) -> str:
+        """Why a width mode is not possible; empty where it is."""
+        return next(each.refused for each in self.options if str(each.mode) == mode)
 
 
 def neuron_sizes(
@@ -184,12 +185,26 @@ def _sizes(
 ) -> NeuronSizes:
     del key
     routing = _ready.evidence.routing if _ready else None
+    complete = fit_plan(_plan, _model)
+    choices = [WidthChoice(mode, multiple_of) for mode in WidthMode]
     return NeuronSizes(
         atom_sizes(_model, _plan, multiple_of, routing),
-        width_options(_model, _plan, multiple_of),
+        tuple(width_option(_model, complete, choice, weigh=False) for choice in choices),
         atom_summary(_plan, _model),
         size_report(_model, _plan, routing),
     )
+
+
+def export_option(view: View, choice: NeuronPlanChoice, plan: PruningPlan) -> WidthOption:
+    """What an export writes in the width mode that is chosen, with its bytes."""
+    widths = WidthChoice(WidthMode(choice.width_mode), choice.width_multiple)
+    return _option(f"{view.model.identity} {plan.digest} {widths}", widths, view.model, plan)
+
+
+@st.cache_resource(max_entries=32)
+def _option(key: str, _widths: WidthChoice, _model: MoEModel, _plan: PruningPlan) -> WidthOption:
+    del key
+    return width_option(_model, fit_plan(_plan, _model), _widths)
 
 
 def scopes_beside(ready: ReadyNeurons) -> SideBySide:

@@ -11,6 +11,7 @@ from app.neuron_plan import NeuronPlanChoice, ShownNeurons
 from app.neuron_plan_data import (
     NeuronSizes,
     ReadyNeurons,
+    export_option,
     imported_file,
     lacks_statistics,
     neuron_sizes,
@@ -92,7 +93,7 @@ def neuron_export_page(view: View, choice: NeuronPlanChoice) -> None:
         _plan_part(view, choice, found)
     with st.container(border=True):
         left, right = st.columns(2, gap="large")
-        widths = ExportWidths(found.sizes.option(choice.width_mode), choice.width_multiple)
+        widths = ExportWidths(export_option(view, choice, found.shown.plan), choice.width_multiple)
         with left:
             ready, options = preflight_part(view, found.shown, found.sizes.report, widths)
         with right:

@@ -109,7 +109,7 @@ def widths_part(view: View, choice: NeuronPlanChoice, sizes: NeuronSizes) -> Non
         key="neurons.widths",
     )
     st.markdown(f":material/info: {saved_sentence(sizes.table, view.model.checkpoint.nbytes)}")
-    refused = sizes.option(choice.width_mode).refused
+    refused = sizes.refused(choice.width_mode)
     if refused:
         st.warning(literal(refused), icon=":material/warning:")
     csv_button(table, "width-modes")

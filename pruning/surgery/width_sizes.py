@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.errors import ExportError, PlanError
 from analysis.model import MoEModel
@@ -62,10 +62,21 @@ def width_options(
     if plan.granularity != ATOMIC_GRANULARITY:
         raise PlanError("The plan removes whole experts only, so no width changes.")
     complete = fit_plan(plan, model)
-    return tuple(_option(model, complete, WidthChoice(mode, multiple_of)) for mode in WidthMode)
+    return tuple(width_option(model, complete, WidthChoice(m, multiple_of)) for m in WidthMode)
 
 
-def _option(model: MoEModel, plan: PruningPlan, choice: WidthChoice) -> WidthOption:
+def width_option(
+    model: MoEModel, plan: PruningPlan, choice: WidthChoice, *, weigh: bool = True
+) -> WidthOption:
+    """One width mode, with what it saves or why it is not possible.
+
+    Args:
+        model: the source.
+        plan: complete, see `fit_plan`, and removes neurons.
+        choice: the mode.
+        weigh: lay out the shards and count their bytes, which takes a second of a large model;
+            without it both sizes are 0.
+    """
     try:
         widths = plan_widths(model, plan, choice)
         check_scales(model, widths)
@@ -73,22 +84,28 @@ def _option(model: MoEModel, plan: PruningPlan, choice: WidthChoice) -> WidthOpt
         return WidthOption(choice.mode, str(error))
     if widths is None:
         raise ValueError("a plan of whole experts has no widths")
-    return option_of(model, plan, widths)
+    return option_of(model, plan, widths) if weigh else _unweighed(model, plan, widths)
+
+
+def _unweighed(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOption:
+    changes = widths_config(widths, model)
+    counts = {len(ids) for ids in plan.kept.values()}
+    return WidthOption(
+        mode=widths.choice.mode,
+        widths=(min(widths.loaded.values()), max(widths.loaded.values())),
+        stock=not any(isinstance(value, list) for value in changes.values()) and len(counts) == 1,
+        shared=widths.shared,
+    )
 
 
 def option_of(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOption:
     """What comes of a complete plan with these widths."""
     shards = plan_shards(model, plan, heads_beside(model, plan, None, widths), widths)
     tensors = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
-    changes = widths_config(widths, model)
-    counts = {len(ids) for ids in plan.kept.values()}
-    return WidthOption(
-        mode=widths.choice.mode,
+    return replace(
+        _unweighed(model, plan, widths),
         disk_bytes=sum(shard.nbytes for shard in shards),
         loaded_bytes=tensors + sum(_filled_up(model, plan, widths)),
-        widths=(min(widths.loaded.values()), max(widths.loaded.values())),
-        stock=not any(isinstance(value, list) for value in changes.values()) and len(counts) == 1,
-        shared=widths.shared,
     )
 
 

@@ -92,7 +92,7 @@ def test_commands_of_the_start_page_are_accepted(open_page, run, model):
 
 
 def test_the_command_of_a_calibration_says_how_documents_are_fed(open_page, run, monkeypatch):
-    import app.start_parts as parts
+    import app.queueing as parts
 
     # What a form holds is sent with its button, which would start the work.
     asked = []
