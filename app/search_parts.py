@@ -45,8 +45,8 @@ from pruning.search.store import SEARCH, KnownSearch, best_fitting
 _POLL_SECONDS: Final = 2.0
 _SIDE_BY_SIDE: Final = 6
 _WHAT: Final = (
-    "**Search**: schedules of this budget are tried on the model itself, on text that ranked "
-    "nothing; the best ones breed (EvoESAP, arXiv:2603.06003)."
+    "**Search**: schedules of this budget are tried on the model itself, judged on a text of their "
+    "own; the best ones breed (EvoESAP, arXiv:2603.06003)."
 )
 
 
@@ -233,9 +233,9 @@ def _numbers(search: KnownSearch, left: float | None) -> None:
     saved = 1 - cost["layers"] / max(1, cost["whole_layers"])
     _metric(
         third,
-        "Saved by reuse",
+        "Layer runs saved",
         f"{saved:.0%}",
-        f"{cost['layers']:,} of {cost['whole_layers']:,} layers ran",
+        f"{cost['layers']:,} of {cost['whole_layers']:,} ran",
     )
     rest = "spent measuring" if left is None else f"{duration_text(left)} left"
     _metric(fourth, "Time", duration_text(cost["seconds"]), rest)

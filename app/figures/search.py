@@ -84,7 +84,7 @@ def _mark_uniform(fig: go.Figure, history: pd.DataFrame, dark: bool) -> None:
         xref="paper",
         y=uniform,
         xanchor="right",
-        yanchor="bottom",
+        yanchor="top",  # the best is never below it
         text=f"uniform {uniform:.3f}",
         bgcolor=paper(dark),
         showarrow=False,
