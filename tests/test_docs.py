@@ -185,3 +185,22 @@ def test_every_relative_link_of_the_documentation_leads_to_a_file():
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def links_of(page: Path) -> set[Path]:
+    """The pages that a page leads to; a folder stands for all pages in it."""
+    targets = re.findall(r"\]\(([^)#:]+)", page.read_text())
+    places = {(page.parent / target).resolve() for target in targets}
+    inside = {each for place in places if place.is_dir() for each in place.glob("*.md")}
+    return {place for place in places | inside if place.suffix == ".md"}
+
+
+def test_every_page_of_the_documentation_is_reached_from_the_readme():
+    reached: set[Path] = set()
+    waiting = {ROOT / "README.md"}
+    while waiting:
+        page = waiting.pop()
+        reached.add(page)
+        waiting |= links_of(page) - reached
+    pages = {page.resolve() for page in (ROOT / "docs").rglob("*.md")}
+    assert sorted(page.name for page in pages - reached) == []
