@@ -38,7 +38,7 @@ def bins_part(view: View, granularity: str) -> None:
     )
     records = [each for each in _records(view) if each.ranked.granularity == granularity]
     if records:
-        _charts(records, granularity)
+        _charts(view, records, granularity)
     else:
         st.info(
             f"No {what} of {literal(view.model.name)} were measured yet. Queue it below.",
@@ -57,25 +57,49 @@ def _records(view: View) -> list[BinsRecord]:
     return records
 
 
-def _charts(records: list[BinsRecord], granularity: str) -> None:
+def _charts(view: View, records: list[BinsRecord], granularity: str) -> None:
     texts = sorted({str(record.corpus["name"]) for record in records})
+    usual = view.corpus if view.corpus in texts else texts[0]
+    own = view.criterion.name if view.criterion else ""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = st.selectbox("Held-out text", texts, key="bins.text", bind="query-params", width=220)
-        text = text if text in texts else texts[0]
-        overview = plots.overview_of(records, granularity, text)
+        text = st.selectbox(
+            "Held-out text",
+            texts,
+            index=texts.index(usual),
+            key="bins.text",
+            bind="query-params",
+            width=220,
+        )
+        overview = plots.overview_of(records, granularity, text if text in texts else usual)
+        best_last = overview.iloc[::-1]  # of equal names the best stays
         names = {
-            f"{criterion_label(str(row.criterion))}, {_ORDERS[str(row.order)].lower()}": row.record
-            for row in overview.iloc[::-1].itertuples()  # of equal names the best stays
+            _named(str(r.criterion), str(r.order)): str(r.record) for r in best_last.itertuples()
         }
         options = list(names)[::-1]
-        score = st.selectbox("Score", options, key="bins.score", bind="query-params", width=260)
+        mine = _named(own, "saliency")
+        first = mine if mine in names else options[0]
+        score = st.selectbox(
+            "Score",
+            options,
+            index=options.index(first),
+            key="bins.score",
+            bind="query-params",
+            width=260,
+        )
     st.text(plots.verdict(overview))
-    chosen = names[score if score in names else options[0]]
+    chosen = names[score if score in names else first]
     record = next(each for each in records if each.record_id == chosen)
-    chart = plots.bins_chart(record)
+    # Only of the criterion in use does the page know a command that draws the same.
+    is_own = record is plots.record_of(records, granularity, own, view.corpora)
+    name = "" if is_own else f"{WORDS[granularity]}-against-loss-{record.record_id}"
+    chart = plots.bins_chart(record, name=name)
     st.text(chart.alt)
     show_chart(chart)
     _overview(overview)
+
+
+def _named(criterion: str, order: str) -> str:
+    return f"{criterion_label(criterion)}, {_ORDERS[order].lower()}"
 
 
 def _overview(overview: pd.DataFrame) -> None:

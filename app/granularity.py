@@ -86,6 +86,12 @@ def chosen_scope(criterion: str) -> AtomScope:
     return said if said in possible else possible[0]
 
 
+def is_widest_scope() -> bool:
+    """Whether neurons compete as widely as the criterion compares them, which figures assume."""
+    criterion = chosen_neuron_criterion()
+    return chosen_scope(criterion) == scopes_of(criterion)[0]
+
+
 def neuron_criterion_controls() -> None:
     """Draw what ranks neurons, and among which of them the budget is spent."""
     st.segmented_control(

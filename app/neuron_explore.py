@@ -10,7 +10,7 @@ from analysis.store import NEURONS
 from app import neuron_explore_data as found
 from app.bins_parts import bins_part
 from app.charts import made_by, show_chart
-from app.chosen_expert import Place, chosen_expert
+from app.chosen_expert import chosen_expert
 from app.controls import switch
 from app.granularity import chosen_neuron_criterion, chosen_scope, neuron_label
 from app.literal import literal
@@ -63,7 +63,7 @@ def neuron_page(view: View) -> None:
         if part == "saliency":
             _saliency_part(view, ready, scope)
         elif part == "expert":
-            _expert_part(view, ready, (scope, gone), place or _most_divided(shares))
+            _expert_part(view, ready, (scope, gone), shares)
         elif part == "texts":
             _texts_part(view, scope)
         elif part == "experts":
@@ -148,12 +148,6 @@ def _inside_experts(view: View, ready: ReadyNeurons, scope: AtomScope) -> tuple[
     return f"{inside:.0%}", f"{(inside - chance) * 100:+.0f} pp vs chance"
 
 
-def _most_divided(shares: pd.DataFrame) -> Place:
-    """The expert whose kept share is nearest to a half; of equal ones the first."""
-    row = int((shares["kept_share"] - 0.5).abs().to_numpy().argmin())
-    return int(shares["layer"].iloc[row]), int(shares["expert"].iloc[row])
-
-
 def _saliency_part(view: View, ready: ReadyNeurons, scope: AtomScope) -> None:
     st.markdown(
         "**Saliency of the neurons in each layer**, on a logarithmic scale; what lies left of the "
@@ -175,10 +169,11 @@ def _saliency_part(view: View, ready: ReadyNeurons, scope: AtomScope) -> None:
 
 
 def _expert_part(
-    view: View, ready: ReadyNeurons, cut: tuple[AtomScope, BoolArray], place: Place
+    view: View, ready: ReadyNeurons, cut: tuple[AtomScope, BoolArray], shares: pd.DataFrame
 ) -> None:
     scope, gone = cut
-    layer, expert = place
+    halved = plots.most_divided(shares)
+    layer, expert = chosen_expert(view.model.layers) or halved
     st.markdown(
         f"**The neurons of expert {expert} in layer {layer}**, first to keep on the left; right of "
         "the dashed line they go."
@@ -186,7 +181,10 @@ def _expert_part(
     if chosen_expert(view.model.layers) is None:
         st.text("No expert is chosen in the sidebar: this is the one that is most nearly halved.")
     table = neurons_of(found.field(ready), gone, layer, expert)
-    chart = plots.neuron_chart(table, f"{_about(view, ready, scope)} | layer {layer} | {expert}")
+    about = f"{_about(view, ready, scope)} | layer {layer}, expert {expert}"
+    # Figures from the command line show the expert that is most nearly halved.
+    name = "" if (layer, expert) == halved else f"neurons-of-expert-{layer}.{expert}"
+    chart = plots.neuron_chart(table, about, name=name)
     st.text(chart.alt)
     show_chart(chart)
     _score_command(ready)

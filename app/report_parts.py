@@ -5,7 +5,7 @@ import streamlit as st
 from app.compare_parts import RecipeChoice, recipe_request
 from app.comparing import CompareRequest
 from app.data import settings
-from app.granularity import is_about_neurons
+from app.granularity import is_about_neurons, is_widest_scope
 from app.neuron_plan import NeuronPlanChoice
 from app.plots.listing import VIEWS
 from app.plots.scene import Scene
@@ -31,6 +31,8 @@ def _recipes(view: View, page: str) -> CompareRequest | None:
         choice: NeuronPlanChoice = st.session_state["neuron_choice"]
         if not choice.is_plain:
             return None  # recipes of figures have neither constraints nor other budgets
+    if page == "explore" and is_about_neurons() and not is_widest_scope():
+        return None  # nor have they a scope
     # Views of overlap have a gate convention whatever criterion is in use.
     gate = {"gate": view.gate}
     return CompareRequest(

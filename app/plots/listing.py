@@ -19,6 +19,15 @@ from app.planning import searched_rows
 from app.plots import benchmarks, comparison, evaluations, evidence, explore, published
 from app.plots.benchmarks import Board
 from app.plots.chart import Chart
+from app.plots.neuron_scenes import (
+    beside_of_scene,
+    expert_of_scene,
+    kept_of_scene,
+    loss_of_scene,
+    overlap_of_scene,
+    saliency_of_scene,
+    same_bytes_of_scene,
+)
 from app.plots.neurons import flops_of_scene, layers_of_scene
 from app.plots.pareto import own_pareto_chart
 from app.plots.paths import path_table, paths_chart
@@ -337,6 +346,61 @@ _EACH = (
         "What removing neurons saves of a token's computation",
         flops_of_scene,
         ATOMIC_GRANULARITY,
+    ),
+    PlotView(
+        "neurons-kept",
+        "explore",
+        "What stays of each expert when neurons go",
+        kept_of_scene,
+        ATOMIC_GRANULARITY,
+    ),
+    PlotView(
+        "neuron-saliency",
+        "explore",
+        "How salient the neurons of each layer are",
+        saliency_of_scene,
+        ATOMIC_GRANULARITY,
+    ),
+    PlotView(
+        "neurons-of-expert",
+        "explore",
+        "The neurons of the expert that is most nearly halved",
+        expert_of_scene,
+        ATOMIC_GRANULARITY,
+    ),
+    PlotView(
+        "neuron-overlap",
+        "explore",
+        "What two texts agree on of the neurons that go",
+        overlap_of_scene,
+        ATOMIC_GRANULARITY,
+    ),
+    PlotView(
+        "neurons-beside-experts",
+        "explore",
+        "Whether the neurons that go lie in experts that would go whole",
+        beside_of_scene,
+        ATOMIC_GRANULARITY,
+    ),
+    PlotView(
+        "neuron-loss-bins",
+        "explore",
+        "Whether the score orders neurons as the loss does",
+        lambda scene: loss_of_scene(scene, ATOMIC_GRANULARITY),
+        ATOMIC_GRANULARITY,
+    ),
+    PlotView(
+        "same-bytes",
+        "explore",
+        "Neurons or whole experts of the same bytes",
+        same_bytes_of_scene,
+        ATOMIC_GRANULARITY,
+    ),
+    PlotView(
+        "loss-bins",
+        "explore",
+        "Whether the score orders experts as the loss does",
+        lambda scene: loss_of_scene(scene, EXPERT_GRANULARITY),
     ),
     PlotView("sizes", "export", "What pruning saves", _sizes),
 )

@@ -1,6 +1,7 @@
 """The charts of a score against the true change of the loss, of records of bins."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import pandas as pd
 
@@ -9,22 +10,45 @@ from app.plots.chart import Chart, made_by
 from app.plots.names import criterion_label
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.bins_record import BinsRecord, bins_overview
+from pruning.plan import ATOMIC_GRANULARITY
+
+WORDS: Final = figure.WORDS
 
 
-def bins_chart(record: BinsRecord) -> Chart:
-    """One score against the loss."""
+def record_of(
+    records: Sequence[BinsRecord], granularity: str, criterion: str, corpora: Sequence[str]
+) -> BinsRecord | None:
+    """The record of a criterion, in order of its saliency; None where there is none.
+
+    Of several the one that was measured on one of these texts, then the newest.
+    """
+    own = [
+        each
+        for each in records
+        if (each.ranked.granularity, each.ranked.criterion) == (granularity, criterion)
+        and each.ranked.how.order == "saliency"
+    ]
+    own.sort(
+        key=lambda each: (each.corpus["name"] in corpora, str(each.made.get("created_at", "")))
+    )
+    return own[-1] if own else None
+
+
+def bins_chart(record: BinsRecord, *, name: str = "") -> Chart:
+    """One score against the loss; `name` is the chart's, where it is not the recipe's own score."""
     ranked, table = record.ranked, record.table
     how = ranked.how
-    name = criterion_label(ranked.criterion)
+    is_atomic = ranked.granularity == ATOMIC_GRANULARITY
+    score = criterion_label(ranked.criterion)
     place = "in order of their saliency" if how.order == "saliency" else "by place"
-    where = f"{name}, {figure.WORDS[ranked.granularity]} {place}"
+    where = f"{score}, {figure.WORDS[ranked.granularity]} {place}"
     return Chart(
-        "loss-bins",
+        name or ("neuron-loss-bins" if is_atomic else "loss-bins"),
         lambda dark: figure.loss_bins(
             table, granularity=ranked.granularity, order=how.order, dark=dark
         ),
         table,
-        figure.describe(table, rank_agreement(table), name),
+        figure.describe(table, rank_agreement(table), score),
         made_by(
             f"{record.model.name} {record.model.identity[:8]}",
             ", ".join(ranked.runs),

@@ -66,10 +66,26 @@ def saliency_chart(histogram: pd.DataFrame, cuts: pd.DataFrame, about: str) -> C
     )
 
 
-def neuron_chart(table: pd.DataFrame, about: str) -> Chart:
-    """The neurons of one expert, of a table of `NEURON_TABLE_COLUMNS`."""
+def most_divided(shares: pd.DataFrame) -> tuple[int, int]:
+    """Layer and expert whose kept share is nearest to a half; of equal ones the first.
+
+    Args:
+        shares: table of `SHARE_COLUMNS`.
+    """
+    row = int((shares["kept_share"] - 0.5).abs().to_numpy().argmin())
+    return int(shares["layer"].iloc[row]), int(shares["expert"].iloc[row])
+
+
+def neuron_chart(table: pd.DataFrame, about: str, *, name: str = "") -> Chart:
+    """The neurons of one expert, of a table of `NEURON_TABLE_COLUMNS`.
+
+    Args:
+        table: of the expert.
+        about: what made it.
+        name: the chart's, where the expert is not the one most nearly halved.
+    """
     return Chart(
-        "neurons-of-expert",
+        name or "neurons-of-expert",
         lambda dark: neuron_saliency.neuron_bars(table, dark=dark),
         table,
         neuron_saliency.describe_neurons(table),

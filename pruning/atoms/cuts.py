@@ -127,10 +127,9 @@ def layer_cuts(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
     neurons of saliency 0, which a logarithmic scale cannot show.
     """
     rows = []
-    layer_of = np.repeat(field.layers, field.widths)
-    for layer in np.unique(field.layers).tolist():
-        here = layer_of == layer
-        values, gone = field.saliency[here], pruned[here]
+    ends = np.cumsum(field.pools(AtomScope.LAYER))
+    parts = zip(np.split(field.saliency, ends[:-1]), np.split(pruned, ends[:-1]), strict=True)
+    for layer, (values, gone) in zip(np.unique(field.layers).tolist(), parts, strict=True):
         cut = float(values[gone].max()) if gone.any() else float("nan")
         rows.append((layer, len(values), int(gone.sum()), cut, int((values == 0).sum())))
     return pd.DataFrame(rows, columns=list(CUT_COLUMNS))

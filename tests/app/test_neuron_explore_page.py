@@ -102,7 +102,7 @@ def test_neurons_beside_whole_experts(open_page, heapr):
 
 def test_neurons_of_the_chosen_expert(open_page, heapr):
     test = open_page("explore", inside="One expert", expert="3.7", **NEURONS)
-    table = table_of(opened(test, "neurons-of-expert"), "neuron", "saliency", "kept")
+    table = table_of(opened(test, "neurons-of-expert-3.7"), "neuron", "saliency", "kept")
     own = heapr["demo-code"].reshape(6, 32, 64)[3, 7]
     assert table["neuron"].tolist() == np.argsort(-own, kind="stable").tolist()
     first = (3 * 32 + 7) * 64
@@ -196,10 +196,39 @@ def test_the_command_makes_the_plan_of_the_page(open_page, tmp_path, monkeypatch
         assert row.removed == (0 if kept is None else 64 - len(kept))
 
 
+@pytest.mark.parametrize(
+    ("part", "chart"),
+    [
+        ("Saliency", "neuron-saliency"),
+        ("Texts", "neuron-overlap"),
+        ("Score and loss", "neuron-loss-bins"),
+    ],
+)
+def test_the_plot_command_draws_the_numbers_of_the_page(
+    open_page, tmp_path, monkeypatch, part, chart
+):
+    test = open_page("explore", inside=part, corpus="demo-math", **NEURONS)
+    test = opened(test, chart)
+    (command,) = (code for code in texts(test.code) if f"moeprune plot {chart} " in code)
+    run_command(command.replace(".svg", ".csv"), tmp_path, monkeypatch)
+    drawn = pd.read_csv(tmp_path / f"{chart}.csv")
+    shown = table_of(test, *drawn.columns)
+    pd.testing.assert_frame_equal(drawn, shown.reset_index(drop=True), check_dtype=False)
+
+
+def test_what_the_plot_command_cannot_draw_has_none(open_page):
+    scoped = open_page("explore", scope="Each layer", **NEURONS)
+    assert not any("moeprune plot" in c for c in texts(opened(scoped, "neurons-kept").code))
+    chosen = open_page("explore", inside="One expert", expert="3.7", **NEURONS)
+    test = opened(chosen, "neurons-of-expert-3.7")
+    assert table_of(test, "neuron", "saliency")["kept"].dtype == bool
+    assert not any("moeprune plot neurons-of" in code for code in texts(test.code))
+
+
 class TestScoreAndLoss:
     def test_shipped_records_of_both_granularities(self, open_page):
         neurons = open_page("explore", inside="Score and loss", **NEURONS)
-        table = opened(neurons, "loss-bins").dataframe[0].value
+        table = opened(neurons, "neuron-loss-bins").dataframe[0].value
         assert table["removed"].sum() == 12_288
         said = texts(neurons.text)
         assert any("HEAPr follows the true loss best" in text for text in said)

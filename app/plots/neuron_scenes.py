@@ -1,0 +1,152 @@
+"""The charts of neurons on Explore for a recipe: what `moeprune plot` and reports draw of them."""
+
+from analysis.choose import choose_stats, parse_corpus_weight
+from analysis.criteria import CRITERIA
+from analysis.drain import drain
+from analysis.errors import StatsError
+from analysis.store import NEURONS
+from app.maps import rank
+from app.neuron_requests import NeuronRequest
+from app.neuron_scopes import SCOPES, scopes_of
+from app.neurons import neuron_evidence
+from app.plots import loss_bins
+from app.plots import neuron_evidence as charts
+from app.plots.chart import Chart
+from app.plots.scene import Scene
+from app.task_requests import validated
+from pruning.atoms.cuts import (
+    BoolArray,
+    NeuronField,
+    expert_shares,
+    field_of,
+    layer_cuts,
+    neurons_of,
+    pruned_neurons,
+    saliency_histogram,
+)
+from pruning.evaluate.bins_record import BinsStore
+from pruning.evaluate.record import EvaluationStore
+
+
+def kept_of_scene(scene: Scene) -> Chart:
+    """What stays of each expert, in the widest scope that the criterion has.
+
+    Raises:
+        UserError: a criterion that ranks no neurons, or statistics that are missing.
+    """
+    field, gone, about = _cut(scene)
+    return charts.share_chart(expert_shares(field, gone), None, about)
+
+
+def saliency_of_scene(scene: Scene) -> Chart:
+    """The neurons of each layer by saliency, with the cut; see `kept_of_scene`."""
+    field, gone, about = _cut(scene)
+    histogram = saliency_histogram(field, gone)
+    if histogram.empty:
+        raise StatsError("No neuron has a saliency above 0, so there is nothing to draw.")
+    return charts.saliency_chart(histogram, layer_cuts(field, gone), about)
+
+
+def expert_of_scene(scene: Scene) -> Chart:
+    """The neurons of the expert that is most nearly halved; see `kept_of_scene`."""
+    field, gone, about = _cut(scene)
+    layer, expert = charts.most_divided(expert_shares(field, gone))
+    table = neurons_of(field, gone, layer, expert)
+    return charts.neuron_chart(table, f"{about} | layer {layer}, expert {expert}")
+
+
+def beside_of_scene(scene: Scene) -> Chart:
+    """What goes of experts that HEAPr of whole experts ranks low and high; see `kept_of_scene`."""
+    field, gone, about = _cut(scene)
+    heapr, asked = CRITERIA["heapr"], scene.request
+    wanted = [parse_corpus_weight(text) for text in asked.corpora]
+    stats = choose_stats(heapr, scene.store, scene.model, wanted).stats
+    ranked = rank(heapr, stats, asked.gate)
+    present = ranked.grid.present
+    experts = ranked.grid.index().assign(saliency=ranked.saliency[present])
+    table = charts.beside_experts(field, gone, experts, ranked.pruned(asked.fraction)[present])
+    return charts.experts_chart(table, about)
+
+
+def overlap_of_scene(scene: Scene) -> Chart:
+    """How far the pruned neurons of the texts agree; see `kept_of_scene`.
+
+    Raises:
+        StatsError: fewer than two texts were measured.
+    """
+    scope = scopes_of(scene.routed_criterion().name)[0]
+    texts = [text for text, run in scene.runs.items() if NEURONS in run.manifest.files]
+    if len(texts) < 2:
+        raise StatsError(
+            f"The neurons of {scene.model.name} were measured on {len(texts)} text; calibrate on "
+            "another with `--groups routed,gradient`."
+        )
+    scene.check_removes()
+    fields = {text: _field(scene, (text,)) for text in texts}
+    share, pools = scene.request.fraction, fields[texts[0]].pools(scope)
+    masks = {
+        text: pruned_neurons(field.ranks(scope), pools, share) for text, field in fields.items()
+    }
+    pairs = charts.text_overlaps(masks, pools, share)
+    return charts.text_overlap_chart(pairs, texts, scene.about_neurons())
+
+
+def _cut(scene: Scene) -> tuple[NeuronField, BoolArray, str]:
+    """The neurons by the recipe's criterion, those that go, and the provenance line."""
+    asked = scene.request
+    scope = scopes_of(asked.criterion)[0]
+    field = _field(scene, asked.corpora)
+    gone = pruned_neurons(field.ranks(scope), field.pools(scope), asked.fraction)
+    within = f"neurons compete within {SCOPES[scope].lower()}"
+    return field, gone, f"{scene.about_neurons()} | {within}"
+
+
+def _field(scene: Scene, corpora: tuple[str, ...]) -> NeuronField:
+    asked = scene.request
+    request: NeuronRequest = validated(
+        NeuronRequest,
+        {
+            "model": asked.model,
+            "criterion": asked.criterion,
+            "corpora": corpora,
+            "sparsity": asked.sparsity,
+            "atom_scope": str(scopes_of(asked.criterion)[0]),
+        },
+    )
+    return field_of(drain(neuron_evidence(request, scene.model, scene.store)).saliency)
+
+
+def loss_of_scene(scene: Scene, granularity: str) -> Chart:
+    """The recipe's criterion against the true loss, of experts or of neurons.
+
+    Raises:
+        StatsError: it was not measured.
+    """
+    records = BinsStore(scene.store.directories).records(scene.model.identity)
+    found = loss_bins.record_of(
+        records, granularity, scene.request.criterion, scene.request.corpora
+    )
+    if found is None:
+        what = loss_bins.WORDS[granularity]
+        raise StatsError(
+            f"{scene.criterion.label} was not measured against the loss of {what} of "
+            f"{scene.model.name}; see `moeprune bins`."
+        )
+    return loss_bins.bins_chart(found)
+
+
+def same_bytes_of_scene(scene: Scene) -> Chart:
+    """Neurons beside whole experts of the same bytes, whatever ranked them.
+
+    Raises:
+        StatsError: no evaluations of both are of one size.
+    """
+    records = EvaluationStore(scene.store.directories).records(scene.model.identity)
+    table = charts.same_bytes_table(records)
+    if table.empty:
+        raise StatsError(
+            f"{scene.model.name} has no evaluations of neurons and of whole experts of the same "
+            "size; see `moeprune evaluate`."
+        )
+    rows = table[table["removed"] == table["removed"].iloc[0]].reset_index(drop=True)
+    return charts.same_bytes_chart(rows, scene.about_neurons())
