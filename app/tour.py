@@ -69,8 +69,9 @@ STEPS = (
         "evaluate",
         "evaluate",
         "What is lost, what is saved",
-        "What pruning costs this model on held-out text, for every candidate that was measured. "
-        "Under The papers: what they report for their models, which says what is worth a try.",
+        "What pruning costs this model on held-out text, for every candidate that was measured; "
+        "beside it benchmarks, hidden states, and both models' answers to a prompt. Under The "
+        "papers: what they report for their models, which says what is worth a try.",
     ),
     Step(
         "export",
