@@ -65,7 +65,7 @@ def benchmark_run(
     asked = Asked(
         names,
         tuple(task.folder for task in local),
-        limit=request.limit if request.limit is None or request.limit < 1 else int(request.limit),
+        limit=request.limit,
         num_fewshot=request.num_fewshot,
         chat_template=request.chat_template,
         batch_size=request.batch_size,

@@ -182,6 +182,8 @@ def settings_of(
         dtype: element type of the computation; empty where a file does not say.
         chat_template: whether questions are turns of a conversation.
     """
+    if limit is not None and limit >= 1:
+        limit = int(limit)  # files of the harness have 100.0 for 100
     return {
         "limit": limit,
         "num_fewshot": num_fewshot,

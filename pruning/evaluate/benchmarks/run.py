@@ -90,7 +90,7 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
     yield Progress("loading the model", 0, total, "candidates")
     runner = _Runner(work, load_model(work.model, work.settings))
     for number, (candidate, plan) in enumerate(work.candidates):
-        note = f"{candidate.label}: {number + 1} of {total}"
+        note = f"{candidate.label}: {number + 1} of {total}" if total > 1 else ""
         yield Progress("benchmarks", number, total, "candidates", note)
         if missing := work.missing(records[number]):
             records[number] = yield from runner.run(records[number], plan, missing)

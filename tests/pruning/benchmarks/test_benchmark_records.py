@@ -17,6 +17,7 @@ from pruning.evaluate.benchmarks.record import (
     benchmark_table,
     candidate_label,
     new_record,
+    settings_of,
 )
 
 SETTINGS = {"limit": None, "num_fewshot": None, "dtype": "bfloat16"}
@@ -72,6 +73,12 @@ def test_other_settings_or_another_candidate_are_another_record():
         new_record(candidate(), "evalscope", SETTINGS).record_id,
     }
     assert len(names) == 5
+
+
+def test_a_limit_is_the_same_however_it_is_written():
+    names = {settings_of(limit=limit)["limit"] for limit in (100, 100.0)}
+    assert [str(name) for name in names] == ["100"]
+    assert settings_of(limit=0.5)["limit"] == 0.5
 
 
 def test_scores_of_a_task_replace_those_it_had():
