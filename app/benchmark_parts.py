@@ -5,8 +5,6 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from analysis.errors import StatsError
-from app import data
 from app.benchmark_forms import import_form, run_form
 from app.charts import csv_button, show_chart
 from app.evaluate_parts import profile_part, weight_controls
@@ -23,6 +21,7 @@ from app.plots.benchmarks import (
     ways_of,
 )
 from app.plots.pareto import FULL
+from app.record_parts import records_of
 from app.state import View
 from pruning.evaluate.benchmarks.record import BenchmarkStore
 
@@ -36,7 +35,7 @@ _SCREENING: Final = (
 
 def benchmark_part(view: View) -> None:
     """Leaderboard, profile, winners and memory of own results; the forms below."""
-    results = _results(view)
+    results = benchmark_results(records_of(view, BenchmarkStore))
     if results.empty:
         st.info(
             "This model has no benchmark results yet. Queue a run, or take in the results file of "
@@ -49,15 +48,6 @@ def benchmark_part(view: View) -> None:
         run_form(view)
     with st.container(border=True):
         import_form(view)
-
-
-def _results(view: View) -> pd.DataFrame:
-    problems: list[StatsError] = []
-    store = BenchmarkStore(data.settings().store.directories)
-    results = benchmark_results(store.records(view.model.identity, problems.append))
-    for problem in problems:
-        st.warning(literal(problem), icon=":material/warning:")
-    return results
 
 
 def _boards(view: View, results: pd.DataFrame) -> None:

@@ -6,9 +6,7 @@ from typing import Any, Final
 import pandas as pd
 import streamlit as st
 
-from analysis.errors import StatsError
 from analysis.model import DEMO_MODEL
-from app import data
 from app.charts import csv_button, show_chart
 from app.controls import switch
 from app.evaluation_requests import SweepRequest
@@ -25,6 +23,7 @@ from app.plots.evaluations import (
 )
 from app.plots.pareto import own_pareto_chart
 from app.queueing import queue
+from app.record_parts import records_of
 from app.state import View
 from app.sweep_fields import held_out_texts, own_model, shown_request, sweep_fields
 from app.task_requests import validated
@@ -41,7 +40,7 @@ _FEW_LINES: Final = 6  # as many as there are colours
 
 def own_part(view: View) -> None:
     """Curves, the table at one sparsity, the winner map; the form below."""
-    results = _results(view)
+    results = results_of(records_of(view, EvaluationStore))
     if results.empty:
         st.info(
             "This model has no evaluations yet. Queue a sweep below: it plans and measures every "
@@ -52,15 +51,6 @@ def own_part(view: View) -> None:
         _charts(view, results)
     with st.container(border=True):
         _sweep_form(view)
-
-
-def _results(view: View) -> pd.DataFrame:
-    problems: list[StatsError] = []
-    store = EvaluationStore(data.settings().store.directories)
-    results = results_of(store.records(view.model.identity, problems.append))
-    for problem in problems:
-        st.warning(literal(problem), icon=":material/warning:")
-    return results
 
 
 def _charts(view: View, results: pd.DataFrame) -> None:

@@ -5,8 +5,6 @@ from typing import Any, Final
 import pandas as pd
 import streamlit as st
 
-from analysis.errors import StatsError
-from app import data
 from app.candidate_parts import plan_name
 from app.charts import csv_button, show_chart
 from app.figures.variance import deviations
@@ -21,6 +19,7 @@ from app.plots.variance import (
     variance_results,
 )
 from app.queueing import queue
+from app.record_parts import records_of
 from app.state import View
 from app.sweep_fields import held_out_texts, own_model, shown_request, sweep_fields
 from app.task_requests import validated
@@ -37,7 +36,7 @@ def hidden_states_part(view: View) -> None:
         "a pruned model's line stays near the full one's, what it hands on keeps its scale; it may "
         "hold something else all the same."
     )
-    results = _results(view)
+    results = variance_results(records_of(view, VarianceStore))
     if results.empty:
         st.info(
             "Nothing was measured of this model yet. Queue a measurement below.",
@@ -48,15 +47,6 @@ def hidden_states_part(view: View) -> None:
             _figure(view, results)
     with st.container(border=True):
         _form(view)
-
-
-def _results(view: View) -> pd.DataFrame:
-    problems: list[StatsError] = []
-    store = VarianceStore(data.settings().store.directories)
-    results = variance_results(store.records(view.model.identity, problems.append))
-    for problem in problems:
-        st.warning(literal(problem), icon=":material/warning:")
-    return results
 
 
 def _figure(view: View, results: pd.DataFrame) -> None:
