@@ -227,13 +227,14 @@ def _shard_names(path: Path) -> list[str]:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{index} is not a readable shard index.") from error
         for name in names:
+            shown = name if name.isprintable() else repr(name)
             if Path(name).name != name:
                 raise CheckpointError(
-                    f"{INDEX_NAME} names {name}, which is no file of its own folder; shards lie "
+                    f"{INDEX_NAME} names {shown}, which is no file of its own folder; shards lie "
                     "beside their index."
                 )
             if not (path / name).is_file():
-                raise CheckpointError(f"{INDEX_NAME} names {name}, which is missing from {path}.")
+                raise CheckpointError(f"{INDEX_NAME} names {shown}, which is missing from {path}.")
         return names
     if (path / SINGLE_NAME).is_file():
         return [SINGLE_NAME]

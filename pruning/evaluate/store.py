@@ -68,12 +68,14 @@ class RecordKind(Generic[Record]):
                 f"The {self.word} {where} has another schema than {self.schema_version}; {again}"
             )
         try:
-            return self.parse({key: each for key, each in raw.items() if key != "schema_version"})
+            record = self.parse({k: each for k, each in raw.items() if k != "schema_version"})
+            _check_names(record)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             reason = " ".join(repr(error).split())
             raise StatsError(
                 f"The {self.word} {where} cannot be read ({reason}); {again}"
             ) from error
+        return record
 
     def read(self, path: Path) -> Record:
         """The record in a file.
@@ -86,6 +88,12 @@ class RecordKind(Generic[Record]):
         except (OSError, ValueError, RecursionError) as error:
             raise StatsError(f"The {self.word} {path.name} cannot be read ({error}).") from error
         return self.from_dict(raw, path.name)
+
+
+def _check_names(record: Kept) -> None:
+    names = (record.record_id, record.digest, record.model.name, record.model.identity)
+    if strange := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(f"{strange[0]!r} is no name")
 
 
 class RecordStore(Generic[Record]):

@@ -8,7 +8,7 @@ from contextlib import closing
 import pandas as pd
 import pytest
 
-from analysis.checkpoint import CONFIG_NAME, read_config
+from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, open_checkpoint, read_config
 from analysis.corpora.documents import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
 from analysis.errors import CheckpointError, CorpusError, JobError, PlanError, StatsError
@@ -19,6 +19,7 @@ from analysis.store import MANIFEST, SHIPPED_STATS, load_weight_stats, read_run,
 from app.jobs.store import JobStore
 from pruning.evaluate.bins_record import BinsStore
 from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.variance_record import VarianceStore
 from pruning.plan import plan_from_json
 
 DEEP = "[" * 200_000 + "]" * 200_000
@@ -216,3 +217,20 @@ def test_records_of_bins(tmp_path, change):
     assert BinsStore([tmp_path]).records(on_problem=problems.append) == []
     assert len(problems) == 1
     assert "delete it and make it again" in str(problems[0])
+
+
+def test_records_of_hidden_states_with_names_of_other_kinds(tmp_path):
+    (tmp_path / "variances").mkdir()
+    source = min((SHIPPED_STATS / "variances").glob("*.json"))
+    shutil.copy(source, tmp_path / "variances" / "one.json")
+    edit_json(tmp_path / "variances" / "one.json", lambda raw: raw.update(record_id=[]))
+    problems = []
+    assert VarianceStore([tmp_path]).records(on_problem=problems.append) == []
+    assert "[] is no name" in str(problems[0])
+
+
+def test_names_of_shards_with_line_breaks_stay_in_one_line(tmp_path):
+    (tmp_path / CONFIG_NAME).write_text("{}")
+    (tmp_path / INDEX_NAME).write_text('{"weight_map": {"a": "b\\nc"}}')
+    with pytest.raises(CheckpointError, match=r"names 'b\\nc', which is missing"):
+        open_checkpoint(tmp_path)
