@@ -6,11 +6,10 @@ from typing import Final
 
 import pandas as pd
 
-from analysis.criteria import CRITERIA, get_criterion
-from analysis.errors import CriterionError
 from analysis.leaderboard import score_table, winners
 from app.figures import sweep, winner_map
 from app.plots.chart import Chart, made_by
+from app.plots.names import criterion_label
 from pruning.evaluate.record import EvaluationRecord, evaluation_table
 from pruning.evaluate.result import MEASURES
 from pruning.plan import ATOMIC_GRANULARITY
@@ -61,7 +60,7 @@ def _way(record: EvaluationRecord) -> str:
 def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
     """What a person calls a series of plans: criterion, what ranked, schedule, units, `way`."""
     name = str(row["criterion"])
-    words = [_label(name) if name else f"plan {str(row['plan'])[:8]}"]
+    words = [criterion_label(name) if name else f"plan {str(row['plan'])[:8]}"]
     if row["calibrated_on"]:
         words.append(f"on {row['calibrated_on']}")
     if row["schedule"] not in ("", "uniform"):
@@ -72,15 +71,6 @@ def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
     if way:
         words.append(way)
     return ", ".join(words)
-
-
-def _label(criterion: str) -> str:
-    if criterion in CRITERIA:
-        return CRITERIA[criterion].label
-    try:
-        return get_criterion(criterion).label
-    except CriterionError:
-        return criterion  # of plans made elsewhere
 
 
 def measures_of(results: pd.DataFrame) -> list[str]:
