@@ -94,8 +94,8 @@ def describe(table: pd.DataFrame, agreement: float, name: str) -> str:
         return f"{name} says the same of every bin, so it has no order to judge; {ends}."
     return (
         f"{name} {_verdict(agreement)}: rank correlation with the true loss change "
-        f"{agreement:.2f} over {len(table)} bins (an order by chance stays below "
-        f"{chance_agreement(len(table)):.2f} 19 times of 20); {ends}."
+        f"{agreement:.2f} over {len(table)} bins (19 of 20 random orders stay below "
+        f"{chance_agreement(len(table)):.2f}); {ends}."
     )
 
 
