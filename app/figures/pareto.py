@@ -13,7 +13,7 @@ from app.figures.theme import apply_theme, ink, muted, plain, primary
 COLUMNS: Final = ("candidate", "removed", "bytes", "value", "low", "high", "is_full", "on_front")
 _HEIGHT: Final = 420
 _NAME_WIDTH: Final = 18  # letters: a step may be short
-_NAME_ROOM: Final = 0.1  # of the front's width
+_NAME_ROOM: Final = 0.2  # of the front's width
 _ERROR_WIDTH: Final = 1.2
 
 
