@@ -109,7 +109,8 @@ def _layer_from_json(raw: Sequence[object]) -> MoELayer:
     """A layer of a manifest; a ValueError for one that no model has."""
     numbers = [number for number in raw if type(number) is int]
     layer = MoELayer(*numbers)
-    is_whole = len(numbers) == len(raw) and layer.index >= 0 and layer.num_groups >= 1
+    is_whole = len(numbers) == len(raw) and 0 <= layer.index <= _MOST_EXPERTS
+    is_whole = is_whole and 1 <= layer.num_groups <= layer.num_experts
     if not (is_whole and 1 <= layer.top_k <= layer.num_experts <= _MOST_EXPERTS):
         raise ValueError(f"{raw} is no layer of experts")
     return layer

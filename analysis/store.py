@@ -123,7 +123,7 @@ def _parse_manifest(raw: Mapping[str, Any], where: Path) -> RunManifest:
     version = raw["schema_version"]
     if version != SCHEMA_VERSION:
         raise StatsError(
-            f"The run {where.name} has schema {version}, this program reads {SCHEMA_VERSION}; "
+            f"The run {where.name} has schema {version!r}, this program reads {SCHEMA_VERSION}; "
             "remake it with `moeprune calibrate` (or `moeprune weights`)."
         )
     return RunManifest(

@@ -50,6 +50,8 @@ def _checked(name: str, column: pa.Array, needed: Mapping[str, str]) -> pa.Array
         raise ValueError(f"{name} lacks {column.null_count} values")
     if kind := _TYPES.get(needed.get(name, "")):
         column = column.cast(kind)
+    if pa.types.is_nested(column.type) and not pa.types.is_fixed_size_list(column.type):
+        raise ValueError(f"{name} holds {column.type}, no numbers")
     numbers = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
     if (
         pa.types.is_floating(numbers.type)

@@ -169,7 +169,7 @@ class _ParquetFile:
     def _opened(self) -> pq.ParquetFile:
         try:
             return pq.ParquetFile(self._path)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             reason = str(error).partition("\n")[0]
             raise CorpusError(
                 f"{self._path.name} is not a readable parquet file: {reason}."
@@ -208,7 +208,7 @@ class _ParquetFile:
                 first += batch.num_rows
                 if first > wanted[-1]:
                     return
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())
             raise CorpusError(f"{self._path.name} is damaged: {reason}.") from error
 

@@ -188,8 +188,9 @@ def connect(path: Path) -> Iterator[sqlite3.Connection]:
             # A power cut may lose the last moments, never damage the file.
             connection.execute("PRAGMA synchronous = NORMAL")
             yield connection
-    except sqlite3.Error as error:
-        raise JobError(f"The job table {path} cannot be used: {error}.") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise JobError(f"The job table {path} cannot be used: {reason}.") from error
 
 
 @contextlib.contextmanager

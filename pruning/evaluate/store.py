@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from analysis.errors import StatsError
+from analysis.json_text import parse_json_once
 from analysis.model import ModelRef
 from analysis.store import write_durably
 
@@ -84,7 +85,9 @@ class RecordKind(Generic[Record]):
             StatsError: unreadable, malformed, or of another schema.
         """
         try:
-            raw = json.loads(path.read_bytes())
+            raw = parse_json_once(path.read_bytes())
+            # What could not be written again, such as NaN, was not written by this program.
+            json.dumps(raw, ensure_ascii=False, allow_nan=False).encode()
         except (OSError, ValueError, RecursionError) as error:
             raise StatsError(f"The {self.word} {path.name} cannot be read ({error}).") from error
         return self.from_dict(raw, path.name)

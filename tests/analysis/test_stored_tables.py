@@ -35,6 +35,7 @@ def test_numbers_come_back_in_the_types_that_are_needed(path):
         ({"layer": [1], "sum": [float("nan")]}, "sum holds values that are no finite numbers"),
         ({"layer": [1], "sum": [1.0], "more": [float("inf")]}, "more holds values"),
         ({"layer": [1], "sum": [{"a": 1}]}, "[Uu]nsupported cast"),
+        ({"layer": [1], "sum": [1.0], "more": [[1]]}, "more holds list"),
         ({"layer": [1], "sum": ["one"]}, "[Ff]ailed to parse"),
     ],
 )
