@@ -40,10 +40,12 @@ def shipped(demo):
 
 
 def test_the_model_and_what_criteria_leave_of_it_were_given_all_tasks(shipped):
-    wanted = {FULL, "aimer, 25%", "aimer, 50%"}
-    for criterion in ("reap", "frequency"):
-        wanted |= {f"{criterion}, demo-{text}, 50%" for text in ("code", "prose", "math")}
-    assert wanted <= set(shipped)
+    wanted = {FULL}
+    for share in ("25%", "50%"):
+        wanted |= {f"{criterion}, {share}" for criterion in ("aimer", "random")}
+        for criterion in ("reap", "frequency", "man"):
+            wanted |= {f"{criterion}, demo-{text}, {share}" for text in ("code", "prose", "math")}
+    assert wanted == set(shipped)
     for record in shipped.values():
         assert {score.task for score in record.scores} == set(LOCAL_TASKS)
         assert record.candidate == candidate_label(record.plan)
