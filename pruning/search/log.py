@@ -150,18 +150,22 @@ def _scores(path: Path, lines: list[bytes]) -> Scores:
         try:
             raw = parse_json(line)
             if "complete" not in raw:
-                samples = np.array(raw["samples"], dtype=np.float64)
-                if samples.ndim != 1 or not np.isfinite(samples).all():
-                    raise ValueError("a fitness is no finite number")
-                scores[tuple(map(int, raw["removed"]))] = Score(
-                    samples=samples,
-                    is_complete=raw["fitness"] is not None,
-                    layers=int(raw["layers"]),
-                    seconds=float(raw["seconds"]),
-                )
+                scores[tuple(map(int, raw["removed"]))] = _score(raw)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise PlanError(
                 f"{path} is damaged in line {number}; remove the lines from there on to go on "
                 "from what is before."
             ) from error
     return scores
+
+
+def _score(raw: Mapping[str, Any]) -> Score:
+    samples = np.array(raw["samples"], dtype=np.float64)
+    if samples.ndim != 1 or not np.isfinite(samples).all():
+        raise ValueError("a fitness is no finite number")
+    return Score(
+        samples=samples,
+        is_complete=raw["fitness"] is not None,
+        layers=int(raw["layers"]),
+        seconds=float(raw["seconds"]),
+    )

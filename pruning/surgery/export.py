@@ -254,8 +254,8 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
         yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        # Removed while it is held; filelock sees that its file is gone and takes a new one. On a disk
-        # that fails it stays, which must not hide why the export ended, nor keep the lock.
+        # Removed while it is held; filelock sees that its file is gone and takes a new one. On a
+        # disk that fails it stays, which must not hide why the export ended, nor keep the lock.
         with suppress(OSError):
             Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
