@@ -61,7 +61,8 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
             f"The model type {model_type!r} is not supported: {reason}. Supported: {supported}."
         )
     # Composite models keep their text part in a configuration of its own.
-    inner = config.get("text_config") or {}
+    inner = config.get("text_config")
+    inner = inner if isinstance(inner, dict) else {}
     if not any(key in config or key in inner for key in COUNT_KEYS):
         raise UnsupportedModelError(
             f"This {model_type or 'unnamed'} model is dense: its config.json names no experts, "

@@ -11,7 +11,14 @@ import pytest
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, open_checkpoint, read_config
 from analysis.corpora.documents import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
-from analysis.errors import CheckpointError, CorpusError, JobError, PlanError, StatsError
+from analysis.errors import (
+    CheckpointError,
+    CorpusError,
+    JobError,
+    PlanError,
+    StatsError,
+    UnsupportedModelError,
+)
 from analysis.families import family_of
 from analysis.neuron_stats import load_neuron_stats
 from analysis.shards import stats_at
@@ -239,3 +246,15 @@ def test_names_of_shards_with_line_breaks_stay_in_one_line(tmp_path):
     (tmp_path / INDEX_NAME).write_text('{"weight_map": {"a": "b\\nc"}}')
     with pytest.raises(CheckpointError, match=r"names 'b\\nc', which is missing"):
         open_checkpoint(tmp_path)
+
+
+def test_names_of_shards_that_no_file_can_have(tmp_path):
+    (tmp_path / CONFIG_NAME).write_text("{}")
+    (tmp_path / INDEX_NAME).write_text(json.dumps({"weight_map": {"a": "x" * 3000}}))
+    with pytest.raises(CheckpointError, match="which is no file of its own folder"):
+        open_checkpoint(tmp_path)
+
+
+def test_a_text_configuration_that_is_a_number():
+    with pytest.raises(UnsupportedModelError, match="names no experts"):
+        family_of({"model_type": "other", "text_config": 7}, {})
