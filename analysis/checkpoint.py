@@ -23,7 +23,7 @@ INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 # The format's own limit on a header; a larger length means that this is no safetensors file.
 _MAX_HEADER = 100_000_000
-_LONGEST_NAME = 255  # of a file, on every system
+LONGEST_NAME = 255  # of a file, on every system, in bytes
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # 64 KiB a shard
 # Bytes of the element types whose size is a whole number of bytes.
 _ITEM_BYTES = {
@@ -229,7 +229,7 @@ def _shard_names(path: Path) -> list[str]:
             raise CheckpointError(f"{index} is not a readable shard index.") from error
         for name in names:
             shown = name if name.isprintable() else repr(name)
-            if Path(name).name != name or len(name) > _LONGEST_NAME:
+            if Path(name).name != name or len(name.encode()) > LONGEST_NAME:
                 raise CheckpointError(
                     f"{INDEX_NAME} names {shown}, which is no file of its own folder; shards lie "
                     "beside their index."

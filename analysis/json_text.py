@@ -9,7 +9,8 @@ def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: not JSON, not UTF-8, or nested more deeply than the parser can follow.
+        ValueError: not JSON, not UTF-8, nested more deeply than the parser can follow, or with half
+            of a surrogate pair, which no file and no terminal takes.
     """
     return _parsed(text)
 
@@ -25,9 +26,20 @@ def parse_json_once(text: str | bytes) -> Any:
 
 def _parsed(text: str | bytes, **options: Any) -> Any:
     try:
-        return json.loads(text, **options)
+        value = json.loads(text, **options)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    escape = rb"\ud" if isinstance(text, bytes) else r"\ud"
+    if escape in text.lower():  # type: ignore[operator]  # both are of one kind
+        _check_surrogates(value)
+    return value
+
+
+def _check_surrogates(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("it holds half of a surrogate pair") from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Searches kept beside the statistics: those that ship and those that jobs made. No torch."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Final
 import pandas as pd
 
 from analysis.errors import PlanError
+from analysis.json_text import parse_json
 from analysis.model import MoEModel
 from analysis.store import digest_of
 from pruning.search.result import RESULT_NAME, SearchResult, load_search
@@ -141,8 +141,8 @@ def search_in(path: Path) -> KnownSearch | None:
     if path.suffix != ".json":
         return None
     try:
-        raw = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        raw = parse_json(path.read_bytes())
+    except (OSError, ValueError):
         return None  # whoever reads its numbers says what is wrong
     is_search = isinstance(raw, dict) and {"search", "candidates"} <= raw.keys()
     return read_known(path) if is_search else None

@@ -9,9 +9,10 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from analysis.checkpoint import LONGEST_NAME
 from analysis.errors import ExportError, PlanError
 from analysis.json_text import parse_json_once
 from pruning.atoms.widths import WidthChoice
@@ -186,7 +187,7 @@ def _manifest(raw: Mapping[str, Any]) -> Manifest:
         assumptions=tuple(map(str, raw.get("discovered", ()))),
         shards=tuple(map(_shard_record, raw["shards"])),
         files={
-            str(name): FileRecord(int(record["bytes"]), str(record["sha256"]))
+            _own_name(name): FileRecord(int(record["bytes"]), str(record["sha256"]))
             for name, record in raw["files"].items()
         },
         dropped_shards=tuple(raw["dropped_shards"]),
@@ -195,9 +196,19 @@ def _manifest(raw: Mapping[str, Any]) -> Manifest:
     )
 
 
+def _own_name(raw: Any) -> str:
+    """The name of a file of the export, which lies in its folder or in one below."""
+    name = str(raw)
+    parts = PurePosixPath(name).parts
+    is_long = any(len(part.encode()) > LONGEST_NAME for part in parts)
+    if not parts or parts[0] == "/" or ".." in parts or is_long or not name.isprintable():
+        raise ValueError(f"{name[:80]!r} is no file of the export's own folder.")
+    return name
+
+
 def _shard_record(raw: Mapping[str, Any]) -> ShardRecord:
     return ShardRecord(
-        name=str(raw["name"]),
+        name=_own_name(raw["name"]),
         bytes=int(raw["bytes"]),
         sha256=str(raw["sha256"]),
         tensors=tuple(map(str, raw["tensors"])),

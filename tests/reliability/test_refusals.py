@@ -11,15 +11,19 @@ import pytest
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, open_checkpoint, read_config
 from analysis.corpora.documents import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
+from analysis.drain import drain
 from analysis.errors import (
     CheckpointError,
     CorpusError,
+    ExportError,
     JobError,
     PlanError,
     StatsError,
     UnsupportedModelError,
 )
 from analysis.families import family_of
+from analysis.json_text import parse_json
+from analysis.model import load_model_index
 from analysis.neuron_stats import load_neuron_stats
 from analysis.shards import stats_at
 from analysis.store import MANIFEST, SHIPPED_STATS, load_weight_stats, read_run, read_vectors
@@ -27,7 +31,9 @@ from app.jobs.store import JobStore
 from pruning.evaluate.bins_record import BinsStore
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.variance_record import VarianceStore
-from pruning.plan import plan_from_json
+from pruning.plan import PruningPlan, fit_plan, model_ref, plan_from_json
+from pruning.surgery.export import export_checkpoint
+from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 DEEP = "[" * 200_000 + "]" * 200_000
 
@@ -258,3 +264,28 @@ def test_names_of_shards_that_no_file_can_have(tmp_path):
 def test_a_text_configuration_that_is_a_number():
     with pytest.raises(UnsupportedModelError, match="names no experts"):
         family_of({"model_type": "other", "text_config": 7}, {})
+
+
+@pytest.mark.parametrize("text", ['{"a": ["\\ud800"]}', b'{"\\uDFFF": 1}'])
+def test_half_of_a_surrogate_pair(text):
+    with pytest.raises(ValueError, match="half of a surrogate pair"):
+        parse_json(text)
+    assert parse_json(r'["\ud83d\ude00", "\\ud800"]') == ["\N{GRINNING FACE}", "\\ud800"]
+
+
+@pytest.mark.parametrize("name", ["../config.json", "/etc/hostname", "x" * 300, "a\nb", ""])
+@pytest.mark.parametrize("where", ["files", "shards"])
+def test_files_of_an_export_that_lie_elsewhere(tmp_path, where, name):
+    model = load_model_index("demo")
+    plan = PruningPlan(model_ref(model), {})
+    drain(export_checkpoint(model, fit_plan(plan, model), tmp_path / "out"))
+
+    def rename(raw):
+        if where == "shards":
+            raw["shards"][0]["name"] = name
+        else:
+            raw["files"][name] = raw["files"].pop("config.json")
+
+    edit_json(tmp_path / "out" / MANIFEST_NAME, rename)
+    with pytest.raises(ExportError, match="is no file of the export's own folder"):
+        read_manifest(tmp_path / "out")
