@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from analysis.families import MoELayer
 from analysis.stats import EXPERT_COLUMNS, CorpusRef, ExpertStats, Grid, MeasuredModel, RunManifest
@@ -14,6 +15,10 @@ from analysis.stats import EXPERT_COLUMNS, CorpusRef, ExpertStats, Grid, Measure
 # share the cores would only wait for each other. Read when libraries compute for the first time.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No test is timed, and one that fails must fail again: the same examples in every run.
+settings.register_profile("same-examples", deadline=None, derandomize=True)
+settings.load_profile("same-examples")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

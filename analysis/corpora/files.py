@@ -1,6 +1,5 @@
 """Local files of documents, read in any order without holding them in memory."""
 
-import json
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from analysis.json_text import parse_json
 _STRIDE = 16
 _LONGEST_DOCUMENT = 1 << 26  # characters
 _PARQUET_ROWS = 1024
-_SURROGATE = b"\\ud"  # how JSON begins to write one
 
 
 class DocumentFile(Protocol):
@@ -106,18 +104,7 @@ def _json_row(record: _Record, name: str, fields: Fields) -> Document:
         raise CorpusError(f"{where} is not JSON: {error}.") from error
     if not isinstance(row, dict):
         raise CorpusError(f"{where} is not a JSON object.")
-    if _SURROGATE in record.data.lower():
-        _check_unicode(row, where)
     return row_document(row, where, fields)
-
-
-def _check_unicode(row: Mapping[str, Any], where: str) -> None:
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise CorpusError(
-            f"{where} holds half of a surrogate pair, which is no character of any text."
-        ) from error
 
 
 class _LineFile:

@@ -32,7 +32,7 @@ def by_rounds(total, weights, caps):
     return tuple({**capped, **counts}[i] for i in range(len(weights)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     rows=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6),
     total=st.integers(0, 40),
@@ -45,7 +45,7 @@ def test_apportionment_equals_that_by_rounds(rows, total):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     rows=st.lists(
         st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=4

@@ -193,7 +193,7 @@ def test_nearest_uniform_sizes_are_ones_that_the_router_allows():
 # --- properties ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(layers=layers_of_models, percent=st.integers(0, 99), seed=st.integers(0, 99))
 def test_every_schedule_spends_the_budget_of_uniform_within_bounds(layers, percent, seed):
     grid, budget = grid_of(layers, seed), sparsity_budget(layers, f"{percent}%")
@@ -205,7 +205,7 @@ def test_every_schedule_spends_the_budget_of_uniform_within_bounds(layers, perce
         assert all(k >= layer.top_k for layer, k in zip(layers, made.keep, strict=True))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(layers=grouped_layers, count=st.integers(0, 40), seed=st.integers(0, 99), data=st.data())
 def test_constraints_hold_for_every_schedule(layers, count, seed, data):
     layer = data.draw(st.sampled_from(layers))
@@ -243,7 +243,7 @@ def test_constraints_hold_for_every_schedule(layers, count, seed, data):
             assert len(set(in_group)) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     layers=layers_of_models,
     percents=st.tuples(st.integers(0, 99), st.integers(0, 99)),
@@ -270,7 +270,7 @@ def test_patterns_need_not_keep_subsets():
     assert removed(patterned(layers, count_budget(layers, 8), "late")) == (0, 1, 2, 2, 3)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 999), percent=st.sampled_from([25, 50, 62]))
 def test_the_order_of_rows_and_equal_values_change_nothing(seed, percent):
     grid = grid_of(FOUR, seed, levels=3)
@@ -340,7 +340,7 @@ TWO = (MoELayer(0, 5, 2), MoELayer(2, 4, 1))
     ],
     ids=["free", "pinned", "dropped", "both", "multiples", "groups", "groups-pinned"],
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 9999), total=st.integers(1, 7), levels=st.sampled_from([None, 3]))
 def test_global_keeps_the_best_set_of_all(layers, limits, seed, total, levels):
     grid = grid_of(layers, seed, levels)
