@@ -19,6 +19,7 @@ def evalscope_scores(raw: Mapping[str, Any]) -> tuple[BenchmarkScore, ...]:
 
     Raises:
         StatsError: not of this form, or a run that did not end.
+        ValueError: a number that cannot be, see `BenchmarkScore`.
     """
     dataset = raw.get("dataset_name")
     if not isinstance(dataset, str) or not dataset:

@@ -48,6 +48,7 @@ def harness_scores(raw: Mapping[str, Any]) -> tuple[BenchmarkScore, ...]:
 
     Raises:
         StatsError: not of this form.
+        ValueError: a number that cannot be, see `BenchmarkScore`.
     """
     results = {**part(raw, "results"), **part(raw, "groups")}
     groups = {
@@ -79,13 +80,12 @@ def _task_scores(
         value = number(given)
         if not task or not metric or not comma or metric.endswith(_STDERR) or value is None:
             continue
-        error = number(values.get(f"{metric}{_STDERR},{way}"))
         direction = directions.get(metric)
         yield BenchmarkScore(
             task=task,
             metric=metric if way == "none" else f"{metric},{way}",
             value=value,
-            stderr=None if error is None else abs(error),
+            stderr=number(values.get(f"{metric}{_STDERR},{way}")),
             higher_is_better=metric not in _LOWER_IS_BETTER
             if direction is None
             else bool(direction),

@@ -43,7 +43,8 @@ def read_results(path: Path) -> Imported:
     """The results in a file.
 
     Raises:
-        StatsError: unreadable, too large, not of a form that is known, or without a number.
+        StatsError: unreadable, too large, not of a form that is known, without a number, or with a
+            number that cannot be.
     """
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -69,6 +70,8 @@ def parse_results(raw: object, where: str) -> Imported:
         found = _parsed(raw)
     except StatsError as error:
         raise StatsError(f"{where} cannot be read: {error}; give {_KNOWN}.") from error
+    except ValueError as error:
+        raise StatsError(f"{where} holds what cannot be: {error}") from error
     if not found.scores:
         raise StatsError(f"{where} has no number for any task; give {_KNOWN}.")
     once = {(score.task, score.metric): score for score in found.scores}

@@ -25,6 +25,13 @@ TABLE_COLUMNS = (
     *("task", "group", "metric", "value", "stderr", "higher_is_better", "num_samples"),
     *("full", "full_stderr", "source", "created_at"),
 )
+# Metrics that are shares of the questions, by the name before "@" and ","; so are those in _acc.
+# Not f1 and exact: SQuAD's are percentages in lm-evaluation-harness.
+_SHARES = (
+    *("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "accuracy", "averageaccuracy"),
+    *("exact_match", "em", "pass", "pass_at_1", "averagepass", "mc1", "mc2"),
+)
+_ROUNDING = 1e-6
 _NUMBERS = ("removed", "bytes", "value", "stderr", "num_samples", "full", "full_stderr")
 # What of a plan's facts says how it came about; see the evaluation records, which do the same.
 _MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
@@ -67,6 +74,17 @@ class BenchmarkScore:
             raise ValueError(f"The standard error of {self.metric} of {self.task} is negative.")
         if self.num_samples is not None and self.num_samples < 1:
             raise ValueError(f"{self.task} has {self.num_samples} questions; at least 1 is needed.")
+        if _is_share(self.metric) and not -_ROUNDING <= self.value <= 1 + _ROUNDING:
+            raise ValueError(
+                f"The {self.metric} of {self.task} is {self.value:g}, but a share of questions is "
+                "from 0 to 1."
+            )
+
+
+def _is_share(metric: str) -> bool:
+    """Whether a metric is known to be a share of the questions."""
+    name = metric.partition(",")[0].partition("@")[0].lower()
+    return name in _SHARES or name.endswith("_acc")
 
 
 @dataclass(frozen=True)

@@ -211,3 +211,30 @@ def test_a_damaged_file_is_a_result_or_one_line(whole, data):
         assert parse_results(raw, "x.json").scores
     except StatsError as error:
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "error", "message"),
+    [
+        ("acc,none", 7.5, 0.01, "the acc of arc_easy is 7.5, but a share of questions is from 0"),
+        ("acc_norm,none", -0.5, 0.01, "the acc_norm of arc_easy is -0.5"),
+        ("exact_match,strict-match", 25, 0.01, "the exact_match,strict-match of arc_easy is 25"),
+        ("prompt_level_strict_acc,none", 1.5, "N/A", "the prompt_level_strict_acc of arc_easy"),
+        ("pass@1,create_test", 60, "N/A", "the pass@1,create_test of arc_easy is 60"),
+        ("acc,none", 0.5, -1, "the standard error of acc of arc_easy is negative"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused(metric, value, error, message):
+    name, _, way = metric.partition(",")
+    task = {metric: value, f"{name}_stderr,{way}": error}
+    with pytest.raises(StatsError) as caught:
+        parse_results({"results": {"arc_easy": task}}, "r.json")
+    assert str(caught.value).startswith("r.json holds what cannot be: The ")
+    assert message in str(caught.value).replace("The ", "the ")
+
+
+def test_percentages_that_the_harness_itself_gives_are_taken_in():
+    # SQuAD's own script gives exact and f1 from 0 to 100.
+    task = {"f1,none": 81.2, "exact,none": 75.0, "word_perplexity,none": 12.5, "acc,none": 1}
+    found = parse_results({"results": {"squadv2": task}}, "r.json")
+    assert by_name(found)["squadv2", "f1"].value == 81.2
