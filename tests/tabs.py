@@ -39,23 +39,27 @@ def metric(tab: Page, label: str) -> Locator:
 
 
 def pick(tab: Page, label: str, option: str) -> None:
-    """An option of the list named ``label``, which is opened again if a redraw closed it."""
+    """An option of the list named ``label``, which is opened again if a redraw closed it.
+
+    Its beginning is typed, for a long list draws only the options that are in sight.
+    """
     box = tab.get_by_role("combobox", name=re.compile(label))
     wanted = tab.get_by_role("option", name=option, exact=True)
     for _ in range(OPENINGS - 1):
         settled(tab)
-        open_list(box)
+        open_list(box, option)
         with suppress(TimeoutError):
             wanted.click(timeout=OPEN_MS)
             return
     settled(tab)
-    open_list(box)
+    open_list(box, option)
     wanted.click()
 
 
-def open_list(box: Locator) -> None:
+def open_list(box: Locator, option: str) -> None:
     if box.get_attribute("aria-expanded") != "true":
         box.click()
+    box.fill(option)
 
 
 def choose(tab: Page, key: str, option: str) -> None:

@@ -393,8 +393,12 @@ def test_a_blend_of_equally_long_corpora_at_equal_weights_is_a_merge(save_run, t
 
 @pytest.mark.parametrize(
     "criterion",
-    # Those of neurons read files of their own: test_neurons.py.
-    [c for c in CRITERIA.values() if c.source == "routed" and c.neuron_score is None],
+    # Those of neurons and of samples read files of their own: test_neurons.py, test_trajectory.py.
+    [
+        each
+        for each in CRITERIA.values()
+        if each.source == "routed" and each.neuron_score is None and not each.from_samples
+    ],
 )
 def test_every_routed_criterion_ranks_a_blend(save_run, criterion):
     runs = [save_run(i, corpora=(name,)) for i, name in enumerate(("prose", "code"))]

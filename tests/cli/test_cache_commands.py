@@ -68,8 +68,9 @@ def test_verify_notices_a_changed_file(moeprune, works, own_stats, run_ids):
 def test_remove_deletes_the_run_and_no_other(works, own_stats, run_ids):
     run = run_ids["tiny", "red"]
     assert works("runs", "remove", run, "--yes", "--stats-dir", own_stats) == f"removed {run}\n"
-    left = {path.name for path in own_stats.iterdir() if path.is_dir()}
+    left = {path.parent.name for path in own_stats.glob("*/manifest.json")}
     assert left == set(run_ids.values()) - {run}
+    assert not (own_stats / run).exists()
 
 
 def test_remove_asks_first(moeprune, own_stats, run_ids, monkeypatch):

@@ -71,7 +71,7 @@ def test_an_answer_may_end_early():
     model = tiny_model(CASE)
     first = greedy(model, PROMPT, 1)[0]
     model.generation_config.eos_token_id = [first, 2]
-    family, question = FAMILIES[CASE.model_type], Question(PROMPT, Words())
+    family, question = FAMILIES[CASE.model_type], Question(PROMPT, Words(), 20)
     (answer,) = drain(run_answers(model, family, {"full": None}, question))
     assert answer.ids == (first,)
 
