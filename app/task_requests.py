@@ -32,8 +32,10 @@ DEFAULT_SEQ_LEN = 256
 DEFAULT_SEED = 42
 DEFAULT_ANSWER_TOKENS = 256
 _DEVICE_SIZE = re.compile(r"[^=]+=\d+(\.\d+)?[KMGT]i?B")
-# Fields that the command line calls otherwise than their name with dashes.
-_WRITTEN = {"model": "MODEL", "out": "OUT", "corpora": "--corpus", "runs": "--run"}
+# Fields whose option is not their name with dashes.
+_FLAGS = {"corpora": "--corpus", "runs": "--run"}
+# In messages: an export's `out` has no option of that name.
+_PLACES = {"model": "MODEL", "out": "OUT"}
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
@@ -321,7 +323,7 @@ def option_words(request: Request, *positional: str) -> Iterator[str]:
         value = getattr(request, name)
         if name in positional or value == field.default or value is None:
             continue
-        flag = _WRITTEN.get(name, name.replace("_", "-")).removeprefix("--")
+        flag = _flag(name).removeprefix("--")
         if isinstance(value, tuple):
             for item in value:
                 yield from (f"--{flag}", str(item))
@@ -329,6 +331,10 @@ def option_words(request: Request, *positional: str) -> Iterator[str]:
         yield f"--no-{flag}" if value is False else f"--{flag}"
         if not isinstance(value, bool):
             yield str(value)
+
+
+def _flag(name: str) -> str:
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
 def command_line(*words: str) -> str:
@@ -354,5 +360,5 @@ def _in_one_line(error: ValidationError) -> str:
     if not first["loc"]:
         return f"{message}."  # of several fields, which the message names
     field = str(first["loc"][0])
-    written = _WRITTEN.get(field, f"--{field.replace('_', '-')}")
+    written = _PLACES.get(field) or _flag(field)
     return f"{written}: {message} (got {first['input']!r})."
