@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from analysis.corpora import Document, Encoded, Sampling, Selection, Source, Tokenizer
-from analysis.corpora.encoding import encode
+from analysis.corpora.encoding import NoResponseError, encode
 from analysis.errors import CorpusError
 from analysis.generation import greedy_answers
 from analysis.progress import Progress
@@ -89,13 +89,23 @@ def answered_sampling(sampling: Sampling, *, was_text: bool) -> Sampling:
 
 def _prompts(source: Source, wanted: Answering) -> Iterator[tuple[int, ...]]:
     encoded: Iterator[Encoded] = (
-        encode(document, wanted.tokenizer, "response", wanted.corpus)
-        for document in source.drawn(wanted.sampling.seed)
+        _encoded(document, wanted) for document in source.drawn(wanted.sampling.seed)
     )
     if wanted.selection is not None:
         encoded = wanted.selection.choose(encoded, wanted.sampling.seed)
     for document in encoded:
         yield _before_last_answer(document, wanted.corpus)
+
+
+def _encoded(document: Document, wanted: Answering) -> Encoded:
+    """The document with its answers told apart, since the last of them is to be replaced."""
+    try:
+        return encode(document, wanted.tokenizer, "response", wanted.corpus)
+    except NoResponseError as error:
+        raise CorpusError(
+            f"{error.reason}; --answers own needs a corpus of prompts and answers, or use "
+            "--answers given."
+        ) from error
 
 
 def _before_last_answer(document: Encoded, corpus: str) -> tuple[int, ...]:

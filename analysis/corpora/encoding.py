@@ -18,6 +18,14 @@ COUNTS: tuple[Count, ...] = get_args(Count)
 _GENERATION = re.compile(r"{%-?\s*generation\s*-?%}")
 
 
+class NoResponseError(CorpusError):
+    """A document in which no answer can be told apart; `reason` says why, without an advice."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}; use --count all.")
+        self.reason = reason
+
+
 class Tokenizer(Protocol):
     """The part of a transformers tokenizer that corpora use."""
 
@@ -58,15 +66,15 @@ def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus
     """Token ids of a document; with count "response", those of its answers enter the sums.
 
     Raises:
-        CorpusError: there is no tokenizer for text, no template for a conversation, or no answer
-            that can be told apart.
+        CorpusError: there is no tokenizer for text, or no template for a conversation.
+        NoResponseError: no answer can be told apart.
     """
     if document.input_ids is not None:
         answer = document.answer if count == "response" else None
         if count == "response" and answer is None:
-            raise CorpusError(
+            raise NoResponseError(
                 f"The corpus {corpus} has token ids without labels, which would say what the "
-                "response is; use --count all."
+                "response is"
             )
         ids = np.asarray(document.input_ids, dtype=np.int32)
         return Encoded(ids, None if answer is None else np.asarray(answer, dtype=np.bool_))
@@ -75,9 +83,7 @@ def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus
     if document.messages is not None:
         return _conversation(document.messages, tokenizer, count)
     if count == "response":
-        raise CorpusError(
-            f"The corpus {corpus} has plain text, in which nothing is a response; use --count all."
-        )
+        raise NoResponseError(f"The corpus {corpus} has plain text, in which nothing is a response")
     tokens = list(tokenizer.encode(document.text or ""))
     if tokenizer.eos_token_id is not None and tokens and tokens[-1] != tokenizer.eos_token_id:
         tokens.append(tokenizer.eos_token_id)
@@ -107,7 +113,7 @@ def _conversation(
         encoding = _templated(messages, tokenizer)
         return Encoded(np.asarray(encoding["input_ids"], dtype=np.int32))
     if all(message.get("role") != "assistant" for message in messages):
-        raise CorpusError("A conversation has no assistant's turn to count; use --count all.")
+        raise NoResponseError("A conversation has no assistant's turn to count")
     try:
         template = tokenizer.get_chat_template()
     except ValueError:
@@ -134,10 +140,9 @@ def _by_prefixes(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) ->
         after = _templated(messages[: turn + 1], tokenizer)["input_ids"]
         for prefix in (before, after):
             if not np.array_equal(prefix, ids[: len(prefix)]):
-                raise CorpusError(
+                raise NoResponseError(
                     "The model's chat template has no {% generation %} and formats a turn by what "
-                    "follows it, so the tokens of an answer cannot be told apart exactly; use "
-                    "--count all."
+                    "follows it, so the tokens of an answer cannot be told apart exactly"
                 )
         counted[len(before) : len(after)] = True
     return Encoded(ids, counted)

@@ -63,7 +63,8 @@ def test_text_without_prompts_is_refused(moeprune, model, here):
     (here / "text.txt").write_text("letters\n")
     ended = moeprune("calibrate", "demo", "--corpus", "text.txt", *COMMON[2:], *OWN)
     assert ended.code == 1
-    assert "nothing is a response" in ended.err
+    assert "nothing is a response; --answers own needs a corpus of prompts and answers" in ended.err
+    assert "--count all" not in ended.err
 
 
 def test_recipes_have_the_key_and_keep_their_digests():
