@@ -231,8 +231,13 @@ def follow(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajec
         weighing: what weighs a path.
 
     Raises:
+        UserError: more than MOST_PATHS paths.
         StatsError: no sample has a token; or see `measured_steps`.
     """
+    if count > MOST_PATHS:
+        raise UserError(
+            f"{count:,} paths of each sample cannot be followed; ask for 1 to {MOST_PATHS:,}."
+        )
     stats = chosen_samples(stats, np.flatnonzero(stats.num_tokens))
     samples = len(stats.num_tokens)
     if not samples:

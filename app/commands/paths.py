@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -82,10 +83,14 @@ def paths(
 
 
 def _say_paths(made: PathPlan, stats: SampleStats, runs: Sequence[Run]) -> None:
+    there_are = prod(stats.grid.counts)
+    followed = (
+        f"all {there_are:,} paths"
+        if made.count >= there_are
+        else f"the first {made.count:,} path{'s' * (made.count != 1)}"
+    )
     out.print(
-        f"{made.union} experts lie on the first {made.count:,} path{'s' * (made.count != 1)} of "
-        f"{stats.num_samples} samples",
-        markup=False,
+        f"{made.union} experts lie on {followed} of {stats.num_samples} samples", markup=False
     )
     for each in runs:
         say_run(each)
