@@ -1,25 +1,20 @@
 """Commands that look at plans: plans show, plans diff."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
 
-from analysis.blend import blend
 from analysis.checkpoint import CONFIG_NAME
-from analysis.choose import parse_corpus_weight, routed_runs
 from analysis.errors import PlanError, UserError
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
-from analysis.store import StatsStore
 from app.commands import options
 from app.commands.console import out, show_table
 from app.commands.rank import save_csv
-from app.commands.widths import show_width_options
+from app.commands.widths import plan_routing, show_width_options
 from app.settings import Settings, stats_store
-from pruning.active import Routing, routing_of
 from pruning.atoms.diff import atom_diff, atom_states
 from pruning.atoms.summary import atom_outline, atom_summary
 from pruning.atoms.widths import DEFAULT_MULTIPLE
@@ -90,7 +85,7 @@ def show(
         show_summary(summarise(loaded, described), title)
         if is_atomic:
             store, named = stats_store(stats_dir), (tuple(corpus or ()), tuple(run or ()))
-            routing = _routing(loaded, described, store, *named)
+            routing = plan_routing(loaded, described, store, *named)
             show_width_options(described, loaded, DEFAULT_MULTIPLE, routing)
         return
     outline = atom_outline(loaded) if is_atomic else plan_outline(loaded)
@@ -100,23 +95,6 @@ def show(
         "what goes is not known; name it with --model.",
         markup=False,
     )
-
-
-def _routing(
-    plan: PruningPlan,
-    model: MoEModel,
-    store: StatsStore,
-    corpora: Sequence[str],
-    runs: Sequence[str],
-) -> Routing | None:
-    """How often experts were chosen in the runs that are named, or in those that ranked."""
-    known = {found.manifest.run_id for found in store.of_model(model.identity, "routed")}
-    if not corpora and not runs:
-        runs = [run for run in plan.provenance.runs if run in known]
-    if not corpora and not runs:
-        return None
-    wanted = [parse_corpus_weight(text) for text in corpora]
-    return routing_of(blend(routed_runs(store, model, wanted, runs)))
 
 
 @plans.command()

@@ -9,7 +9,8 @@ from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
 from app.commands import options
 from app.commands.console import follow, out, show_table
-from app.commands.widths import show_width_options
+from app.commands.widths import plan_routing, show_width_options
+from app.settings import stats_store
 from app.task_requests import ExportRequest, validated
 from app.tasks import export_run, verify_result
 from pruning.atoms.widths import DEFAULT_MULTIPLE
@@ -65,13 +66,18 @@ def export(
         bool, typer.Option("--dry-run", help="Show the sizes, by width mode; write nothing.")
     ] = False,
     revision: options.Revision = None,
+    stats_dir: options.StatsDir = None,
 ) -> None:
-    """Write the pruned checkpoint; the model is never loaded."""
+    """Write the pruned checkpoint; the model is never loaded.
+
+    FLOPs of neurons follow how often the plan's own runs chose each expert, where they are known.
+    """
     described = load_model_index(model, revision=revision)
     chosen = load_plan(plan, model=described)
     is_atomic = chosen.granularity == ATOMIC_GRANULARITY
     if is_atomic:
-        show_width_options(described, chosen, width_multiple_of)
+        routing = plan_routing(chosen, described, stats_store(stats_dir))
+        show_width_options(described, chosen, width_multiple_of, routing)
     if dry_run:
         if not is_atomic:
             say_sizes(described, chosen)

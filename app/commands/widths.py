@@ -1,10 +1,14 @@
 """What the commands say about widths of experts: what each width mode of an export saves."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from analysis.blend import blend
+from analysis.choose import parse_corpus_weight, routed_runs
 from analysis.model import MoEModel
+from analysis.store import StatsStore
 from app.commands.console import out, show_table
-from pruning.active import Routing
+from pruning.active import Routing, routing_of
 from pruning.atoms.sizes import atom_sizes
 from pruning.plan import PruningPlan
 from pruning.sizes import format_bytes, size_report
@@ -46,6 +50,26 @@ def show_width_options(
         f"({1 - report.expert_flops_after / report.expert_flops:.2%} fewer), {how}.",
         markup=False,
     )
+
+
+def plan_routing(
+    plan: PruningPlan,
+    model: MoEModel,
+    store: StatsStore,
+    corpora: Sequence[str] = (),
+    runs: Sequence[str] = (),
+) -> Routing | None:
+    """How often experts were chosen in the runs that are named, or in those that ranked.
+
+    None where nothing is named and no run that ranked is in the store: then all equally often.
+    """
+    known = {found.manifest.run_id for found in store.of_model(model.identity, "routed")}
+    if not corpora and not runs:
+        runs = [run for run in plan.provenance.runs if run in known]
+    if not corpora and not runs:
+        return None
+    wanted = [parse_corpus_weight(text) for text in corpora]
+    return routing_of(blend(routed_runs(store, model, wanted, runs)))
 
 
 def _row(option: WidthOption, numbers: tuple[Any, ...]) -> tuple[object, ...]:

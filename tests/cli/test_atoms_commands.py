@@ -270,3 +270,15 @@ def test_flops_follow_the_routing_of_a_corpus(works, here):
     )
     assert f"{round(flops):,} FLOPs of experts" in measured
     assert "by the routing of the runs" in measured
+
+
+def test_an_export_says_the_flops_that_its_plan_said(works, here):
+    words = ("--granularity", "atomic", "--criterion", "heapr", "--corpus", "demo-code")
+    planned = works("plan", "demo", *words, "--sparsity", "40%", "-o", "p.json")
+    (line,) = [each for each in planned.splitlines() if "FLOPs of experts" in each]
+    assert "by the routing of the runs" in planned
+    export = ("export", "demo", "out", "--plan", "p.json", "--dry-run")
+    assert line in works(*export)
+    # What no run ranked has no routing of its own.
+    works(*PLAN, "--sparsity", "40%", "-o", "p.json")
+    assert "if each is chosen equally often" in works(*export)
