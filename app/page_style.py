@@ -6,6 +6,7 @@ import streamlit as st
 
 # The top margin clears the navigation. Charts side by side need the room that a window of 1200 px
 # has next to the sidebar; in a narrower one they stand below each other, or their words overlap.
+# A chart's bar stands above it: inside, it would lie on the legend, on touch screens always.
 _EVERYWHERE: Final = """
 [data-testid="stMainBlockContainer"] { padding: 4.5rem 2.5rem 4rem; }
 @media (max-width: 1200px) {
@@ -13,6 +14,12 @@ _EVERYWHERE: Final = """
     min-width: 100%;
   }
 }
+[data-testid="stElementContainer"]:has([data-testid="stPlotlyChart"]) {
+  box-sizing: content-box;
+  padding-top: 26px;
+}
+[data-testid="stPlotlyChart"] .js-plotly-plot { overflow: visible !important; }
+[data-testid="stPlotlyChart"] .modebar-container { transform: translateY(-26px); }
 """
 # Streamlit writes white on the primary colour, which in the dark theme is too bright for it.
 _DARK: Final = '[data-testid^="stBaseButton-primary"] { color: #0f1518; }'

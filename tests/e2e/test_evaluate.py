@@ -19,6 +19,12 @@ def test_what_is_lost_at_half_is_one_click_away(open_tab, dashboard):
     expect(lost).to_contain_text(re.compile(r"\+\d\.\d{3} vs full \d\.\d{3}"))
     expect(metric(tab, "Memory saved")).to_have_text(re.compile(r"\d\d%"))
     expect(tab.get_by_text("Quality against memory")).to_be_visible()
+    the_bar_stands_above_the_legend(tab.locator(".js-plotly-plot").first)
+
+
+def the_bar_stands_above_the_legend(chart):
+    bar, legend = (chart.locator(part).bounding_box() for part in (".modebar", ".legend"))
+    assert bar["y"] + bar["height"] <= legend["y"]
 
 
 def test_both_models_are_asked_and_the_answers_stay(open_tab, dashboard):
