@@ -26,6 +26,8 @@ from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 _FULL, _PLAN, _EXPORT, _WORDS = "full", "plan", "export", "words"
 _MEGABYTES: Final = 16
+_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
+TAKEN_IN: Final = "bench.taken"  # in the session: records that the page shows next
 _RAN: Final = {_FULL: "The full model", _PLAN: "A plan, masked in it", _EXPORT: "An export of it"}
 _TAKEN: Final = {_FULL: "The full model", _PLAN: "A plan", _WORDS: "Another, in words"}
 _NO_HARNESS: Final = (
@@ -34,14 +36,19 @@ _NO_HARNESS: Final = (
 )
 
 
-def run_form(view: View) -> None:
-    """Queue benchmarks of the full model, a plan or an export as a job."""
+def run_form(view: View, dtype: str) -> None:
+    """Queue benchmarks of the full model, a plan or an export as a job.
+
+    Args:
+        view: the page's.
+        dtype: element type of the results on screen, beside which new ones should stand; or empty.
+    """
     st.markdown("**Benchmark more** with lm-evaluation-harness.")
     if find_spec("lm_eval") is None:
         st.info(_NO_HARNESS, icon=":material/info:")
         return
     what, shown = _candidate(view, "bench.run", _RAN)
-    values = {**own_model(view), **_tasks(view)}
+    values = {**own_model(view), **_tasks(view, dtype)}
     if what == _EXPORT:
         exports = exports_of(view)
         if not exports:
@@ -77,8 +84,8 @@ def _candidate(view: View, prefix: str, offers: Mapping[str, str]) -> tuple[str,
     return what, candidate_part(view, prefix) if what == _PLAN else None
 
 
-def _tasks(view: View) -> dict[str, Any]:
-    """Draw the tasks and how many questions; the fields of a request."""
+def _tasks(view: View, dtype: str) -> dict[str, Any]:
+    """Draw the tasks, how many questions and the element type; the fields of a request."""
     local: list[str] = []
     if view.model.name == DEMO_MODEL:
         local = st.multiselect(
@@ -106,7 +113,25 @@ def _tasks(view: View) -> dict[str, Any]:
             placeholder="all",
             width=220,
         )
-    return {"tasks": ",".join(filter(None, (*local, named.strip()))), "limit": limit}
+        chosen = _dtype(dtype)
+    tasks = ",".join(filter(None, (*local, named.strip())))
+    return {"tasks": tasks, "limit": limit, "dtype": chosen}
+
+
+def _dtype(shown: str) -> str:
+    """Draw the element type, at first that of the results on screen."""
+    usual = shown if shown in _DTYPES else _DTYPES[0]
+    chosen = st.selectbox(
+        "Element type",
+        _DTYPES,
+        index=_DTYPES.index(usual),
+        # Another key for other results: what they have is the default again.
+        key=f"bench.run.dtype.{usual}",
+        help="Only results of one element type are held against each other; auto: the "
+        "checkpoint's own.",
+        width=150,
+    )
+    return chosen if chosen in _DTYPES else usual
 
 
 def exports_of(view: View) -> dict[str, Path]:
@@ -167,6 +192,7 @@ def _take(asked: Mapping[str, Any], name: str, content: bytes) -> None:
         st.error(literal(error), icon=":material/error:")
         return
     scores = sum(len(record.scores) for record in records)
+    st.session_state[TAKEN_IN] = [record.record_id for record in records]
     st.toast(f"{scores} scores taken in", icon=":material/check:")
     st.rerun()
 

@@ -5,9 +5,10 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from app.benchmark_forms import import_form, run_form
+from app.benchmark_forms import TAKEN_IN, import_form, run_form
 from app.charts import csv_button, show_chart
 from app.evaluate_parts import profile_part, weight_controls
+from app.job_queue import job_store
 from app.literal import literal
 from app.plots.benchmarks import (
     Board,
@@ -21,10 +22,12 @@ from app.plots.benchmarks import (
     ways_of,
 )
 from app.plots.pareto import FULL
+from app.queueing import queued_key
 from app.record_parts import records_of
 from app.state import View
 from pruning.evaluate.benchmarks.record import BenchmarkStore
 
+_WAY, _REMOVED = "bench.way", "bench.removed"  # keys of the controls, and parts of the address
 _ALL: Final = "all"
 _USUAL: Final = 0.5
 _SCREENING: Final = (
@@ -36,6 +39,7 @@ _SCREENING: Final = (
 def benchmark_part(view: View) -> None:
     """Leaderboard, profile, winners and memory of own results; the forms below."""
     results = benchmark_results(records_of(view, BenchmarkStore))
+    dtype = ""
     if results.empty:
         st.info(
             "This model has no benchmark results yet. Queue a run, or take in the results file of "
@@ -43,14 +47,41 @@ def benchmark_part(view: View) -> None:
             icon=":material/info:",
         )
     else:
-        _boards(view, results)
+        _turn_to(results, _new_records())
+        way = _boards(view, results)
+        dtype = str(results.loc[results["way"] == way, "dtype"].iloc[0])
     with st.container(border=True):
-        run_form(view)
+        run_form(view, dtype)
     with st.container(border=True):
         import_form(view)
 
 
-def _boards(view: View, results: pd.DataFrame) -> None:
+def _new_records() -> list[str]:
+    """Ids of the records that this session took in, or whose job has ended since; each once."""
+    ids: list[str] = st.session_state.pop(TAKEN_IN, [])
+    queued = st.session_state.get(queued_key("benchmark"))
+    job = next((job for job in job_store().list() if job.id == queued), None)
+    if job and job.is_finished:
+        del st.session_state[queued_key("benchmark")]
+        ids = [*ids, *(each["record_id"] for each in (job.result or {}).get("benchmarks", ()))]
+    return ids
+
+
+def _turn_to(results: pd.DataFrame, new: list[str]) -> None:
+    """Let the controls show what is new: how it was benchmarked, and the share it lost."""
+    rows = results[results["record"].isin(new)]
+    if rows.empty:
+        return
+    way = rows["way"].iloc[-1]
+    st.session_state[_WAY] = way
+    lost = rows.loc[rows["removed"] != 0, "removed"].unique()  # every share has the full model
+    if len(lost) and shares_of(results, way):
+        alone = len(lost) == 1 and lost[0] > 0
+        st.session_state[_REMOVED] = _percent(lost[0]) if alone else _ALL
+
+
+def _boards(view: View, results: pd.DataFrame) -> str:
+    """Draw what was benchmarked in one way; that way."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         way = _way(ways_of(results))
         board = board_of(results, way, _share(shares_of(results, way)), view.model.name)
@@ -74,6 +105,7 @@ def _boards(view: View, results: pd.DataFrame) -> None:
             st.markdown("**Winner map**: the best candidate of each benchmark, at every share.")
             show_chart(winner)
     st.text(_SCREENING)
+    return way
 
 
 def _way(ways: list[str]) -> str:
@@ -82,7 +114,7 @@ def _way(ways: list[str]) -> str:
     chosen = st.selectbox(
         "Benchmarked with",
         ways,
-        key="bench.way",
+        key=_WAY,
         bind="query-params",
         width=320,
         format_func=literal,
@@ -95,12 +127,16 @@ def _share(shares: list[float]) -> float | None:
     """The share of the weights that is shown; None for all."""
     if not shares:
         return None
-    options = {**{f"{share:.1%}".replace(".0%", "%"): share for share in shares}, _ALL: None}
+    options = {**{_percent(share): share for share in shares}, _ALL: None}
     usual = "50%" if _USUAL in shares else next(iter(options))
     chosen = st.select_slider(
-        "Removed", list(options), value=usual, key="bench.removed", bind="query-params"
+        "Removed", list(options), value=usual, key=_REMOVED, bind="query-params"
     )
     return options[chosen if chosen in options else usual]
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace(".0%", "%")
 
 
 def _leaderboard(board: Board, weights: dict[str, float]) -> None:

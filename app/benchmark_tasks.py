@@ -150,13 +150,14 @@ def benchmark_task(raw: dict[str, Any]) -> Task:
 
 
 def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:
-    """What a job and a file say: ids, candidates and scores of the records."""
+    """What a job and a file say: ids, candidates, settings and scores of the records."""
     return {
         "benchmarks": [
             {
                 "record_id": record.record_id,
                 "candidate": record.candidate,
                 "source": record.source,
+                "settings": dict(record.settings),
                 "scores": [asdict(score) for score in record.scores],
             }
             for record in records

@@ -11,6 +11,7 @@ from analysis.errors import UserError
 from app.job_queue import job_store, runner, user
 from app.jobs.model import Job, JobState
 from app.literal import literal
+from app.plots.benchmarks import way_of
 from pruning.sizes import format_bytes
 
 _COLORS: Mapping[JobState, Literal["gray", "blue", "green", "red", "orange"]] = {
@@ -93,6 +94,10 @@ def _result_text(job: Job) -> str:
         return f"{text}. {result['bins']} is kept beside the statistics."
     if "fitness" in result:
         return f"{text}. The best of {result['candidates']} candidates has {result['fitness']:.4f}."
+    if benchmarks := result.get("benchmarks"):
+        ways = {way_of(each["source"], each.get("settings", {})) for each in benchmarks}
+        names = f"{len(benchmarks)} candidate{'s' if len(benchmarks) > 1 else ''}"
+        return f"{text}. Scores of {names} are under Evaluate, Benchmarks: {'; '.join(ways)}."
     if "variances" in result:
         return f"{text}. {len(result['variances'])} records of hidden states are kept."
     if "answers" in result:

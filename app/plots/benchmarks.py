@@ -58,17 +58,20 @@ class Board:
 
 
 def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
-    """`benchmark_table` of whole tasks, one metric of each, with three more columns.
+    """`benchmark_table` of whole tasks, one metric of each, with four more columns.
 
     `series` is what people call the candidate, `benchmark` the task, with its metric where that is
-    not one of the usual, `way` the tool and its settings: only what was made in one way may be
-    held against each other. Of a candidate that was benchmarked twice in one way, the newest
-    stays. Measures of which less is better are left out: they are no shares of right answers.
+    not one of the usual, `way` the tool and its settings, see `way_of`, `dtype` the element type of
+    the computation or empty: only what was made in one way may be held against each other. Of a
+    candidate that was benchmarked twice in one way, the newest stays. Measures of which less is
+    better are left out: they are no shares of right answers.
     """
     table = benchmark_table(records)
-    ways = {record.record_id: _way(record) for record in records}
+    ways = {record.record_id: way_of(record.source, record.settings) for record in records}
+    types = {record.record_id: str(record.settings.get("dtype") or "") for record in records}
     table = table.assign(
         way=table["record"].map(ways).astype(str),
+        dtype=table["record"].map(types).astype(str),
         series=[_series(row) for row in table.to_dict("records")],
     )
     table = table[(table["group"] == "") & table["higher_is_better"]]
@@ -94,16 +97,16 @@ def _series(row: Mapping[Any, Any]) -> str:
     return f"{series_name(row)}, {row['removed']:.0%}"
 
 
-def _way(record: BenchmarkRecord) -> str:
-    known = record.settings
-    words: list[str] = [record.source]
-    limit, shots = known.get("limit"), known.get("num_fewshot")
+def way_of(source: str, settings: Mapping[str, Any]) -> str:
+    """How a benchmark was run, in words: the tool, and what of its settings is not usual."""
+    words = [source]
+    limit, shots = settings.get("limit"), settings.get("num_fewshot")
     if limit:
         words.append(f"{limit:.0%} of the questions" if limit < 1 else f"{limit:g} questions")
     if shots is not None:
         words.append(f"{shots} examples")
-    words += ["as a conversation"] if known.get("chat_template") else []
-    words += [str(known["dtype"])] if known.get("dtype") else []
+    words += ["as a conversation"] if settings.get("chat_template") else []
+    words += [str(settings["dtype"])] if settings.get("dtype") else []
     return ", ".join(words)
 
 

@@ -7,6 +7,10 @@ import pytest
 from analysis.errors import UserError
 from analysis.model import load_model_index
 from app.benchmark_forms import take_results
+from app.benchmark_tasks import benchmark_results
+from app.job_queue import job_store
+from app.jobs.model import JobState
+from app.jobs.runner import LocalRunner
 from pruning.evaluate.benchmarks.candidates import planned
 from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,
@@ -139,3 +143,68 @@ def test_a_bad_upload_is_one_line(store, models_root, stats_dir, content, messag
     assert "\n" not in str(error.value)
     assert "/tmp" not in str(error.value)  # noqa: S108  (no folder of the server in a message)
     assert store.records() == []
+
+
+# Of a harness that was given its arguments as a mapping, and did not say what the model had.
+OTHERWISE = {**RESULTS, "config": {"model_args": {"pretrained": "x", "dtype": "float32"}}}
+
+
+def test_what_was_taken_in_is_what_the_page_shows(open_page, kept):
+    test = open_page("evaluate", model="once", results=BENCHMARKS)
+    assert "piqa" in test.dataframe[0].value
+    test.segmented_control(key="bench.import.what").set_value("words").run()
+    test.text_input(key="bench.import.words").set_value("their own").run()
+    content = json.dumps(OTHERWISE).encode()
+    test.file_uploader[0].upload("results.json", content, "application/json").run()
+    test.button(key="bench.import.send").click().run()
+    assert not test.exception
+    assert test.selectbox(key="bench.way").value == "lm-eval, float32"
+    assert test.dataframe[0].value["candidate"].tolist() == ["their own"]
+    # New runs join what is on screen; the user may still look at the other results.
+    assert test.selectbox(key="bench.run.dtype.float32").value == "float32"
+    test.selectbox(key="bench.way").set_value("lm-eval").run()
+    assert len(test.dataframe[0].value) == 2
+    assert test.selectbox(key="bench.run.dtype.auto").value == "auto"
+
+
+def test_among_shares_the_one_that_was_taken_in_is_shown(open_page, kept):
+    test = open_page("evaluate", model="once", results=BENCHMARKS)
+    assert test.select_slider(key="bench.removed").value == "50%"
+    test.segmented_control(key="bench.import.what").set_value("words").run()
+    test.text_input(key="bench.import.words").set_value("their own").run()
+    content = json.dumps(RESULTS).encode()
+    test.file_uploader[0].upload("results.json", content, "application/json").run()
+    test.button(key="bench.import.send").click().run()
+    assert test.select_slider(key="bench.removed").value == "all"
+    assert "their own" in test.dataframe[0].value["candidate"].tolist()
+
+
+def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept, store):
+    # No worker starts: the job's end is written below, as a worker writes it.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LocalRunner, "tick", lambda _self: None)
+        test = open_page("evaluate", model="once", results=BENCHMARKS)
+        test.text_input(key="bench.run.tasks").set_value("piqa").run()
+        test.selectbox(key="bench.run.dtype.auto").set_value("float32").run()
+        assert "--dtype float32" in command_of(test, "piqa")
+        test.button(key="bench.run.send").click().run()
+        (job,) = job_store().list()
+        assert job.request["dtype"] == "float32"
+        assert len(test.dataframe[0].value) == 2
+        model = load_model_index(job.request["model"])
+        made = new_record(planned(model, keep_all(model)), "lm-eval", settings_of(dtype="float32"))
+        made = made.with_scores([BenchmarkScore("piqa", "acc", 0.25, 0.03)], "0.4.13", {})
+        store.save(made)
+        with job_store().transaction() as jobs:
+            jobs.update(job.id, state=JobState.RUNNING, started_at=job.created_at)
+        job_store().finish(job.id, JobState.DONE, result=benchmark_results([made]))
+        test.run()
+    assert not test.exception
+    assert test.selectbox(key="bench.way").value == "lm-eval, float32"
+    assert test.dataframe[0].value["candidate"].tolist() == ["Full model"]
+    said = "Scores of 1 candidate are under Evaluate, Benchmarks: lm-eval, float32."
+    assert any(text.value.endswith(said) for text in test.text)
+    # Once: what the user chooses afterwards stays.
+    test.selectbox(key="bench.way").set_value("lm-eval").run()
+    test.run()
+    assert test.selectbox(key="bench.way").value == "lm-eval"

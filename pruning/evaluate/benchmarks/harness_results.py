@@ -107,6 +107,17 @@ def harness_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     config = part(raw, "config")
     return settings_of(
         limit=number(config.get("limit")),
-        dtype=str(config.get("model_dtype") or "").removeprefix("torch."),
+        dtype=_dtype(config),
         chat_template=bool(raw.get("chat_template")),
     )
+
+
+def _dtype(config: Mapping[str, Any]) -> str:
+    """The element type that the model had, else the one that was asked for; empty if unknown."""
+    asked = config.get("model_args")
+    if isinstance(asked, str):
+        asked = dict(pair.strip().partition("=")[::2] for pair in asked.split(","))
+    given = asked.get("dtype") if isinstance(asked, Mapping) else None
+    found = config.get("model_dtype") or given
+    # "auto" is the checkpoint's own, which a file does not say.
+    return found.removeprefix("torch.") if isinstance(found, str) and found != "auto" else ""

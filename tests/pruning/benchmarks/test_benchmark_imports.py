@@ -111,6 +111,23 @@ def test_older_files_say_less():
     assert (found.tool_version, found.settings["dtype"], found.made) == ("", "", {})
 
 
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [
+        ({"model_args": {"pretrained": "x", "dtype": "float32"}}, "float32"),
+        ({"model_args": "pretrained=x, dtype=torch.float16,revision=a=b"}, "float16"),
+        # What the model had counts, not what was asked for.
+        ({"model_dtype": "torch.bfloat16", "model_args": {"dtype": "auto"}}, "bfloat16"),
+        ({"model_args": {"dtype": "auto"}}, ""),
+        ({"model_args": "pretrained=x"}, ""),
+        ({"model_args": ["dtype"], "model_dtype": 3}, ""),
+    ],
+)
+def test_the_element_type_is_read_wherever_a_file_says_it(config, dtype):
+    raw = {"results": {"piqa": {"acc,none": 0.5}}, "config": config}
+    assert parse_results(raw, "x.json").settings["dtype"] == dtype
+
+
 def test_a_report_of_evalscope_has_its_subsets_as_parts():
     found = parse_results(EVALSCOPE, "mmlu.json")
     scores = by_name(found)
