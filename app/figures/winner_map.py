@@ -1,5 +1,6 @@
 """Which candidate is best where: settings x benchmarks, one cell a winner."""
 
+import textwrap
 from collections.abc import Hashable, Mapping
 
 import pandas as pd
@@ -24,7 +25,9 @@ _NOBODY = "#e9eef1"
 _ROW_HEIGHT = 38
 _ROOMY = 16  # letters of a cell that has room for text of the usual size
 _NARROW_SIZE = 10
-_LETTERS_OF_A_ROW = 100  # of the narrowest page; what does not fit a cell is cut, and hover says it
+# Of the narrowest page, in the usual size and in the narrow one; what does not fit a cell is cut,
+# and hover says it.
+_LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 92
 
 
 def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
@@ -64,6 +67,8 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     )
     known = table[table["winner"].notna()].to_dict("records")
     room = _LETTERS_OF_A_ROW // len(benchmarks)
+    if room < _ROOMY:
+        room = min(_ROOMY - 1, _NARROW_LETTERS_OF_A_ROW // len(benchmarks))
     fig.update_layout(annotations=[_cell_text(row, colors, room) for row in known])
     apply_theme(fig, dark)
     fig.update_layout(height=70 + _ROW_HEIGHT * len(settings), margin={"t": 44})
@@ -100,16 +105,24 @@ def _cell_text(
     row: Mapping[Hashable, object], colors: dict[str, str], room: int
 ) -> dict[str, object]:
     winner, tied = str(row["winner"]), int(str(row["tied"]))
-    name = winner if len(winner) <= room else f"{winner[: room - 2]}."
-    # On a line of its own: a cell of sixteen is narrow.
+    # How many share the place is on a line of its own: a cell of sixteen is narrow.
     shared = f"<br>+{tied - 1}" if tied > 1 else ""
+    lines = _lines(winner, room, most=1 if shared or room < _ROOMY else 2)
     return {
         "x": plain(str(row["benchmark"])),
         "y": plain(str(row["setting"])),
-        "text": plain(name or "all 0") + shared,
+        "text": "<br>".join(map(plain, lines or ["all 0"])) + shared,
         "font": {
             "size": SMALL_SIZE if room >= _ROOMY else _NARROW_SIZE,
             "color": text_on(colors[winner]) if winner else muted(False),
         },
         "showarrow": False,
     }
+
+
+def _lines(name: str, room: int, *, most: int) -> list[str]:
+    """A name on at most `most` lines of `room` letters; what is left over is cut, with a dot."""
+    lines = textwrap.wrap(name, room, break_on_hyphens=False)
+    rest = " ".join(lines[most - 1 :]) if most > 1 else name
+    last = rest if len(rest) <= room else f"{rest[: room - 2].rstrip(' ,')}."
+    return [*lines[: most - 1], last] if len(lines) >= most else lines

@@ -45,6 +45,26 @@ def test_colours_change_between_the_codes_and_names_are_readable(won):
         assert contrast(note.font.color, background[note.text]) >= 4.5
 
 
+def named(won, name, benchmarks, tied=1):
+    """The text of a cell with a winner of this name, in a row of so many."""
+    rows = [won.iloc[0].to_dict() | {"benchmark": str(n)} for n in range(benchmarks)]
+    rows[0] |= {"winner": name, "tied": tied}
+    return winner_map.winner_map(pd.DataFrame(rows)).layout.annotations[0].text
+
+
+def test_long_names_stay_within_their_cells(won):
+    # Of 500 px a cell of three has 166, which hold 26 letters of 6 px with air on both sides.
+    name = "CAMERA-P, on demo-code, neurons by layer"
+    assert named(won, name, 3) == "CAMERA-P, on demo-code,<br>neurons by layer"
+    assert named(won, name, 3, tied=2) == "CAMERA-P, on demo-code.<br>+1"
+    assert named(won, name, 1) == name
+    assert named(won, f"{name} and more of it, and more", 3).endswith(
+        "<br>neurons by layer and mor."
+    )
+    # Of sixteen, 31 px hold five of 5 px.
+    assert named(won, "Frequency", 16) == "Fre."
+
+
 def test_the_sentence_counts_the_cells(won):
     assert winner_map.describe(won) == (
         "Of 3 cells with a winner: REAP 2, MAN 1; 1 of them shared (the first is named)."
