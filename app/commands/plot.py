@@ -16,11 +16,13 @@ from app.commands.console import out, show_table
 from app.commands.rank import measure_weights, save_csv
 from app.comparing import compare_request
 from app.settings import stats_store
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 
 if TYPE_CHECKING:
     from app.plots.chart import Chart
     from app.plots.scene import Scene
 
+_USUAL = {EXPERT_GRANULARITY: "reap", ATOMIC_GRANULARITY: "heapr"}
 # Plotly takes a second to import, for which only those who draw should wait: inside functions.
 
 
@@ -50,6 +52,13 @@ Corpora = Annotated[
     ),
 ]
 PlotSparsity = Annotated[str, typer.Option(help="Fraction of experts removed: 0.5 or 50%.")]
+PlotCriterion = Annotated[
+    str | None,
+    typer.Option(
+        help="Name, such as reap or aimer, or exponents b,alpha,beta; default: reap, for views of "
+        "neurons heapr."
+    ),
+]
 WithCriterion = Annotated[
     str, typer.Option(help="Criterion beside it, for views of two: a name, or b,alpha,beta.")
 ]
@@ -75,7 +84,7 @@ def plot(
             "their tables, such as unified-table-5.",
         ),
     ],
-    criterion: FirstCriterion = "reap",
+    criterion: PlotCriterion = None,
     sparsity: PlotSparsity = "50%",
     corpus: Corpora = None,
     gate: options.GateOption = options.DEFAULT_GATE,
@@ -115,7 +124,7 @@ def plot(
         _write(wanted.draw(block_of(model, block)), path, wanted.title)
         return
     scene = _scene(
-        _recipe(criterion, corpus, gate, sparsity)
+        _recipe(criterion or _USUAL[wanted.granularity], corpus, gate, sparsity)
         | {"model": model, "revision": revision, "stats_dir": stats_dir},
         _recipe(with_criterion, with_corpus, with_gate, with_sparsity),
     )

@@ -77,13 +77,14 @@ def has_shares(table: pd.DataFrame) -> bool:
     return is_positive and bool(table["loss_change"].sum() > 0)
 
 
-def describe(table: pd.DataFrame, agreement: float, name: str) -> str:
+def describe(table: pd.DataFrame, agreement: float, name: str, num_samples: int) -> str:
     """One sentence: how well the order of a score is that of the loss.
 
     Args:
         table: of `BIN_COLUMNS`.
         agreement: rank correlation of saliency and loss change.
         name: of the score.
+        num_samples: on which the loss was measured.
     """
     first, last = table.iloc[0], table.iloc[-1]
     ends = (
@@ -94,8 +95,8 @@ def describe(table: pd.DataFrame, agreement: float, name: str) -> str:
         return f"{name} says the same of every bin, so it has no order to judge; {ends}."
     return (
         f"{name} {_verdict(agreement)}: rank correlation with the true loss change "
-        f"{agreement:.2f} over {len(table)} bins (19 of 20 random orders stay below "
-        f"{chance_agreement(len(table)):.2f}); {ends}."
+        f"{agreement:.2f} over {len(table)} bins, on {num_samples} samples (19 of 20 random orders "
+        f"stay below {chance_agreement(len(table)):.2f}); {ends}."
     )
 
 

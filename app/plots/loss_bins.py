@@ -1,6 +1,6 @@
 """The charts of a score against the true change of the loss, of records of bins."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pandas as pd
@@ -20,7 +20,8 @@ def record_of(
 ) -> BinsRecord | None:
     """The record of a criterion, in order of its saliency; None where there is none.
 
-    Of several the one that was measured on one of these texts, then the newest.
+    Of several the one that was measured on one of these texts, then on the most samples, in the
+    most bins, then the newest: a quick look does not stand in for a careful measurement.
     """
     own = [
         each
@@ -29,9 +30,25 @@ def record_of(
         and each.ranked.how.order == "saliency"
     ]
     own.sort(
-        key=lambda each: (each.corpus["name"] in corpora, str(each.made.get("created_at", "")))
+        key=lambda each: (
+            each.corpus["name"] in corpora,
+            each.num_samples,
+            len(each.rows),
+            str(each.made.get("created_at", "")),
+        )
     )
     return own[-1] if own else None
+
+
+def measured_criteria(records: Iterable[BinsRecord], granularity: str) -> list[str]:
+    """Names of the criteria that have a record in order of their saliency, sorted."""
+    return sorted(
+        {
+            each.ranked.criterion
+            for each in records
+            if each.ranked.granularity == granularity and each.ranked.how.order == "saliency"
+        }
+    )
 
 
 def bins_chart(record: BinsRecord, *, name: str = "") -> Chart:
@@ -48,7 +65,7 @@ def bins_chart(record: BinsRecord, *, name: str = "") -> Chart:
             table, granularity=ranked.granularity, order=how.order, dark=dark
         ),
         table,
-        figure.describe(table, rank_agreement(table), score),
+        figure.describe(table, rank_agreement(table), score, record.num_samples),
         made_by(
             f"{record.model.name} {record.model.identity[:8]}",
             ", ".join(ranked.runs),
@@ -61,12 +78,13 @@ def bins_chart(record: BinsRecord, *, name: str = "") -> Chart:
 def overview_of(records: Sequence[BinsRecord], granularity: str, corpus: str) -> pd.DataFrame:
     """Table of `BINS_TABLE_COLUMNS` of one granularity on one text, the best order first.
 
-    Of the same score and way the newest record only.
+    Of the same score and way only the record of the most samples, then bins, then the newest.
     """
     table = bins_overview(records)
     rows = table[(table["granularity"] == granularity) & (table["corpus"] == corpus)]
-    same = ["criterion", "gate", "calibrated_on", "order", "scope", "bins"]
-    rows = rows.sort_values("created_at").drop_duplicates(same, keep="last")
+    same = ["criterion", "gate", "calibrated_on", "order", "scope"]
+    rows = rows.sort_values(["num_samples", "bins", "created_at"])
+    rows = rows.drop_duplicates(same, keep="last")
     return rows.sort_values("agreement", ascending=False, kind="stable", ignore_index=True)
 
 

@@ -128,9 +128,11 @@ def loss_of_scene(scene: Scene, granularity: str) -> Chart:
     )
     if found is None:
         what = loss_bins.WORDS[granularity]
+        others = ", ".join(loss_bins.measured_criteria(records, granularity))
+        advice = f"--criterion takes those that were: {others}" if others else "none was"
         raise StatsError(
             f"{scene.criterion.label} was not measured against the loss of {what} of "
-            f"{scene.model.name}; see `moeprune bins`."
+            f"{scene.model.name}; {advice}. `moeprune bins` measures."
         )
     return loss_bins.bins_chart(found)
 

@@ -238,3 +238,32 @@ def test_a_criterion_that_ranks_no_neurons_is_one_line(moeprune, here):
     assert outcome.code == 1
     assert "REAP scores no neurons; those that do: heapr" in outcome.err
     assert list(here.iterdir()) == []
+
+
+def test_scores_against_the_loss_draw_without_options(works, moeprune, here):
+    # HEAPr where neurons are ranked, since REAP ranks none.
+    assert works("plot", "neuron-loss-bins", "demo", "-o", "n.csv").startswith("HEAPr ")
+    assert works("plot", "loss-bins", "demo", "-o", "e.csv").startswith("REAP ")
+    outcome = moeprune("plot", "neuron-loss-bins", "demo", "--criterion", "reap")
+    assert outcome.code == 1
+    known = "camera-p, heapr, neuron-norms, random"
+    assert f"--criterion takes those that were: {known}." in outcome.err
+
+
+def test_a_quick_look_does_not_replace_a_careful_measurement(works, here):
+    source = ROOT / "cached_stats" / "bins" / "demo-reap-expert-demo-code-ca2905a4.json"
+    careful = json.loads(source.read_text())
+    flat = [row | {"loss_change": 0.0} for row in careful["rows"]]
+    quick = careful | {"digest": "f" * 64, "rows": flat, "num_samples": 8}
+    quick["made"] = careful["made"] | {"created_at": "2999-01-01T00:00:00.000+00:00"}
+    (here / "own" / "bins").mkdir(parents=True)
+    path = here / "own" / "bins" / "demo-reap-expert-demo-code-ffffffff.json"
+    path.write_text(json.dumps(quick | {"record_id": path.stem}))
+    said = works("plot", "loss-bins", "demo", *RECIPES, "--stats-dir", "own", "-o", "bins.csv")
+    drawn = pd.read_csv(here / "bins.csv")["loss_change"]
+    assert drawn.tolist() == pytest.approx([row["loss_change"] for row in careful["rows"]])
+    assert "over 10 bins, on 64 samples" in said
+    # Of more samples it would be the one that counts.
+    path.write_text(json.dumps(quick | {"record_id": path.stem, "num_samples": 128}))
+    works("plot", "loss-bins", "demo", *RECIPES, "--stats-dir", "own", "-o", "bins.csv")
+    assert not pd.read_csv(here / "bins.csv")["loss_change"].any()

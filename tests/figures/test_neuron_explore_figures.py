@@ -154,7 +154,10 @@ def test_bins_stand_beside_their_share(order):
 @pytest.mark.parametrize(
     ("agreement", "words"),
     [
-        (1.0, "has the order right: rank correlation with the true loss change 1.00 over 2 bins ("),
+        (
+            1.0,
+            "has the order right: rank correlation with the true loss change 1.00 over 2 bins, on ",
+        ),
         (0.9, "has the order right"),
         (0.7, "has the order roughly"),
         (0.2, "says little of the loss"),
@@ -164,7 +167,7 @@ def test_bins_stand_beside_their_share(order):
 )
 def test_the_verdict_follows_the_rank_correlation(agreement, words):
     table = pd.DataFrame({"loss_change": [0.1, -0.2]})
-    said = loss_bins.describe(table, agreement, "HEAPr")
+    said = loss_bins.describe(table, agreement, "HEAPr", 64)
     assert said.startswith(f"HEAPr {words}")
     assert said.endswith("the first bin costs +0.1000 nats per token, the last -0.2000.")
 
