@@ -26,6 +26,8 @@ def plan_name(shown: Shown) -> str:
     made = shown.plan.provenance
     label = CRITERIA[made.criterion].label if made.criterion in CRITERIA else made.criterion
     schedule = made.schedule if made.schedule not in ("", "uniform") else ""
+    if made.constraints.get("fixed"):
+        schedule = "by hand"
     return ", ".join(filter(None, (label, "+".join(made.corpora), schedule, made.sparsity)))
 
 
@@ -40,9 +42,11 @@ def candidate_part(view: View, prefix: str) -> Shown | None:
 
     def words(option: str) -> str:
         if option == _OF_PLAN_PAGE and noted:
-            return f"As on Plan: {plan_name(noted)}"
+            return f"The plan on the Plan page: {plan_name(noted)}"
         return CRITERIA[option].label
 
+    if noted is None:
+        st.caption("Open Plan or Export first, and the plan shown there is offered here as well.")
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = st.selectbox(
             "Pruned model",
@@ -50,8 +54,7 @@ def candidate_part(view: View, prefix: str) -> Shown | None:
             index=0 if noted else options.index(_FIRST),
             key=f"{prefix}.candidate",
             format_func=words,
-            width=320,
-            help="Visit Plan or Export first, and their plan is offered here as well.",
+            width=380,
         )
         if noted and chosen == _OF_PLAN_PAGE:
             return noted

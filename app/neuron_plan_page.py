@@ -28,6 +28,7 @@ from app.neuron_plan_parts import (
 )
 from app.plan_files import download_button
 from app.plan_parts import import_banner
+from app.plan_state import note_plan
 from app.state import View
 
 
@@ -49,9 +50,18 @@ class NeuronsOnScreen:
 def neurons_on_screen(view: View, choice: NeuronPlanChoice) -> NeuronsOnScreen | None:
     """The plan that a file or the controls ask for; None after saying what is missing.
 
+    The Evaluate page remembers it, see `noted_plan`.
+
     Raises:
         UserError: values or a budget that cannot be met.
     """
+    found = _on_screen(view, choice)
+    if found is not None:
+        note_plan(found.shown)
+    return found
+
+
+def _on_screen(view: View, choice: NeuronPlanChoice) -> NeuronsOnScreen | None:
     imported = imported_file(view)
     if imported is not None:
         return NeuronsOnScreen(imported, neuron_sizes(view, choice, imported.plan, None), None)
@@ -73,7 +83,7 @@ def neuron_plan_page(view: View, choice: NeuronPlanChoice) -> None:
     with st.container(border=True):
         widths_part(view, choice, found.sizes)
         neuron_notes(found.shown)
-        st.page_link("views/evaluate.py", label="Evaluate", icon=":material/insights:")
+        st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
     if found.ready is not None:
         figures_part(view, choice, found.ready)
     with st.container(border=True):

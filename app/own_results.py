@@ -1,4 +1,4 @@
-"""The Evaluate page: what this model's own evaluations say, and the form that makes more."""
+"""The Evaluate page: what this model's own evaluations say."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -9,7 +9,7 @@ import streamlit as st
 from analysis.model import DEMO_MODEL
 from app.charts import csv_button, show_chart
 from app.controls import switch
-from app.evaluation_requests import SweepRequest
+from app.evaluation_forms import evaluation_form
 from app.literal import literal
 from app.plots.evaluations import (
     AGAINST,
@@ -22,11 +22,8 @@ from app.plots.evaluations import (
     shares_of,
 )
 from app.plots.pareto import own_pareto_chart
-from app.queueing import queue
 from app.record_parts import records_of
 from app.state import View
-from app.sweep_fields import held_out_texts, own_model, shown_request, sweep_fields
-from app.task_requests import validated
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
 
@@ -40,17 +37,18 @@ _FEW_LINES: Final = 6  # as many as there are colours
 
 def own_part(view: View) -> None:
     """Curves, the table at one sparsity, the winner map; the form below."""
-    results = results_of(records_of(view, EvaluationStore))
+    records = records_of(view, EvaluationStore)
+    results = results_of(records)
     if results.empty:
         st.info(
-            "This model has no evaluations yet. Queue a sweep below: it plans and measures every "
+            "This model has no evaluations yet. Queue some below: of your plan, or of every "
             "criterion at every sparsity with one loaded model.",
             icon=":material/info:",
         )
     else:
         _charts(view, results)
     with st.container(border=True):
-        _sweep_form(view)
+        evaluation_form(view, records)
 
 
 def _charts(view: View, results: pd.DataFrame) -> None:
@@ -189,30 +187,3 @@ def _plain_metric(place: Any, label: str, value: str, below: str | None) -> None
         border=True,
         height="stretch",
     )
-
-
-def _sweep_form(view: View) -> None:
-    """Queue a sweep as a job."""
-    st.markdown("**Evaluate more**: criteria against sparsities, on held-out text.")
-    with st.form("evaluate.sweep", border=False):
-        values = _sweep_values(view)
-        sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
-    if not (values["criteria"] and values["sparsities"] and values["corpora"]):
-        st.text("Choose at least one criterion, one sparsity and one text.")
-        return
-    request: SweepRequest = validated(SweepRequest, {**own_model(view), **values})
-    command = shown_request(view, request).command()
-    if sent:
-        queue(request, f"sweep of {view.model.name}", command)
-    st.code(command, language=None, wrap_lines=True)
-
-
-def _sweep_values(view: View) -> dict[str, Any]:
-    """What the fields of the form say."""
-    values = sweep_fields(view, "evaluate")
-    texts = held_out_texts(view)
-    corpora = st.multiselect("Held-out texts", texts, default=texts[:1], key="evaluate.corpora")
-    samples = st.select_slider(
-        "Samples of each text", (8, 16, 32, 64, 128), value=64, key="evaluate.samples"
-    )
-    return {**values, "corpora": tuple(corpora), "samples": samples}

@@ -236,7 +236,7 @@ def sizes_part(view: View, report: SizeReport) -> None:
     st.markdown("**What it saves**: weights by part, before and after.")
     show_chart(sizes_chart(report.table, made_by(view.about())))
     st.markdown(f":material/science: {LATER}")
-    st.page_link("views/evaluate.py", label="Evaluate", icon=":material/insights:")
+    st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
 
 
 def engines_part(view: View, shown: Shown) -> None:
