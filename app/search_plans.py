@@ -33,7 +33,8 @@ def searched_selection(
     """The selection that makes the plan of a search: its numbers, in the order it was made on.
 
     A search says which order it was made on, by its digest, and not which text gave that order;
-    the first of `readings` that gives the same order is taken.
+    the first of `readings` that gives the same order is taken, else the first single run: newer
+    runs of a text stand before the one that the search has read.
 
     Args:
         base: model, sparsity and place of the statistics.
@@ -45,7 +46,8 @@ def searched_selection(
         PlanError: none of them gives that order.
     """
     model, store = where
-    for request in _requests(base, search, readings):
+    runs = [run.manifest.run_id for run in store.of_model(model.identity, "routed")]
+    for request in _requests(base, search, readings, runs):
         try:
             selection = select(request, model, store)
         except UserError:
@@ -61,19 +63,21 @@ def searched_selection(
 
 
 def _requests(
-    base: SelectRequest, search: KnownSearch, readings: Iterable[Reading]
+    base: SelectRequest, search: KnownSearch, readings: Iterable[Reading], runs: Iterable[str]
 ) -> Iterator[SelectRequest]:
     criterion = get_criterion(search.criterion)
-    reads_text = criterion.source == "routed"
-    tried = [
-        (corpora if reads_text else (), gate if criterion.uses_gate else "applied")
-        for corpora, gate in readings
-    ] or [((), "applied")]
-    for corpora, gate in dict.fromkeys(tried):
+    tried: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [((), (), "applied")]
+    if criterion.source == "routed":
+        tried = [(corpora, (), gate) for corpora, gate in readings]
+        tried += [((), (run,), gate) for gate in GATES for run in runs]
+    if not criterion.uses_gate:
+        tried = [(corpora, named, "applied") for corpora, named, _ in tried]
+    for corpora, named, gate in dict.fromkeys(tried):
         values = {
-            **base.model_dump(exclude={"runs"}),
+            **base.model_dump(),
             "criterion": search.criterion,
             "corpora": corpora,
+            "runs": named,
             "gate": gate,
             "schedule": "file",
             "schedule_file": search.path,
