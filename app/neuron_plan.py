@@ -245,3 +245,41 @@ def saved_sentence(table: pd.DataFrame, before: int) -> str:
     if empty and len(empty) == len(rows):
         words.append("Let neurons compete within each expert, which narrows all alike.")
     return " ".join(words)
+
+
+@dataclass(frozen=True)
+class WayToSave:
+    """One value of one control that saves more than what is chosen.
+
+    Args:
+        label: for a button.
+        control: its key in the address.
+        value: what it should be.
+    """
+
+    label: str
+    control: str
+    value: str
+
+
+def ways_to_save(choice: NeuronPlanChoice, table: pd.DataFrame, before: int) -> list[WayToSave]:
+    """What to choose instead, where neurons go but the width mode that is chosen saves nothing.
+
+    Args:
+        choice: the controls.
+        table: of `atom_sizes`.
+        before: bytes of the source.
+    """
+    rows = table[table["refused"] == ""]
+    disks = dict(zip(rows["mode"].astype(str), rows["disk"].astype(int), strict=True))
+    if disks[PLAN_ALONE] >= before or disks.get(choice.width_mode, 0) < before:
+        return []
+    narrower = [
+        WayToSave(f"Choose {mode}: saves {1 - disks[mode] / before:.0%} on disk", "width", mode)
+        for mode in WIDTH_MODES
+        if disks.get(mode, before) < before
+    ]
+    if choice.scope == AtomScope.EXPERT:
+        return narrower
+    label = "Narrow all experts alike: neurons compete within each expert"
+    return [WayToSave(label, "scope", AtomScope.EXPERT), *narrower]

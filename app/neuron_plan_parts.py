@@ -10,10 +10,18 @@ from app.charts import csv_button, made_by, show_chart
 from app.data import shown_model
 from app.granularity import neuron_label
 from app.literal import literal
-from app.neuron_plan import NeuronPlanChoice, ShownNeurons, neuron_recipe, saved_sentence
+from app.neuron_plan import (
+    NeuronPlanChoice,
+    ShownNeurons,
+    WayToSave,
+    neuron_recipe,
+    saved_sentence,
+    ways_to_save,
+)
 from app.neuron_plan_data import NeuronSizes, ReadyNeurons, scopes_beside
 from app.plan_files import download_button
 from app.plan_parts import LATER, saved_metric, short_number
+from app.plan_state import imported_plan
 from app.planning import sampling_of
 from app.plots.neurons import flops_chart, layers_chart
 from app.state import View
@@ -109,10 +117,26 @@ def widths_part(view: View, choice: NeuronPlanChoice, sizes: NeuronSizes) -> Non
         key="neurons.widths",
     )
     st.markdown(f":material/info: {saved_sentence(sizes.table, view.model.checkpoint.nbytes)}")
+    _ways_part(view, choice, sizes.table)
     refused = sizes.refused(choice.width_mode)
     if refused:
         st.warning(literal(refused), icon=":material/warning:")
     csv_button(table, "width-modes")
+
+
+def _ways_part(view: View, choice: NeuronPlanChoice, table: pd.DataFrame) -> None:
+    """Buttons that save something, where what is chosen saves nothing."""
+    ways = ways_to_save(choice, table, view.model.checkpoint.nbytes)
+    if imported_plan(view.model) is not None:
+        ways = [way for way in ways if way.control != "scope"]  # it would not be this plan
+    if ways:
+        with st.container(horizontal=True):
+            for way in ways:
+                st.button(way.label, key=f"neurons.save.{way.value}", on_click=_go, args=(way,))
+
+
+def _go(way: WayToSave) -> None:
+    st.session_state[way.control] = way.value
 
 
 def widths_table(sizes: NeuronSizes, before: int) -> pd.DataFrame:

@@ -312,6 +312,29 @@ def test_sentences_on_what_is_saved():
     assert saved_sentence(table(50, 100, 100), 100).endswith("which narrows all alike.")
 
 
+def test_a_plan_that_saves_nothing_offers_what_saves(open_page):
+    def labels(test):
+        keys = ("neurons.save.expert", "neurons.save.ragged")
+        return [each.label for each in test.button if each.key in keys]
+
+    test = open_page("plan", **NEURONS)
+    assert labels(test) == [
+        "Narrow all experts alike: neurons compete within each expert",
+        "Choose ragged: saves 35% on disk",
+    ]
+    ragged = open_page("plan", **NEURONS)
+    ragged.button(key="neurons.save.ragged").click().run()
+    # A neuron has 384 weights of two bytes; 4,915 of them go.
+    mib = 2 * (5401728 - 4915 * 384) / 2**20
+    assert metrics_of(ragged)["On disk, ragged"] == f"{mib:.1f} MiB"
+    assert labels(ragged) == []
+    test.button(key="neurons.save.expert").click().run()
+    # 39 of 64 neurons stay in each expert, loaded as 40.
+    mib = 2 * (5401728 - 6 * 32 * 24 * 384) / 2**20
+    assert metrics_of(test)["Loaded, uniform"] == f"{mib:.1f} MiB"
+    assert labels(test) == []
+
+
 def test_flops_and_shares_of_every_scope_are_drawn(open_page):
     test = open_page("plan", **NEURONS)
     lines = {trace["name"]: trace for trace in figure_of(test, "neuron-layers")["data"]}
