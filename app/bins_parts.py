@@ -12,7 +12,7 @@ from analysis.model import DEMO_MODEL
 from app import data
 from app.charts import csv_button, show_chart
 from app.evaluation_requests import BinsRequest
-from app.figures.loss_bins import WORDS
+from app.figures.loss_bins import WORDS, chance_agreement
 from app.granularity import NEURON_CRITERIA
 from app.job_panel import job_panel
 from app.literal import literal
@@ -45,7 +45,7 @@ def bins_part(view: View, granularity: str) -> None:
             icon=":material/info:",
         )
     _form(view, granularity)
-    job_panel()
+    job_panel(("bins",))
 
 
 def _records(view: View) -> list[BinsRecord]:
@@ -119,7 +119,27 @@ def _overview(overview: pd.DataFrame) -> None:
             "last bin": st.column_config.NumberColumn(format="%+.4f"),
         },
     )
+    if note := random_note(overview):
+        st.text(note)
     csv_button(overview, "loss-bins-of-all-scores")
+
+
+def random_note(overview: pd.DataFrame) -> str:
+    """Why the row Random may stand high: it is one order of many; empty where there is no such row.
+
+    Args:
+        overview: of `overview_of`.
+    """
+    rows = overview[(overview["criterion"] == "random") & (overview["order"] == "saliency")]
+    if rows.empty:
+        return ""
+    drawn = rows.iloc[0]
+    limit = chance_agreement(int(drawn["bins"]))
+    place = "above" if drawn["agreement"] > limit else "below"
+    return (
+        f"Random is one draw, and another would stand elsewhere: 19 of 20 stay below {limit:.2f}, "
+        f"this one is {place}. So judge a score by {limit:.2f}, not by the row Random."
+    )
 
 
 def _form(view: View, granularity: str) -> None:

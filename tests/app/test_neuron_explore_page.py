@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import app.cli
 from analysis.store import SHIPPED_STATS
+from app.bins_parts import random_note
 
 NEURONS = {"granularity": "Neurons"}
 PARTS = ("Saliency", "One expert", "Texts", "Whole experts", "Score and loss", "Same bytes")
@@ -236,6 +237,17 @@ class TestScoreAndLoss:
         overview = table_of(experts, "ranked on", "agreement")
         assert set(overview["score"]) == {"REAP", "Frequency", "AIMER", "MAN", "HEAPr", "Random"}
         assert overview["agreement"].is_monotonic_decreasing
+        assert any(text.startswith("Random is one draw") for text in texts(experts.text))
+
+    @pytest.mark.parametrize(("agreement", "place"), [(0.64, "above"), (0.5, "below")])
+    def test_random_is_said_to_be_one_draw(self, agreement, place):
+        # Of ten bins 0.549 is the quantile: t(0.95, 8 degrees) = 1.8595, r = t / sqrt(8 + t^2).
+        row = {"criterion": "random", "order": "saliency", "bins": 10, "agreement": agreement}
+        note = random_note(pd.DataFrame([row]))
+        assert "one draw" in note
+        assert f"19 of 20 stay below 0.55, this one is {place}." in note
+        assert random_note(pd.DataFrame([row | {"criterion": "reap"}])) == ""
+        assert random_note(pd.DataFrame([row | {"order": "index"}])) == ""
 
     def test_a_measurement_is_queued_as_the_command_says(self, open_page, monkeypatch):
         sent = []
