@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,6 +11,8 @@ from app.task_requests import Request, Text, command_line, option_words
 from pruning.evaluate.benchmarks.record import FULL
 
 MOST_TASKS = 100
+# How the names of tasks begin that lm-evaluation-harness marks as running what the model writes.
+RUNS_CODE: Final = ("humaneval", "mbpp", "cruxeval", "longproc")
 
 
 class BenchmarkRequest(Request):
@@ -42,6 +44,12 @@ class BenchmarkRequest(Request):
         names.pop("", None)
         if len(names) > MOST_TASKS:
             raise ValueError(f"name at most {MOST_TASKS} tasks")
+        if unsafe := [name for name in names if name.startswith(RUNS_CODE)]:
+            raise ValueError(
+                f"{unsafe[0]} runs code that the model writes, which is refused here; run it with "
+                "lm-evaluation-harness where that may be done, and take its results in with "
+                "--import"
+            )
         return ",".join(names)
 
     @field_validator("limit")

@@ -3,8 +3,9 @@
 Heavy libraries are imported when a task starts, as in `app.tasks`.
 """
 
+from collections import defaultdict
 from collections.abc import Generator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,10 @@ def benchmark_task(raw: dict[str, Any]) -> Task:
 
 
 def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:
-    """What a job and a file say: ids, candidates, settings and scores of the records."""
+    """What a job and a file say: ids, candidates, settings and scores of the records.
+
+    `read_before` says which of the test sets something of the model has read.
+    """
     return {
         "benchmarks": [
             {
@@ -158,6 +162,7 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:
                 "candidate": record.candidate,
                 "source": record.source,
                 "settings": dict(record.settings),
+                "read_before": dict(record.made.get("read_before", {})),
                 "scores": [asdict(score) for score in record.scores],
             }
             for record in records
@@ -168,6 +173,9 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:
 def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
     """Take results of other tools in, one record for each tool and setting; they are kept.
 
+    Returns:
+        The records with the scores of these files alone; those that are kept may have more.
+
     Raises:
         UserError: the model or the plan does not fit, or a file is not of a form that is known.
     """
@@ -176,6 +184,7 @@ def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
     candidate = _imported_candidate(request, model, store)
     kept = BenchmarkStore(store.directories)
     records: dict[str, BenchmarkRecord] = {}
+    tasks: defaultdict[str, set[str]] = defaultdict(set)
     for path in request.files:
         found = read_results(path)
         record = _with_results(
@@ -183,7 +192,11 @@ def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
         )
         kept.save(record)
         records[record.record_id] = record
-    return list(records.values())
+        tasks[record.record_id] |= {score.task for score in found.scores}
+    return [
+        replace(each, scores=tuple(score for score in each.scores if score.task in tasks[name]))
+        for name, each in records.items()
+    ]
 
 
 def _with_results(record: BenchmarkRecord, found: Imported, path: Path) -> BenchmarkRecord:

@@ -1,6 +1,6 @@
 """The command that benchmarks: lm-evaluation-harness, or results of other tools taken in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,6 +74,14 @@ def benchmark(
     plans = tuple(load_plan(path, model=described).to_dict() for path in plan or ())
     shared = {"model": model, "source": source, "revision": revision, "stats_dir": stats_dir}
     if import_files:
+        _check_alone(
+            {
+                "--tasks": tasks,
+                "--limit": limit,
+                "--num-fewshot": num_fewshot,
+                "--chat-template": chat_template,
+            }
+        )
         records = _imported({**shared, "files": import_files, "candidate": candidate}, plans)
     elif candidate:
         raise PlanError("--candidate goes with --import; a plan says itself what it is.")
@@ -95,7 +103,16 @@ def benchmark(
     _show(records)
     if out_file:
         write_result(out_file, benchmark_results(records))
-        out.print(f"{out_file}: {len(records)} candidates", markup=False)
+        out.print(f"{out_file}: {len(records)} candidate{'s' * (len(records) != 1)}", markup=False)
+
+
+def _check_alone(options_of_runs: Mapping[str, object]) -> None:
+    """Refuse options that say how benchmarks are run, where results of others are taken in."""
+    if given := [name for name, value in options_of_runs.items() if value]:
+        raise PlanError(
+            f"{given[0]} says what is run, and --import runs nothing: all results of the file are "
+            "taken in; leave one of the two out."
+        )
 
 
 def _imported(values: dict[str, Any], plans: Sequence[dict[str, Any]]) -> list[BenchmarkRecord]:

@@ -1,12 +1,14 @@
 """`moeprune benchmark`: the demo's task offline, jobs, imports, and test sets kept apart."""
 
 import json
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, write_task
-from app.benchmark_requests import BenchmarkRequest
+from app.benchmark_requests import RUNS_CODE, BenchmarkRequest
 from app.task_requests import validated
 from app.tasks import TASKS
 
@@ -83,6 +85,46 @@ def test_results_of_the_harness_are_taken_in(works, plan, here):
     assert labels["by hand"]["plan"] == {}
     assert labels["full"]["made"]["imported_from"] == "results.json"
     assert labels["full"]["scores"][0]["value"] == 0.5
+
+
+def test_what_is_taken_in_is_shown_alone(works, moeprune, here):
+    own = ("benchmark", "demo", "--stats-dir", here / "own")
+    (here / "first.json").write_text(json.dumps(RESULTS))
+    other = RESULTS | {"results": {"piqa": RESULTS["results"]["arc_easy"]}}
+    (here / "second.json").write_text(json.dumps(other))
+    works(*own, "--import", "first.json")
+    said = works(*own, "--import", "second.json", "-o", "taken.json")
+    assert "piqa" in said
+    assert "arc_easy" not in said
+    assert "taken.json: 1 candidate\n" in said
+    (taken,) = json.loads((here / "taken.json").read_text())["benchmarks"]
+    assert [score["task"] for score in taken["scores"]] == ["piqa"]
+    # Kept are both.
+    (record,) = records_in(here / "own")
+    assert [score["task"] for score in record["scores"]] == ["arc_easy", "piqa"]
+    for words in (("--tasks", "piqa"), ("--limit", "3"), ("--chat-template",)):
+        outcome = moeprune(*own, "--import", "first.json", *words)
+        assert outcome.code == 1
+        assert f"{words[0]} says what is run, and --import runs nothing" in outcome.err
+
+
+def test_tasks_that_run_code_are_refused_before_anything_is_loaded(moeprune):
+    outcome = moeprune("benchmark", "demo", "--tasks", "arc_easy,humaneval_plus")
+    assert outcome.code == 1
+    assert "humaneval_plus runs code that the model writes" in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+
+
+def test_every_task_that_the_harness_marks_as_running_code_is_known():
+    # One folder of the harness holds the tasks of a name; some of their files include another's.
+    root = Path(find_spec("lm_eval").origin).parent / "tasks"
+    marked = {
+        path.relative_to(root).parts[0]
+        for path in root.rglob("*yaml*")
+        if b"unsafe_code: true" in path.read_bytes()
+    }
+    assert "humaneval" in marked
+    assert [folder for folder in sorted(marked) if not folder.startswith(RUNS_CODE)] == []
 
 
 @pytest.mark.parametrize(
@@ -169,6 +211,8 @@ def test_what_was_allowed_is_said_and_the_benchmark_is_refused(moeprune, works, 
     outcome = moeprune(*asked)
     assert outcome.code == 1
     assert f"has read documents of the test set of {TASK}" in outcome.err
-    works(*asked, "--allow-test-set")
+    works(*asked, "--allow-test-set", "-o", "scores.json")
     (record,) = records_in(here / "own")
     assert manifest.parent.name in record["made"]["read_before"][TASK]
+    (written,) = json.loads((here / "scores.json").read_text())["benchmarks"]
+    assert written["read_before"] == record["made"]["read_before"]
