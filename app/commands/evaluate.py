@@ -121,7 +121,7 @@ def evaluate(
     names = [path.name for path in plan or ()] or ["unpruned"]
     show_records(records, names * len(corpus))
     write_result(out_file, results_of(records))
-    out.print(f"{out_file}: {len(records)} evaluations", markup=False)
+    out.print(f"{out_file}: {len(records)} evaluation{'s' * (len(records) != 1)}", markup=False)
 
 
 def results_of(records: Sequence[EvaluationRecord]) -> dict[str, Any]:

@@ -113,7 +113,10 @@ def sweep(
     table = evaluation_table(records)
     show_sweep(table)
     save_table(table, out_file)
-    out.print(f"{out_file}: {len(table)} rows of {len(records)} evaluations", markup=False)
+    out.print(
+        f"{out_file}: {len(table)} rows of {len(records)} evaluation{'s' * (len(records) != 1)}",
+        markup=False,
+    )
     if plot:
         draw(table, next(iter(records[0].metrics)), against, plot)
 
