@@ -18,6 +18,7 @@ from app.figures.theme import (
 )
 
 _MOST_TICKS: Final = 24
+_FEW_GENERATIONS: Final = 8
 
 
 def search_progress(
@@ -36,7 +37,14 @@ def search_progress(
     _mark_uniform(fig, history, dark)
     fig.update_layout(height=320, margin={"t": 30})
     last = int(history["generation"].max()) if len(history) else 0
-    fig.update_xaxes(title_text="generation", showgrid=False, range=[-0.5, last + 0.5])
+    # A tick for each of a few generations: of one alone Plotly would make ticks between.
+    step = 1 if last <= _FEW_GENERATIONS else None
+    fig.update_xaxes(
+        title_text="generation",
+        showgrid=False,
+        range=[-0.5, max(1, last) + 0.5],
+        dtick=step,
+    )
     fig.update_yaxes(title_text=plain(measure))
     return fig
 

@@ -50,6 +50,14 @@ def test_the_figure_holds_every_new_candidate_the_median_and_the_best(history, d
     assert fig.layout.annotations[0].text == "uniform 0.300"
 
 
+def test_generations_are_whole_numbers_and_one_alone_is_no_sliver(history):
+    first = history[history["generation"] == 0]
+    axis = search_progress(first, progress_of(first)).layout.xaxis
+    assert (list(axis.range), axis.dtick) == ([-0.5, 1.5], 1)
+    axis = search_progress(history.assign(generation=30), progress_of(history)).layout.xaxis
+    assert (list(axis.range), axis.dtick) == ([-0.5, 30.5], None)
+
+
 def test_without_uniform_nothing_is_marked(history):
     others = history[history["origin"] != "uniform"]
     assert not search_progress(others, progress_of(others)).layout.shapes
