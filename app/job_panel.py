@@ -1,9 +1,10 @@
 """The list of jobs: progress, time left, log, cancel, retry, result; alive while jobs run."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
 import streamlit as st
 
@@ -12,6 +13,10 @@ from app.job_queue import job_store, runner, user
 from app.jobs.model import Job, JobState
 from app.literal import literal
 from app.plots.benchmarks import way_of
+from app.plots.search import measure_label
+from app.search_data import read_cached
+from pruning.search.result import RESULT_NAME
+from pruning.search.store import SEARCH, KnownSearch
 from pruning.sizes import format_bytes
 
 _COLORS: Mapping[JobState, Literal["gray", "blue", "green", "red", "orange"]] = {
@@ -22,22 +27,29 @@ _COLORS: Mapping[JobState, Literal["gray", "blue", "green", "red", "orange"]] = 
     JobState.CANCELED: "gray",
     JobState.LOST: "orange",
 }
-_SHOWN = 12
+_SHOWN: Final = 12
 
 
-def job_panel() -> None:
-    """Draw the jobs of this server, newest first; refreshed every second while one is active."""
+def job_panel(kinds: Collection[str] = ()) -> None:
+    """Draw the jobs of this server, newest first; refreshed every second while one is active.
+
+    Args:
+        kinds: what the page is about, names in `app.tasks.TASKS`; without any, all. A link leads to
+            the other jobs.
+    """
     st.subheader("Jobs")
-    active = any(not job.is_finished for job in job_store().list())
+    active = any(not job.is_finished for job in job_store().list(kinds=kinds))
     # Polling stops when nothing can change.
-    st.fragment(_jobs, run_every=1.0 if active else None)()
+    st.fragment(_jobs, run_every=1.0 if active else None)(tuple(kinds))
+    if kinds:
+        st.page_link("views/start.py", label="All jobs of this server", icon=":material/list:")
 
 
-def _jobs() -> None:
+def _jobs(kinds: Collection[str]) -> None:
     runner().tick()
-    jobs = job_store().list(limit=_SHOWN)
+    jobs = job_store().list(limit=_SHOWN, kinds=kinds)
     if not jobs:
-        st.text("No jobs yet. An export or a calibration appears here and survives a reload.")
+        st.text("No jobs yet. What is queued here appears below and survives a reload.")
         return
     was_active = st.session_state.get("jobs.active", False)
     active = any(not job.is_finished for job in jobs)
@@ -49,24 +61,45 @@ def _jobs() -> None:
 
 
 def _job(job: Job) -> None:
+    kept = _kept_search(job)
     with st.container(border=True, key=f"job-{job.id}"):
         with st.container(horizontal=True, horizontal_alignment="distribute"):
             with st.container(horizontal=True, vertical_alignment="center", width="content"):
-                st.badge(str(job.state), color=_COLORS[job.state])
+                st.badge("stopped" if kept else str(job.state), color=_COLORS[job.state])
                 owner = f"  ({job.requested_by})" if user() and job.requested_by else ""
                 st.text(f"{job.kind}  {job.title}{owner}")
             with st.container(horizontal=True, width="content"):
-                _buttons(job)
+                _buttons(job, goes_on=kept is not None)
         if not job.is_finished:
             st.progress(job.fraction, text=progress_text(job))
         elif job.error:
             st.text(job.error)
         elif job.state is JobState.DONE:
             st.text(_result_text(job))
+        if kept is not None:
+            st.text(_kept_text(kept))
         with st.expander("Log and command"):
             st.code(job.command, language=None, wrap_lines=True)
             log = job_store().tail(job.id) or "The log is empty."
             st.code(log, language=None, height=180, wrap_lines=True)
+
+
+def _kept_search(job: Job) -> KnownSearch | None:
+    """What a search that was stopped found until then; None of other jobs."""
+    if job.kind != SEARCH or job.state is not JobState.CANCELED:
+        return None
+    try:
+        return read_cached(Path(job.request["out"]) / RESULT_NAME)
+    except UserError:
+        return None  # stopped before the first generation, or removed since
+
+
+def _kept_text(search: KnownSearch) -> str:
+    best, tried = search.result.best_entry.fitness or 0.0, len(search.result.entries)
+    return (
+        f"Stopped, best kept: {measure_label(search.fitness)} {best:.3f}, of {tried:,} candidates. "
+        f"Plan, Searched shows {search.search_id}."
+    )
 
 
 def progress_text(job: Job) -> str:
@@ -78,7 +111,8 @@ def progress_text(job: Job) -> str:
     if job.unit == "bytes" and job.total:
         amount = f" {format_bytes(job.done)} of {format_bytes(job.total)}"
     rest = f", {int(left) // 60}:{int(left) % 60:02d} left" if left is not None else ""
-    return f"{job.phase}{amount}{rest}"
+    # A worker says nothing while it loads libraries.
+    return f"{job.phase or 'starting'}{amount}{rest}"
 
 
 def _result_text(job: Job) -> str:
@@ -113,7 +147,7 @@ def _result_text(job: Job) -> str:
     return f"{text}. Written to {result.get('out', '?')}"
 
 
-def _buttons(job: Job) -> None:
+def _buttons(job: Job, *, goes_on: bool) -> None:
     if not job.is_finished:
         st.button(
             "Cancel",
@@ -125,7 +159,7 @@ def _buttons(job: Job) -> None:
         )
     elif job.state is not JobState.DONE:
         st.button(
-            "Retry",
+            "Continue" if goes_on else "Retry",
             key=f"job.retry.{job.id}",
             icon=":material/refresh:",
             on_click=_act,

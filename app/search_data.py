@@ -75,12 +75,28 @@ def removed_on_screen(view: View) -> int:
 
 
 def ordered_for(view: View, known: Sequence[KnownSearch]) -> list[KnownSearch]:
-    """Those that fit budget and criterion on screen first, then those that fit the budget."""
+    """Those that fit budget and criterion on screen first, then those that fit the budget.
+
+    Of equal ones those that jobs made come first, the newest before all.
+    """
     removed, name = removed_on_screen(view), view.criterion.name if view.criterion else ""
     return sorted(
         known,
-        key=lambda each: (each.removed != removed, each.criterion != name, each.search_id),
+        key=lambda each: (
+            each.removed != removed,
+            each.criterion != name,
+            -_written_here(each),
+            each.search_id,
+        ),
     )
+
+
+def _written_here(search: KnownSearch) -> float:
+    """When a job last wrote to it, in seconds since the epoch; 0 of a search that ships."""
+    try:
+        return search.path.stat().st_mtime if search.recipe else 0.0
+    except OSError:
+        return 0.0  # removed a moment ago
 
 
 def search_label(search: KnownSearch, model: MoEModel) -> str:

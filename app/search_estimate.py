@@ -16,11 +16,16 @@ _FASTER_HERE: Final = 4.0
 # What a calibration adds to a forward (sums, exact damage, a backward) and what samples that are
 # shorter than a sequence save: on the demo, a search ran at 4 times the pace of its calibrations.
 _CALIBRATION_SLOWER: Final = 5.0
+# Before the first candidate: libraries, the search samples, the text that the order was made on.
+# Of the demo 8 s on a machine at rest and 24 s on a busy one.
+_START_UP: Final = (5.0, 30.0)
+# Bytes a second at which weights arrive: a fast disk, and a network's.
+_READING: Final = (2 * 2**30, 2**28)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchEstimate:
-    """A range of seconds, loading the model not counted.
+    """A range of seconds, the start not counted, see `start_seconds`.
 
     Args:
         low, high: seconds; None where nothing tells the speed of this model.
@@ -82,6 +87,16 @@ def estimate_search(
         f"From its calibrations ({max(speeds):,.0f} tokens a second), which do more than a search "
         f"and on longer texts; samples count as {DEFAULT_SEQ_LEN} tokens.",
     )
+
+
+def start_seconds(nbytes: int) -> tuple[float, float]:
+    """From the click to the first candidate, at best and at worst.
+
+    Args:
+        nbytes: of the model's weights.
+    """
+    (least, most), (fast, slow) = _START_UP, _READING
+    return least + nbytes / fast, most + nbytes / slow
 
 
 def _named(searches: Sequence[KnownSearch]) -> str:

@@ -13,7 +13,7 @@ from app.literal import literal
 from app.plan_data import Prepared
 from app.planning import PlanChoice
 from app.search_data import search_store, searches_of
-from app.search_estimate import duration_text, estimate_search
+from app.search_estimate import duration_text, estimate_search, start_seconds
 from app.search_plans import new_search_id, searching_recipe
 from app.search_requests import SearchRequest
 from app.settings import shown_path
@@ -123,13 +123,18 @@ def _corpus_field(place: Any, view: View) -> str:
 
 def _say_estimate(view: View, asked: SearchSection, known: tuple[KnownSearch, ...]) -> None:
     estimate = estimate_search(asked, known, list(view.runs.values()))
-    text = f"At most {estimate.candidates:,} candidates on {asked.samples} samples"
+    start = start_seconds(view.model.checkpoint.nbytes)
+    text = f"At most {estimate.candidates:,} candidates on {asked.samples} samples: "
     if estimate.low is not None and estimate.high is not None:
-        span = f"{duration_text(estimate.low)} to {duration_text(estimate.high)}"
-        text += f": **{span}**, and the model must load"
+        text += f"**{_span(estimate.low + start[0], estimate.high + start[1])}**, of which "
+    text += f"{_span(*start)} for libraries, samples and weights, before the first"
     st.markdown(f":material/timer: {text}. {literal(estimate.how)}")
     if asked.racing:
         st.text("Racing shortens this: by a third to more than a half in searches of the demo.")
+
+
+def _span(low: float, high: float) -> str:
+    return f"{duration_text(low)} to {duration_text(high)}"
 
 
 def _request(view: View, recipe: Recipe, search_id: str) -> SearchRequest:

@@ -113,7 +113,7 @@ def _found(searches: list[KnownSearch]) -> pd.DataFrame:
 def newest_job(view: View) -> Job | None:
     """The last search of this model that this server was asked for."""
     path = str(view.model.checkpoint.path)
-    searches = (job for job in job_store().list() if job.kind == SEARCH)
+    searches = job_store().list(kinds=(SEARCH,))
     return next((job for job in searches if _model_of(job) == path), None)
 
 
@@ -161,10 +161,13 @@ def _stop(job_id: str) -> None:
 
 
 def _at_rest(view: View, choice: PlanChoice, found: Searches, job: Job | None) -> None:
-    """What became of the search that was watched, or the one whose schedule is shown."""
+    """What became of the search that was watched, the one whose schedule is shown, or the last."""
     chosen = chosen_search(view, choice) if choice.schedule == SEARCH else None
     watched = job if job is not None and job.id == st.session_state.get(WATCHED) else None
-    search = found.named(_folder_of(watched).name) if watched else chosen
+    last = found.named(_folder_of(job).name) if job is not None else None
+    if watched is None and last is not None and last.removed != removed_on_screen(view):
+        last = None  # its schedule could not be shown at this sparsity
+    search = last if watched else chosen or last
     if watched is not None and watched.error:
         st.error(literal(watched.error), icon=":material/error:")
     if search is None:

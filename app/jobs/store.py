@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -101,10 +101,10 @@ class JobStore:
         with connect(self.path) as connection:
             return _find(JobTable(connection), job_id)
 
-    def list(self, limit: int = 50) -> tuple[Job, ...]:
-        """The last `limit` jobs, newest first."""
+    def list(self, limit: int = 50, kinds: Collection[str] = ()) -> tuple[Job, ...]:
+        """The last `limit` jobs of these kinds, newest first; without any, of all kinds."""
         with connect(self.path) as connection:
-            return JobTable(connection).newest(limit)
+            return JobTable(connection).newest(limit, kinds)
 
     def cancel(self, job_id: str, requested_by: str | None = None) -> Job:
         """Ask a job to stop: at once while queued, else by SIGTERM to the worker and its children.

@@ -4,7 +4,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,11 @@ class JobTable:
         """Jobs whose id starts with `prefix`, in order of submission."""
         return self._select("WHERE substr(id, 1, ?) = ? ORDER BY seq", len(prefix), prefix)
 
-    def newest(self, limit: int) -> tuple[Job, ...]:
-        """The last jobs submitted, newest first."""
-        return self._select("ORDER BY seq DESC LIMIT ?", limit)
+    def newest(self, limit: int, kinds: Collection[str] = ()) -> tuple[Job, ...]:
+        """The last jobs submitted of these kinds, newest first; without any, of all kinds."""
+        marks = ", ".join("?" for _ in kinds)
+        chosen = f"WHERE kind IN ({marks}) " if kinds else ""
+        return self._select(f"{chosen}ORDER BY seq DESC LIMIT ?", *kinds, limit)
 
     def queued(self, limit: int) -> tuple[Job, ...]:
         """The jobs that wait and were handed to nobody, oldest first."""

@@ -11,6 +11,13 @@ from app.own_results import own_part
 from app.state import View
 from app.variance_parts import hidden_states_part
 
+_JOBS = {
+    "own": ("evaluate", "sweep"),
+    "benchmarks": ("benchmark",),
+    "hidden": ("variance",),
+    "ask": ("ask",),
+}
+
 view: View = st.session_state["view"]
 source = switch(
     "Source",
@@ -34,4 +41,4 @@ else:
         hidden_states_part(view)
     else:
         ask_part(view)
-    job_panel()
+    job_panel(_JOBS[source])

@@ -6,7 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from analysis.store import SHIPPED_STATS
-from app.search_estimate import duration_text, estimate_search, most_candidates
+from app.search_estimate import (
+    duration_text,
+    estimate_search,
+    most_candidates,
+    start_seconds,
+)
 from pruning.recipe import SearchSection
 from pruning.search.store import read_known
 
@@ -56,6 +61,11 @@ def test_without_a_search_calibrations_do_and_without_those_nothing():
     assert "1,024 tokens a second" in made.how
     nothing = estimate_search(ASKED, [], [SimpleNamespace(manifest=SimpleNamespace(made={}))])
     assert (nothing.low, nothing.high, nothing.candidates) == (None, None, 18)
+
+
+def test_the_start_takes_its_time_and_reads_the_weights():
+    # 5 s and 4 GiB at 2 GiB/s; 30 s and 4 GiB at a quarter of a GiB/s.
+    assert start_seconds(4 * 2**30) == (5 + 2, 30 + 16)
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,7 @@ def test_the_form_shows_recipe_and_estimate_and_refuses_what_cannot_be(open_page
     (estimate,) = (text for text in texts(test.markdown) if "At most" in text)
     assert "At most 1,432 candidates on 64 samples" in estimate  # 32 + 50 x 28
     assert " h**" in estimate or " min**" in estimate
+    assert "of which 5 s to 30 s for libraries, samples and weights" in estimate
     test.number_input(key="search.elites").set_value(32).run()
     assert any("fewer elites than candidates" in text for text in texts(test.error))
 
@@ -205,7 +206,7 @@ def until(test, condition):
     return value
 
 
-def test_a_search_is_started_stopped_kept_and_shown(open_page, jobs, stats_dir, tmp_path):
+def test_a_search_is_started_stopped_kept_and_shown(open_page, go_to, jobs, stats_dir, tmp_path):
     # Magnitude reads no text, and there are its numbers of the demo: the search begins at once.
     test = open_page("plan", criterion="Magnitude")
     opened_form(test)
@@ -223,6 +224,17 @@ def test_a_search_is_started_stopped_kept_and_shown(open_page, jobs, stats_dir, 
         test.button(key="search.stop").click().run()
         until(test, lambda: jobs.get(job.id).is_finished)
         assert jobs.get(job.id).state is JobState.CANCELED
+        # The list of jobs says what was kept, and a reload shows it again.
+        best = read_known(folder / "search.json").result.best_entry.fitness
+        listed = go_to(test, "start")
+        assert any(f"best kept: ESAP {best:.3f}, of " in text for text in texts(listed.text))
+        assert "stopped" in " ".join(texts(listed.markdown))
+        assert f"job.retry.{job.id}" in {button.key for button in listed.button}
+        reloaded = open_page("plan", criterion="Magnitude")
+        assert any(f"{folder.name} (Magnitude" in text for text in texts(reloaded.text))
+        reloaded = open_page("plan", criterion="Magnitude", schedule="Searched")
+        assert reloaded.selectbox(key="searched").value == folder.name
+        go_to(test, "plan")
         # All four files stand, whole, and say the same.
         kept = read_known(folder / "search.json")
         plan = load_plan(folder / "plan.json", model=load_model_index("demo"))

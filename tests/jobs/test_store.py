@@ -82,6 +82,14 @@ def test_list_is_newest_first_and_limited(store, submit):
     assert store.list(limit=1) == (jobs[2],)
 
 
+def test_list_of_some_kinds_looks_past_the_others(store, submit):
+    first, second = submit("count"), submit("fail")
+    for n in range(3):
+        submit("sleep", n=n)
+    assert store.list(limit=2, kinds=("count", "fail")) == (second, first)
+    assert store.list(kinds=("count' OR '1'='1",)) == ()
+
+
 def test_a_queued_job_is_canceled_at_once(store, submit):
     job = store.cancel(submit("count").id)
     assert job.state is JobState.CANCELED
