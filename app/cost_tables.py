@@ -14,7 +14,9 @@ SHOWN_COSTS = (
     *("model", "statistics", "fits", "shape"),
     *("tokens", "seconds", "tokens/s", "peak MiB"),
 )
-_COST_COLUMNS = [*SHOWN_COSTS, "top-k", "made"]
+# What `moeprune runs list` prints of the same table, with the name that its siblings take.
+LISTED_COSTS = ("run", *(name for name in SHOWN_COSTS if name not in ("model", "fits")))
+_COST_COLUMNS = [*SHOWN_COSTS, "top-k", "made", "run"]
 _NEEDS = {
     "data": "calibration text",
     "activations": "expert outputs",
@@ -24,7 +26,7 @@ _NEEDS = {
 
 
 def cost_table(runs: Sequence[Run], identity: str) -> pd.DataFrame:
-    """Table of runs: model, statistics, whether they fit, tokens, what it cost, sizes, date.
+    """Table of runs: model, statistics, whether they fit, tokens, cost, sizes, date, run id.
 
     Seconds, tokens a second and peak memory are those of the machine that made the run; empty
     where it did not say. Runs of the model of this identity come first.
@@ -45,6 +47,7 @@ def cost_table(runs: Sequence[Run], identity: str) -> pd.DataFrame:
                 "tokens/s": _number(made, "tokens_per_second"),
                 "peak MiB": _mib(made),
                 "made": str(made.get("created_at", ""))[:10],
+                "run": run.manifest.run_id,
                 "fits": "this model" if model.identity == identity else "another model",
             }
         )

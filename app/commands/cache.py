@@ -11,6 +11,7 @@ from analysis.merging import merge_runs
 from analysis.store import MANIFEST, SHIPPED_STATS
 from app.commands import options
 from app.commands.console import err, out, show_table
+from app.cost_tables import LISTED_COSTS, cost_table
 from app.settings import stats_store
 
 runs = typer.Typer(help="The cache of runs.", no_args_is_help=True)
@@ -19,26 +20,19 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its unique
 
 @runs.command("list")
 def list_runs(stats_dir: options.StatsDir = None) -> None:
-    """List the finished runs."""
+    """List the finished runs, and what each cost on the machine that made it."""
 
     def report(problem: StatsError) -> None:
         err.print(f"left out: {problem}", markup=False)
 
-    rows = [
-        (
-            run.manifest.run_id,
-            run.manifest.kind,
-            run.manifest.model.name,
-            run.manifest.corpus or "-",
-            run.manifest.num_tokens,
-            str(run.manifest.made.get("created_at", ""))[:10],
-        )
-        for run in stats_store(stats_dir).runs(report)
-    ]
-    if not rows:
+    found = list(stats_store(stats_dir).runs(report))
+    if not found:
         out.print("No runs. Make one with: moeprune calibrate MODEL --corpus CORPUS")
         return
-    show_table("", ("run", "kind", "model", "corpus", "tokens", "made"), rows)
+    costs = cost_table(found, identity="").astype({"tokens": "Int64"})
+    table = costs[list(LISTED_COSTS)].astype(object)
+    rows = table.where(table.notna(), "-").to_numpy().tolist()
+    show_table("", LISTED_COSTS, rows)
 
 
 @runs.command("show")
