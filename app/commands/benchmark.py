@@ -12,7 +12,7 @@ from analysis.model import load_model_index
 from app.benchmark_requests import BenchmarkRequest, ImportRequest
 from app.benchmark_tasks import benchmark_results, benchmark_run, import_results
 from app.commands import options
-from app.commands.console import follow, out, show_table
+from app.commands.console import counted, follow, out, show_table
 from app.commands.evaluate import BatchSize, Device, Dtype, Trust, check_place, write_result
 from app.task_requests import validated
 from pruning.evaluate.benchmarks.record import BenchmarkRecord, benchmark_table
@@ -103,7 +103,7 @@ def benchmark(
     _show(records)
     if out_file:
         write_result(out_file, benchmark_results(records))
-        out.print(f"{out_file}: {len(records)} candidate{'s' * (len(records) != 1)}", markup=False)
+        out.print(f"{out_file}: {counted(len(records), 'candidate')}", markup=False)
 
 
 def _check_alone(options_of_runs: Mapping[str, object]) -> None:

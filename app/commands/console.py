@@ -117,6 +117,11 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     out.print(table)
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things, `what` being one of them: 1 path, 2 paths."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def show_facts(facts: Mapping[str, object]) -> None:
     """Names and values, aligned."""
     width = max(map(len, facts))

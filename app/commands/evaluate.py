@@ -11,7 +11,7 @@ from analysis.errors import StatsError
 from analysis.model import load_model_index
 from analysis.store import PARTIAL, write_durably
 from app.commands import options
-from app.commands.console import follow, out, show_table
+from app.commands.console import counted, follow, out, show_table
 from app.evaluation_requests import DEFAULT_MEASURED, EvaluateRequest
 from app.evaluation_tasks import evaluate_run
 from app.task_requests import DEFAULT_SEQ_LEN, validated
@@ -121,7 +121,7 @@ def evaluate(
     names = [path.name for path in plan or ()] or ["unpruned"]
     show_records(records, names * len(corpus))
     write_result(out_file, results_of(records))
-    out.print(f"{out_file}: {len(records)} evaluation{'s' * (len(records) != 1)}", markup=False)
+    out.print(f"{out_file}: {counted(len(records), 'evaluation')}", markup=False)
 
 
 def results_of(records: Sequence[EvaluationRecord]) -> dict[str, Any]:

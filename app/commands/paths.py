@@ -14,7 +14,7 @@ from analysis.samples import SampleStats, joined_stats
 from analysis.store import Run, load_sample_stats
 from analysis.trajectory import follow, representative_samples, weighing_of
 from app.commands import options
-from app.commands.console import out
+from app.commands.console import counted, out
 from app.commands.plan import say_plan
 from app.commands.rank import Out, save_csv, say_run
 from app.settings import stats_store
@@ -87,7 +87,7 @@ def _say_paths(made: PathPlan, stats: SampleStats, runs: Sequence[Run]) -> None:
     followed = (
         f"all {there_are:,} paths"
         if made.count >= there_are
-        else f"the first {made.count:,} path{'s' * (made.count != 1)}"
+        else f"the first {counted(made.count, 'path')}"
     )
     out.print(
         f"{made.union} experts lie on {followed} of {stats.num_samples} samples", markup=False

@@ -10,7 +10,7 @@ from analysis.errors import StatsError, unknown_name
 from analysis.store import PARTIAL
 from app.commands import evaluate as shared
 from app.commands import options
-from app.commands.console import follow, out, show_table
+from app.commands.console import counted, follow, out, show_table
 from app.commands.rank import save_csv
 from app.evaluation_requests import DEFAULT_MEASURED, SweepRequest
 from app.evaluation_tasks import sweep_run
@@ -113,10 +113,8 @@ def sweep(
     table = evaluation_table(records)
     show_sweep(table)
     save_table(table, out_file)
-    out.print(
-        f"{out_file}: {len(table)} rows of {len(records)} evaluation{'s' * (len(records) != 1)}",
-        markup=False,
-    )
+    of = counted(len(records), "evaluation")
+    out.print(f"{out_file}: {len(table)} rows of {of}", markup=False)
     if plot:
         draw(table, next(iter(records[0].metrics)), against, plot)
 
