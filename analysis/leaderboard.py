@@ -7,6 +7,9 @@ import pandas as pd
 
 from analysis.errors import UserError
 
+WINNER_COLUMNS = ("benchmark", "winner", "score", "margin", "tied", "candidates")
+_RIVALS = 2  # who is the best of one says nothing
+
 
 def score_table(results: pd.DataFrame, by: str = "criterion") -> pd.DataFrame:
     """Scores with a row per candidate and a column per benchmark, both in order of appearance.
@@ -29,12 +32,19 @@ def score_table(results: pd.DataFrame, by: str = "criterion") -> pd.DataFrame:
 
 
 def ranks(scores: pd.DataFrame) -> pd.DataFrame:
-    """Rank on each benchmark, 1 = best; equal scores share the mean of their ranks."""
-    return scores.rank(axis=0, ascending=False, method="average")
+    """Rank on each benchmark, 1 = best; equal scores share the mean of their ranks.
+
+    NaN where fewer than two candidates have a score: a single one has no rival.
+    """
+    contested = scores.loc[:, scores.count() >= _RIVALS]
+    return contested.rank(ascending=False, method="average").reindex(columns=scores.columns)
 
 
 def average_rank(scores: pd.DataFrame) -> pd.Series:
-    """Mean rank over the benchmarks, lower = better (arXiv:2606.15716, Table 1)."""
+    """Mean rank over the benchmarks, lower = better (arXiv:2606.15716, Table 1).
+
+    Over those that rank the candidate, see `ranks`; NaN where none does.
+    """
     return ranks(scores).mean(axis=1).rename("average_rank")
 
 
@@ -77,19 +87,21 @@ def winners(scores: pd.DataFrame) -> pd.DataFrame:
     """The best candidate of each benchmark (arXiv:2606.15716, Figure 2).
 
     Returns:
-        ``benchmark, winner, score, margin, tied``: margin is the distance to the best that did not
-        win; ``tied`` counts the winners, of which the first is named. Benchmarks on which nobody
-        scores above 0 have no winner (empty): there is nothing to choose by.
+        WINNER_COLUMNS: margin is the distance to the best that did not win; ``tied`` counts the
+        winners, of which the first is named, ``candidates`` those that have a score. Benchmarks
+        that fewer than two have, or on which nobody scores above 0, have no winner (empty): there
+        is nothing to choose by.
     """
     rows = []
     for benchmark in scores.columns:
         column = scores[benchmark].dropna()
         best = column.max() if len(column) else 0.0
-        if not best > 0:
-            rows.append((benchmark, "", float(best), 0.0, 0))
+        if not best > 0 or len(column) < _RIVALS:
+            rows.append((benchmark, "", float(best), 0.0, 0, len(column)))
             continue
         beaten = column[column < best]
         margin = best - beaten.max() if len(beaten) else 0.0
         tied = int((column == best).sum())
-        rows.append((benchmark, str(column.idxmax()), float(best), float(margin), tied))
-    return pd.DataFrame(rows, columns=["benchmark", "winner", "score", "margin", "tied"])
+        won = (benchmark, str(column.idxmax()), float(best), float(margin), tied, len(column))
+        rows.append(won)
+    return pd.DataFrame(rows, columns=list(WINNER_COLUMNS))

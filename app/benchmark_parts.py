@@ -144,14 +144,7 @@ def _leaderboard(board: Board, weights: dict[str, float]) -> None:
     pruned = table[table["candidate"] != FULL]
     whole = table.loc[table["candidate"] == FULL, "average"]
     beside = f" The full model averages {whole.iloc[0]:.3f}." if len(whole) else ""
-    if len(pruned):
-        best = pruned.iloc[0]
-        st.markdown(
-            f"**Leaderboard**: best average rank {literal(best['candidate'])} "
-            f"({best['average_rank']:.2f}), average {best['average']:.3f}.{beside}"
-        )
-    else:
-        st.markdown(f"**Leaderboard**: only the full model was benchmarked.{beside}")
+    st.markdown(f"**Leaderboard**: {_first(pruned)}.{beside}")
     st.dataframe(
         _with_errors(table, board),
         hide_index=True,
@@ -163,8 +156,23 @@ def _leaderboard(board: Board, weights: dict[str, float]) -> None:
             "memory_saved": st.column_config.NumberColumn("memory saved", format="percent"),
         },
     )
-    st.text(f"{board.about}. Each score with its standard error; rank 1 is best, ties share ranks.")
+    st.text(
+        f"{board.about}. Each score with its standard error, where all answers or none are right "
+        "by Wilson's interval; rank 1 is best, ties share ranks."
+    )
     csv_button(_numbers(table, board), "benchmarks")
+
+
+def _first(pruned: pd.DataFrame) -> str:
+    """Who leads the pruned candidates, in words; where nobody has a rival, that."""
+    if pruned.empty:
+        return "only the full model was benchmarked"
+    best = pruned.iloc[0]
+    name, average = literal(best["candidate"]), best["average"]
+    mean = "" if pd.isna(average) else f", average {average:.3f}"
+    if pd.isna(best["average_rank"]):
+        return f"{name} has no rival here, so there are no ranks{mean}"
+    return f"best average rank {name} ({best['average_rank']:.2f}){mean}"
 
 
 def _with_errors(table: pd.DataFrame, board: Board) -> pd.DataFrame:

@@ -2,7 +2,9 @@
 
 import textwrap
 from collections.abc import Hashable, Mapping
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -31,11 +33,12 @@ _LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 92
 
 
 def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `setting, benchmark, winner, score, margin, tied`, a row per cell.
+    """Figure of a table `setting` and WINNER_COLUMNS of `analysis.leaderboard`, a row per cell.
 
-    A cell without a winner (nobody scored above 0) says so; `+n` beside a name counts those that
-    share the first place.
+    A cell without a winner says why (nobody scored above 0, or there is one candidate); `+n` beside
+    a name counts those that share the first place. Each row says how many candidates it has.
     """
+    table = table.assign(setting=_named_rows(table))
     settings = list(dict.fromkeys(table["setting"]))
     benchmarks = list(dict.fromkeys(table["benchmark"]))
     names = list(dict.fromkeys(name for name in table["winner"] if name))
@@ -49,7 +52,7 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     fig = go.Figure(
         go.Heatmap(
             x=[plain(name) for name in benchmarks],
-            y=[plain(name) for name in settings],
+            y=settings,
             z=cells["winner"].map(codes).to_numpy(dtype="float32").reshape(shape),
             zmin=0,
             zmax=max(len(steps) - 1, 1),
@@ -58,11 +61,8 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             xgap=2,
             ygap=2,
             hoverongaps=False,
-            customdata=cells[["winner", "score", "margin"]].to_numpy().reshape((*shape, 3)),
-            hovertemplate=(
-                "%{y}, %{x}<br>%{customdata[0]}: %{customdata[1]:.3f}, "
-                "%{customdata[2]:.3f} before the next<extra></extra>"
-            ),
+            customdata=np.reshape([_said(row) for row in cells.to_dict("records")], shape),
+            hovertemplate="%{y}, %{x}<br>%{customdata}<extra></extra>",
         )
     )
     known = table[table["winner"].notna()].to_dict("records")
@@ -91,6 +91,32 @@ def describe(table: pd.DataFrame) -> str:
     return f"Of {len(won)} cells with a winner: {', '.join(parts)}{tied}."
 
 
+def _named_rows(table: pd.DataFrame) -> pd.Series:
+    """Each row's setting, and below it how many candidates the row has."""
+    counts = table.groupby("setting")["candidates"].transform("max")
+    pairs = zip(table["setting"], counts, strict=True)
+    named = [f"{plain(str(name))}<br>{_counted(int(count))}" for name, count in pairs]
+    return pd.Series(named, index=table.index)
+
+
+def _counted(count: int) -> str:
+    return f"{count} candidate{'' if count == 1 else 's'}"
+
+
+def _said(row: Mapping[Hashable, Any]) -> str:
+    """What hovering over a cell says; empty for cells that are not there."""
+    if pd.isna(row["winner"]):
+        return ""
+    if not row["winner"]:
+        return f"{_nobody(row)}: no winner"
+    return f"{plain(row['winner'])}: {row['score']:.3f}, {row['margin']:.3f} before the next"
+
+
+def _nobody(row: Mapping[Hashable, Any]) -> str:
+    """Why a cell has no winner."""
+    return "all 0" if row["candidates"] > 1 else _counted(int(row["candidates"]))
+
+
 def _steps(colors: list[str]) -> list[list[float | str]]:
     """A colour scale that jumps from colour to colour, halfway between the codes."""
     last = max(len(colors) - 1, 1)
@@ -101,17 +127,15 @@ def _steps(colors: list[str]) -> list[list[float | str]]:
     return scale
 
 
-def _cell_text(
-    row: Mapping[Hashable, object], colors: dict[str, str], room: int
-) -> dict[str, object]:
+def _cell_text(row: Mapping[Hashable, Any], colors: dict[str, str], room: int) -> dict[str, object]:
     winner, tied = str(row["winner"]), int(str(row["tied"]))
     # How many share the place is on a line of its own: a cell of sixteen is narrow.
     shared = f"<br>+{tied - 1}" if tied > 1 else ""
     lines = _lines(winner, room, most=1 if shared or room < _ROOMY else 2)
     return {
         "x": plain(str(row["benchmark"])),
-        "y": plain(str(row["setting"])),
-        "text": "<br>".join(map(plain, lines or ["all 0"])) + shared,
+        "y": row["setting"],
+        "text": "<br>".join(map(plain, lines or [_nobody(row)])) + shared,
         "font": {
             "size": SMALL_SIZE if room >= _ROOMY else _NARROW_SIZE,
             "color": text_on(colors[winner]) if winner else muted(False),

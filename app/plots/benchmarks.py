@@ -7,7 +7,13 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analysis.leaderboard import average_rank, score_table, weighted_average, winners
+from analysis.leaderboard import (
+    WINNER_COLUMNS,
+    average_rank,
+    score_table,
+    weighted_average,
+    winners,
+)
 from app.figures import capability, winner_map
 from app.plots.chart import Chart, made_by
 from app.plots.evaluations import series_name
@@ -64,12 +70,14 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     not one of the usual, `way` the tool and its settings, see `way_of`, `dtype` the element type of
     the computation or empty: only what was made in one way may be held against each other. Of a
     candidate that was benchmarked twice in one way, the newest stays. Measures of which less is
-    better are left out: they are no shares of right answers.
+    better are left out: they are no shares of right answers. `stderr` is the tool's, and what
+    Wilson's interval gives where all answers are right or all wrong.
     """
     table = benchmark_table(records)
     ways = {record.record_id: way_of(record.source, record.settings) for record in records}
     types = {record.record_id: str(record.settings.get("dtype") or "") for record in records}
     table = table.assign(
+        stderr=_errors(table),
         way=table["record"].map(ways).astype(str),
         dtype=table["record"].map(types).astype(str),
         series=[_series(row) for row in table.to_dict("records")],
@@ -87,6 +95,17 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     ]
     table = table.assign(benchmark=named).drop(columns="place")
     return table.sort_values(["way", "removed", "series", "benchmark"], ignore_index=True)
+
+
+def _errors(table: pd.DataFrame) -> pd.Series:
+    """Standard errors that take no score for certain; NaN where nothing is known.
+
+    A tool's error is 0 where every question has the same score. Of 0 or n right answers of n
+    Wilson's 95% interval has the length z^2 / (n + z^2), which is z standard errors here
+    (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927).
+    """
+    same = (table["stderr"] == 0) & ((table["value"] <= 0) | (table["value"] >= 1))
+    return table["stderr"].mask(same, _Z_95 / (table["num_samples"] + _Z_95**2))
 
 
 def _series(row: Mapping[Any, Any]) -> str:
@@ -135,6 +154,8 @@ def board_of(results: pd.DataFrame, way: str, share: float | None, model: str) -
 def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
     """Candidates, best average rank first; the full model, which has no rank, last.
 
+    Nor have candidates whose benchmarks nobody else has, see `ranks`.
+
     Args:
         board: the candidates.
         weights: benchmark -> weight in the average; those that are absent count 1.
@@ -154,8 +175,9 @@ def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
         bytes=by_name["bytes"],
         memory_saved=1 - by_name["bytes"] / whole,
     )
-    table = table.sort_values(
-        ["average_rank", "average"], ascending=[True, False], kind="stable", na_position="last"
+    # By name as well: a candidate without a rival has no rank either.
+    table = table.assign(whole=table.index == FULL).sort_values(
+        ["whole", "average_rank", "average"], ascending=[True, True, False], kind="stable"
     )
     return table.rename_axis("candidate").reset_index()[[*LEADERBOARD_COLUMNS, *scores.columns]]
 
@@ -194,7 +216,7 @@ def own_winners_chart(results: pd.DataFrame, way: str, model: str) -> Chart | No
     if not blocks:
         return None
     rows = pd.concat(blocks, ignore_index=True)
-    rows = rows[["setting", "benchmark", "winner", "score", "margin", "tied"]]
+    rows = rows[["setting", *WINNER_COLUMNS]]
     return Chart(
         "benchmark-winner-map",
         lambda dark: winner_map.winner_map(rows, dark=dark),

@@ -6,7 +6,7 @@ from typing import Final
 
 import pandas as pd
 
-from analysis.leaderboard import score_table, winners
+from analysis.leaderboard import WINNER_COLUMNS, score_table, winners
 from app.figures import sweep, winner_map
 from app.plots.chart import Chart, made_by
 from app.plots.names import criterion_label
@@ -155,7 +155,7 @@ def own_winner_chart(results: pd.DataFrame, model: str) -> Chart | None:
         )
         blocks.append(winners(scores).assign(setting=f"{share:.0%} removed"))
     table = pd.concat(blocks, ignore_index=True)
-    table = table[["setting", "benchmark", "winner", "score", "margin", "tied"]]
+    table = table[["setting", *WINNER_COLUMNS]]
     return Chart(
         "own-winner-map",
         lambda dark: winner_map.winner_map(table, dark=dark),

@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.criteria import CRITERIA, get_criterion
 from analysis.leaderboard import (
+    WINNER_COLUMNS,
     ability_weights,
     average_rank,
     score_table,
@@ -106,7 +107,7 @@ def winner_chart(table: str) -> Chart:
         name = f"{setting.model.split('-')[0]} {setting.sparsity:.0%}"
         blocks.append(found.assign(setting=name))
     rows = pd.concat(blocks, ignore_index=True)
-    rows = rows[["setting", "benchmark", "winner", "score", "margin", "tied"]]
+    rows = rows[["setting", *WINNER_COLUMNS]]
     return Chart(
         "winner-map",
         lambda dark: winner_map.winner_map(rows, dark=dark),

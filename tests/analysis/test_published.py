@@ -251,6 +251,16 @@ def test_winners_by_hand():
     assert table.loc["y", "winner"] == "b"
     assert table.loc["y", "margin"] == pytest.approx(0.1)
     assert table.loc["z", ["winner", "tied"]].tolist() == ["", 0]
+    assert table["candidates"].tolist() == [3, 3, 3]
+
+
+def test_a_candidate_without_a_rival_neither_wins_nor_has_a_rank():
+    scores = score_table(results(a={"x": 0.5, "y": 0.1}, b={"x": 0.4}))
+    assert winners(scores)["winner"].tolist() == ["a", ""]
+    assert winners(scores)["candidates"].tolist() == [2, 1]
+    # Of x alone: a's rank 1 of 1 on y would say nothing.
+    assert average_rank(scores).to_dict() == {"a": 1.0, "b": 2.0}
+    assert average_rank(scores.loc[["a"]]).isna().all()
 
 
 def test_own_average_by_hand():

@@ -97,6 +97,29 @@ def test_the_leaderboard_by_hand(board):
     assert alone.loc["Random, 50%", "average"] == 0
 
 
+def test_all_or_no_right_answers_are_not_taken_as_certain():
+    scores = [("all", "acc", 1.0, 0.0), ("none", "acc", 0.0, 0.0), ("some", "acc", 0.5, 0.1)]
+    counted = [BenchmarkScore(*each, num_samples=8) for each in scores]
+    whole = record_of(facts(), []).with_scores(counted, "0", {})
+    unknown = record_of(facts("reap", 0.5), [("all", "acc", 1.0, 0.0), ("some", "acc", 0.5, 0.1)])
+    board = board_of(benchmark_results([whole, unknown]), "lm-eval", None, "m")
+    # Wilson's 95% limits of 8 of 8 and 0 of 8 (Newcombe 1998 has the formula): the centre is
+    # (p + z^2/2n) / (1 + z^2/n), half the width z sqrt(p (1 - p) / n + z^2/4n^2) / (1 + z^2/n).
+    z, n = 1.96, 8
+    half = (z * z / (2 * n)) / (1 + z * z / n)
+    lower = (1 + z * z / (2 * n)) / (1 + z * z / n) - half
+    errors = board.errors().loc[FULL]
+    assert errors["some"] == 0.1
+    assert 1 - z * errors["all"] == pytest.approx(lower)
+    assert lower == pytest.approx(0.6756, abs=1e-4)  # as tables have it
+    assert errors["none"] == errors["all"]
+    mean = own_leaderboard(board, {}).set_index("candidate")["stderr"]
+    assert mean[FULL] == pytest.approx(math.sqrt(2 * errors["all"] ** 2 + 0.01) / 3)
+    # Of how many questions is not said: then neither score nor average has an error.
+    assert math.isnan(board.errors().loc["REAP, 50%", "all"])
+    assert math.isnan(mean["REAP, 50%"])
+
+
 def test_what_was_run_in_another_way_stands_apart(records):
     few = record_of(facts("reap", 0.5, ["code"]), [("mc", "acc_norm", 1.0, 0.1)], limit=5)
     results = benchmark_results([*records, few])
@@ -161,3 +184,7 @@ def test_charts_are_of_the_same_numbers(records, board):
     low = memory.loc["REAP, on code, 50%", "low"]
     assert low == pytest.approx(0.5 - 1.96 * 0.025)
     assert own_winners_chart(benchmark_results(records[:1]), "lm-eval", "m") is None
+    # Without a rival there is no winner, whatever it scores.
+    alone = own_winners_chart(benchmark_results(records[:2]), "lm-eval", "m").table
+    assert set(alone["winner"]) == {""}
+    assert set(alone["candidates"]) == {1}

@@ -11,12 +11,12 @@ from app.plots.published import TABLES, leaderboard, settings_of, winner_chart
 @pytest.fixture
 def won():
     rows = [
-        ("m 25%", "x", "REAP", 0.5, 0.1, 1),
-        ("m 25%", "y", "MAN", 0.3, 0.0, 3),
-        ("m 50%", "x", "", 0.0, 0.0, 0),
-        ("m 50%", "y", "REAP", 0.2, 0.05, 1),
+        ("m 25%", "x", "REAP", 0.5, 0.1, 1, 4),
+        ("m 25%", "y", "MAN", 0.3, 0.0, 3, 4),
+        ("m 50%", "x", "", 0.0, 0.0, 0, 2),
+        ("m 50%", "y", "REAP", 0.2, 0.05, 1, 2),
     ]
-    columns = ["setting", "benchmark", "winner", "score", "margin", "tied"]
+    columns = ["setting", "benchmark", "winner", "score", "margin", "tied", "candidates"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -28,11 +28,21 @@ def test_each_cell_has_its_winner(won, dark):
     assert cells.z.tolist() == [[1, 2], [0, 1]]
     words = {(each.y, each.x): each.text for each in fig.layout.annotations}
     assert words == {
-        ("m 25%", "x"): "REAP",
-        ("m 25%", "y"): "MAN<br>+2",
-        ("m 50%", "x"): "all 0",
-        ("m 50%", "y"): "REAP",
+        ("m 25%<br>4 candidates", "x"): "REAP",
+        ("m 25%<br>4 candidates", "y"): "MAN<br>+2",
+        ("m 50%<br>2 candidates", "x"): "all 0",
+        ("m 50%<br>2 candidates", "y"): "REAP",
     }
+    assert list(cells.y) == ["m 25%<br>4 candidates", "m 50%<br>2 candidates"]
+    assert cells.customdata[0][0] == "REAP: 0.500, 0.100 before the next"
+
+
+def test_a_cell_of_one_candidate_has_no_winner(won):
+    alone = won.iloc[[0]].assign(winner="", score=0.5, margin=0.0, tied=0, candidates=1)
+    fig = winner_map.winner_map(pd.concat([alone, won.iloc[[1]]]))
+    words = [each.text for each in fig.layout.annotations]
+    assert words == ["1 candidate", "MAN<br>+2"]
+    assert fig.data[0].z.tolist() == [[0, 1]]
 
 
 def test_colours_change_between_the_codes_and_names_are_readable(won):
