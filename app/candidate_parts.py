@@ -73,9 +73,13 @@ def candidate_part(view: View, prefix: str) -> Shown | None:
     return made_plan(asked, PlanChoice())
 
 
+def usual_percent(view: View) -> int:
+    """The sparsity that is asked for at first: half, or the most below that is possible."""
+    return max(p for p in possible_percents(view.model) if p <= _USUAL_PERCENT)
+
+
 def _percent(view: View, prefix: str) -> int:
-    percents = possible_percents(view.model)
-    usual = max(percent for percent in percents if percent <= _USUAL_PERCENT)
+    percents, usual = possible_percents(view.model), usual_percent(view)
     chosen = st.selectbox(
         "Sparsity",
         percents,

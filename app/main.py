@@ -18,6 +18,7 @@ from app.granularity import (
 from app.literal import literal
 from app.login import log_out_part, require_login
 from app.neuron_plan_controls import neuron_plan_controls
+from app.own_plan import remember_view
 from app.page_style import apply_page_style
 from app.plan_controls import plan_controls
 from app.presentation import go_to, is_presented, presentation_control, stage
@@ -79,6 +80,8 @@ except UserError as error:
     st.error(literal(error), icon=":material/error:")
     st.stop()
 st.session_state["view"] = view
+if page.url_path not in ("compare", "evaluate"):
+    remember_view(view)
 remember_recipes(view, page.url_path)
 try:
     page.run()

@@ -11,15 +11,18 @@ from app.charts import csv_button, show_chart
 from app.controls import switch
 from app.evaluation_forms import evaluation_form
 from app.literal import literal
+from app.own_plan import own_plan, own_plan_part
 from app.plots.evaluations import (
     AGAINST,
     at_share,
     curves_chart,
     leading_series,
     measures_of,
+    of_plan,
     own_winner_chart,
     results_of,
     shares_of,
+    worst_elsewhere,
 )
 from app.plots.pareto import own_pareto_chart
 from app.record_parts import records_of
@@ -32,6 +35,8 @@ _SCREENING: Final = (
     "that matter to you before a release."
 )
 _NUMBERS: Final = {"mean": "mean", "low": "95% from", "high": "95% to", "full": "full model"}
+_YOURS: Final = "yours"
+_SAME_SHARE: Final = 5e-5  # shares of one rounding
 _FEW_LINES: Final = 6  # as many as there are colours
 
 
@@ -72,20 +77,29 @@ def _charts(view: View, results: pd.DataFrame) -> None:
             corpora,
         )
         share = _share_control(results)
+    own = own_plan(view)
     known = MEASURES[measure]
     direction = "higher" if known.higher_is_better else "lower"
     st.text(f"{known.label}: {known.description} The {direction}, the better.")
+    mine = of_plan(results, measure, own.shown.plan.digest) if own else results.iloc[:0]
+    if own is not None:
+        with st.container(border=True):
+            own_plan_part(own, results, measure)
     if share is not None:
         with st.container(border=True):
-            _cost(view, results, measure, share, corpus)
-    _drawings(view, results, measure, corpus)
+            _cost(view, results, (measure, share, corpus), mine)
+    _drawings(view, results, (measure, corpus), mine)
     st.text(_SCREENING)
     if view.model.name == DEMO_MODEL:
         st.text("A small model trained for this demo; its rankings are its own.")
 
 
-def _drawings(view: View, results: pd.DataFrame, measure: str, corpus: str) -> None:
-    """Quality against memory on one text, curves on all, winner map."""
+def _drawings(view: View, results: pd.DataFrame, seen: tuple[str, str], mine: pd.DataFrame) -> None:
+    """Quality against memory on one text, curves on all, winner map.
+
+    `seen` is the measure and the text, `mine` are the rows of one's own plan.
+    """
+    measure, corpus = seen
     if memory := own_pareto_chart(results, measure, corpus, view.model.name):
         with st.container(border=True):
             st.markdown(
@@ -94,14 +108,14 @@ def _drawings(view: View, results: pd.DataFrame, measure: str, corpus: str) -> N
             )
             show_chart(memory)
     with st.container(border=True):
-        _curves(view, results, measure)
+        _curves(view, results, measure, mine)
     if chart := own_winner_chart(results, view.model.name):
         with st.container(border=True):
             st.markdown("**Winner map**: which candidate stays nearest to the full model (ESAP).")
             show_chart(chart)
 
 
-def _curves(view: View, results: pd.DataFrame, measure: str) -> None:
+def _curves(view: View, results: pd.DataFrame, measure: str, mine: pd.DataFrame) -> None:
     st.markdown("**What pruning costs**, a panel for each text; bands are 95% intervals.")
     against = switch("Against", "against", AGAINST)
     names = sorted(set(results["series"]) - {""})
@@ -110,9 +124,10 @@ def _curves(view: View, results: pd.DataFrame, measure: str) -> None:
         chosen = st.multiselect(
             "Lines in colour",
             names,
-            default=leading_series(results, measure),
+            default=sorted({*leading_series(results, measure), *mine["series"]} - {""}),
             key=f"lines.{measure}",
-            help="At first those that are best somewhere, and random. The others are grey.",
+            help="At first those that are best somewhere, your plan's, and random. The others are "
+            "grey.",
         )
         lit = [name for name in chosen if name in names]
     show_chart(curves_chart(results, measure, against, view.model.name, lit))
@@ -133,18 +148,34 @@ def _share_control(results: pd.DataFrame) -> float | None:
     return float((chosen if chosen in shares else usual).rstrip("%")) / 100
 
 
-def _cost(view: View, results: pd.DataFrame, measure: str, share: float, corpus: str) -> None:
+def _cost(
+    view: View, results: pd.DataFrame, seen: tuple[str, float, str], mine: pd.DataFrame
+) -> None:
+    """The best at one share on one text, what it loses on the others, and the table of all.
+
+    `seen` is the measure, the share and the text, `mine` are the rows of one's own plan.
+    """
+    measure, share, corpus = seen
     table = at_share(results, measure, share, corpus)
     if table.empty:
         st.info(
             f"Nothing was evaluated at {share:.0%} on {literal(corpus)}.", icon=":material/info:"
         )
         return
-    _metrics(table.iloc[0], measure, share, view.model.name)
+    best = table.iloc[0]
+    _metrics(best, seen, view.model.name)
+    elsewhere = worst_elsewhere(results, measure, share, corpus, best["candidate"])
+    if elsewhere is not None:
+        st.markdown(f":material/warning: {_elsewhere_words(elsewhere, measure, corpus)}")
+    marked = set(mine.loc[(mine["removed"] - share).abs() < _SAME_SHARE, "series"])
+    # Measures of the difference between both models have no number of the full one.
+    shown = table.drop(columns="bytes").dropna(axis="columns", how="all")
+    if not marked.isdisjoint(shown["candidate"]):
+        words = [_YOURS if name in marked else "" for name in shown["candidate"]]
+        shown.insert(1, "plan", words)
     label = MEASURES[measure].label
     st.dataframe(
-        # Measures of the difference between both models have no number of the full one.
-        table.drop(columns="bytes").dropna(axis="columns", how="all"),
+        shown,
         hide_index=True,
         alt=f"{label} of {len(table)} candidates at {share:.0%} on {corpus}, best first",
         column_config={
@@ -152,6 +183,7 @@ def _cost(view: View, results: pd.DataFrame, measure: str, share: float, corpus:
             for name, heading in _NUMBERS.items()
         }
         | {
+            "plan": st.column_config.TextColumn("", width=56),
             "change": st.column_config.NumberColumn(format="%+.4f"),
             "memory_saved": st.column_config.NumberColumn("memory saved", format="percent"),
         },
@@ -159,8 +191,21 @@ def _cost(view: View, results: pd.DataFrame, measure: str, share: float, corpus:
     csv_button(table, "evaluations")
 
 
-def _metrics(best: pd.Series, measure: str, share: float, model: str) -> None:
-    """Three numbers of the best candidate."""
+def _elsewhere_words(worst: pd.Series, measure: str, corpus: str) -> str:
+    """What the best on one text loses on another, where it loses most."""
+    known = MEASURES[measure]
+    loses = f"{known.label} {worst['mean']:.3f}"
+    if not pd.isna(worst["full"]):
+        loses = f"{known.label} {worst['mean'] - worst['full']:+.3f} vs full {worst['full']:.3f}"
+    return (
+        f"The best was picked on {literal(corpus)}, the text it is reported on. On the other texts "
+        f"it does worst on **{literal(worst['corpus'])}: {loses}**."
+    )
+
+
+def _metrics(best: pd.Series, seen: tuple[str, float, str], model: str) -> None:
+    """Three numbers of the best candidate at one share on one text."""
+    measure, share, corpus = seen
     first, second, third = st.columns(3)
     known, change = MEASURES[measure], best["change"]
     first.metric(
@@ -172,9 +217,14 @@ def _metrics(best: pd.Series, measure: str, share: float, model: str) -> None:
         height="stretch",
     )
     name, _, ranked_by = str(best["candidate"]).partition(", ")
-    _plain_metric(second, "Best candidate", name, ranked_by or None)
+    _plain_metric(second, f"Best on {literal(corpus)}", name, _ranked(ranked_by))
     saved = best["memory_saved"]
     _plain_metric(third, "Memory saved", "-" if pd.isna(saved) else f"{saved:.0%}", f"of {model}")
+
+
+def _ranked(words: str) -> str | None:
+    """What ranked the best, not to be read as what it was measured on."""
+    return f"ranked {words}" if words.startswith("on ") else words or None
 
 
 def _plain_metric(place: Any, label: str, value: str, below: str | None) -> None:

@@ -100,3 +100,12 @@ def test_what_is_said_of_evaluate():
     assert best["plan"]["criterion"] == "frequency"
     full, least = best["full"]["nll"]["mean"], min(losses)
     assert f"from **{full:.3f}** to **{least:.3f}** for the best" in PAGE
+    rises = {
+        (record["plan"]["criterion"], record["corpus"]["name"]): record["metrics"]["nll"]["mean"]
+        - record["full"]["nll"]["mean"]
+        for record in records
+        if record["plan"]["sparsity"] == "50%" and record["plan"]["corpora"] == ["demo-code"]
+    }
+    code, maths = (rises["reap", text] for text in ("demo-code", "demo-math"))
+    assert f"the loss by **{code:.3f}** on code and by **{maths:.3f}** on maths" in PAGE
+    assert f"on maths it rises by **{rises['frequency', 'demo-math']:.3f}**" in PAGE

@@ -49,7 +49,23 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     table = table.assign(
         series=[series_name(row, way) if row["removed"] else "" for row, way in rows], way=odd
     )
+    table["series"] = _told_apart(table)
     return table.sort_values(["corpus", "series", "way", "removed"], ignore_index=True)
+
+
+def _told_apart(table: pd.DataFrame) -> list[str]:
+    """The series, where plans of one name and share differ (by hand, say) with the plan's digest.
+
+    The one that was measured first keeps its plain name.
+    """
+    first: dict[tuple[str, float], str] = {}
+    for _, row in table.sort_values("created_at", kind="stable").iterrows():
+        first.setdefault((row["series"], round(row["removed"], 4)), row["plan"])
+    rows = zip(table["series"], table["removed"], table["plan"], strict=True)
+    return [
+        name if not name or first[name, round(share, 4)] == plan else f"{name}, plan {plan[:8]}"
+        for name, share, plan in rows
+    ]
 
 
 def _way(record: EvaluationRecord) -> str:
@@ -112,6 +128,43 @@ def curves_chart(
         text,
         made_by(model, f"{len(rows)} evaluations", known.label),
     )
+
+
+def of_plan(results: pd.DataFrame, measure: str, plan: str) -> pd.DataFrame:
+    """What one plan gets, a row for each text; as most were measured where it was, else newest.
+
+    Args:
+        results: a table of `results_of`.
+        measure: one of MEASURES.
+        plan: digest of the plan, see `PruningPlan.digest`.
+    """
+    rows = results[(results["measure"] == measure) & (results["plan"] == plan)]
+    rows = rows.assign(usual=rows["way"] == "").sort_values(["usual", "created_at"])
+    rows = rows.drop_duplicates("corpus", keep="last").drop(columns="usual")
+    return rows.sort_values("corpus", ignore_index=True)
+
+
+def worst_elsewhere(
+    results: pd.DataFrame, measure: str, share: float, corpus: str, candidate: str
+) -> pd.Series | None:
+    """Of the other texts the row where a candidate loses most; None where it has no others.
+
+    What is lost is the distance to the full model, where the measure has one.
+
+    Args:
+        results: a table of `results_of`.
+        measure: one of MEASURES.
+        share: of the weights of experts that is removed.
+        corpus: the text that it was picked on.
+        candidate: its series.
+    """
+    rows = results[(results["measure"] == measure) & (results["series"] == candidate)]
+    rows = rows[((rows["removed"] - share).abs() < 5e-5) & (rows["corpus"] != corpus)]
+    if rows.empty:
+        return None
+    lost = rows["mean"] - rows["full"].fillna(0)
+    worst = lost.argmin() if MEASURES[measure].higher_is_better else lost.argmax()
+    return rows.iloc[int(worst)]
 
 
 def at_share(results: pd.DataFrame, measure: str, share: float, corpus: str) -> pd.DataFrame:

@@ -14,6 +14,7 @@ st.markdown(
 )
 with st.container(horizontal=True):
     st.page_link("views/explore.py", label="Explore the experts", icon=":material/grid_on:")
+    st.page_link("views/evaluate.py", label="What would I lose?", icon=":material/insights:")
     st.page_link("views/export.py", label="Export a pruned checkpoint", icon=":material/output:")
 runs_table(view)
 checks(view)

@@ -1,9 +1,12 @@
 """Evaluate, the plan of the Plan page: however it was made, it can be measured and asked."""
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
+from analysis.drain import drain
+from app.evaluation_tasks import evaluate_run
 from app.job_queue import KINDS
 from pruning.plan import plan_from_dict
 
@@ -81,3 +84,60 @@ def test_what_is_measured_is_measured_as_the_others_were(open_page, go_to):
     line = next(line for line in lines_of(test) if line.startswith("moeprune evaluate"))
     assert "--dtype float32" in line
     assert test.select_slider(key="evaluate.samples").value == 64
+
+
+# --- what it would lose ----------------------------------------------------------------------
+
+# Of the demo's own records, 50% removed: REAP on demo-code, measured on each of its texts.
+LOST = {"demo-code": "+0.451", "demo-math": "+2.640", "demo-prose": "+0.512"}
+
+
+def test_the_sidebars_plan_is_told_with_its_loss_on_every_text(open_page):
+    # Start shows REAP, demo-code, 50%; one click leads here.
+    test = open_page("evaluate")
+    assert any("**Your plan**: REAP, demo-code, 50%" in text.value for text in test.markdown)
+    cards = {metric.label: metric.delta for metric in test.metric}
+    for corpus, change in LOST.items():
+        assert cards[f"Loss on {corpus}"].startswith(f"{change} vs full")
+    table = test.dataframe[0].value.set_index("candidate")
+    assert table.index[table["plan"] == "yours"].tolist() == ["REAP, on demo-code"]
+    assert "REAP, on demo-code" in test.multiselect(key="lines.nll").value
+
+
+def test_the_best_on_one_text_is_told_with_its_loss_on_the_others(open_page):
+    test = open_page("evaluate", held_out="demo-code")
+    (said,) = (text.value for text in test.markdown if "The best was picked on" in text.value)
+    # Frequency on demo-code: +0.201 there, and the most of the other two texts here.
+    assert "demo-math: Loss +3.305" in said
+
+
+def test_a_plan_that_was_not_measured_says_so(open_page, go_to):
+    test = open_page("plan", sparsity="40%")
+    go_to(test, "evaluate")
+    assert any("REAP, demo-code, 40%" in text.value for text in test.markdown)
+    assert any("It was not measured yet" in text.value for text in test.text)
+    assert "plan" not in test.dataframe[0].value.columns
+
+
+def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir, monkeypatch):
+    asked = queued(monkeypatch)
+    by_hand = HAND | {"counts": "2.3.4"}
+    for address in ({"model": "once", "sparsity": "50%"}, by_hand):
+        test = open_page("plan", **address)
+        go_to(test, "evaluate")
+        press(test)
+    try:
+        quick = {"samples": 3, "seq_len": 9}
+        for request in asked:
+            drain(evaluate_run(request.model_copy(update=quick)))
+        # The last session shows the plan by hand, now measured.
+        test.run()
+        assert not test.exception
+        names = test.dataframe[0].value.set_index("candidate")["plan"]
+        digest = plan_from_dict(asked[1].plans[0]).digest[:8]
+        assert names.to_dict() == {
+            "REAP, on rows.jsonl": "",
+            f"REAP, on rows.jsonl, plan {digest}": "yours",
+        }
+    finally:
+        shutil.rmtree(stats_dir / "evaluations")
