@@ -129,5 +129,9 @@ def _leaderboard(setting: Setting, weights: dict[str, float]) -> None:
             "average_rank": st.column_config.NumberColumn("average rank", format="%.2f"),
         },
     )
-    st.text(f"{source_of(setting.table)}. Rank 1 is best; ties share the mean of their ranks.")
+    st.text(
+        f"{source_of(setting.table)}. Rank 1 is best; ties share the mean of their ranks. The "
+        f"table has {len(table.columns) - 1} columns of numbers: scroll it to the side where they "
+        "do not fit."
+    )
     csv_button(table, "leaderboard")

@@ -267,23 +267,25 @@ def table_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | No
     if shown.plan.granularity == ATOMIC_GRANULARITY:
         st.dataframe(table, hide_index=True, key="plan.layers")
         return
+    differs = len(set(table["top_k"])) > 1
     st.data_editor(
         table,
         hide_index=True,
         num_rows="fixed",
         disabled=[name for name in table.columns if name not in ("keeps", "locked")],
         column_config={
-            "layer": st.column_config.NumberColumn(width=50),
+            "layer": st.column_config.NumberColumn(width=48),
             "keeps": st.column_config.NumberColumn(
-                width=74, min_value=0, step=1, required=True, help="Experts that the layer keeps."
+                width=70, min_value=0, step=1, required=True, help="Experts that the layer keeps."
             ),
             "share kept": st.column_config.ProgressColumn(
-                width=110, format="percent", min_value=0, max_value=1, color="primary"
+                width=94, format="percent", min_value=0, max_value=1, color="primary"
             ),
-            "locked": st.column_config.CheckboxColumn(width=70, help="Neither gives nor takes."),
+            "locked": st.column_config.CheckboxColumn(width=66, help="Neither gives nor takes."),
             "against uniform": st.column_config.NumberColumn("to uniform", width=78, format="%+d"),
             "experts": st.column_config.NumberColumn(width=64),
-            "top_k": st.column_config.NumberColumn(width=54),
+            # Where all layers have one, the sidebar says it, and the table needs the room.
+            "top_k": st.column_config.NumberColumn(width=54) if differs else None,
         },
         key=table_key(),
         on_change=table_edited,

@@ -39,7 +39,8 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             showarrow=False,
         )
     apply_theme(fig, dark)
-    fig.update_layout(barmode="stack", height=210, bargap=0.3, showlegend=True)
+    # A legend takes half of the height at most: six lines, where the column is narrow.
+    fig.update_layout(barmode="stack", height=230, bargap=0.3, showlegend=True)
     # Labels of one size, or none: plotly would shrink each to its own segment.
     fig.update_layout(legend_traceorder="normal", uniformtext={"minsize": 11, "mode": "hide"})
     widest = max(totals.values()) / unit

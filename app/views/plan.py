@@ -46,7 +46,7 @@ def expert_plan_page(view: View, choice: PlanChoice) -> None:
     if beside is not None:
         with st.container(border=True):
             sides_part(view, choice, beside)
-    left, right = st.columns(2)
+    left, right = st.columns([8, 7])  # all columns of the table, in a window of 1280 px
     with left, st.container(border=True):
         table_part(view, choice, shown, beside)
     with right, st.container(border=True):

@@ -316,6 +316,9 @@ def test_nothing_is_wider_than_the_window(open_tab, width):
             .map(e => e.outerHTML.slice(0, 120))"""
     )
     assert wide == []
+    # All columns of the exact values are in sight.
+    exact = tab.get_by_test_id("stDataFrame").last.locator(".dvn-scroller")
+    assert exact.evaluate("table => table.scrollWidth <= table.clientWidth")
     # Every target is 24 px at least, also the locks.
     sizes = (
         tab.locator(".schedule-editor")
