@@ -15,8 +15,12 @@ SHOWN_COSTS = (
     *("tokens", "seconds", "tokens/s", "peak MiB"),
 )
 # What `moeprune runs list` prints of the same table, with the name that its siblings take.
-LISTED_COSTS = ("run", *(name for name in SHOWN_COSTS if name not in ("model", "fits")))
-_COST_COLUMNS = [*SHOWN_COSTS, "top-k", "made", "run"]
+LISTED_COSTS = (
+    "run",
+    *(name for name in SHOWN_COSTS if name not in ("model", "fits")),
+    *("groups", "answers"),
+)
+_COST_COLUMNS = [*SHOWN_COSTS, "top-k", "made", "run", "groups", "answers"]
 _NEEDS = {
     "data": "calibration text",
     "activations": "expert outputs",
@@ -29,7 +33,8 @@ def cost_table(runs: Sequence[Run], identity: str) -> pd.DataFrame:
     """Table of runs: model, statistics, whether they fit, tokens, cost, sizes, date, run id.
 
     Seconds, tokens a second and peak memory are those of the machine that made the run; empty
-    where it did not say. Runs of the model of this identity come first.
+    where it did not say. `answers` says whose the documents have: those that were given, or the
+    model's own. Runs of the model of this identity come first.
     """
     rows = []
     for run in runs:
@@ -48,12 +53,21 @@ def cost_table(runs: Sequence[Run], identity: str) -> pd.DataFrame:
                 "peak MiB": _mib(made),
                 "made": str(made.get("created_at", ""))[:10],
                 "run": run.manifest.run_id,
+                "groups": ",".join(run.manifest.groups) or None,
+                "answers": _answers(run),
                 "fits": "this model" if model.identity == identity else "another model",
             }
         )
     table = pd.DataFrame(rows, columns=_COST_COLUMNS)
     order = ["fits", "model", "statistics"]
     return table.sort_values(order, ascending=[False, True, True], ignore_index=True)
+
+
+def _answers(run: Run) -> str | None:
+    corpora = run.manifest.corpora
+    if not corpora:
+        return None
+    return "own" if any("answers" in corpus.prepared for corpus in corpora) else "given"
 
 
 def needs_and_costs(routed: Run | None, weights: Run | None) -> pd.DataFrame:
