@@ -115,6 +115,10 @@ def progress_text(job: Job) -> str:
     return f"{job.phase or 'starting'}{amount}{rest}"
 
 
+def _kept(count: int, what: str, of: str = "") -> str:
+    return f"1 {what}{of} is kept" if count == 1 else f"{count:,} {what}s{of} are kept"
+
+
 def _result_text(job: Job) -> str:
     seconds = (job.finished_at or 0) - (job.started_at or 0)
     result = job.result or {}
@@ -123,7 +127,7 @@ def _result_text(job: Job) -> str:
     if "run_id" in result:
         return f"{text}. Statistics {result['run_id']} are in the cache."
     if "evaluations" in result:
-        return f"{text}. {len(result['evaluations'])} evaluations are kept beside the statistics."
+        return f"{text}. {_kept(len(result['evaluations']), 'evaluation')} beside the statistics."
     if "bins" in result:
         return f"{text}. {result['bins']} is kept beside the statistics."
     if "fitness" in result:
@@ -133,7 +137,7 @@ def _result_text(job: Job) -> str:
         names = f"{len(benchmarks)} candidate{'s' if len(benchmarks) > 1 else ''}"
         return f"{text}. Scores of {names} are under Evaluate, Benchmarks: {'; '.join(ways)}."
     if "variances" in result:
-        return f"{text}. {len(result['variances'])} records of hidden states are kept."
+        return f"{text}. {_kept(len(result['variances']), 'record', ' of hidden states')}."
     if "answers" in result:
         return f"{text}. The answers are under Evaluate, Ask both models."
     verify = result.get("verify")

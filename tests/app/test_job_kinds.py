@@ -1,5 +1,7 @@
 """Every kind of job that the dashboard may queue has a task, and stands where it belongs."""
 
+import time
+
 import pytest
 
 from app.job_queue import KINDS
@@ -44,3 +46,16 @@ def test_a_page_lists_the_jobs_that_it_is_about(open_page, jobs, place):
     assert {text.partition("  ")[0] for text in listed} == HERE[place]
     # None of them kept anything, searches neither.
     assert "Continue" not in {button.label for button in test.button}
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"), [(1, "1 evaluation is kept beside"), (2, "2 evaluations are kept beside")]
+)
+def test_one_result_is_said_as_one(open_page, tmp_path, kept, said):
+    store = JobStore(tmp_path / "state" / "jobs.sqlite")
+    job = store.submit("evaluate", {}, title="a title", command="moeprune", requested_by="local")
+    with store.transaction() as jobs:
+        jobs.update(job.id, state=JobState.RUNNING, started_at=time.time())
+    store.finish(job.id, JobState.DONE, result={"evaluations": [{}] * kept})
+    test = open_page("evaluate", results="This model")
+    assert any(said in text.value for text in test.text)
