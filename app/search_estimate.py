@@ -17,9 +17,9 @@ _FASTER_HERE: Final = 4.0
 # shorter than a sequence save: on the demo, a search ran at 4 times the pace of its calibrations.
 _CALIBRATION_SLOWER: Final = 5.0
 # Before the first candidate: libraries, the search samples, the text that the order was made on.
-# Of the demo 8 s on a machine at rest and 24 s on a busy one.
+# Measured with the demo on a busy machine of two cores: 24 s. The least is an assumption.
 _START_UP: Final = (5.0, 30.0)
-# Bytes a second at which weights arrive: a fast disk, and a network's.
+# Bytes a second at which weights are assumed to arrive: from a fast disk, and over a network.
 _READING: Final = (2 * 2**30, 2**28)
 
 
