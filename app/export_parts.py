@@ -113,7 +113,8 @@ def _default_name(view: View, shown: Shown) -> str:
     if shown.file:
         own = [Path(shown.file).stem]
     elif shown.selection is None:
-        own += ["neurons", str(made.schedule_parameters.get("scope", ""))]
+        share_of = "params" if made.budget.get("kind") == "params" else "neurons"
+        own += [share_of, str(made.schedule_parameters.get("scope", ""))]
     elif shown.selection.request.layer_set:
         own.append("hand")
     elif made.schedule != "uniform":

@@ -368,6 +368,13 @@ def test_the_report_and_the_figures_are_those_of_neurons(open_page):
 # --- export -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("unit", "word"), [("Neurons", "neurons"), ("All parameters", "params")])
+def test_the_folder_of_an_export_says_what_the_share_is_of(open_page, unit, word):
+    test = open_page("plan", unit=unit, scope="Each layer", **NEURONS)
+    test.switch_page("views/export.py").run()
+    assert any(f"-40-{word}-layer" in text for text in texts(test.code))
+
+
 def test_the_export_command_of_the_page_writes_a_model_that_loads(
     open_page, tmp_path, monkeypatch, demo
 ):
