@@ -89,7 +89,7 @@ def assert_equal_to_rounding(run, other):
     )
 
 
-@pytest.mark.parametrize("model", ["olmoe", "qwen3_moe"])
+@pytest.mark.parametrize("model", ["olmoe", pytest.param("qwen3_moe", marks=pytest.mark.slow)])
 def test_two_processes_give_the_numbers_of_one(both, tmp_path, model):
     alone = run_alone(both, model, tmp_path)
     shared = StatsStore(both / "both").get(alone.manifest.run_id)
@@ -182,6 +182,7 @@ def wait_for(condition, seconds):
     pytest.fail(f"waited {seconds} s in vain")
 
 
+@pytest.mark.slow
 def test_a_dead_process_ends_the_command_with_a_message(tmp_path):
     tiny_checkpoint(tmp_path / "model", "olmoe")
     corpus = tmp_path / "rows.jsonl"

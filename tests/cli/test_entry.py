@@ -106,6 +106,7 @@ def small_files_only():
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 
 
+@pytest.mark.slow  # a fast one for every writer: tests/reliability/test_faults.py
 def test_a_file_that_cannot_grow_is_one_line_and_leaves_no_run(process, tiny, corpora, here):
     """As on a full disk: the system refuses to write more."""
     words = ("calibrate", tiny, "--corpus", corpora[0], "--seq-len", 16, "--stats-dir", here)

@@ -233,6 +233,7 @@ def start_calibration(tab: Page, text: str, *, longer: bool) -> None:
     tab.get_by_role("button", name="Calibrate").click()
 
 
+@pytest.mark.slow
 def test_calibration_survives_the_death_of_the_server(open_tab, dashboard):
     tab = open_tab()
     start_calibration(tab, "demo-math", longer=False)
@@ -280,7 +281,7 @@ def test_no_torch_in_the_server_after_all_pages(open_tab, dashboard):
 EXCUSED: dict[str, str] = {}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_accessibility(open_tab, dashboard, scheme):
     found = {}
     tab = open_tab(scheme=scheme)
@@ -307,7 +308,9 @@ def test_accessibility(open_tab, dashboard, scheme):
     assert found == {}
 
 
-@pytest.mark.parametrize("width", [1440, 1280, 1000, 800])
+@pytest.mark.parametrize(
+    "width", [1000, *(pytest.param(width, marks=pytest.mark.slow) for width in (1440, 1280, 800))]
+)
 def test_nothing_is_wider_than_the_window(open_tab, dashboard, width):
     tab = open_tab(width=width)
     for path in ("", "explore", "compare", "export"):

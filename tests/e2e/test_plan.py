@@ -260,6 +260,7 @@ def test_a_plan_of_another_model_is_refused_in_one_line(open_tab):
     assert shown(tab) == EVEN
 
 
+@pytest.mark.slow
 def test_the_export_of_a_plan_by_hand_loads(open_tab, dashboard):
     tab = opened(open_tab, "plan?counts=6.5.5.7.5.20&schedule=By+hand&sparsity=75%25")
     assert shown(tab) == [6, 5, 5, 7, 5, 20]
@@ -282,7 +283,7 @@ def test_the_export_of_a_plan_by_hand_loads(open_tab, dashboard):
     assert shown(settled(tab)) == [6, 5, 5, 7, 5, 20]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_accessibility(open_tab, dashboard, scheme):
     tab = opened(open_tab, "plan?counts=20.20.20.12.12.12&schedule=By+hand&locked=1", scheme=scheme)
     found = {}
@@ -304,7 +305,7 @@ def test_accessibility(open_tab, dashboard, scheme):
     assert found == {}
 
 
-@pytest.mark.parametrize("width", [1280, 1024])
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 1024])
 def test_nothing_is_wider_than_the_window(open_tab, width):
     tab = opened(open_tab, width=width)
     wide = tab.evaluate(

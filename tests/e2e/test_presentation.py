@@ -120,6 +120,7 @@ def test_the_tour_walks_over_the_pages_by_keyboard(open_tab):
     expect(tab).to_have_url(re.compile(r"/export\?b=0$"))
 
 
+@pytest.mark.slow
 def test_the_tour_can_be_left_and_does_not_come_back(open_tab):
     tab = open_tab("explore")
     expect(tab.get_by_role("dialog")).to_have_count(0)
