@@ -88,7 +88,7 @@ def test_the_best_beats_uniform_on_other_samples_and_its_export_reaches_that(dem
     pruned = load_pruned(tmp_path / "pruned", dtype=torch.float32)
     # Rows that run alone and rows in padded batches round differently in float32.
     assert plain_esap(loaded, pruned, full.samples.sequences) == pytest.approx(found, abs=5e-6)
-    assert plain_esap(loaded, pruned, seen) == pytest.approx(result.best_entry.fitness, abs=1e-6)
+    assert plain_esap(loaded, pruned, seen) == pytest.approx(result.best_entry.fitness, abs=5e-6)
     again = evaluate_candidate(pruned, model.family, None, full, MeasureSettings(("esap",)))
     assert again.metrics["esap"].mean == pytest.approx(found, abs=1e-7)
 
