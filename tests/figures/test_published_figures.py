@@ -68,9 +68,8 @@ def test_long_names_stay_within_their_cells(won):
     assert named(won, name, 3) == "CAMERA-P, on demo-code,<br>neurons by layer"
     assert named(won, name, 3, tied=2) == "CAMERA-P, on demo-code.<br>+1"
     assert named(won, name, 1) == name
-    assert named(won, f"{name} and more of it, and more", 3).endswith(
-        "<br>neurons by layer and mor."
-    )
+    longer = f"{name} 0123456789"
+    assert named(won, longer, 3).endswith("<br>neurons by layer 0123456.")
     # Of sixteen, 31 px hold five of 5 px.
     assert named(won, "Frequency", 16) == "Fre."
 
