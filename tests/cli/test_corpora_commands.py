@@ -61,11 +61,14 @@ def test_answers_of_representative_documents_of_a_copy(works, pairs, here):
 def test_the_copy_of_a_data_set_is_known_by_its_name(works, pairs, here):
     corpus = f"evol-codealpaca={pairs}"
     works("calibrate", "demo", "--corpus", corpus, *SAMPLE, "--stats-dir", "kept")
+    kept = []
     for name in ("evol-codealpaca", corpus, "evol-codealpaca:2"):
         works(
             *("plan", "demo", "--criterion", "man", "--corpus", name),
-            *("--sparsity", "50%", "--stats-dir", "kept", "-o", f"{len(name)}.json"),
+            *("--sparsity", "50%", "--stats-dir", "kept", "-o", "plan.json"),
         )
+        kept.append(json.loads((here / "plan.json").read_text())["kept"])
+    assert kept[0] == kept[1] == kept[2]
 
 
 def test_a_corpus_named_twice_is_one_run(works, here):
