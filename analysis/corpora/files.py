@@ -1,5 +1,6 @@
 """Local files of documents, read in any order without holding them in memory."""
 
+import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,29 @@ class _Record:
 
 
 _Scan = Callable[[BinaryIO, int, str], Iterator[_Record]]
+
+
+class _Unchanged:
+    """A file as it was when it was opened first: places and numbers hold for nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        self._name, self._was = path.name, self._of(path.stat())
+
+    def check(self, now: os.stat_result) -> None:
+        """Compare it with what is read now.
+
+        Raises:
+            CorpusError: it was written to or replaced.
+        """
+        if self._of(now) != self._was:
+            raise CorpusError(
+                f"The corpus file {self._name} changed while it was read; start again once nothing "
+                "writes to it."
+            )
+
+    @staticmethod
+    def _of(found: os.stat_result) -> tuple[int, ...]:
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _json_lines(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
@@ -120,6 +144,7 @@ class _LineFile:
         self._path, self._scan, self._parse, self._fields = path, scan, parse, fields
         self._starts, self._lines = array("q"), array("q")
         self._total = 0
+        self._unchanged = _Unchanged(path)
         with path.open("rb") as file:
             for record in scan(file, 1, path.name):
                 if self._total % _STRIDE == 0:
@@ -137,8 +162,9 @@ class _LineFile:
                 mark, beyond = divmod(number, _STRIDE)
                 file.seek(self._starts[mark])
                 records = self._scan(file, self._lines[mark], self._path.name)
-                record = next(islice(records, beyond, None))
-                yield self._parse(record, self._path.name, self._fields)
+                found = list(islice(records, beyond, beyond + 1))
+                self._unchanged.check(os.fstat(file.fileno()))
+                yield self._parse(found[0], self._path.name, self._fields)
 
 
 class _ParquetFile:
@@ -146,6 +172,7 @@ class _ParquetFile:
 
     def __init__(self, path: Path, fields: Fields) -> None:
         self._path, self._fields = path, fields
+        self._unchanged = _Unchanged(path)
         with self._opened() as table:
             schema = table.schema_arrow
             groups = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
@@ -168,11 +195,13 @@ class _ParquetFile:
     def read(self, numbers: Sequence[int]) -> Iterator[Document]:
         """The documents of these numbers, in the order asked for; all are held at once."""
         found: dict[int, Mapping[str, Any]] = {}
+        self._unchanged.check(self._path.stat())
         with self._opened() as table:
             groups = np.searchsorted(self._ends, np.asarray(numbers), side="right")
             for group in np.unique(groups):
                 wanted = np.asarray(numbers)[groups == group]
                 found.update(self._rows(table, int(group), np.unique(wanted)))
+        self._unchanged.check(self._path.stat())
         for number in numbers:
             where = f"{self._path.name}, row {number + 1}"
             yield row_document(found[number], where, self._fields, columns=self._all_columns)

@@ -17,7 +17,7 @@ from analysis.checkpoint import Checkpoint, TensorEntry
 from analysis.clusters import nearest_to_centroids
 from analysis.corpora.encoding import Encoded
 from analysis.corpora.sampling import Selection
-from analysis.errors import CorpusError
+from analysis.errors import CheckpointError, CorpusError
 
 # Documents, in seeded order, among which representatives are looked for.
 POOL = 4096
@@ -60,6 +60,8 @@ class CheckpointEmbedding:
             for token in tokens.tolist():
                 file.seek(self._entry.start + token * size)
                 parts.append(file.read(size))
+                if len(parts[-1]) < size:
+                    raise CheckpointError(f"{self._path.name} became shorter while it was read.")
         return _as_float(b"".join(parts), self._entry).reshape(len(tokens), -1)
 
 

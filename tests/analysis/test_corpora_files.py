@@ -47,6 +47,40 @@ def seventy(request, tmp_path):
     return write_parquet(tmp_path / "a.parquet", rows, 9 if "small" in request.param else 1000)
 
 
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def other_documents(path):
+    path.write_bytes(path.read_bytes().replace(b"document 6", b"document 7"))
+
+
+def added_to(path):
+    with path.open("ab") as file:
+        file.write(b"\n\nmore")
+
+
+def another_file(path):
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(path.with_suffix(".old").read_bytes())
+
+
+@pytest.mark.parametrize("change", [cut_short, other_documents, added_to, another_file])
+def test_documents_that_change_after_the_file_was_opened_are_refused(seventy, change):
+    documents = open_documents(seventy, Fields())
+    assert list(documents.read([69])) == [Document(text=WORDS[69])]
+    change(seventy)
+    with pytest.raises(CorpusError, match=rf"{seventy.name} (changed while it was read|is not a)"):
+        list(documents.read([69]))
+
+
+def test_documents_that_are_gone_after_the_file_was_opened(seventy):
+    documents = open_documents(seventy, Fields())
+    seventy.unlink()
+    with pytest.raises(FileNotFoundError):
+        list(documents.read([69]))
+
+
 def test_a_file_is_drawn_in_the_order_of_the_same_documents_in_memory(seventy):
     documents = open_documents(seventy, Fields())
     assert len(documents) == 70

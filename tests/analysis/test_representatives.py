@@ -15,7 +15,7 @@ from analysis.corpora.representatives import (
     kmeans_selection,
     mean_embeddings,
 )
-from analysis.errors import CorpusError
+from analysis.errors import CheckpointError, CorpusError
 from analysis.model import DEMO_CHECKPOINT
 
 
@@ -61,6 +61,15 @@ def test_rows_are_those_of_the_checkpoint(tmp_path, dtype, name):
     rows = embedding.rows(np.array([10, 0, 4]))
     assert embedding.num_tokens == 11
     assert rows.tolist() == table[[10, 0, 4]].to(torch.float64).tolist()
+
+
+def test_a_checkpoint_that_becomes_shorter_while_it_is_read(tmp_path):
+    table = {"model.embed_tokens.weight": torch.ones(11, 3)}
+    embedding = CheckpointEmbedding(checkpoint_of(tmp_path, table))
+    shard = tmp_path / "model.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors became shorter"):
+        embedding.rows(np.array([0, 10]))
 
 
 def test_a_checkpoint_without_embeddings_says_so(tmp_path):
