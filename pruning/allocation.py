@@ -86,14 +86,19 @@ class Allocation:
                 raise PlanError(problem)
 
     @property
-    def ratios(self) -> tuple[Fraction, ...]:
-        """r_l, the fraction removed from each layer, exact."""
-        return tuple(
-            Fraction(layer.num_experts - keep, layer.num_experts)
-            for layer, keep in zip(self.layers, self.keep, strict=True)
-        )
+    def counts(self) -> dict[int, int]:
+        """Layer -> experts that it keeps."""
+        pairs = zip(self.layers, self.keep, strict=True)
+        return {layer.index: keep for layer, keep in pairs}
 
     @property
-    def num_pruned(self) -> int:
-        """Experts removed from all layers together."""
-        return sum(layer.num_experts for layer in self.layers) - sum(self.keep)
+    def removed(self) -> tuple[int, ...]:
+        """Experts removed from each layer, in order of the layers."""
+        pairs = zip(self.layers, self.keep, strict=True)
+        return tuple(layer.num_experts - keep for layer, keep in pairs)
+
+    @property
+    def ratios(self) -> tuple[Fraction, ...]:
+        """r_l, the fraction removed from each layer, exact."""
+        pairs = zip(self.layers, self.removed, strict=True)
+        return tuple(Fraction(gone, layer.num_experts) for layer, gone in pairs)

@@ -118,8 +118,8 @@ def _settled(schedule: Schedule, spending: Spending, evidence: Evidence) -> Spen
     free = replace(spending, constraints=replace(wanted, fixed={}, locked=frozenset()))
     rooms = rooms_of(free.layers, free.constraints)
     base = allocation_of(free.layers, schedule.spread(Turn(free, rooms, evidence)))
-    kept = {layer.index: keep for layer, keep in zip(base.layers, base.keep, strict=True)}
-    fixed = {**wanted.fixed, **{layer: kept[layer] for layer in locked}}
+    counts = base.counts
+    fixed = {**wanted.fixed, **{layer: counts[layer] for layer in locked}}
     return replace(spending, constraints=replace(wanted, fixed=fixed, locked=frozenset()))
 
 

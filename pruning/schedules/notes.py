@@ -28,10 +28,7 @@ def budget_notes(
         evidence: what it looked at.
     """
     wanted = unbounded(name, spending, evidence or Evidence())
-    removed = [
-        layer.num_experts - keep
-        for layer, keep in zip(allocation.layers, allocation.keep, strict=True)
-    ]
+    removed = allocation.removed
     return (*_moved(allocation, wanted, removed), *_undivided(name, spending, removed))
 
 

@@ -28,7 +28,7 @@ def side_by_side(
             refused[name] = str(error)
             continue
         rows += [
-            (name, layer.index, keep, layer.num_experts - keep)
-            for layer, keep in zip(made.layers, made.keep, strict=True)
+            (name, layer.index, keep, gone)
+            for layer, keep, gone in zip(made.layers, made.keep, made.removed, strict=True)
         ]
     return pd.DataFrame(rows, columns=list(SIDE_COLUMNS)), refused

@@ -2,23 +2,10 @@
 
 from dataclasses import replace
 
-from analysis.families import MoELayer
 from pruning.allocation import Allocation
 from pruning.constraints import rooms_of
 from pruning.schedules import PATTERNS, Spending, allocate
 from pruning.search.space import Removed, Space
-
-
-def removed_of(allocation: Allocation) -> Removed:
-    """r of an allocation, in order of the layers."""
-    pairs = zip(allocation.layers, allocation.keep, strict=True)
-    return tuple(layer.num_experts - keep for layer, keep in pairs)
-
-
-def allocation_of(layers: tuple[MoELayer, ...], removed: Removed) -> Allocation:
-    """The inverse of `removed_of`."""
-    pairs = zip(layers, removed, strict=True)
-    return Allocation(layers, tuple(layer.num_experts - gone for layer, gone in pairs))
 
 
 def space_of(spending: Spending, scheduled: Allocation) -> tuple[Spending, Space]:
@@ -28,8 +15,8 @@ def space_of(spending: Spending, scheduled: Allocation) -> tuple[Spending, Space
         PlanError: the layers cannot meet the budget.
     """
     limits = spending.constraints
-    kept = {layer.index: keep for layer, keep in zip(scheduled.layers, scheduled.keep, strict=True)}
-    fixed = {**limits.fixed, **{index: kept[index] for index in limits.locked}}
+    counts = scheduled.counts
+    fixed = {**limits.fixed, **{index: counts[index] for index in limits.locked}}
     settled = replace(limits, fixed=fixed, locked=frozenset())
     space = Space(rooms_of(spending.layers, settled), spending.budget.total)
     return replace(spending, constraints=settled), space
@@ -49,6 +36,6 @@ def seeds_of(spending: Spending, name: str, scheduled: Allocation) -> dict[str, 
     even = spending
     if floors and not space.holds(floors):
         even = replace(spending, budget=replace(spending.budget, floors=()))
-    seeds = {"uniform": removed_of(allocate("uniform", even))}
-    seeds |= {pattern: removed_of(allocate(pattern, spending)) for pattern in PATTERNS}
-    return {**seeds, name: removed_of(scheduled)} if name not in seeds else seeds
+    seeds = {"uniform": allocate("uniform", even).removed}
+    seeds |= {pattern: allocate(pattern, spending).removed for pattern in PATTERNS}
+    return {**seeds, name: scheduled.removed} if name not in seeds else seeds

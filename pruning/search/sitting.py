@@ -18,10 +18,10 @@ from analysis.calibration.loading import (
     resolve_dtype,
 )
 from analysis.calibration.memory import check_fits
+from analysis.durable import write_durably
 from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.progress import Progress
-from analysis.store import write_durably
 from pruning.constraints import Constraints
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.full_side import run_full
@@ -29,12 +29,12 @@ from pruning.evaluate.samples import make_samples
 from pruning.plan import Provenance, PruningPlan, model_ref, save_plan, select_experts
 from pruning.recipe import Recipe
 from pruning.recipe_file import save_recipe
+from pruning.schedules.base import allocation_of
 from pruning.search.fitness import MaskedFitness, Subject, free_share
 from pruning.search.log import LOG_NAME, Scores, SearchLog, open_log, plain_json
 from pruning.search.result import PLAN_NAME, RESULT_NAME, SearchResult, load_search, result_of
 from pruning.search.run import Outcome, Task, search
 from pruning.search.scores import Fitness, Score
-from pruning.search.seeds import allocation_of
 from pruning.search.shared import SharedFitness
 from pruning.search.space import Removed
 from pruning.search.store import RECIPE_NAME, order_digest

@@ -1,3 +1,5 @@
+"""Allocations: what a layer must keep, and sparsities read as exact decimals."""
+
 from decimal import Decimal
 from fractions import Fraction
 
@@ -28,10 +30,11 @@ def test_keeping_more_than_there_are_is_refused():
         Allocation((MoELayer(3, 8, 2),), (9,))
 
 
-def test_ratios_are_the_exact_fractions_removed():
+def test_numbers_by_layer_and_the_exact_fractions_removed():
     allocation = Allocation((MoELayer(1, 7, 2), MoELayer(4, 6, 2)), (5, 6))
     assert allocation.ratios == (Fraction(2, 7), Fraction(0))
-    assert allocation.num_pruned == 2
+    assert allocation.removed == (2, 0)
+    assert allocation.counts == {1: 5, 4: 6}
 
 
 @pytest.mark.parametrize(

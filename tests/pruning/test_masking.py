@@ -1,3 +1,5 @@
+"""Virtual pruning against physical pruning: bit for bit, and without a trace afterwards."""
+
 import pytest
 import torch
 from accelerate import cpu_offload

@@ -1,3 +1,5 @@
+"""Plans: selected from rankings, written and read, checked against a model."""
+
 import dataclasses
 import itertools
 import json

@@ -1,3 +1,5 @@
+"""Sizes of checkpoints before and after a plan: by hand, and against real exports."""
+
 import shutil
 
 import pytest

@@ -1,3 +1,5 @@
+"""Verification: good exports pass every level, and each kind of damage is named."""
+
 import json
 import shutil
 import threading

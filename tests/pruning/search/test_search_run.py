@@ -32,7 +32,7 @@ from pruning.search.racing import is_behind
 from pruning.search.result import load_search, result_from_json, result_of
 from pruning.search.run import search
 from pruning.search.scores import Measured
-from pruning.search.seeds import removed_of, seeds_of, space_of
+from pruning.search.seeds import seeds_of, space_of
 from pruning.search.settings import SearchSettings
 
 WIDE = tuple(MoELayer(2 * i + 1, 11, 2) for i in range(6))
@@ -116,7 +116,7 @@ def test_locked_layers_keep_what_the_schedule_gives_them():
     spending = Spending(WIDE, count_budget(WIDE, 30), limits)
     late = allocate("late", spending)
     settled, feasible = space_of(spending, late)
-    locked = removed_of(late)[1]
+    locked = late.removed[1]
     assert {feasible.draw(np.random.default_rng(i))[1] for i in range(20)} == {locked}
     assert all(feasible.holds(removed) for removed in seeds_of(settled, "late", late).values())
 
