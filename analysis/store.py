@@ -1,9 +1,7 @@
-"""The cache: run directories of parquet and a manifest; list, load, save, merge, verify, remove."""
+"""The cache: run directories of parquet and a manifest; list, load, save, verify, remove."""
 
-import contextlib
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock
 
+from analysis.durable import PARTIAL, partial_of, sync_file, sync_folder, write_durably
 from analysis.errors import StatsError
 from analysis.groups import GROUP_COLUMNS
 from analysis.json_text import parse_json_once
@@ -51,7 +50,6 @@ EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parqu
 SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
 NEURONS = "neurons.parquet"
 SAMPLES, TRANSITIONS = "samples.parquet", "transitions.parquet"
-PARTIAL = ".partial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +77,6 @@ def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync_directory(path: Path) -> None:
-    """Make a directory's entries durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Write through a `.partial` file and one rename, synced to disk.
-
-    Raises:
-        OSError: it cannot be written; what was there before still is, and nothing else.
-    """
-    draft = path.with_name(path.name + PARTIAL)
-    try:
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
 
 
 def now() -> str:
@@ -270,22 +240,20 @@ def _save(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -
 
 def _write_run(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -> Run:
     target = parent / manifest.run_id
-    partial = parent / (manifest.run_id + PARTIAL)
+    partial = partial_of(target)
     partial.mkdir(exist_ok=True)
     files = {}
     for name, table in tables.items():
         pq.write_table(table, partial / name, compression="zstd")
-        with (partial / name).open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(partial / name)
         files[name] = file_sha256(partial / name)
     finished = replace(manifest, files=files)
     write_durably(partial / MANIFEST, _manifest_json(finished).encode())
-    sync_directory(partial)
     if target.exists():  # the same digest: the same numbers, made by someone else meanwhile
         shutil.rmtree(partial)
         return read_run(target)
     partial.replace(target)
-    sync_directory(parent)
+    sync_folder(parent)
     # The state of a resumable run goes last: until the rename it is what a resume needs.
     for leftover in target.iterdir():
         if leftover.name not in (*tables, MANIFEST):
@@ -308,9 +276,7 @@ def add_files(run: Run, files: Sequence[Path], manifest: RunManifest) -> Run:
             raise StatsError(f"The run {run.manifest.run_id} changed meanwhile; try again.")
         for file in files:
             write_durably(run.path / file.name, file.read_bytes())
-        sync_directory(run.path)
         write_durably(run.path / MANIFEST, _manifest_json(manifest).encode())
-        sync_directory(run.path)
     Path(lock.lock_file).unlink(missing_ok=True)
     return Run(run.path, manifest)
 
@@ -428,7 +394,7 @@ class StatsStore:
     def remove(self, run: Run) -> None:
         """Delete a run for good."""
         # Renamed first: what is left after an interruption does not pass for a finished run.
-        doomed = run.path.with_name(run.path.name + PARTIAL)
+        doomed = partial_of(run.path)
         if doomed.exists():
             shutil.rmtree(doomed)
         run.path.replace(doomed)

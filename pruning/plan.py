@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.durable import write_durably
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.json_text import parse_json_once
 from analysis.model import ModelRef, MoEModel
-from analysis.store import write_durably
 from pruning.allocation import Allocation, check_kept
 from pruning.atoms.kept import (
     KeptAtoms,
@@ -235,17 +235,7 @@ def select_experts(
     by_layer = {int(str(layer)): rows for layer, rows in ranking.groupby("layer")}
     kept: dict[int, tuple[int, ...]] = {}
     for layer, keep in zip(allocation.layers, allocation.keep, strict=True):
-        rows = by_layer.get(layer.index)
-        ids = [] if rows is None else rows["expert"].tolist()
-        if sorted(ids) != list(range(layer.num_experts)):
-            raise PlanError(
-                f"The ranking holds {len(ids)} experts of layer {layer.index}, but it should "
-                f"rank each of its {layer.num_experts} experts once."
-            )
-        ranks = rows["rank"].tolist() if rows is not None else []
-        if len(set(ranks)) != len(ranks) or any(rank != rank for rank in ranks):
-            raise PlanError(f"The ranking of layer {layer.index} has equal or missing ranks.")
-        order = [int(expert) for _, expert in sorted(zip(ranks, ids, strict=True))]
+        order = _order(layer, by_layer.get(layer.index, ranking[:0]))
         pinned = limits.pinned.get(layer.index, frozenset())
         dropped = limits.dropped.get(layer.index, frozenset())
         stays = _first_of_groups(layer, order_within(order, pinned, dropped), keep)
@@ -256,6 +246,19 @@ def select_experts(
             )
         kept[layer.index] = stays
     return PruningPlan(model, kept, provenance or Provenance(tool_version=tool_version()))
+
+
+def _order(layer: MoELayer, ranking: pd.DataFrame) -> list[int]:
+    """The experts of a layer in the order of its ranking, first to keep first."""
+    ids, ranks = ranking["expert"].tolist(), ranking["rank"].tolist()
+    if sorted(ids) != list(range(layer.num_experts)):
+        raise PlanError(
+            f"The ranking holds {len(ids)} experts of layer {layer.index}, but it should "
+            f"rank each of its {layer.num_experts} experts once."
+        )
+    if len(set(ranks)) != len(ranks) or any(rank != rank for rank in ranks):
+        raise PlanError(f"The ranking of layer {layer.index} has equal or missing ranks.")
+    return [int(expert) for _, expert in sorted(zip(ranks, ids, strict=True))]
 
 
 def _first_of_groups(layer: MoELayer, order: Sequence[int], keep: int) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from analysis.durable import write_durably
 from analysis.errors import PlanError
-from analysis.store import write_durably
 from pruning.recipe import Recipe
 
 _MOST_BYTES = 1 << 20

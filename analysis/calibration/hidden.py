@@ -1,6 +1,5 @@
 """Hidden states of all tokens between two layers of a streamed run, in memory or on disk."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import safetensors.torch
 from torch import Tensor
 
 from analysis.calibration.free import free_memory
+from analysis.durable import write_durably
 from analysis.errors import CheckpointError
 
 # Beyond this share of the free memory they go to disk.
@@ -101,7 +101,4 @@ def _read(file: Path) -> Tensor:
 
 def _write(file: Path, hidden_BTD: Tensor) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("wb") as out:
-        out.write(safetensors.torch.save({_NAME: hidden_BTD.contiguous().cpu()}))
-        out.flush()
-        os.fsync(out.fileno())
+    write_durably(file, safetensors.torch.save({_NAME: hidden_BTD.contiguous().cpu()}))

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,9 +17,9 @@ from torch import Tensor
 from analysis.calibration.distributed import Processes, Sums, folded
 from analysis.calibration.expert_parallel import joined
 from analysis.calibration.sums import GroupSums
+from analysis.durable import PARTIAL, partial_of, written_durably
 from analysis.errors import StatsError
 from analysis.stats import RunManifest
-from analysis.store import PARTIAL, sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class PartialRun:
 
     def __init__(self, parent: Path, manifest: RunManifest) -> None:
         self._manifest = manifest
-        self.path = parent / (manifest.run_id + PARTIAL)
+        self.path = partial_of(parent / manifest.run_id)
         self._lock = FileLock(parent / f".{manifest.run_id}{PARTIAL}.lock", timeout=0)
         self._saved_at = time.monotonic()
         self._save_took = 0.0
@@ -101,15 +100,11 @@ class PartialRun:
         """
         started = time.monotonic()
         metadata = {"digest": self._manifest.digest, "state": json.dumps(asdict(state))}
-        draft = self.path / (_STATE + PARTIAL)
         tensors = {
             f"{rank}/{name}": t for rank, part in enumerate(parts) for name, t in part.items()
         }
-        safetensors.torch.save_file(tensors, draft, metadata=metadata)
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        draft.replace(self.path / _STATE)
-        sync_directory(self.path)
+        with written_durably(self.path / _STATE) as draft:
+            safetensors.torch.save_file(tensors, draft, metadata=metadata)
         self._saved_at = time.monotonic()
         self._save_took = self._saved_at - started
 

@@ -24,6 +24,7 @@ from transformers import OlmoeConfig, OlmoeForCausalLM, PreTrainedTokenizerFast
 from analysis.corpora import Document, Sampling, demo_document, tokenize
 from analysis.demo.texts import TEXTS, demo_texts
 from analysis.demo.tokenizer import VOCAB_SIZE, train_tokenizer
+from analysis.durable import partial_of
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +207,7 @@ def build(out: Path, training: Training) -> dict[str, object]:
         name: held_out_loss(model, _sequences(name, tokenizer, training, held_out=True))
         for name in TEXTS
     }
-    partial = out.with_name(out.name + ".partial")
+    partial = partial_of(out)
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     manifest = _manifest(training, losses, time.monotonic() - started)

@@ -19,8 +19,8 @@ from filelock import FileLock
 from analysis.corpora.apart import document_digest
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.texts import DemoText
+from analysis.durable import write_durably
 from analysis.errors import CorpusError
-from analysis.store import write_durably
 
 Row = dict[str, Any]
 _PROMPT_CHARS = 180

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from analysis.durable import write_durably
 from analysis.errors import StatsError
 from analysis.json_text import parse_json_once
 from analysis.model import ModelRef
-from analysis.store import write_durably
 
 
 class Kept(Protocol):

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from analysis.durable import PARTIAL
 from analysis.errors import PlanError
 from analysis.json_text import parse_json
-from analysis.store import PARTIAL
 from pruning.search.evolution import Candidate
 from pruning.search.scores import Score
 from pruning.search.space import Removed

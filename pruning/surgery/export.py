@@ -16,12 +16,12 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, Checkpoint
+from analysis.durable import PARTIAL, partial_of, sync_folder
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.families.base import WIDTHS_KEY
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
 from analysis.progress import Progress
-from analysis.store import sync_directory
 from pruning.atoms.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.heads import HeadChoice, HeadPlan
 from pruning.plan import PruningPlan, fit_plan, tool_version
@@ -36,7 +36,6 @@ from pruning.surgery.config import (
 from pruning.surgery.heads import config_of_heads
 from pruning.surgery.manifest import (
     MANIFEST_NAME,
-    PARTIAL,
     FileRecord,
     Manifest,
     SourceRecord,
@@ -236,7 +235,7 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
     What an earlier, killed export left there is removed first.
     """
     out = prepared.out
-    partial = out.with_name(out.name + PARTIAL)
+    partial = partial_of(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     # Not thread-local: a generator may be closed by another thread than began it.
     lock = FileLock(f"{partial}.lock", blocking=False, thread_local=False)
@@ -283,13 +282,13 @@ def _write_files(prepared: PreparedExport, partial: Path) -> dict[str, FileRecor
 def _publish(partial: Path, out: Path) -> None:
     """Give the finished directory its name, in one step that survives a power cut."""
     for folder in sorted({path.parent for path in partial.rglob("*")}):
-        sync_directory(folder)
+        sync_folder(folder)
     try:
         partial.rename(out)
     except OSError as error:
         # Somebody filled the directory while the export ran.
         raise ExportError(f"{out} cannot take the finished export: {error.strerror}.") from error
-    sync_directory(out.parent)
+    sync_folder(out.parent)
 
 
 def _write_export(

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from analysis.checkpoint import LONGEST_NAME
+from analysis.durable import PARTIAL
 from analysis.errors import ExportError, PlanError
 from analysis.json_text import parse_json_once
 from pruning.atoms.widths import WidthChoice
@@ -20,7 +21,6 @@ from pruning.heads import HeadPlan
 from pruning.plan import PruningPlan, plan_from_dict
 
 MANIFEST_NAME = "moeprune_manifest.json"
-PARTIAL = ".partial"  # the end of an unfinished export's name
 SCHEMA_VERSION = 1
 _LIBRARIES = ("numpy", "safetensors", "torch", "transformers")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
+from analysis.durable import sync_file
 from analysis.errors import ExportError
 from analysis.progress import Progress
 from pruning.surgery.manifest import FileRecord, ShardRecord, file_record
@@ -49,10 +50,8 @@ class _Work:
 def write_file(path: Path, content: bytes) -> FileRecord:
     """Write and sync a small file; folders on the way are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_bytes(content)
+    sync_file(path)
     return file_record(content)
 
 

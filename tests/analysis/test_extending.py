@@ -8,6 +8,7 @@ from calibrations import describe, make_sequences, make_settings
 
 from analysis.calibration.run import calibrate
 from analysis.drain import drain
+from analysis.durable import write_durably
 from analysis.errors import StatsError
 from analysis.extending import extend_run
 from analysis.store import (
@@ -19,7 +20,6 @@ from analysis.store import (
     file_sha256,
     load_sample_stats,
     read_run,
-    write_durably,
 )
 
 

@@ -29,7 +29,8 @@ import pandas as pd
 import torch
 
 from analysis.calibration import partial
-from analysis.store import MANIFEST, PARTIAL, file_sha256
+from analysis.durable import PARTIAL
+from analysis.store import MANIFEST, file_sha256
 from app.cli import main as moeprune
 from builders import VOCAB, tiny_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME

@@ -19,9 +19,10 @@ from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.partial import PartialRun, RunState
 from analysis.calibration.run import calibrate
 from analysis.drain import drain
+from analysis.durable import PARTIAL
 from analysis.errors import UserError
 from analysis.model import load_model_index
-from analysis.store import PARTIAL, SHIPPED_STATS, StatsStore, save_expert_stats
+from analysis.store import SHIPPED_STATS, StatsStore, save_expert_stats
 from app.commands.rank import save_csv
 from app.commands.sweep import save_table
 from app.figures.files import write_figure
