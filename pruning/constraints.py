@@ -18,6 +18,10 @@ _LAYERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 class Constraints:
     """What a person asks of a plan besides its budget; layers are decoder indices.
 
+    In a plan of neurons the parts are neurons and what holds them is an expert: `multiple_of` and
+    `floor` count the neurons that each expert keeps, a pinned expert loses none, and a dropped one
+    goes as a whole, with its row of the router.
+
     Args:
         multiple_of: layers keep a multiple of this many experts; protected ones are exempt.
         protected: layers that lose nothing.
@@ -26,10 +30,6 @@ class Constraints:
         fixed: layer -> number of experts that it keeps, whatever the schedule says.
         locked: layers that keep what the schedule gives them without `fixed`.
         floor: layers keep at least this many experts, or all that they have.
-
-    In a plan of neurons the parts are neurons and what holds them is an expert: `multiple_of` and
-    `floor` count the neurons that each expert keeps, a pinned expert loses none, and a dropped one
-    goes as a whole, with its row of the router.
 
     Raises:
         PlanError: multiple_of below 1, a negative floor, or an expert both pinned and dropped.

@@ -139,7 +139,7 @@ _ONE_COUNT = {
 def _others(contents: Contents) -> Sequence[Verdict]:
     if contents.is_uniform:
         reason = f"same layout and keys as the original; {NOT_TRIED}"
-        return [Verdict(engine, Reads.EXPECTED, f"{reason}") for engine in _ONE_COUNT]
+        return [Verdict(engine, Reads.EXPECTED, reason) for engine in _ONE_COUNT]
     if contents.has_own_widths:
         reason = f"one width for all experts is expected; {NOT_TRIED}"
         return [Verdict(engine, Reads.NO, reason) for engine in _ONE_COUNT]

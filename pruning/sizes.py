@@ -206,15 +206,15 @@ def size_report(
 ) -> SizeReport:
     """Sizes before and after `plan`; without one, after equals before.
 
+    Neurons that a plan removes count as gone; what is filled up with zeros again depends on the
+    width mode of the export, see `pruning.surgery.width_sizes.width_options`.
+    Prediction heads count as an export treats them by default, see `plan_heads`.
+
     Args:
         model: the source.
         plan: what stays.
         routing: how often each expert is chosen, see `routing_of`. It matters only where experts
             of a layer differ in width; without it each is chosen equally often.
-
-    Neurons that a plan removes count as gone; what is filled up with zeros again depends on the
-    width mode of the export, see `pruning.surgery.width_sizes.width_options`.
-    Prediction heads count as an export treats them by default, see `plan_heads`.
 
     Raises:
         PlanError: the plan is not for this model.

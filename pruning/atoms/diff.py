@@ -37,12 +37,12 @@ def atom_states(
 
 
 def _all(first: PruningPlan, second: PruningPlan, model: MoEModel) -> list[tuple[object, ...]]:
-    return [
-        (layer, expert, *_states(_kept(first, layer, expert, width),
-                                 _kept(second, layer, expert, width), width))
-        for layer, widths in expert_widths(model).items()
-        for expert, width in enumerate(widths)
-    ]  # fmt: skip
+    rows = []
+    for layer, widths in expert_widths(model).items():
+        for expert, width in enumerate(widths):
+            kept = [_kept(plan, layer, expert, width) for plan in (first, second)]
+            rows.append((layer, expert, *_states(*kept, width)))
+    return rows
 
 
 def _kept(plan: PruningPlan, layer: int, expert: int, width: int) -> Sequence[int]:

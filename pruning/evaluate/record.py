@@ -14,7 +14,7 @@ from analysis.store import digest_of, now, run_name
 from pruning.active import Routing
 from pruning.evaluate.result import Evaluation, Metric
 from pruning.evaluate.store import RecordKind, RecordStore, file_json
-from pruning.plan import PruningPlan, model_ref
+from pruning.plan import Provenance, PruningPlan, model_ref
 from pruning.sizes import Part, size_report
 
 SCHEMA_VERSION = 1
@@ -26,7 +26,7 @@ TABLE_COLUMNS = (
 )
 # What of a plan's facts says how it came about: it is kept apart even where the plan is the same.
 # Not the runs: made again with more groups they have other ids and the same numbers.
-_MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
+MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
 _PLAN_WORDS = ("criterion", "gate", "schedule", "sparsity", "granularity")
 _PLAN_NUMBERS = ("removed", "bytes_after", "active_after", "flops_after")
 
@@ -100,6 +100,18 @@ class EvaluationRecord:
         )
 
 
+def made_facts(made: Provenance) -> dict[str, Any]:
+    """What a record says of how a plan came about; see `Provenance`."""
+    return {
+        "criterion": made.criterion,
+        "gate": made.gate,
+        "corpora": list(made.corpora),
+        "runs": list(made.runs),
+        "schedule": made.schedule,
+        "sparsity": made.sparsity,
+    }
+
+
 def plan_facts(
     plan: PruningPlan, model: MoEModel, routing: Routing | None = None
 ) -> dict[str, Any]:
@@ -118,16 +130,11 @@ def plan_facts(
     Raises:
         PlanError: the plan is not for this model.
     """
-    report, made = size_report(model, plan, routing), plan.provenance
+    report = size_report(model, plan, routing)
     experts = report.table.loc[report.table["part"] == str(Part.EXPERTS)]
     after, before = (int(experts[f"params_{when}"].sum()) for when in ("after", "before"))
     return {
-        "criterion": made.criterion,
-        "gate": made.gate,
-        "corpora": list(made.corpora),
-        "runs": list(made.runs),
-        "schedule": made.schedule,
-        "sparsity": made.sparsity,
+        **made_facts(plan.provenance),
         "granularity": plan.granularity,
         "experts_before": report.experts_before,
         "experts_after": report.experts_after,
@@ -165,7 +172,7 @@ def identify(
             "plan": plan.digest,
             "corpus": corpus["digest"],
             "settings": dict(settings),
-            "made": {key: facts[key] for key in _MADE_BY},
+            "made": {key: facts[key] for key in MADE_BY},
         }
     )
     whole = "plan" if facts["removed"] else "unpruned"

@@ -6,7 +6,7 @@ from typing import Any
 from analysis.model import ModelRef, MoEModel
 from pruning.active import Routing
 from pruning.evaluate.benchmarks.record import Candidate, candidate_label
-from pruning.evaluate.record import plan_facts
+from pruning.evaluate.record import made_facts, plan_facts
 from pruning.plan import PruningPlan, fit_plan, model_ref
 from pruning.surgery.manifest import Manifest
 
@@ -54,17 +54,12 @@ def exported(
 
 def _manifest_facts(model: MoEModel, manifest: Manifest) -> Mapping[str, Any]:
     """What the manifest alone says, under the names of `plan_facts`."""
-    plan, made = manifest.plan, manifest.plan.provenance
+    plan = manifest.plan
     after = sum(map(len, plan.kept.values()))
-    gone = made.budget.get("removed")
+    gone = plan.provenance.budget.get("removed")
     removed = None if plan.kept_atoms or not isinstance(gone, int) else gone / (after + gone)
     return {
-        "criterion": made.criterion,
-        "gate": made.gate,
-        "corpora": list(made.corpora),
-        "runs": list(made.runs),
-        "schedule": made.schedule,
-        "sparsity": made.sparsity,
+        **made_facts(plan.provenance),
         "granularity": plan.granularity,
         "experts_after": after,
         "removed": removed,

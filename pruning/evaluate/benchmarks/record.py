@@ -5,20 +5,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import pandas as pd
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from analysis.model import ModelRef
 from analysis.store import digest_of, now, run_name
+from pruning.evaluate.record import MADE_BY
 from pruning.evaluate.store import RecordKind, RecordStore, file_json
 from pruning.plan import ATOMIC_GRANULARITY
 
 SCHEMA_VERSION = 1
 FULL = "full"
 BenchmarkSource = Literal["lm-eval", "evalscope"]
-SOURCES: tuple[BenchmarkSource, ...] = get_args(BenchmarkSource)
 TABLE_COLUMNS = (
     *("record", "model", "ran", "candidate", "plan", "criterion", "calibrated_on", "schedule"),
     *("granularity", "sparsity", "removed", "bytes"),
@@ -33,8 +33,6 @@ _SHARES = (
 )
 _ROUNDING = 1e-6
 _NUMBERS = ("removed", "bytes", "value", "stderr", "num_samples", "full", "full_stderr")
-# What of a plan's facts says how it came about; see the evaluation records, which do the same.
-_MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +222,7 @@ def new_record(
             "plan": candidate.plan_digest,
             "tool": source,
             "settings": dict(settings),
-            "made": {key: facts.get(key) for key in _MADE_BY},
+            "made": {key: facts.get(key) for key in MADE_BY},
         }
     )
     words = (candidate.ran.name, candidate.label.replace(", ", "-").rstrip("%"), source)

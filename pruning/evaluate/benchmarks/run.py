@@ -1,9 +1,7 @@
 """Benchmarks of many candidates on one loaded model; what is known already is not run again."""
 
-import platform
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
@@ -14,7 +12,6 @@ from analysis.calibration.loading import (
     CalibrationSettings,
     load_model,
     load_tokenizer,
-    resolve_device,
     resolve_dtype,
 )
 from analysis.errors import StatsError
@@ -29,10 +26,9 @@ from pruning.evaluate.benchmarks.record import (
     new_record,
     settings_of,
 )
-from pruning.masking import masked
+from pruning.evaluate.candidate import candidate_of
+from pruning.evaluate.run import how_made
 from pruning.plan import PruningPlan
-
-_LIBRARIES = ("torch", "transformers")
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +108,7 @@ class _Runner:
         started = time.monotonic()
         model, settings = self.work.model, self.work.settings
         tokenizer = load_tokenizer(model, trust_remote_code=settings.trust_remote_code)
-        with self._masked(plan):
+        with candidate_of(self.loaded, model.family, plan):
             asked = replace(self.work.asked, tasks=tasks)
             results = yield from run_harness(self.loaded, tokenizer, asked)
         scores = harness_scores(results)
@@ -121,18 +117,7 @@ class _Runner:
         made = self._made(time.monotonic() - started)
         return record.with_scores(scores, version("lm_eval"), made)
 
-    def _masked(self, plan: PruningPlan | None) -> AbstractContextManager[None]:
-        return masked(self.loaded, self.work.model.family, plan) if plan else nullcontext()
-
     def _made(self, seconds: float) -> dict[str, Any]:
-        return {
-            "device": str(resolve_device(self.work.settings.device)),
-            "batch_size": self.work.asked.batch_size,
-            "seconds": round(seconds, 2),
-            **({"read_before": dict(self.work.read_before)} if self.work.read_before else {}),
-            "system": f"{platform.system()} {platform.machine()}",
-            "versions": {
-                "python": platform.python_version(),
-                **{name: version(name).partition("+")[0] for name in _LIBRARIES},
-            },
-        }
+        known = {"read_before": dict(self.work.read_before)} if self.work.read_before else {}
+        how = how_made(self.work.settings, seconds)
+        return {**how, "batch_size": self.work.asked.batch_size, **known}
