@@ -11,7 +11,6 @@ from app.commands.benchmark import benchmark
 from app.commands.cache import runs
 from app.commands.calibrate import calibrate
 from app.commands.compare import compare
-from app.commands.console import err
 from app.commands.evaluate import evaluate
 from app.commands.inspect import inspect
 from app.commands.launch import speak_for_all, speak_up
@@ -30,6 +29,7 @@ from app.commands.serve import app as app_command
 from app.commands.serve import demo
 from app.commands.ship import export, verify
 from app.commands.sweep import sweep
+from app.console import err
 
 cli = typer.Typer(
     name="moeprune",

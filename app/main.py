@@ -5,26 +5,26 @@ from pathlib import Path
 import streamlit as st
 
 from analysis.errors import UserError
-from app.compare_parts import recipe_controls
 from app.components.history import keep_history
-from app.controls import criterion_controls
-from app.expert_parts import expert_drawer
-from app.granularity import (
+from app.frame.controls import criterion_controls
+from app.frame.login import log_out_part, require_login
+from app.frame.page_style import apply_page_style
+from app.frame.presentation import go_to, is_presented, presentation_control, stage
+from app.frame.sidebar import copy_link, expert_in_sidebar, model_and_calibration
+from app.frame.tour import is_on_tour, show_tour, tour_button
+from app.literal import literal
+from app.parts.compare.recipes import recipe_controls
+from app.parts.evaluate.own_plan import remember_view
+from app.parts.explore.one_expert import expert_drawer
+from app.parts.plan.controls import plan_controls
+from app.parts.plan.neuron_controls import neuron_plan_controls
+from app.parts.report import remember_recipes, report_part
+from app.session.granularity import (
     granularity_control,
     is_about_neurons,
     neuron_criterion_controls,
     with_neurons,
 )
-from app.literal import literal
-from app.login import log_out_part, require_login
-from app.neuron_plan_controls import neuron_plan_controls
-from app.own_plan import remember_view
-from app.page_style import apply_page_style
-from app.plan_controls import plan_controls
-from app.presentation import go_to, is_presented, presentation_control, stage
-from app.report_parts import remember_recipes, report_part
-from app.sidebar import copy_link, expert_in_sidebar, model_and_calibration
-from app.tour import is_on_tour, show_tour, tour_button
 
 HERE = Path(__file__).parent
 HEADINGS = {

@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from analysis.errors import UserError
-from app.commands.console import out
-from app.login import Login, check_address, publish, read_login
+from app.console import out
+from app.frame.login import Login, check_address, publish, read_login
 
 HERE = Path(__file__).parent
 FIRST_PORT, LAST_PORT = 8501, 8600

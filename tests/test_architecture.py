@@ -14,6 +14,8 @@ from analysis.families import FAMILIES
 ROOT = Path(__file__).parent.parent
 # From the top: each may import those to its right, never the other way.
 PACKAGES = ("app", "pruning", "analysis")
+# Within app, from the bottom: each imports from those before it only.
+APP_LAYERS = ("requests", "tables", "choices", "tasks", "session", "frame", "parts", "views")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 40
 
@@ -62,6 +64,10 @@ def source_files(*packages):
 
 def module_name(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def within(name, packages):
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
 def parse(path):
@@ -115,6 +121,29 @@ def test_imports_go_from_app_to_pruning_to_analysis():
             if (found := {name for name in imported(path) if top(name) in above})
         }
         assert wrong == {}
+
+
+def test_layers_of_app_import_downwards():
+    for position, layer in enumerate(APP_LAYERS):
+        above = {f"app.{name}" for name in APP_LAYERS[position + 1 :]}
+        wrong = {
+            relative(path): sorted(found)
+            for path in source_files(f"app/{layer}")
+            if (found := {name for name in imported(path) if within(name, above)})
+        }
+        assert wrong == {}, layer
+
+
+@pytest.mark.parametrize("folder", ["requests", "choices", "tables", "tasks", "jobs", "commands"])
+def test_what_commands_and_workers_share_knows_no_streamlit(folder):
+    # Of the layers of pages, commands may use none.
+    pages = {f"app.{name}" for name in ("session", "frame", "parts", "views")} | {"streamlit"}
+    wrong = {
+        relative(path): sorted(found)
+        for path in source_files(f"app/{folder}")
+        if (found := {name for name in imported(path) if within(name, pages)})
+    }
+    assert wrong == {}
 
 
 def test_only_app_imports_streamlit():

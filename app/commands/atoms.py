@@ -6,13 +6,13 @@ from typing import Any
 
 from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
-from app.commands.console import follow, out
+from app.choices.neurons import check_neurons, decide_neurons, neuron_evidence, plan_of_file
 from app.commands.rank import say_run
 from app.commands.widths import show_width_options
-from app.neuron_requests import NeuronRequest
-from app.neurons import check_neurons, decide_neurons, neuron_evidence, plan_of_file
+from app.console import follow, out
+from app.requests.base import validated
+from app.requests.neurons import NeuronRequest
 from app.settings import stats_store
-from app.task_requests import validated
 from pruning.active import Routing
 from pruning.atoms.kept import count_atoms
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY, PruningPlan, save_plan

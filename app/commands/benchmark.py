@@ -9,12 +9,12 @@ import typer
 from analysis.demo.tasks import LOCAL_TASKS
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from app.benchmark_requests import BenchmarkRequest, ImportRequest
-from app.benchmark_tasks import benchmark_results, benchmark_run, import_results
 from app.commands import options
-from app.commands.console import counted, follow, out, show_table
 from app.commands.evaluate import BatchSize, Device, Dtype, Trust, check_place, write_result
-from app.task_requests import validated
+from app.console import counted, follow, out, show_table
+from app.requests.base import validated
+from app.requests.benchmark import BenchmarkRequest, ImportRequest
+from app.tasks.benchmark import benchmark_results, benchmark_run, import_results
 from pruning.evaluate.benchmarks.record import BenchmarkRecord, benchmark_table
 from pruning.plan import load_plan
 

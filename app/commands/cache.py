@@ -10,9 +10,9 @@ from analysis.extending import extend_run
 from analysis.merging import merge_runs
 from analysis.store import MANIFEST, SHIPPED_STATS
 from app.commands import options
-from app.commands.console import err, out, show_table
-from app.cost_tables import LISTED_COSTS, cost_table
+from app.console import err, out, show_table
 from app.settings import stats_store
+from app.tables.costs import LISTED_COSTS, cost_table
 
 runs = typer.Typer(help="The cache of runs.", no_args_is_help=True)
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its unique beginning.")]

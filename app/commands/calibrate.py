@@ -8,10 +8,9 @@ import typer
 from analysis.corpora import corpus_name
 from analysis.stats import CorpusRef
 from analysis.store import Run
-from app.calibration_tasks import calibrate_run, check_corpora, estimate_run
 from app.commands import options
-from app.commands.console import follow, out, show_facts
-from app.task_requests import (
+from app.console import follow, out, show_facts
+from app.requests.base import (
     DEFAULT_ANSWER_TOKENS,
     DEFAULT_SEED,
     DEFAULT_SEQ_LEN,
@@ -19,6 +18,7 @@ from app.task_requests import (
     CalibrateRequest,
     validated,
 )
+from app.tasks.calibration import calibrate_run, check_corpora, estimate_run
 from pruning.sizes import format_bytes
 
 _OR_PRESET = "default: what a named data set's paper used, else"

@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from analysis.compare import FATES
+from app.choices.comparing import compare_request, compare_selections
+from app.choices.ranking import Selection
 from app.commands import options
-from app.commands.console import out, show_facts
 from app.commands.rank import Out, save_csv, say_runs, selection_for
-from app.comparing import compare_request, compare_selections
-from app.selection import Selection
+from app.console import out, show_facts
 
 WithCorpora = Annotated[
     list[str] | None,

@@ -11,10 +11,10 @@ from analysis.errors import StatsError
 from analysis.model import load_model_index
 from analysis.store import PARTIAL, write_durably
 from app.commands import options
-from app.commands.console import counted, follow, out, show_table
-from app.evaluation_requests import DEFAULT_MEASURED, EvaluateRequest
-from app.evaluation_tasks import evaluate_run
-from app.task_requests import DEFAULT_SEQ_LEN, validated
+from app.console import counted, follow, out, show_table
+from app.requests.base import DEFAULT_SEQ_LEN, validated
+from app.requests.evaluation import DEFAULT_MEASURED, EvaluateRequest
+from app.tasks.evaluation import evaluate_run
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, SCORED
 from pruning.evaluate.record import SCHEMA_VERSION, EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric

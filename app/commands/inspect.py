@@ -10,7 +10,7 @@ from analysis.heads import prediction_heads
 from analysis.model import MoEModel, load_model_index
 from analysis.widths import expert_widths, loaded_widths
 from app.commands import options
-from app.commands.console import out, show_facts, show_table
+from app.console import out, show_facts, show_table
 from pruning.engines import contents_of, verdicts
 from pruning.sizes import SizeReport, format_bytes, size_report
 

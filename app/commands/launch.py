@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from analysis.errors import LostProcessError
 from analysis.launcher import launched_rank, launched_world
-from app.commands.console import err, out
+from app.console import err, out
 
 _STOPPED = 143  # what a shell calls a command that was told to end
 

@@ -11,10 +11,10 @@ from analysis.criteria import Criterion, get_criterion
 from analysis.errors import StatsError
 from analysis.model import MoEModel, load_model_index
 from app.commands import options
-from app.commands.console import out, show_table
 from app.commands.rank import say_run
+from app.console import out, show_table
+from app.requests.base import SelectRequest, validated
 from app.settings import stats_store
-from app.task_requests import SelectRequest, validated
 from pruning.schedules.uniform import uniform
 
 

@@ -2,10 +2,10 @@
 
 from analysis.criteria.weight_based import is_zero_expert
 from analysis.store import load_weight_stats
-from app.calibration_tasks import weights_run
 from app.commands import options
-from app.commands.console import follow, out
-from app.task_requests import WeightsRequest, validated
+from app.console import follow, out
+from app.requests.base import WeightsRequest, validated
+from app.tasks.calibration import weights_run
 
 
 def weights(

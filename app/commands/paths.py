@@ -14,9 +14,9 @@ from analysis.samples import SampleStats, joined_stats
 from analysis.store import Run, load_sample_stats
 from analysis.trajectory import follow, representative_samples, weighing_of
 from app.commands import options
-from app.commands.console import counted, out
 from app.commands.plan import say_plan
 from app.commands.rank import Out, save_csv, say_run
+from app.console import counted, out
 from app.settings import stats_store
 from pruning.budget import sparsity_budget
 from pruning.plan import PruningPlan, save_plan

@@ -8,9 +8,9 @@ import typer
 from analysis.model import MoEModel
 from app.commands import options
 from app.commands.atoms import check_granularity, neuron_request, write_atomic_plan
-from app.commands.console import out
 from app.commands.plans import show_summary
 from app.commands.rank import Out, say_runs, selection_of
+from app.console import out
 from pruning.plan import EXPERT_GRANULARITY, PruningPlan, save_plan
 from pruning.plan_summary import plan_summary
 from pruning.schedules import SCHEDULES

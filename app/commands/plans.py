@@ -11,9 +11,9 @@ from analysis.checkpoint import CONFIG_NAME
 from analysis.errors import PlanError, UserError
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from app.commands import options
-from app.commands.console import out, show_table
 from app.commands.rank import save_csv
 from app.commands.widths import plan_routing, show_width_options
+from app.console import out, show_table
 from app.settings import Settings, stats_store
 from pruning.atoms.diff import atom_diff, atom_states
 from pruning.atoms.summary import atom_outline, atom_summary

@@ -11,10 +11,10 @@ from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.store import write_durably
 from analysis.trajectory import weighing_of
+from app.choices.comparing import compare_request
 from app.commands import options
-from app.commands.console import out, show_table
 from app.commands.rank import measure_weights, save_csv
-from app.comparing import compare_request
+from app.console import out, show_table
 from app.settings import stats_store
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 

@@ -9,16 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.model import MoEModel, load_model_index
-from app.bins_tasks import bins_run
 from app.commands import evaluate as shared
 from app.commands import options
-from app.commands.console import follow, out, show_table
 from app.commands.sweep import check_ending, save_table
-from app.evaluation_requests import AskRequest, BinsRequest
-from app.probe_tasks import ask_run
-from app.task_requests import validated
-from app.variance_requests import VarianceRequest
-from app.variance_tasks import variance_run
+from app.console import follow, out, show_table
+from app.requests.base import validated
+from app.requests.evaluation import AskRequest, BinsRequest
+from app.requests.variance import VarianceRequest
+from app.tasks.bins import bins_run
+from app.tasks.probe import ask_run
+from app.tasks.variance import variance_run
 from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, rank_agreement
 from pruning.evaluate.drawing import DEFAULT_SAMPLES
 from pruning.evaluate.variance_record import variance_table

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.commands.console import out, show_table
+from app.console import out, show_table
 from app.jobs.places import open_store, runner_of
 from app.jobs.store import JobStore
 from app.settings import Settings

@@ -18,13 +18,13 @@ from analysis.shards import parts_overlap
 from analysis.sparsity import num_removed
 from analysis.stats import ExpertStats
 from analysis.store import Run, StatsStore, load_expert_stats, write_durably
-from app.calibration_tasks import weights_run
+from app.choices.ranking import Selection, select
 from app.commands import options
-from app.commands.console import follow, out, show_table
-from app.selection import Selection, select
+from app.console import follow, out, show_table
+from app.requests.base import OverlapRequest, SelectRequest, WeightsRequest, validated
 from app.settings import stats_store
-from app.spreadsheets import csv_text
-from app.task_requests import OverlapRequest, SelectRequest, WeightsRequest, validated
+from app.tables.spreadsheets import csv_text
+from app.tasks.calibration import weights_run
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.", dir_okay=False)]

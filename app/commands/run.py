@@ -10,24 +10,24 @@ from analysis.blend import Part
 from analysis.errors import ExportError, PlanError, UserError
 from analysis.model import MoEModel, load_model_index
 from analysis.store import Run
-from app.calibration_tasks import calibrate_run, check_corpora, weights_run
-from app.commands import options
-from app.commands.atoms import say_neurons
-from app.commands.console import follow, out
-from app.commands.evaluate import results_of, show_records, write_result
-from app.commands.plan import say_plan
-from app.commands.search import run_search_of, say_search, search_folder
-from app.commands.ship import report_checks
-from app.evaluation_requests import EvaluateRequest
-from app.evaluation_tasks import evaluate_run
-from app.neurons import (
+from app.choices.neurons import (
     check_neurons,
     decide_neurons,
     evidence_of,
     neuron_evidence,
     plan_of_file,
 )
-from app.recipe_requests import (
+from app.choices.ranking import check_request, selected_from
+from app.commands import options
+from app.commands.atoms import say_neurons
+from app.commands.evaluate import results_of, show_records, write_result
+from app.commands.plan import say_plan
+from app.commands.search import run_search_of, say_search, search_folder
+from app.commands.ship import report_checks
+from app.console import follow, out
+from app.requests.base import ExportRequest
+from app.requests.evaluation import EvaluateRequest
+from app.requests.recipe import (
     Machine,
     calibrate_requests,
     evaluate_request,
@@ -39,10 +39,10 @@ from app.recipe_requests import (
     select_request,
     weights_request,
 )
-from app.selection import check_request, selected_from
 from app.settings import stats_store
-from app.task_requests import ExportRequest
-from app.tasks import export_run, verify_result
+from app.tasks.calibration import calibrate_run, check_corpora, weights_run
+from app.tasks.evaluation import evaluate_run
+from app.tasks.export import export_run, verify_result
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan, save_plan
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe

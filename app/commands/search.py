@@ -9,12 +9,12 @@ import typer
 from analysis.errors import PlanError
 from analysis.model import load_model_index
 from app.commands import options
-from app.commands.console import follow, out, show_table
 from app.commands.plan import say_plan
-from app.recipe_requests import Machine, machine_of
-from app.search_requests import SearchRequest
-from app.search_tasks import search_run
-from app.task_requests import validated
+from app.console import follow, out, show_table
+from app.requests.base import validated
+from app.requests.recipe import Machine, machine_of
+from app.requests.search import SearchRequest
+from app.tasks.search import search_run
 from pruning.plan import load_plan
 from pruning.recipe_file import load_recipe
 from pruning.search.result import PLAN_NAME, RESULT_NAME, SearchResult

@@ -8,11 +8,11 @@ import typer
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
 from app.commands import options
-from app.commands.console import follow, out, show_table
 from app.commands.widths import plan_routing, show_width_options
+from app.console import follow, out, show_table
+from app.requests.base import ExportRequest, validated
 from app.settings import stats_store
-from app.task_requests import ExportRequest, validated
-from app.tasks import export_run, verify_result
+from app.tasks.export import export_run, verify_result
 from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan
 from pruning.sizes import format_bytes, size_report

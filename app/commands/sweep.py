@@ -10,11 +10,11 @@ from analysis.errors import StatsError, unknown_name
 from analysis.store import PARTIAL
 from app.commands import evaluate as shared
 from app.commands import options
-from app.commands.console import counted, follow, out, show_table
 from app.commands.rank import save_csv
-from app.evaluation_requests import DEFAULT_MEASURED, SweepRequest
-from app.evaluation_tasks import sweep_run
-from app.task_requests import validated
+from app.console import counted, follow, out, show_table
+from app.requests.base import validated
+from app.requests.evaluation import DEFAULT_MEASURED, SweepRequest
+from app.tasks.evaluation import sweep_run
 from pruning.evaluate.drawing import DEFAULT_SAMPLES
 from pruning.evaluate.record import evaluation_table
 from pruning.evaluate.result import MEASURES

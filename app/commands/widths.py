@@ -7,7 +7,7 @@ from analysis.blend import blend
 from analysis.choose import parse_corpus_weight, routed_runs
 from analysis.model import MoEModel
 from analysis.store import StatsStore
-from app.commands.console import out, show_table
+from app.console import out, show_table
 from pruning.active import Routing, routing_of
 from pruning.atoms.sizes import atom_sizes
 from pruning.plan import PruningPlan

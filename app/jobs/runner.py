@@ -49,7 +49,7 @@ class LocalRunner:
     store: JobStore
     limit: int = 1
     grace_seconds: float = 5.0
-    tasks_module: str = "app.tasks"
+    tasks_module: str = "app.tasks.kinds"
 
     def tick(self) -> None:
         """Bury dead workers, kill those that do not stop, start queued jobs up to the limit.

@@ -91,7 +91,7 @@ class SlurmRunner:
     limit: int = 16
     grace_seconds: float = 30.0
     silence_seconds: float = 30.0
-    tasks_module: str = "app.tasks"
+    tasks_module: str = "app.tasks.kinds"
 
     @property
     def folder(self) -> Path:

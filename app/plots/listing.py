@@ -14,8 +14,7 @@ from analysis.overlap import criterion_overlap
 from analysis.shards import stats_at, token_parts
 from analysis.stats import ExpertStats
 from analysis.store import load_sample_stats
-from app import maps
-from app.planning import searched_rows
+from app.choices.planning import searched_rows
 from app.plots import benchmarks, comparison, evaluations, evidence, explore, published
 from app.plots.benchmarks import Board
 from app.plots.chart import Chart
@@ -36,6 +35,7 @@ from app.plots.scene import Scene
 from app.plots.schedules import schedules_chart
 from app.plots.search import best_chart, progress_chart, schedules_of_searches
 from app.plots.variance import MOST_LINES, candidates_of, draws_of, variance_chart
+from app.tables import maps
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.schedules import side_by_side
 from pruning.search.store import SearchStore, order_digest

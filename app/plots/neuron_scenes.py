@@ -5,15 +5,15 @@ from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.store import NEURONS
-from app.maps import rank
-from app.neuron_requests import NeuronRequest
-from app.neuron_scopes import SCOPES, scopes_of
-from app.neurons import neuron_evidence
+from app.choices.neuron_scopes import SCOPES, scopes_of
+from app.choices.neurons import neuron_evidence
 from app.plots import loss_bins
 from app.plots import neuron_evidence as charts
 from app.plots.chart import Chart
 from app.plots.scene import Scene
-from app.task_requests import validated
+from app.requests.base import validated
+from app.requests.neurons import NeuronRequest
+from app.tables.maps import rank
 from pruning.atoms.cuts import (
     BoolArray,
     NeuronField,

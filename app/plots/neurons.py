@@ -4,13 +4,13 @@ import pandas as pd
 
 from analysis.drain import drain
 from analysis.errors import PlanError
+from app.choices.neuron_scopes import SideBySide, scopes_of, side_by_side
+from app.choices.neurons import arena_of, neuron_evidence
 from app.figures import neurons as figures
-from app.neuron_requests import NeuronRequest
-from app.neuron_scopes import SideBySide, scopes_of, side_by_side
-from app.neurons import arena_of, neuron_evidence
 from app.plots.chart import Chart
 from app.plots.scene import Scene
-from app.task_requests import validated
+from app.requests.base import validated
+from app.requests.neurons import NeuronRequest
 from pruning.atoms.selection import AtomScope
 
 

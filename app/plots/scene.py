@@ -17,16 +17,16 @@ from analysis.overlap import mean_overlaps, variant_overlaps
 from analysis.sparsity import num_removed
 from analysis.stats import ExpertStats
 from analysis.store import Run, StatsStore, load_expert_stats
-from app.comparing import CompareRequest, compare_selections
-from app.maps import Ranked, rank
+from app.choices.comparing import CompareRequest, compare_selections
+from app.choices.ranking import Selection, select
 from app.plots.benchmarks import benchmark_results
 from app.plots.chart import made_by
 from app.plots.comparison import about_recipes
 from app.plots.evaluations import results_of
 from app.plots.paths import USUAL_PATHS, PathChoice
 from app.plots.variance import variance_results
-from app.selection import Selection, select
-from app.task_requests import SelectRequest
+from app.requests.base import SelectRequest
+from app.tables.maps import Ranked, rank
 from pruning.budget import sparsity_budget
 from pruning.evaluate.benchmarks.record import BenchmarkStore
 from pruning.evaluate.record import EvaluationStore

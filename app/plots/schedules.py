@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from app.choices.planning import schedule_label
 from app.figures import schedules as schedules_figure
-from app.planning import schedule_label
 from app.plots.chart import Chart
 
 

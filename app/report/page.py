@@ -11,7 +11,7 @@ import plotly.offline
 from jinja2 import Environment, StrictUndefined, Template
 
 from app.report.contents import Report, Section
-from app.spreadsheets import csv_text
+from app.tables.spreadsheets import csv_text
 
 # A table on screen is for a look; the file below it has every row.
 _ROWS_SHOWN = 100

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app.compare_parts import (
+from app.parts.compare.recipes import (
     RecipeChoice,
     charts,
     compared,
@@ -13,7 +13,7 @@ from app.compare_parts import (
     show_charts,
     show_command,
 )
-from app.state import View
+from app.session.state import View
 
 view: View = st.session_state["view"]
 choices: tuple[RecipeChoice, RecipeChoice] = st.session_state["recipes"]

@@ -2,14 +2,14 @@
 
 import streamlit as st
 
-from app.ask_parts import ask_part
-from app.benchmark_parts import benchmark_part
-from app.controls import switch
-from app.evaluate_parts import published_part
-from app.job_panel import job_panel
-from app.own_results import own_part
-from app.state import View
-from app.variance_parts import hidden_states_part
+from app.frame.controls import switch
+from app.frame.job_panel import job_panel
+from app.parts.evaluate.ask import ask_part
+from app.parts.evaluate.benchmarks import benchmark_part
+from app.parts.evaluate.own_results import own_part
+from app.parts.evaluate.published import published_part
+from app.parts.evaluate.variance import hidden_states_part
+from app.session.state import View
 
 _JOBS = {
     "own": ("evaluate", "sweep"),

@@ -4,21 +4,26 @@ from functools import partial
 
 import streamlit as st
 
-from app.advice_parts import advice_part
-from app.bins_parts import bins_part
-from app.blend_parts import blend_part
-from app.chosen_expert import choose_on_map, chosen_expert
 from app.components.expert_map import expert_map, map_payload
-from app.controls import MODES, ORDERS, switch
-from app.evidence_parts import damage_part, tokens_part
-from app.expert_parts import expert_part
-from app.explore_parts import map_files, metrics, ranked_pair, separation_part, show_command
-from app.granularity import is_about_neurons
-from app.maps import Ranked, panel
-from app.neuron_explore import neuron_page
-from app.overlap_parts import apply_clicked_variant, effects_part, overlap_part, variant_part
-from app.paths_parts import paths_part
-from app.state import View
+from app.frame.controls import MODES, ORDERS, switch
+from app.parts.explore.bins import bins_part
+from app.parts.explore.blend import blend_part
+from app.parts.explore.evidence import damage_part, tokens_part
+from app.parts.explore.experts import map_files, metrics, ranked_pair, separation_part, show_command
+from app.parts.explore.neurons import neuron_page
+from app.parts.explore.one_expert import expert_part
+from app.parts.explore.overlap import (
+    apply_clicked_variant,
+    effects_part,
+    overlap_part,
+    variant_part,
+)
+from app.parts.explore.paths import paths_part
+from app.parts.start.advice import advice_part
+from app.session.chosen_expert import choose_on_map, chosen_expert
+from app.session.granularity import is_about_neurons
+from app.session.state import View
+from app.tables.maps import Ranked, panel
 from pruning.plan import EXPERT_GRANULARITY
 
 MAP = "explore.map"

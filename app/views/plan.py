@@ -2,10 +2,8 @@
 
 import streamlit as st
 
-from app.granularity import is_about_neurons
-from app.neuron_plan_page import neuron_plan_page
-from app.plan_data import prepared, schedules_beside, shown_plan, sizes_of
-from app.plan_parts import (
+from app.choices.planning import PlanChoice
+from app.parts.plan.experts import (
     editor_part,
     engines_part,
     import_banner,
@@ -17,9 +15,11 @@ from app.plan_parts import (
     table_part,
     take_away_part,
 )
-from app.planning import PlanChoice
-from app.search_parts import search_part
-from app.state import View
+from app.parts.plan.neuron_page import neuron_plan_page
+from app.parts.plan.search import search_part
+from app.session.granularity import is_about_neurons
+from app.session.plan_data import prepared, schedules_beside, shown_plan, sizes_of
+from app.session.state import View
 from pruning.search.store import SEARCH
 
 

@@ -2,9 +2,9 @@
 
 import streamlit as st
 
-from app.job_panel import job_panel
-from app.start_parts import calibrate_form, checks, runs_table, weights_button
-from app.state import View
+from app.frame.job_panel import job_panel
+from app.parts.start.overview import calibrate_form, checks, runs_table, weights_button
+from app.session.state import View
 
 view: View = st.session_state["view"]
 st.markdown(

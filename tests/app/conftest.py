@@ -10,8 +10,8 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from app.calibration_tasks import calibrate_run, weights_run
-from app.task_requests import CalibrateRequest, WeightsRequest
+from app.requests.base import CalibrateRequest, WeightsRequest
+from app.tasks.calibration import calibrate_run, weights_run
 from builders import VOCAB, tiny_checkpoint
 
 # Tiny matrices: a second thread only waits for the first.
@@ -72,7 +72,7 @@ def environment(models_root, stats_dir, tmp_path, export_root, monkeypatch):
     monkeypatch.setenv("MOEPRUNE_EXPORT_ROOT", str(export_root))
     monkeypatch.setenv("MOEPRUNE_STATE_DIR", str(tmp_path / "state"))
     # Settings are read once a process; the tables that other tests loaded stay good.
-    from app.data import settings
+    from app.session.data import settings
 
     settings.clear()
     yield

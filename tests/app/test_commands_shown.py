@@ -71,7 +71,7 @@ def test_plan_command_keeps_what_the_page_keeps(open_page, run, tmp_path, addres
 def test_downloaded_plan_is_the_one_of_the_command(open_page, run, tmp_path, monkeypatch):
     """The button offers the very bytes, but for what says how they came about."""
     offered = []
-    import app.export_parts as parts
+    import app.parts.export.exports as parts
 
     monkeypatch.setattr(
         parts.st, "download_button", lambda _label, data, **_options: offered.append(data)
@@ -92,7 +92,7 @@ def test_commands_of_the_start_page_are_accepted(open_page, run, model):
 
 
 def test_the_command_of_a_calibration_says_how_documents_are_fed(open_page, run, monkeypatch):
-    import app.queueing as parts
+    import app.session.queueing as parts
 
     # What a form holds is sent with its button, which would start the work.
     asked = []

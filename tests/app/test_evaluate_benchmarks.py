@@ -6,11 +6,11 @@ import pytest
 
 from analysis.errors import UserError
 from analysis.model import load_model_index
-from app.benchmark_forms import take_results
-from app.benchmark_tasks import benchmark_results
-from app.job_queue import job_store
 from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
+from app.parts.evaluate.benchmark_forms import take_results
+from app.session.job_queue import job_store
+from app.tasks.benchmark import benchmark_results
 from pruning.evaluate.benchmarks.candidates import planned
 from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,

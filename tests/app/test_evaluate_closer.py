@@ -7,10 +7,10 @@ import pytest
 
 from analysis.drain import drain
 from analysis.errors import UserError
-from app.ask_parts import marked
 from app.jobs.model import JobState
-from app.variance_requests import VarianceRequest
-from app.variance_tasks import variance_run
+from app.parts.evaluate.ask import marked
+from app.requests.variance import VarianceRequest
+from app.tasks.variance import variance_run
 
 HIDDEN, ASK = "Hidden states", "Ask both models"
 
@@ -136,7 +136,7 @@ def test_the_plan_of_the_plan_page_can_be_asked(open_page, go_to):
 
 def done_job(model, answers):
     """A question that a worker has answered, in the job table of this server."""
-    from app.job_queue import job_store
+    from app.session.job_queue import job_store
 
     store = job_store()
     request = {"model": str(model), "prompt": "<i>1 + 1", "names": ["half.json"]}

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from analysis.published import published_table
-from app.evaluation_requests import SweepRequest
-from app.evaluation_tasks import sweep_run
 from app.plots.evaluations import leading_series, own_winner_chart, results_of
 from app.plots.pareto import own_pareto_chart
 from app.plots.published import TABLES, settings_of
+from app.requests.evaluation import SweepRequest
+from app.tasks.evaluation import sweep_run
 
 
 def table_of(test):

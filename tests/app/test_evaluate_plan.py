@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from analysis.drain import drain
-from app.evaluation_tasks import evaluate_run
-from app.job_queue import KINDS
+from app.session.job_queue import KINDS
+from app.tasks.evaluation import evaluate_run
 from pruning.plan import plan_from_dict
 
 HAND = {"model": "once", "sparsity": "50%", "schedule": "By hand", "counts": "4.3.2"}
@@ -28,7 +28,7 @@ def queued(monkeypatch):
         asked.append(request)
         return SimpleNamespace(id="0" * 12, kind=KINDS[type(request)])
 
-    monkeypatch.setattr("app.queueing.submit", submit)
+    monkeypatch.setattr("app.session.queueing.submit", submit)
     return asked
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import app.cli
-from app.cost_tables import cost_table, needs_and_costs
+from app.tables.costs import cost_table, needs_and_costs
 
 REAP = "applied_g1_f1"
 
@@ -163,7 +163,7 @@ def test_maps_at_several_sparsities_and_a_click_takes_both(open_page):
 
 
 def test_a_click_on_the_maps(monkeypatch):
-    import app.overlap_parts as parts
+    import app.parts.explore.overlap as parts
 
     taken = []
     monkeypatch.setattr(parts, "apply_exponents", taken.append)

@@ -8,8 +8,8 @@ import pytest
 
 from analysis.criteria import unified
 from analysis.families import MoELayer
-from app.chosen_expert import choose_on_map, read_place
-from app.expert_tables import rank_summary
+from app.session.chosen_expert import choose_on_map, read_place
+from app.tables.experts import rank_summary
 
 LAYERS = [MoELayer(index=2, num_experts=4, top_k=1), MoELayer(index=5, num_experts=6, top_k=1)]
 
@@ -51,7 +51,7 @@ def test_only_experts_of_the_model_are_read(text, place):
     ],
 )
 def test_what_the_map_sends(monkeypatch, event, said):
-    import app.chosen_expert as module
+    import app.session.chosen_expert as module
 
     state = {"expert": "0.0", "map": event}
     monkeypatch.setattr(module.st, "session_state", state)

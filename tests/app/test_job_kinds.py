@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from app.job_queue import KINDS
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
-from app.tasks import TASKS
+from app.session.job_queue import KINDS
+from app.tasks.kinds import TASKS
 
 HERE = {
     ("evaluate", "This model"): {"evaluate", "sweep"},

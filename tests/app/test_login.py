@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from analysis.errors import UserError
-from app.login import Login, check_address, login_of, read_login
+from app.frame.login import Login, check_address, login_of, read_login
 from app.server import HERE, LOOPBACK, server_config
 
 AUTH = {

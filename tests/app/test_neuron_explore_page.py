@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import app.cli
 from analysis.store import SHIPPED_STATS
-from app.bins_parts import random_note
+from app.parts.explore.bins import random_note
 
 NEURONS = {"granularity": "Neurons"}
 PARTS = ("Saliency", "One expert", "Texts", "Whole experts", "Score and loss", "Same bytes")
@@ -251,7 +251,7 @@ class TestScoreAndLoss:
 
     def test_a_measurement_is_queued_as_the_command_says(self, open_page, monkeypatch):
         sent = []
-        monkeypatch.setattr("app.bins_parts.queue", lambda *each: sent.append(each))
+        monkeypatch.setattr("app.parts.explore.bins.queue", lambda *each: sent.append(each))
         test = open_page("explore", inside="Score and loss", **NEURONS)
         test.selectbox(key="bins.atomic.criterion").set_value("camera-p")
         test.selectbox(key="bins.atomic.corpus").set_value("demo-math")

@@ -14,11 +14,11 @@ import app.cli
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
+from app.choices.neuron_plan import experts_in, saved_sentence
+from app.choices.neurons import decide_neurons, neuron_evidence
 from app.jobs.store import JobStore
-from app.neuron_plan import experts_in, saved_sentence
-from app.neuron_plan_data import ready_neurons, shown_neurons
-from app.neurons import decide_neurons, neuron_evidence
-from app.recipe_requests import Machine, neuron_request
+from app.requests.recipe import Machine, neuron_request
+from app.session.neuron_plan_data import ready_neurons, shown_neurons
 from app.settings import stats_store
 from pruning import load_pruned
 from pruning.atoms.kept import count_atoms
@@ -267,7 +267,7 @@ def test_missing_statistics_are_named_with_the_job_that_collects_them(open_page,
 
 
 def test_weights_that_take_long_are_left_to_the_command(open_page, monkeypatch):
-    monkeypatch.setattr("app.neuron_plan_data.MOST_BYTES_READ", 1 << 20)
+    monkeypatch.setattr("app.session.neuron_plan_data.MOST_BYTES_READ", 1 << 20)
     test = open_page("plan", neurons="Neuron norms", **NEURONS)
     (message,) = texts(test.error)
     assert "reads 9.0 MiB of weights" in message

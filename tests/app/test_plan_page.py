@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import app.cli
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from app.plan_state import OnScreen, edited_cells
-from app.planning import SCHEDULE_NAMES, counts_in, counts_text, layer_settings, ranges
+from app.choices.planning import SCHEDULE_NAMES, counts_in, counts_text, layer_settings, ranges
+from app.session.plan_state import OnScreen, edited_cells
 from pruning.budget import sparsity_budget
 from pruning.constraints import Constraints
 from pruning.plan import keep_all

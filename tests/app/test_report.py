@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from analysis.model import load_model_index
 from analysis.store import SHIPPED_STATS, StatsStore
-from app.comparing import compare_request
+from app.choices.comparing import compare_request
 from app.plots.listing import VIEWS
 from app.plots.scene import Scene
 from app.report.contents import report_of, views_of

@@ -6,9 +6,9 @@ import pytest
 import typer
 
 from app.cli import cli
-from app.job_queue import KINDS
-from app.neuron_requests import NeuronRequest
-from app.task_requests import SelectRequest
+from app.requests.base import SelectRequest
+from app.requests.neurons import NeuronRequest
+from app.session.job_queue import KINDS
 
 KIND_OF = {**KINDS, SelectRequest: "plan", NeuronRequest: "plan"}
 PLAN = {"kept": {"0": [0]}}

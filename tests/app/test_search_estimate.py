@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from analysis.store import SHIPPED_STATS
-from app.search_estimate import (
+from app.choices.search_estimate import (
     duration_text,
     estimate_search,
     most_candidates,

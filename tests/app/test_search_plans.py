@@ -5,10 +5,10 @@ from typer.testing import CliRunner
 import app.cli
 from analysis.model import load_model_index
 from analysis.store import SHIPPED_STATS
-from app.search_plans import searched_selection
-from app.selection import select
+from app.choices.ranking import select
+from app.choices.search_plans import searched_selection
+from app.requests.base import SelectRequest
 from app.settings import stats_store
-from app.task_requests import SelectRequest
 from pruning.search.store import order_digest, read_known
 
 

@@ -15,7 +15,7 @@ from servers import served
 
 from analysis.errors import CheckpointError
 from app.literal import literal, literal_in_badge
-from app.spreadsheets import csv_text
+from app.tables.spreadsheets import csv_text
 
 ROOT = Path(__file__).parents[2]
 HEADERS = {

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.errors import UserError
 from analysis.families import MoELayer
-from app.uploads import MEGABYTES, uploaded_text
+from app.session.uploads import MEGABYTES, uploaded_text
 from pruning.plan import plan_from_json
 from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import counts_from_text

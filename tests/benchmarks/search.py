@@ -18,8 +18,8 @@ from analysis.calibration.distributed import Processes
 from analysis.calibration.feed import model_inputs
 from analysis.drain import drain
 from analysis.store import SHIPPED_STATS
-from app.search_requests import SearchRequest
-from app.search_tasks import problem_of
+from app.requests.search import SearchRequest
+from app.tasks.search import problem_of
 from pruning.masking import masked
 from pruning.search.fitness import MaskedFitness
 from pruning.search.log import open_log

@@ -118,8 +118,8 @@ def other(models):
 @pytest.fixture(scope="session")
 def stats(models, corpora, tmp_path_factory):
     """Statistics of `tiny` on two corpora, of its weights, and of `other` on one corpus."""
-    from app.calibration_tasks import calibrate_run, weights_run
-    from app.task_requests import CalibrateRequest, WeightsRequest
+    from app.requests.base import CalibrateRequest, WeightsRequest
+    from app.tasks.calibration import calibrate_run, weights_run
 
     folder = tmp_path_factory.mktemp("stats")
     wanted = [("tiny", corpora[0]), ("tiny", corpora[1]), ("other", corpora[0])]

@@ -9,8 +9,8 @@ import pytest
 from analysis.drain import drain
 from analysis.model import load_model_index
 from analysis.store import load_expert_stats
-from app.neuron_requests import NeuronRequest
-from app.neurons import decide_neurons, neuron_evidence
+from app.choices.neurons import decide_neurons, neuron_evidence
+from app.requests.neurons import NeuronRequest
 from app.settings import stats_store
 from pruning.sizes import format_bytes
 

@@ -8,9 +8,9 @@ import pytest
 
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, write_task
-from app.benchmark_requests import RUNS_CODE, BenchmarkRequest
-from app.task_requests import validated
-from app.tasks import TASKS
+from app.requests.base import validated
+from app.requests.benchmark import RUNS_CODE, BenchmarkRequest
+from app.tasks.kinds import TASKS
 
 TASK = "demo-math-exact"
 RESULTS = {
@@ -151,7 +151,7 @@ def test_other_models_name_their_benchmarks(moeprune, tiny):
 
 
 def test_without_the_harness_it_says_what_to_install(moeprune, monkeypatch):
-    monkeypatch.setattr("app.benchmark_tasks.find_spec", lambda name: None)
+    monkeypatch.setattr("app.tasks.benchmark.find_spec", lambda name: None)
     outcome = moeprune("benchmark", "demo")
     assert outcome.code == 1
     assert "pip install 'moe-prune-studio[eval]'" in outcome.err

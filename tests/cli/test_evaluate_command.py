@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from app.evaluation_requests import EvaluateRequest
-from app.task_requests import validated
-from app.tasks import TASKS
+from app.requests.base import validated
+from app.requests.evaluation import EvaluateRequest
+from app.tasks.kinds import TASKS
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from analysis.drain import drain
 from analysis.store import StatsStore, load_expert_stats
-from app.calibration_tasks import calibrate_run
-from app.commands.console import follow
-from app.task_requests import CalibrateRequest
+from app.console import follow
+from app.requests.base import CalibrateRequest
+from app.tasks.calibration import calibrate_run
 from builders import tiny_checkpoint
 
 

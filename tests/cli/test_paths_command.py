@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from app.recipe_requests import Machine, calibrate_requests
+from app.requests.recipe import Machine, calibrate_requests
 from builders import tiny_checkpoint
 from pruning.recipe import Recipe
 

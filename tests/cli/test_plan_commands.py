@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from analysis.model import load_model_index
-from app.selection import select
+from app.choices.ranking import select
+from app.requests.base import SelectRequest
 from app.settings import stats_store
-from app.task_requests import SelectRequest
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ import pytest
 
 from analysis.drain import drain
 from analysis.model import load_model_index
-from app.commands.console import follow
+from app.console import follow
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
 from app.jobs.worker import CancelSwitch, run_task
-from app.search_requests import SearchRequest
-from app.search_tasks import search_run
-from app.tasks import TASKS
+from app.requests.search import SearchRequest
+from app.tasks.kinds import TASKS
+from app.tasks.search import search_run
 from pruning.plan import load_plan
 from pruning.search.result import load_search
 
@@ -151,7 +151,7 @@ def test_a_job_that_is_stopped_keeps_the_best_and_goes_on(recipe, tiny, here, af
 
     before = signal.signal(signal.SIGTERM, switch.handle)
     try:
-        outcome = run_task(job, "app.tasks", switch, stop)
+        outcome = run_task(job, "app.tasks.kinds", switch, stop)
         tries[0].join()
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from app.evaluation_requests import SweepRequest
-from app.task_requests import validated
-from app.tasks import TASKS
+from app.requests.base import validated
+from app.requests.evaluation import SweepRequest
+from app.tasks.kinds import TASKS
 from pruning.evaluate.record import TABLE_COLUMNS
 
 

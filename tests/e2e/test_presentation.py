@@ -13,11 +13,11 @@ from tabs import choose, metric, settled
 
 from analysis.model import load_model_index
 from analysis.store import SHIPPED_STATS, StatsStore
-from app.comparing import compare_request
+from app.choices.comparing import compare_request
+from app.frame.tour import STEPS
 from app.plots.scene import Scene
 from app.report.contents import report_of, views_of
 from app.report.page import report_html
-from app.tour import STEPS
 
 pytestmark = pytest.mark.e2e
 VIEWS = ("overlap-map", "coverage", "kept-by", "sizes")

@@ -12,10 +12,10 @@ from search_cases import searched
 from analysis.drain import drain
 from analysis.model import load_model_index
 from analysis.store import SHIPPED_STATS, StatsStore
-from app.calibration_tasks import calibrate_run, weights_run
 from app.jobs.store import JobStore
 from app.jobs.table import canonical_json
-from app.task_requests import CalibrateRequest, WeightsRequest
+from app.requests.base import CalibrateRequest, WeightsRequest
+from app.tasks.calibration import calibrate_run, weights_run
 from builders import VOCAB, tiny_checkpoint
 from families.configs import CASES, tiny_model
 from pruning.plan import Provenance, PruningPlan, model_ref, save_plan

@@ -24,7 +24,7 @@ from types import FrameType
 import pandas as pd
 
 from analysis.errors import UserError
-from app.quiet import quiet_transformers
+from app.tasks.quiet import quiet_transformers
 from tests.reliability.examples import make_examples
 from tests.reliability.readers import READERS, Reader, copied
 

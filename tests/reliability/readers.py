@@ -47,8 +47,8 @@ from analysis.store import (
 )
 from app.jobs.store import JobStore
 from app.plots.evaluations import results_of
-from app.task_requests import CalibrateRequest, validated
-from app.uploads import uploaded_text
+from app.requests.base import CalibrateRequest, validated
+from app.session.uploads import uploaded_text
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.bins_record import BinsStore, bins_overview
 from pruning.evaluate.record import EvaluationStore

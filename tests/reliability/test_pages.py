@@ -12,7 +12,7 @@ ADDRESSES = 1
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """Folders of a server of its own."""
-    from app.data import settings
+    from app.session.data import settings
 
     for name, value in folders_of(tmp_path).items():
         monkeypatch.setenv(name, value)

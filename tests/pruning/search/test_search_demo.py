@@ -13,8 +13,8 @@ from analysis.drain import drain
 from analysis.model import load_model_index
 from analysis.ranking import rank_experts
 from analysis.store import SHIPPED_STATS, StatsStore
-from app.search_requests import SearchRequest
-from app.search_tasks import search_run
+from app.requests.search import SearchRequest
+from app.tasks.search import search_run
 from pruning import load_pruned
 from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
 from pruning.evaluate.drawing import Wanted, draw

@@ -1,0 +1,1 @@
+"""What every page shares: sidebar, charts, controls, list of jobs, login, presentation."""

@@ -1,0 +1,139 @@
+"""A chart on a page, with all that belongs to it: description, numbers, and files to take away."""
+
+import importlib.util
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from app.figures.enlarged import enlarged
+from app.figures.files import figure_html, figure_image
+from app.figures.theme import PLOTLY_CONFIG
+from app.frame.presentation import is_presented
+from app.plots.chart import Chart, made_by
+from app.plots.listing import VIEWS
+from app.session.state import shown_recipes
+from app.tables.spreadsheets import csv_text
+
+__all__ = ["Chart", "csv_button", "is_dark", "made_by", "show_chart", "show_table"]
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_IMAGES = {"svg": "image/svg+xml", "png": "image/png"}
+_NO_IMAGES = (
+    "SVG and PNG need the extra `plots` and Chromium on the server; the camera in the chart's own "
+    "bar saves what is on screen as SVG."
+)
+
+
+def is_dark() -> bool:
+    """Whether the page is shown in the dark theme."""
+    return bool(st.context.theme.type == "dark")
+
+
+def show_chart(
+    chart: Chart, *, on_select: Callable[[], None] | None = None, brush: bool = False
+) -> None:
+    """Draw a chart, and below it what to take away.
+
+    Args:
+        chart: what to draw.
+        on_select: makes its points clickable; called before the script.
+        brush: a region can be dragged over its points; see `selection_of`.
+    """
+    selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
+    if brush:
+        selectable = {"on_select": "rerun", "selection_mode": ("box", "lasso")}
+    figure = chart.draw(is_dark())
+    st.plotly_chart(
+        enlarged(figure) if is_presented() else figure,
+        key=f"chart.{chart.name}",
+        config=PLOTLY_CONFIG,
+        theme=None,
+        alt=chart.alt,
+        **(selectable if on_select or brush else {}),
+    )
+    chart_files(chart.name, lambda: chart)
+
+
+def chart_files(name: str, make: Callable[[], Chart]) -> None:
+    """What to take away of the chart of this name, which is made when someone asks for it."""
+    part = st.expander("Data and downloads", key=f"data.{name}", on_change="rerun")
+    if part.open:
+        chart = make()
+        with part:
+            st.text(chart.alt)
+            _files(chart)
+            _command(chart)
+
+
+def _command(chart: Chart) -> None:
+    """The command line that draws the chart, where the page is about recipes."""
+    recipes = shown_recipes()
+    if recipes is not None and chart.name in VIEWS:
+        st.code(recipes.plot_command(chart.name, f"{chart.name}.svg", chart.options), language=None)
+
+
+def selection_of(name: str) -> object:
+    """What is selected in the chart of this name, as `st.plotly_chart` says it; None if nothing."""
+    return st.session_state.get(f"chart.{name}")
+
+
+def show_table(table: pd.DataFrame, name: str, alt: str) -> None:
+    """A table and its CSV."""
+    st.dataframe(table, hide_index=True, alt=alt)
+    csv_button(table, name)
+
+
+def csv_button(table: pd.DataFrame, name: str) -> None:
+    """Download a table."""
+    st.download_button(
+        "CSV",
+        lambda: csv_text(table),
+        file_name=f"{name}.csv",
+        mime="text/csv",
+        key=f"csv.{name}",
+        on_click="ignore",
+        icon=":material/download:",
+    )
+
+
+def _files(chart: Chart) -> None:
+    st.dataframe(chart.table, hide_index=True, alt=f"The numbers behind: {chart.alt}")
+    with st.container(horizontal=True):
+        csv_button(chart.table, chart.name)
+        st.download_button(
+            "HTML",
+            lambda: figure_html(chart.exported()),
+            file_name=f"{chart.name}.html",
+            mime="text/html",
+            key=f"html.{chart.name}",
+            on_click="ignore",
+            icon=":material/download:",
+            help="Opens in any browser, offline.",
+        )
+        if can_draw_images():
+            for kind in _IMAGES:
+                _image_button(chart, kind)
+    if not can_draw_images():
+        st.text(_NO_IMAGES)
+
+
+def _image_button(chart: Chart, kind: str) -> None:
+    st.download_button(
+        kind.upper(),
+        lambda: figure_image(chart.exported(), kind),
+        file_name=f"{chart.name}.{kind}",
+        mime=_IMAGES[kind],
+        key=f"{kind}.{chart.name}",
+        on_click="ignore",
+        icon=":material/download:",
+    )
+
+
+@st.cache_resource
+def can_draw_images() -> bool:
+    """Whether this server has what images need: kaleido and a browser."""
+    has_browser = any(shutil.which(name) for name in _BROWSERS)
+    return importlib.util.find_spec("kaleido") is not None and has_browser

@@ -1,0 +1,132 @@
+"""The criterion controls: family, exponent toggles, presets, gate convention, baseline."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import streamlit as st
+
+from analysis.criteria import CRITERIA
+from analysis.stats import GATES
+from app.components.expert_map import Arrangement, Mode
+from app.session.state import (
+    CRITERION_OPTIONS,
+    DEFAULTS,
+    PRESETS,
+    UNIFIED,
+    View,
+    apply_pair,
+    apply_preset,
+    use_unified,
+    with_choices,
+)
+
+Choice = TypeVar("Choice", bound=str)
+UNIFIED_LABEL = "Unified S(b, α, β)"  # noqa: RUF001  (Greek on purpose)
+ORDERS: Mapping[Arrangement, str] = {"rank": "By rank", "expert": "By expert"}
+MODES: Mapping[Mode, str] = {"values": "Saliency", "mask": "Kept", "delta": "Rank change"}
+_TOGGLES = (
+    ("b", "Average over routed tokens  $b$", (0, 1), "0 sums over tokens, 1 averages."),
+    ("alpha", r"Gate exponent  $\alpha$", (0, 1, 2), "Power of the router's gate weight."),
+    ("beta", r"Activation exponent  $\beta$", (0, 1, 2), "Power of the norm of the output."),
+)
+
+
+def switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
+    """A choice between views, in the URL; `options` maps values to their words."""
+    values = list(options)
+    chosen = st.segmented_control(
+        label,
+        values,
+        key=key,
+        bind="query-params",
+        required=True,
+        default=values[0],
+        format_func=lambda value: options[value],
+        label_visibility="collapsed",
+    )
+    return chosen if chosen in options else values[0]
+
+
+def _preset_chosen() -> None:
+    apply_preset(st.session_state.get("preset"))
+
+
+def criterion_controls(view: View, *, baseline: bool) -> View:
+    """Draw the controls; the view with what they say."""
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        st.selectbox(
+            "Criterion",
+            CRITERION_OPTIONS,
+            index=CRITERION_OPTIONS.index(DEFAULTS["criterion"]),
+            key="criterion",
+            bind="query-params",
+            format_func=_family_label,
+            width=240,
+        )
+        for key, label, options, note in _TOGGLES:
+            st.segmented_control(
+                label,
+                options,
+                default=DEFAULTS[key],
+                key=key,
+                bind="query-params",
+                required=True,
+                on_change=use_unified,
+                help=note,
+            )
+        st.menu_button(
+            "Presets",
+            PRESETS,
+            key="preset",
+            on_click=_preset_chosen,
+            format_func=_preset_label,
+            icon=":material/bookmarks:",
+        )
+        if baseline:
+            _pair_button()
+        _second_row(baseline=baseline)
+    return with_choices(view)
+
+
+def _pair_button() -> None:
+    st.button(
+        "AIMER beside Magnitude",
+        key="pair",
+        on_click=apply_pair,
+        args=("aimer", "magnitude"),
+        icon=":material/compare:",
+        help="The two criteria that read weights only, side by side.",
+    )
+
+
+def _second_row(*, baseline: bool) -> None:
+    st.segmented_control(
+        "Gate weights",
+        GATES,
+        default=DEFAULTS["gate"],
+        key="gate",
+        bind="query-params",
+        required=True,
+        format_func=str.capitalize,
+        help="Applied: as the model multiplies. Renormalized: divided by the sum of the selected.",
+    )
+    if baseline:
+        st.selectbox(
+            "Compare with",
+            list(CRITERIA),
+            index=list(CRITERIA).index(DEFAULTS["baseline"]),
+            key="baseline",
+            bind="query-params",
+            format_func=lambda name: CRITERIA[name].label,
+            width=200,
+            help="The criterion on the left, to compare with.",
+        )
+
+
+def _family_label(option: str) -> str:
+    return UNIFIED_LABEL if option == UNIFIED else CRITERIA[option].label
+
+
+def _preset_label(name: str) -> str:
+    exponents = CRITERIA[name].exponents
+    return CRITERIA[name].label + (f"  {exponents}" if exponents else "")

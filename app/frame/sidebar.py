@@ -1,0 +1,166 @@
+"""The sidebar: model, calibration text, sparsity, running jobs, link to this view."""
+
+from collections.abc import Mapping
+from typing import Literal
+from urllib.parse import urlencode
+
+import streamlit as st
+
+from analysis.errors import UserError
+from analysis.model import MoEModel
+from analysis.store import Run
+from app.choices.percents import SPARSITY_STEP, possible_percents
+from app.literal import literal
+from app.session.chosen_expert import expert_control
+from app.session.data import ModelChoice, load_model, model_choices, routed_runs
+from app.session.granularity import is_about_neurons
+from app.session.job_queue import job_store
+from app.session.state import (
+    BLEND,
+    DEFAULTS,
+    EQUAL_SHARE,
+    View,
+    chosen_criterion,
+    chosen_gate,
+    chosen_shares,
+    exponents,
+    share_key,
+)
+from pruning.sizes import format_bytes
+
+
+def _choose_model() -> MoEModel:
+    choices = {choice.name: choice for choice in model_choices()}
+    if not choices:
+        raise UserError(
+            "There is no model to show. Build the demo with `python -m analysis.demo.build`, or "
+            "start with `moeprune app --models-root FOLDER`."
+        )
+    name = st.selectbox("Model", list(choices), key="model", bind="query-params")
+    choice: ModelChoice = choices[name]
+    return load_model(choice)
+
+
+def _facts(model: MoEModel) -> str:
+    counts = sorted({layer.num_experts for layer in model.layers})
+    experts = "-".join(str(count) for count in {counts[0], counts[-1]})
+    return (
+        f"{len(model.layers)} layers x {experts} experts, top-{model.layers[0].top_k}, "
+        f"{format_bytes(model.checkpoint.nbytes)} {model.dtype.lower()}"
+    )
+
+
+def possible_shares(model: MoEModel) -> list[int]:
+    """The places of the slider: every router can go without neurons, but not without experts."""
+    return list(range(0, 100, SPARSITY_STEP)) if is_about_neurons() else possible_percents(model)
+
+
+def sparsity_slider(
+    model: MoEModel, label: str, key: str, width: int | Literal["stretch"] = "stretch"
+) -> int:
+    """Draw a slider of the possible sparsities; the percentage that it says."""
+    options = possible_shares(model)
+    usual = max(percent for percent in options if percent <= int(DEFAULTS["sparsity"]))
+    if st.session_state.get(key, usual) not in options:
+        st.session_state[key] = usual
+    return int(
+        st.select_slider(
+            label,
+            options,
+            value=usual,
+            key=key,
+            bind="query-params",
+            format_func=lambda value: f"{value}%",
+            help="Share of the neurons, or of what the page says, that is removed."
+            if is_about_neurons()
+            else "Share of the experts of each layer that is removed.",
+            width=width,
+        )
+    )
+
+
+def corpus_options(runs: Mapping[str, Run]) -> list[str]:
+    """What ranks: one corpus, or where there are several, their blend."""
+    return [*runs, BLEND] if len(runs) > 1 else list(runs)
+
+
+def _corpus(runs: Mapping[str, Run]) -> str:
+    if not runs:
+        st.text("No calibration yet.")
+        return ""
+    options = corpus_options(runs)
+    chosen = st.pills(
+        "Calibration",
+        options,
+        key="corpus",
+        bind="query-params",
+        required=True,
+        default=options[0],
+        format_func=literal,
+        help="The text whose statistics rank the experts, or a mix of all.",
+    )
+    return chosen if chosen in options else options[0]
+
+
+def blend_sliders(runs: Mapping[str, Run]) -> None:
+    """The share of each text in the blend."""
+    for corpus in runs:
+        st.slider(
+            f"Share of {literal(corpus)}",
+            0,
+            100,
+            EQUAL_SHARE,
+            key=share_key(corpus),
+            bind="query-params",
+        )
+
+
+def model_and_calibration(*, recipe: bool = True) -> View:
+    """Draw the sidebar; what it says. Without `recipe`, no calibration text and no sparsity.
+
+    Raises:
+        UserError: no model, or one that cannot be used.
+    """
+    with st.sidebar:
+        st.markdown("#### MoE Prune Studio")
+        model = _choose_model()
+        st.text(_facts(model))
+        runs = routed_runs(model, chosen_criterion())
+        corpus = _corpus(runs) if recipe else next(iter(runs), "")
+        if corpus == BLEND:
+            blend_sliders(runs)
+        percent = sparsity_slider(model, "Sparsity", "sparsity") if recipe else 0
+        view = View(
+            model=model,
+            runs=runs,
+            corpus=corpus,
+            shares=chosen_shares(runs),
+            sparsity_percent=percent,
+            exponents=exponents(),
+            criterion=chosen_criterion(),
+            gate=chosen_gate(),
+        )
+        _job_badge()
+    return view
+
+
+def expert_in_sidebar(model: MoEModel) -> bool:
+    """The control of the chosen expert; whether all its numbers were asked for."""
+    with st.sidebar:
+        return expert_control(model.layers)
+
+
+def _job_badge() -> None:
+    active = [job for job in job_store().list() if not job.is_finished]
+    if active:
+        word = "job" if len(active) == 1 else "jobs"
+        st.badge(f"{len(active)} {word} running", icon=":material/sync:", color="blue")
+
+
+def copy_link() -> None:
+    """The address of what is on screen; drawn last, for the page's own controls change it."""
+    with st.sidebar, st.popover("Copy link", icon=":material/link:", width="stretch"):
+        query = urlencode(st.query_params.to_dict())
+        address = (st.context.url or "").partition("?")[0]
+        st.text("This address opens the same view:")
+        st.code(f"{address}?{query}" if query else address, language=None, wrap_lines=True)

@@ -1,0 +1,305 @@
+"""The Compare page: the controls of two recipes, and what comes of putting them side by side."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import streamlit as st
+
+from analysis.compare import Comparison
+from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
+from analysis.stats import GATES
+from app.choices.comparing import CompareRequest, compare_selections
+from app.choices.ranking import Selection, select
+from app.figures.rank_rank import brushed
+from app.frame.charts import Chart, csv_button, made_by, selection_of, show_chart
+from app.frame.sidebar import blend_sliders, corpus_options, sparsity_slider
+from app.plots.comparison import (
+    about_recipes,
+    agreement_chart,
+    kept_by_chart,
+    rank_rank_chart,
+    recipe_text,
+)
+from app.plots.evidence import most_moved, rank_flow_chart
+from app.requests.base import SelectRequest
+from app.session import data
+from app.session.chosen_expert import chosen_expert
+from app.session.needed import what_is_missing
+from app.session.state import BLEND, View, chosen_shares, corpora_of
+
+SIDES: Final = ("a", "b")
+DEFAULT_CRITERIA: Final = {"a": "reap", "b": "man"}
+_CRITERIA: Final = tuple(dict.fromkeys((*CRITERIA, *(unified(*each).name for each in RANKABLE))))
+# S(1,1,2) says its exponents by name.
+_LABELS: Final = {name: get_criterion(name).label for name in _CRITERIA} | {
+    name: f"{each.label}  {each.exponents}" for name, each in CRITERIA.items() if each.exponents
+}
+_SHARED: Final = ("criterion", "text", "gate", "sparsity")
+_ROWS_SHOWN: Final = 200
+_BRUSHED: Final = "rank-rank"
+_WIDTH: Final = 190
+
+
+@dataclass(frozen=True)
+class RecipeChoice:
+    """What one column of controls says."""
+
+    criterion: str
+    corpus: str
+    gate: str
+    percent: int
+
+
+def swap() -> None:
+    """A becomes B."""
+    state = st.session_state
+    for name in _SHARED:
+        first, second = (f"{side}_{name}" for side in SIDES)
+        if first in state and second in state:
+            state[first], state[second] = state[second], state[first]
+
+
+def recipe_controls(view: View) -> tuple[RecipeChoice, RecipeChoice]:
+    """Draw the controls of both recipes; what they say. For the entry script, see there."""
+    chosen = []
+    for side in SIDES:
+        with st.container(border=True):
+            chosen.append(_controls(view, side))
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.button("Swap A and B", icon=":material/swap_horiz:", on_click=swap, key="swap")
+        if any(choice.corpus == BLEND for choice in chosen):
+            with st.popover("Shares of the blend", icon=":material/tune:"):
+                blend_sliders(view.runs)
+    return chosen[0], chosen[1]
+
+
+def _controls(view: View, side: str) -> RecipeChoice:
+    letter = side.upper()
+    # Rows that wrap: beside the sidebar of a narrow window there is room for one control.
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        criterion = _one_of(
+            st.selectbox(
+                f"Criterion {letter}",
+                _CRITERIA,
+                index=_CRITERIA.index(DEFAULT_CRITERIA[side]),
+                key=f"{side}_criterion",
+                bind="query-params",
+                format_func=lambda name: _LABELS.get(name, name),
+                width=_WIDTH,
+            ),
+            _CRITERIA,
+            DEFAULT_CRITERIA[side],
+        )
+        corpus = _corpus(view, side, reads_text=get_criterion(criterion).source == "routed")
+        gate = st.segmented_control(
+            f"Gate weights {letter}",
+            GATES,
+            default=GATES[0],
+            key=f"{side}_gate",
+            bind="query-params",
+            required=True,
+            format_func=str.capitalize,
+            width=_WIDTH,
+        )
+        percent = sparsity_slider(view.model, f"Sparsity {letter}", f"{side}_sparsity", _WIDTH)
+    return RecipeChoice(criterion, corpus, _one_of(gate, GATES, GATES[0]), percent)
+
+
+def _corpus(view: View, side: str, *, reads_text: bool) -> str:
+    options = corpus_options(view.runs) or [""]
+    chosen = st.selectbox(
+        f"Calibration {side.upper()}",
+        options,
+        key=f"{side}_text",
+        bind="query-params",
+        disabled=not reads_text,
+        help=None if reads_text else "This criterion reads no text.",
+        width=_WIDTH,
+    )
+    return _one_of(chosen, options, options[0])
+
+
+def _one_of(value: Any, options: Any, usual: str) -> str:
+    """What a browser sent, if it is one of the options."""
+    return value if value in options else usual
+
+
+def select_recipe(view: View, choice: RecipeChoice) -> Selection | None:
+    """The statistics that a recipe reads; None after saying what is missing.
+
+    Raises:
+        UserError: statistics that cannot be read.
+    """
+    criterion = get_criterion(choice.criterion)
+    missing = what_is_missing(view, criterion)
+    if missing is not None:
+        st.info(missing, icon=":material/info:")
+        return None
+    return select(recipe_request(view, choice), view.model, data.settings().store)
+
+
+def recipe_request(view: View, choice: RecipeChoice) -> SelectRequest:
+    """The selection that the command line would be given."""
+    criterion = get_criterion(choice.criterion)
+    weights = chosen_shares(view.runs) if choice.corpus == BLEND else {}
+    return SelectRequest(
+        model=data.shown_model(view.model),
+        criterion=criterion.name,
+        corpora=corpora_of(choice.corpus, weights) if criterion.source == "routed" else (),
+        gate="renormalized" if choice.gate == "renormalized" and criterion.uses_gate else "applied",
+        sparsity=f"{choice.percent}%",
+        stats_dir=data.shown_stats_dir(),
+    )
+
+
+def metrics(comparison: Comparison) -> None:
+    """Four numbers: decisions, sets, orders, experts."""
+    with st.container(horizontal=True):  # wraps where the window is narrow
+        _four_metrics(comparison)
+
+
+def _four_metrics(comparison: Comparison) -> None:
+    chance = comparison.chance_agreement
+    st.metric(
+        "Equal decisions",
+        f"{comparison.agreement:.0%}",
+        f"{(comparison.agreement - chance) * 100:+.0f} pp vs chance",
+        border=True,
+        height="stretch",
+        help="Share of all experts that both keep or both prune.",
+    )
+    jaccard = comparison.jaccard
+    either = len(comparison.table()) - comparison.count("both")
+    st.metric(
+        "Jaccard of the pruned",
+        "-" if either == 0 else f"{jaccard:.2f}",
+        f"{comparison.count('neither')} of {either} experts" if either else "nothing is pruned",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+        help="Pruned by both, divided by pruned by either.",
+    )
+    _tau_metric(comparison)
+    only_a, only_b = comparison.count("only A"), comparison.count("only B")
+    st.metric(
+        "Decided differently",
+        f"{only_a + only_b}",
+        f"A {only_a}, B {only_b}",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+        help="Experts that only one recipe keeps: how many A keeps alone, how many B.",
+    )
+
+
+def _tau_metric(comparison: Comparison) -> None:
+    taus = comparison.by_layer["kendall_tau"].dropna()
+    st.metric(
+        "Kendall tau",
+        f"{taus.mean():.2f}" if len(taus) else "-",
+        f"{taus.min():.2f} to {taus.max():.2f} over layers" if len(taus) else "nothing to order",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+        help="Agreement of the two orders, -1 to 1; the mean over layers. Ties count for neither.",
+    )
+
+
+def charts(comparison: Comparison, recipes: tuple[Selection, Selection]) -> Mapping[str, Chart]:
+    """The charts of the page by name, but for that of one layer."""
+    names = (recipe_text(recipes[0]), recipe_text(recipes[1]))
+    about = made_by(*about_recipes(*recipes))
+    place = chosen_expert(comparison.grid.layers)
+    drawn = (
+        kept_by_chart(comparison, names, about, marked=place),
+        rank_rank_chart(comparison, names, about),
+        agreement_chart(comparison, about),
+    )
+    return {chart.name: chart for chart in drawn}
+
+
+def show_charts(shown: Mapping[str, Chart]) -> None:
+    """The map across the page, the two others below it."""
+    with st.container(border=True):
+        st.markdown("**Who keeps what**: one cell an expert, layer 0 on top.")
+        show_chart(shown["kept-by"])
+    left, right = st.columns([3, 2])
+    with left, st.container(border=True):
+        st.markdown(
+            "**Rank against rank**: the first to keep is at the top left. Drag over a region to "
+            "list its experts below."
+        )
+        show_chart(shown[_BRUSHED], brush=True)
+    with right, st.container(border=True):
+        st.markdown("**Layer by layer**: 1 is full agreement.")
+        show_chart(shown["agreement"])
+
+
+def rank_flow(comparison: Comparison, recipes: tuple[Selection, Selection]) -> None:
+    """The ranks of one layer under both recipes."""
+    st.markdown("**Who crosses the cut in one layer**")
+    place = chosen_expert(comparison.grid.layers)
+    usual = place[0] if place else most_moved(comparison)
+    words = f"layer {usual}: " + (f"of expert {place[1]}" if place else "least agreement")
+    options = ["", *(str(layer.index) for layer in comparison.grid.layers)]
+    chosen = st.selectbox(
+        "Layer",
+        options,
+        key="layer",
+        bind="query-params",
+        format_func=lambda layer: f"layer {layer}" if layer else words,
+        width=260,
+    )
+    layer = int(_one_of(chosen, options, "") or usual)
+    expert = place[1] if place and place[0] == layer else None
+    names = (recipe_text(recipes[0]), recipe_text(recipes[1]))
+    about = made_by(*about_recipes(*recipes))
+    chart = rank_flow_chart(comparison, names, (layer, expert), about)
+    st.markdown(chart.alt)
+    show_chart(chart)
+
+
+def listed_experts(comparison: Comparison) -> None:
+    """The experts in the brushed region; without one, those that only one recipe keeps."""
+    table = brushed(comparison.table(), selection_of(_BRUSHED))
+    if table is None:
+        table = comparison.disagreements()
+        st.markdown("**Experts that only one recipe keeps**, widest apart first; rank 1 is first.")
+        name, what = "disagreements", "experts that only one recipe keeps"
+    else:
+        st.markdown("**Experts in the region**; double-click the chart to see those that differ.")
+        name, what = "region", "experts in the region"
+    if table.empty:
+        st.info("The recipes keep the same experts.", icon=":material/info:")
+        return
+    shown = table.head(_ROWS_SHOWN)
+    st.dataframe(
+        shown.assign(rank_a=shown["rank_a"] + 1, rank_b=shown["rank_b"] + 1),
+        hide_index=True,
+        alt=f"{len(table)} {what}",
+        column_config={
+            name: st.column_config.NumberColumn(label, format="%.4g")
+            for name, label in (("saliency_a", "saliency A"), ("saliency_b", "saliency B"))
+        }
+        | {"kept_by": "kept by", "rank_a": "rank A", "rank_b": "rank B"},
+    )
+    if len(table) > _ROWS_SHOWN:
+        st.text(f"The first {_ROWS_SHOWN} of {len(table)}; the file has all.")
+    csv_button(table, name)
+    st.text("In the file ranks count from 0, as in those of the command line.")
+
+
+def show_command(recipes: tuple[Selection, Selection]) -> None:
+    """The command line that gives the same numbers."""
+    st.markdown("**The same from the command line**")
+    request = CompareRequest(recipes[0].request, recipes[1].request)
+    st.code(request.command(), language=None, wrap_lines=True)
+
+
+def compared(recipes: tuple[Selection, Selection]) -> Comparison:
+    """The numbers of the page."""
+    return compare_selections(*recipes)

@@ -1,0 +1,226 @@
+"""The Evaluate page, benchmarks: the form that queues a run, and the one that takes results in."""
+
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import streamlit as st
+
+from analysis.demo.tasks import LOCAL_TASKS
+from analysis.errors import UserError
+from analysis.model import DEMO_MODEL
+from app.choices.planning import Shown
+from app.literal import literal
+from app.parts.evaluate.candidates import candidate_part, plan_name
+from app.parts.evaluate.sweep_fields import own_model, shown_request
+from app.requests.base import command_line, validated
+from app.requests.benchmark import BenchmarkRequest, ImportRequest
+from app.session import data
+from app.session.queueing import queue
+from app.session.state import View
+from app.settings import shown_path
+from app.tasks.benchmark import import_results
+from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
+
+_FULL, _PLAN, _EXPORT, _WORDS = "full", "plan", "export", "words"
+_MEGABYTES: Final = 16
+_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
+TAKEN_IN: Final = "bench.taken"  # in the session: records that the page shows next
+_RAN: Final = {_FULL: "The full model", _PLAN: "A plan, masked in it", _EXPORT: "An export of it"}
+_TAKEN: Final = {_FULL: "The full model", _PLAN: "A plan", _WORDS: "Another, in words"}
+_NO_HARNESS: Final = (
+    "lm-evaluation-harness is not installed on this server: "
+    "`pip install 'moe-prune-studio[eval]'`. Results of other tools can be taken in."
+)
+
+
+def run_form(view: View, dtype: str) -> None:
+    """Queue benchmarks of the full model, a plan or an export as a job.
+
+    Args:
+        view: the page's.
+        dtype: element type of the results on screen, beside which new ones should stand; or empty.
+    """
+    st.markdown("**Benchmark more** with lm-evaluation-harness.")
+    if find_spec("lm_eval") is None:
+        st.info(_NO_HARNESS, icon=":material/info:")
+        return
+    what, shown = _candidate(view, "bench.run", _RAN)
+    values = {**own_model(view), **_tasks(view, dtype)}
+    if what == _EXPORT:
+        exports = exports_of(view)
+        if not exports:
+            st.text("Nothing of this model was exported to the export folder yet.")
+            return
+        name = st.selectbox("Export", list(exports), key="bench.run.export", format_func=literal)
+        values |= {"model": str(exports[name]), "source": own_model(view)["model"]}
+    elif what == _PLAN:
+        if shown is None:
+            return
+        values["plans"] = (shown.plan.to_dict(),)
+    if not values["tasks"]:
+        st.text("Name at least one task.")
+        return
+    request: BenchmarkRequest = validated(BenchmarkRequest, values)
+    commands = _commands(view, shown, request)
+    if st.button("Queue", icon=":material/play_arrow:", type="primary", key="bench.run.send"):
+        queue(request, f"benchmarks of {_title(view, request, shown)}", commands[-1])
+    st.code("\n".join(commands), language=None, wrap_lines=True)
+
+
+def _candidate(view: View, prefix: str, offers: Mapping[str, str]) -> tuple[str, Shown | None]:
+    """Draw what is meant; one of `offers`, and its plan where that is one."""
+    chosen = st.segmented_control(
+        "Candidate",
+        list(offers),
+        default=_FULL,
+        required=True,
+        key=f"{prefix}.what",
+        format_func=lambda name: offers[name],
+    )
+    what = chosen if chosen in offers else _FULL
+    return what, candidate_part(view, prefix) if what == _PLAN else None
+
+
+def _tasks(view: View, dtype: str) -> dict[str, Any]:
+    """Draw the tasks, how many questions and the element type; the fields of a request."""
+    local: list[str] = []
+    if view.model.name == DEMO_MODEL:
+        local = st.multiselect(
+            "Tasks that need no network",
+            list(LOCAL_TASKS),
+            default=list(LOCAL_TASKS),
+            key="bench.run.local",
+            help="Made of the demo's own texts, where it runs.",
+        )
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        named = st.text_input(
+            "Tasks of the hub",
+            key="bench.run.tasks",
+            max_chars=2000,
+            placeholder="such as arc_challenge,piqa",
+            help="Names or groups of lm-evaluation-harness, joined by commas; need a network.",
+            width=280,
+        )
+        limit = st.number_input(
+            "Questions of each, at most",
+            min_value=1,
+            max_value=10**6,
+            value=None,
+            key="bench.run.limit",
+            placeholder="all",
+            width=220,
+        )
+        chosen = _dtype(dtype)
+    tasks = ",".join(filter(None, (*local, named.strip())))
+    return {"tasks": tasks, "limit": limit, "dtype": chosen}
+
+
+def _dtype(shown: str) -> str:
+    """Draw the element type, at first that of the results on screen."""
+    usual = shown if shown in _DTYPES else _DTYPES[0]
+    chosen = st.selectbox(
+        "Element type",
+        _DTYPES,
+        index=_DTYPES.index(usual),
+        # Another key for other results: what they have is the default again.
+        key=f"bench.run.dtype.{usual}",
+        help="Only results of one element type are held against each other; auto: the "
+        "checkpoint's own.",
+        width=150,
+    )
+    return chosen if chosen in _DTYPES else usual
+
+
+def exports_of(view: View) -> dict[str, Path]:
+    """Name -> folder of the exports of this model below the export root."""
+    found = {}
+    for manifest in sorted(data.settings().export_root.glob(f"*/{MANIFEST_NAME}")):
+        try:
+            source = read_manifest(manifest.parent).source
+        except UserError:
+            continue  # the Export page says what is wrong with it
+        if source.identity == view.model.identity and not manifest.parent.is_symlink():
+            found[manifest.parent.name] = manifest.parent
+    return found
+
+
+def _commands(view: View, shown: Shown | None, request: BenchmarkRequest) -> list[str]:
+    made = shown_request(view, request)
+    if request.source is not None:
+        ran = str(shown_path(Path(request.model)))
+        made = made.model_copy(update={"model": ran, "source": data.shown_model(view.model)})
+    plan = [] if shown is None else [shown.plan_command(data.shown_model(view.model))]
+    file = (shown.file if shown else "") or "plan.json"
+    return [*plan, made.command((file,))]
+
+
+def _title(view: View, request: BenchmarkRequest, shown: Shown | None) -> str:
+    if shown is not None:
+        return plan_name(shown)
+    return Path(request.model).name if request.source is not None else view.model.name
+
+
+def import_form(view: View) -> None:
+    """Take in a results file of lm-evaluation-harness or EvalScope."""
+    st.markdown("**Take results in**: a results file of lm-evaluation-harness or EvalScope.")
+    what, shown = _candidate(view, "bench.import", _TAKEN)
+    words = ""
+    if what == _WORDS:
+        words = st.text_input("What was benchmarked", key="bench.import.words", max_chars=200)
+    file = st.file_uploader(
+        "Results", type=["json"], key="bench.import.file", max_upload_size=_MEGABYTES
+    )
+    if (what == _PLAN and shown is None) or (what == _WORDS and not words.strip()):
+        return
+    plan = None if shown is None else shown.plan.to_dict()
+    asked = {**own_model(view), "candidate": words.strip(), "plan": plan}
+    sends = st.button("Take in", icon=":material/upload:", key="bench.import.send")
+    if sends and file is not None:
+        _take(asked, Path(file.name).name, file.getvalue())
+    elif sends:
+        st.text("Choose a file first.")
+    st.code(_import_command(view, shown, asked), language=None, wrap_lines=True)
+
+
+def _take(asked: Mapping[str, Any], name: str, content: bytes) -> None:
+    try:
+        records = take_results(asked, name, content)
+    except UserError as error:
+        st.error(literal(error), icon=":material/error:")
+        return
+    scores = sum(len(record.scores) for record in records)
+    st.session_state[TAKEN_IN] = [record.record_id for record in records]
+    st.toast(f"{scores} scores taken in", icon=":material/check:")
+    st.rerun()
+
+
+def take_results(asked: Mapping[str, Any], name: str, content: bytes) -> list[Any]:
+    """The records of an uploaded file, which are kept; see `import_results`.
+
+    Raises:
+        UserError: too large, or not of a form that is known; or the plan does not fit.
+    """
+    if len(content) > _MEGABYTES * 2**20:
+        raise UserError(f"{name} is larger than {_MEGABYTES} MB; give the file of results.")
+    with tempfile.TemporaryDirectory() as folder:
+        # Under a name of ours: what a browser calls a file is no path of this machine.
+        path = Path(folder) / "results.json"
+        path.write_bytes(content)
+        try:
+            return import_results(validated(ImportRequest, {**asked, "files": (path,)}))
+        except UserError as error:
+            raise UserError(str(error).replace(str(path), name).replace(path.name, name)) from error
+
+
+def _import_command(view: View, shown: Shown | None, asked: Mapping[str, Any]) -> str:
+    words = ["benchmark", data.shown_model(view.model), "--import", "results.json"]
+    if shown is not None:
+        words += ["--plan", shown.file or "plan.json"]
+    if asked["candidate"]:
+        words += ["--candidate", asked["candidate"]]
+    if (stats_dir := data.shown_stats_dir()) is not None:
+        words += ["--stats-dir", str(stats_dir)]
+    return command_line(*words)

@@ -1,0 +1,199 @@
+"""The Evaluate page, benchmarks: this model's own results, weighed as the user likes."""
+
+from typing import Final
+
+import pandas as pd
+import streamlit as st
+
+from app.frame.charts import csv_button, show_chart
+from app.literal import literal
+from app.parts.evaluate.benchmark_forms import TAKEN_IN, import_form, run_form
+from app.parts.evaluate.published import profile_part, weight_controls
+from app.parts.evaluate.records import records_of
+from app.plots.benchmarks import (
+    Board,
+    benchmark_pareto_chart,
+    benchmark_results,
+    board_of,
+    own_leaderboard,
+    own_profile_chart,
+    own_winners_chart,
+    shares_of,
+    ways_of,
+)
+from app.plots.pareto import FULL
+from app.session.job_queue import job_store
+from app.session.queueing import queued_key
+from app.session.state import View
+from pruning.evaluate.benchmarks.record import BenchmarkStore
+
+_WAY, _REMOVED = "bench.way", "bench.removed"  # keys of the controls, and parts of the address
+_ALL: Final = "all"
+_USUAL: Final = 0.5
+_SCREENING: Final = (
+    "A difference smaller than about two standard errors may be chance. Benchmarks on few "
+    "questions screen candidates; run the whole sets before a release."
+)
+
+
+def benchmark_part(view: View) -> None:
+    """Leaderboard, profile, winners and memory of own results; the forms below."""
+    results = benchmark_results(records_of(view, BenchmarkStore))
+    dtype = ""
+    if results.empty:
+        st.info(
+            "This model has no benchmark results yet. Queue a run, or take in the results file of "
+            "lm-evaluation-harness or EvalScope below.",
+            icon=":material/info:",
+        )
+    else:
+        _turn_to(results, _new_records())
+        way = _boards(view, results)
+        dtype = str(results.loc[results["way"] == way, "dtype"].iloc[0])
+    with st.container(border=True):
+        run_form(view, dtype)
+    with st.container(border=True):
+        import_form(view)
+
+
+def _new_records() -> list[str]:
+    """Ids of the records that this session took in, or whose job has ended since; each once."""
+    ids: list[str] = st.session_state.pop(TAKEN_IN, [])
+    queued = st.session_state.get(queued_key("benchmark"))
+    job = next((job for job in job_store().list() if job.id == queued), None)
+    if job and job.is_finished:
+        del st.session_state[queued_key("benchmark")]
+        ids = [*ids, *(each["record_id"] for each in (job.result or {}).get("benchmarks", ()))]
+    return ids
+
+
+def _turn_to(results: pd.DataFrame, new: list[str]) -> None:
+    """Let the controls show what is new: how it was benchmarked, and the share it lost."""
+    rows = results[results["record"].isin(new)]
+    if rows.empty:
+        return
+    way = rows["way"].iloc[-1]
+    st.session_state[_WAY] = way
+    lost = rows.loc[rows["removed"] != 0, "removed"].unique()  # every share has the full model
+    if len(lost) and shares_of(results, way):
+        alone = len(lost) == 1 and lost[0] > 0
+        st.session_state[_REMOVED] = _percent(lost[0]) if alone else _ALL
+
+
+def _boards(view: View, results: pd.DataFrame) -> str:
+    """Draw what was benchmarked in one way; that way."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        way = _way(ways_of(results))
+        board = board_of(results, way, _share(shares_of(results, way)), view.model.name)
+        tasks = board_of(results, way, None, view.model.name).tasks
+        weights = weight_controls(tasks, board.tasks, what="benchmark")
+    with st.container(border=True):
+        _leaderboard(board, weights)
+    everything = board_of(results, way, None, view.model.name)
+    if memory := benchmark_pareto_chart(everything, weights):
+        with st.container(border=True):
+            st.markdown(
+                "**Quality against memory**: the average of the benchmarks, as weighed; the steps "
+                "are the best that each amount of memory buys, bars are 95% intervals."
+            )
+            show_chart(memory)
+    if board.has_pruned:
+        with st.container(border=True):
+            profile_part(lambda radar: own_profile_chart(board, radar=radar))
+    if winner := own_winners_chart(results, way, view.model.name):
+        with st.container(border=True):
+            st.markdown("**Winner map**: the best candidate of each benchmark, at every share.")
+            show_chart(winner)
+    st.text(_SCREENING)
+    return way
+
+
+def _way(ways: list[str]) -> str:
+    if len(ways) == 1:
+        return ways[0]
+    chosen = st.selectbox(
+        "Benchmarked with",
+        ways,
+        key=_WAY,
+        bind="query-params",
+        width=320,
+        format_func=literal,
+        help="Only what was benchmarked in one way is held against each other.",
+    )
+    return chosen if chosen in ways else ways[0]
+
+
+def _share(shares: list[float]) -> float | None:
+    """The share of the weights that is shown; None for all."""
+    if not shares:
+        return None
+    options = {**{_percent(share): share for share in shares}, _ALL: None}
+    usual = "50%" if _USUAL in shares else next(iter(options))
+    chosen = st.select_slider(
+        "Removed", list(options), value=usual, key=_REMOVED, bind="query-params"
+    )
+    return options[chosen if chosen in options else usual]
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace(".0%", "%")
+
+
+def _leaderboard(board: Board, weights: dict[str, float]) -> None:
+    table = own_leaderboard(board, weights)
+    pruned = table[table["candidate"] != FULL]
+    whole = table.loc[table["candidate"] == FULL, "average"]
+    beside = f" The full model averages {whole.iloc[0]:.3f}." if len(whole) else ""
+    st.markdown(f"**Leaderboard**: {_first(pruned)}.{beside}")
+    st.dataframe(
+        _with_errors(table, board),
+        hide_index=True,
+        placeholder="-",
+        alt=f"{len(table)} candidates by average rank over {len(board.tasks)} benchmarks",
+        column_config={
+            "candidate": st.column_config.TextColumn(pinned=True),
+            "average_rank": st.column_config.NumberColumn("average rank", format="%.2f"),
+            "memory_saved": st.column_config.NumberColumn("memory saved", format="percent"),
+        },
+    )
+    st.text(
+        f"{board.about}. Each score with its standard error, where all answers or none are right "
+        "by Wilson's interval; rank 1 is best, ties share ranks."
+    )
+    csv_button(_numbers(table, board), "benchmarks")
+
+
+def _first(pruned: pd.DataFrame) -> str:
+    """Who leads the pruned candidates, in words; where nobody has a rival, that."""
+    if pruned.empty:
+        return "only the full model was benchmarked"
+    best = pruned.iloc[0]
+    name, average = literal(best["candidate"]), best["average"]
+    mean = "" if pd.isna(average) else f", average {average:.3f}"
+    if pd.isna(best["average_rank"]):
+        return f"{name} has no rival here, so there are no ranks{mean}"
+    return f"best average rank {name} ({best['average_rank']:.2f}){mean}"
+
+
+def _with_errors(table: pd.DataFrame, board: Board) -> pd.DataFrame:
+    """The table for eyes: each score as `score ± standard error`."""
+    errors = board.errors().reindex(table["candidate"])
+    shown = table.drop(columns=["stderr", "bytes"]).dropna(axis="columns", how="all")
+    pairs = {name: (table[name], errors[name]) for name in board.tasks}
+    pairs["average"] = (table["average"], table["stderr"])
+    for name, (scores, spread) in pairs.items():
+        shown[name] = [_score(*pair) for pair in zip(scores, spread, strict=True)]
+    return shown
+
+
+def _score(score: float, error: float) -> str | None:
+    if pd.isna(score):
+        return None
+    # A plus-minus sign, as tables of results have it.
+    return f"{score:.3f}" if pd.isna(error) else f"{score:.3f} \u00b1 {error:.3f}"
+
+
+def _numbers(table: pd.DataFrame, board: Board) -> pd.DataFrame:
+    """The table for programs: the standard error of each score in a column of its own."""
+    errors = board.errors().add_suffix(" stderr")
+    return table.merge(errors.rename_axis("candidate").reset_index(), on="candidate")

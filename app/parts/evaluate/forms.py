@@ -1,0 +1,119 @@
+"""The Evaluate page: the form that measures the plan of the Plan page, or criteria."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import streamlit as st
+
+from app.choices.planning import Shown
+from app.literal import literal
+from app.parts.evaluate.candidates import plan_name
+from app.parts.evaluate.sweep_fields import held_out_texts, own_model, shown_request, sweep_fields
+from app.requests.base import validated
+from app.requests.evaluation import EvaluateRequest, SweepRequest
+from app.session.data import shown_model
+from app.session.plan_state import noted_plan
+from app.session.queueing import queue
+from app.session.state import View
+from pruning.evaluate.record import EvaluationRecord
+
+_PLAN: Final = "plan"
+_WHAT: Final = {_PLAN: "The plan on the Plan page", "sweep": "Criteria at sparsities"}
+_TYPES: Final = ("auto", "float32", "bfloat16", "float16")
+
+
+def evaluation_form(view: View, records: Sequence[EvaluationRecord]) -> None:
+    """Queue an evaluation as a job; `records` are what the model has, which it should be like."""
+    st.markdown("**Evaluate more**, on held-out text.")
+    noted = noted_plan(view.model)
+    chosen = st.segmented_control(
+        "What is measured",
+        list(_WHAT),
+        default=_PLAN if noted else "sweep",
+        required=True,
+        key="evaluate.what",
+        format_func=_WHAT.__getitem__,
+    )
+    if chosen != _PLAN:
+        _sweep_form(view, records)
+    elif noted is not None:
+        _plan_form(view, noted, records)
+    else:
+        no_plan_part()
+
+
+def no_plan_part() -> None:
+    """Says where the plan of the Plan page comes from, for a session that has none."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.text(
+            "The Plan page has shown no plan of this model since this page was loaded. Open it, "
+            "and what it shows is offered here: searched, by hand, of neurons or from a file."
+        )
+        st.page_link("views/plan.py", label="Plan", icon=":material/tune:")
+
+
+def _plan_form(view: View, noted: Shown, records: Sequence[EvaluationRecord]) -> None:
+    st.text(f"{plan_name(noted)}, as the Plan page last showed it.")
+    with st.form("evaluate.plan", border=False):
+        values = _texts_and_numbers(view, records)
+        sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
+    if not values["corpora"]:
+        st.text("Choose at least one text.")
+        return
+    asked = {**own_model(view), **values, "plans": (noted.plan.to_dict(),)}
+    request: EvaluateRequest = validated(EvaluateRequest, asked)
+    command = shown_request(view, request).command((noted.file or "plan.json",))
+    if sent:
+        queue(request, f"evaluation of {plan_name(noted)}", command)
+    lines = [noted.plan_command(shown_model(view.model)), command]
+    st.code("\n".join(lines), language=None, wrap_lines=True)
+
+
+def _sweep_form(view: View, records: Sequence[EvaluationRecord]) -> None:
+    with st.form("evaluate.sweep", border=False):
+        values = sweep_fields(view, "evaluate") | _texts_and_numbers(view, records)
+        sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
+    if not (values["criteria"] and values["sparsities"] and values["corpora"]):
+        st.text("Choose at least one criterion, one sparsity and one text.")
+        return
+    request: SweepRequest = validated(SweepRequest, {**own_model(view), **values})
+    command = shown_request(view, request).command()
+    if sent:
+        queue(request, f"sweep of {view.model.name}", command)
+    st.code(command, language=None, wrap_lines=True)
+
+
+def _texts_and_numbers(view: View, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
+    """Draw on what, on how much and how precisely; as fields of a request."""
+    texts = held_out_texts(view)
+    corpora = st.multiselect(
+        "Held-out texts",
+        texts,
+        default=texts[:1],
+        key="evaluate.corpora",
+        format_func=literal,
+    )
+    samples = st.select_slider(
+        "Samples of each text", (8, 16, 32, 64, 128), value=64, key="evaluate.samples"
+    )
+    usual = usual_type(records)
+    dtype = st.selectbox(
+        "Computed in",
+        _TYPES,
+        index=_TYPES.index(usual),
+        key="evaluate.dtype",
+        width=200,
+        help="At first as most evaluations here: what was computed otherwise is a line of its own.",
+    )
+    return {
+        "corpora": tuple(corpora),
+        "samples": samples,
+        "dtype": dtype if dtype in _TYPES else usual,
+    }
+
+
+def usual_type(records: Sequence[EvaluationRecord]) -> str:
+    """The element type that most evaluations ran in, where the form has it; else auto."""
+    ran = Counter(record.settings["dtype"] for record in records)
+    return next((name for name, _ in ran.most_common(1) if name in _TYPES), "auto")

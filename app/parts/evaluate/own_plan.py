@@ -1,0 +1,80 @@
+"""The Evaluate page: what the plan in one's hands loses, on every text that it was measured on."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pandas as pd
+import streamlit as st
+
+from analysis.errors import UserError
+from app.choices.planning import PlanChoice, Shown
+from app.literal import literal
+from app.parts.evaluate.candidates import plan_name, usual_percent
+from app.plots.evaluations import of_plan
+from app.session.needed import what_is_missing
+from app.session.plan_data import made_plan
+from app.session.plan_state import noted_plan
+from app.session.state import View
+from pruning.evaluate.result import MEASURES
+
+_SEEN: Final = "recipe_view"
+
+
+@dataclass(frozen=True, eq=False)
+class OwnPlan:
+    """The plan that a person has in hands.
+
+    Args:
+        shown: the plan.
+        source: where it was chosen, in words.
+    """
+
+    shown: Shown
+    source: str
+
+
+def remember_view(view: View) -> None:
+    """Note what the sidebar says, for the Evaluate page, which asks for no recipe."""
+    st.session_state[_SEEN] = view
+
+
+def own_plan(view: View) -> OwnPlan | None:
+    """What the Plan page showed last, else the sidebar's recipe; None where it makes no plan."""
+    noted = noted_plan(view.model)
+    if noted is not None:
+        return OwnPlan(noted, "as Plan showed it last")
+    seen = st.session_state.get(_SEEN)
+    if not isinstance(seen, View) or seen.model.identity != view.model.identity:
+        seen = replace(view, sparsity_percent=usual_percent(view))
+    if seen.criterion is None or what_is_missing(seen, seen.criterion) is not None:
+        return None
+    try:
+        shown = made_plan(seen, PlanChoice())
+    except UserError:  # a share of neurons, which whole experts cannot meet
+        return None
+    return None if shown is None else OwnPlan(shown, "as the sidebar has it; Plan changes it")
+
+
+def own_plan_part(own: OwnPlan, results: pd.DataFrame, measure: str) -> None:
+    """A card with a number for each text, or what to do to get one."""
+    found = of_plan(results, measure, own.shown.plan.digest)
+    st.markdown(f"**Your plan**: {literal(plan_name(own.shown))} ({own.source}).")
+    if found.empty:
+        st.text("It was not measured yet: open it on Plan, then queue it below.")
+        return
+    for place, row in zip(st.columns(len(found)), found.to_dict("records"), strict=True):
+        _number(place, row, measure)
+    if missing := [name for name in results["corpus"].unique() if name not in set(found["corpus"])]:
+        st.text(f"Not measured on {', '.join(missing)}.")
+
+
+def _number(place: Any, row: dict[Any, Any], measure: str) -> None:
+    known, full = MEASURES[measure], row["full"]
+    place.metric(
+        f"{known.label} on {literal(str(row['corpus']))}",
+        f"{row['mean']:.3f}",
+        None if pd.isna(full) else f"{row['mean'] - full:+.3f} vs full {full:.3f}",
+        delta_color="normal" if known.higher_is_better else "inverse",
+        border=True,
+        height="stretch",
+    )

@@ -1,0 +1,239 @@
+"""The Evaluate page: what this model's own evaluations say."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pandas as pd
+import streamlit as st
+
+from analysis.model import DEMO_MODEL
+from app.frame.charts import csv_button, show_chart
+from app.frame.controls import switch
+from app.literal import literal
+from app.parts.evaluate.forms import evaluation_form
+from app.parts.evaluate.own_plan import own_plan, own_plan_part
+from app.parts.evaluate.records import records_of
+from app.plots.evaluations import (
+    AGAINST,
+    at_share,
+    curves_chart,
+    leading_series,
+    measures_of,
+    of_plan,
+    own_winner_chart,
+    results_of,
+    shares_of,
+    worst_elsewhere,
+)
+from app.plots.pareto import own_pareto_chart
+from app.session.state import View
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.result import MEASURES
+
+_SCREENING: Final = (
+    "Screening numbers: how far the pruned model moves away on held-out text. Run the benchmarks "
+    "that matter to you before a release."
+)
+_NUMBERS: Final = {"mean": "mean", "low": "95% from", "high": "95% to", "full": "full model"}
+_YOURS: Final = "yours"
+_SAME_SHARE: Final = 5e-5  # shares of one rounding
+_FEW_LINES: Final = 6  # as many as there are colours
+
+
+def own_part(view: View) -> None:
+    """Curves, the table at one sparsity, the winner map; the form below."""
+    records = records_of(view, EvaluationStore)
+    results = results_of(records)
+    if results.empty:
+        st.info(
+            "This model has no evaluations yet. Queue some below: of your plan, or of every "
+            "criterion at every sparsity with one loaded model.",
+            icon=":material/info:",
+        )
+    else:
+        _charts(view, results)
+    with st.container(border=True):
+        evaluation_form(view, records)
+
+
+def _charts(view: View, results: pd.DataFrame) -> None:
+    names = measures_of(results)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        measure = _one_of(
+            st.selectbox(
+                "Measure",
+                names,
+                index=names.index("nll") if "nll" in names else 0,
+                key="measure",
+                bind="query-params",
+                format_func=lambda name: MEASURES[name].label,
+                width=220,
+            ),
+            names,
+        )
+        corpora = list(dict.fromkeys(results["corpus"]))
+        corpus = _one_of(
+            st.selectbox("Held-out text", corpora, key="held_out", bind="query-params", width=220),
+            corpora,
+        )
+        share = _share_control(results)
+    own = own_plan(view)
+    known = MEASURES[measure]
+    direction = "higher" if known.higher_is_better else "lower"
+    st.text(f"{known.label}: {known.description} The {direction}, the better.")
+    mine = of_plan(results, measure, own.shown.plan.digest) if own else results.iloc[:0]
+    if own is not None:
+        with st.container(border=True):
+            own_plan_part(own, results, measure)
+    if share is not None:
+        with st.container(border=True):
+            _cost(view, results, (measure, share, corpus), mine)
+    _drawings(view, results, (measure, corpus), mine)
+    st.text(_SCREENING)
+    if view.model.name == DEMO_MODEL:
+        st.text("A small model trained for this demo; its rankings are its own.")
+
+
+def _drawings(view: View, results: pd.DataFrame, seen: tuple[str, str], mine: pd.DataFrame) -> None:
+    """Quality against memory on one text, curves on all, winner map.
+
+    `seen` is the measure and the text, `mine` are the rows of one's own plan.
+    """
+    measure, corpus = seen
+    if memory := own_pareto_chart(results, measure, corpus, view.model.name):
+        with st.container(border=True):
+            st.markdown(
+                f"**Quality against memory** on {literal(corpus)}: the steps are the best that "
+                "each amount of memory buys; bars are 95% intervals."
+            )
+            show_chart(memory)
+    with st.container(border=True):
+        _curves(view, results, measure, mine)
+    if chart := own_winner_chart(results, view.model.name):
+        with st.container(border=True):
+            st.markdown("**Winner map**: which candidate stays nearest to the full model (ESAP).")
+            show_chart(chart)
+
+
+def _curves(view: View, results: pd.DataFrame, measure: str, mine: pd.DataFrame) -> None:
+    st.markdown("**What pruning costs**, a panel for each text; bands are 95% intervals.")
+    against = switch("Against", "against", AGAINST)
+    names = sorted(set(results["series"]) - {""})
+    lit: list[str] | None = None
+    if len(names) > _FEW_LINES:
+        chosen = st.multiselect(
+            "Lines in colour",
+            names,
+            default=sorted({*leading_series(results, measure), *mine["series"]} - {""}),
+            key=f"lines.{measure}",
+            help="At first those that are best somewhere, your plan's, and random. The others are "
+            "grey.",
+        )
+        lit = [name for name in chosen if name in names]
+    show_chart(curves_chart(results, measure, against, view.model.name, lit))
+
+
+def _one_of(value: Any, options: Sequence[str]) -> str:
+    return value if value in options else options[0]
+
+
+def _share_control(results: pd.DataFrame) -> float | None:
+    shares = shares_of(results)
+    if not shares:
+        return None
+    usual = "50%" if "50%" in shares else shares[0]
+    if len(shares) == 1:
+        return float(shares[0].rstrip("%")) / 100
+    chosen = st.select_slider("Removed", shares, value=usual, key="removed", bind="query-params")
+    return float((chosen if chosen in shares else usual).rstrip("%")) / 100
+
+
+def _cost(
+    view: View, results: pd.DataFrame, seen: tuple[str, float, str], mine: pd.DataFrame
+) -> None:
+    """The best at one share on one text, what it loses on the others, and the table of all.
+
+    `seen` is the measure, the share and the text, `mine` are the rows of one's own plan.
+    """
+    measure, share, corpus = seen
+    table = at_share(results, measure, share, corpus)
+    if table.empty:
+        st.info(
+            f"Nothing was evaluated at {share:.0%} on {literal(corpus)}.", icon=":material/info:"
+        )
+        return
+    best = table.iloc[0]
+    _metrics(best, seen, view.model.name)
+    elsewhere = worst_elsewhere(results, measure, share, corpus, best["candidate"])
+    if elsewhere is not None:
+        st.markdown(f":material/warning: {_elsewhere_words(elsewhere, measure, corpus)}")
+    marked = set(mine.loc[(mine["removed"] - share).abs() < _SAME_SHARE, "series"])
+    # Measures of the difference between both models have no number of the full one.
+    shown = table.drop(columns="bytes").dropna(axis="columns", how="all")
+    if not marked.isdisjoint(shown["candidate"]):
+        words = [_YOURS if name in marked else "" for name in shown["candidate"]]
+        shown.insert(1, "plan", words)
+    label = MEASURES[measure].label
+    st.dataframe(
+        shown,
+        hide_index=True,
+        alt=f"{label} of {len(table)} candidates at {share:.0%} on {corpus}, best first",
+        column_config={
+            name: st.column_config.NumberColumn(heading, format="%.4f")
+            for name, heading in _NUMBERS.items()
+        }
+        | {
+            "plan": st.column_config.TextColumn("", width=56),
+            "change": st.column_config.NumberColumn(format="%+.4f"),
+            "memory_saved": st.column_config.NumberColumn("memory saved", format="percent"),
+        },
+    )
+    csv_button(table, "evaluations")
+
+
+def _elsewhere_words(worst: pd.Series, measure: str, corpus: str) -> str:
+    """What the best on one text loses on another, where it loses most."""
+    known = MEASURES[measure]
+    loses = f"{known.label} {worst['mean']:.3f}"
+    if not pd.isna(worst["full"]):
+        loses = f"{known.label} {worst['mean'] - worst['full']:+.3f} vs full {worst['full']:.3f}"
+    return (
+        f"The best was picked on {literal(corpus)}, the text it is reported on. On the other texts "
+        f"it does worst on **{literal(worst['corpus'])}: {loses}**."
+    )
+
+
+def _metrics(best: pd.Series, seen: tuple[str, float, str], model: str) -> None:
+    """Three numbers of the best candidate at one share on one text."""
+    measure, share, corpus = seen
+    first, second, third = st.columns(3)
+    known, change = MEASURES[measure], best["change"]
+    first.metric(
+        f"{known.label}, best at {share:.0%}",
+        f"{best['mean']:.3f}",
+        None if pd.isna(change) else f"{change:+.3f} vs full {best['full']:.3f}",
+        delta_color="normal" if known.higher_is_better else "inverse",
+        border=True,
+        height="stretch",
+    )
+    name, _, ranked_by = str(best["candidate"]).partition(", ")
+    _plain_metric(second, f"Best on {literal(corpus)}", name, _ranked(ranked_by))
+    saved = best["memory_saved"]
+    _plain_metric(third, "Memory saved", "-" if pd.isna(saved) else f"{saved:.0%}", f"of {model}")
+
+
+def _ranked(words: str) -> str | None:
+    """What ranked the best, not to be read as what it was measured on."""
+    return f"ranked {words}" if words.startswith("on ") else words or None
+
+
+def _plain_metric(place: Any, label: str, value: str, below: str | None) -> None:
+    place.metric(
+        label,
+        value,
+        below,
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+    )

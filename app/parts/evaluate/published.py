@@ -1,0 +1,137 @@
+"""The Evaluate page: what the papers measured, in tables that one may weigh anew."""
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+import streamlit as st
+
+from analysis.published import ABILITIES
+from app.frame.charts import Chart, csv_button, show_chart
+from app.frame.controls import switch
+from app.literal import literal
+from app.plots.published import (
+    FULL,
+    TABLES,
+    Setting,
+    leaderboard,
+    profile_chart,
+    settings_of,
+    source_of,
+    winner_chart,
+)
+
+_SHAPES: Final = {"dots": "Dots", "radar": "Radar"}
+_WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
+_TABLE: Final = "published"
+_BLOCK: Final = "block"
+
+
+def published_part() -> None:
+    """Leaderboard, capability profile and winner map of one table of a paper."""
+    st.markdown(
+        "What the papers report, as they report it: their models, their benchmarks. It says "
+        "nothing of the checkpoint that you prune; it says which criteria are worth a try."
+    )
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        table = _table_control()
+        setting = _block_control(table)
+        weights = _weight_controls(setting)
+    with st.container(border=True):
+        _leaderboard(setting, weights)
+    with st.container(border=True):
+        profile_part(lambda radar: profile_chart(setting, radar=radar))
+    with st.container(border=True):
+        st.markdown("**Winner map**: the best candidate of each benchmark, in every block.")
+        show_chart(winner_chart(table))
+
+
+def _table_control() -> str:
+    names = tuple(TABLES)
+    chosen = st.selectbox(
+        "Table", names, key=_TABLE, bind="query-params", format_func=TABLES.__getitem__, width=420
+    )
+    return chosen if chosen in names else names[0]
+
+
+def _block_control(table: str) -> Setting:
+    blocks = {f"{each.model} {each.sparsity:.0%}": each for each in settings_of(table)}
+    names = tuple(blocks)
+    chosen = st.selectbox(
+        "Model and sparsity", names, key=f"{_BLOCK}.{table}", bind="query-params", width=340
+    )
+    return blocks[chosen if chosen in blocks else names[0]]
+
+
+def _weight_controls(setting: Setting) -> dict[str, float]:
+    """Weight of each ability in the user's own average."""
+    shown = {ABILITIES[name] for name in leaderboard(setting, {}).columns if name in ABILITIES}
+    return weight_controls(dict.fromkeys(ABILITIES.values()), shown, what="ability")
+
+
+def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) -> dict[str, float]:
+    """Draw a slider for each name; its weight in the user's own average. Empty: all count alike.
+
+    Args:
+        names: what is weighed, each with a part of the address.
+        shown: those that the table has.
+        what: one of them is called.
+    """
+    with st.popover("Weights", icon=":material/tune:"):
+        st.text(f"How much each {what} counts in the column `average`.")
+        given = {
+            name: st.select_slider(
+                literal(name.capitalize() if what == "ability" else name),
+                _WEIGHTS,
+                value=1.0,
+                key=f"weight.{name}",
+                bind="query-params",
+                format_func=lambda weight: f"{weight:g}",
+            )
+            for name in names
+        }
+    weights = {name: value if value in _WEIGHTS else 1.0 for name, value in given.items()}
+    if not any(weights[name] for name in shown):
+        plural = "abilities" if what == "ability" else f"{what}s"
+        st.warning(f"All {plural} of this table weigh 0; they count alike.")
+        return {}
+    return weights
+
+
+def profile_part(draw: Callable[[bool], Chart]) -> None:
+    """The capability profile as dots or as a radar; `draw` takes whether it is a radar."""
+    st.markdown("**Capability profile**: what each keeps of each benchmark.")
+    shape = switch("Shape", "profile", _SHAPES)
+    show_chart(draw(shape == "radar"))
+    if shape == "radar":
+        st.text("The area of a radar depends on the order of its axes; compare shapes.")
+
+
+def _leaderboard(setting: Setting, weights: dict[str, float]) -> None:
+    table = leaderboard(setting, weights)
+    best = table.iloc[0]
+    st.markdown(
+        f"**Leaderboard**: best average rank {best['candidate']} ({best['average_rank']:.2f}). The "
+        f"full model averages {table.set_index('candidate')['average'][FULL]:.3f}."
+    )
+    numbers = {
+        name: st.column_config.NumberColumn(format="%.3f")
+        for name in table.columns
+        if name not in ("candidate", "average_rank")
+    }
+    st.dataframe(
+        table,
+        hide_index=True,
+        placeholder="-",
+        alt=f"{len(table)} candidates by average rank, best first: {best['candidate']}",
+        column_config={
+            **numbers,
+            "candidate": st.column_config.TextColumn(pinned=True),
+            "average_rank": st.column_config.NumberColumn("average rank", format="%.2f"),
+        },
+    )
+    st.text(
+        f"{source_of(setting.table)}. Rank 1 is best; ties share the mean of their ranks. The "
+        f"table has {len(table.columns) - 1} columns of numbers: scroll it to the side where they "
+        "do not fit."
+    )
+    csv_button(table, "leaderboard")

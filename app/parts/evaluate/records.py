@@ -1,0 +1,30 @@
+"""Records of the model on screen, from the files beside its statistics; what is damaged is said."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import streamlit as st
+
+from analysis.errors import StatsError
+from app.literal import literal
+from app.session import data
+from app.session.state import View
+from pruning.evaluate.store import Kept, RecordStore
+
+Record = TypeVar("Record", bound=Kept)
+
+
+def records_of(view: View, kind: Callable[[Sequence[Path]], RecordStore[Record]]) -> list[Record]:
+    """What is known of the model; a warning for each file that cannot be read.
+
+    Args:
+        view: the page's.
+        kind: a store that is made from statistics directories, such as `EvaluationStore`.
+    """
+    problems: list[StatsError] = []
+    store = kind(data.settings().store.directories)
+    records = store.records(view.model.identity, problems.append)
+    for problem in problems:
+        st.warning(literal(problem), icon=":material/warning:")
+    return records

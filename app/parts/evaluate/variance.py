@@ -1,0 +1,138 @@
+"""The Evaluate page, hidden states: how far pruning changes them, and the form that measures."""
+
+from typing import Any, Final
+
+import pandas as pd
+import streamlit as st
+
+from app.figures.variance import deviations
+from app.frame.charts import csv_button, show_chart
+from app.literal import literal
+from app.parts.evaluate.candidates import plan_name
+from app.parts.evaluate.records import records_of
+from app.parts.evaluate.sweep_fields import held_out_texts, own_model, shown_request, sweep_fields
+from app.plots.variance import (
+    FULL,
+    MOST_LINES,
+    candidates_of,
+    draws_of,
+    variance_chart,
+    variance_results,
+)
+from app.requests.base import validated
+from app.requests.variance import VarianceRequest
+from app.session.plan_state import noted_plan
+from app.session.queueing import queue
+from app.session.state import View
+from pruning.evaluate.variance_record import VarianceStore
+
+_PREFIX: Final = "variance"
+
+
+def hidden_states_part(view: View) -> None:
+    """The figure, one number for each candidate, and the form below."""
+    st.markdown(
+        "**Hidden states**: how much their features vary after each layer, on held-out text. Where "
+        "a pruned model's line stays near the full one's, what it hands on keeps its scale; it may "
+        "hold something else all the same."
+    )
+    results = variance_results(records_of(view, VarianceStore))
+    if results.empty:
+        st.info(
+            "Nothing was measured of this model yet. Queue a measurement below.",
+            icon=":material/info:",
+        )
+    else:
+        with st.container(border=True):
+            _figure(view, results)
+    with st.container(border=True):
+        _form(view)
+
+
+def _figure(view: View, results: pd.DataFrame) -> None:
+    draws = draws_of(results)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        label = st.selectbox(
+            "Held-out text", list(draws), key="hidden_text", bind="query-params", width=260
+        )
+        draw = draws[label if label in draws else next(iter(draws))]
+        names = candidates_of(results, draw)
+        lit: list[str] | None = None
+        if len(names) > MOST_LINES:
+            chosen = st.multiselect(
+                "Lines", names, default=names[:MOST_LINES], key=f"{_PREFIX}.lines.{label}"
+            )
+            lit = [name for name in chosen if name in names]
+    chart = variance_chart(results, draw, view.model.name, lit)
+    st.text(chart.alt)
+    show_chart(chart)
+    table = _table(results[results["draw"] == draw])
+    if len(table):
+        st.dataframe(
+            table,
+            hide_index=True,
+            alt=f"Mean factor between {len(table)} candidates and the full model, nearest first",
+            column_config={
+                "mean_factor": st.column_config.NumberColumn(
+                    "mean factor",
+                    format="%.3f",
+                    help="exp(mean over layers of |ln(pruned / full)|): 1 is no change; twice and "
+                    "half of the full model's variance are equally far, 2.",
+                ),
+                "last_layer": st.column_config.NumberColumn(
+                    "last layer, pruned / full", format="%.3f"
+                ),
+            },
+        )
+        csv_button(table, "hidden-states-factors")
+
+
+def _table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Candidate, mean factor, and the ratio after the last layer; nearest first."""
+    factors = deviations(rows, FULL)
+    last = rows[rows["layer"] == rows["layer"].max()].set_index("candidate")
+    ratios = last["variance"] / last["full"]
+    return pd.DataFrame(
+        {
+            "candidate": list(factors.index),
+            "mean_factor": factors.to_list(),
+            "last_layer": [float(ratios[name]) for name in factors.index],
+        }
+    )
+
+
+def _form(view: View) -> None:
+    """Queue a measurement as a job."""
+    st.markdown("**Measure more**: up to 4,096 tokens of a held-out text through each model.")
+    with st.form(f"{_PREFIX}.form", border=False):
+        values = _values(view)
+        sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
+    both = bool(values["criteria"]) == bool(values["sparsities"])
+    if not values["corpora"] or not both or not (values["criteria"] or values["plans"]):
+        st.text("Choose a text, and criteria with a sparsity or the plan of the Plan page.")
+        return
+    request: VarianceRequest = validated(VarianceRequest, {**own_model(view), **values})
+    command = shown_request(view, request).command()
+    if sent:
+        queue(request, f"hidden states of {view.model.name}", command)
+    st.code(command, language=None, wrap_lines=True)
+
+
+def _values(view: View) -> dict[str, Any]:
+    """What the fields of the form say."""
+    values = sweep_fields(view, _PREFIX)
+    texts = held_out_texts(view)
+    text = st.selectbox(
+        "Held-out text", texts, key=f"{_PREFIX}.text", placeholder="no text", format_func=literal
+    )
+    noted = noted_plan(view.model)
+    wanted = noted is not None and st.checkbox(
+        f"Also the plan of the Plan page: {literal(plan_name(noted))}", key=f"{_PREFIX}.plan"
+    )
+    plans = {plan_name(noted): noted.plan.to_dict()} if noted and wanted else {}
+    return {
+        **values,
+        "corpora": (text,) if text else (),
+        "plans": tuple(plans.values()),
+        "names": tuple(plans),
+    }

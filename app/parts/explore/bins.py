@@ -1,0 +1,211 @@
+"""Explore, score and loss: a criterion against the true change of the loss, bin by bin."""
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from analysis.criteria import CRITERIA
+from analysis.demo.texts import TEXTS
+from analysis.errors import StatsError, UserError
+from analysis.model import DEMO_MODEL
+from app.figures.loss_bins import WORDS, chance_agreement
+from app.frame.charts import csv_button, show_chart
+from app.frame.job_panel import job_panel
+from app.literal import literal
+from app.plots import loss_bins as plots
+from app.plots.names import criterion_label
+from app.requests.base import validated
+from app.requests.evaluation import BinsRequest
+from app.session import data
+from app.session.granularity import NEURON_CRITERIA
+from app.session.queueing import queue
+from app.session.state import View
+from pruning.evaluate.bins_record import BinsRecord, BinsStore
+from pruning.plan import ATOMIC_GRANULARITY
+
+_ORDERS = {"saliency": "By saliency", "index": "By place"}
+_SHOWN = ("score", "ranked on", "agreement", "first bin", "last bin", "bins", "order")
+
+
+def bins_part(view: View, granularity: str) -> None:
+    """What records say of scores of experts or neurons; the form that measures more."""
+    what = WORDS[granularity]
+    st.markdown(
+        f"**Does the score order {what} as the loss does?** All {what} are parted in bins, each "
+        "bin is removed alone, and the loss on held-out text is measured (HEAPr, Figure 3). A good "
+        "score has rank correlation 1."
+    )
+    records = [each for each in _records(view) if each.ranked.granularity == granularity]
+    if records:
+        _charts(view, records, granularity)
+    else:
+        st.info(
+            f"No {what} of {literal(view.model.name)} were measured yet. Queue it below.",
+            icon=":material/info:",
+        )
+    _form(view, granularity)
+    job_panel(("bins",))
+
+
+def _records(view: View) -> list[BinsRecord]:
+    problems: list[StatsError] = []
+    store = BinsStore(data.settings().store.directories)
+    records = store.records(view.model.identity, problems.append)
+    for problem in problems:
+        st.warning(literal(problem), icon=":material/warning:")
+    return records
+
+
+def _charts(view: View, records: list[BinsRecord], granularity: str) -> None:
+    texts = sorted({str(record.corpus["name"]) for record in records})
+    usual = view.corpus if view.corpus in texts else texts[0]
+    own = view.criterion.name if view.criterion else ""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        text = st.selectbox(
+            "Held-out text",
+            texts,
+            index=texts.index(usual),
+            key="bins.text",
+            bind="query-params",
+            width=220,
+        )
+        overview = plots.overview_of(records, granularity, text if text in texts else usual)
+        best_last = overview.iloc[::-1]  # of equal names the best stays
+        names = {
+            _named(str(r.criterion), str(r.order)): str(r.record) for r in best_last.itertuples()
+        }
+        options = list(names)[::-1]
+        mine = _named(own, "saliency")
+        first = mine if mine in names else options[0]
+        score = st.selectbox(
+            "Score",
+            options,
+            index=options.index(first),
+            key="bins.score",
+            bind="query-params",
+            width=260,
+        )
+    st.text(plots.verdict(overview))
+    chosen = names[score if score in names else first]
+    record = next(each for each in records if each.record_id == chosen)
+    # Only of the criterion in use does the page know a command that draws the same.
+    is_own = record is plots.record_of(records, granularity, own, view.corpora)
+    name = "" if is_own else f"{WORDS[granularity]}-against-loss-{record.record_id}"
+    chart = plots.bins_chart(record, name=name)
+    st.text(chart.alt)
+    show_chart(chart)
+    _overview(overview)
+
+
+def _named(criterion: str, order: str) -> str:
+    return f"{criterion_label(criterion)}, {_ORDERS[order].lower()}"
+
+
+def _overview(overview: pd.DataFrame) -> None:
+    """All scores on this text, best order first."""
+    table = overview.assign(
+        score=[criterion_label(name) for name in overview["criterion"]],
+        order=overview["order"].map({"saliency": "saliency", "index": "place"}),
+    ).rename(columns={"calibrated_on": "ranked on", "first": "first bin", "last": "last bin"})
+    st.dataframe(
+        table[list(_SHOWN)],
+        hide_index=True,
+        placeholder="-",
+        alt=f"Rank correlation of {len(table)} scores with the true loss change",
+        column_config={
+            "agreement": st.column_config.NumberColumn("rank correlation", format="%.2f"),
+            "first bin": st.column_config.NumberColumn(format="%+.4f"),
+            "last bin": st.column_config.NumberColumn(format="%+.4f"),
+        },
+    )
+    if note := random_note(overview):
+        st.text(note)
+    csv_button(overview, "loss-bins-of-all-scores")
+
+
+def random_note(overview: pd.DataFrame) -> str:
+    """Why the row Random may stand high: it is one order of many; empty where there is no such row.
+
+    Args:
+        overview: of `overview_of`.
+    """
+    rows = overview[(overview["criterion"] == "random") & (overview["order"] == "saliency")]
+    if rows.empty:
+        return ""
+    drawn = rows.iloc[0]
+    limit = chance_agreement(int(drawn["bins"]))
+    place = "above" if drawn["agreement"] > limit else "below"
+    return (
+        f"Random is one draw, and another would stand elsewhere: 19 of 20 stay below {limit:.2f}, "
+        f"this one is {place}. So judge a score by {limit:.2f}, not by the row Random."
+    )
+
+
+def _form(view: View, granularity: str) -> None:
+    """Queue a measurement as a job."""
+    st.markdown("**Measure another score**")
+    with st.form(f"bins.{granularity}", border=False):
+        values = _values(view, granularity)
+        sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
+    if not values["corpora"]:
+        st.text("There is no text to measure on.")
+        return
+    model, stats_dir = str(view.model.checkpoint.path), data.settings().stats_dir
+    try:
+        request: BinsRequest = validated(
+            BinsRequest,
+            {"model": model, "stats_dir": stats_dir, "granularity": granularity, **values},
+        )
+    except UserError as error:
+        st.error(literal(error), icon=":material/error:")
+        return
+    shown = request.model_copy(
+        update={"model": data.shown_model(view.model), "stats_dir": data.shown_stats_dir()}
+    )
+    if sent:
+        what = f"{WORDS[granularity]} of {view.model.name} by {request.criterion}"
+        queue(request, f"bins of {what}", shown.command())
+    st.code(shown.command(), language=None, wrap_lines=True)
+
+
+def _values(view: View, granularity: str) -> dict[str, Any]:
+    """What the fields of the form say."""
+    is_atomic = granularity == ATOMIC_GRANULARITY
+    texts = [*(TEXTS if view.model.name == DEMO_MODEL else ()), *data.text_files()]
+    first, second, third = st.columns(3)
+    criterion = first.selectbox(
+        "Score",
+        NEURON_CRITERIA if is_atomic else list(CRITERIA),
+        format_func=criterion_label,
+        key=f"bins.{granularity}.criterion",
+    )
+    corpus = second.selectbox("Held-out text", texts, key=f"bins.{granularity}.corpus")
+    calibrated = third.selectbox(
+        "Statistics of",
+        list(view.runs),
+        key=f"bins.{granularity}.calibrated",
+        placeholder="no statistics",
+    )
+    first, second, third = st.columns(3)
+    order = first.selectbox(
+        "Order",
+        list(_ORDERS),
+        format_func=_ORDERS.__getitem__,
+        key=f"bins.{granularity}.order",
+        help="By saliency shows whether the score ranks well; by place is the papers' figure.",
+    )
+    bins = second.select_slider(
+        "Bins", (4, 5, 8, 10, 16, 20), value=10, key=f"bins.{granularity}.bins"
+    )
+    samples = third.select_slider(
+        "Samples", (8, 16, 32, 64, 128), value=64, key=f"bins.{granularity}.samples"
+    )
+    return {
+        "criterion": criterion,
+        "corpora": (corpus,) if corpus else (),
+        "calibrated_on": (calibrated,) if calibrated else (),
+        "order": order,
+        "bins": bins,
+        "samples": samples,
+    }

@@ -1,0 +1,66 @@
+"""What a criterion of neurons would read and the model lacks, and the button that collects it."""
+
+import streamlit as st
+
+from analysis.corpora import PRESETS, corpus_name
+from analysis.demo.texts import TEXTS
+from analysis.groups import groups_for, ordered
+from analysis.store import Run
+from app.literal import literal
+from app.requests.base import CalibrateRequest, validated
+from app.session.data import settings, shown_model, shown_stats_dir, text_files
+from app.session.queueing import queue
+from app.session.state import View
+
+
+def neurons_missing_part(view: View) -> None:
+    """Says what is missing, and offers the calibration that measures every neuron."""
+    if view.criterion is None:
+        raise ValueError("a criterion of weights alone lacks no statistics")
+    known = [*TEXTS, *text_files(), *PRESETS]
+    names = {corpus_name(corpus): corpus for corpus in known}
+    chosen = names.get(view.corpus, known[0])
+    st.info(
+        f"{view.criterion.label} reads what every neuron does on a text, which has not been "
+        f"measured of {literal(view.model.name)}"
+        + (f" on {literal(view.corpus)}" if view.runs else "")
+        + " yet. Collect it here: one forward and one backward pass; or choose Neuron norms, "
+        "which read the weights alone.",
+        icon=":material/info:",
+    )
+    corpus = st.selectbox(
+        "Text",
+        known,
+        index=known.index(chosen),
+        format_func=lambda each: f"{each} (from the hub)" if each in PRESETS else each,
+        key="neurons.corpus",
+        width=320,
+    )
+    groups = ",".join(ordered(groups_for(view.criterion.columns("applied"))))
+    request: CalibrateRequest = validated(
+        CalibrateRequest,
+        {
+            "model": str(view.model.checkpoint.path),
+            "corpus": corpus,
+            "groups": groups,
+            "stats_dir": settings().stats_dir,
+            **_as_before(view.runs.get(corpus_name(corpus))),
+        },
+    )
+    place = {"model": shown_model(view.model), "stats_dir": shown_stats_dir()}
+    command = request.model_copy(update=place).command()
+    label, icon = "Collect statistics of neurons", ":material/play_arrow:"
+    if st.button(label, icon=icon, type="primary", key="neurons.collect"):
+        queue(request, f"neurons of {view.model.name} on {corpus}", command)
+    st.code(command, language=None, wrap_lines=True)
+
+
+def _as_before(run: Run | None) -> dict[str, int]:
+    """Tokens, sequence length and seed of the run of the text that is there already."""
+    if run is None:
+        return {}
+    taken = {"tokens": sum(corpus.num_tokens for corpus in run.manifest.corpora)}
+    for key in ("seq_len", "seed"):
+        if isinstance(value := run.manifest.settings.get(key), int):
+            taken[key] = value
+    return taken

@@ -1,0 +1,80 @@
+"""Explore, size for size: what neurons and whole experts of the same bytes lose."""
+
+import pandas as pd
+import streamlit as st
+
+from analysis.errors import StatsError
+from analysis.widths import expert_widths
+from app.frame.charts import show_chart
+from app.literal import literal
+from app.plots import neuron_evidence as plots
+from app.requests.base import command_line
+from app.session import data
+from app.session.state import View
+from pruning.atoms.selection import AtomScope
+from pruning.evaluate.record import EvaluationStore
+from pruning.plan import ATOMIC_GRANULARITY
+
+
+def same_bytes_part(view: View) -> None:
+    """Held-out loss of plans of neurons beside plans of whole experts of the same size."""
+    st.markdown(
+        "**Neurons or whole experts?** Loss on held-out text of plans that leave the same bytes "
+        "(within 1%), each ranked on the text that it is measured on."
+    )
+    problems: list[StatsError] = []
+    store = EvaluationStore(data.settings().store.directories)
+    table = plots.same_bytes_table(store.records(view.model.identity, problems.append))
+    for problem in problems:
+        st.warning(literal(problem), icon=":material/warning:")
+    if table.empty:
+        st.info(
+            f"{literal(view.model.name)} has no evaluations of neurons and of whole experts of the "
+            "same size yet. Make some with the commands below.",
+            icon=":material/info:",
+        )
+        _commands(view)
+        return
+    rows = _of_one_size(table)
+    chart = plots.same_bytes_chart(rows, f"{view.model.name} {view.model.identity[:8]}")
+    for sentence in chart.alt.rstrip(".").split(". "):
+        st.text(f"{sentence}.")
+    show_chart(chart)
+    _commands(view)
+
+
+def _of_one_size(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the size that was chosen."""
+    sizes = {f"{100 * removed:.4g}%": removed for removed in sorted(set(table["removed"]))}
+    chosen = next(iter(sizes))
+    if len(sizes) > 1:
+        options = list(sizes)
+        given = st.select_slider(
+            "Removed", options, value=chosen, key="bytes.removed", bind="query-params"
+        )
+        chosen = given if given in sizes else chosen
+    rows: pd.DataFrame = table[table["removed"] == sizes[chosen]].reset_index(drop=True)
+    return rows
+
+
+def _commands(view: View) -> None:
+    """How such evaluations are made, at the sparsity in use."""
+    experts, neurons = _of_sparsity(view)
+    model, corpus = data.shown_model(view.model), next(iter(view.runs), "CORPUS")
+    shared = ("--criterion", "heapr", "--corpus", corpus)
+    atoms = ("--granularity", ATOMIC_GRANULARITY, "--atom-scope", str(AtomScope.GLOBAL))
+    plans = ("--plan", "neurons.json", "--plan", "experts.json")
+    lines = (
+        ("plan", model, *shared, *atoms, "--remove", f"{neurons}", "-o", "neurons.json"),
+        ("plan", model, *shared, "--remove", f"{experts}", "-o", "experts.json"),
+        ("evaluate", model, *plans, "--corpus", corpus),
+    )
+    st.markdown("**More of these from the command line**")
+    st.code("\n".join(command_line(*line) for line in lines), language=None, wrap_lines=True)
+
+
+def _of_sparsity(view: View) -> tuple[int, int]:
+    """Experts that make up the sparsity in use, and as many neurons as they have together."""
+    widths = [width for held in expert_widths(view.model).values() for width in held]
+    experts = max(1, len(widths) * view.sparsity_percent // 100)
+    return experts, experts * sum(widths) // len(widths)

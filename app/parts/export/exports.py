@@ -1,0 +1,320 @@
+"""The parts of the Export page: the plan, the checks before writing, the start, the proof."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import streamlit as st
+
+from analysis.errors import ExportError, UserError
+from analysis.model import MoEModel
+from app.choices.planning import Shown, schedule_label
+from app.frame.charts import made_by, show_chart
+from app.jobs.model import Job, JobState
+from app.literal import literal
+from app.parts.export.options import ExportChoice, ExportWidths, options_part
+from app.plots.explore import sizes_chart
+from app.requests.base import ExportRequest, validated
+from app.session.data import settings, shown_model
+from app.session.job_queue import job_store, submit
+from app.session.state import View, criterion_badge
+from app.settings import shown_path
+from pruning.engines import Reads, Verdict
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.sizes import SizeReport, format_bytes
+from pruning.surgery.verify import logits_memory
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# Room for headers, tokenizer and the copy of small files beside the weights.
+_SPACE_FACTOR = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """Where the export would go, and whether it can."""
+
+    out: Path
+    ok: bool
+
+
+def export_path(root: Path, name: str) -> Path:
+    """The folder of this name below the export root.
+
+    Raises:
+        ExportError: a name that is not a plain one, or a link that leads elsewhere.
+    """
+    if not _NAME.fullmatch(name):
+        raise ExportError(
+            f"The folder name {name!r} is not usable: letters, digits, '.', '_' and '-' only, "
+            "beginning with a letter or digit."
+        )
+    joined = root.resolve() / name
+    if joined.resolve() != joined:
+        raise ExportError(f"{name} is a link; choose another name.")
+    return joined
+
+
+def plan_part(view: View, shown: Shown, report: SizeReport) -> None:
+    """What stays, and how large it is."""
+    st.markdown(f"**Plan**: {_title(shown)}")
+    with st.container(horizontal=True, gap="small"):
+        kept = f"{report.experts_after} of {report.experts_before}"
+        st.metric("Experts kept", kept, width="content")
+        st.metric("On disk", format_bytes(report.bytes_after), width="content")
+        st.metric("Per layer", _per_layer(shown.plan), width="content")
+    about = made_by(view.about(), shown.selection.criterion.label if shown.selection else "")
+    show_chart(sizes_chart(report.table, about))
+    before, after = report.loaded("bfloat16")
+    st.markdown(
+        f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}. Parameters that "
+        f"one token uses: {report.active_before:,}, then {report.active_after:,}."
+    )
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.download_button(
+            "Download plan.json",
+            shown.plan.to_json(),
+            file_name="plan.json",
+            mime="application/json",
+            icon=":material/download:",
+            on_click="ignore",
+            key="export.plan",
+        )
+        st.page_link("views/plan.py", label="Change the plan", icon=":material/tune:")
+    with st.expander("Kept experts by layer"):
+        st.dataframe(
+            {
+                "layer": list(shown.plan.kept),
+                "kept": [", ".join(map(str, ids)) for ids in shown.plan.kept.values()],
+            },
+            hide_index=True,
+        )
+
+
+def _title(shown: Shown) -> str:
+    if shown.selection is None:
+        return f"from the file `{shown.file.replace('`', '')}`"
+    criterion, request = shown.selection.criterion, shown.selection.request
+    how = "by hand" if request.layer_set else schedule_label(shown.plan.provenance.schedule).lower()
+    return f"{criterion.label}, {criterion_badge(criterion)}, {how}"
+
+
+def _per_layer(plan: PruningPlan) -> str:
+    counts = sorted({len(ids) for ids in plan.kept.values()})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _default_name(view: View, shown: Shown) -> str:
+    made = shown.plan.provenance
+    corpora = [Path(corpus).stem for corpus in made.corpora]
+    own = [made.criterion.replace(",", ""), *corpora, str(view.sparsity_percent)]
+    if shown.file:
+        own = [Path(shown.file).stem]
+    elif shown.selection is None:
+        share_of = "params" if made.budget.get("kind") == "params" else "neurons"
+        own += [share_of, str(made.schedule_parameters.get("scope", ""))]
+    elif shown.selection.request.layer_set:
+        own.append("hand")
+    elif made.schedule != "uniform":
+        own.append(made.schedule)
+    words = "-".join((view.model.name, *own))
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", words).lstrip("._-")[:100]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check before writing: whether it stands in the way, and what it says."""
+
+    ok: bool
+    text: str
+    warns: bool = False
+
+    def shown(self) -> str:
+        """As the page writes it."""
+        color, icon = ("green", "check_circle") if self.ok else ("red", "cancel")
+        if self.ok and self.warns:
+            color, icon = "orange", "warning"
+        return f":{color}[:material/{icon}:] {self.text}"
+
+
+def preflight_part(
+    view: View, shown: Shown, report: SizeReport, widths: ExportWidths | None = None
+) -> tuple[Preflight, ExportChoice]:
+    """The choices of the export, and all that can be checked before a byte is written."""
+    st.markdown("**Before writing**")
+    root = settings().export_root
+    offered = _default_name(view, shown)
+    name = st.text_input(
+        "Folder name",
+        value=offered,
+        key=f"export.name.{offered}",
+        help=f"A new folder below {root.name}/.",
+        max_chars=100,
+    )
+    choice = options_part(view, shown, report.bytes_after, widths)
+    try:
+        out = export_path(root, name)
+    except UserError as error:
+        st.error(literal(error), icon=":material/error:")
+        return Preflight(root, ok=False), choice
+    reads = choice.verdicts(view.model, shown.plan)
+    findings = [
+        *_place_findings(root, out, int(choice.num_bytes * _SPACE_FACTOR)),
+        *_plan_findings(view.model, shown.plan, choice),
+        _memory_finding(view.model, shown.plan),
+        _readers_finding(shown.plan, reads),
+    ]
+    for finding in findings:
+        st.markdown(finding.shown())
+    _engines_part(reads)
+    return Preflight(out, ok=all(finding.ok for finding in findings)), choice
+
+
+def _place_findings(root: Path, out: Path, needs: int) -> list[Finding]:
+    existing = next(path for path in (out, *out.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    is_new = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    said = "new" if is_new else "taken; choose another name"
+    return [
+        Finding(free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}"),
+        Finding(is_new, f"{root.name}/{out.name} is {said}"),
+    ]
+
+
+def _plan_findings(model: MoEModel, plan: PruningPlan, choice: ExportChoice) -> list[Finding]:
+    spare = min(len(plan.kept[layer.index]) - layer.top_k for layer in model.layers)
+    least = min(len(ids) for ids in plan.kept.values())
+    found = [
+        Finding(spare >= 0, f"At least {least} experts stay, the router picks {_top_ks(model)}"),
+        Finding(True, f"The plan is for this model, identity {model.identity[:8]}"),
+    ]
+    if choice.mtp is not None:
+        words = {"keep": "stay as they are", "drop": "are left out", "prune": "are pruned too"}
+        found.append(Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}"))
+    if choice.refused:
+        found.append(Finding(False, choice.refused))
+    return found
+
+
+def _top_ks(model: MoEModel) -> str:
+    numbers = sorted({layer.top_k for layer in model.layers})
+    return " to ".join(map(str, (numbers[0], numbers[-1])[: len(numbers)]))
+
+
+def _memory_finding(model: MoEModel, plan: PruningPlan) -> Finding:
+    """The proof loads the source, then the export; the export itself never loads a model."""
+    needs, free = logits_memory(model, plan), psutil.virtual_memory().available
+    said = f"Free memory {format_bytes(free)}, equal logits are proved in {format_bytes(needs)}"
+    if needs <= free:
+        return Finding(True, said)
+    return Finding(True, f"{said}: written all the same, and proved as far as fits", warns=True)
+
+
+def _readers_finding(plan: PruningPlan, reads: Sequence[Verdict]) -> Finding:
+    known = [each for each in reads if each.reads is not Reads.NO]
+    names = "; ".join(  # a name may hold a comma
+        each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
+        for each in known
+    )
+    is_even = len({len(ids) for ids in plan.kept.values()}) == 1
+    differs = "" if is_even else "Layers of different sizes: check your server. "
+    return Finding(
+        True,
+        f"{differs}Read by: {names}",
+        warns=not is_even or plan.granularity == ATOMIC_GRANULARITY,
+    )
+
+
+def _engines_part(reads: Sequence[Verdict]) -> None:
+    """Every program, whether it reads the export, and why."""
+    with st.expander("Which programs read it, and why"):
+        st.text("Format: safetensors, in the layout and with the keys of the original.")
+        st.dataframe(
+            {
+                "program": [each.engine for each in reads],
+                "reads it": [str(each.reads) for each in reads],
+                "why": [each.reason for each in reads],
+            },
+            hide_index=True,
+            key="export.engines",
+        )
+
+
+def start_part(view: View, shown: Shown, ready: Preflight, choice: ExportChoice) -> None:
+    """The button, and the same from the command line."""
+    request: ExportRequest = validated(
+        ExportRequest,
+        {
+            "model": str(view.model.checkpoint.path),
+            "plan": shown.plan.to_dict(),
+            "out": ready.out,
+            "mtp": choice.mtp,
+            "width_mode": choice.width,
+            "width_multiple_of": choice.width_multiple,
+            "keep_list": choice.keep_list,
+        },
+    )
+    written = request.model_copy(
+        update={"model": shown_model(view.model), "out": shown_path(ready.out)}
+    )
+    if st.button(
+        "Start export",
+        type="primary",
+        icon=":material/play_arrow:",
+        disabled=not ready.ok,
+        key="export.start",
+        width="stretch",
+    ):
+        _start(request, written.command(), ready)
+    st.markdown("**The same from the command line**")
+    commands = [shown.plan_command(shown_model(view.model))]
+    if ready.out != settings().export_root:  # a name that can be used
+        commands.append(written.command(shown.file or "plan.json"))
+    st.code("\n".join(commands), language=None, wrap_lines=True)
+
+
+def _start(request: ExportRequest, command: str, ready: Preflight) -> None:
+    try:
+        settings().export_root.mkdir(parents=True, exist_ok=True)
+        submit(
+            request,
+            title=ready.out.name,
+            command=command,
+            partials=(str(ready.out.with_name(ready.out.name + ".partial")),),
+        )
+    except (UserError, OSError) as error:
+        st.error(literal(error), icon=":material/error:")
+        return
+    st.toast("Export queued", icon=":material/output:")
+    st.rerun()
+
+
+def proof_part(view: View) -> None:
+    """The verification of the newest export of this model: every check, not only their number."""
+    jobs = [job for job in job_store().list() if _is_export_of(job, view.model)]
+    if not jobs:
+        return
+    newest = max(jobs, key=lambda job: job.finished_at or 0.0)
+    verify = (newest.result or {})["verify"]
+    passed = sum(bool(check["ok"]) for check in verify["checks"])
+    st.markdown(f"**Proof of the last export**, {passed} of {len(verify['checks'])} checks hold")
+    st.text(f"{newest.title}: level {verify['level']}, {verify['reason']}")
+    st.dataframe(
+        {
+            "check": [check["name"] for check in verify["checks"]],
+            "holds": [bool(check["ok"]) for check in verify["checks"]],
+            "what was found": [check["detail"] for check in verify["checks"]],
+        },
+        hide_index=True,
+        key="export.proof",
+        alt="Every check of the newest export of this model, and what it found.",
+    )
+
+
+def _is_export_of(job: Job, model: MoEModel) -> bool:
+    if job.kind != "export" or job.state is not JobState.DONE:
+        return False
+    is_of_model = job.request.get("model") == str(model.checkpoint.path)
+    return is_of_model and bool((job.result or {}).get("verify"))

@@ -1,0 +1,126 @@
+"""The choices of an export: prediction heads, widths of experts, a list of what stayed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import streamlit as st
+
+from analysis.heads import prediction_heads
+from analysis.model import MoEModel
+from app.choices.planning import Shown
+from app.session.state import View
+from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode, WidthPlan, plan_widths
+from pruning.engines import Verdict, contents_of, verdicts
+from pruning.heads import heads_depend_on
+from pruning.plan import PruningPlan, fit_plan
+from pruning.surgery.width_sizes import WidthOption
+
+Mtp = Literal["keep", "drop", "prune"]
+WidthName = Literal["uniform", "per-layer", "ragged"]
+_WIDTH_NAMES: Final[Mapping[WidthMode, WidthName]] = {
+    WidthMode.UNIFORM: "uniform",
+    WidthMode.PER_LAYER: "per-layer",
+    WidthMode.RAGGED: "ragged",
+}
+MTP_WORDS: Final[Mapping[Mtp, str]] = {
+    "drop": "Leave out",
+    "prune": "Prune by their weights",
+    "keep": "Keep as they are",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ExportChoice:
+    """What is chosen besides the plan.
+
+    Args:
+        mtp: what becomes of prediction heads; None for the default, or where there are none.
+        width: how experts of other widths are stored; None where none changes.
+        widths: the widths that it gives; None where none changes.
+        refused: why this cannot be written; empty where it can.
+        num_bytes: of the shards.
+        keep_list: also write kept_experts.json.
+        width_multiple: what loaded widths are rounded up to.
+    """
+
+    mtp: Mtp | None
+    width: WidthName | None
+    widths: WidthPlan | None
+    refused: str
+    num_bytes: int
+    keep_list: bool
+    width_multiple: int = DEFAULT_MULTIPLE
+
+    def verdicts(self, model: MoEModel, plan: PruningPlan) -> tuple[Verdict, ...]:
+        """Of each program, whether it reads the export."""
+        return verdicts(contents_of(model, plan, self.widths))
+
+
+@dataclass(frozen=True, eq=False)
+class ExportWidths:
+    """The widths that the controls of a plan of neurons ask for.
+
+    Args:
+        option: the width mode, and what comes of it.
+        multiple_of: what loaded widths are rounded up to.
+    """
+
+    option: WidthOption
+    multiple_of: int
+
+
+def options_part(
+    view: View, shown: Shown, num_bytes: int, asked: ExportWidths | None = None
+) -> ExportChoice:
+    """Draw the choices that this plan has; what they say.
+
+    Args:
+        view: the model.
+        shown: the plan.
+        num_bytes: of an export whose widths are as they were.
+        asked: the widths of a plan of neurons.
+
+    Raises:
+        UserError: the checkpoint has tensors that cannot be cut.
+    """
+    mtp = _heads_choice(view.model, shown.plan)
+    refused, width, widths, multiple = "", None, None, DEFAULT_MULTIPLE
+    if asked is not None:
+        option, multiple = asked.option, asked.multiple_of
+        width, refused = _WIDTH_NAMES[option.mode], option.refused
+        if not refused:
+            num_bytes = option.disk_bytes
+            choice, complete = WidthChoice(option.mode, multiple), fit_plan(shown.plan, view.model)
+            widths = plan_widths(view.model, complete, choice)
+    keep_list = st.toggle(
+        "Also write kept_experts.json",
+        key="keep_list",
+        help="Layer, and the ids of the experts that stayed, as a file of its own.",
+    )
+    return ExportChoice(mtp, width, widths, refused, num_bytes, keep_list, multiple)
+
+
+def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
+    heads = prediction_heads(model)
+    if not heads:
+        return None
+    depend = heads_depend_on(model, plan)
+    # Kept whole beside a pruned trunk, their experts would be counted wrongly.
+    options: list[Mtp] = ["drop", "prune"] if depend else ["keep", "drop"]
+    if st.session_state.get("mtp", options[0]) not in options:
+        st.session_state["mtp"] = options[0]
+    chosen = st.segmented_control(
+        f"Prediction heads (MTP): {', '.join(head.name for head in heads)}",
+        options,
+        default=options[0],
+        key="mtp",
+        bind="query-params",
+        required=True,
+        format_func=lambda name: MTP_WORDS[name],
+        help="config.json counts the experts of heads by the same key as those of the model, so "
+        "they cannot stay whole beside pruned layers."
+        if depend
+        else "No count changes, so the heads can stay.",
+    )
+    return chosen if chosen in options else options[0]

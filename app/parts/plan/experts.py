@@ -1,0 +1,336 @@
+"""The parts of the Plan page: the editor, what is saved, all schedules side by side, the files."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pandas as pd
+import streamlit as st
+
+from app.choices.planning import PlanChoice, Shown, recipe_of, schedule_label
+from app.components.schedule_editor import Bars, schedule_editor
+from app.frame.charts import csv_button, made_by, show_chart
+from app.literal import literal
+from app.parts.plan.files import save_buttons
+from app.plots.explore import sizes_chart
+from app.plots.schedules import schedules_chart
+from app.session.data import shown_model
+from app.session.plan_data import (
+    Beside,
+    drawn_once,
+    readers_of,
+    spending_of_choice,
+)
+from app.session.plan_state import (
+    EDITOR,
+    OnScreen,
+    editor_edited,
+    forget_import,
+    locked_layers,
+    remember_screen,
+    table_edited,
+    table_key,
+    take_refusal,
+)
+from app.session.state import View
+from pruning.budget import count_budget
+from pruning.engines import contents_of, verdicts
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.schedules import Spending
+from pruning.sizes import SizeReport, format_bytes
+
+Metric = Callable[..., object]
+_RECIPE_LINES, _RECIPE_PX = 20, 460
+_ROWS = 10  # of the table of exact values, before it scrolls
+LATER = (
+    "Sizes are exact. Quality is not known here: a schedule that keeps more saliency need not keep "
+    "more of what the model can do. Measure it before you ship."
+)
+
+
+def refusal_part() -> None:
+    """Why the last edit or file was not taken, said once."""
+    reason = take_refusal()
+    if reason:
+        st.error(literal(reason), icon=":material/error:")
+
+
+def import_banner(shown: Shown) -> None:
+    """Says that a file is shown, and the way back to the controls."""
+    with st.container():
+        if shown.file:
+            _banner(shown)
+
+
+def _banner(shown: Shown) -> None:
+    made = shown.plan.provenance
+    how = ", ".join(filter(None, (made.criterion, *made.corpora, made.schedule))) or "by hand"
+    with st.container(border=True, horizontal=True, vertical_alignment="center"):
+        st.text(
+            f"Shown and exported as it is: {shown.file} ({how}). Criterion and sparsity above do "
+            "not change it, and a link does not carry it."
+        )
+        st.button(
+            "Back to the controls",
+            key="plan.forget",
+            icon=":material/close:",
+            on_click=forget_import,
+        )
+
+
+def metrics(view: View, shown: Shown, report: SizeReport) -> None:
+    """Four numbers: experts, disk, memory, computation."""
+    first, second, third, fourth = st.columns(4)
+    removed = report.experts_removed
+    first.metric(
+        "Experts kept",
+        f"{report.experts_after:,}",
+        f"-{removed / report.experts_before:.0%} of {report.experts_before:,}",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+    )
+    before, after = report.bytes_before, report.bytes_after
+    saved_metric(second.metric, "On disk", before, after, "Bytes of all tensors.")
+    before, after = report.loaded("bfloat16")
+    note = "Weights in memory as bfloat16, without caches."
+    saved_metric(third.metric, "Loaded (bf16)", before, after, note)
+    active = report.active_after
+    fourth.metric(
+        "Active parameters",
+        short_number(active),
+        "as before"
+        if active == report.active_before
+        else f"{short_number(active - report.active_before)} of "
+        f"{short_number(report.active_before)}",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        height="stretch",
+        help="What one token uses: the router still picks as many experts, so removing experts "
+        f"saves memory, not time. Expert FLOPs per token: {report.expert_flops:,} before, "
+        f"{report.expert_flops_after:,} after.",
+    )
+
+
+def saved_metric(draw: Metric, label: str, before: int, after: int, note: str) -> None:
+    """A number of bytes, and by how much it is less than before; `draw` is `st.metric` or alike."""
+    less = before > after
+    draw(
+        label,
+        format_bytes(after),
+        f"-{format_bytes(before - after)} ({1 - after / before:.0%})" if less else "nothing saved",
+        delta_color="inverse" if less else "off",
+        delta_arrow="auto" if less else "off",
+        border=True,
+        height="stretch",
+        help=note,
+    )
+
+
+def short_number(number: int) -> str:
+    """Three digits and a unit: 3.05 B, 1.26 M, 337 k."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if abs(number) >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
+
+
+def editor_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:
+    """The bars, and what an edit of them is held against.
+
+    Raises:
+        PlanError: locked layers that cannot be read.
+    """
+    st.markdown(
+        "**Experts kept per layer**: drag a bar or use the arrow keys; the other layers give or "
+        "take, so that the budget stays fixed."
+    )
+    if shown.plan.granularity == ATOMIC_GRANULARITY:
+        st.info(
+            "This plan removes neurons inside experts, which have no bars here; the Export page "
+            "writes it and shows what each width mode saves.",
+            icon=":material/info:",
+        )
+        return
+    spending = spending_of_choice(view, choice)
+    ghost = beside.kept_by("uniform") if beside else None
+    if shown.file:
+        spending, ghost = _spending_of_file(view, shown), None
+    locked = locked_of(view, choice, shown)
+    remember_screen(OnScreen(view.model.identity, spending, shown.kept, locked))
+    bars = Bars(view.model.identity, spending, shown.kept, locked, ghost)
+    schedule_editor(bars, key=EDITOR, on_edit=editor_edited)
+
+
+def locked_of(view: View, choice: PlanChoice, shown: Shown) -> frozenset[int]:
+    """Layers that an edit leaves alone.
+
+    Raises:
+        PlanError: the text names none.
+    """
+    return frozenset() if shown.file else locked_layers(choice, view.model.layers)
+
+
+def _spending_of_file(view: View, shown: Shown) -> Spending:
+    """The budget that a file's plan spends."""
+    from_file = {layer.index: shown.kept[layer.index] for layer in view.model.layers}
+    removed = sum(layer.num_experts - from_file[layer.index] for layer in view.model.layers)
+    return Spending(view.model.layers, count_budget(view.model.layers, removed))
+
+
+def notes_part(shown: Shown) -> None:
+    """What a person should know of the plan, one line each."""
+    for note in shown.notes:
+        st.markdown(f":material/info: {literal(note)}")
+
+
+def sides_part(view: View, choice: PlanChoice, beside: Beside) -> None:
+    """All schedules on this budget: chart and table."""
+    st.markdown(
+        "**All schedules on this budget**: brighter cells keep a larger share of their layer."
+    )
+    about = made_by(view.about(), view.criterion.label if view.criterion else "")
+    chart = schedules_chart(beside.counts, choice.row, about)
+    left, right = st.columns([12, 13])
+    with left:
+        # Counts by hand change at every edit; the schedules beside do not.
+        key = f"{beside.key} {choice.row}"
+        show_chart(replace(chart, draw=lambda dark: drawn_once(key, dark, chart)))
+    with right:
+        st.dataframe(
+            _readable(beside.table),
+            hide_index=True,
+            alt="The schedules side by side: counts, overlap with uniform, size.",
+            column_config={
+                "schedule": st.column_config.TextColumn(width=128),
+                "fewest": st.column_config.NumberColumn(width=56),
+                "most": st.column_config.NumberColumn(width=52),
+                "on disk": st.column_config.TextColumn(width=68),
+                "overlap with uniform": st.column_config.NumberColumn(
+                    "as uniform",
+                    width=74,
+                    format="percent",
+                    help="Share of the pruned experts that uniform prunes too.",
+                ),
+                "layers changed": st.column_config.NumberColumn(
+                    "changed", width=64, help="Layers that keep another number than under uniform."
+                ),
+            },
+            column_order=[name for name in beside.table.columns if name != "kept"],
+            key="plan.sides",
+        )
+        csv_button(beside.table, "schedules-summary")
+    for schedule, why in beside.refused.items():
+        st.text(f"{schedule_label(schedule)} is not possible: {why}")
+
+
+def _readable(table: pd.DataFrame) -> pd.DataFrame:
+    readable = table.assign(schedule=table["schedule"].map(schedule_label))
+    readable["on disk"] = table["on disk"].map(format_bytes)
+    return readable
+
+
+def sizes_part(view: View, report: SizeReport) -> None:
+    """Where the bytes go."""
+    st.markdown("**What it saves**: weights by part, before and after.")
+    show_chart(sizes_chart(report.table, made_by(view.about())))
+    st.markdown(f":material/science: {LATER}")
+    st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
+
+
+def engines_part(view: View, shown: Shown) -> None:
+    """Who reads the export, and a table of why."""
+    readers = "; ".join(readers_of(view, shown.plan))  # names such as "moeprune, load_pruned"
+    uniform = len(set(shown.kept.values())) == 1
+    icon = ":material/check_circle:" if uniform else ":material/warning:"
+    kind = "one count for all layers" if uniform else "layers of different sizes"
+    st.markdown(f"{icon} **{kind.capitalize()}**. Read by: {readers}.")
+    found = verdicts(contents_of(view.model, shown.plan))
+    with st.expander("Which programs read it, and why"):
+        st.dataframe(
+            {
+                "program": [each.engine for each in found],
+                "reads it": [str(each.reads) for each in found],
+                "why": [each.reason for each in found],
+            },
+            hide_index=True,
+            key="plan.engines",
+        )
+
+
+def table_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:
+    """Exact values, layer by layer; editing a cell is as good as moving its bar."""
+    st.markdown("**Exact values**: type a number, or lock a layer.")
+    uniform = beside.kept_by("uniform") if beside else None
+    table = layer_table(view, shown.kept, uniform, locked_of(view, choice, shown))
+    if shown.plan.granularity == ATOMIC_GRANULARITY:
+        st.dataframe(table, hide_index=True, key="plan.layers")
+        return
+    differs = len(set(table["top_k"])) > 1
+    st.data_editor(
+        table,
+        hide_index=True,
+        num_rows="fixed",
+        disabled=[name for name in table.columns if name not in ("keeps", "locked")],
+        column_config={
+            "layer": st.column_config.NumberColumn(width=48),
+            "keeps": st.column_config.NumberColumn(
+                width=70, min_value=0, step=1, required=True, help="Experts that the layer keeps."
+            ),
+            "share kept": st.column_config.ProgressColumn(
+                width=94, format="percent", min_value=0, max_value=1, color="primary"
+            ),
+            "locked": st.column_config.CheckboxColumn(width=66, help="Neither gives nor takes."),
+            "against uniform": st.column_config.NumberColumn("to uniform", width=78, format="%+d"),
+            "experts": st.column_config.NumberColumn(width=64),
+            # Where all layers have one, the sidebar says it, and the table needs the room.
+            "top_k": st.column_config.NumberColumn(width=54) if differs else None,
+        },
+        key=table_key(),
+        on_change=table_edited,
+        height="content" if len(table) <= _ROWS else 35 * (_ROWS + 1),
+        alt="Experts kept by each layer; numbers and locks can be edited.",
+    )
+    csv_button(table, "layers")
+
+
+def layer_table(
+    view: View,
+    kept: Mapping[int, int],
+    uniform: Mapping[int, int] | None,
+    locked: frozenset[int],
+) -> pd.DataFrame:
+    """Table `layer, keeps, locked, share kept, against uniform, experts, top_k`."""
+    layers = view.model.layers
+    away = [kept[n.index] - uniform[n.index] if uniform else None for n in layers]
+    return pd.DataFrame(
+        {
+            "layer": [layer.index for layer in layers],
+            "keeps": [kept[layer.index] for layer in layers],
+            "locked": [layer.index in locked for layer in layers],
+            "share kept": [kept[layer.index] / layer.num_experts for layer in layers],
+            "against uniform": pd.array(away, dtype="Int64"),
+            "experts": [layer.num_experts for layer in layers],
+            "top_k": [layer.top_k for layer in layers],
+        }
+    )
+
+
+def take_away_part(view: View, shown: Shown) -> None:
+    """The recipe, the command line, the files, and the way to the export."""
+    left, right = st.columns(2)
+    with left:
+        st.markdown("**Recipe**: all that was chosen, for `moeprune run recipe.yaml`.")
+        if shown.selection is not None:
+            text = recipe_of(shown.selection).to_yaml()
+            long = text.count("\n") > _RECIPE_LINES
+            st.code(text, language="yaml", height=_RECIPE_PX if long else "content")
+        else:
+            st.text("A plan from a file has no recipe here; it says itself how it was made.")
+    with right:
+        st.markdown("**The same from the command line**")
+        command = shown.plan_command(shown_model(view.model))
+        st.code(command, language=None, wrap_lines=True)
+        save_buttons(shown.plan, shown.selection)
+        st.page_link("views/export.py", label="Export this plan", icon=":material/output:")

@@ -1,0 +1,121 @@
+"""The Plan and Export pages where neurons are chosen: what both begin with, and their order."""
+
+from dataclasses import dataclass
+
+import streamlit as st
+
+from app.choices.neuron_plan import NeuronPlanChoice, ShownNeurons
+from app.parts.explore.neuron_needs import neurons_missing_part
+from app.parts.export.exports import preflight_part, start_part
+from app.parts.export.options import ExportWidths
+from app.parts.plan.experts import import_banner
+from app.parts.plan.files import download_button
+from app.parts.plan.neurons import (
+    figures_part,
+    layers_part,
+    neuron_files_part,
+    neuron_metrics,
+    neuron_notes,
+    widths_part,
+)
+from app.session.neuron_plan_data import (
+    NeuronSizes,
+    ReadyNeurons,
+    export_option,
+    imported_file,
+    lacks_statistics,
+    neuron_sizes,
+    ready_neurons,
+    shown_neurons,
+)
+from app.session.plan_state import note_plan
+from app.session.state import View
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronsOnScreen:
+    """A plan of neurons, and what it takes.
+
+    Args:
+        shown: the plan.
+        sizes: what it takes in every width mode.
+        ready: the numbers behind it; None for a plan from a file.
+    """
+
+    shown: ShownNeurons
+    sizes: NeuronSizes
+    ready: ReadyNeurons | None
+
+
+def neurons_on_screen(view: View, choice: NeuronPlanChoice) -> NeuronsOnScreen | None:
+    """The plan that a file or the controls ask for; None after saying what is missing.
+
+    The Evaluate page remembers it, see `noted_plan`.
+
+    Raises:
+        UserError: values or a budget that cannot be met.
+    """
+    found = _on_screen(view, choice)
+    if found is not None:
+        note_plan(found.shown)
+    return found
+
+
+def _on_screen(view: View, choice: NeuronPlanChoice) -> NeuronsOnScreen | None:
+    imported = imported_file(view)
+    if imported is not None:
+        return NeuronsOnScreen(imported, neuron_sizes(view, choice, imported.plan, None), None)
+    if lacks_statistics(view):
+        neurons_missing_part(view)
+        return None
+    ready = ready_neurons(view, choice)
+    shown = shown_neurons(choice, ready)
+    return NeuronsOnScreen(shown, neuron_sizes(view, choice, shown.plan, ready), ready)
+
+
+def neuron_plan_page(view: View, choice: NeuronPlanChoice) -> None:
+    """The Plan page."""
+    found = neurons_on_screen(view, choice)
+    if found is None:
+        return
+    import_banner(found.shown)
+    neuron_metrics(view, choice, found.sizes)
+    with st.container(border=True):
+        widths_part(view, choice, found.sizes)
+        neuron_notes(found.shown)
+        st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
+    if found.ready is not None:
+        figures_part(view, choice, found.ready)
+    with st.container(border=True):
+        layers_part(found.sizes)
+    with st.container(border=True):
+        neuron_files_part(view, choice, found.shown)
+
+
+def neuron_export_page(view: View, choice: NeuronPlanChoice) -> None:
+    """The Export page, without its jobs and proof."""
+    found = neurons_on_screen(view, choice)
+    if found is None:
+        return
+    import_banner(found.shown)
+    neuron_metrics(view, choice, found.sizes)
+    with st.container(border=True):
+        _plan_part(view, choice, found)
+    with st.container(border=True):
+        left, right = st.columns(2, gap="large")
+        widths = ExportWidths(export_option(view, choice, found.shown.plan), choice.width_multiple)
+        with left:
+            ready, options = preflight_part(view, found.shown, found.sizes.report, widths)
+        with right:
+            start_part(view, found.shown, ready, options)
+
+
+def _plan_part(view: View, choice: NeuronPlanChoice, found: NeuronsOnScreen) -> None:
+    """What is written, and how wide it is."""
+    widths_part(view, choice, found.sizes)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        make = found.shown.plan.to_json
+        download_button("Download plan.json", make, "plan.json", "application/json")
+        st.page_link("views/plan.py", label="Change the plan", icon=":material/tune:")
+    with st.expander("Widths by layer"):
+        layers_part(found.sizes)

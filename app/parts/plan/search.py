@@ -1,0 +1,261 @@
+"""The Plan page: searches as they run, what they found, and several side by side."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+import streamlit as st
+
+from analysis.errors import UserError
+from app.choices.planning import PlanChoice
+from app.choices.search_estimate import duration_text, most_candidates
+from app.frame.charts import show_chart, show_table
+from app.frame.job_panel import progress_text
+from app.jobs.model import Job
+from app.literal import literal
+from app.parts.plan.search_form import WATCHED, queue_search, search_form
+from app.plots.search import (
+    best_chart,
+    measure_label,
+    progress_chart,
+    schedules_of_searches,
+)
+from app.requests.base import validated
+from app.requests.search import SearchRequest
+from app.session import data
+from app.session.job_queue import job_store, runner, user
+from app.session.plan_data import Prepared
+from app.session.plan_state import forget_import
+from app.session.search_data import (
+    Searches,
+    chosen_search,
+    ordered_for,
+    read_cached,
+    removed_on_screen,
+    search_label,
+    searches_of,
+)
+from app.session.state import View
+from pruning.recipe import SearchSection
+from pruning.search.result import RESULT_NAME
+from pruning.search.store import SEARCH, KnownSearch, best_fitting
+
+_POLL_SECONDS: Final = 2.0
+_SIDE_BY_SIDE: Final = 6
+_WHAT: Final = (
+    "**Search**: schedules of this budget are tried on the model itself, judged on a text of their "
+    "own; the best ones breed (EvoESAP, arXiv:2603.06003)."
+)
+
+
+def search_part(view: View, choice: PlanChoice, ready: Prepared | None) -> None:
+    """The running search or the one that is chosen, the form, and several side by side."""
+    found, job = searches_of(view.model), newest_job(view)
+    st.markdown(_WHAT)
+    for problem in found.problems:
+        st.warning(literal(problem), icon=":material/warning:")
+    if job is not None and not job.is_finished:
+        st.session_state[WATCHED] = job.id
+        st.fragment(_live, run_every=_POLL_SECONDS)(view, choice, job.id)
+    else:
+        _at_rest(view, choice, found, job)
+    form = st.expander("Start a search", key="search.form", on_change="rerun")
+    if form.open and ready is not None:
+        with form:
+            st.fragment(search_form)(view, choice, ready)
+    _side_by_side(view, found)
+
+
+def _side_by_side(view: View, found: Searches) -> None:
+    """Schedules of several searches, as densities by layer."""
+    if not found.known:
+        return
+    part = st.expander("Searches side by side", key="search.sides", on_change="rerun")
+    if not part.open:
+        return
+    known = {each.search_id: each for each in ordered_for(view, found.known)}
+    alike = [name for name, each in known.items() if each.removed == removed_on_screen(view)]
+    with part:
+        st.text(
+            "The share of its experts that each layer keeps, in the best schedule of each search. "
+            "Where the lines agree, what a layer needs hardly depends on the order of its experts."
+        )
+        chosen = st.multiselect(
+            "Searches",
+            list(known),
+            default=alike[:_SIDE_BY_SIDE],
+            key="search.beside",
+        )
+        if chosen:
+            show_chart(schedules_of_searches([known[name] for name in chosen if name in known]))
+            show_table(_found([known[name] for name in chosen]), "searches", "What each found.")
+
+
+def _found(searches: list[KnownSearch]) -> pd.DataFrame:
+    """Table of searches: what each was made on and what it found."""
+    return pd.DataFrame(
+        {
+            "search": [each.search_id for each in searches],
+            "order": [each.criterion for each in searches],
+            "judged on": [f"{each.samples} of {each.corpus}" for each in searches],
+            "fitness": [each.fitness for each in searches],
+            "uniform": [each.uniform for each in searches],
+            "best": [each.result.best_entry.fitness for each in searches],
+            "candidates": [len(each.result.entries) for each in searches],
+            "seed": [each.settings.get("seed") for each in searches],
+            "finished": [each.result.is_finished for each in searches],
+        }
+    )
+
+
+def newest_job(view: View) -> Job | None:
+    """The last search of this model that this server was asked for."""
+    path = str(view.model.checkpoint.path)
+    searches = job_store().list(kinds=(SEARCH,))
+    return next((job for job in searches if _model_of(job) == path), None)
+
+
+def _model_of(job: Job) -> str:
+    try:
+        return str(validated(SearchRequest, job.request).parsed().model)
+    except UserError:
+        return ""  # of a program that knew other keys
+
+
+def _folder_of(job: Job) -> Path:
+    return Path(job.request["out"])
+
+
+def _live(view: View, choice: PlanChoice, job_id: str) -> None:
+    """A search that is queued or runs: drawn again every few seconds, the page around it not."""
+    runner().tick()
+    job = job_store().get(job_id)
+    if job.is_finished:
+        st.rerun()  # the page may offer what it found
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.progress(job.fraction, text=f"{literal(job.title)}: {progress_text(job)}")
+        st.button(
+            "Stop and keep the best",
+            key="search.stop",
+            icon=":material/stop:",
+            on_click=_stop,
+            args=(job.id,),
+            disabled=job.cancel_at is not None,
+        )
+    path = _folder_of(job) / RESULT_NAME
+    if not path.is_file():
+        st.text("The first results come with the first complete generation.")
+        return
+    _numbers(read_cached(path), job.eta_seconds(time.time()))
+    _pictures(view, read_cached(path))
+
+
+def _stop(job_id: str) -> None:
+    try:
+        job_store().cancel(job_id, requested_by=user())
+        runner().tick()
+    except UserError as error:
+        st.toast(literal(error), icon=":material/error:")
+
+
+def _at_rest(view: View, choice: PlanChoice, found: Searches, job: Job | None) -> None:
+    """What became of the search that was watched, the one whose schedule is shown, or the last."""
+    chosen = chosen_search(view, choice) if choice.schedule == SEARCH else None
+    watched = job if job is not None and job.id == st.session_state.get(WATCHED) else None
+    last = found.named(_folder_of(job).name) if job is not None else None
+    if watched is None and last is not None and last.removed != removed_on_screen(view):
+        last = None  # its schedule could not be shown at this sparsity
+    search = last if watched else chosen or last
+    if watched is not None and watched.error:
+        st.error(literal(watched.error), icon=":material/error:")
+    if search is None:
+        if watched is not None and not watched.error:
+            st.text("It was stopped before the first candidate was measured; nothing was kept.")
+        return
+    state = "finished" if search.result.is_finished else "stopped, and the best was kept"
+    st.text(
+        f"{search_label(search, view.model)}, judged on {search.samples} samples of "
+        f"{search.corpus}: {state}."
+    )
+    with st.container(horizontal=True):
+        if chosen is None or chosen.search_id != search.search_id:
+            st.button(
+                "Show its schedule above",
+                key="search.show",
+                icon=":material/visibility:",
+                on_click=_show,
+                args=(search.search_id,),
+                type="primary",
+            )
+        if search.recipe and not search.result.is_finished:
+            st.button(
+                "Continue",
+                key="search.continue",
+                icon=":material/play_arrow:",
+                on_click=_continue,
+                args=(search,),
+                help="It goes on from its log, and ends as one that was never stopped.",
+            )
+    _numbers(search, None)
+    _pictures(view, search)
+
+
+def _show(search_id: str) -> None:
+    forget_import()
+    st.session_state["schedule"] = SEARCH
+    st.session_state["searched"] = search_id
+    # Its list is not on the page yet, so the address would not have it.
+    st.query_params["searched"] = search_id
+
+
+def _continue(search: KnownSearch) -> None:
+    if search.recipe is None:
+        return
+    values = {
+        "recipe": search.recipe.read_text(encoding="utf-8"),
+        "out": search.recipe.parent,
+        "batch_size": search.batch_size,
+        "stats_dir": data.settings().stats_dir,
+    }
+    try:
+        queue_search(validated(SearchRequest, values))
+    except UserError as error:
+        st.toast(literal(error), icon=":material/error:")
+
+
+def _numbers(search: KnownSearch, left: float | None) -> None:
+    """Four numbers: the best, what was tried, what reuse saved, the time."""
+    first, second, third, fourth = st.columns(4)
+    best, cost = search.result.best_entry.fitness or 0.0, search.result.cost
+    gained = "" if search.uniform is None else f"{best - search.uniform:+.3f} vs uniform"
+    first.metric(f"Best {measure_label(search.fitness)}", f"{best:.3f}", gained, border=True)
+    asked = SearchSection(**{**search.settings, "corpus": search.corpus})
+    _metric(second, "Candidates", f"{cost['candidates']:,}", f"at most {most_candidates(asked):,}")
+    saved = 1 - cost["layers"] / max(1, cost["whole_layers"])
+    _metric(
+        third,
+        "Layer runs saved",
+        f"{saved:.0%}",
+        f"{cost['layers']:,} of {cost['whole_layers']:,} ran",
+    )
+    rest = "spent measuring" if left is None else f"{duration_text(left)} left"
+    _metric(fourth, "Time", duration_text(cost["seconds"]), rest)
+
+
+def _metric(place: Any, label: str, value: str, below: str) -> None:
+    place.metric(label, value, below, delta_color="off", delta_arrow="off", border=True)
+
+
+def _pictures(view: View, search: KnownSearch) -> None:
+    """Fitness per generation, and the best schedule so far."""
+    name = view.criterion.name if view.criterion else ""
+    drawn = best_fitting(searches_of(view.model).known, name, removed_on_screen(view))
+    is_drawn = drawn is not None and drawn.search_id == search.search_id
+    for place, chart in zip(
+        st.columns([3, 2]), (progress_chart(search), best_chart(search)), strict=True
+    ):
+        # A command line goes with the chart only where it would draw this very search.
+        with place:
+            show_chart(chart if is_drawn else replace(chart, name=f"{chart.name}-shown"))

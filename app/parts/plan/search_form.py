@@ -1,0 +1,192 @@
+"""The form that starts a search: its settings, how long it would take, and its recipe."""
+
+from typing import Any, Final
+
+import streamlit as st
+
+from analysis.corpora import PRESETS
+from analysis.demo.texts import TEXTS
+from analysis.errors import UserError
+from app.choices.planning import PlanChoice
+from app.choices.search_estimate import duration_text, estimate_search, start_seconds
+from app.choices.search_plans import new_search_id, searching_recipe
+from app.literal import literal
+from app.requests.base import validated
+from app.requests.search import SearchRequest
+from app.session import data
+from app.session.job_queue import submit
+from app.session.plan_data import Prepared
+from app.session.search_data import search_store, searches_of
+from app.session.state import View
+from app.settings import shown_path
+from pruning.evaluate.result import MEASURES
+from pruning.recipe import Recipe, SearchSection
+from pruning.search.settings import SearchSettings
+from pruning.search.store import KnownSearch
+
+WATCHED: Final = "search.watched"
+_RACING: Final = {0.0: "off", 0.99: "99% sure", 0.95: "95% sure", 0.9: "90% sure"}
+_FITNESS: Final = ("esap", "sap", "kl", "nll")
+_SAMPLES: Final = (4, 8, 16, 32, 64, 128, 256)
+_PAPER: Final = SearchSettings()
+_MOST: Final = 10_000
+
+
+def search_form(view: View, choice: PlanChoice, ready: Prepared) -> None:
+    """Settings, estimate and recipe of a new search, and the button that queues it."""
+    asked = _fields(view)
+    try:
+        selection = ready.selection
+        recipe = searching_recipe(selection, choice, asked)
+        search_id = new_search_id(recipe, view.model, ready.order)
+    except UserError as error:
+        st.error(literal(error), icon=":material/error:")
+        return
+    section = recipe.search
+    if section is None:
+        raise ValueError("the recipe does not search")
+    known = searches_of(view.model)
+    _say_estimate(view, section, known.known)
+    request = _request(view, recipe, search_id)
+    is_done = _is_known(known.named(search_id), section)
+    if st.button(
+        "Search",
+        key="search.start",
+        icon=":material/play_arrow:",
+        type="primary",
+        disabled=is_done,
+    ):
+        _start(request)
+    shown = recipe.model_copy(update={"model": data.shown_model(view.model)})
+    st.markdown("The same from the command line, with this recipe:")
+    st.code(shown_command(request), language=None, wrap_lines=True)
+    st.code(shown.to_yaml(), language="yaml")
+
+
+def _fields(view: View) -> dict[str, Any]:
+    """What the fields say: the key search of a recipe."""
+    first, second, third = st.columns(3)
+    asked: dict[str, Any] = {
+        "corpus": _corpus_field(first, view),
+        "samples": second.select_slider("Samples", _SAMPLES, value=64, key="search.samples"),
+        "fitness": third.selectbox(
+            "Judged by",
+            _FITNESS,
+            format_func=lambda name: MEASURES[name].label,
+            key="search.fitness",
+            help="Of KL and loss less is better; they count negated.",
+        ),
+    }
+    numbers = (
+        ("population", "Population", "Schedules of a generation.", 2),
+        ("elites", "Elites", "The best of them, which stay and breed.", 1),
+        ("generations", "Generations", "After the initial one; more can be asked for later.", 1),
+        ("seed", "Seed", "Of all draws: the same seed finds the same.", 0),
+    )
+    columns = st.columns(len(numbers) + 1)
+    for place, (key, label, about, least) in zip(columns, numbers, strict=False):
+        asked[key] = int(
+            place.number_input(
+                label,
+                min_value=least,
+                max_value=_MOST,
+                value=getattr(_PAPER, key),
+                key=f"search.{key}",
+                help=about,
+            )
+        )
+    racing = columns[-1].selectbox(
+        "Racing",
+        list(_RACING),
+        format_func=_RACING.__getitem__,
+        key="search.racing",
+        help="Give a schedule up early, once a t-test on the samples so far is this sure that it "
+        "is worse than the last elite. Faster; not in the paper, and it may lose a good one.",
+    )
+    return asked | {"racing": racing or None}
+
+
+def _corpus_field(place: Any, view: View) -> str:
+    """Texts that ranked nothing first."""
+    ranked = set(view.corpora) | {corpus for corpus, part in view.weights.items() if part}
+    texts = [*TEXTS, *data.text_files(), *PRESETS]
+    chosen = place.selectbox(
+        "Judged on",
+        sorted(texts, key=lambda text: text in ranked),
+        key="search.corpus",
+        format_func=lambda text: f"{text} (from the hub)" if text in PRESETS else text,
+        help="Another text than the one that ranks by default: a schedule that is judged on the "
+        "text that chose its experts would look better than it is.",
+    )
+    return str(chosen)
+
+
+def _say_estimate(view: View, asked: SearchSection, known: tuple[KnownSearch, ...]) -> None:
+    estimate = estimate_search(asked, known, list(view.runs.values()))
+    start = start_seconds(view.model.checkpoint.nbytes)
+    text = f"At most {estimate.candidates:,} candidates on {asked.samples} samples: "
+    if estimate.low is not None and estimate.high is not None:
+        text += f"**{_span(estimate.low + start[0], estimate.high + start[1])}**, of which "
+    text += f"{_span(*start)} for libraries, samples and weights, before the first"
+    st.markdown(f":material/timer: {text}. {literal(estimate.how)}")
+    if asked.racing:
+        st.text("Racing shortens this: by a third to more than a half in searches of the demo.")
+
+
+def _span(low: float, high: float) -> str:
+    return f"{duration_text(low)} to {duration_text(high)}"
+
+
+def _request(view: View, recipe: Recipe, search_id: str) -> SearchRequest:
+    path = str(view.model.checkpoint.path)
+    values = {
+        "recipe": recipe.model_copy(update={"model": path}).to_yaml(),
+        "out": search_store().folder(search_id),
+        "stats_dir": data.settings().stats_dir,
+    }
+    request: SearchRequest = validated(SearchRequest, values)
+    return request
+
+
+def _is_known(search: KnownSearch | None, asked: SearchSection) -> bool:
+    """Whether a search would find what is known; says so."""
+    if search is None:
+        return False
+    generations = int(search.settings["generations"])
+    if asked.generations > generations:
+        st.text(f"{search.search_id} ended after {generations} generations; this goes on from it.")
+        return False
+    if search.result.is_finished or asked.generations < generations:
+        st.text(
+            f"{search.search_id} is this search, of {generations} generations; ask for more, for "
+            "another seed, or choose it above."
+        )
+        return True
+    tried = len(search.result.entries)
+    st.text(f"{search.search_id} was stopped; this goes on from its {tried} candidates.")
+    return False
+
+
+def shown_command(request: SearchRequest) -> str:
+    """The command line of a search, with places as a person would type them."""
+    shown = {"out": shown_path(request.out), "stats_dir": data.shown_stats_dir()}
+    return request.model_copy(update=shown).command()
+
+
+def _start(request: SearchRequest) -> None:
+    try:
+        queue_search(request)
+    except UserError as error:
+        st.error(literal(error), icon=":material/error:")
+        return
+    st.rerun()
+
+
+def queue_search(request: SearchRequest) -> None:
+    """Queue a search as a job, which the page then watches.
+
+    Raises:
+        UserError: the queue is full.
+    """
+    job = submit(request, title=request.out.name, command=shown_command(request))
+    st.session_state[WATCHED] = job.id

@@ -1,0 +1,89 @@
+"""Explore, which criterion: what the literature recommends beside what this model says."""
+
+from collections.abc import Mapping
+
+import streamlit as st
+
+from analysis.advice import ADVICE, Purpose, read_overlaps
+from analysis.criteria import get_criterion
+from app.frame.charts import csv_button, show_table
+from app.frame.controls import switch
+from app.literal import literal
+from app.parts.explore.overlap import can_compare_texts, mean_variant_overlaps
+from app.session import data
+from app.session.state import BLEND, View, apply_preset, criterion_badge
+from app.tables.costs import needs_and_costs
+
+_PURPOSES: Mapping[Purpose, str] = {
+    "agnostic": "Task-agnostic: keep all abilities",
+    "specific": "Task-specific: keep one ability",
+}
+
+
+def advice_part(view: View) -> None:
+    """The recommendation, its reason, and what this model's own overlap says, side by side."""
+    st.markdown("**What should the pruned model be good at?**")
+    purpose = switch("Purpose", "purpose", _PURPOSES)
+    left, right = st.columns(2)
+    with left, st.container(border=True):
+        _recommendation(purpose)
+    with right, st.container(border=True):
+        _own_reading(view, purpose)
+    _needs(view)
+
+
+def _recommendation(purpose: Purpose) -> None:
+    advice = ADVICE[purpose]
+    st.markdown("**The literature**")
+    with st.container(horizontal=True):
+        for name in advice.criteria:
+            criterion = get_criterion(name)
+            st.button(
+                f"{criterion.label}, {criterion_badge(criterion)}",
+                key=f"advice.{name}",
+                on_click=apply_preset,
+                args=(name,),
+                icon=":material/check:",
+            )
+    st.markdown(f"Calibrate on **{advice.text}**. {advice.why}")
+    st.text(advice.source)
+
+
+def _own_reading(view: View, purpose: Purpose) -> None:
+    st.markdown("**This model**")
+    if not can_compare_texts(view):
+        return
+    reading = read_overlaps(purpose, mean_variant_overlaps(view))
+    if reading.agrees:
+        st.badge("bears it out", icon=":material/check:", color="green")
+    else:
+        st.badge("does not bear it out", icon=":material/warning:", color="orange")
+    texts = literal(", ".join(view.runs))
+    st.markdown(
+        f"{reading.sentence} At {view.sparsity} sparsity over {texts}. Overlap says "
+        "what the choice depends on, not how good the pruned model is."
+    )
+    st.dataframe(
+        reading.table,
+        hide_index=True,
+        height=220,
+        alt=reading.sentence,
+        column_config={
+            "overlap": st.column_config.NumberColumn(format="%.3f"),
+            "recommended": st.column_config.CheckboxColumn(),
+        },
+    )
+    csv_button(reading.table, "which-criterion")
+
+
+def _needs(view: View) -> None:
+    corpus = view.corpus if view.corpus != BLEND else next(iter(view.runs))
+    st.markdown(
+        "**What each criterion has to read**, and what that took on this model"
+        + (f" (text: {literal(corpus)})" if corpus else "")
+        + ". One run serves every criterion of its kind; the seconds are the machine's that made "
+        "it."
+    )
+    table = needs_and_costs(view.runs.get(corpus), data.weight_run(view.model))
+    show_table(table, "needs", "What each criterion reads, and the cost of its statistics")
+    st.text("After arXiv:2603.18492, Tables 1 and 4.")

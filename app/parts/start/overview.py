@@ -1,0 +1,143 @@
+"""The parts of the Start page: statistics found, checks, and the forms that collect more."""
+
+from typing import cast
+
+import streamlit as st
+
+from analysis.corpora import PRESETS, Count, Packing
+from analysis.demo.texts import TEXTS
+from analysis.model import DEMO_MODEL
+from app.frame.charts import csv_button
+from app.literal import literal, literal_in_badge
+from app.requests.base import DEFAULT_SEQ_LEN, CalibrateRequest, WeightsRequest
+from app.session import data
+from app.session.queueing import queue
+from app.session.state import View
+from app.tables.costs import SHOWN_COSTS, cost_table
+from app.tables.maps import never_routed
+
+_TOKENS = (8_192, 16_384, 65_536, 262_144, 524_288, 1_048_576)
+_PACKINGS = {
+    "auto": "end to end; rows of token ids as they are",
+    "concatenate": "end to end",
+    "pack": "side by side, unseen by each other",
+    "pad": "one a sequence",
+}
+_COUNTS = {"all": "all tokens", "response": "answers only"}
+
+
+def runs_table(view: View) -> None:
+    """One row per run of any model, with what it cost; the model on screen first."""
+    runs, problems = data.all_runs()
+    st.subheader("Statistics found")
+    table = cost_table(runs, view.model.identity)
+    if runs:
+        st.dataframe(
+            table,
+            hide_index=True,
+            # What a narrow window can show; the file has the rest.
+            column_order=SHOWN_COSTS,
+            placeholder="-",  # statistics of weights read no tokens
+            alt=f"{len(runs)} cached runs and what each cost",
+            column_config={
+                "tokens": st.column_config.NumberColumn(format="localized"),
+                "tokens/s": st.column_config.NumberColumn(format="%.0f"),
+                "seconds": st.column_config.NumberColumn(format="%.3g"),
+                "peak MiB": st.column_config.NumberColumn(format="localized"),
+            },
+        )
+    else:
+        st.info("No statistics yet: collect them below.", icon=":material/info:")
+    for problem in problems:
+        st.warning(literal(problem), icon=":material/warning:")
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.code("moeprune runs list", language=None, width="content")
+        if runs:
+            csv_button(table, "runs")
+
+
+def checks(view: View) -> None:
+    """What is worth knowing of the model on screen before trusting a ranking."""
+    with st.container(horizontal=True):
+        for corpus, run in view.runs.items():
+            count = never_routed(data.expert_stats(run))
+            if count:
+                word = "expert" if count == 1 else "experts"
+                st.badge(
+                    f"{count} {word} never routed on {literal_in_badge(corpus)}",
+                    icon=":material/warning:",
+                    color="orange",
+                )
+            else:
+                text = f"every expert routed on {literal_in_badge(corpus)}"
+                st.badge(text, icon=":material/check:", color="green")
+    if view.model.name == DEMO_MODEL:
+        st.text("A small model trained for this demo; its rankings are its own.")
+
+
+def _corpora() -> list[str]:
+    return [*TEXTS, *data.text_files(), *PRESETS]
+
+
+def _shown_corpus(corpus: str) -> str:
+    return f"{corpus} (from the hub)" if corpus in PRESETS else corpus
+
+
+def _feeding() -> tuple[Packing, Count]:
+    """How documents become sequences, and which of their tokens count."""
+    with st.expander("Documents and answers"):
+        packing = st.selectbox(
+            "Documents", tuple(_PACKINGS), format_func=_PACKINGS.__getitem__, key="start.packing"
+        )
+        count = st.selectbox(
+            "Counted", tuple(_COUNTS), format_func=_COUNTS.__getitem__, key="start.count"
+        )
+    return cast(Packing, packing), cast(Count, count)
+
+
+def calibrate_form(view: View) -> None:
+    """Start a calibration as a job."""
+    st.markdown("**Collect statistics**: run the model once over a text.")
+    with st.form("start.calibrate", border=False):
+        corpus = st.selectbox("Text", _corpora(), key="start.corpus", format_func=_shown_corpus)
+        first, second = st.columns(2)
+        tokens = first.select_slider(
+            "Tokens", _TOKENS, value=65_536, key="start.tokens", format_func="{:,}".format
+        )
+        seq_len = second.select_slider(
+            "Tokens in a sequence",
+            (128, 256, 512, 1024, 2048),
+            value=DEFAULT_SEQ_LEN,
+            key="start.seq_len",
+        )
+        packing, count = _feeding()
+        sent = st.form_submit_button("Calibrate", icon=":material/play_arrow:", type="primary")
+    request = CalibrateRequest(
+        model=str(view.model.checkpoint.path),
+        corpus=corpus,
+        tokens=max(tokens, seq_len),
+        seq_len=seq_len,
+        packing=packing,
+        count=count,
+        stats_dir=data.settings().stats_dir,
+    )
+    shown = request.model_copy(
+        update={"model": data.shown_model(view.model), "stats_dir": data.shown_stats_dir()}
+    )
+    if sent:
+        queue(request, f"{view.model.name} on {corpus}", shown.command())
+    st.code(shown.command(), language=None, wrap_lines=True)
+
+
+def weights_button(view: View) -> None:
+    """Measure the weights, or say that they are."""
+    st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no text.")
+    request = WeightsRequest(
+        model=str(view.model.checkpoint.path), stats_dir=data.settings().stats_dir
+    )
+    shown = WeightsRequest(model=data.shown_model(view.model), stats_dir=data.shown_stats_dir())
+    if data.weight_run(view.model) is not None:
+        st.badge("weights measured", icon=":material/check:", color="green")
+    elif st.button("Measure weights", icon=":material/play_arrow:", key="start.weights"):
+        queue(request, f"weights of {view.model.name}", shown.command())
+    st.code(shown.command(), language=None, wrap_lines=True)

@@ -1,0 +1,235 @@
+"""Requests to evaluate: plans, or criteria against sparsities, on held-out text."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from analysis.corpora import parse_corpus
+from analysis.criteria import get_criterion
+from analysis.errors import PlanError
+from analysis.neuron_norms import NEURON_NORMS
+from analysis.sparsity import parse_sparsity
+from analysis.stats import Gate
+from app.requests.base import (
+    DEFAULT_SEQ_LEN,
+    Request,
+    Text,
+    command_line,
+    device_size,
+    option_words,
+)
+from pruning.atoms.selection import parse_scope
+from pruning.evaluate.bins import DEFAULT_BINS, Binning, Order, Scope
+from pruning.evaluate.drawing import DEFAULT_SAMPLES, Scored, Wanted
+from pruning.evaluate.result import DEFAULT_MEASURES, parse_measures
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.schedules import get_schedule
+
+DEFAULT_MEASURED = ",".join(DEFAULT_MEASURES)
+
+
+def _known_corpus(value: str) -> str:
+    parse_corpus(value)
+    return value
+
+
+Corpus = Annotated[Text, AfterValidator(_known_corpus)]
+
+
+class MeasureRequest(Request):
+    """A model, the text that it is evaluated on, and how it runs.
+
+    `count` says what is predicted: answers, all tokens, or answers where the corpus has some.
+    """
+
+    model: Text
+    corpora: tuple[Corpus, ...] = Field(min_length=1)
+    measures: str = DEFAULT_MEASURED
+    samples: int = Field(default=DEFAULT_SAMPLES, ge=1, le=10**6)
+    seq_len: int | None = Field(default=None, ge=2, le=10**6)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    count: Scored = "auto"
+    dtype: str = "auto"
+    device: str = "auto"
+    batch_size: int = Field(default=8, ge=1, le=4096)
+    attention: str = "auto"
+    device_map: Text | None = None
+    max_memory: tuple[Annotated[str, AfterValidator(device_size)], ...] = ()
+    offload_folder: Path | None = None
+    hidden_states_dir: Path | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    allow_test_set: bool = False
+    stats_dir: Path | None = None
+
+    @field_validator("measures")
+    @classmethod
+    def _known_measures(cls, value: str) -> str:
+        return ",".join(parse_measures(value))
+
+    @model_validator(mode="after")
+    def _placement_is_whole(self) -> "MeasureRequest":
+        if (self.offload_folder or self.max_memory) and not self.device_map:
+            raise ValueError("--offload-folder and --max-memory need --device-map auto")
+        return self
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Names of the measures."""
+        return parse_measures(self.measures)
+
+    def wanted(self, corpus: str) -> Wanted:
+        """How much of a corpus is evaluated on."""
+        preset = parse_corpus(corpus).preset
+        length = self.seq_len or (preset.seq_len if preset else DEFAULT_SEQ_LEN)
+        return Wanted(self.samples, length, self.seed, self.count)
+
+
+class EvaluateRequest(MeasureRequest):
+    """Plans to evaluate, each the content of a plan.json; without one, the unpruned model."""
+
+    plans: tuple[dict[str, Any], ...] = ()
+
+    def command(self, plans: Sequence[str] = ("plan.json",), out: str = "result.json") -> str:
+        """The equivalent command line; `plans` names the files that hold the plans."""
+        named = [word for path in plans[: len(self.plans)] for word in ("--plan", path)]
+        own = option_words(self, "model", "plans", "corpora")
+        return command_line(
+            "evaluate", self.model, *named, *_corpora(self.corpora), *own, "-o", out
+        )
+
+
+class SweepRequest(MeasureRequest):
+    """Criteria against sparsities: every combination is planned and evaluated."""
+
+    criteria: tuple[Text, ...] = Field(min_length=1)
+    sparsities: tuple[str, ...] = Field(min_length=1)
+    calibrated_on: tuple[Text, ...] = ()
+    gate: Gate = "applied"
+    schedule: str = "uniform"
+    granularity: Literal["expert", "atomic"] = "expert"
+    atom_scope: str = "expert"
+
+    @field_validator("criteria")
+    @classmethod
+    def _known_criteria(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = (name if name == NEURON_NORMS else get_criterion(name).name for name in value)
+        return tuple(dict.fromkeys(names))
+
+    @field_validator("sparsities")
+    @classmethod
+    def _valid_sparsities(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            parse_sparsity(each)
+        return tuple(sorted(dict.fromkeys(value), key=parse_sparsity))
+
+    @field_validator("schedule")
+    @classmethod
+    def _known_schedule(cls, value: str) -> str:
+        return get_schedule(value).name
+
+    @field_validator("atom_scope")
+    @classmethod
+    def _known_scope(cls, value: str) -> str:
+        return str(parse_scope(value))
+
+    @model_validator(mode="after")
+    def _neurons_are_asked_for(self) -> "SweepRequest":
+        is_atomic = self.granularity == ATOMIC_GRANULARITY
+        if NEURON_NORMS in self.criteria and not is_atomic:
+            raise PlanError(f"{NEURON_NORMS} ranks neurons; add --granularity atomic.")
+        if is_atomic and self.schedule != "uniform":
+            raise PlanError("Plans of neurons have --atom-scope in place of --schedule.")
+        if self.schedule == "file":
+            raise PlanError("A schedule from a file has its own budget; it cannot be swept.")
+        return self
+
+    def command(self, out: str = "sweep.csv") -> str:
+        """The equivalent command line."""
+        ranked = [word for name in self.criteria for word in ("--criterion", name)]
+        ranked += [word for each in self.sparsities for word in ("--sparsity", each)]
+        own = option_words(self, "model", "corpora", "criteria", "sparsities")
+        return command_line("sweep", self.model, *ranked, *_corpora(self.corpora), *own, "-o", out)
+
+
+def _corpora(names: Iterable[str]) -> list[str]:
+    return [word for name in names for word in ("--corpus", name)]
+
+
+class BinsRequest(MeasureRequest):
+    """Experts or neurons in bins by a criterion, each bin removed alone."""
+
+    criterion: Text
+    calibrated_on: tuple[Text, ...] = ()
+    gate: Gate = "applied"
+    granularity: Literal["expert", "atomic"] = "expert"
+    scope: Scope | None = None
+    order: Order = "saliency"
+    bins: int = Field(default=DEFAULT_BINS, ge=2, le=100)
+
+    @field_validator("criterion")
+    @classmethod
+    def _known_criterion(cls, value: str) -> str:
+        return value if value == NEURON_NORMS else get_criterion(value).name
+
+    @model_validator(mode="after")
+    def _can_rank(self) -> "BinsRequest":
+        is_atomic = self.granularity == ATOMIC_GRANULARITY
+        if self.criterion == NEURON_NORMS and not is_atomic:
+            raise PlanError(f"{NEURON_NORMS} ranks neurons; add --granularity atomic.")
+        if is_atomic and self.scope == "global" and not self._compares_layers:
+            raise PlanError(
+                f"{self.criterion} does not compare neurons of different layers; use --scope layer."
+            )
+        return self
+
+    @property
+    def _compares_layers(self) -> bool:
+        return self.criterion == NEURON_NORMS or not get_criterion(self.criterion).within_layers
+
+    @property
+    def binning(self) -> Binning:
+        """How they are parted: by default experts within each layer, neurons over all if they can.
+
+        A criterion may compare neurons of one layer only.
+        """
+        over_all = self.granularity == ATOMIC_GRANULARITY and self._compares_layers
+        usual: Scope = "global" if over_all else "layer"
+        return Binning(self.bins, self.scope or usual, self.order)
+
+    def command(self, out: str = "bins.csv") -> str:
+        """The equivalent command line."""
+        own = option_words(self, "model", "corpora", "criterion")
+        ranked = ["--criterion", self.criterion]
+        return command_line("bins", self.model, *_corpora(self.corpora), *ranked, *own, "-o", out)
+
+
+class AskRequest(Request):
+    """A prompt for the full model and for what plans leave of it."""
+
+    model: Text
+    prompt: str = Field(min_length=1, max_length=1 << 20)
+    plans: tuple[dict[str, Any], ...] = ()
+    names: tuple[str, ...] = ()
+    max_new_tokens: int = Field(default=128, ge=1, le=1 << 16)
+    raw: bool = False
+    dtype: str = "auto"
+    device: str = "auto"
+    device_map: Text | None = None
+    offload_folder: Path | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def _every_plan_has_a_name(self) -> "AskRequest":
+        if len(self.names) != len(self.plans):
+            raise ValueError(f"{len(self.plans)} plans have {len(self.names)} names")
+        return self
+
+    def command(self, *plans: str) -> str:
+        """The equivalent command line; `plans` names the files that hold the plans."""
+        named = [word for path in plans[: len(self.plans)] for word in ("--plan", path)]
+        own = option_words(self, "model", "prompt", "plans", "names")
+        return command_line("ask", self.model, *named, "--prompt", self.prompt, *own)

@@ -1,0 +1,57 @@
+"""Requests to measure hidden states: under plans, and under criteria at sparsities."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import model_validator
+
+from analysis.stats import Gate
+from app.requests.base import Text, command_line, option_words
+from app.requests.evaluation import MeasureRequest, SweepRequest
+
+
+class VarianceRequest(MeasureRequest):
+    """A model and a text; plans, criteria at sparsities, or both. The full model always.
+
+    Args:
+        plans: each the content of a plan.json.
+        names: of the plans, for the table.
+        criteria, sparsities, calibrated_on, gate: every combination, as of a sweep.
+    """
+
+    plans: tuple[dict[str, Any], ...] = ()
+    names: tuple[str, ...] = ()
+    criteria: tuple[Text, ...] = ()
+    sparsities: tuple[str, ...] = ()
+    calibrated_on: tuple[Text, ...] = ()
+    gate: Gate = "applied"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "VarianceRequest":
+        if len(self.names) != len(self.plans):
+            raise ValueError(f"{len(self.plans)} plans have {len(self.names)} names")
+        if bool(self.criteria) != bool(self.sparsities):
+            raise ValueError("--criterion and --sparsity belong together")
+        _ = self.sweep  # says what is wrong with it
+        return self
+
+    @property
+    def sweep(self) -> SweepRequest | None:
+        """The criteria at their sparsities; None where there are none.
+
+        Raises:
+            ValueError: unknown criteria, or sparsities that are none.
+        """
+        if not self.criteria:
+            return None
+        shared = ("model", "corpora", "stats_dir", "criteria", "sparsities", "calibrated_on")
+        return SweepRequest(**{name: getattr(self, name) for name in (*shared, "gate")})
+
+    def command(self, plans: Sequence[str] = ("plan.json",), out: str = "variance.csv") -> str:
+        """The equivalent command line; `plans` names the files that hold the plans."""
+        words = [word for path in plans[: len(self.plans)] for word in ("--plan", path)]
+        for option, values in (("--criterion", self.criteria), ("--sparsity", self.sparsities)):
+            words += [word for value in values for word in (option, value)]
+        words += [word for corpus in self.corpora for word in ("--corpus", corpus)]
+        own = option_words(self, "model", "corpora", "plans", "names", "criteria", "sparsities")
+        return command_line("variance", self.model, *words, *own, "-o", out)

@@ -1,0 +1,1 @@
+"""What one browser session looks at: its choices, and cached data that follow from them."""

@@ -1,0 +1,171 @@
+"""Whole experts or their neurons: the switch that pages share, and what ranks neurons."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from analysis.criteria import CRITERIA, Criterion, get_criterion
+from analysis.criteria.heapr import DEFAULT_LAMBDA, camera_p
+from analysis.neuron_norms import NEURON_NORMS
+from app.choices.neuron_scopes import SCOPES, scopes_of
+from app.plots.names import criterion_label
+from app.session.data import routed_runs
+from app.session.plan_state import forget_import
+from app.session.state import View
+from pruning.atoms.selection import AtomScope
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+
+GRANULARITIES: Mapping[str, str] = {
+    EXPERT_GRANULARITY: "Experts",
+    ATOMIC_GRANULARITY: "Neurons",
+}
+# Those that read text first, then the weights, then what needs nothing.
+_SCORING = [name for name, each in CRITERIA.items() if each.neuron_score is not None]
+NEURON_CRITERIA = (
+    *(name for name in _SCORING if CRITERIA[name].source == "routed"),
+    NEURON_NORMS,
+    *(name for name in _SCORING if CRITERIA[name].source != "routed"),
+)
+MOST_LAMBDA = 100.0
+# Declared to each widget as well, see `app.session.state.DEFAULTS`.
+DEFAULTS: Mapping[str, Any] = {
+    "granularity": EXPERT_GRANULARITY,
+    "neurons": "heapr",
+    "scope": AtomScope.GLOBAL,
+}
+
+
+def is_about_neurons() -> bool:
+    """Whether neurons are chosen, and not whole experts."""
+    return bool(st.session_state.get("granularity") == ATOMIC_GRANULARITY)
+
+
+def granularity_control() -> None:
+    """Draw the switch; above the sidebar's controls in the script, which ask what it says."""
+    st.segmented_control(
+        "What is removed",
+        list(GRANULARITIES),
+        default=DEFAULTS["granularity"],
+        key="granularity",
+        bind="query-params",
+        required=True,
+        format_func=GRANULARITIES.__getitem__,
+        on_change=forget_import,
+        help="**Experts**: whole ones, so that the router has fewer to choose from.  \n"
+        "**Neurons**: inside experts, which become narrower; a neuron is a row of the gate and up "
+        "matrices and a column of down (the papers say atomic expert).",
+    )
+
+
+def neuron_label(criterion: str) -> str:
+    """A criterion of neurons for people."""
+    return criterion_label(criterion)
+
+
+def chosen_neuron_criterion() -> str:
+    """Name of what ranks neurons; the first where the control says none that there is."""
+    name = st.session_state.get("neurons", DEFAULTS["neurons"])
+    if name == "camera-p":
+        return camera_p(_chosen_lambda()).name
+    return name if name in NEURON_CRITERIA else str(DEFAULTS["neurons"])
+
+
+def _chosen_lambda() -> float:
+    """What CAMERA-P weighs the largest activation by; the usual where the control says nonsense."""
+    given = st.session_state.get("lambda", DEFAULT_LAMBDA)
+    is_number = isinstance(given, int | float) and 0 <= given <= MOST_LAMBDA
+    return float(given) if is_number else DEFAULT_LAMBDA
+
+
+def chosen_scope(criterion: str) -> AtomScope:
+    """Among which neurons the budget is spent: what the control says, where the criterion can."""
+    said = st.session_state.get("scope", DEFAULTS["scope"])
+    possible = scopes_of(criterion)
+    return said if said in possible else possible[0]
+
+
+def is_widest_scope() -> bool:
+    """Whether neurons compete as widely as the criterion compares them, which figures assume."""
+    criterion = chosen_neuron_criterion()
+    return chosen_scope(criterion) == scopes_of(criterion)[0]
+
+
+def neuron_criterion_controls() -> None:
+    """Draw what ranks neurons, and among which of them the budget is spent."""
+    st.segmented_control(
+        "Criterion",
+        NEURON_CRITERIA,
+        default=DEFAULTS["neurons"],
+        key="neurons",
+        bind="query-params",
+        required=True,
+        format_func=neuron_label,
+        on_change=forget_import,
+        help="**HEAPr**: how much the loss is expected to grow without the neuron; one forward and "
+        "one backward pass.  \n**CAMERA-P**: how much the neuron writes.  \n**Neuron norms**: the "
+        "weights alone, no calibration; a default, not a method of the papers.  \n**Random**: what "
+        "any of them must beat.",
+    )
+    if st.session_state.get("neurons") == "camera-p":
+        _lambda_control()
+    criterion = chosen_neuron_criterion()
+    possible = scopes_of(criterion)
+    if st.session_state.get("scope", possible[0]) not in possible:
+        st.session_state["scope"] = possible[0]
+    st.segmented_control(
+        "Neurons compete within",
+        possible,
+        default=possible[0],
+        key="scope",
+        bind="query-params",
+        required=True,
+        format_func=lambda scope: SCOPES[scope],
+        on_change=forget_import,
+        help="**All layers** (HEAPr-G): the weakest neurons of the model go, wherever they are.  "
+        "\n**Each layer** (HEAPr-L): every layer loses the same share.  \n**Each expert**: every "
+        "expert loses the same share, so all stay equally wide.",
+    )
+
+
+def _lambda_control() -> None:
+    st.number_input(
+        "Lambda",
+        0.0,
+        MOST_LAMBDA,
+        value=DEFAULT_LAMBDA,
+        step=0.5,
+        key="lambda",
+        bind="query-params",
+        on_change=forget_import,
+        width=140,
+        help="How much a neuron's largest activation counts beside the norm of all; the paper "
+        "gives no value, 1 is ours.",
+    )
+
+
+def scope_note() -> str:
+    """Why a scope is not offered; empty where all are."""
+    criterion = chosen_neuron_criterion()
+    if AtomScope.GLOBAL in scopes_of(criterion):
+        return ""
+    return (
+        f"{neuron_label(criterion)} compares neurons of one layer only, so a budget over all "
+        "layers is not offered."
+    )
+
+
+def neuron_criterion(name: str) -> Criterion | None:
+    """The criterion of calibrated neurons of this name; None where the weights alone rank."""
+    return None if name == NEURON_NORMS else get_criterion(name)
+
+
+def with_neurons(view: View) -> View:
+    """The view with what ranks neurons, once its control is drawn.
+
+    The corpora stay; of each, the run that has what the criterion reads. The criterion is None
+    where the weights alone rank.
+    """
+    criterion = neuron_criterion(chosen_neuron_criterion())
+    return replace(view, runs=routed_runs(view.model, criterion), criterion=criterion)

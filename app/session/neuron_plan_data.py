@@ -1,0 +1,220 @@
+"""What the Plan and Export pages compute of plans of neurons, cached by what it depends on."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+import streamlit as st
+
+from analysis.drain import drain
+from analysis.errors import PlanError
+from analysis.model import MoEModel, is_expert_weight
+from analysis.neuron_norms import NEURON_NORMS
+from analysis.store import NEURONS
+from app.choices.neuron_plan import NeuronPlanChoice, ShownNeurons, plan_request
+from app.choices.neuron_scopes import SideBySide, scopes_of, side_by_side
+from app.choices.neurons import (
+    Arena,
+    NeuronDecision,
+    NeuronEvidence,
+    arena_of,
+    check_cuttable,
+    decide_neurons,
+    neuron_evidence,
+)
+from app.requests.neurons import NeuronRequest
+from app.session.data import settings, shown_model, shown_stats_dir
+from app.session.plan_state import imported_plan
+from app.session.state import View
+from pruning.atoms.selection import AtomScope
+from pruning.atoms.sizes import atom_sizes
+from pruning.atoms.summary import atom_summary
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.sizes import SizeReport, format_bytes, size_report
+from pruning.surgery.width_sizes import WidthOption, width_option
+
+# Weights that a page reads while a person waits: about a second.
+MOST_BYTES_READ = 1 << 28
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyNeurons:
+    """The numbers of every neuron that one criterion gives, under one set of constraints.
+
+    Args:
+        key: names them, for caches.
+        model: whose neurons.
+        request: its budget and scope are those on screen.
+        evidence: the numbers.
+    """
+
+    key: str
+    model: MoEModel
+    request: NeuronRequest
+    evidence: NeuronEvidence
+
+    def arena(self, scope: AtomScope) -> Arena:
+        """The neurons that compete in a scope."""
+        asked = self.request.model_copy(update={"atom_scope": str(scope)})
+        limits = asked.constraints.to_dict()
+        return _arena(f"{self.key} {scope} {limits}", asked, self.model, self.evidence)
+
+
+def request_of(view: View, choice: NeuronPlanChoice) -> NeuronRequest:
+    """The plan that the controls ask for.
+
+    Raises:
+        UserError: values that do not fit together.
+    """
+    reads_text = view.criterion is not None and view.criterion.source == "routed"
+    base = {
+        "model": shown_model(view.model),
+        "corpora": view.corpora if reads_text else (),
+        "stats_dir": shown_stats_dir(),
+    }
+    return plan_request(choice, view.sparsity, base)
+
+
+def lacks_statistics(view: View) -> bool:
+    """Whether the criterion reads statistics of neurons that a chosen corpus has none of."""
+    if view.criterion is None or view.criterion.source != "routed":
+        return False
+    used = [run for corpus, run in view.runs.items() if view.weights[corpus] > 0]
+    return not used or any(NEURONS not in run.manifest.files for run in used)
+
+
+def bytes_to_read(model: MoEModel) -> int:
+    """Bytes of the experts' weights."""
+    items = (item for located in model.located.values() for item in located)
+    return sum(item.entry.nbytes for item in items if is_expert_weight(item.slot))
+
+
+def reads_too_much(request: NeuronRequest, model: MoEModel) -> bool:
+    """Whether the criterion reads more weights than a page may."""
+    return request.reads_weights and bytes_to_read(model) > MOST_BYTES_READ
+
+
+def ready_neurons(view: View, choice: NeuronPlanChoice) -> ReadyNeurons:
+    """The numbers of every neuron; for views that lack nothing, see `lacks_statistics`.
+
+    Raises:
+        UserError: values that do not fit together, statistics that cannot be read, or weights out
+            of which no neurons can be cut.
+    """
+    request = request_of(view, choice)
+    check_cuttable(view.model)
+    if reads_too_much(request, view.model):
+        raise PlanError(
+            f"{NEURON_NORMS} reads {format_bytes(bytes_to_read(view.model))} of weights, which a "
+            f"page does not wait for; run `{request.command()}` and open plan.json here."
+        )
+    runs = [view.runs[corpus].manifest.digest for corpus in view.runs] if request.corpora else []
+    key = " ".join((view.model.identity, request.criterion, *request.corpora, *runs))
+    return ReadyNeurons(key, view.model, request, _evidence(key, request, view.model))
+
+
+@st.cache_resource(max_entries=8)
+def _evidence(key: str, _request: NeuronRequest, _model: MoEModel) -> NeuronEvidence:
+    del key  # part of the cache's key only
+    return drain(neuron_evidence(_request, _model, settings().store))
+
+
+@st.cache_resource(max_entries=12)
+def _arena(key: str, _request: NeuronRequest, _model: MoEModel, _evidence: NeuronEvidence) -> Arena:
+    del key
+    return arena_of(_request, _model, _evidence.saliency)
+
+
+def shown_neurons(choice: NeuronPlanChoice, ready: ReadyNeurons) -> ShownNeurons:
+    """The plan that the controls ask for.
+
+    Raises:
+        UserError: the budget cannot be met under the constraints.
+    """
+    made = _decided(f"{ready.key} {ready.request.model_dump_json()}", ready, choice.scope)
+    runs = ready.evidence.runs
+    return ShownNeurons(made.plan, made.notes, request=ready.request, runs=runs)
+
+
+def imported_file(view: View) -> ShownNeurons | None:
+    """The plan of neurons that was imported for this model, if it is the one on screen."""
+    found = imported_plan(view.model)
+    if found is None or found.plan.granularity != ATOMIC_GRANULARITY:
+        return None
+    return ShownNeurons(found.plan, file=found.file)
+
+
+@st.cache_resource(max_entries=32)
+def _decided(key: str, _ready: ReadyNeurons, _scope: AtomScope) -> NeuronDecision:
+    del key
+    return decide_neurons(_ready.request, _ready.model, _ready.evidence, _ready.arena(_scope))
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronSizes:
+    """What a plan takes.
+
+    Args:
+        table: of `atom_sizes`.
+        options: the widths of an export in each width mode, and who reads it; no bytes.
+        layers: of `atom_summary`.
+        report: of the plan alone, without zeros; FLOPs by the routing of the runs that ranked.
+    """
+
+    table: pd.DataFrame
+    options: tuple[WidthOption, ...]
+    layers: pd.DataFrame
+    report: SizeReport
+
+    def refused(self, mode: str) -> str:
+        """Why a width mode is not possible; empty where it is."""
+        return next(each.refused for each in self.options if str(each.mode) == mode)
+
+
+def neuron_sizes(
+    view: View, choice: NeuronPlanChoice, plan: PruningPlan, ready: ReadyNeurons | None
+) -> NeuronSizes:
+    """Sizes of a plan in every width mode; FLOPs by the routing of the runs that ranked."""
+    key = f"{view.model.identity} {plan.digest} {ready.key if ready else ''}"
+    return _sizes(key, choice.width_multiple, view.model, plan, ready)
+
+
+@st.cache_resource(max_entries=64)
+def _sizes(
+    key: str, multiple_of: int, _model: MoEModel, _plan: PruningPlan, _ready: ReadyNeurons | None
+) -> NeuronSizes:
+    del key
+    routing = _ready.evidence.routing if _ready else None
+    complete = fit_plan(_plan, _model)
+    choices = [WidthChoice(mode, multiple_of) for mode in WidthMode]
+    return NeuronSizes(
+        atom_sizes(_model, _plan, multiple_of, routing),
+        tuple(width_option(_model, complete, choice, weigh=False) for choice in choices),
+        atom_summary(_plan, _model),
+        size_report(_model, _plan, routing),
+    )
+
+
+def export_option(view: View, choice: NeuronPlanChoice, plan: PruningPlan) -> WidthOption:
+    """What an export writes in the width mode that is chosen, with its bytes."""
+    widths = WidthChoice(WidthMode(choice.width_mode), choice.width_multiple)
+    return _option(f"{view.model.identity} {plan.digest} {widths}", widths, view.model, plan)
+
+
+@st.cache_resource(max_entries=32)
+def _option(key: str, _widths: WidthChoice, _model: MoEModel, _plan: PruningPlan) -> WidthOption:
+    del key
+    return width_option(_model, fit_plan(_plan, _model), _widths)
+
+
+def scopes_beside(ready: ReadyNeurons) -> SideBySide:
+    """What each layer loses, and what FLOPs are saved, in every scope that the criterion has."""
+    key = f"{ready.key} {ready.request.model_dump_json(exclude={'atom_scope'})}"
+    return _beside(key, ready)
+
+
+@st.cache_resource(max_entries=16)
+def _beside(key: str, _ready: ReadyNeurons) -> SideBySide:
+    del key
+    arenas = {scope: _ready.arena(scope) for scope in scopes_of(_ready.request.criterion)}
+    return side_by_side(_ready.request, _ready.model, arenas, _ready.evidence.routing)

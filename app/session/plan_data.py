@@ -1,0 +1,229 @@
+"""What the Plan and Export pages compute, cached by what it depends on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from analysis.errors import UserError
+from app.choices.planning import (
+    PlanChoice,
+    Shown,
+    counts_in,
+    hand_counts,
+    plan_request,
+    schedules_table,
+    searched_rows,
+)
+from app.choices.ranking import FREQUENCY, Decision, Selection, select
+from app.plots.chart import Chart
+from app.requests.base import SelectRequest
+from app.session.data import settings, weight_run
+from app.session.needed import what_is_missing
+from app.session.plan_state import imported_plan, note_plan
+from app.session.search_data import searched_plan, searches_of
+from app.session.state import View
+from pruning.budget import sparsity_budget
+from pruning.engines import Reads, contents_of, verdicts
+from pruning.plan import PruningPlan
+from pruning.schedules import Evidence, Spending, budget_notes
+from pruning.search.store import SEARCH, order_digest
+from pruning.sizes import SizeReport, size_report
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What every schedule of one view needs.
+
+    Args:
+        selection: criterion and statistics; its request names no schedule.
+        ranking: the experts in their order.
+        evidence: what schedules look at.
+        order: see `order_digest`.
+    """
+
+    selection: Selection
+    ranking: pd.DataFrame
+    evidence: Evidence
+    order: str
+
+
+def spending_of_choice(view: View, choice: PlanChoice) -> Spending:
+    """Budget and constraints, without what is set by hand.
+
+    Raises:
+        PlanError: constraints that cannot be read.
+    """
+    layers = view.model.layers
+    return Spending(layers, sparsity_budget(layers, view.sparsity), choice.constraints())
+
+
+def prepared(view: View) -> Prepared | None:
+    """The statistics of the view; None after saying what is missing.
+
+    Raises:
+        UserError: statistics that cannot be read.
+    """
+    if view.criterion is None:
+        st.info(
+            "The variant (1, 0, 0) ranks nothing; choose other exponents.", icon=":material/info:"
+        )
+        return None
+    missing = what_is_missing(view, view.criterion)
+    if missing is not None:
+        st.info(missing, icon=":material/info:")
+        return None
+    base = view.request(view.criterion)
+    if view.criterion.source != "routed" and view.corpora:
+        # So that the frequency schedule has its numbers as well.
+        base = base.model_copy(update={"schedule": FREQUENCY, "corpora": view.corpora})
+    runs = [run.manifest.digest for run in view.runs.values()]
+    weights = weight_run(view.model)
+    runs += [weights.manifest.digest] if weights else []
+    return _prepared(base.model_dump_json(), tuple(runs), view.model.identity, view, base)
+
+
+@st.cache_resource(max_entries=16)
+def _prepared(
+    request: str, runs: tuple[str, ...], model: str, _view: View, _base: SelectRequest
+) -> Prepared:
+    del request, runs, model  # parts of the key only
+    selection = select(_base, _view.model, settings().store)
+    ranking = selection.ranking()
+    return Prepared(selection, ranking, selection.evidence(ranking), order_digest(ranking))
+
+
+def shown_plan(view: View, choice: PlanChoice) -> Shown | None:
+    """The plan that the controls, or an imported file, ask for; None after saying what is missing.
+
+    The Evaluate page remembers it, see `noted_plan`.
+
+    Raises:
+        UserError: the budget cannot be met under the constraints.
+    """
+    imported = imported_plan(view.model)
+    if imported is not None:
+        shown: Shown | None = Shown(imported.plan, file=imported.file)
+    elif choice.schedule == SEARCH:
+        shown = searched_plan(view, choice)
+    else:
+        shown = made_plan(view, choice)
+    if shown is not None:
+        note_plan(shown)
+    return shown
+
+
+def made_plan(view: View, choice: PlanChoice) -> Shown | None:
+    """The plan of a view's criterion under a schedule or by hand; None after saying what lacks.
+
+    Raises:
+        UserError: the budget cannot be met under the constraints.
+    """
+    ready = prepared(view)
+    if ready is None or view.criterion is None:
+        return None
+    spending = spending_of_choice(view, choice)
+    kept = hand_counts(choice, spending) if choice.by_hand else None
+    if choice.schedule == FREQUENCY and ready.evidence.frequency is None:
+        raise UserError(
+            "The frequency schedule counts routed tokens, and there is no calibration yet; start "
+            "one on the Start page."
+        )
+    request = plan_request(view.request(view.criterion), choice, kept)
+    if choice.schedule == FREQUENCY:
+        request = request.model_copy(update={"corpora": view.corpora})
+    selection = replace(ready.selection, request=request)
+    made = _decided(request.model_dump_json(), _key(ready), selection)
+    if kept is not None:
+        return Shown(made.plan, _hand_notes(choice, spending, kept), selection)
+    notes = budget_notes(request.schedule, spending, made.allocation, ready.evidence)
+    return Shown(made.plan, notes, selection)
+
+
+def _hand_notes(choice: PlanChoice, spending: Spending, kept: Mapping[int, int]) -> tuple[str, ...]:
+    """What was done to counts that another budget or other rules had been spent on."""
+    # To the library every count by hand is a bound, so its own notes would only say that.
+    asked = counts_in(choice.counts, spending.layers)
+    if asked == kept:
+        return ()
+    return (
+        f"The counts by hand keep {sum(asked.values())} experts; the sparsity and the rules above "
+        f"ask for {sum(kept.values())}, so "
+        f"{sum(asked[layer] != kept[layer] for layer in kept)} layers were moved.",
+    )
+
+
+def _key(ready: Prepared) -> str:
+    made = ready.selection
+    read = [made.choice, *([made.tokens] if made.tokens else [])]
+    runs = [run.manifest.digest for choice in read for run in choice.runs]
+    return " ".join((made.model.identity, *runs))
+
+
+@st.cache_resource(max_entries=32)
+def _decided(request: str, statistics: str, _selection: Selection) -> Decision:
+    del request, statistics  # parts of the key only
+    return _selection.decision()
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """All schedules on the budget of a view, see `schedules_table`; `key` says which."""
+
+    key: str
+    table: pd.DataFrame
+    counts: pd.DataFrame
+    refused: dict[str, str]
+
+    def kept_by(self, schedule: str) -> dict[int, int] | None:
+        """Layer -> experts kept by a schedule; None where it is not possible."""
+        rows = self.counts[self.counts["schedule"] == schedule]
+        if rows.empty:
+            return None
+        return dict(zip(rows["layer"].tolist(), rows["kept"].tolist(), strict=True))
+
+
+def schedules_beside(view: View, choice: PlanChoice, ready: Prepared) -> Beside:
+    """Every schedule on the budget and under the constraints of the view."""
+    spending = spending_of_choice(view, choice)
+    known = searches_of(view.model).known
+    searched = searched_rows(known, spending.budget.total, ready.order)
+    asked = (ready.selection.request.model_dump_json(), _key(ready), view.sparsity)
+    made = (str(choice.multiple_of), choice.protect, searched.to_json())
+    return _beside(" ".join((*asked, *made)), ready, spending, searched)
+
+
+@st.cache_resource(max_entries=16)
+def _beside(key: str, _ready: Prepared, _spending: Spending, _searched: pd.DataFrame) -> Beside:
+    made = schedules_table(_ready.selection, _ready.ranking, _spending, _ready.evidence, _searched)
+    return Beside(key, *made)
+
+
+@st.cache_resource(max_entries=32)
+def drawn_once(key: str, dark: bool, _chart: Chart) -> go.Figure:
+    """The figure of a chart, which `key` names with all that it shows."""
+    del key  # part of the cache's key only
+    return _chart.draw(dark)
+
+
+def sizes_of(view: View, plan: PruningPlan) -> SizeReport:
+    """Sizes before and after a plan."""
+    return _sizes(view.model.identity, plan.digest, view, plan)
+
+
+@st.cache_resource(max_entries=64)
+def _sizes(model: str, digest: str, _view: View, _plan: PruningPlan) -> SizeReport:
+    del model, digest  # parts of the key only
+    return size_report(_view.model, _plan)
+
+
+def readers_of(view: View, plan: PruningPlan) -> list[str]:
+    """The programs that are known to read the export, or expected to."""
+    found = verdicts(contents_of(view.model, plan))
+    return [
+        each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
+        for each in found
+        if each.reads is not Reads.NO
+    ]

@@ -1,0 +1,212 @@
+"""What the pages know of searches: those of a model, cached, and the plan of the one chosen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from analysis.criteria import get_criterion
+from analysis.errors import PlanError
+from analysis.model import MoEModel
+from app.choices.percents import percent_removing
+from app.choices.planning import PlanChoice, Shown
+from app.choices.ranking import Selection
+from app.choices.search_plans import readings_of, searched_selection
+from app.literal import literal
+from app.session.data import settings
+from app.session.state import View
+from app.settings import shown_path
+from pruning.budget import sparsity_budget
+from pruning.recipe_file import load_recipe
+from pruning.search.store import KnownSearch, SearchStore, read_known
+
+
+@dataclass(frozen=True, eq=False)
+class Searches:
+    """The searches of one model.
+
+    Args:
+        known: by name.
+        problems: what is wrong with files that were left out.
+    """
+
+    known: tuple[KnownSearch, ...]
+    problems: tuple[str, ...]
+
+    def named(self, name: str) -> KnownSearch | None:
+        """The search of this name."""
+        return next((each for each in self.known if each.search_id == name), None)
+
+
+def search_store() -> SearchStore:
+    """Searches of this server's statistics, and those that ship."""
+    return SearchStore(settings().store.directories)
+
+
+def searches_of(model: MoEModel) -> Searches:
+    """What is known of a model; files are read again when they change."""
+    problems: list[PlanError] = []
+    known = search_store().of_model(model, problems.append, read=read_cached)
+    return Searches(tuple(known), tuple(map(str, problems)))
+
+
+def read_cached(path: Path) -> KnownSearch:
+    """`read_known` of a file as it is now.
+
+    Raises:
+        PlanError: see there.
+    """
+    try:
+        seen = path.stat()
+    except OSError as error:
+        raise PlanError(f"The search {path} cannot be read: {error.strerror}.") from error
+    return _read(str(path), seen.st_mtime_ns, seen.st_size, seen.st_ino)
+
+
+@st.cache_resource(max_entries=64)
+def _read(path: str, *_version: int) -> KnownSearch:
+    return read_known(Path(path))
+
+
+def removed_on_screen(view: View) -> int:
+    """Experts that the sparsity of a view removes."""
+    return sparsity_budget(view.model.layers, view.sparsity).total
+
+
+def ordered_for(view: View, known: Sequence[KnownSearch]) -> list[KnownSearch]:
+    """Those that fit budget and criterion on screen first, then those that fit the budget.
+
+    Of equal ones those that jobs made come first, the newest before all.
+    """
+    removed, name = removed_on_screen(view), view.criterion.name if view.criterion else ""
+    return sorted(
+        known,
+        key=lambda each: (
+            each.removed != removed,
+            each.criterion != name,
+            -_written_here(each),
+            each.search_id,
+        ),
+    )
+
+
+def _written_here(search: KnownSearch) -> float:
+    """When a job last wrote to it, in seconds since the epoch; 0 of a search that ships."""
+    try:
+        return search.path.stat().st_mtime if search.recipe else 0.0
+    except OSError:
+        return 0.0  # removed a moment ago
+
+
+def search_label(search: KnownSearch, model: MoEModel) -> str:
+    """Name, order and budget of a search, for a list."""
+    label = get_criterion(search.criterion).label
+    return f"{search.search_id} ({label}, {search.removed / model.num_experts:.0%} removed)"
+
+
+def chosen_search(view: View, choice: PlanChoice) -> KnownSearch | None:
+    """The search that is chosen; the first that fits where none is, or one that is not there."""
+    found = searches_of(view.model)
+    ordered = ordered_for(view, found.known)
+    return found.named(choice.searched) or (ordered[0] if ordered else None)
+
+
+def searched_plan(view: View, choice: PlanChoice) -> Shown | None:
+    """The plan of the search that is chosen; None after saying why there is none.
+
+    Raises:
+        UserError: statistics that cannot be read.
+    """
+    search = chosen_search(view, choice)
+    if search is None:
+        st.info(
+            f"No search of {literal(view.model.name)} is known yet; start one below.",
+            icon=":material/info:",
+        )
+        return None
+    if search.removed != removed_on_screen(view):
+        _other_budget(view, search)
+        return None
+    selection = selection_of(view, search)
+    decision = selection.decision()
+    return Shown(decision.plan, _notes(view, choice, search, selection), selection)
+
+
+def _other_budget(view: View, search: KnownSearch) -> None:
+    """Says what a search spent, and offers the slider's place where it has one."""
+    experts = view.model.num_experts
+    st.info(
+        f"The search {literal(search.search_id)} spent another budget: it removes {search.removed} "
+        f"of {experts} experts ({search.removed / experts:.1%}), the slider asks for "
+        f"{removed_on_screen(view)} ({view.sparsity}). Nothing was changed.",
+        icon=":material/info:",
+    )
+    percent = percent_removing(view.model, search.removed)
+    if percent is None:
+        st.text("No place of the slider removes as many; `moeprune plan --schedule-file` takes it.")
+        return
+    st.button(
+        f"Set the sparsity to {percent}%",
+        key="search.budget",
+        icon=":material/tune:",
+        on_click=_set_sparsity,
+        args=(percent,),
+    )
+
+
+def _set_sparsity(percent: int) -> None:
+    st.session_state["sparsity"] = percent
+
+
+def selection_of(view: View, search: KnownSearch) -> Selection:
+    """The selection that makes the plan of a search of the view's model and budget.
+
+    Raises:
+        PlanError: no statistics give the order that it was made on.
+    """
+    runs = " ".join(run.manifest.digest for run in view.runs.values())
+    seen = f"{search.path} {search.order} {search.kept} {view.sparsity} {runs}"
+    return _selection(seen, view.model.identity, view, search)
+
+
+@st.cache_resource(max_entries=16)
+def _selection(seen: str, model: str, _view: View, _search: KnownSearch) -> Selection:
+    del seen, model  # parts of the key only
+    recipe = load_recipe(_search.recipe) if _search.recipe else None
+    readings = readings_of((_view.corpora, _view.gate), recipe, list(_view.runs))
+    if _view.criterion is None:
+        raise PlanError("The variant (1, 0, 0) ranks nothing; choose other exponents.")
+    base = _view.request(_view.criterion).model_copy(update={"sparsity": _view.sparsity})
+    made = searched_selection(base, _search, (_view.model, settings().store), readings)
+    shown = made.request.model_copy(update={"schedule_file": shown_path(_search.path)})
+    return Selection(shown, made.model, made.criterion, made.choice, made.tokens)
+
+
+def _notes(
+    view: View, choice: PlanChoice, search: KnownSearch, selection: Selection
+) -> tuple[str, ...]:
+    """What a person should know of the plan of a search."""
+    notes = []
+    own = f"{selection.criterion.label} on {' + '.join(selection.request.corpora)}".removesuffix(
+        " on "
+    )
+    other = view.criterion is not None and view.criterion.name != selection.criterion.name
+    moved = selection.request.corpora not in ((), view.corpora)
+    if other or moved or selection.request.gate != "applied" != view.gate:
+        notes.append(
+            "Within layers the experts go in the order that the search was made on "
+            f"({own}), not in the one on screen. Counts by hand would take the order on screen."
+        )
+    asked = choice.constraints().to_dict()
+    if asked != dict(search.constraints):
+        notes.append(
+            "Protected layers and multiples above were not asked of this search, and change "
+            "nothing of its plan; start one below that respects them."
+        )
+    if not search.result.is_finished:
+        notes.append(
+            f"This search was stopped after {len(search.result.entries)} candidates; its best so "
+            "far is shown."
+        )
+    return tuple(notes)

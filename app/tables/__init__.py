@@ -1,0 +1,1 @@
+"""Tables that pages show and hand out, made from statistics. No Streamlit."""

@@ -1,0 +1,124 @@
+"""Tables of one expert: what was measured of it, and where it stands under every criterion."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+
+from analysis.criteria import CRITERIA, RANKABLE, Criterion, get_criterion, unified
+from analysis.families import MoELayer
+from analysis.ranking import Stats, has_columns
+from analysis.sparsity import num_removed
+from analysis.stats import GATES, ExpertStats, Gate, NoStats, WeightStats, moment_column
+from app.tables.maps import rank
+
+CONSTANT = (1, 0, 0)
+# Sources of criteria that read no text.
+_WEIGHTS, _NO_DATA = "weights", "no data"
+TEXTLESS = (_WEIGHTS, _NO_DATA)
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """Everything measured of a model: by corpus, of the weights, and its layers."""
+
+    routed: Mapping[str, ExpertStats]
+    weights: WeightStats | None
+    layers: tuple[MoELayer, ...]
+
+    def of(self, criterion: Criterion) -> dict[str, Stats]:
+        """The statistics that a criterion can read, by what the reader calls them."""
+        if criterion.source == "routed":
+            return {
+                corpus: stats
+                for corpus, stats in self.routed.items()
+                if has_columns(criterion, stats)
+            }
+        if criterion.source == "none":
+            return {_NO_DATA: NoStats(self.layers)}
+        return {} if self.weights is None else {_WEIGHTS: self.weights}
+
+
+def expert_means(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> pd.DataFrame:
+    """Table `number` and one column a corpus: tokens, their share, mean gates and mean norm.
+
+    The means are over the tokens routed to the expert, NaN where there is none. The share is of
+    the tokens routed in its layer.
+    """
+    columns = {}
+    for corpus, each in stats.items():
+        rows = each.table[each.table["layer"] == layer].set_index("expert")
+        own = rows[rows.index == expert].to_dict("records")[0]
+        tokens = float(own["num_tokens"])
+        divisor = tokens or float("nan")
+        columns[corpus] = {
+            "routed tokens": tokens,
+            "share of routed tokens": tokens / max(float(rows["num_tokens"].sum()), 1.0),
+            **{f"mean gate, {gate}": own[moment_column(1, 0, gate)] / divisor for gate in GATES},
+            "mean norm of the output": own[moment_column(0, 1, "applied")] / divisor,
+        }
+    return pd.DataFrame(columns).rename_axis("number").reset_index()
+
+
+def expert_sums(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> pd.DataFrame:
+    """Table `sum` and one column a corpus: every stored sum of one expert."""
+    columns = {}
+    for corpus, each in stats.items():
+        rows = each.table[each.table["layer"] == layer].set_index("expert")
+        columns[corpus] = rows.loc[expert].drop("layer").astype(float)
+    return pd.DataFrame(columns).rename_axis("sum").reset_index()
+
+
+def expert_ranks(sources: Sources, gate: Gate, place: tuple[int, int]) -> pd.DataFrame:
+    """Table `criterion, source, rank, of, score`: one expert under all that can rank; 1 = first."""
+    layer, expert = place
+    rows = []
+    for name in dict.fromkeys((*(unified(*each).name for each in RANKABLE), *CRITERIA)):
+        criterion = get_criterion(name)
+        for source, stats in sources.of(criterion).items():
+            ranked = rank(criterion, stats, gate)
+            row = [each.index for each in ranked.grid.layers].index(layer)
+            found = int(np.flatnonzero(ranked.order[row] == expert)[0]) + 1
+            count = int(ranked.grid.counts[row])
+            rows.append((criterion.label, source, found, count, float(ranked.score[row, expert])))
+    return pd.DataFrame(rows, columns=["criterion", "source", "rank", "of", "score"])
+
+
+def rank_summary(ranks: pd.DataFrame, sparsity: Fraction) -> pd.DataFrame:
+    """Table `criterion`, `kept`, a column a text: a row for each of the 18 variants and others.
+
+    `kept` says under how many of the texts the expert stays at this uniform sparsity, as "2 of 3".
+    A criterion that reads no text has the same rank under each; the variant (1, 0, 0), which ranks
+    nothing, has none.
+
+    Args:
+        ranks: a table of `expert_ranks`.
+    """
+    texts = [name for name in dict.fromkeys(ranks["source"]) if name not in TEXTLESS]
+    columns = texts or ["rank"]
+    least = ranks["of"] - ranks["of"].map(lambda count: num_removed(count, sparsity))
+    rows = []
+    for label, own in ranks.assign(kept=ranks["rank"] <= least).groupby("criterion", sort=False):
+        if own["source"].iloc[0] in TEXTLESS:
+            found = dict.fromkeys(columns, own["rank"].iloc[0])
+            kept = "any text" if own["kept"].all() else "no text"
+        else:
+            found = dict(zip(own["source"], own["rank"], strict=True))
+            kept = f"{own['kept'].sum()} of {len(own)}"
+        rows.append({"criterion": label, "kept": kept, **found})
+    rows.append({"criterion": _CONSTANT, "kept": "same score for all"})
+    table = pd.DataFrame(rows, columns=["criterion", "kept", *columns])
+    table = table.astype(dict.fromkeys(columns, "Int64")).set_index("criterion")
+    order = [label for label in dict.fromkeys(_labels()) if label in table.index]
+    return table.loc[order].reset_index()
+
+
+_CONSTANT = unified(*CONSTANT).label
+
+
+def _labels() -> list[str]:
+    """The variants in the order of their exponents, then the other criteria."""
+    variants = [unified(*each) for each in sorted((*RANKABLE, CONSTANT))]
+    return [each.label for each in (*variants, *CRITERIA.values())]

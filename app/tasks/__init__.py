@@ -1,0 +1,1 @@
+"""What a worker runs for each kind of request, as generators of progress. No Streamlit."""

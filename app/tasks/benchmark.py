@@ -1,0 +1,220 @@
+"""Tasks of benchmarks: lm-evaluation-harness on candidates, and results of other tools taken in.
+
+Heavy libraries are imported when a task starts, as in `app.tasks.kinds`.
+"""
+
+from collections import defaultdict
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from analysis.demo.tasks import LOCAL_TASKS, WrittenTask, write_task
+from analysis.errors import PlanError, StatsError
+from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, ModelRef, MoEModel, load_model_index
+from analysis.progress import Progress
+from analysis.store import StatsStore
+from app.requests.base import validated
+from app.requests.benchmark import BenchmarkRequest, ImportRequest
+from app.settings import stats_store
+from app.tasks.apart import TASKS_FOLDER, check_unread, read_before
+from app.tasks.quiet import quiet_transformers
+from app.tasks.sweep import measured_routing
+from pruning.evaluate.benchmarks.candidates import exported, planned
+from pruning.evaluate.benchmarks.imports import Imported, read_results
+from pruning.evaluate.benchmarks.record import (
+    BenchmarkRecord,
+    BenchmarkStore,
+    Candidate,
+    new_record,
+)
+from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
+from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
+
+Task = Generator[Progress, None, dict[str, Any]]
+_MISSING = (
+    "Benchmarks need lm-evaluation-harness, which is not installed: "
+    "pip install 'moe-prune-studio[eval]'."
+)
+
+
+def benchmark_run(
+    request: BenchmarkRequest,
+) -> Generator[Progress, None, list[BenchmarkRecord]]:
+    """Benchmark the candidates; results are kept beside the statistics.
+
+    Raises:
+        UserError: whatever of the model, the plans or the tasks does not fit, or the harness is
+            not installed.
+    """
+    if find_spec("lm_eval") is None:
+        raise StatsError(_MISSING)
+    from analysis.calibration.loading import CalibrationSettings
+    from pruning.evaluate.benchmarks.harness import Asked
+    from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
+
+    quiet_transformers()
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    candidates = _candidates(request, model, store)
+    full = candidates[0][0].model
+    names = _task_names(request, full)
+    if not request.allow_test_set:
+        check_unread(names, store, full.identity)
+    local = yield from _written(names, store)
+    asked = Asked(
+        names,
+        tuple(task.folder for task in local),
+        limit=request.limit,
+        num_fewshot=request.num_fewshot,
+        chat_template=request.chat_template,
+        batch_size=request.batch_size,
+    )
+    settings = CalibrationSettings(
+        seq_len=2,  # of no use here: a task decides how long its questions are
+        dtype=request.dtype,
+        device=request.device,
+        batch_size=request.batch_size,
+        trust_remote_code=request.trust_remote_code,
+    )
+    versions = {task.name: task.version for task in local}
+    kept = BenchmarkStore(store.directories)
+    known = read_before(names, store, full.identity)
+    work = Benchmarks(model, candidates, asked, settings, kept, versions, known)
+    return (yield from run_benchmarks(work))
+
+
+def _candidates(
+    request: BenchmarkRequest, model: MoEModel, store: StatsStore
+) -> list[tuple[Candidate, PruningPlan | None]]:
+    manifest = _manifest(model)
+    if manifest is None:
+        if request.source:
+            raise PlanError(f"{model.name} is no export; --source goes with one.")
+        plans = [fit_plan(plan_from_dict(raw), model) for raw in request.plans]
+        routing = measured_routing(plans, store)
+        return [(planned(model, plan, routing), plan) for plan in plans] or [
+            (planned(model, keep_all(model)), None)
+        ]
+    if request.plans:
+        raise PlanError(f"{model.name} is an export already; leave --plan out.")
+    return [(_exported(model, manifest, request.source, store), None)]
+
+
+def _manifest(model: MoEModel) -> Manifest | None:
+    folder = model.checkpoint.path
+    return read_manifest(folder) if (folder / MANIFEST_NAME).is_file() else None
+
+
+def _exported(
+    model: MoEModel, manifest: Manifest, source: str | None, store: StatsStore
+) -> Candidate:
+    full = load_model_index(source) if source else _demo_source(manifest)
+    return exported(model, manifest, full, routing=measured_routing([manifest.plan], store))
+
+
+def _demo_source(manifest: Manifest) -> MoEModel | None:
+    """The demo, where that is what was exported: it is always at hand."""
+    if not DEMO_CHECKPOINT.is_dir():
+        return None
+    demo = load_model_index(DEMO_MODEL)
+    return demo if demo.identity == manifest.source.identity else None
+
+
+def _task_names(request: BenchmarkRequest, full: ModelRef) -> tuple[str, ...]:
+    if request.names:
+        return request.names
+    if full.identity == load_model_index(DEMO_MODEL).identity:
+        return tuple(LOCAL_TASKS)
+    raise StatsError(
+        "Name the benchmarks, such as --tasks arc_challenge,piqa; `lm_eval ls tasks` lists them."
+    )
+
+
+def _written(
+    names: Sequence[str], store: StatsStore
+) -> Generator[Progress, None, list[WrittenTask]]:
+    """Those of the tasks that are local, on disk."""
+    local = [name for name in names if name in LOCAL_TASKS]
+    written = []
+    for number, name in enumerate(local):
+        yield Progress("making the local tasks", number, len(local), "tasks")
+        written.append(write_task(LOCAL_TASKS[name], store.directories[0] / TASKS_FOLDER))
+    return written
+
+
+def benchmark_task(raw: dict[str, Any]) -> Task:
+    """Job form of `benchmark_run`."""
+    records = yield from benchmark_run(validated(BenchmarkRequest, raw))
+    return benchmark_results(records)
+
+
+def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:
+    """What a job and a file say: ids, candidates, settings and scores of the records.
+
+    `read_before` says which of the test sets something of the model has read.
+    """
+    return {
+        "benchmarks": [
+            {
+                "record_id": record.record_id,
+                "candidate": record.candidate,
+                "source": record.source,
+                "settings": dict(record.settings),
+                "read_before": dict(record.made.get("read_before", {})),
+                "scores": [asdict(score) for score in record.scores],
+            }
+            for record in records
+        ]
+    }
+
+
+def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
+    """Take results of other tools in, one record for each tool and setting; they are kept.
+
+    Returns:
+        The records with the scores of these files alone; those that are kept may have more.
+
+    Raises:
+        UserError: the model or the plan does not fit, or a file is not of a form that is known.
+    """
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    candidate = _imported_candidate(request, model, store)
+    kept = BenchmarkStore(store.directories)
+    records: dict[str, BenchmarkRecord] = {}
+    tasks: defaultdict[str, set[str]] = defaultdict(set)
+    for path in request.files:
+        found = read_results(path)
+        record = _with_results(
+            kept.find(new_record(candidate, found.source, found.settings)), found, path
+        )
+        kept.save(record)
+        records[record.record_id] = record
+        tasks[record.record_id] |= {score.task for score in found.scores}
+    return [
+        replace(each, scores=tuple(score for score in each.scores if score.task in tasks[name]))
+        for name, each in records.items()
+    ]
+
+
+def _with_results(record: BenchmarkRecord, found: Imported, path: Path) -> BenchmarkRecord:
+    made = {**found.made, "imported_from": path.name}
+    return record.with_scores(found.scores, found.tool_version, made)
+
+
+def _imported_candidate(request: ImportRequest, model: MoEModel, store: StatsStore) -> Candidate:
+    manifest = _manifest(model)
+    if manifest is not None:
+        if request.plan is not None or request.candidate:
+            raise PlanError(
+                f"{model.name} is an export and says itself what it is; leave --plan and "
+                "--candidate out."
+            )
+        return _exported(model, manifest, request.source, store)
+    if request.candidate:
+        ref = model_ref(model)
+        return Candidate(ref, ref, request.candidate, "", {})
+    plan = plan_from_dict(request.plan) if request.plan is not None else keep_all(model)
+    return planned(model, plan, measured_routing([plan], store))

@@ -1,0 +1,132 @@
+"""The task of bins: experts or neurons in parts by a criterion, and the loss without each part."""
+
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from analysis.choose import choose_stats, parse_corpus_weight
+from analysis.criteria import get_criterion
+from analysis.model import MoEModel, load_model_index
+from analysis.progress import Progress
+from analysis.ranking import rank_experts
+from analysis.store import StatsStore
+from app.choices.neurons import neuron_evidence
+from app.requests.base import validated
+from app.requests.evaluation import BinsRequest
+from app.settings import stats_store
+from app.tasks.evaluation import draw_all, run_settings
+from app.tasks.probe import loaded_model
+from app.tasks.sweep import neuron_request, weights_measured
+from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
+from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy, new_bins_record
+from pruning.evaluate.drawing import Drawn
+from pruning.evaluate.result import Evaluation
+from pruning.plan import ATOMIC_GRANULARITY
+
+if TYPE_CHECKING:
+    from analysis.calibration.loading import CalibrationSettings
+
+Binned = Generator[Progress, None, tuple[RankedBy, list[Bin]]]
+
+
+def bins_task(raw: dict[str, Any]) -> Generator[Progress, None, dict[str, Any]]:
+    """Job form of `bins_run`."""
+    record = yield from bins_run(validated(BinsRequest, raw))
+    return {"bins": record.record_id}
+
+
+def bins_run(request: BinsRequest) -> Generator[Progress, None, BinsRecord]:
+    """What removing each bin of experts or neurons adds to the loss, on the first corpus.
+
+    The record is kept beside the statistics; where it is there already, no model is loaded.
+
+    Raises:
+        UserError: no statistics that fit, a bin that would leave a layer too few experts, a model
+            that cannot be loaded, or a loss that is no finite number.
+    """
+    from analysis.calibration.loading import resolve_dtype
+
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    ranked, bins = yield from _binned(request, model, store)
+    (drawn, *_) = yield from draw_all(request, model, store)
+    settings = run_settings(request, drawn.sequences.longest)
+    corpus = {"name": drawn.sequences.corpus, "digest": drawn.sequences.digest, **drawn.facts}
+    changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
+    kept = BinsStore(store.directories)
+    record = kept.find(new_bins_record(model, ranked, bins, corpus, changing))
+    if record.is_measured:
+        yield Progress("cached", len(bins), len(bins), "bins", "these bins are measured already")
+        return record
+    started = time.monotonic()
+    found = yield from _measured(request, model, bins, drawn, settings)
+    record = _finished(record, bins, found, settings, time.monotonic() - started)
+    kept.save(record)
+    return record
+
+
+def _measured(
+    request: BinsRequest,
+    model: MoEModel,
+    bins: list[Bin],
+    drawn: Drawn,
+    settings: "CalibrationSettings",
+) -> Generator[Progress, None, dict[int, Evaluation]]:
+    """Number of a bin -> the evaluation of the model without it."""
+    from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+    from pruning.evaluate.full_side import run_full
+    from pruning.evaluate.samples import make_samples
+
+    samples = make_samples(drawn.sequences, request.batch_size)
+    measured = MeasureSettings(("nll",), settings.seed)
+    found: dict[int, Evaluation] = {}
+    yield Progress("loading the model", 0, len(bins), "bins")
+    with loaded_model(model, settings) as loaded:
+        full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
+        for each in bins:
+            yield Progress("removing bins", len(found), len(bins), "bins")
+            found[each.number] = evaluate_candidate(loaded, model.family, each.plan, full, measured)
+    return found
+
+
+def _finished(
+    record: BinsRecord,
+    bins: list[Bin],
+    found: dict[int, Evaluation],
+    settings: "CalibrationSettings",
+    seconds: float,
+) -> BinsRecord:
+    from pruning.evaluate.run import how_made
+
+    first = found[bins[0].number]
+    return record.with_results(
+        bin_table(bins, found, seed=settings.seed),
+        (first.full["nll"].mean, first.num_samples, first.num_tokens),
+        how_made(settings, seconds),
+    )
+
+
+def _binned(request: BinsRequest, model: MoEModel, store: StatsStore) -> Binned:
+    """What orders the experts or neurons, and the bins of that order."""
+    how = request.binning
+    if request.granularity == ATOMIC_GRANULARITY:
+        asked = neuron_request(request, request.criterion, how.scope, sparsity="0")
+        evidence = yield from neuron_evidence(asked, model, store)
+        runs = tuple(run.manifest.run_id for run in evidence.runs)
+        ranked = RankedBy(request.criterion, "", evidence.corpora, runs, request.granularity, how)
+        return ranked, neuron_bins(evidence.saliency, model, how)
+    criterion = get_criterion(request.criterion)
+    yield from weights_measured(criterion.name, model, store)
+    wanted = [parse_corpus_weight(text) for text in request.calibrated_on]
+    reads_text = criterion.source == "routed"
+    choice = choose_stats(criterion, store, model, wanted if reads_text else ())
+    ranking = rank_experts(criterion, choice.stats, request.gate)
+    ranked = RankedBy(
+        criterion.name,
+        request.gate if criterion.uses_gate else "",
+        choice.corpora,
+        tuple(run.manifest.run_id for run in choice.runs),
+        request.granularity,
+        how,
+    )
+    return ranked, expert_bins(ranking, model, how)

@@ -1,0 +1,66 @@
+"""The task that exports: write a pruned checkpoint, then prove it.
+
+Heavy libraries are imported when a task starts, as in all tasks.
+"""
+
+from collections.abc import Generator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from analysis.model import MoEModel, load_model_index
+from analysis.progress import Progress
+from app.requests.base import ExportRequest, validated
+from app.tasks.quiet import quiet_transformers
+
+Task = Generator[Progress, None, dict[str, Any]]
+
+
+def export_run(request: ExportRequest) -> Task:
+    """Write the pruned checkpoint, then prove it."""
+    from pruning.atoms.widths import WidthChoice, parse_mode
+    from pruning.heads import heads_in_words, parse_choice
+    from pruning.plan import plan_from_dict
+    from pruning.surgery.export import ExportOptions, export_checkpoint
+    from pruning.surgery.resharding import parse_size
+
+    model = load_model_index(request.model, revision=request.revision)
+    plan = plan_from_dict(request.plan)
+    recipe = request.recipe.encode()
+    widths = None
+    if request.width_mode:
+        widths = WidthChoice(parse_mode(request.width_mode), request.width_multiple_of)
+    options = ExportOptions(parse_choice(request.mtp), request.hash_source, recipe, widths)
+    largest = parse_size(request.max_shard_size) if request.max_shard_size else None
+    options = replace(options, max_shard_bytes=largest, keep_list=request.keep_list)
+    manifest = yield from export_checkpoint(model, plan, request.out, options)
+    result: dict[str, Any] = {
+        "out": str(request.out),
+        "plan_digest": manifest.plan.digest,
+        "heads": heads_in_words(model, manifest.heads),
+    }
+    if request.verify:
+        result["verify"] = yield from verify_result(request.out, None, model)
+    return result
+
+
+def verify_result(out: Path, level: str | None, source: MoEModel | None, tokens: int = 128) -> Task:
+    """Verify an export; the report as plain JSON."""
+    from pruning.surgery.verify import verify_export
+
+    quiet_transformers()
+    report = yield from verify_export(
+        out, level=level, source=source.checkpoint.path if source else None, tokens=tokens
+    )
+    return asdict(report)
+
+
+def export_task(raw: dict[str, Any]) -> Task:
+    """Job form of `export_run`; a failed check fails the job."""
+    from analysis.errors import ExportError
+
+    result = yield from export_run(validated(ExportRequest, raw))
+    failed = [check for check in result.get("verify", {}).get("checks", ()) if not check["ok"]]
+    if failed:
+        raise ExportError(f"The export fails its check: {failed[0]['name']}: {failed[0]['detail']}")
+    return result

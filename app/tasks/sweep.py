@@ -1,0 +1,104 @@
+"""The plans of a sweep: every criterion at every sparsity."""
+
+from collections.abc import Generator, Sequence
+
+from analysis.criteria import get_criterion
+from analysis.model import MoEModel
+from analysis.neuron_norms import NEURON_NORMS
+from analysis.progress import Progress
+from analysis.store import StatsStore, load_expert_stats
+from app.choices.neurons import decide_neurons, neuron_evidence
+from app.choices.ranking import select
+from app.requests.base import SelectRequest, validated
+from app.requests.evaluation import BinsRequest, SweepRequest
+from app.requests.neurons import NeuronRequest
+from pruning.active import Routing, routing_of
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+
+Plans = Generator[Progress, None, list[PruningPlan]]
+
+
+def sweep_plans(request: SweepRequest, model: MoEModel, store: StatsStore) -> Plans:
+    """The plans of a sweep, by criterion and then by sparsity.
+
+    Raises:
+        UserError: no statistics that fit, or a sparsity that the model cannot meet.
+    """
+    plans = []
+    for name in request.criteria:
+        if request.granularity == ATOMIC_GRANULARITY:
+            plans += yield from _plans_of_neurons(request, name, model, store)
+            continue
+        yield from weights_measured(name, model, store)
+        plans += [_plan(request, name, each, model, store) for each in request.sparsities]
+    return [fit_plan(plan, model) for plan in plans]
+
+
+def weights_measured(
+    criterion: str, model: MoEModel, store: StatsStore
+) -> Generator[Progress, None, None]:
+    """Measure the model's weights, if the criterion reads them and nobody has."""
+    from analysis.weights import weight_statistics
+
+    reads_weights = get_criterion(criterion).source == "weights"
+    if reads_weights and not store.of_model(model.identity, "weights"):
+        yield from weight_statistics(model, store)
+
+
+def _plan(
+    request: SweepRequest, criterion: str, sparsity: str, model: MoEModel, store: StatsStore
+) -> PruningPlan:
+    reads_text = get_criterion(criterion).source == "routed"
+    values = {
+        "model": request.model,
+        "criterion": criterion,
+        "sparsity": sparsity,
+        "corpora": request.calibrated_on if reads_text else (),
+        "gate": request.gate,
+        "schedule": request.schedule,
+        "stats_dir": request.stats_dir,
+    }
+    return select(validated(SelectRequest, values), model, store).plan()
+
+
+def neuron_request(
+    request: SweepRequest | BinsRequest, criterion: str, scope: str, sparsity: str
+) -> NeuronRequest:
+    """The plan of neurons by one criterion that a request asks for."""
+    reads_text = criterion != NEURON_NORMS and get_criterion(criterion).source == "routed"
+    values = {
+        "model": request.model,
+        "criterion": criterion,
+        "sparsity": sparsity,
+        "corpora": request.calibrated_on if reads_text else (),
+        "atom_scope": scope,
+        "stats_dir": request.stats_dir,
+    }
+    made: NeuronRequest = validated(NeuronRequest, values)
+    return made
+
+
+def _plans_of_neurons(
+    request: SweepRequest, criterion: str, model: MoEModel, store: StatsStore
+) -> Plans:
+    asked = [
+        neuron_request(request, criterion, request.atom_scope, each) for each in request.sparsities
+    ]
+    evidence = yield from neuron_evidence(asked[0], model, store)
+    return [decide_neurons(each, model, evidence).plan for each in asked]
+
+
+def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing | None:
+    """How often experts were chosen, where plans leave experts of different widths.
+
+    Of the runs that ranked the neurons the first, else the newest of the model; None where nothing
+    was measured or only whole experts go.
+    """
+    cut = [plan for plan in plans if plan.kept_atoms]
+    if not cut:
+        return None
+    known = store.of_model(cut[0].model.identity, "routed")
+    named = {run for plan in cut for run in plan.provenance.runs}
+    newest = sorted(known, key=lambda run: str(run.manifest.made.get("created_at")), reverse=True)
+    newest.sort(key=lambda run: run.manifest.run_id not in named)
+    return routing_of(load_expert_stats(newest[0])) if newest else None
