@@ -21,8 +21,8 @@ from pruning.evaluate.drawing import Wanted, draw
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import load_plan, model_ref, select_experts
+from pruning.schedules.base import allocation_of
 from pruning.search.result import load_search
-from pruning.search.seeds import allocation_of
 from pruning.surgery.export import export_checkpoint
 
 # Ranked by weights, so that no text of the standard library decides the outcome.
