@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 
@@ -10,10 +11,16 @@ from transformers import PreTrainedModel
 
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
+from analysis.neuron_norms import NeuronScores
 from families.configs import WIDTH, Case, tiny_model
 from families.physical import block_of, logits_of
 from families.plain import matrices_of
+from pruning.atoms.budget import atom_sparsity_budget
+from pruning.atoms.kept import KeptAtoms
+from pruning.atoms.rooms import atom_rooms
+from pruning.atoms.selection import AtomScope, Contest
 from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.constraints import Constraints
 from pruning.plan import PruningPlan, model_ref
 from pruning.surgery.export import ExportOptions, export_checkpoint
 
@@ -63,6 +70,25 @@ def atomic_plan(model: MoEModel, case: Case) -> PruningPlan:
         keeps = [0, most, *(1 + (layer + 5 * e) % 6 for e in range(2, case.experts))]
         atoms[layer] = {e: random_atoms(100 * layer + e, keep) for e, keep in enumerate(keeps)}
     return PruningPlan(model_ref(model), {}, granularity="atomic", kept_atoms=atoms)
+
+
+def contest_of(
+    scores: NeuronScores, scope: AtomScope, limits: Constraints | None = None
+) -> Contest:
+    """Neurons with these saliencies, competing under constraints."""
+    widths = {layer: [len(each) for each in held] for layer, held in scores.items()}
+    return Contest(scores, atom_rooms(widths, limits or Constraints()), scope)
+
+
+def select_atoms(
+    scores: NeuronScores,
+    sparsity: Fraction | str,
+    scope: AtomScope,
+    limits: Constraints | None = None,
+) -> KeptAtoms:
+    """The neurons that stay when a sparsity is spent, of every expert that loses some."""
+    contest = contest_of(scores, scope, limits)
+    return contest.kept(contest.removed(atom_sparsity_budget(contest.pools, sparsity)))
 
 
 def zeroed(model: PreTrainedModel, case: Case, plan: PruningPlan) -> PreTrainedModel:

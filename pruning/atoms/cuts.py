@@ -1,6 +1,6 @@
 """Which neurons go, as arrays: for tables and figures over the millions of neurons of a model.
 
-The same choice as `select_atoms` makes without constraints, without a list of ids.
+The same choice as `Contest` makes without constraints, without a list of ids.
 """
 
 from collections.abc import Sequence
@@ -107,16 +107,10 @@ def expert_shares(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
     """Table of SHARE_COLUMNS, one row an expert: how much of it stays."""
     gone = np.bincount(field.owner[pruned], minlength=len(field.widths))
     stay = field.widths - gone
-    return pd.DataFrame(
-        {
-            "layer": field.layers,
-            "expert": field.experts,
-            "neurons": field.widths,
-            "removed": gone,
-            # An expert without neurons loses none.
-            "kept_share": np.where(field.widths > 0, stay / np.maximum(field.widths, 1), 1.0),
-        }
-    )
+    # An expert without neurons loses none.
+    share = np.where(field.widths > 0, stay / np.maximum(field.widths, 1), 1.0)
+    columns = (field.layers, field.experts, field.widths, gone, share)
+    return pd.DataFrame(dict(zip(SHARE_COLUMNS, columns, strict=True)))
 
 
 def layer_cuts(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
@@ -152,15 +146,9 @@ def saliency_histogram(field: NeuronField, pruned: BoolArray, bins: int = 48) ->
     cells = (row * 2 + pruned[shown]) * bins + step
     counts = np.bincount(cells, minlength=len(layers) * 2 * bins).reshape(len(layers), 2, bins)
     bounds = 10**edges
-    return pd.DataFrame(
-        {
-            "layer": np.repeat(layers, bins),
-            "low": np.tile(bounds[:-1], len(layers)),
-            "high": np.tile(bounds[1:], len(layers)),
-            "kept": counts[:, 0].ravel(),
-            "pruned": counts[:, 1].ravel(),
-        }
-    )
+    ends = (np.tile(bounds[:-1], len(layers)), np.tile(bounds[1:], len(layers)))
+    columns = (np.repeat(layers, bins), *ends, counts[:, 0].ravel(), counts[:, 1].ravel())
+    return pd.DataFrame(dict(zip(HISTOGRAM_COLUMNS, columns, strict=True)))
 
 
 def neurons_of(field: NeuronField, pruned: BoolArray, layer: int, expert: int) -> pd.DataFrame:
@@ -172,14 +160,8 @@ def neurons_of(field: NeuronField, pruned: BoolArray, layer: int, expert: int) -
     where = field.of_expert(layer, expert)
     values, gone = field.saliency[where], pruned[where]
     order = np.argsort(-values, kind="stable")
-    return pd.DataFrame(
-        {
-            "rank": np.arange(len(values)),
-            "neuron": order,
-            "saliency": values[order],
-            "kept": ~gone[order],
-        }
-    )
+    columns = (np.arange(len(values)), order, values[order], ~gone[order])
+    return pd.DataFrame(dict(zip(NEURON_TABLE_COLUMNS, columns, strict=True)))
 
 
 def pool_overlap(first: BoolArray, second: BoolArray, pools: Sequence[int] | IntArray) -> float:
@@ -189,9 +171,9 @@ def pool_overlap(first: BoolArray, second: BoolArray, pools: Sequence[int] | Int
     than another. Within a pool both remove equally many, so the order of the two does not matter.
     """
     sizes = np.asarray(pools, dtype=np.int64)
-    pool_of = np.repeat(np.arange(len(sizes)), sizes)
-    removed = np.bincount(pool_of[first], minlength=len(sizes))
-    shared = np.bincount(pool_of[first & second], minlength=len(sizes))
+    pool = np.repeat(np.arange(len(sizes)), sizes)
+    removed = np.bincount(pool[first], minlength=len(sizes))
+    shared = np.bincount(pool[first & second], minlength=len(sizes))
     used = removed > 0
     return float((shared[used] / removed[used]).mean()) if used.any() else float("nan")
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -11,11 +10,11 @@ from numpy.typing import NDArray
 
 from analysis.errors import PlanError, unknown_name
 from analysis.neuron_norms import NeuronScores
-from pruning.atoms.budget import Pool, atom_sparsity_budget, pool_of, shares_of
+from pruning.atoms.budget import Pool, pool_of, shares_of
 from pruning.atoms.kept import KeptAtoms, ordered_atoms
-from pruning.atoms.rooms import ExpertKey, atom_rooms
+from pruning.atoms.rooms import ExpertKey
 from pruning.budget import Budget
-from pruning.constraints import Constraints, Room
+from pruning.constraints import Room
 
 
 class AtomScope(StrEnum):
@@ -51,7 +50,10 @@ def pools_of(rooms: Mapping[ExpertKey, Room], scope: AtomScope) -> list[tuple[Ex
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """Neurons that compete for their places.
+    """Neurons that compete for their places: the least salient go first.
+
+    Ties keep the lower layer, then the lower expert, then the lower neuron. Neurons of an expert go
+    in steps of its room, those of a step together; an expert may lose all.
 
     Args:
         saliency: layer -> for each expert, a number for each neuron; higher stays.
@@ -135,34 +137,3 @@ def _step_costs(values: NDArray[np.float64], room: Room) -> NDArray[np.float64]:
     # Sums of as many addends in the same order, each no smaller: rounding keeps them in order.
     costs: NDArray[np.float64] = ascending.reshape(-1, room.step).sum(axis=1)
     return costs
-
-
-def select_atoms(
-    saliency: NeuronScores,
-    sparsity: Fraction | str,
-    scope: AtomScope,
-    multiple_of: int = 1,
-    constraints: Constraints | None = None,
-) -> KeptAtoms:
-    """The neurons that stay, of every expert that loses some.
-
-    floor(sparsity * neurons) of each expert, each layer or all layers go, the least salient first;
-    ties keep the lower layer, then the lower expert, then the lower neuron. An expert may lose all.
-    With `multiple_of`, each expert keeps a multiple, neurons go in blocks of so many, and the
-    nearest number that is possible goes.
-
-    Args:
-        saliency: layer -> for each expert, a number for each neuron; higher stays.
-        sparsity: fraction of neurons that goes, 0 to 1.
-        scope: among which neurons.
-        multiple_of: of how many neurons the number that an expert keeps is a multiple.
-        constraints: what else to respect; has its own `multiple_of`.
-
-    Raises:
-        PlanError: constraints that cannot be met, or a saliency that is no finite number.
-    """
-    limits = constraints or Constraints(multiple_of=multiple_of)
-    widths = {layer: [len(each) for each in held] for layer, held in saliency.items()}
-    contest = Contest(saliency, atom_rooms(widths, limits), scope)
-    budget = atom_sparsity_budget(contest.pools, sparsity)
-    return contest.kept(contest.removed(budget))

@@ -3,7 +3,7 @@
 transformers computes the experts of a layer with one width. What has fewer neurons is filled up
 with neurons that are all zero: they add exactly nothing, so every mode computes what the plan says.
 Filling up with the next-best neurons instead would write a model that the plan does not describe;
-whoever wants those keeps them in the plan, see `select_atoms`.
+whoever wants those keeps them in the plan, see `Contest`.
 """
 
 from collections.abc import Mapping

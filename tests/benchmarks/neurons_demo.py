@@ -27,9 +27,10 @@ from analysis.neurons import choose_neurons, neuron_saliency
 from analysis.ranking import rank_experts
 from analysis.store import SHIPPED_STATS, StatsStore
 from analysis.widths import expert_widths
+from pruning.atoms.budget import atom_sparsity_budget
 from pruning.atoms.kept import KeptAtoms
 from pruning.atoms.rooms import atom_rooms
-from pruning.atoms.selection import AtomScope, Contest, select_atoms
+from pruning.atoms.selection import AtomScope, Contest
 from pruning.constraints import Constraints
 from pruning.masking import masked
 from pruning.neuron_views import flops_saved
@@ -86,7 +87,9 @@ def plans_of(model: MoEModel, corpus: str) -> dict[str, PruningPlan]:
     norms = drain(neuron_norms(model))
 
     def neurons(scores: NeuronScores, scope: AtomScope) -> PruningPlan:
-        return atomic(model, select_atoms(scores, SHARE, scope))
+        contest = Contest(scores, atom_rooms(expert_widths(model), Constraints()), scope)
+        budget = atom_sparsity_budget(contest.pools, SHARE)
+        return atomic(model, contest.kept(contest.removed(budget)))
 
     return {
         "HEAPr-G": neurons(heapr, AtomScope.GLOBAL),

@@ -8,6 +8,7 @@ from math import floor, fsum
 
 import numpy as np
 import pytest
+from atom_cases import contest_of, select_atoms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from pruning.atoms.budget import (
     reachable_totals,
 )
 from pruning.atoms.rooms import atom_rooms, kept_experts
-from pruning.atoms.selection import AtomScope, Contest, pools_of, select_atoms
+from pruning.atoms.selection import AtomScope, pools_of
 from pruning.constraints import Constraints, Room
 
 SCOPES = list(AtomScope)
@@ -37,11 +38,6 @@ def scores_of(widths, seed, levels=None):
         return generator.normal(size=width)
 
     return {1 + 3 * row: tuple(map(draw, held)) for row, held in enumerate(widths)}
-
-
-def contest_of(scores, scope, limits=None):
-    widths = {layer: [len(each) for each in held] for layer, held in scores.items()}
-    return Contest(scores, atom_rooms(widths, limits or Constraints()), scope)
 
 
 def kept_sets(scores, atoms):
@@ -216,8 +212,7 @@ def test_more_sparsity_keeps_a_subset(data, scope, step, rhos, seed):
     scores = scores_of(same_widths(data, step), seed, 3)
     limits = Constraints(multiple_of=step)
     less, more = (
-        kept_sets(scores, select_atoms(scores, rho, scope, constraints=limits))
-        for rho in sorted(rhos)
+        kept_sets(scores, select_atoms(scores, rho, scope, limits)) for rho in sorted(rhos)
     )
     assert all(more[key] <= less[key] for key in less)
 
@@ -251,11 +246,11 @@ def test_what_a_protected_layer_keeps_others_lose():
     scores = scores_of([[8, 8], [8, 8]], 0)
     half = Constraints(protected=frozenset({1}))
     for scope in SCOPES:
-        atoms = select_atoms(scores, "50%", scope, constraints=half)
+        atoms = select_atoms(scores, "50%", scope, half)
         assert spent(scores, atoms) == 16
         assert 1 not in atoms
     with pytest.raises(PlanError, match=r"removes 20 \(62.5%\) of 32 neurons, but at most 16 "):
-        select_atoms(scores, "62.5%", AtomScope.GLOBAL, constraints=half)
+        select_atoms(scores, "62.5%", AtomScope.GLOBAL, half)
 
 
 def test_a_count_that_does_not_divide_differs_by_one_step():

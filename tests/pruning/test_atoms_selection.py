@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from atom_cases import atomic_plan
+from atom_cases import atomic_plan, select_atoms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +18,9 @@ from families.configs import CASES, tiny_model
 from families.physical import block_of
 from families.plain import matrices_of
 from pruning import load_pruned
-from pruning.atoms.selection import AtomScope, select_atoms
+from pruning.atoms.selection import AtomScope
 from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.constraints import Constraints
 from pruning.plan import PruningPlan, model_ref
 from pruning.sizes import size_report
 from pruning.surgery.export import ExportOptions, export_checkpoint
@@ -58,7 +59,7 @@ class TestSelection:
     def test_blocks_by_hand(self):
         # Pairs, ascending. Layer 1: (1 + 2, 4 + 5) and (.5 + 9, 9 + 9), so expert 0 loses all.
         # Layer 3: (.1 + 3, 7 + 8) and (.2 + .3, .4 + 6), so each loses its first pair.
-        found = select_atoms(SCORES, Fraction(1, 2), AtomScope.LAYER, 2)
+        found = select_atoms(SCORES, Fraction(1, 2), AtomScope.LAYER, Constraints(multiple_of=2))
         expected = {(1, 0): (), (1, 1): (0, 1, 2, 3), (3, 0): (2, 3), (3, 1): (2, 3)}
         assert kept_of(found) == expected
         assert 1 not in found[1]  # keeps all, so the plan does not name it
@@ -67,7 +68,7 @@ class TestSelection:
         with pytest.raises(PlanError, match="layer 4 is no finite number"):
             select_atoms({4: (np.array([1.0, math.nan]),)}, Fraction(1, 2), AtomScope.GLOBAL)
         with pytest.raises(PlanError, match="Multiples of 0"):
-            select_atoms(SCORES, Fraction(1, 2), AtomScope.GLOBAL, 0)
+            Constraints(multiple_of=0)
 
 
 class TestNorms:

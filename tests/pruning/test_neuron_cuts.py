@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from atom_cases import select_atoms
 
 from pruning.atoms.cuts import (
     expert_shares,
@@ -16,7 +17,7 @@ from pruning.atoms.cuts import (
     pruned_neurons,
     saliency_histogram,
 )
-from pruning.atoms.selection import AtomScope, select_atoms
+from pruning.atoms.selection import AtomScope
 
 # Layer 2: experts of 2 and 3 neurons; layer 5: one of 3.
 SCORES = {
