@@ -10,9 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from analysis.errors import CheckpointError
 from analysis.json_text import parse_json, parse_json_once
 
@@ -123,15 +120,6 @@ class Checkpoint:
     def nbytes(self) -> int:
         """Bytes of all tensors on disk."""
         return sum(entry.nbytes for entry in self.tensors.values())
-
-    def content_digest(self) -> str:
-        """SHA-256 over every byte of every shard, in name order; reads the whole checkpoint."""
-        sha = hashlib.sha256()
-        for shard in self.shards:
-            with (self.path / shard.name).open("rb") as file:
-                while chunk := file.read(1 << 22):
-                    sha.update(chunk)
-        return sha.hexdigest()
 
 
 def _samples(path: Path, shard: Shard) -> bytes:
@@ -290,8 +278,3 @@ def open_checkpoint(path: Path) -> Checkpoint:
     _check_names(shards)
     _check_index(path, shards)
     return Checkpoint(path.resolve(), config, shards)
-
-
-def map_shard(path: Path) -> NDArray[np.uint8]:
-    """A shard's bytes, mapped read-only; pages are read when touched."""
-    return np.memmap(path, dtype=np.uint8, mode="r")

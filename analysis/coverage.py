@@ -24,11 +24,11 @@ _GRID_CORPORA = 3
 def coverage(saliency: FloatArray, kept: BoolArray) -> float:
     """Share of a corpus' saliency that the kept experts hold: mean over layers, 0..1.
 
+    A layer without any saliency has nothing to lose: 1.
+
     Args:
         saliency: (layers, experts), not negative; NaN where there is no expert.
         kept: (layers, experts), True where an expert stays.
-
-    A layer without any saliency has nothing to lose: 1.
     """
     total = np.nansum(saliency, axis=1)
     held = np.where(kept, np.nan_to_num(saliency), 0.0).sum(axis=1)
@@ -42,12 +42,10 @@ class FairBlend:
     Args:
         weights: share of each corpus, in the order of the runs; they add up to 1.
         coverage: of each corpus by the experts that this blend keeps.
-        uniform_coverage: the same for equal weights, to compare with.
     """
 
     weights: tuple[float, ...]
     coverage: tuple[float, ...]
-    uniform_coverage: tuple[float, ...]
 
 
 class Blender:
@@ -149,4 +147,4 @@ def fair_blend(blender: Blender) -> FairBlend:
     tried = [point for start in _starts(count) for point in _updates(cover, start)]
     tried += [(weights, cover(weights)) for weights in _grid_points(count)]
     weights, covered = max(tried, key=lambda point: point[1].min())
-    return FairBlend(tuple(weights.tolist()), tuple(covered.tolist()), tuple(tried[0][1].tolist()))
+    return FairBlend(tuple(weights.tolist()), tuple(covered.tolist()))

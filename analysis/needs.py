@@ -1,9 +1,6 @@
 """What a criterion has to read before it can rank (arXiv:2603.18492, Table 1)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-import pandas as pd
 
 from analysis.criteria import Criterion
 from analysis.stats import GATES
@@ -43,17 +40,6 @@ def needs_of(criterion: Criterion) -> Needs:
         gates=criterion.uses_gate or not _READ_GATES.isdisjoint(columns),
         weights=criterion.source == "weights",
     )
-
-
-def needs_table(criteria: Iterable[Criterion]) -> pd.DataFrame:
-    """Table `criterion, label, data, activations, gates, weights`, a row for each criterion."""
-    rows = []
-    for criterion in criteria:
-        needs = needs_of(criterion)
-        reads = (needs.data, needs.activations, needs.gates, needs.weights)
-        rows.append((criterion.name, criterion.label, *reads))
-    columns = ["criterion", "label", "data", "activations", "gates", "weights"]
-    return pd.DataFrame(rows, columns=columns)
 
 
 def _reads_outputs(column: str) -> bool:

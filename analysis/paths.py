@@ -39,28 +39,19 @@ class Paths:
         return len(self.weights)
 
 
-def top_paths(nodes: Sequence[FloatArray], count: int) -> Paths:
-    """The `count` largest sums of one entry per layer; all of them where there are fewer.
-
-    Args:
-        nodes: (experts,) of each layer, the weight of passing there; -inf is allowed, NaN is not.
-        count: how many paths, at least 1.
-    """
-    ((_, experts, weights),) = top_paths_of_samples([node[None, :] for node in nodes], count)
-    return Paths(experts[0], weights[0])
-
-
 def top_paths_of_samples(
     nodes: Sequence[FloatArray], count: int
 ) -> Iterator[tuple[slice, IntArray, FloatArray]]:
-    """`top_paths` of many samples, some of them at a time.
+    """The `count` largest sums of one entry per layer, for many samples, some of them at a time.
 
-    Layer by layer the best `count` prefixes are merged with the layer's entries, both sorted. The
-    sum of prefix p and entry e (from 0) has (p + 1)(e + 1) - 1 others that come before it, so only
-    the pairs with (p + 1)(e + 1) <= count are looked at: about count log(count) of them.
+    All of them where there are fewer. Layer by layer the best `count` prefixes are merged with the
+    layer's entries, both sorted. The sum of prefix p and entry e (from 0) has (p + 1)(e + 1) - 1
+    others that come before it, so only the pairs with (p + 1)(e + 1) <= count are looked at: about
+    count log(count) of them.
 
     Args:
-        nodes: (samples, experts) of each layer, see `top_paths`.
+        nodes: (samples, experts) of each layer, the weight of passing there; -inf is allowed, NaN
+            is not.
         count: how many paths of each sample, at least 1.
 
     Yields:
@@ -122,7 +113,7 @@ def top_paths_through(
     O(n^2 count) a layer.
 
     Args:
-        nodes: as for `top_paths`.
+        nodes: (experts,) of each layer, as for `top_paths_of_samples`.
         steps: for each layer but the last, (experts, experts of the next) weights.
         count: how many paths, at least 1.
     """

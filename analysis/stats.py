@@ -238,10 +238,6 @@ class Grid:
         array[present] = np.asarray(rows, dtype=np.float64)
         return array
 
-    def unfold(self, array: FloatArray) -> FloatArray:
-        """Inverse of `fold`."""
-        return array[self.present]
-
     def index(self) -> pd.DataFrame:
         """Table `layer, expert`, in order."""
         return pd.DataFrame(

@@ -1,4 +1,4 @@
-"""Parquet tables of a run, read with care: their size, their columns, their numbers"""
+"""Parquet tables of a run, read with care: their size, their columns, their numbers."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -255,7 +255,7 @@ def follow(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajec
 def _paths(
     stats: SampleStats, nodes: list[FloatArray], count: int, weighing: Weighing
 ) -> Iterator[tuple[slice, IntArray, FloatArray]]:
-    """As of `top_paths_of_samples`."""
+    """What `top_paths_of_samples` yields."""
     # Without steps there is nothing to measure.
     if weighing.steps == "paper" or weighing.parts == "importance":
         yield from top_paths_of_samples(nodes, count)

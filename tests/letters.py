@@ -1,8 +1,10 @@
-"""A tokenizer whose tokens can be read off: one a letter, a = 1 ... z = 26, end = 0."""
+"""Documents of letters, and a tokenizer whose tokens can be read off: a = 1 ... z = 26, end = 0."""
 
-from analysis.corpora import Sampling, tokenize
+from analysis.corpora import Sampling, parse_corpus, tokenize
+from analysis.corpora.files import open_documents
+from analysis.corpora.sources import local_source
 
-USER, ASSISTANT, TURN_END = 30, 31, 32
+USER, ASSISTANT = 30, 31
 MESSAGES = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}]
 
 
@@ -33,3 +35,12 @@ def sequences_of(documents, tokens, seq_len, seed=42, corpus="letters", **option
 
 def as_lists(sequences):
     return [row.tolist() for row in sequences.rows]
+
+
+def read_documents(corpus):
+    """All documents of a local file in their own order, or of a built-in corpus in a drawn one."""
+    spec = parse_corpus(corpus)
+    if spec.path is None:
+        return list(local_source(spec).drawn(0))
+    documents = open_documents(spec.path, spec.fields)
+    return list(documents.read(range(len(documents))))

@@ -48,8 +48,6 @@ from analysis.store import (
     run_name,
 )
 
-_SAVE_EVERY_SECONDS = 30.0
-
 
 def corpus_ref(sequences: TokenSequences, batch_size: int) -> CorpusRef:
     """What the manifest says of the corpus."""

@@ -10,7 +10,7 @@ from analysis.corpora.packing import Packing, Truncate
 from analysis.corpora.presets import PRESETS, Preset
 from analysis.corpora.sampling import Sampling, Selection, tokenize
 from analysis.corpora.sequences import TOKEN_SHARDS, TokenBatch, TokenSequences
-from analysis.corpora.sources import Source, peek, read_documents
+from analysis.corpora.sources import Source, peek
 from analysis.corpora.spec import HUB, CorpusSpec, corpus_name, parse_corpus
 
 __all__ = [
@@ -35,6 +35,5 @@ __all__ = [
     "demo_document",
     "parse_corpus",
     "peek",
-    "read_documents",
     "tokenize",
 ]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from jinja2 import TemplateError
@@ -14,7 +14,6 @@ from analysis.corpora.sequences import TokenIds
 from analysis.errors import CorpusError
 
 Count = Literal["all", "response"]
-COUNTS: tuple[Count, ...] = get_args(Count)
 _GENERATION = re.compile(r"{%-?\s*generation\s*-?%}")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,6 @@ from analysis.corpora.sequences import TokenIds
 
 Packing = Literal["auto", "concatenate", "pack", "pad"]
 Truncate = Literal["head", "tail", "drop"]
-PACKINGS: tuple[Packing, ...] = get_args(Packing)
-TRUNCATIONS: tuple[Truncate, ...] = get_args(Truncate)
 _OPEN_ROWS = 16
 
 

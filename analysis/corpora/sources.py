@@ -9,9 +9,8 @@ import numpy as np
 
 from analysis.corpora.documents import Document, demo_document
 from analysis.corpora.files import DocumentFile, open_documents
-from analysis.corpora.spec import CorpusSpec, parse_corpus
-from analysis.demo.texts import TEXTS, demo_texts
-from analysis.errors import CorpusError
+from analysis.corpora.spec import CorpusSpec
+from analysis.demo.texts import demo_texts
 
 # A permutation of more documents than this would itself be large; numbers are drawn instead.
 _MOST_PERMUTED = 1 << 24
@@ -93,20 +92,3 @@ def local_source(spec: CorpusSpec) -> Source:
     if spec.path is not None:
         return from_file(open_documents(spec.path, spec.fields))
     return in_memory(_demo_documents(spec.name))
-
-
-def read_documents(corpus: str) -> list[Document]:
-    """All documents of a built-in corpus or of a small local file, in their own order.
-
-    Raises:
-        CorpusError: the name is unknown, or the file is missing, empty or malformed.
-    """
-    spec = parse_corpus(corpus)
-    if spec.dataset is not None:
-        raise CorpusError(f"{corpus} is a data set of the hub, which is read as a stream.")
-    if spec.name in TEXTS:
-        return _demo_documents(spec.name)
-    if spec.path is None:
-        raise ValueError("a corpus that is neither built in nor of the hub has a path")
-    documents = open_documents(spec.path, spec.fields)
-    return list(documents.read(range(len(documents))))

@@ -194,8 +194,6 @@ class MoEFamily:
         depth: configuration -> number of layers.
         is_sparse: (config, decoder index) -> whether that layer has experts.
         groups: how the router chooses within groups; None if it never does.
-        removal_keeps_order: without groups, removing an expert leaves the order of the others in
-            the router's selection as it was.
         shared: experts outside the routing.
         auto_class: the auto class of transformers that loads it.
         discovered: the table was made from the checkpoint itself.
@@ -234,7 +232,6 @@ class MoEFamily:
     depth: Callable[[Config], int] = lambda config: whole_number(config, "num_hidden_layers")
     is_sparse: Callable[[Config, int], bool] = every_layer
     groups: GroupRule | None = None
-    removal_keeps_order: bool = True
     shared: SharedExperts | None = None
     auto_class: str = "AutoModelForCausalLM"
     discovered: bool = False
@@ -366,10 +363,6 @@ class MoEFamily:
     def block_module(self, layer: int, trunk: str = "") -> str:
         """Path of a layer's MoE block in the loaded model."""
         return f"{trunk or self.module_trunks[0]}.{layer}.{self.module_block}"
-
-    def router_module(self, layer: int) -> str:
-        """Path of a layer's router in the loaded model."""
-        return f"{self.block_module(layer)}.{self.router}"
 
     def experts_module(self, layer: int) -> str:
         """Path of a layer's experts in the loaded model."""

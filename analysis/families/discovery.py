@@ -47,7 +47,7 @@ class _Place:
         trunk: prefix of the layers.
         block: name of the MoE block in a layer.
         layers: decoder indices that have experts.
-        blocks: (layer, name inside the block) -> shape, of those layers.
+        tensors: (layer, name inside the block) -> shape, of those layers.
     """
 
     trunk: str
@@ -113,7 +113,6 @@ def _discover(config: Config, shapes: Shapes) -> MoEFamily:
         config_path=path,
         is_sparse=lambda config, layer: layer in place.layers,
         groups=GroupRule(2) if has_groups else None,
-        removal_keeps_order=False,
         shared=_shared(place, text),
         auto_class="AutoModelForImageTextToText" if path else "AutoModelForCausalLM",
         discovered=True,

@@ -34,7 +34,5 @@ ERNIE4_5_MOE = MoEFamily(
         "moe_layer_end_index": -1,
     },
     is_sparse=_is_sparse,
-    # Without an expert the softmax grows and the bias does not.
-    removal_keeps_order=False,
     shared=SharedExperts("moe_intermediate_size", "moe_num_shared_experts", width_is_each=True),
 )

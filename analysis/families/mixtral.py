@@ -30,6 +30,4 @@ PHIMOE = replace(
     router="router",
     router_tensors=(RouterTensor("router.weight", on_disk="gate.weight"),),
     fixed_top_k=2,
-    # The second softmax masks by a threshold relative to the largest surviving logit.
-    removal_keeps_order=False,
 )

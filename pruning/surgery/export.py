@@ -261,7 +261,7 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
 
 
 def _hash_source(checkpoint: Checkpoint) -> Generator[Progress, None, str]:
-    """`Checkpoint.content_digest`, with progress."""
+    """SHA-256 over every byte of every shard, in the order of their names."""
     sha = hashlib.sha256()
     total = sum(shard.size for shard in checkpoint.shards)
     done = 0

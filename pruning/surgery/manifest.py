@@ -63,7 +63,8 @@ class SourceRecord:
     Args:
         name: the directory's name, or the hub id.
         identity: see `Checkpoint.identity`.
-        content_sha256: see `Checkpoint.content_digest`; empty unless it was asked for.
+        content_sha256: of every byte of every shard, in the order of their names; empty unless it
+            was asked for.
     """
 
     name: str

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from letters import MESSAGES, LetterTokenizer, as_lists, sequences_of
+from letters import MESSAGES, LetterTokenizer, as_lists, read_documents, sequences_of
 
-from analysis.corpora import Document, Sampling, TokenSequences, read_documents, tokenize
+from analysis.corpora import Document, Sampling, TokenSequences, tokenize
 from analysis.demo.texts import TEXTS, DemoText, demo_texts
 from analysis.demo.tokenizer import train_tokenizer
 from analysis.errors import CorpusError

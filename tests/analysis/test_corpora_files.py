@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from letters import as_lists, sequences_of
+from letters import as_lists, read_documents, sequences_of
 
-from analysis.corpora import Document, Fields, read_documents
+from analysis.corpora import Document, Fields
 from analysis.corpora import files as corpus_files
 from analysis.corpora.files import open_documents
 from analysis.corpora.sources import from_file, in_memory

@@ -1,5 +1,7 @@
 """Packing: rows made by hand, and every token that is read accounted for."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from letters import as_lists, sequences_of
 
 from analysis.corpora import Document, Sampling, TokenSequences
 from analysis.corpora.encoding import Encoded
-from analysis.corpora.packing import PACKERS, TRUNCATIONS, Limits
+from analysis.corpora.packing import PACKERS, Limits, Truncate
 from analysis.errors import CorpusError
 
 
@@ -45,7 +47,7 @@ def test_padded_documents_have_a_row_each():
 def test_of_a_long_document_the_head_or_the_tail_is_kept_or_nothing(packing):
     kept = {
         truncate: packed_rows(packing, (6, 3), Limits(100, 4, truncate))[1]
-        for truncate in TRUNCATIONS
+        for truncate in get_args(Truncate)
     }
     assert kept == {
         "head": [[0, 1, 2, 3], [6, 7, 8]],
@@ -94,7 +96,7 @@ def test_short_documents_fit_into_fewer_tokens_than_a_sequence():
     st.integers(2, 9),
     st.integers(2, 200),
     st.sampled_from(sorted(PACKERS)),
-    st.sampled_from(TRUNCATIONS),
+    st.sampled_from(get_args(Truncate)),
 )
 def test_every_token_read_is_fed_once_or_dropped(lengths, seq_len, tokens, packing, truncate):
     limits = Limits(max(tokens, seq_len), seq_len, truncate)

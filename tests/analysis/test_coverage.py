@@ -48,8 +48,8 @@ def test_a_fair_blend_is_no_worse_than_the_grid(demo, name, sparsity):
     fair = fair_blend(blender)
     assert sum(fair.weights) == pytest.approx(1)
     assert list(fair.coverage) == blender.coverage(fair.weights).tolist()
-    assert list(fair.uniform_coverage) == blender.coverage((1, 1, 1)).tolist()
-    assert min(fair.coverage) >= max(best_of_grid(blender), min(fair.uniform_coverage)) - 1e-12
+    equal = min(blender.coverage((1, 1, 1)))
+    assert min(fair.coverage) >= max(best_of_grid(blender), equal) - 1e-12
 
 
 @pytest.mark.parametrize("corpora", [4, 5])

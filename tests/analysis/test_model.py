@@ -52,7 +52,8 @@ def test_layers_and_experts_are_those_of_the_model(tmp_path, model_type, fused):
     assert model.identity == model.checkpoint.identity
     # The loaded model has a router and experts at exactly these places.
     for layer in model.layers:
-        router = checkpoint.model.get_submodule(model.family.router_module(layer.index))
+        block = checkpoint.model.get_submodule(model.family.block_module(layer.index))
+        router = block.get_submodule(model.family.router)
         experts = checkpoint.model.get_submodule(model.family.experts_module(layer.index))
         assert (router.num_experts, router.top_k) == (layer.num_experts, layer.top_k)
         assert experts.num_experts == layer.num_experts

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.errors import UserError
-from analysis.paths import top_paths, top_paths_through
+from analysis.paths import Paths, top_paths_of_samples, top_paths_through
 
 
 def every_path(nodes, steps=None):
@@ -18,6 +18,12 @@ def every_path(nodes, steps=None):
             weight += sum(float(step[path[i], path[i + 1]]) for i, step in enumerate(steps))
         found.append((-weight, path))
     return sorted(found)
+
+
+def top_paths(nodes, count):
+    """The paths of one sample."""
+    ((_, experts, weights),) = top_paths_of_samples([node[None, :] for node in nodes], count)
+    return Paths(experts[0], weights[0])
 
 
 def as_list(paths):

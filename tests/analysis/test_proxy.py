@@ -7,7 +7,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from analysis.criteria import CRITERIA, get_criterion, unified
-from analysis.needs import needs_of, needs_table
+from analysis.needs import Needs, needs_of
 from analysis.proxy import damage_table, proxy_overlap, proxy_quality
 from analysis.shards import can_rank, overlap_of_parts, parts_overlap, stats_at, token_parts
 from analysis.store import SHIPPED_STATS, load_expert_stats, read_run
@@ -111,6 +111,5 @@ def test_needs(name):
 
 
 def test_needs_of_a_variant_without_a_name():
-    table = needs_table([unified(0, 2, 0), unified(1, 0, 1)])
-    assert table["gates"].tolist() == [True, False]
-    assert table["activations"].tolist() == [False, True]
+    assert needs_of(unified(0, 2, 0)) == Needs(True, False, True, False)
+    assert needs_of(unified(1, 0, 2)) == Needs(True, True, False, False)

@@ -135,7 +135,8 @@ class TestConformance:
             assert layer.top_k == router.top_k == case.top_k
             family = described.family
             assert model.get_submodule(family.experts_module(layer.index)) is experts, name
-            assert model.get_submodule(family.router_module(layer.index)) is router
+            block = model.get_submodule(family.block_module(layer.index))
+            assert block.get_submodule(family.router) is router
 
     def test_statistics_equal_a_double_loop(self, source, tmp_path):
         case, rows = source.case, token_rows()
