@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -18,6 +19,7 @@ AXES: Final[Mapping[str, tuple[str, str]]] = {
     "active_params": ("parameters that a token uses", ".3~s"),
     "expert_flops": ("FLOPs of a token in routed experts", ".3~s"),
 }
+_NUMBERS: Final = ("mean", "low", "high")
 
 
 def sweep_lines(
@@ -48,20 +50,22 @@ def sweep_lines(
     fig = make_subplots(cols=max(1, len(corpora)), subplot_titles=names, shared_yaxes=False)
     series = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
     bright = [name for name in series if lit is None or name in lit]
+    traces, places, levels = [], [], []
+    # Each part of a table costs as much as it has columns.
+    points = table[["corpus", "series", *dict.fromkeys((against, "removed", *_NUMBERS))]]
     for column, corpus in enumerate(corpora, 1):
-        rows = table[table["corpus"] == corpus]
+        rows = points[points["corpus"] == corpus].drop(columns="corpus")
         whole = rows[rows["series"] == ""].head(1)
-        lines = {
-            name: pd.concat([whole, rows[rows["series"] == name]]).sort_values("removed")
-            for name in series
-        }
+        lines = _lines_of(rows, whole, series)
         for trace in _panel(lines, bright, against, dark):
-            fig.add_trace(
-                trace.update(showlegend=bool(trace.showlegend) and column == 1), row=1, col=column
-            )
-        for value in whole["mean"].tolist():
-            level = {"color": muted(dark), "dash": "dot", "width": 1}
-            fig.add_hline(y=value, line=level, row=1, col=column)
+            traces.append({**trace, "showlegend": trace.get("showlegend", False) and column == 1})
+            places.append(column)
+        levels += [(column, value) for value in whole["mean"].tolist()]
+    # At once: plotly checks a figure anew at each trace that is added to it.
+    fig.add_traces(traces, rows=[1] * len(traces), cols=places)
+    for column, value in levels:
+        line = {"color": muted(dark), "dash": "dot", "width": 1}
+        fig.add_hline(y=value, line=line, row=1, col=column)
     apply_theme(fig, dark)
     fig.update_layout(height=340 + 18 * max(0, len(bright) - 3), margin={"t": 70})
     fig.update_layout(legend={"y": 1.12})
@@ -70,19 +74,28 @@ def sweep_lines(
     return fig
 
 
+def _lines_of(
+    rows: pd.DataFrame, whole: pd.DataFrame, series: Sequence[str]
+) -> dict[str, pd.DataFrame]:
+    """The points of each series on one corpus, from the unpruned model on."""
+    found = dict(list(rows.groupby("series", sort=False)))
+    return {
+        name: pd.concat([whole, found[name]]).sort_values("removed") if name in found else whole
+        for name in series
+    }
+
+
 def _panel(
     lines: Mapping[str, pd.DataFrame], bright: Sequence[str], against: str, dark: bool
-) -> Iterator[go.Scatter]:
+) -> Iterator[dict[str, Any]]:
     """The lines of one corpus by series, those that stand back first; each as in the legend."""
-    dim = [name for name in lines if name not in bright]
-    others = "1 other" if len(dim) == 1 else f"{len(dim)} others"
-    for number, name in enumerate(dim):
-        line = _dim_line(others, name, lines[name], against, muted(dark))
-        yield line.update(showlegend=number == 0)
+    dim = {name: points for name, points in lines.items() if name not in bright}
+    if dim:
+        yield _dim_lines(dim, against, muted(dark))
     for index, name in enumerate(bright):
         color = series_color(index, dark)
         yield _band(name, lines[name], against, color)
-        yield _line(index, name, lines[name], against, color).update(showlegend=True)
+        yield _line(index, name, lines[name], against, color)
 
 
 def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
@@ -101,51 +114,63 @@ def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
     return f"{label}. {' '.join(parts)}"
 
 
-def _band(name: str, points: pd.DataFrame, against: str, color: str) -> go.Scatter:
+def _band(name: str, points: pd.DataFrame, against: str, color: str) -> dict[str, Any]:
     known = points.dropna(subset=["low", "high"])
-    return go.Scatter(
-        x=pd.concat([known[against], known[against][::-1]]),
-        y=pd.concat([known["high"], known["low"][::-1]]),
-        name=plain(name),
-        legendgroup=name,
-        showlegend=False,
-        fill="toself",
-        fillcolor=color,
-        opacity=0.18,
-        mode="none",
-        hoverinfo="skip",
+    there, low, high = (known[column].to_numpy() for column in (against, "low", "high"))
+    return {
+        "type": "scatter",
+        "x": np.concatenate([there, there[::-1]]),
+        "y": np.concatenate([high, low[::-1]]),
+        "name": plain(name),
+        "legendgroup": name,
+        "fill": "toself",
+        "fillcolor": color,
+        "opacity": 0.18,
+        "mode": "none",
+        "hoverinfo": "skip",
+    }
+
+
+def _line(index: int, name: str, points: pd.DataFrame, against: str, color: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "x": points[against].to_numpy(),
+        "y": points["mean"].to_numpy(),
+        "name": plain(name),
+        "legendgroup": name,
+        "showlegend": True,
+        "mode": "lines+markers",
+        "line": {"color": color, "dash": DASHES[index % len(DASHES)], "width": 2},
+        "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "color": color, "size": 8},
+        **_hover(plain(name), points),
+    }
+
+
+def _dim_lines(lines: Mapping[str, pd.DataFrame], against: str, color: str) -> dict[str, Any]:
+    """All of them as one trace with gaps, for they look alike and may be a hundred."""
+    gap = pd.DataFrame([{"mean": np.nan}])
+    points = pd.concat(
+        [part for name, line in lines.items() for part in (line.assign(series=name), gap)]
     )
-
-
-def _line(index: int, name: str, points: pd.DataFrame, against: str, color: str) -> go.Scatter:
-    return go.Scatter(
-        x=points[against],
-        y=points["mean"],
-        name=plain(name),
-        legendgroup=name,
-        mode="lines+markers",
-        line={"color": color, "dash": DASHES[index % len(DASHES)], "width": 2},
-        marker={"symbol": SYMBOLS[index % len(SYMBOLS)], "color": color, "size": 8},
-        **_hover(name, points),
-    )
-
-
-def _dim_line(group: str, name: str, points: pd.DataFrame, against: str, color: str) -> go.Scatter:
-    return go.Scatter(
-        x=points[against],
-        y=points["mean"],
-        name=plain(group),
-        legendgroup=group,
-        mode="lines",
-        line={"color": color, "width": 1},
-        opacity=0.45,
-        **_hover(name, points),
-    )
+    others = "1 other" if len(lines) == 1 else f"{len(lines)} others"
+    return {
+        "type": "scatter",
+        "x": points[against].to_numpy(),
+        "y": points["mean"].to_numpy(),
+        "text": [plain(str(name)) for name in points["series"]],
+        "name": others,
+        "legendgroup": others,
+        "showlegend": True,
+        "mode": "lines",
+        "line": {"color": color, "width": 1},
+        "opacity": 0.45,
+        **_hover("%{text}", points),
+    }
 
 
 def _hover(name: str, points: pd.DataFrame) -> dict[str, Any]:
     return {
-        "customdata": points[["low", "high", "removed"]],
-        "hovertemplate": f"{plain(name)} at %{{customdata[2]:.0%}} removed: %{{y:.4f}} "
+        "customdata": points[["low", "high", "removed"]].to_numpy(),
+        "hovertemplate": f"{name} at %{{customdata[2]:.0%}} removed: %{{y:.4f}} "
         "[%{customdata[0]:.4f}, %{customdata[1]:.4f}]<extra></extra>",
     }

@@ -74,18 +74,26 @@ def test_no_two_of_many_series_look_alike(sweep):
     assert len(looks) == len({line.name for line in drawn}) == 30
 
 
-def test_lines_that_are_not_lit_are_grey_and_share_an_entry_of_the_legend(sweep):
+def test_lines_that_are_not_lit_are_grey_and_one_trace_with_gaps_between_them(sweep):
     fig = sweep_lines(sweep, label="ESAP", lit=["<b>"])
     grey = [trace for trace in fig.data if trace.mode == "lines"]
+    gap = float("nan")
     assert [list(line.y) for line in grey] == [
-        pytest.approx([1, 0.9, 0.7]),
-        pytest.approx([1, 0.7, 0.5]),
+        pytest.approx([1, 0.9, 0.7, gap], nan_ok=True),
+        pytest.approx([1, 0.7, 0.5, gap], nan_ok=True),
     ]
     assert [(line.name, line.showlegend) for line in grey] == [
         ("1 other", True),
         ("1 other", False),
     ]
-    assert "reap" in grey[0].hovertemplate
+    # The pointer reads the name beside the numbers.
+    assert grey[0].text[:3] == ("reap",) * 3
+    assert list(grey[0].customdata[2]) == pytest.approx([0.6, 0.8, 0.5])
+    assert "%{text}" in grey[0].hovertemplate
+    both = sweep_lines(sweep, label="ESAP", lit=[]).data[0]
+    assert list(both.x) == pytest.approx([0, 0.25, 0.5, gap, 0, 0.5, gap], nan_ok=True)
+    assert both.text[4] == "&lt;b&gt;"
+    assert both.name == "2 others"
     # Lines that are lit have the first colours, whatever else there is.
     assert lines(fig)[0].line.color == lines(sweep_lines(sweep, label="ESAP"))[0].line.color
     assert len(lines(fig)) == 2
