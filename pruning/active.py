@@ -4,9 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import pandas as pd
+
 from analysis.families import MoELayer, SlotKind
 from analysis.model import MoEModel, is_expert_weight
-from analysis.stats import ExpertStats
 from analysis.widths import atom_axis, expert_widths, quantised_role
 from pruning.atoms.kept import atoms_of
 from pruning.plan import PruningPlan
@@ -16,13 +17,14 @@ from pruning.weights import num_weights
 Routing = Mapping[int, Sequence[float]]
 
 
-def routing_of(stats: ExpertStats) -> Routing:
-    """How often the router chose each expert of the whole model."""
-    table = stats.table.sort_values(["layer", "expert"])
-    return {
-        int(str(layer)): tuple(rows["num_tokens"].tolist())
-        for layer, rows in table.groupby("layer")
-    }
+def counted_routing(table: pd.DataFrame) -> Routing:
+    """How often the router chose each expert of the whole model.
+
+    Args:
+        table: columns layer, expert, num_tokens among others; each expert once.
+    """
+    by_layer = table.sort_values(["layer", "expert"]).groupby("layer")
+    return {int(str(layer)): tuple(rows["num_tokens"].tolist()) for layer, rows in by_layer}
 
 
 def token_shares(

@@ -213,8 +213,8 @@ def size_report(
     Args:
         model: the source.
         plan: what stays.
-        routing: how often each expert is chosen, see `routing_of`. It matters only where experts
-            of a layer differ in width; without it each is chosen equally often.
+        routing: how often each expert is chosen, see `counted_routing`. It matters only where
+            experts of a layer differ in width; without it each is chosen equally often.
 
     Raises:
         PlanError: the plan is not for this model.

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.blend import blend
 from analysis.choose import parse_corpus_weight, routed_runs
 from analysis.model import MoEModel
 from analysis.store import StatsStore
 from app.console import out, show_table
-from pruning.active import Routing, routing_of
+from pruning.active import Routing
 from pruning.atoms.sizes import atom_sizes
+from pruning.measured_routing import blended_routing, ranked_by
 from pruning.plan import PruningPlan
 from pruning.sizes import format_bytes, size_report
 from pruning.surgery.width_sizes import WidthOption, width_options
@@ -59,17 +59,15 @@ def plan_routing(
     corpora: Sequence[str] = (),
     runs: Sequence[str] = (),
 ) -> Routing | None:
-    """How often experts were chosen in the runs that are named, or in those that ranked.
+    """How often experts were chosen in the runs that are named, or in the blend that ranked.
 
     None where nothing is named and no run that ranked is in the store: then all equally often.
     """
-    known = {found.manifest.run_id for found in store.of_model(model.identity, "routed")}
     if not corpora and not runs:
-        runs = [run for run in plan.provenance.runs if run in known]
-    if not corpora and not runs:
-        return None
+        parts = ranked_by(plan, store)
+        return blended_routing(parts) if parts else None
     wanted = [parse_corpus_weight(text) for text in corpora]
-    return routing_of(blend(routed_runs(store, model, wanted, runs)))
+    return blended_routing(routed_runs(store, model, wanted, runs))
 
 
 def _row(option: WidthOption, numbers: tuple[Any, ...]) -> tuple[object, ...]:

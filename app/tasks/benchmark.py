@@ -20,7 +20,6 @@ from app.requests.benchmark import BenchmarkRequest, ImportRequest
 from app.settings import stats_store
 from app.tasks.apart import TASKS_FOLDER, check_unread, read_before
 from app.tasks.quiet import quiet_transformers
-from app.tasks.sweep import measured_routing
 from pruning.evaluate.benchmarks.candidates import exported, planned
 from pruning.evaluate.benchmarks.imports import Imported, read_results
 from pruning.evaluate.benchmarks.record import (
@@ -29,6 +28,7 @@ from pruning.evaluate.benchmarks.record import (
     Candidate,
     new_record,
 )
+from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
 

@@ -15,9 +15,10 @@ from app.requests.evaluation import EvaluateRequest, MeasureRequest, SweepReques
 from app.settings import stats_store
 from app.tasks.apart import open_checked
 from app.tasks.quiet import quiet_transformers
-from app.tasks.sweep import measured_routing, sweep_plans
+from app.tasks.sweep import sweep_plans
 from pruning.evaluate.drawing import Drawn, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
+from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
 
 if TYPE_CHECKING:

@@ -1,18 +1,17 @@
 """The plans of a sweep: every criterion at every sparsity."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
 from analysis.criteria import get_criterion
 from analysis.model import MoEModel
 from analysis.neuron_norms import NEURON_NORMS
 from analysis.progress import Progress
-from analysis.store import StatsStore, load_expert_stats
+from analysis.store import StatsStore
 from app.choices.neurons import decide_neurons, neuron_evidence
 from app.choices.ranking import select
 from app.requests.base import SelectRequest, validated
 from app.requests.evaluation import BinsRequest, SweepRequest
 from app.requests.neurons import NeuronRequest
-from pruning.active import Routing, routing_of
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 
 Plans = Generator[Progress, None, list[PruningPlan]]
@@ -86,19 +85,3 @@ def _plans_of_neurons(
     ]
     evidence = yield from neuron_evidence(asked[0], model, store)
     return [decide_neurons(each, model, evidence).plan for each in asked]
-
-
-def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing | None:
-    """How often experts were chosen, where plans leave experts of different widths.
-
-    Of the runs that ranked the neurons the first, else the newest of the model; None where nothing
-    was measured or only whole experts go.
-    """
-    cut = [plan for plan in plans if plan.kept_atoms]
-    if not cut:
-        return None
-    known = store.of_model(cut[0].model.identity, "routed")
-    named = {run for plan in cut for run in plan.provenance.runs}
-    newest = sorted(known, key=lambda run: str(run.manifest.made.get("created_at")), reverse=True)
-    newest.sort(key=lambda run: run.manifest.run_id not in named)
-    return routing_of(load_expert_stats(newest[0])) if newest else None

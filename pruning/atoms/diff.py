@@ -37,7 +37,7 @@ def atom_states(
 
 
 def _all(first: PruningPlan, second: PruningPlan, model: MoEModel) -> list[tuple[object, ...]]:
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for layer, widths in expert_widths(model).items():
         for expert, width in enumerate(widths):
             kept = [_kept(plan, layer, expert, width) for plan in (first, second)]

@@ -272,8 +272,12 @@ def test_flops_follow_the_routing_of_a_corpus(works, here):
     assert "by the routing of the runs" in measured
 
 
-def test_an_export_says_the_flops_that_its_plan_said(works, here):
-    words = ("--granularity", "atomic", "--criterion", "heapr", "--corpus", "demo-code")
+@pytest.mark.parametrize(
+    "corpora", [("demo-code",), ("demo-code", "demo-math:3")], ids=["one", "blend"]
+)
+def test_an_export_says_the_flops_that_its_plan_said(works, here, corpora):
+    words = ("--granularity", "atomic", "--criterion", "heapr")
+    words += tuple(f"--corpus={corpus}" for corpus in corpora)
     planned = works("plan", "demo", *words, "--sparsity", "40%", "-o", "p.json")
     (line,) = [each for each in planned.splitlines() if "FLOPs of experts" in each]
     assert "by the routing of the runs" in planned
