@@ -9,8 +9,8 @@ import typer
 from analysis.demo.tasks import LOCAL_TASKS
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from app.commands import options
-from app.commands.evaluate import BatchSize, Device, Dtype, Trust, check_place, write_result
+from app.commands import measuring, options
+from app.commands.files import check_place, write_result
 from app.console import counted, follow, out, show_table
 from app.requests.base import validated
 from app.requests.benchmark import BenchmarkRequest, ImportRequest
@@ -59,13 +59,13 @@ def benchmark(
     out_file: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write the scores here, as JSON.")
     ] = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    batch_size: BatchSize = 8,
+    dtype: measuring.Dtype = "auto",
+    device: measuring.Device = "auto",
+    batch_size: measuring.BatchSize = 8,
     allow_test_set: options.AllowTestSet = False,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
-    trust_remote_code: Trust = False,
+    trust_remote_code: measuring.Trust = False,
 ) -> None:
     """Give a model, what plans leave of it, or an export the tasks of lm-evaluation-harness."""
     if out_file:

@@ -9,7 +9,8 @@ from analysis.compare import FATES
 from app.choices.comparing import compare_request, compare_selections
 from app.choices.ranking import Selection
 from app.commands import options
-from app.commands.rank import Out, save_csv, say_runs, selection_for
+from app.commands.files import write_table
+from app.commands.rank import Out, say_runs, selection_for
 from app.console import out, show_facts
 
 WithCorpora = Annotated[
@@ -61,7 +62,7 @@ def compare(
 
 def _show(first: Selection, second: Selection, path: Path) -> None:
     comparison = compare_selections(first, second)
-    save_csv(comparison.table(), path)
+    write_table(comparison.table(), path)
     show_facts(
         {
             "equal decisions": comparison.agreement,

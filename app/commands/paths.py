@@ -14,8 +14,9 @@ from analysis.samples import SampleStats, joined_stats
 from analysis.store import Run, load_sample_stats
 from analysis.trajectory import follow, representative_samples, weighing_of
 from app.commands import options
+from app.commands.files import write_table
 from app.commands.plan import say_plan
-from app.commands.rank import Out, save_csv, say_run
+from app.commands.rank import Out, say_run
 from app.console import counted, out
 from app.settings import stats_store
 from pruning.budget import sparsity_budget
@@ -78,7 +79,7 @@ def paths(
     save_plan(plan, out_file)
     say_plan(described, plan, out_file)
     if table is not None:
-        save_csv(follow(stats, made.count, weighing).table(made.count), table)
+        write_table(follow(stats, made.count, weighing).table(made.count), table)
     _say_paths(made, stats, runs)
 
 

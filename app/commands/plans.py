@@ -11,7 +11,7 @@ from analysis.checkpoint import CONFIG_NAME
 from analysis.errors import PlanError, UserError
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from app.commands import options
-from app.commands.rank import save_csv
+from app.commands.files import write_table
 from app.commands.widths import plan_routing, show_width_options
 from app.console import out, show_table
 from app.settings import Settings, stats_store
@@ -123,7 +123,7 @@ def diff(
         raise PlanError("Neither plan names a layer, so there is nothing to compare.")
     asked = _by_expert(one, other, described, is_atomic=is_atomic) if experts else table
     if csv is not None:
-        save_csv(asked, csv)
+        write_table(asked, csv)
     shown = asked.dropna(axis="columns", how="all")
     show_table(f"A: {first}, B: {second}", tuple(shown.columns), _plain_rows(shown))
     alike = int((table["only_a"] + table["only_b"] == 0).sum())

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analysis.criteria.pathfinder import DEFAULT_PATHS
+from analysis.durable import write_durably
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from analysis.store import write_durably
 from analysis.trajectory import weighing_of
 from app.choices.comparing import compare_request
 from app.commands import options
-from app.commands.rank import measure_weights, save_csv
+from app.commands.files import write_table
+from app.commands.rank import measure_weights
 from app.console import out, show_table
 from app.settings import stats_store
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
@@ -137,7 +138,7 @@ def _write(chart: "Chart", path: Path, title: str) -> None:
     from app.figures.files import write_figure
 
     if path.suffix == ".csv":
-        save_csv(chart.table, path)
+        write_table(chart.table, path)
     else:
         write_figure(chart.exported(), path)
     out.print(chart.alt, markup=False)

@@ -9,9 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.model import MoEModel, load_model_index
-from app.commands import evaluate as shared
-from app.commands import options
-from app.commands.sweep import check_ending, save_table
+from app.commands import measuring, options
+from app.commands.files import check_ending, write_table
 from app.console import follow, out, show_table
 from app.requests.base import validated
 from app.requests.evaluation import AskRequest, BinsRequest
@@ -57,18 +56,18 @@ def variance(
     out_file: Annotated[
         Path, typer.Option("--out", "-o", help="File to write: .csv or .parquet.", dir_okay=False)
     ] = Path("variance.csv"),
-    samples: shared.Samples = DEFAULT_SAMPLES,
-    seq_len: shared.SeqLen = None,
-    seed: shared.Seed = None,
-    dtype: shared.Dtype = "auto",
-    device: shared.Device = "auto",
-    batch_size: shared.BatchSize = 8,
-    device_map: shared.DeviceMap = None,
-    offload_folder: shared.OffloadFolder = None,
+    samples: measuring.Samples = DEFAULT_SAMPLES,
+    seq_len: measuring.SeqLen = None,
+    seed: measuring.Seed = None,
+    dtype: measuring.Dtype = "auto",
+    device: measuring.Device = "auto",
+    batch_size: measuring.BatchSize = 8,
+    device_map: measuring.DeviceMap = None,
+    offload_folder: measuring.OffloadFolder = None,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
     allow_test_set: options.AllowTestSet = False,
-    trust_remote_code: shared.Trust = False,
+    trust_remote_code: measuring.Trust = False,
 ) -> None:
     """Variance of hidden states after each layer, full model against pruned, on 4096 tokens."""
     check_ending(out_file)
@@ -100,7 +99,7 @@ def variance(
     wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
     rows = [tuple(row) for row in wide.reset_index().itertuples(index=False)]
     show_table("variance of hidden states", ("layer", *map(str, wide.columns)), rows)
-    save_table(table, out_file)
+    write_table(table, out_file)
     out.print(f"{out_file}: {table['num_tokens'].iloc[0]} tokens", markup=False)
 
 
@@ -130,20 +129,20 @@ def bins(
     ] = EXPERT_GRANULARITY,
     calibrated_on: CalibratedOn = None,
     gate: options.GateOption = options.DEFAULT_GATE,
-    samples: shared.Samples = DEFAULT_SAMPLES,
-    seq_len: shared.SeqLen = None,
-    seed: shared.Seed = None,
-    count: shared.Counted = "auto",
-    dtype: shared.Dtype = "auto",
-    device: shared.Device = "auto",
-    batch_size: shared.BatchSize = 8,
-    device_map: shared.DeviceMap = None,
-    offload_folder: shared.OffloadFolder = None,
-    hidden_states_dir: shared.HiddenStatesDir = None,
+    samples: measuring.Samples = DEFAULT_SAMPLES,
+    seq_len: measuring.SeqLen = None,
+    seed: measuring.Seed = None,
+    count: measuring.Counted = "auto",
+    dtype: measuring.Dtype = "auto",
+    device: measuring.Device = "auto",
+    batch_size: measuring.BatchSize = 8,
+    device_map: measuring.DeviceMap = None,
+    offload_folder: measuring.OffloadFolder = None,
+    hidden_states_dir: measuring.HiddenStatesDir = None,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
     allow_test_set: options.AllowTestSet = False,
-    trust_remote_code: shared.Trust = False,
+    trust_remote_code: measuring.Trust = False,
 ) -> None:
     """Score against true loss: experts or neurons in bins by saliency, each bin removed alone."""
     check_ending(out_file)
@@ -175,7 +174,7 @@ def bins(
     record = follow(bins_run(validated(BinsRequest, values)))
     table = record.table
     _show_bins(table, order)
-    save_table(table, out_file)
+    write_table(table, out_file)
     out.print(
         f"{out_file}: rank correlation of saliency and loss {rank_agreement(table):.2f} "
         "(1: the more salient, the more it costs)",
@@ -198,12 +197,12 @@ def ask(
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the prompt as it stands, not as a chat.")
     ] = False,
-    dtype: shared.Dtype = "auto",
-    device: shared.Device = "auto",
-    device_map: shared.DeviceMap = None,
-    offload_folder: shared.OffloadFolder = None,
+    dtype: measuring.Dtype = "auto",
+    device: measuring.Device = "auto",
+    device_map: measuring.DeviceMap = None,
+    offload_folder: measuring.OffloadFolder = None,
     revision: options.Revision = None,
-    trust_remote_code: shared.Trust = False,
+    trust_remote_code: measuring.Trust = False,
 ) -> None:
     """Answers of the full model and of pruned ones to a prompt, side by side."""
     plans = plans_of(load_model_index(model, revision=revision), plan)

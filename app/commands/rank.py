@@ -17,13 +17,13 @@ from analysis.proxy import SPARSITIES, proxy_overlap
 from analysis.shards import parts_overlap
 from analysis.sparsity import num_removed
 from analysis.stats import ExpertStats
-from analysis.store import Run, StatsStore, load_expert_stats, write_durably
+from analysis.store import Run, StatsStore, load_expert_stats
 from app.choices.ranking import Selection, select
 from app.commands import options
+from app.commands.files import write_table
 from app.console import follow, out, show_table
 from app.requests.base import OverlapRequest, SelectRequest, WeightsRequest, validated
 from app.settings import stats_store
-from app.tables.spreadsheets import csv_text
 from app.tasks.calibration import weights_run
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 
@@ -60,18 +60,6 @@ def measure_weights(request: SelectRequest, model: MoEModel, store: StatsStore) 
             model=request.model, revision=request.revision, stats_dir=request.stats_dir
         )
         follow(weights_run(wanted))
-
-
-def save_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table.
-
-    Raises:
-        StatsError: the place cannot be written to.
-    """
-    try:
-        write_durably(path, csv_text(table).encode())
-    except OSError as error:
-        raise StatsError(f"The table cannot be written to {path}: {error.strerror}.") from error
 
 
 def score(
@@ -113,7 +101,7 @@ def score(
         },
     )
     table = selection.ranking()
-    save_csv(table, out_file)
+    write_table(table, out_file)
     larger = "prune first" if selection.criterion.prune_larger else "keep"
     direction = f"larger score = {larger}"
     out.print(
@@ -136,7 +124,7 @@ def _score_neurons(
     weighted = [parse_corpus_weight(text) for text in corpora]
     chosen = choose_neurons(criterion, store, model, weighted, runs)
     table = rank_neurons(criterion, chosen.stats)
-    save_csv(table, path)
+    write_table(table, path)
     where = "of its layer" if criterion.within_layers else "of the model"
     out.print(
         f"{path}: {len(table)} neurons by {criterion.label}; rank 0 is the first {where} to stay",
@@ -199,7 +187,7 @@ def overlap(
         return
     stats = _stats_to_compare(request)
     table = _overlaps(request, stats)
-    save_csv(table, out_file)
+    write_table(table, out_file)
     means = mean_overlaps(table).sort_values("overlap", ascending=False)
     if figure is not None:
         _draw(means, figure)
@@ -262,7 +250,7 @@ def _by_corpus(tables: Iterable[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
 
 
 def _show_within(table: pd.DataFrame, path: Path) -> None:
-    save_csv(table, path)
+    write_table(table, path)
     rows = table.astype(object).to_numpy().tolist()
     show_table("Pruned sets within each corpus", list(map(str, table.columns)), rows)
     out.print(f"{path}: {len(table)} rows", markup=False)

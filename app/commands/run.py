@@ -20,7 +20,8 @@ from app.choices.neurons import (
 from app.choices.ranking import check_request, selected_from
 from app.commands import options
 from app.commands.atoms import say_neurons
-from app.commands.evaluate import results_of, show_records, write_result
+from app.commands.evaluate import results_of, show_records
+from app.commands.files import write_result
 from app.commands.plan import say_plan
 from app.commands.search import run_search_of, say_search, search_folder
 from app.commands.ship import report_checks

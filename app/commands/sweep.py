@@ -7,10 +7,8 @@ import pandas as pd
 import typer
 
 from analysis.errors import StatsError, unknown_name
-from analysis.store import PARTIAL
-from app.commands import evaluate as shared
-from app.commands import options
-from app.commands.rank import save_csv
+from app.commands import measuring, options
+from app.commands.files import check_ending, write_table
 from app.console import counted, follow, out, show_table
 from app.requests.base import validated
 from app.requests.evaluation import DEFAULT_MEASURED, SweepRequest
@@ -25,7 +23,7 @@ AGAINST = ("removed", "bytes", "active_params", "expert_flops")
 
 def sweep(
     model: options.Model,
-    corpus: shared.Evaluated,
+    corpus: measuring.Evaluated,
     criterion: Annotated[
         list[str],
         typer.Option(help="Criterion, such as reap, aimer, random or b,alpha,beta; repeatable."),
@@ -59,23 +57,23 @@ def sweep(
     atom_scope: Annotated[
         str, typer.Option(help="Neurons compete within an expert, a layer, or all layers (global).")
     ] = "expert",
-    measures: shared.Measures = DEFAULT_MEASURED,
-    samples: shared.Samples = DEFAULT_SAMPLES,
-    seq_len: shared.SeqLen = None,
-    seed: shared.Seed = None,
-    count: shared.Counted = "auto",
-    dtype: shared.Dtype = "auto",
-    device: shared.Device = "auto",
-    batch_size: shared.BatchSize = 8,
-    attention: shared.Attention = "auto",
-    device_map: shared.DeviceMap = None,
-    max_memory: shared.MaxMemory = None,
-    offload_folder: shared.OffloadFolder = None,
-    hidden_states_dir: shared.HiddenStatesDir = None,
+    measures: measuring.Measures = DEFAULT_MEASURED,
+    samples: measuring.Samples = DEFAULT_SAMPLES,
+    seq_len: measuring.SeqLen = None,
+    seed: measuring.Seed = None,
+    count: measuring.Counted = "auto",
+    dtype: measuring.Dtype = "auto",
+    device: measuring.Device = "auto",
+    batch_size: measuring.BatchSize = 8,
+    attention: measuring.Attention = "auto",
+    device_map: measuring.DeviceMap = None,
+    max_memory: measuring.MaxMemory = None,
+    offload_folder: measuring.OffloadFolder = None,
+    hidden_states_dir: measuring.HiddenStatesDir = None,
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
     allow_test_set: options.AllowTestSet = False,
-    trust_remote_code: shared.Trust = False,
+    trust_remote_code: measuring.Trust = False,
 ) -> None:
     """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table."""
     check_ending(out_file)
@@ -112,7 +110,7 @@ def sweep(
     records = follow(sweep_run(validated(SweepRequest, values)))
     table = evaluation_table(records)
     show_sweep(table)
-    save_table(table, out_file)
+    write_table(table, out_file)
     of = counted(len(records), "evaluation")
     out.print(f"{out_file}: {len(table)} rows of {of}", markup=False)
     if plot:
@@ -130,35 +128,6 @@ def draw(table: pd.DataFrame, measure: str, against: str, path: Path) -> None:
     write_figure(sweep_lines(rows, label=known.axis, against=against), path)
     text = describe(rows, label=known.label, higher_is_better=known.higher_is_better)
     out.print(f"{path}: {text}", markup=False)
-
-
-def check_ending(path: Path) -> None:
-    """Refuse a file that could not be written, before any work.
-
-    Raises:
-        StatsError: another ending, or its folder does not exist.
-    """
-    if path.suffix not in (".csv", ".parquet"):
-        raise StatsError(f"{path.name} has no known ending; use .csv or .parquet.")
-    shared.check_place(path)
-
-
-def save_table(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV or parquet, whole or not at all.
-
-    Raises:
-        StatsError: the place cannot be written to.
-    """
-    if path.suffix == ".csv":
-        save_csv(table, path)
-        return
-    partial = path.with_name(path.name + PARTIAL)
-    try:
-        table.to_parquet(partial, index=False)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StatsError(f"The table cannot be written to {path}: {error.strerror}.") from error
 
 
 def show_sweep(table: pd.DataFrame) -> None:

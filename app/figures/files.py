@@ -4,8 +4,8 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
+from analysis.durable import write_durably
 from analysis.errors import UserError
-from analysis.store import write_durably
 from app.figures.theme import PLOTLY_CONFIG
 
 _IMAGES = (".png", ".svg", ".pdf")

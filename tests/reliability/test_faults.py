@@ -23,8 +23,7 @@ from analysis.durable import PARTIAL
 from analysis.errors import UserError
 from analysis.model import load_model_index
 from analysis.store import SHIPPED_STATS, StatsStore, save_expert_stats
-from app.commands.rank import save_csv
-from app.commands.sweep import save_table
+from app.commands.files import write_table
 from app.figures.files import write_figure
 from app.jobs.store import JobStore
 from builders import tiny_checkpoint
@@ -63,11 +62,11 @@ def write_record(folder, version, _model, _make):
 
 
 def write_csv(folder, version, _model, _make):
-    save_csv(pd.DataFrame({"a": [version]}), folder / "t.csv")
+    write_table(pd.DataFrame({"a": [version]}), folder / "t.csv")
 
 
 def write_parquet(folder, version, _model, _make):
-    save_table(pd.DataFrame({"a": [version] * 50}), folder / "t.parquet")
+    write_table(pd.DataFrame({"a": [version] * 50}), folder / "t.parquet")
 
 
 def write_run(folder, version, _model, make_expert_stats):
