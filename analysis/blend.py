@@ -11,11 +11,12 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import FloatArray
 from analysis.errors import StatsError
 from analysis.merging import check_addable
 from analysis.neuron_stats import neuron_table, sum_by_expert
 from analysis.samples import SamplePart
-from analysis.stats import ExpertStats, FloatArray
+from analysis.stats import ExpertStats
 from analysis.store import NEURONS, Run, digest_of, load_expert_stats, read_vectors
 
 # Columns of experts that follow from their neurons' maxima, which do not mix.

@@ -1,14 +1,12 @@
 """Clusters of documents or samples, by k-means: of each the one nearest the centre."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from analysis.arrays import FloatArray
 from analysis.errors import CorpusError
 
 _RESTARTS = 10
 _SEED_LIMIT = 1 << 32  # of scikit-learn
-
-FloatArray = NDArray[np.float64]
 
 
 def nearest_to_centroids(features: FloatArray, clusters: int, seed: int) -> list[int]:

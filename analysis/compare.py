@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.errors import StatsError
-from analysis.overlap import BoolArray, pruned_mask
+from analysis.overlap import pruned_mask
 from analysis.ranking import order_of, rank_of
-from analysis.stats import FloatArray, Grid
+from analysis.stats import Grid
 
 # Place in the tuple = code in `Comparison.fates`.
 FATES: Final = ("both", "only A", "only B", "neither")
@@ -37,7 +38,7 @@ class Decision:
     sparsity: Fraction
 
     @cached_property
-    def ranks(self) -> NDArray[np.int64]:
+    def ranks(self) -> IntArray:
         """(layers, experts): 0 = first to keep in its layer."""
         return rank_of(order_of(self.saliency, self.grid))
 

@@ -7,12 +7,13 @@ from itertools import product
 
 import numpy as np
 
+from analysis.arrays import BoolArray, FloatArray
 from analysis.blend import DERIVED_COLUMNS, NOT_MIXED, Mixture
 from analysis.criteria import Criterion
 from analysis.errors import CriterionError
-from analysis.overlap import BoolArray, pruned_mask
+from analysis.overlap import pruned_mask
 from analysis.ranking import saliency_grid
-from analysis.stats import FloatArray, Gate
+from analysis.stats import Gate
 
 _STEPS = 60
 _FIRST_STEP = 1.0

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from analysis.arrays import FloatArray
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.progress import Progress
@@ -21,7 +21,7 @@ from analysis.widths import AtomAxis, atom_axis, expert_widths
 
 NEURON_NORMS = "neuron-norms"
 # Layer -> for each expert, ascending ids, one number for each of its neurons.
-NeuronScores = Mapping[int, tuple[NDArray[np.float64], ...]]
+NeuronScores = Mapping[int, tuple[FloatArray, ...]]
 _TYPES = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64}
 _CHUNK_ELEMENTS = 1 << 21  # decoded at once, to float64: 16 MiB
 
@@ -52,7 +52,7 @@ def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
 
 
 def _multiply(
-    scores: tuple[NDArray[np.float64], ...], item: LocatedTensor, where: AtomAxis, path: Path
+    scores: tuple[FloatArray, ...], item: LocatedTensor, where: AtomAxis, path: Path
 ) -> None:
     """Multiply the scores of a layer by the norms in one of its tensors."""
     entry, slot = item.entry, item.slot
@@ -77,7 +77,7 @@ def _multiply(
 
 def _parts(
     file: BinaryIO, dtype: str, shape: tuple[int, int, int]
-) -> Iterator[tuple[int, NDArray[np.float64]]]:
+) -> Iterator[tuple[int, FloatArray]]:
     """Blocks (rows, entries, elements) of one expert's matrix, with their first entry."""
     rows, count, size = shape
     if not rows * count * size:
@@ -95,7 +95,7 @@ def _parts(
         yield (first if rows == 1 else 0), raw.astype(np.float64).reshape(block)
 
 
-def _split(norms: NDArray[np.float64], where: AtomAxis) -> Iterator[NDArray[np.float64]]:
+def _split(norms: FloatArray, where: AtomAxis) -> Iterator[FloatArray]:
     """The norms of gate and of up, where both lie along one axis."""
     if where.interleaved:
         yield from (norms[part :: where.parts] for part in range(where.parts))

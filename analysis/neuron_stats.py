@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from analysis.arrays import FloatArray
 from analysis.errors import StatsError
-from analysis.stats import FloatArray, Grid, RunManifest
+from analysis.stats import Grid, RunManifest
 from analysis.store import NEURONS, Run, load_expert_stats, read_table
 
 NEURON_INDEX = ("layer", "expert", "neuron")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import FloatArray
 from analysis.blend import Mixture, Part
 from analysis.choose import CorpusWeight, corpus_names, notes_on_others, routed_runs
 from analysis.criteria import CRITERIA, Criterion
@@ -13,7 +14,7 @@ from analysis.errors import CriterionError
 from analysis.model import MoEModel
 from analysis.neuron_norms import NEURON_NORMS, NeuronScores
 from analysis.neuron_stats import NEURON_INDEX, NeuronStats, load_neuron_stats
-from analysis.stats import FloatArray, Grid
+from analysis.stats import Grid
 from analysis.store import Run, StatsStore
 
 NEURON_RANKING_COLUMNS = (*NEURON_INDEX, "score", "saliency", "rank", "num_tokens")

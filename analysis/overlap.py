@@ -6,21 +6,20 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.criteria import RANKABLE, Criterion, unified
 from analysis.errors import StatsError
 from analysis.ranking import order_of, rank_of, saliency_grid
 from analysis.sparsity import num_removed
-from analysis.stats import ExpertStats, FloatArray, Gate, Grid
+from analysis.stats import ExpertStats, Gate, Grid
 
 OVERLAP_COLUMNS = (
     "criterion", "b", "alpha", "beta", "sparsity", "corpus_a", "corpus_b", "overlap", "chance",
 )  # fmt: skip
-BoolArray = NDArray[np.bool_]
 
 
-def kept_counts(grid: Grid, sparsity: Fraction) -> NDArray[np.int64]:
+def kept_counts(grid: Grid, sparsity: Fraction) -> IntArray:
     """Experts that a uniform schedule keeps in each layer."""
     counts = [int(count) - num_removed(int(count), sparsity) for count in grid.counts]
     return np.array(counts, dtype=np.int64)

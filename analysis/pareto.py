@@ -1,12 +1,12 @@
 """Pareto front: the candidates that no other beats at both cost and quality."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from analysis.arrays import BoolArray
 
 
-def pareto_front(
-    cost: ArrayLike, quality: ArrayLike, *, higher_is_better: bool
-) -> NDArray[np.bool_]:
+def pareto_front(cost: ArrayLike, quality: ArrayLike, *, higher_is_better: bool) -> BoolArray:
     """(candidates,) True where no other candidate is at least as good in both, and better in one.
 
     Candidates that are equal in both do not beat each other. One without a number is on no front.

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from analysis.arrays import FloatArray, IntArray
 from analysis.errors import UserError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Sums of a prefix and an entry that are looked at together: 32 MiB each of weights and of order.
 _MOST_CANDIDATES = 1 << 22

@@ -6,11 +6,12 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import FloatArray
 from analysis.compare import kendall_tau
 from analysis.criteria import RANKABLE, Criterion, get_criterion, unified
 from analysis.overlap import chance_overlap, pruned_mask, set_overlap
 from analysis.ranking import saliency_grid, score_experts
-from analysis.stats import ExpertStats, FloatArray, Gate
+from analysis.stats import ExpertStats, Gate
 
 PROXY = (0, 1, 1)  # sum of g ||f||
 SPARSITIES = (Fraction(1, 4), Fraction(1, 2))

@@ -2,20 +2,12 @@
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.arrays import FloatArray, IntArray
 from analysis.criteria import Criterion
 from analysis.errors import CriterionError
 from analysis.families import MoELayer
-from analysis.stats import (
-    OPTIONAL_COLUMNS,
-    ExpertStats,
-    FloatArray,
-    Gate,
-    Grid,
-    NoStats,
-    WeightStats,
-)
+from analysis.stats import OPTIONAL_COLUMNS, ExpertStats, Gate, Grid, NoStats, WeightStats
 
 RANKING_COLUMNS = ("layer", "expert", "score", "saliency", "rank", "num_tokens")
 Stats = ExpertStats | WeightStats | NoStats
@@ -66,7 +58,7 @@ def score_experts(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
     return scored(criterion, stats, gate)[0]
 
 
-def order_of(saliency: FloatArray, grid: Grid | None = None) -> NDArray[np.int64]:
+def order_of(saliency: FloatArray, grid: Grid | None = None) -> IntArray:
     """(layers, experts) saliency -> expert ids from first to keep to last, within each layer.
 
     Ties keep the lower id first; absent experts (NaN) come last. With `grid`, the groups of a
@@ -80,7 +72,7 @@ def order_of(saliency: FloatArray, grid: Grid | None = None) -> NDArray[np.int64
     return order
 
 
-def _in_turns(order: NDArray[np.int64], layer: MoELayer) -> NDArray[np.int64]:
+def _in_turns(order: IntArray, layer: MoELayer) -> IntArray:
     """The best of each group, then the second best of each, and so on."""
     size = layer.num_experts // layer.num_groups
     group = order // size
@@ -90,7 +82,7 @@ def _in_turns(order: NDArray[np.int64], layer: MoELayer) -> NDArray[np.int64]:
     return order[np.argsort(turn, kind="stable")]
 
 
-def rank_of(order: NDArray[np.int64]) -> NDArray[np.int64]:
+def rank_of(order: IntArray) -> IntArray:
     """Inverse of `order_of`: rank of each expert, 0 = first to keep."""
     ranks = np.empty_like(order)
     np.put_along_axis(ranks, order, np.arange(order.shape[1])[None, :], axis=1)

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.arrays import FloatArray, IntArray
 from analysis.errors import StatsError
-from analysis.stats import FloatArray, Grid
+from analysis.stats import Grid
 
 # One row for each sample, layer and expert; sums over the sample's tokens.
 SAMPLE_COLUMNS: Final = (
@@ -27,8 +27,6 @@ SAMPLE_COLUMNS: Final = (
 # One row for each pair of experts of neighbouring sparse layers that some token chose both of.
 TRANSITION_COLUMNS: Final = ("layer", "expert", "next_expert", "num_tokens")
 
-CountArray = NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False)
 class SampleStats:
@@ -44,11 +42,11 @@ class SampleStats:
     """
 
     grid: Grid
-    num_tokens: NDArray[np.int64]
+    num_tokens: IntArray
     activation: FloatArray
     probability: FloatArray
     loss: FloatArray
-    transitions: tuple[CountArray, ...] | None = None
+    transitions: tuple[IntArray, ...] | None = None
 
     @property
     def num_samples(self) -> int:
@@ -136,7 +134,7 @@ class SamplePart:
         return self._made[name]
 
 
-def transition_table(grid: Grid, counts: Sequence[CountArray]) -> pd.DataFrame:
+def transition_table(grid: Grid, counts: Sequence[IntArray]) -> pd.DataFrame:
     """TRANSITION_COLUMNS of counts as in `SampleStats.transitions`; pairs of no token left out."""
     parts = []
     for layer, square in zip(grid.layers, counts, strict=False):
@@ -147,7 +145,7 @@ def transition_table(grid: Grid, counts: Sequence[CountArray]) -> pd.DataFrame:
     return (pd.concat(parts, ignore_index=True) if parts else empty).astype("int64")
 
 
-def transitions_of(table: pd.DataFrame, grid: Grid) -> tuple[CountArray, ...]:
+def transitions_of(table: pd.DataFrame, grid: Grid) -> tuple[IntArray, ...]:
     """Inverse of `transition_table`.
 
     Raises:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.model import ModelRef, MoEModel
@@ -20,7 +21,6 @@ _MOST_EXPERTS = 1 << 16  # of a layer; a manifest that says more is damaged
 Gate = Literal["applied", "renormalized"]
 GATES: tuple[Gate, ...] = get_args(Gate)
 EXPONENTS = (0, 1, 2)
-FloatArray = NDArray[np.float64]
 
 
 def moment_column(alpha: int, beta: int, gate: Gate) -> str:
@@ -222,12 +222,12 @@ class Grid:
     layers: tuple[MoELayer, ...]
 
     @property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> IntArray:
         """Experts of each layer."""
         return np.array([layer.num_experts for layer in self.layers], dtype=np.int64)
 
     @property
-    def present(self) -> NDArray[np.bool_]:
+    def present(self) -> BoolArray:
         """(layers, max experts): True where there is an expert."""
         return np.arange(self.counts.max(initial=0))[None, :] < self.counts[:, None]
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock
 
+from analysis.arrays import FloatArray
 from analysis.durable import PARTIAL, partial_of, sync_file, sync_folder, write_durably
 from analysis.errors import StatsError
 from analysis.groups import GROUP_COLUMNS
@@ -34,7 +35,6 @@ from analysis.stats import (
     SCHEMA_VERSION,
     WEIGHT_COLUMNS,
     ExpertStats,
-    FloatArray,
     Grid,
     MeasuredModel,
     RunManifest,

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.arrays import FloatArray, IntArray
 from analysis.ranking import order_of
-from analysis.stats import FloatArray, Grid
+from analysis.stats import Grid
 
 # Half width of the ambiguous band around the boundary, in rescaled saliency.
 BAND = 0.05
@@ -19,7 +19,7 @@ def rescale(saliency: FloatArray) -> FloatArray:
     return np.where(flat & ~np.isnan(saliency), 0.0, (saliency - low) / np.where(flat, 1.0, span))
 
 
-def separation(saliency: FloatArray, grid: Grid, kept: NDArray[np.int64]) -> pd.DataFrame:
+def separation(saliency: FloatArray, grid: Grid, kept: IntArray) -> pd.DataFrame:
     """Table `layer, kept, gap, boundary, band`: how clear the cut between kept and pruned is.
 
     With v the sorted rescaled saliency and c experts kept, gap = v[c-1] - v[c], boundary is their

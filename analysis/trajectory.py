@@ -22,11 +22,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.arrays import FloatArray, IntArray
 from analysis.clusters import nearest_to_centroids
 from analysis.errors import StatsError, UserError, unknown_name
-from analysis.paths import IntArray, top_paths_of_samples, top_paths_through
+from analysis.paths import top_paths_of_samples, top_paths_through
 from analysis.samples import SampleStats
-from analysis.stats import FloatArray, Grid
+from analysis.stats import Grid
 
 Parts = Literal["both", "importance", "transition"]
 PARTS: Final[tuple[Parts, ...]] = get_args(Parts)
@@ -153,7 +154,7 @@ def measured_steps(
     return nodes, [_log_shares(counts) for counts in stats.transitions]
 
 
-def _log_shares(counts: NDArray[np.int64]) -> FloatArray:
+def _log_shares(counts: IntArray) -> FloatArray:
     total = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
     with np.errstate(divide="ignore"):

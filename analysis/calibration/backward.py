@@ -11,14 +11,13 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from analysis.arrays import BoolArray
 from analysis.calibration.feed import input_device, prepare
 from analysis.calibration.finite import not_finite
 from analysis.corpora import TokenBatch
@@ -31,7 +30,7 @@ _CPU_REFUSAL = "can't allocate memory"
 BACKWARD_OPTIONS = "a smaller --batch-size, a shorter --seq-len, or --checkpoint-activations"
 
 
-def predicted(batch: TokenBatch) -> NDArray[np.bool_]:
+def predicted(batch: TokenBatch) -> BoolArray:
     """(B, L - 1) bool: True at positions whose next token is in the loss.
 
     That token must count, and be no document's first one: of what is packed side by side, no

@@ -7,8 +7,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from jinja2 import TemplateError
-from numpy.typing import NDArray
 
+from analysis.arrays import BoolArray
 from analysis.corpora.documents import Document
 from analysis.corpora.sequences import TokenIds
 from analysis.errors import CorpusError
@@ -53,7 +53,7 @@ class Encoded:
     """
 
     ids: TokenIds
-    counted: NDArray[np.bool_] | None = None
+    counted: BoolArray | None = None
 
     def part(self, start: int, end: int) -> "Encoded":
         """The tokens from `start` to before `end`."""

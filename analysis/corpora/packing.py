@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from analysis.arrays import BoolArray
 from analysis.corpora.encoding import Encoded
 from analysis.corpora.sequences import TokenIds
 
@@ -47,7 +47,7 @@ class Packed:
     """
 
     rows: list[TokenIds] = field(default_factory=list)
-    counted: list[NDArray[np.bool_]] = field(default_factory=list)
+    counted: list[BoolArray] = field(default_factory=list)
     positions: list[TokenIds] = field(default_factory=list)
     num_read: int = 0
     num_documents: int = 0
@@ -70,7 +70,7 @@ class Packed:
         self.counted.append(np.concatenate([_counted(part) for part in parts]))
 
 
-def _counted(item: Encoded) -> NDArray[np.bool_]:
+def _counted(item: Encoded) -> BoolArray:
     return np.ones(len(item.ids), dtype=np.bool_) if item.counted is None else item.counted
 
 

@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from analysis.arrays import FloatArray, IntArray
 from analysis.checkpoint import Checkpoint, TensorEntry
 from analysis.clusters import nearest_to_centroids
 from analysis.corpora.encoding import Encoded
@@ -31,15 +31,13 @@ _NAMES = (
     "wte.weight",
 )
 
-FloatArray = NDArray[np.float64]
-
 
 class EmbeddingRows(Protocol):
     """Rows of a table of embeddings."""
 
     num_tokens: int
 
-    def rows(self, tokens: NDArray[np.int64]) -> FloatArray:
+    def rows(self, tokens: IntArray) -> FloatArray:
         """(tokens, hidden size) embeddings of these token ids."""
         ...
 
@@ -52,7 +50,7 @@ class CheckpointEmbedding:
         self._path = checkpoint.path / self._entry.shard
         self.num_tokens = self._entry.shape[0]
 
-    def rows(self, tokens: NDArray[np.int64]) -> FloatArray:
+    def rows(self, tokens: IntArray) -> FloatArray:
         """(tokens, hidden size) embeddings of these token ids."""
         size = self._entry.nbytes // self.num_tokens
         with self._path.open("rb") as file:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.arrays import BoolArray, IntArray
+
 TokenIds = NDArray[np.int32]
 TOKEN_SHARDS = 8  # equal parts of a corpus, for how the choice changes with more tokens
 
@@ -27,11 +29,11 @@ class TokenBatch:
         first: number of the first sequence among all.
     """
 
-    input_ids: NDArray[np.int64]
-    mask: NDArray[np.bool_]
-    counted: NDArray[np.bool_]
-    token_shard: NDArray[np.int64]
-    positions: NDArray[np.int64] | None = None
+    input_ids: IntArray
+    mask: BoolArray
+    counted: BoolArray
+    token_shard: IntArray
+    positions: IntArray | None = None
     first: int = 0
 
 
@@ -55,7 +57,7 @@ class TokenSequences:
     rows: tuple[TokenIds, ...]
     num_documents: int
     num_dropped: int
-    counted: tuple[NDArray[np.bool_], ...] | None = None
+    counted: tuple[BoolArray, ...] | None = None
     positions: tuple[TokenIds, ...] | None = None
     num_dropped_documents: int = 0
     prepared: Mapping[str, Any] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class TokenSequences:
         """Tokens that enter the sums."""
         return sum(int(self._counted(number).sum()) for number in range(len(self.rows)))
 
-    def _counted(self, number: int) -> NDArray[np.bool_]:
+    def _counted(self, number: int) -> BoolArray:
         if self.counted is None:
             return np.ones(len(self.rows[number]), dtype=np.bool_)
         return self.counted[number]

@@ -6,8 +6,9 @@ from typing import Literal
 
 import pandas as pd
 
+from analysis.arrays import FloatArray
 from analysis.samples import SamplePart
-from analysis.stats import FloatArray, Gate
+from analysis.stats import Gate
 
 Source = Literal["routed", "weights", "none"]
 

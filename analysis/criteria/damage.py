@@ -2,8 +2,9 @@
 
 import pandas as pd
 
+from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion
-from analysis.stats import FloatArray, Gate
+from analysis.stats import Gate
 
 
 def _columns(gate: Gate) -> tuple[str, ...]:

@@ -8,10 +8,11 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion
 from analysis.criteria.unified import mean_over_routed
 from analysis.errors import CriterionError
-from analysis.stats import FloatArray, Gate
+from analysis.stats import Gate
 
 DEFAULT_LAMBDA = 1.0
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion
 from analysis.criteria.unified import mean_over_routed
-from analysis.stats import FloatArray, Gate, moment_column
+from analysis.stats import Gate, moment_column
 
 
 def _columns(gate: Gate) -> tuple[str, ...]:

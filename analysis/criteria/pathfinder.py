@@ -6,10 +6,11 @@ from functools import cache, partial
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion
 from analysis.errors import CriterionError
 from analysis.samples import SamplePart, SampleStats
-from analysis.stats import FloatArray, Gate
+from analysis.stats import Gate
 from analysis.trajectory import MOST_PATHS, follow, path_order
 
 # Paths of each sample in the paper's Figure 2; its plans take 1 to 500.

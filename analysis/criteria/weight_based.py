@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion
-from analysis.stats import FloatArray, Gate
+from analysis.stats import Gate
 
 _COLUMNS = ("l1", "l2_squared", "numel")
 _RANDOM_SEED = 42

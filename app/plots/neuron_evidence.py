@@ -8,20 +8,14 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import BoolArray, IntArray
 from analysis.overlap import overlap_matrix
 from app.figures import neuron_map, neuron_saliency
 from app.figures import overlap_matrix as matrix_figure
 from app.figures import same_bytes as bytes_figure
 from app.plots.chart import Chart
 from app.plots.names import criterion_label
-from pruning.atoms.cuts import (
-    BoolArray,
-    IntArray,
-    NeuronField,
-    expert_shares,
-    pool_chance,
-    pool_overlap,
-)
+from pruning.atoms.cuts import NeuronField, expert_shares, pool_chance, pool_overlap
 from pruning.evaluate.record import EvaluationRecord, evaluation_table
 from pruning.plan import ATOMIC_GRANULARITY
 

@@ -1,5 +1,6 @@
 """The charts of neurons on Explore for a recipe: what `moeprune plot` and reports draw of them."""
 
+from analysis.arrays import BoolArray
 from analysis.choose import choose_stats, parse_corpus_weight
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
@@ -15,7 +16,6 @@ from app.requests.base import validated
 from app.requests.neurons import NeuronRequest
 from app.tables.maps import rank
 from pruning.atoms.cuts import (
-    BoolArray,
     NeuronField,
     expert_shares,
     field_of,

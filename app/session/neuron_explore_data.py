@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
+from analysis.arrays import BoolArray
 from analysis.criteria import CRITERIA
 from analysis.store import NEURONS
 from app.choices.neuron_plan import NeuronPlanChoice
@@ -18,14 +19,7 @@ from app.session.granularity import chosen_neuron_criterion, chosen_scope
 from app.session.neuron_plan_data import ReadyNeurons, ready_neurons
 from app.session.state import BLEND, View
 from app.tables import maps
-from pruning.atoms.cuts import (
-    BoolArray,
-    NeuronField,
-    field_of,
-    layer_cuts,
-    pruned_neurons,
-    saliency_histogram,
-)
+from pruning.atoms.cuts import NeuronField, field_of, layer_cuts, pruned_neurons, saliency_histogram
 from pruning.atoms.selection import AtomScope
 
 

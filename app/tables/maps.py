@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.arrays import FloatArray
 from analysis.criteria import Criterion
 from analysis.effects import chance_all_way, corpora_overlap
 from analysis.overlap import (
@@ -18,7 +19,7 @@ from analysis.overlap import (
     set_overlap,
 )
 from analysis.ranking import Stats, order_of, scored
-from analysis.stats import ExpertStats, FloatArray, Gate, Grid
+from analysis.stats import ExpertStats, Gate, Grid
 from analysis.stratification import rescale, separation
 from app.components.expert_map import MapPanel
 

@@ -11,13 +11,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.neuron_norms import NeuronScores
 from analysis.sparsity import num_removed
 from pruning.atoms.selection import AtomScope
 
-BoolArray = NDArray[np.bool_]
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 SHARE_COLUMNS = ("layer", "expert", "neurons", "removed", "kept_share")
 HISTOGRAM_COLUMNS = ("layer", "low", "high", "kept", "pruned")
 CUT_COLUMNS = ("layer", "neurons", "removed", "cut", "zeros")

@@ -11,19 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from analysis.arrays import FloatArray
 from analysis.drain import drain
 from analysis.families import MoEFamily
 from analysis.progress import Progress
 from pruning.evaluate.full_side import FullSide, final_hidden
 from pruning.evaluate.measures import POSITION_FUNCTIONS, Positions, log_probabilities
-from pruning.evaluate.result import (
-    MEASURES,
-    OF_FULL_MODEL,
-    Evaluation,
-    FloatArray,
-    SampleSums,
-    make_evaluation,
-)
+from pruning.evaluate.result import MEASURES, OF_FULL_MODEL, Evaluation, SampleSums, make_evaluation
 from pruning.evaluate.samples import SampleBatch
 from pruning.masking import masked
 from pruning.plan import PruningPlan

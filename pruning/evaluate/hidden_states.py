@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from analysis.arrays import FloatArray
 from analysis.families import MoEFamily
 from analysis.progress import Progress
 from analysis.routing import decoder_layers, wrap_forward
 from pruning.evaluate.candidate import candidate_of
 from pruning.evaluate.full_side import final_hidden
-from pruning.evaluate.result import FloatArray
 from pruning.evaluate.samples import Samples
 from pruning.plan import PruningPlan
 

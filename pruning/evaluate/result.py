@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.arrays import FloatArray
 from analysis.errors import UserError, unknown_name
 
-FloatArray = NDArray[np.float64]
 DEFAULT_MEASURES = ("esap", "kl", "nll", "ppl")
 _RESAMPLES = 1000
 _TAIL = 2.5  # percent on each side: the interval holds 95%

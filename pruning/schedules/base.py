@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from analysis.arrays import FloatArray
 from analysis.families import MoELayer
-from analysis.stats import FloatArray
 from pruning.allocation import Allocation
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from analysis.arrays import FloatArray
 from analysis.errors import PlanError, unknown_name
-from analysis.stats import FloatArray
 from pruning.allocation import Allocation
 from pruning.constraints import check_names, open_rooms, rooms_of
 from pruning.schedules.base import Evidence, Schedule, Spending, Turn, allocation_of

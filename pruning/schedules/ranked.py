@@ -6,9 +6,10 @@ from math import fsum
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import FloatArray
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.stats import FloatArray, Grid
+from analysis.stats import Grid
 from analysis.stratification import rescale
 from pruning.allocation import Allocation
 from pruning.budget import Budget

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from analysis.arrays import FloatArray
 from analysis.calibration.free import free_memory
 from analysis.families import MoEFamily
 from analysis.routing import decoder_layers
@@ -21,7 +22,7 @@ from pruning.evaluate.result import MEASURES
 from pruning.masking import masked
 from pruning.plan import PruningPlan
 from pruning.search.prefix import Pass, run_from
-from pruning.search.scores import FloatArray, Measured
+from pruning.search.scores import Measured
 from pruning.search.space import Removed
 
 _SHARE_OF_MEMORY = 0.25

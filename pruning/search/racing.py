@@ -4,7 +4,7 @@ import math
 
 from scipy.special import stdtrit
 
-from pruning.search.scores import FloatArray
+from analysis.arrays import FloatArray
 
 _LEAST_SAMPLES = 8
 

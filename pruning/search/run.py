@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.arrays import FloatArray
 from analysis.errors import PlanError
 from analysis.progress import Progress
 from pruning.search.evolution import Candidate, State, best_of, initial_state, next_state
 from pruning.search.log import SearchLog
 from pruning.search.racing import is_behind
-from pruning.search.scores import Fitness, FloatArray, Score
+from pruning.search.scores import Fitness, Score
 from pruning.search.settings import SearchSettings
 from pruning.search.space import Removed, Space
 

@@ -5,6 +5,7 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
+from analysis.arrays import BoolArray
 from analysis.errors import UserError
 from analysis.store import NEURONS
 from app.choices.neuron_scopes import SCOPES
@@ -21,7 +22,7 @@ from app.session.chosen_expert import chosen_expert
 from app.session.granularity import chosen_neuron_criterion, chosen_scope, neuron_label
 from app.session.neuron_plan_data import ReadyNeurons, lacks_statistics
 from app.session.state import View
-from pruning.atoms.cuts import BoolArray, expert_shares, neurons_of
+from pruning.atoms.cuts import expert_shares, neurons_of
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY
 

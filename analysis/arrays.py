@@ -1,0 +1,8 @@
+"""Types of numpy arrays that many tables and functions share."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
