@@ -40,8 +40,8 @@ def _all(first: PruningPlan, second: PruningPlan, model: MoEModel) -> list[tuple
     rows: list[tuple[object, ...]] = []
     for layer, widths in expert_widths(model).items():
         for expert, width in enumerate(widths):
-            kept = [_kept(plan, layer, expert, width) for plan in (first, second)]
-            rows.append((layer, expert, *_states(*kept, width)))
+            kept_a, kept_b = (_kept(plan, layer, expert, width) for plan in (first, second))
+            rows.append((layer, expert, *_states(kept_a, kept_b, width)))
     return rows
 
 

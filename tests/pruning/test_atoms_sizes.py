@@ -14,7 +14,7 @@ from analysis.model import load_model_index
 from analysis.widths import expert_widths
 from families.configs import CASES
 from pruning import load_pruned
-from pruning.active import active_experts, expert_shapes, counted_routing, token_shares
+from pruning.active import active_experts, counted_routing, expert_shapes, token_shares
 from pruning.atoms.budget import atom_count_budget, reachable_totals
 from pruning.atoms.rooms import atom_rooms
 from pruning.atoms.selection import AtomScope, Contest
