@@ -13,6 +13,7 @@ from analysis.errors import PlanError
 from pruning.recipe import Recipe
 
 _MOST_BYTES = 1 << 20
+_MOST_DEPTH = 16
 _Key = tuple[str, ...]
 
 
@@ -75,10 +76,16 @@ def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
 
 
 def _tree(text: str) -> yaml.Node | None:
-    events = yaml.parse(text, Loader=yaml.SafeLoader)
-    # Aliases of aliases can stand for more than fits into memory.
-    if any(isinstance(event, yaml.AliasEvent) for event in events):
-        raise ValueError("aliases (*name) are not used in recipes")
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        # Aliases of aliases can stand for more than fits into memory.
+        if type(event) is yaml.AliasEvent:
+            raise ValueError("aliases (*name) are not used in recipes")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        # The time that the parser takes grows with the square of the depth.
+        if depth > _MOST_DEPTH:
+            raise ValueError(f"it is nested in more than {_MOST_DEPTH} levels; recipes have 4")
     return yaml.compose(text, Loader=yaml.SafeLoader)
 
 

@@ -15,6 +15,7 @@ from scipy.stats import spearmanr
 
 from analysis.model import MoEModel
 from analysis.neuron_norms import NeuronScores
+from pruning.atoms.cuts import field_of
 from pruning.evaluate.result import Evaluation, bootstrap_interval
 from pruning.plan import ATOMIC_GRANULARITY, Provenance, PruningPlan, fit_plan, model_ref
 
@@ -119,12 +120,10 @@ def neuron_bins(scores: NeuronScores, model: MoEModel, how: Binning) -> list[Bin
         model: the full model.
         how: see `Binning`.
     """
-    owners = [(layer, expert) for layer in sorted(scores) for expert in range(len(scores[layer]))]
-    parts = [scores[layer][expert] for layer, expert in owners]
-    saliency = np.concatenate(parts)
-    layers = np.repeat([layer for layer, _ in owners], [len(part) for part in parts])
-    numbers = bin_numbers(saliency, layers, how)
-    held = np.split(numbers, np.cumsum([len(part) for part in parts])[:-1])
+    field = field_of(scores)
+    numbers = bin_numbers(field.saliency, np.repeat(field.layers, field.widths), how)
+    owners = list(zip(field.layers.tolist(), field.experts.tolist(), strict=True))
+    held = np.split(numbers, np.cumsum(field.widths)[:-1])
     made = []
     for number in np.unique(numbers).tolist():
         atoms: dict[int, dict[int, tuple[int, ...]]] = {}
@@ -133,7 +132,7 @@ def neuron_bins(scores: NeuronScores, model: MoEModel, how: Binning) -> list[Bin
                 stays = tuple(np.flatnonzero(own != number).tolist())
                 atoms.setdefault(layer, {})[expert] = stays
         cut = PruningPlan(model_ref(model), {}, Provenance(), ATOMIC_GRANULARITY, atoms)
-        made.append(_bin(number, fit_plan(cut, model), saliency, numbers))
+        made.append(_bin(number, fit_plan(cut, model), field.saliency, numbers))
     return made
 
 

@@ -137,7 +137,7 @@ def test_each_problem_by_itself(change, place, message):
         ("model: !!python/object/apply:os.getcwd []", "is not valid YAML"),
         ("model: &a demo\nrevision: *a", "aliases .* are not used"),
         ("? [a, b]\n: c", "is not valid YAML"),
-        ("model: " + "[" * 5000, "is not valid YAML"),
+        ("model: " + "[" * 5000, "is not valid YAML: it is nested in more than 16 levels"),
     ],
 )
 def test_what_is_no_recipe_is_one_line(text, message):
