@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
@@ -14,7 +14,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from analysis.errors import UserError
 from app.console import out
-from app.frame.login import Login, check_address, publish, read_login
+from app.frame.login import (
+    Login,
+    check_address,
+    is_loopback,
+    publish,
+    read_login,
+    secrets_files,
+)
 
 HERE = Path(__file__).parent
 FIRST_PORT, LAST_PORT = 8501, 8600
@@ -30,21 +37,51 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-CLOSED_PATHS = frozenset(("/_stcore/metrics",))
+CLOSED_PATHS = ("/_stcore/metrics/", "/_stcore/agent/")
 
 
 class ClosedPaths:
-    """Answers 404 where Streamlit would tell anyone how it is used."""
+    """Answers 404 where Streamlit would tell anyone how it is used, or let an agent use it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, unless its path is closed."""
-        if scope["type"] == "http" and scope["path"].rstrip("/") in CLOSED_PATHS:
+        if scope["type"] == "http" and f"{scope['path']}/".startswith(CLOSED_PATHS):
             await PlainTextResponse("Not Found", 404)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+
+class SameOrigin:
+    """Answers 403 to what a page of another origin asks for, be it one of this machine.
+
+    Streamlit looks at sockets only, takes every port of this machine for its own, and asks a
+    server on the internet for this machine's address before it refuses any other origin.
+
+    Args:
+        app: what comes next.
+        own: the origin of the login, for a proxy that does not pass the port on; may be empty.
+    """
+
+    def __init__(self, app: ASGIApp, own: str = "") -> None:
+        self._app = app
+        self._own = own
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, unless its page is another's; what has no origin is no page."""
+        if scope["type"] in ("http", "websocket") and self._is_foreign(Headers(scope=scope)):
+            await PlainTextResponse("Foreign origin", 403)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_foreign(self, headers: Headers) -> bool:
+        origin = headers.get("origin")
+        if origin is None or origin == self._own:
+            return False
+        scheme, _, place = origin.partition("://")
+        return scheme not in ("http", "https") or place != headers.get("host")
 
 
 class SecurityHeaders:
@@ -111,10 +148,16 @@ def server_config(port: int, address: str = LOOPBACK, login: Login | None = None
     with (HERE / "config.toml").open("rb") as file:
         config = _flatten(tomllib.load(file))
     hosts = [*config["server.allowedHosts"], *((login.host,) if login else ())]
+    if is_loopback(address) and address not in hosts:
+        hosts.append(address)
     return config | {
         "server.port": port,
         "server.address": address,
         "server.allowedHosts": hosts,
+        # Who a visitor is says the login, and no header that anybody can send.
+        "server.trustedUserHeaders": {},
+        # The files that `read_login` looked at, and no other.
+        "secrets.files": [str(file) for file in secrets_files()],
     }
 
 
@@ -131,7 +174,8 @@ def run_server(port: int | None, address: str = LOOPBACK) -> None:
     config = server_config(chosen, address, login)
     # Streamlit looks at the host of its sockets only; pages and files ask for it here.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=config["server.allowedHosts"])
-    middleware = [Middleware(SecurityHeaders), hosts, Middleware(ClosedPaths)]
+    origins = Middleware(SameOrigin, own=login.origin if login else "")
+    middleware = [Middleware(SecurityHeaders), hosts, origins, Middleware(ClosedPaths)]
     dashboard = st.App(HERE / "main.py", middleware=middleware)
     shown = f"[{address}]" if ":" in address else address
     out.print(f"MoE Prune Studio: http://{shown}:{chosen}", markup=False)

@@ -4,6 +4,7 @@ import importlib.util
 import ipaddress
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,17 +20,20 @@ from app.literal import literal
 __all__ = [
     "Login",
     "check_address",
+    "is_loopback",
     "log_out_part",
     "login_of",
     "publish",
     "read_login",
     "require_login",
+    "secrets_files",
 ]
 
 _USERS_VARIABLE = "MOEPRUNE_USERS"
 _KEYS = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
 _SHORTEST_SECRET = 32
 _USER = re.compile(r"[^@,\s]*@[^@,\s]+")
+_OTHERS = stat.S_IRWXO | stat.S_IWGRP
 _WHERE = "in .streamlit/secrets.toml; docs/security.md shows one"
 
 
@@ -40,13 +44,21 @@ class Login:
     Args:
         users: addresses that are let in, such as `one@example.org`, or `@example.org` for all
             of a domain.
-        host: the name under which browsers reach the dashboard.
-        is_encrypted: whether they do so by https.
+        origin: where browsers reach the dashboard, such as `https://studio.example.org`.
     """
 
     users: tuple[str, ...]
-    host: str = ""
-    is_encrypted: bool = False
+    origin: str = ""
+
+    @property
+    def host(self) -> str:
+        """The name under which browsers reach the dashboard."""
+        return urlsplit(self.origin).hostname or ""
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether they do so by https."""
+        return urlsplit(self.origin).scheme == "https"
 
     def admits(self, claims: Mapping[str, Any]) -> bool:
         """Whether the identity that the provider vouched for is one of the users.
@@ -93,7 +105,12 @@ def login_of(secrets: Mapping[str, Any]) -> Login | None:
             f"The redirect_uri of [auth] is {given['redirect_uri']!r}; it is the dashboard's "
             "address and /oauth2callback, such as https://studio.example.org/oauth2callback."
         )
-    return Login(users, place.hostname, place.scheme == "https")
+    return Login(users, f"{place.scheme}://{place.netloc}")
+
+
+def secrets_files() -> tuple[Path, ...]:
+    """Where secrets are looked for; a later file's sections take precedence."""
+    return tuple(folder / ".streamlit" / "secrets.toml" for folder in (Path.home(), Path.cwd()))
 
 
 def read_login() -> Login | None:
@@ -103,24 +120,52 @@ def read_login() -> Login | None:
     server gives its own.
 
     Raises:
-        UserError: the secrets cannot be read or are incomplete, or authlib is missing.
+        UserError: the secrets cannot be read, are incomplete, or can be read by others; or authlib
+            is missing.
     """
+    files = [file for file in secrets_files() if file.is_file()]
     secrets: dict[str, Any] = {}
-    for folder in (Path.home(), Path.cwd()):
-        secrets |= _secrets_in(folder / ".streamlit" / "secrets.toml")
+    for file in files:
+        secrets |= _secrets_in(file)
     login = login_of(secrets)
-    if login and importlib.util.find_spec("authlib") is None:
+    if login is None:
+        return None
+    for file in files:
+        _check_private(file)
+    if importlib.util.find_spec("authlib") is None:
         raise UserError("The login needs authlib: pip install 'moe-prune-studio[login]'.")
     return login
 
 
+def _check_private(file: Path) -> None:
+    """Refuse secrets that other users can read: with them, anybody makes himself a login.
+
+    A group may read, for that is how a container's secrets are handed to who is not root.
+    """
+    if file.stat().st_mode & _OTHERS:
+        raise UserError(
+            f"{file} can be read or changed by other users of this machine, who could log in as "
+            f"anybody with what it says: chmod 600 {file}"
+        )
+
+
 def _secrets_in(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{file} is no TOML: {error}.") from error
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only programs of this machine can connect to `address`.
+
+    Raises:
+        UserError: no numeric address.
+    """
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError as error:
+        raise UserError(f"{address!r} is no numeric address, such as 127.0.0.1.") from error
 
 
 def check_address(address: str, login: Login | None) -> None:
@@ -129,11 +174,7 @@ def check_address(address: str, login: Login | None) -> None:
     Raises:
         UserError: no numeric address; or not of the loopback interface, and no login by https.
     """
-    try:
-        is_local = ipaddress.ip_address(address).is_loopback
-    except ValueError as error:
-        raise UserError(f"{address!r} is no numeric address, such as 127.0.0.1.") from error
-    if is_local:
+    if is_loopback(address):
         return
     if login is None:
         raise UserError(
@@ -160,6 +201,7 @@ def publish(login: Login | None) -> None:
 def require_login() -> None:
     """Show nothing of the dashboard to who has not logged in, where that is asked for."""
     if _USERS_VARIABLE not in os.environ:
+        _stop_if_open()
         return
     if not getattr(st.user, "is_logged_in", False):
         st.title("MoE Prune Studio")
@@ -171,6 +213,18 @@ def require_login() -> None:
         who = literal(str(st.user.to_dict().get("email") or "Your account"))
         st.error(f"{who} may not use this dashboard.", icon=":material/block:")
         st.button("Log out", on_click=st.logout)
+        st.stop()
+
+
+def _stop_if_open() -> None:
+    """Show nothing where `streamlit run` listens to other machines; `moeprune app` refuses to."""
+    address = str(st.get_option("server.address") or "0.0.0.0")  # noqa: S104  (Streamlit's own)
+    if address != "localhost" and not is_loopback(address):
+        st.error(
+            "This server listens to other machines and asks nobody who he is. Start it with "
+            "`moeprune app`, or with `--server.address 127.0.0.1`.",
+            icon=":material/block:",
+        )
         st.stop()
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from streamlit import config
 from streamlit.testing.v1 import AppTest
 
 from analysis.errors import UserError
@@ -24,7 +25,7 @@ USERS = ["one@else.example", "@Example.org"]
 
 def test_secrets_make_a_login():
     login = login_of({"auth": AUTH, "moeprune": {"users": USERS}})
-    assert login == Login(tuple(USERS), "studio.example.org", is_encrypted=True)
+    assert login == Login(tuple(USERS), "https://studio.example.org")
 
 
 @pytest.mark.parametrize("secrets", [{}, {"auth": AUTH}, {"other": {"users": USERS}}])
@@ -57,21 +58,55 @@ def test_secrets_that_would_let_in_nobody_or_anybody_are_refused(auth, ours, sai
         login_of({"auth": auth, "moeprune": ours})
 
 
+def write_secrets(folder, text, mode=0o600):
+    file = folder / ".streamlit" / "secrets.toml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    file.chmod(mode)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_private"),
+    [
+        *((mode, True) for mode in (0o600, 0o400, 0o440, 0o640)),
+        *((mode, False) for mode in (0o644, 0o604, 0o660, 0o602, 0o601)),
+    ],
+)
+def test_secrets_that_others_can_read_are_refused(tmp_path, monkeypatch, mode, is_private):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    keys = "".join(f"{key} = {value!r}\n" for key, value in AUTH.items())
+    ours = "[moeprune]\nusers = ['@example.org']\n"
+    file = write_secrets(tmp_path, f"[auth]\n{keys}{ours}", mode)
+    if is_private:
+        assert read_login() is not None
+    else:
+        with pytest.raises(UserError, match=f"chmod 600 {file}"):
+            read_login()
+    # Secrets of other programs are theirs to keep.
+    file.chmod(0o600)
+    write_secrets(tmp_path, f"[auth]\n{keys}", mode)
+    assert read_login() is None
+
+
 def test_secrets_lie_where_streamlit_looks_for_them(tmp_path, monkeypatch):
     home, here = tmp_path / "home", tmp_path / "here"
     for folder in (home, here):
-        (folder / ".streamlit").mkdir(parents=True)
+        folder.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(here)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert read_login() is None
     keys = "".join(f"{key} = {value!r}\n" for key, value in AUTH.items())
-    (home / ".streamlit" / "secrets.toml").write_text(f"[auth]\n{keys}")
+    write_secrets(home, f"[auth]\n{keys}")
     assert read_login() is None
-    ours = here / ".streamlit" / "secrets.toml"
-    ours.write_text("[moeprune]\nusers = ['@example.org']\n")
+    ours = write_secrets(here, "[moeprune]\nusers = ['@example.org']\n")
     with pytest.raises(UserError, match="needs authlib"):
         read_login()
+    # Streamlit is told the same files: it looks beside its program too, where these do not lie.
+    asked = [str(folder / ".streamlit" / "secrets.toml") for folder in (home, here)]
+    assert server_config(1)["secrets.files"] == asked
     ours.write_text("[moeprune")
     with pytest.raises(UserError, match=r"secrets.toml is no TOML: Expected"):
         read_login()
@@ -99,7 +134,7 @@ def test_only_the_users_are_admitted(claims, is_admitted):
 
 
 def test_beyond_this_machine_only_behind_a_login_by_https():
-    safe = Login(tuple(USERS), "studio.example.org", is_encrypted=True)
+    safe = Login(tuple(USERS), "https://studio.example.org")
     check_address(LOOPBACK, None)
     check_address("::1", None)
     check_address("0.0.0.0", safe)  # noqa: S104
@@ -107,7 +142,7 @@ def test_beyond_this_machine_only_behind_a_login_by_https():
         with pytest.raises(UserError, match="refused without a login"):
             check_address(address, None)
     with pytest.raises(UserError, match="can be overheard"):
-        check_address("192.0.2.1", Login(tuple(USERS), "studio.example.org"))
+        check_address("192.0.2.1", Login(tuple(USERS), "http://studio.example.org"))
     with pytest.raises(UserError, match="'studio' is no numeric address"):
         check_address("studio", safe)
 
@@ -133,13 +168,40 @@ def test_the_command_listens_to_nobody_else_without_a_login(tmp_path):
 
 
 def test_the_host_of_the_login_is_one_to_ask_for_pages_under():
-    login = Login(tuple(USERS), "studio.example.org", is_encrypted=True)
+    login = Login(tuple(USERS), "https://studio.example.org")
     plain, opened = server_config(1), server_config(1, "0.0.0.0", login)  # noqa: S104
     assert plain["server.address"] == LOOPBACK
     assert plain["server.allowedHosts"] == ["localhost", LOOPBACK]
     assert opened["server.allowedHosts"] == ["localhost", LOOPBACK, "studio.example.org"]
     differing = {key for key in opened if opened[key] != plain[key]}
     assert differing == {"server.address", "server.allowedHosts"}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.2", "::1"])
+def test_another_address_of_this_machine_is_one_to_ask_for_pages_under(address):
+    assert server_config(1, address)["server.allowedHosts"] == ["localhost", LOOPBACK, address]
+
+
+@pytest.mark.parametrize(
+    ("address", "is_shown"),
+    [(LOOPBACK, True), ("localhost", True), ("::1", True), ("0.0.0.0", False), (None, False)],  # noqa: S104
+)
+def test_streamlits_own_command_shows_nothing_to_other_machines(monkeypatch, address, is_shown):
+    """`streamlit run` in a clone asks nobody who he is, so it has to stay on this machine."""
+    monkeypatch.delenv("MOEPRUNE_USERS", raising=False)
+    before = config.get_option("server.address")
+    config.set_option("server.address", address)
+    try:
+        page = AppTest.from_file(str(HERE / "main.py"), default_timeout=60).run()
+    finally:
+        config.set_option("server.address", before)
+    assert not page.exception
+    if is_shown:
+        assert not page.error
+        assert page.title[0].value == "Understand your experts before you remove them"
+    else:
+        assert "listens to other machines" in page.error[0].value
+        assert (len(page.title), len(page.sidebar), len(page.button)) == (0, 0, 0)
 
 
 @pytest.fixture

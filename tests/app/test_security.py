@@ -3,8 +3,10 @@
 import contextlib
 import http.client
 import io
+import json
 import os
 import re
+import socket
 import tomllib
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from servers import served
 
 from analysis.errors import CheckpointError
 from app.literal import literal, literal_in_badge
+from app.server import server_config
 from app.tables.spreadsheets import csv_text
 
 ROOT = Path(__file__).parents[2]
@@ -31,19 +34,52 @@ SOCKET = {
 }
 
 
+# Ways to open it that the launcher must not follow: variables, and a file where it starts.
+OPENED = {
+    "STREAMLIT_SERVER_ADDRESS": "0.0.0.0",  # noqa: S104
+    "STREAMLIT_SERVER_ALLOWED_HOSTS": "evil.example",
+    "STREAMLIT_SERVER_ENABLE_CORS": "false",
+    "STREAMLIT_SERVER_CORS_ALLOWED_ORIGINS": "http://evil.example",
+    "STREAMLIT_SERVER_ENABLE_AGENT_API": "true",
+    "STREAMLIT_CLIENT_ALLOWED_ORIGINS": "http://evil.example",
+    "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "true",
+}
+OPENED_FILE = """
+[server]
+enableXsrfProtection = false
+enableStaticServing = true
+scriptHealthCheckEnabled = true
+maxUploadSize = 2000
+
+[client]
+showErrorDetails = "full"
+
+[browser]
+serverAddress = "evil.example"
+"""
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def outside():
+    """Where the server would have to connect to for anything beyond this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        yield listener
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, outside):
     root = tmp_path_factory.mktemp("server")
+    proxy = f"http://127.0.0.1:{outside.getsockname()[1]}"
     environment = {
         **os.environ,
         "HOME": str(root),
         "MOEPRUNE_STATE_DIR": str(root / "state"),
-        # Streamlit's own way to be opened to everyone, which the launcher must not follow.
-        "STREAMLIT_SERVER_ADDRESS": "0.0.0.0",  # noqa: S104
-        "STREAMLIT_SERVER_ALLOWED_HOSTS": "evil.example",
-        "STREAMLIT_SERVER_ENABLE_CORS": "false",
-        "STREAMLIT_SERVER_ENABLE_XSRF_PROTECTION": "false",
+        **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy),
+        **OPENED,
     }
+    (root / ".streamlit").mkdir()
+    (root / ".streamlit" / "config.toml").write_text(OPENED_FILE)
     with served(["demo"], log=root / "log", environment=environment, cwd=root) as running:
         yield running
 
@@ -54,6 +90,15 @@ def ask(server, path, method="GET", **headers):
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}
+
+
+def read(server, path):
+    """Status and text of what is there; the path goes out as it is written."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
 
 
 def test_it_listens_on_the_loopback_interface_whatever_the_environment_says(server):
@@ -90,11 +135,34 @@ def test_a_page_asked_for_under_another_host_is_refused(server, path):
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "http://127.0.0.1.evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        # Another program of this machine, whose pages may not be trusted.
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "http://localhost:3000"}, 403),
         ({"Host": "evil.example"}, 400),
     ],
 )
 def test_a_socket_of_another_site_is_refused(server, headers, status):
     assert ask(server, "/_stcore/stream", **SOCKET, **headers)[0] == status
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "http://127.0.0.1:1", "null"])
+def test_what_another_site_asks_for_is_refused(server, method, origin):
+    status, headers = ask(server, "/_stcore/upload_file/session/file", method, Origin=origin)
+    assert status == 403
+    assert "access-control-allow-origin" not in headers
+
+
+def test_a_foreign_origin_makes_the_server_ask_nobody(server, outside):
+    """Streamlit would ask a server on the internet for its own address first."""
+    assert ask(server, "/_stcore/stream", **SOCKET, Origin="http://evil.example")[0] == 403
+    assert ask(server, "/_stcore/health", Origin="http://evil.example")[0] == 403
+    with pytest.raises(BlockingIOError):
+        outside.accept()
+
+
+def test_no_page_takes_commands_from_another(server):
+    assert json.loads(read(server, "/_stcore/host-config")[1])["allowedOrigins"] == []
 
 
 def test_a_socket_of_the_page_itself_is_opened(server):
@@ -116,12 +184,29 @@ def test_a_socket_of_the_page_itself_is_opened(server):
     ],
 )
 def test_what_is_closed_tells_nothing(server, path):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    with contextlib.closing(connection):
-        connection.request("GET", path)
-        text = connection.getresponse().read().decode(errors="replace")
+    _, text = read(server, path)
     for secret in ("root:", "import ", "session_", "# HELP"):
         assert secret not in re.sub(r"<script.*?</script>", "", text, flags=re.S)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/_stcore/metrics", 404),
+        ("/_stcore/%6detrics", 404),
+        ("/static/..%2f..%2fmain.py", 400),
+        ("/media/../../etc/passwd", 400),
+        ("/_stcore/bidi-components/moe_prune_studio.expert_map/../payload.py", 400),
+    ],
+)
+def test_what_is_closed_says_so(server, path, status):
+    assert read(server, path)[0] == status
+
+
+@pytest.mark.parametrize("path", ["", "/", "/interact", "/mcp", "/openapi.json"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_agents_are_not_served(server, method, path):
+    assert ask(server, f"/_stcore/agent{path}", method)[0] == 404
 
 
 def test_an_upload_without_the_token_of_the_session_is_refused(server):
@@ -139,7 +224,14 @@ def test_the_shipped_settings():
     assert server["maxUploadSize"] <= 20
     assert config["browser"]["gatherUsageStats"] is False
     assert config["client"]["showErrorDetails"] == "type"
+    # Links that would carry an error's text to a search engine.
+    assert config["client"]["showErrorLinks"] is False
     assert config["client"]["toolbarMode"] == "minimal"
+    assert config["client"]["allowedOrigins"] == server["corsAllowedOrigins"] == []
+    assert config["global"]["developmentMode"] is server["scriptHealthCheckEnabled"] is False
+    assert server["unsafeMetricsUserAttributes"] == []
+    assert server["xsrfCookieSameSite"] == "strict"
+    assert server_config(1)["server.trustedUserHeaders"] == {}
     assert ".streamlit/secrets.toml" in (ROOT / ".gitignore").read_text().splitlines()
 
 
