@@ -5,11 +5,14 @@ docs/formats.md lists their columns. A cell that the paper leaves empty, or that
 empty.
 """
 
+from collections.abc import Collection
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import pandas as pd
 
+from analysis.errors import StatsError
 from analysis.store import SHIPPED_STATS
 
 PUBLISHED: Final = SHIPPED_STATS / "published"
@@ -53,8 +56,35 @@ def published_table(name: str) -> pd.DataFrame:
 
     Raises:
         FileNotFoundError: there is no such table; ``published_names`` lists them.
+        StatsError: the file is damaged.
     """
-    return pd.read_csv(PUBLISHED / f"{name}.csv", keep_default_na=False, na_values={"score": [""]})
+    return read_published(PUBLISHED / f"{name}.csv", COLUMNS if name in BENCHMARK_TABLES else ())
+
+
+def read_published(path: Path, needed: Collection[str] = COLUMNS) -> pd.DataFrame:
+    """The table in a file; `needed` names columns that it must have.
+
+    Raises:
+        StatsError: no CSV file, a column is missing or there twice, or a sparsity or score is no
+            share of 1.
+    """
+    try:
+        table = pd.read_csv(path, keep_default_na=False, na_values={"score": [""]})
+        _check(table, needed)
+    except (ValueError, TypeError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise StatsError(
+            f"The published table {path.name} is damaged ({reason}); install the program again."
+        ) from error
+    return table
+
+
+def _check(table: pd.DataFrame, needed: Collection[str]) -> None:
+    if missing := sorted(set(needed) - set(table.columns)):
+        raise ValueError(f"it lacks the columns {', '.join(missing)}")
+    for share in sorted({"sparsity", "score"} & set(needed)):
+        if not table[share].astype("float64").dropna().between(0, 1).all():
+            raise ValueError(f"its {share} is no share of 1")
 
 
 def published_names() -> tuple[str, ...]:

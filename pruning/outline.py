@@ -17,12 +17,12 @@ from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
-    StrictDataclassError,
 )
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from analysis.calibration.loading import LOADING_ERRORS
 from analysis.checkpoint import CONFIG_NAME, Checkpoint, Shard, TensorEntry, read_config
 from analysis.errors import CheckpointError, unknown_name
 from analysis.families import family_of
@@ -102,7 +102,7 @@ def _tensors(bare: MoEModel, dtype: torch.dtype) -> Mapping[str, Tensor]:
         config = AutoConfig.from_pretrained(bare.checkpoint.path, local_files_only=True)
         with torch.device("meta"):
             model: PreTrainedModel = auto.from_config(config, dtype=dtype)
-    except (ImportError, OSError, StrictDataclassError, ValueError) as error:
+    except LOADING_ERRORS as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise CheckpointError(
             f"transformers cannot build {bare.name} from its {CONFIG_NAME}: {reason}"

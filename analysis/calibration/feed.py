@@ -4,6 +4,7 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from analysis.calibration.experts import batch_mask
+from analysis.calibration.loading import LOADING_ERRORS
 from analysis.corpora import TokenBatch
 from analysis.families.packing import check_packing
 from analysis.model import MoEModel
@@ -85,6 +86,6 @@ def check_model_packs(model: MoEModel, attention: str = "auto") -> None:
     """
     try:
         config = AutoConfig.from_pretrained(model.checkpoint.path, trust_remote_code=False)
-    except (OSError, ValueError, KeyError):
+    except LOADING_ERRORS:
         return  # an architecture that transformers does not know; loading says so
     check_config(config, attention)

@@ -3,12 +3,15 @@
 import shutil
 from pathlib import Path
 
+import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from analysis.calibration.content import content_sum
 from analysis.calibration.free import free_memory
 from analysis.durable import write_durably
 from analysis.errors import CheckpointError
+from analysis.json_text import parse_json
 
 # Beyond this share of the free memory they go to disk.
 _SHARE_OF_MEMORY = 0.25
@@ -95,10 +98,26 @@ class HiddenStates:
 
 def _read(file: Path) -> Tensor:
     # Not mapped: address space may be scarce.
-    hidden_BTD: Tensor = safetensors.torch.load(file.read_bytes())[_NAME]
+    data = file.read_bytes()
+    try:
+        header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        hidden = safetensors.torch.load(data)
+        is_whole = content_sum(hidden) == header["__metadata__"]["sum"]
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(file) from error
+    if not is_whole:
+        raise _damaged(file)
+    hidden_BTD: Tensor = hidden[_NAME]
     return hidden_BTD
+
+
+def _damaged(file: Path) -> CheckpointError:
+    return CheckpointError(
+        f"The hidden states {file} of the unfinished run are damaged; start anew with --no-resume."
+    )
 
 
 def _write(file: Path, hidden_BTD: Tensor) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(file, safetensors.torch.save({_NAME: hidden_BTD.contiguous().cpu()}))
+    hidden = {_NAME: hidden_BTD.contiguous().cpu()}
+    write_durably(file, safetensors.torch.save(hidden, {"sum": content_sum(hidden)}))

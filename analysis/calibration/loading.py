@@ -28,6 +28,14 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
+# What transformers may raise of a checkpoint: values of its configuration that no class expects
+# end in whatever the line that meets them raises.
+LOADING_ERRORS = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError),
+    *(OSError, RuntimeError, TypeError, ValueError, StrictDataclassError),
+    safetensors.SafetensorError,
+)
+_SAYING = (ImportError, OSError, RuntimeError, ValueError, StrictDataclassError)
 # transformers makes an empty tokenizer where a checkpoint has none.
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
 
@@ -153,7 +161,7 @@ def load_tokenizer(model: MoEModel, *, trust_remote_code: bool = False) -> Token
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
             model.checkpoint.path, trust_remote_code=trust_remote_code, verbose=False
         )
-    except (OSError, ValueError, StrictDataclassError) as error:
+    except Exception as error:  # tokenizers raises bare ones, transformers any of its many files
         raise CheckpointError(problem) from error
     return tokenizer
 
@@ -211,14 +219,7 @@ def load_model(
             **attention_option(settings),
             **_placed(model, settings, offload),
         )
-    except (
-        ImportError,
-        OSError,
-        RuntimeError,
-        StrictDataclassError,
-        ValueError,
-        safetensors.SafetensorError,
-    ) as error:
+    except LOADING_ERRORS as error:
         raise load_error(model, error) from error
     if info["missing_keys"]:
         raise CheckpointError(f"{model.name} lacks the tensor {sorted(info['missing_keys'])[0]}.")
@@ -230,4 +231,6 @@ def load_model(
 def load_error(model: MoEModel, error: Exception) -> CheckpointError:
     """What transformers says, in one line."""
     reason = str(error).strip().partition("\n")[0]
+    if not isinstance(error, _SAYING):  # such as the key of a KeyError, which alone says little
+        reason = f"{type(error).__name__} {reason}"
     return CheckpointError(f"transformers cannot load {model.name}: {reason}")

@@ -14,6 +14,7 @@ import safetensors.torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from analysis.calibration.content import content_sum
 from analysis.calibration.distributed import Processes, Sums, folded
 from analysis.calibration.expert_parallel import joined
 from analysis.calibration.sums import GroupSums
@@ -99,9 +100,14 @@ class PartialRun:
         depend on where a run stopped.
         """
         started = time.monotonic()
-        metadata = {"digest": self._manifest.digest, "state": json.dumps(asdict(state))}
         tensors = {
             f"{rank}/{name}": t for rank, part in enumerate(parts) for name, t in part.items()
+        }
+        said = json.dumps(asdict(state))
+        metadata = {
+            "digest": self._manifest.digest,
+            "state": said,
+            "sum": content_sum(tensors, said),
         }
         with written_durably(self.path / _STATE) as draft:
             safetensors.torch.save_file(tensors, draft, metadata=metadata)
@@ -113,19 +119,22 @@ class PartialRun:
         path = self.path / _STATE
         if not path.is_file():
             return RunState(), []
-        parts: dict[int, dict[str, Tensor]] = {}
         try:
             with safetensors.safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 if metadata.get("digest") != self._manifest.digest:
                     return RunState(), []
-                for key in file.keys():  # noqa: SIM118
-                    rank, _, name = key.partition("/")
-                    parts.setdefault(int(rank), {})[name] = file.get_tensor(key)
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            if content_sum(tensors, metadata["state"]) != metadata["sum"]:
+                raise ValueError("it is not what was saved")  # noqa: TRY301
             state = RunState(**json.loads(metadata["state"]))
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError):
             logger.warning("The saved state %s cannot be read; starting anew.", path)
             return RunState(), []
+        parts: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            rank, _, name = key.partition("/")
+            parts.setdefault(int(rank), {})[name] = tensor
         return state, [parts[rank] for rank in sorted(parts)]
 
     def forget(self) -> None:

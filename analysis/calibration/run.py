@@ -74,8 +74,8 @@ def plan_run(
         CorpusError: a token that the model does not have.
     """
     largest = max((int(row.max()) for row in sequences.rows if len(row)), default=0)
-    vocabulary = model.checkpoint.config.get("vocab_size")
-    if vocabulary is not None and largest >= vocabulary:
+    vocabulary = model.config.get("vocab_size")
+    if isinstance(vocabulary, int) and largest >= vocabulary:
         raise CorpusError(
             f"The corpus {sequences.corpus} has the token id {largest}, but {model.name} has "
             f"{vocabulary} tokens; was it tokenised for another model?"

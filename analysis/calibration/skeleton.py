@@ -14,7 +14,6 @@ from pathlib import Path
 from types import EllipsisType
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -34,6 +33,7 @@ from transformers.utils.generic import ContextManagers
 
 from analysis.calibration.loading import (
     DTYPES,
+    LOADING_ERRORS,
     CalibrationSettings,
     attention_option,
     load_error,
@@ -157,7 +157,7 @@ class Skeleton:
         self._dtype = DTYPES[resolve_dtype(settings.dtype, described)]
         try:
             self.model, self._quantizer = _empty_model(described, settings, self._dtype)
-        except (ImportError, OSError, StrictDataclassError, ValueError) as error:
+        except LOADING_ERRORS as error:
             raise load_error(described, error) from error
         self._load_config = LoadStateDictConfig(
             dtype=self._dtype,

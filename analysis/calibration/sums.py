@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from analysis.corpora import TOKEN_SHARDS
+from analysis.errors import CheckpointError
 from analysis.families import MoELayer
 from analysis.groups import Group, ordered
 from analysis.model import MoEModel
@@ -143,6 +144,17 @@ class GroupSums:
 
 
 def sums_of(model: MoEModel, groups: Sequence[str] = (), num_samples: int = 0) -> GroupSums:
-    """Sums of nothing, for a described model and so many sequences."""
+    """Sums of nothing, for a described model and so many sequences.
+
+    Raises:
+        CheckpointError: they do not fit into memory.
+    """
     widths = expert_widths(model) if "gradient" in groups else {}
-    return GroupSums(model.layers, model.expert_output_size, groups, widths, num_samples)
+    size = model.expert_output_size
+    try:
+        return GroupSums(model.layers, size, groups, widths, num_samples)
+    except (MemoryError, OverflowError, RuntimeError, TypeError) as error:
+        raise CheckpointError(
+            f"The statistics of {model.name} do not fit into memory: {len(model.layers)} layers "
+            f"whose experts give vectors of {size} numbers; is its config.json right?"
+        ) from error

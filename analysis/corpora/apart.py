@@ -6,7 +6,6 @@ digest of their words. Other copies of a benchmark are not noticed.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from analysis.corpora.presets import HubDataset
 from analysis.corpora.sources import Source
 from analysis.corpora.spec import parse_corpus
 from analysis.errors import CorpusError
+from analysis.json_text import parse_json
 
 TEST_SETS = "test_sets"
 # Last part of a data set's name on the hub -> how names of its tasks begin in the harness.
@@ -89,14 +89,36 @@ def task_documents(folders: Iterable[Path]) -> dict[str, str]:
 
     Args:
         folders: that hold tasks as `analysis.demo.tasks.write_task` writes them; need not exist.
+
+    Raises:
+        CorpusError: a task is damaged.
     """
     known = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.jsonl"))):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            known[document_digest(row["prompt"])] = path.stem
-            known[row["document_digest"]] = path.stem
+        for prompt, digest in _questions(path):
+            known[document_digest(prompt)] = path.stem
+            known[digest] = path.stem
     return known
+
+
+def _questions(path: Path) -> Iterator[tuple[str, str]]:
+    """The prompt of each question of a task, and the digest of the document that it is from."""
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            row = parse_json(line)
+            prompt, digest = row["prompt"], row["document_digest"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise _damaged(path, number) from error
+        if not isinstance(prompt, str) or not isinstance(digest, str):
+            raise _damaged(path, number)
+        yield prompt, digest
+
+
+def _damaged(path: Path, line: int) -> CorpusError:
+    return CorpusError(
+        f"Line {line} of the benchmark {path} is no question; remove its folder, and the next "
+        "`moeprune benchmark` makes it again."
+    )
 
 
 def open_apart(

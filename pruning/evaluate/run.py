@@ -97,7 +97,7 @@ def planned(work: Evaluations) -> list[list[EvaluationRecord]]:
 def _check_vocabulary(model: MoEModel, sequences: TokenSequences) -> None:
     largest = max(int(row.max()) for row in sequences.rows)
     vocabulary = model.config.get("vocab_size")
-    if vocabulary is not None and largest >= vocabulary:
+    if isinstance(vocabulary, int) and largest >= vocabulary:
         raise CorpusError(
             f"The corpus {sequences.corpus} has the token id {largest}, but {model.name} has "
             f"{vocabulary} tokens; was it tokenised for another model?"

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from transformers import CONFIG_MAPPING
 
+from analysis.calibration.loading import LOADING_ERRORS
 from analysis.calibration.quantised import dequantising_config, quantisation
 from analysis.errors import UnsupportedModelError
 from analysis.families.native import register_native
@@ -89,7 +90,7 @@ def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
     """Load in the checkpoint's own element type and run: no key missing, all logits finite."""
     try:
         model, info = _load(exported, "auto")
-    except (RuntimeError, ValueError, OSError, KeyError) as error:
+    except LOADING_ERRORS as error:
         return Check("load", False, f"transformers cannot load the export: {_first_line(error)}")
     # transformers has no place for prediction heads, and knows the names of some only.
     heads = tuple(head.prefix for head in prediction_heads(exported))

@@ -10,13 +10,14 @@ import pandas as pd
 from search_cases import searched
 
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.published import PUBLISHED
 from analysis.store import SHIPPED_STATS, StatsStore
 from app.jobs.store import JobStore
 from app.jobs.table import canonical_json
 from app.requests.base import CalibrateRequest, WeightsRequest
 from app.tasks.calibration import calibrate_run, weights_run
-from builders import VOCAB, tiny_checkpoint
+from builders import tiny_checkpoint
 from families.configs import CASES, tiny_model
 from pruning.plan import Provenance, PruningPlan, model_ref, save_plan
 from pruning.surgery.export import ExportOptions, export_checkpoint
@@ -24,6 +25,15 @@ from pruning.surgery.export import ExportOptions, export_checkpoint
 # Families whose configurations differ most: groups, lists of layers, a text part, biases.
 FAMILIES = ("deepseek_v3", "nemotron_h-latent", "gpt_oss", "aria", "jamba")
 MODEL, STATS, TEXTS, FILES, EXPORT, STATE = "model", "stats", "texts", "files", "export", "state"
+UNEVEN = "uneven"  # an export whose layers have different numbers of experts
+_LEAST_VOCAB = 64  # of the models here
+CARD = """---
+license: apache-2.0
+base_model: one/two
+tags: [a, b]
+---
+# A model
+"""
 RECIPE = """schema_version: 1
 model: model
 corpora: [rows.jsonl, {corpus: text.txt, weight: 2}]
@@ -69,6 +79,9 @@ EVALSCOPE = {
 def make_examples(root: Path) -> None:
     """Fill a folder: `model` and others beside it, `stats`, `texts`, `files`, `export`, `state`."""
     tiny_checkpoint(root / MODEL, "olmoe")
+    (root / MODEL / "README.md").write_text(CARD)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(DEMO_CHECKPOINT / name, root / MODEL)
     for case in CASES:
         if case.name in FAMILIES:
             tiny_model(case).save_pretrained(root / case.name, max_shard_size="40KB")
@@ -81,7 +94,7 @@ def make_examples(root: Path) -> None:
 def _texts(folder: Path) -> None:
     folder.mkdir()
     generator = np.random.default_rng(0)
-    rows = [generator.integers(3, VOCAB, 9 - n % 3).tolist() for n in range(6)]
+    rows = [generator.integers(3, _LEAST_VOCAB, 9 - n % 3).tolist() for n in range(6)]
     beside = [{"input_ids": row, "labels": [-100, *row[1:]]} for row in rows]
     talk = [{"role": "user", "content": "How?"}, {"role": "assistant", "content": "So."}]
     forms = {
@@ -137,14 +150,23 @@ def _files(root: Path) -> None:
     (files / "evaluations").mkdir()
     record = sorted((SHIPPED_STATS / "evaluations").glob("demo-reap-*.json"))[0]
     shutil.copy(record, files / "evaluations" / "record.json")
-    for kind in ("bins", "variances"):
+    for kind in ("bins", "variances", "benchmarks"):
         (files / kind).mkdir()
         shutil.copy(min((SHIPPED_STATS / kind).glob("*.json")), files / kind / "record.json")
     (files / "lm-eval.json").write_text(json.dumps(LM_EVAL))
     (files / "evalscope.json").write_text(json.dumps(EVALSCOPE))
-    shutil.copy(SHIPPED_STATS / "searches" / "demo-reap.json", files / "search.json")
+    for name in ("search.json", "known.json"):
+        shutil.copy(SHIPPED_STATS / "searches" / "demo-reap.json", files / name)
+    shutil.copy(PUBLISHED / "unified-table-1.csv", files / "published.csv")
+    (files / "kept_atoms.json").write_text(json.dumps({"kept_atoms": {"1": {"0": [0, 2, 5]}}}))
+    rows = [{"question": n, "prompt": f"How {n}?", "document_digest": f"{n:064x}"} for n in (1, 2)]
+    task = files / "benchmark-tasks" / "demo-math-exact-0" / "demo-math-exact.jsonl"
+    task.parent.mkdir(parents=True)
+    task.write_text("".join(json.dumps(row) + "\n" for row in rows))
     searched(files / "search.jsonl")
     drain(export_checkpoint(model, plan, root / EXPORT, ExportOptions(recipe=RECIPE.encode())))
+    uneven = {layer: experts[: 4 - layer] for layer, experts in kept.items()}
+    drain(export_checkpoint(model, PruningPlan(model_ref(model), uneven, made), root / UNEVEN))
 
 
 def _jobs(state: Path) -> None:

@@ -5,6 +5,7 @@ A mutation takes the valid bytes and a `random.Random`, and gives the bytes to b
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from random import Random
@@ -25,6 +26,28 @@ _HOSTILE: tuple[Any, ...] = (
     *("../../etc/passwd", "/etc/passwd", "model.safetensors", "$(id)", "{0}", "%s"),
     *([], {}, [[]], [None], {"": None}, list(range(1000)), [[0]] * 3, {"0": {"0": 0}}),
     *(_DEEP, _DIGITS),
+)
+_PIECES = (
+    *("", "0", "-1", "1e999999999", "1e-999999999", "nan", "inf", "9" * 5000, "\u0661", "\u00b2"),
+    *(
+        " ",
+        ",",
+        ":",
+        "=",
+        "-",
+        "%",
+        ".",
+        "/",
+        "../",
+        "\0",
+        "\n",
+        "\ud800",
+        "a\nb",
+        "[x]",
+        "{}",
+        "_1",
+    ),
+    *("0-999999", "999999-0", "1_000", "0x10", "+1", "1.5", "True", "None", "x" * 5000),
 )
 _ROWS_OF_A_BOMB = 40_000_000
 
@@ -128,6 +151,28 @@ def text_changed(data: bytes, random: Random) -> bytes:
                 del lines[place]
                 lines = lines or ["x"]
     return "\n".join(lines).encode(errors="surrogatepass")
+
+
+def word_changed(data: bytes, random: Random) -> bytes:
+    """A word of a command line: numbers of other kinds, signs doubled, gone or from elsewhere."""
+    if random.random() < 0.3:
+        return bytes_changed(data, random)
+    text = data.decode()
+    for _ in range(random.choice((1, 1, 2, 3))):
+        place = random.randrange(len(text) + 1)
+        match random.randrange(5):
+            case 0:
+                found = random.choice(re.findall(r"\d+|\w+|\W", text) or [""])
+                text = text.replace(found, random.choice(_PIECES), 1)
+            case 1:
+                text = text[:place] + random.choice(_PIECES) + text[place:]
+            case 2:
+                text = text[:place] + text[place + random.randrange(1, 4) :]
+            case 3:
+                text = random.choice((text * 2, text + "," + text, text[::-1]))
+            case _:
+                text = _word(random)
+    return text.encode(errors="surrogatepass")
 
 
 def _word(random: Random) -> str:

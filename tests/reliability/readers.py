@@ -10,13 +10,14 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from analysis.blend import Mixture
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
+from analysis.corpora.apart import task_documents
 from analysis.corpora.documents import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
 from analysis.criteria import get_criterion
@@ -25,6 +26,7 @@ from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.neuron_stats import load_neuron_stats
 from analysis.neurons import rank_neurons
+from analysis.published import read_published
 from analysis.ranking import rank_experts
 from analysis.shards import stats_at
 from analysis.stats import ExpertStats
@@ -36,6 +38,7 @@ from analysis.store import (
     ROUTER,
     SAMPLES,
     SHARDS,
+    TRANSITIONS,
     VECTORS,
     WEIGHTS,
     StatsStore,
@@ -45,11 +48,14 @@ from analysis.store import (
     read_run,
     read_table,
 )
+from app.choices.neurons import plan_of_file
 from app.jobs.store import JobStore
 from app.plots.evaluations import results_of
 from app.requests.base import CalibrateRequest, validated
+from app.requests.neurons import NeuronRequest
 from app.session.uploads import uploaded_text
 from pruning.evaluate.benchmarks.imports import read_results
+from pruning.evaluate.benchmarks.record import BenchmarkStore, benchmark_table
 from pruning.evaluate.bins_record import BinsStore, bins_overview
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.variance_record import VarianceStore, variance_table
@@ -58,49 +64,18 @@ from pruning.recipe_file import load_recipe, recipe_from_yaml
 from pruning.schedules import read_counts
 from pruning.search.log import open_log
 from pruning.search.result import load_search, progress_of
+from pruning.search.store import search_in
 from pruning.sizes import size_report
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
-from tests.reliability import examples
-from tests.reliability.mutations import (
-    Mutation,
-    bomb,
-    bytes_changed,
-    header_changed,
-    json_changed,
-    lines_changed,
-    one_of,
-    table_changed,
-    text_changed,
+from tests.reliability import (
+    examples,
+    readers_of_models,
+    readers_of_states,
+    readers_of_words,
 )
-
-_JSON = one_of(json_changed, json_changed, json_changed, bytes_changed)
-_TABLE = one_of(table_changed, table_changed, bytes_changed)
-_LINES = one_of(lines_changed, lines_changed, bytes_changed)
-_TEXT = one_of(text_changed, bytes_changed)
-
-
-@dataclass(frozen=True)
-class Reader:
-    """One thing that is read.
-
-    Args:
-        name: for people.
-        file: what is changed, below the folder of examples.
-        mutate: how it is changed.
-        read: reads and uses it, given the folder of examples.
-        bombs: whether it is also given a table that unpacks to gigabytes.
-    """
-
-    name: str
-    file: str
-    mutate: Mutation
-    read: Callable[[Path], object]
-    bombs: bool = False
-
-    def inputs(self, valid: bytes, *, with_bomb: bool) -> list[bytes]:
-        """Inputs that are always tried, before random ones."""
-        return [valid, b"", bomb(valid)] if self.bombs and with_bomb else [valid, b""]
+from tests.reliability.mutations import bytes_changed
+from tests.reliability.reader import JSON, LINES, TABLE, TENSORS, TEXT, Reader
 
 
 def _model(folder: str) -> Callable[[Path], MoEModel]:
@@ -169,6 +144,12 @@ def _neurons(root: Path) -> None:
 def _samples(root: Path) -> None:
     stats = load_sample_stats(read_run(root / examples.STATS / "dense"))
     assert np.isfinite(stats.activation).all()
+
+
+def _transitions(root: Path) -> None:
+    stats = load_sample_stats(read_run(root / examples.STATS / "dense"))
+    assert stats.transitions is not None
+    assert sum(int(square.sum()) for square in stats.transitions) >= 0
 
 
 def _other_table(name: str) -> Callable[[Path], object]:
@@ -242,6 +223,40 @@ def _results(name: str) -> Callable[[Path], object]:
     return lambda root: read_results(root / examples.FILES / name)
 
 
+def _benchmarks(root: Path) -> None:
+    problems: list[Exception] = []
+    table = benchmark_table(BenchmarkStore([root / examples.FILES]).records(None, problems.append))
+    assert table["value"].notna().all()
+    if problems:
+        raise problems[0]
+
+
+def _tasks(root: Path) -> None:
+    documents = task_documents([root / examples.FILES / "benchmark-tasks"])
+    assert all(isinstance(each, str) for each in (*documents, *documents.values()))
+
+
+def _published(root: Path) -> None:
+    table = read_published(root / examples.FILES / "published.csv")
+    assert table["score"].dropna().between(0, 1).all()
+
+
+def _kept_atoms(root: Path) -> None:
+    model = load_model_index(str(root / examples.MODEL))
+    path = root / examples.FILES / "kept_atoms.json"
+    request = NeuronRequest(model=str(root / examples.MODEL), criterion="heapr", kept_atoms=path)
+    size_report(model, plan_of_file(request, model).plan)
+
+
+def _known_search(root: Path) -> None:
+    """As a schedule file, and as what a page offers."""
+    path = root / examples.FILES / "known.json"
+    if (known := search_in(path)) is not None:
+        assert sum(known.kept.values()) >= 0
+        order_texts = (known.parameters(), known.uniform, known.recipe)
+        assert len(order_texts) == 3
+
+
 def _search(root: Path) -> None:
     result = load_search(root / examples.FILES / "search.json")
     progress_of(result.history())
@@ -297,15 +312,14 @@ def _upload(name: str) -> Callable[[Path], object]:
 
 
 def _readers() -> Iterator[Reader]:
-    yield Reader("config.json", f"{examples.MODEL}/{CONFIG_NAME}", _JSON, _model(examples.MODEL))
+    yield Reader("config.json", f"{examples.MODEL}/{CONFIG_NAME}", JSON, _model(examples.MODEL))
     for family in examples.FAMILIES:
-        yield Reader(f"config.json, {family}", f"{family}/{CONFIG_NAME}", _JSON, _model(family))
+        yield Reader(f"config.json, {family}", f"{family}/{CONFIG_NAME}", JSON, _model(family))
     shard = "model-00002-of-00004.safetensors"
-    header = one_of(header_changed, header_changed, bytes_changed)
-    yield Reader("safetensors", f"{examples.MODEL}/{shard}", header, _model(examples.MODEL))
-    yield Reader("shard index", f"{examples.MODEL}/{INDEX_NAME}", _JSON, _model(examples.MODEL))
+    yield Reader("safetensors", f"{examples.MODEL}/{shard}", TENSORS, _model(examples.MODEL))
+    yield Reader("shard index", f"{examples.MODEL}/{INDEX_NAME}", JSON, _model(examples.MODEL))
     for run in ("routed", "weights", "dense"):
-        yield Reader(f"manifest, {run}", f"{examples.STATS}/{run}/{MANIFEST}", _JSON, _runs)
+        yield Reader(f"manifest, {run}", f"{examples.STATS}/{run}/{MANIFEST}", JSON, _runs)
     for name, read in (
         (EXPERTS, _experts),
         (SHARDS, _shards),
@@ -314,33 +328,41 @@ def _readers() -> Iterator[Reader]:
         (ROUTER, _other_table(ROUTER)),
         (COACTIVATION, _other_table(COACTIVATION)),
     ):
-        yield Reader(name, f"{examples.STATS}/routed/{name}", _TABLE, read, bombs=True)
-    yield Reader(SAMPLES, f"{examples.STATS}/dense/{SAMPLES}", _TABLE, _samples, bombs=True)
-    yield Reader(WEIGHTS, f"{examples.STATS}/weights/{WEIGHTS}", _TABLE, _weights, bombs=True)
+        yield Reader(name, f"{examples.STATS}/routed/{name}", TABLE, read, bombs=True)
+    yield Reader(SAMPLES, f"{examples.STATS}/dense/{SAMPLES}", TABLE, _samples, bombs=True)
+    dense = f"{examples.STATS}/dense/{TRANSITIONS}"
+    yield Reader(TRANSITIONS, dense, TABLE, _transitions, bombs=True)
+    yield Reader(WEIGHTS, f"{examples.STATS}/weights/{WEIGHTS}", TABLE, _weights, bombs=True)
     yield from _reader_of_files()
     yield from _readers_of_texts()
-    yield Reader("export manifest", f"{examples.EXPORT}/{MANIFEST_NAME}", _JSON, _export)
-    yield Reader("export config.json", f"{examples.EXPORT}/{CONFIG_NAME}", _JSON, _export)
+    yield Reader("export manifest", f"{examples.EXPORT}/{MANIFEST_NAME}", JSON, _export)
+    yield Reader("export config.json", f"{examples.EXPORT}/{CONFIG_NAME}", JSON, _export)
     yield Reader("job table", f"{examples.STATE}/jobs.sqlite", bytes_changed, _jobs)
-    yield Reader("job row", f"{examples.STATE}/row.json", _JSON, _row)
+    yield Reader("job row", f"{examples.STATE}/row.json", JSON, _row)
 
 
 def _reader_of_files() -> Iterator[Reader]:
     files = examples.FILES
-    yield Reader("plan.json", f"{files}/plan.json", _JSON, _plan("plan.json"))
-    yield Reader("plan.json, neurons", f"{files}/atoms.json", _JSON, _plan("atoms.json"))
-    yield Reader("recipe.yaml", f"{files}/recipe.yaml", _TEXT, _recipe)
-    yield Reader("schedule, CSV", f"{files}/counts.csv", _TEXT, _counts("counts.csv"))
-    yield Reader("schedule, JSON", f"{files}/counts.json", _JSON, _counts("counts.json"))
-    yield Reader("schedule, YAML", f"{files}/counts.yaml", _TEXT, _counts("counts.yaml"))
-    yield Reader("evaluation", f"{files}/evaluations/record.json", _JSON, _record)
+    yield Reader("plan.json", f"{files}/plan.json", JSON, _plan("plan.json"))
+    yield Reader("plan.json, neurons", f"{files}/atoms.json", JSON, _plan("atoms.json"))
+    yield Reader("recipe.yaml", f"{files}/recipe.yaml", TEXT, _recipe, lists=True)
+    yield Reader("schedule, CSV", f"{files}/counts.csv", TEXT, _counts("counts.csv"))
+    yield Reader("schedule, JSON", f"{files}/counts.json", JSON, _counts("counts.json"))
+    yield Reader("schedule, YAML", f"{files}/counts.yaml", TEXT, _counts("counts.yaml"))
+    yield Reader("evaluation", f"{files}/evaluations/record.json", JSON, _record)
     bins, variances = f"{files}/bins/record.json", f"{files}/variances/record.json"
-    yield Reader("record of bins", bins, _JSON, _bins)
-    yield Reader("record of hidden states", variances, _JSON, _variances)
+    yield Reader("record of bins", bins, JSON, _bins)
+    yield Reader("record of hidden states", variances, JSON, _variances)
+    yield Reader("benchmark", f"{files}/benchmarks/record.json", JSON, _benchmarks)
+    task = f"{files}/benchmark-tasks/demo-math-exact-0/demo-math-exact.jsonl"
+    yield Reader("benchmark task", task, LINES, _tasks)
+    yield Reader("published table", f"{files}/published.csv", TEXT, _published)
+    yield Reader("kept_atoms", f"{files}/kept_atoms.json", JSON, _kept_atoms)
     for name in ("lm-eval.json", "evalscope.json"):
-        yield Reader(name, f"{files}/{name}", _JSON, _results(name))
-    yield Reader("search.json", f"{files}/search.json", _JSON, _search)
-    yield Reader("search.jsonl", f"{files}/search.jsonl", _LINES, _search_log)
+        yield Reader(name, f"{files}/{name}", JSON, _results(name))
+    yield Reader("search.json", f"{files}/search.json", JSON, _search)
+    yield Reader("search.json, as a schedule", f"{files}/known.json", JSON, _known_search)
+    yield Reader("search.jsonl", f"{files}/search.jsonl", LINES, _search_log)
     yield Reader("upload", f"{files}/recipe.yaml", bytes_changed, _upload("recipe.yaml"))
 
 
@@ -349,13 +371,25 @@ def _readers_of_texts() -> Iterator[Reader]:
     yield Reader("corpus .txt", f"{texts}/plain.txt", bytes_changed, _documents("plain.txt"))
     for form in ("rows", "messages", "text", "pairs"):
         lines, table = f"{form}.jsonl", f"{form}.parquet"
-        yield Reader(f"corpus .jsonl, {form}", f"{texts}/{lines}", _LINES, _documents(lines))
+        yield Reader(f"corpus .jsonl, {form}", f"{texts}/{lines}", LINES, _documents(lines))
         yield Reader(
-            f"corpus .parquet, {form}", f"{texts}/{table}", _TABLE, _documents(table), bombs=True
+            f"corpus .parquet, {form}", f"{texts}/{table}", TABLE, _documents(table), bombs=True
         )
 
 
-READERS = tuple(_readers())
+READERS = (
+    *_readers(),
+    *readers_of_models.readers(),
+    *readers_of_states.readers(),
+    *readers_of_words.readers(),
+)
+
+
+def make_inputs(root: Path) -> None:
+    """Fill a folder with a valid example of everything that is read."""
+    examples.make_examples(root)
+    readers_of_states.make_states(root)
+    readers_of_words.make_words(root)
 
 
 def copied(source: Path, target: Path) -> Path:

@@ -5,10 +5,10 @@ import sys
 import pytest
 
 from analysis.errors import UserError
-from tests.reliability.examples import make_examples
 from tests.reliability.fuzz import Tally, TooLongError, attempt, bounded, fuzz
 from tests.reliability.mutations import bytes_changed
-from tests.reliability.readers import READERS, Reader, copied
+from tests.reliability.reader import Reader
+from tests.reliability.readers import READERS, copied, make_inputs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads its memory from /proc")
 INPUTS = 12
@@ -18,7 +18,7 @@ INPUTS = 12
 def root(tmp_path_factory):
     """The examples, to break; every test leaves them as they were."""
     folder = tmp_path_factory.mktemp("fuzz")
-    make_examples(folder / "valid")
+    make_inputs(folder / "valid")
     return copied(folder / "valid", folder / "broken")
 
 

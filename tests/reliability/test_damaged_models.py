@@ -1,0 +1,159 @@
+"""What fuzzing found of checkpoints that are run and of unfinished calibrations, one case each."""
+
+import json
+import re
+import shutil
+
+import pytest
+from calibrations import describe, make_sequences, make_settings
+
+from analysis.calibration import partial
+from analysis.calibration.loading import Placement, load_tokenizer
+from analysis.calibration.run import calibrate
+from analysis.corpora.apart import task_documents
+from analysis.drain import drain
+from analysis.errors import CheckpointError, CorpusError, StatsError
+from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.published import PUBLISHED, read_published
+from analysis.store import StatsStore
+from families.configs import CASES, tiny_model
+
+STREAMED = Placement(stream_layers=True)
+
+
+def edit_json(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+
+
+def run(model, stats, **changes):
+    return drain(calibrate(model, make_sequences(), make_settings(**changes), StatsStore(stats)))
+
+
+@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_act": "unheard of"}, "transformers cannot load model: KeyError 'unheard of'"),
+        ({"pad_token_id": 999}, "transformers cannot load model: AssertionError Padding_idx must"),
+        ({"num_attention_heads": 0}, "ZeroDivisionError"),
+        ({"hidden_size": 10**13}, "statistics of model do not fit into memory: 3 layers whose"),
+    ],
+)
+def test_values_of_a_configuration_that_nobody_expects(tmp_path, placement, change, message):
+    describe(tmp_path / "model")
+    edit_json(tmp_path / "model" / "config.json", **change)
+    model = load_model_index(str(tmp_path / "model"))
+    with pytest.raises(CheckpointError, match=message):
+        run(model, tmp_path / "stats", placement=placement)
+
+
+def test_tokens_that_the_text_part_of_a_model_does_not_have(tmp_path):
+    (case,) = [case for case in CASES if case.name == "aria"]
+    tiny_model(case).save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    text = json.loads(path.read_bytes())["text_config"]
+    edit_json(path, text_config={**text, "vocab_size": 64})
+    with pytest.raises(CorpusError, match=r"has the token id \d+, but model has 64 tokens"):
+        run(load_model_index(str(tmp_path / "model")), tmp_path / "stats")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("tokenizer_config.json", {"eos_token": 7}),
+        ("tokenizer_config.json", {"tokenizer_class": []}),
+        ("tokenizer.json", {"model": {"type": "BPE", "vocab": {}, "merges": [7]}}),
+    ],
+)
+def test_tokenizers_that_cannot_be_read(tmp_path, name, changes):
+    shutil.copytree(DEMO_CHECKPOINT, tmp_path / "model")
+    edit_json(tmp_path / "model" / name, **changes)
+    model = load_model_index(str(tmp_path / "model"))
+    with pytest.raises(CheckpointError, match="model has no tokenizer that can be read"):
+        load_tokenizer(model)
+
+
+@pytest.fixture
+def unfinished(tmp_path, monkeypatch):
+    """`unfinished(steps, **settings)`: a model, and the folder of a run of it that was left."""
+    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0)
+    monkeypatch.setattr(partial, "_TIMES_THE_SAVE", 0)
+    model = describe(tmp_path / "model")
+
+    def leave(steps, **changes):
+        settings = make_settings(batch_size=2, **changes)
+        task = calibrate(model, make_sequences(), settings, StatsStore(tmp_path / "stats"))
+        for _ in range(steps):
+            next(task)
+        task.close()
+        (folder,) = (tmp_path / "stats").glob("*.partial")
+        return model, folder
+
+    return leave
+
+
+def bit_flipped(path):
+    """One bit of the last number in a file of tensors."""
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 4
+    path.write_bytes(data)
+
+
+def test_a_saved_state_that_was_changed_is_not_gone_on_from(tmp_path, unfinished, caplog):
+    model, folder = unfinished(4)
+    once = run(model, tmp_path / "once", batch_size=2)
+    bit_flipped(folder / "state.safetensors")
+    again = run(model, tmp_path / "stats", batch_size=2)
+    assert "cannot be read; starting anew" in caplog.text
+    assert again.manifest.files == once.manifest.files
+
+
+def test_a_saved_state_whose_count_was_changed_is_not_gone_on_from(tmp_path, unfinished):
+    model, folder = unfinished(4)
+    once = run(model, tmp_path / "once", batch_size=2)
+    path = folder / "state.safetensors"
+    before = path.read_bytes()
+    changed = re.sub(rb'(\\"done\\": )[1-9]', rb"\g<1>0", before)
+    assert changed != before
+    path.write_bytes(changed)
+    again = run(model, tmp_path / "stats", batch_size=2)
+    assert again.manifest.files == once.manifest.files
+
+
+@pytest.mark.parametrize("damage", [bit_flipped, lambda path: path.write_bytes(b"")])
+def test_saved_hidden_states_that_were_changed_are_refused(tmp_path, unfinished, damage):
+    model, folder = unfinished(11, placement=STREAMED)
+    damage(max(folder.glob("hidden-*/1.safetensors")))
+    with pytest.raises(CheckpointError, match=r"are damaged; start anew with --no-resume"):
+        run(model, tmp_path / "stats", batch_size=2, placement=STREAMED)
+    settings = make_settings(batch_size=2, placement=STREAMED)
+    store = StatsStore(tmp_path / "stats")
+    drain(calibrate(model, make_sequences(), settings, store, resume=False))
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize(
+    "line", [b"\xff", b"{", b"7", b'{"prompt": "a"}', b'{"prompt": 7, "document_digest": "a"}']
+)
+def test_local_benchmarks_that_are_damaged(tmp_path, line):
+    task = tmp_path / "demo-math-exact-0" / "demo-math-exact.jsonl"
+    task.parent.mkdir()
+    task.write_bytes(b'{"prompt": "a", "document_digest": "b"}\n' + line)
+    with pytest.raises(CorpusError, match=r"Line 2 of the benchmark .* is no question; remove"):
+        task_documents([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("sparsity,", "share,", "lacks the columns sparsity"),
+        (",0.", ",7.", "its score is no share of 1"),
+        (",0.", ",x.", "could not convert"),
+        ("paper,table", '"paper,table', "EOF inside string"),
+    ],
+)
+def test_published_tables_that_are_damaged(tmp_path, old, new, reason):
+    text = (PUBLISHED / "unified-table-1.csv").read_text()
+    (tmp_path / "one.csv").write_text(text.replace(old, new, 1))
+    with pytest.raises(StatsError, match=rf"one\.csv is damaged \(.*{reason}.*\); install the"):
+        read_published(tmp_path / "one.csv")
