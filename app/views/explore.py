@@ -6,6 +6,7 @@ import streamlit as st
 
 from app.components.expert_map import expert_map, map_payload
 from app.frame.controls import MODES, ORDERS, switch
+from app.parts.explore.advice import advice_part
 from app.parts.explore.bins import bins_part
 from app.parts.explore.blend import blend_part
 from app.parts.explore.evidence import damage_part, tokens_part
@@ -19,7 +20,6 @@ from app.parts.explore.overlap import (
     variant_part,
 )
 from app.parts.explore.paths import paths_part
-from app.parts.start.advice import advice_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
 from app.session.granularity import is_about_neurons
 from app.session.state import View

@@ -12,12 +12,11 @@ from app.choices.planning import Shown
 from app.jobs.model import Job, JobState
 from app.literal import literal
 from app.parts.evaluate.candidates import candidate_part, plan_name
-from app.parts.evaluate.sweep_fields import own_model, shown_request
 from app.requests.base import validated
 from app.requests.evaluation import AskRequest
 from app.session.data import shown_model
 from app.session.job_queue import job_store
-from app.session.queueing import queue
+from app.session.queueing import own_model, queue, shown_request
 from app.session.state import View
 
 _LENGTHS: Final = (16, 32, 64, 128, 256, 512)

@@ -14,11 +14,10 @@ from analysis.model import DEMO_MODEL
 from app.choices.planning import Shown
 from app.literal import literal
 from app.parts.evaluate.candidates import candidate_part, plan_name
-from app.parts.evaluate.sweep_fields import own_model, shown_request
 from app.requests.base import command_line, validated
 from app.requests.benchmark import BenchmarkRequest, ImportRequest
 from app.session import data
-from app.session.queueing import queue
+from app.session.queueing import own_model, queue, shown_request
 from app.session.state import View
 from app.settings import shown_path
 from app.tasks.benchmark import import_results

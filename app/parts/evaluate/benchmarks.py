@@ -9,7 +9,6 @@ from app.frame.charts import csv_button, show_chart
 from app.literal import literal
 from app.parts.evaluate.benchmark_forms import TAKEN_IN, import_form, run_form
 from app.parts.evaluate.published import profile_part, weight_controls
-from app.parts.evaluate.records import records_of
 from app.plots.benchmarks import (
     Board,
     benchmark_pareto_chart,
@@ -24,6 +23,7 @@ from app.plots.benchmarks import (
 from app.plots.pareto import FULL
 from app.session.job_queue import job_store
 from app.session.queueing import queued_key
+from app.session.records import records_of
 from app.session.state import View
 from pruning.evaluate.benchmarks.record import BenchmarkStore
 

@@ -10,9 +10,8 @@ from analysis.model import DEMO_MODEL
 from app.frame.charts import csv_button, show_chart
 from app.frame.controls import switch
 from app.literal import literal
-from app.parts.evaluate.forms import evaluation_form
+from app.parts.evaluate.evaluation_form import evaluation_form
 from app.parts.evaluate.own_plan import own_plan, own_plan_part
-from app.parts.evaluate.records import records_of
 from app.plots.evaluations import (
     AGAINST,
     at_share,
@@ -26,6 +25,7 @@ from app.plots.evaluations import (
     worst_elsewhere,
 )
 from app.plots.pareto import own_pareto_chart
+from app.session.records import records_of
 from app.session.state import View
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES

@@ -9,8 +9,7 @@ from app.figures.variance import deviations
 from app.frame.charts import csv_button, show_chart
 from app.literal import literal
 from app.parts.evaluate.candidates import plan_name
-from app.parts.evaluate.records import records_of
-from app.parts.evaluate.sweep_fields import held_out_texts, own_model, shown_request, sweep_fields
+from app.parts.evaluate.sweep_fields import sweep_fields
 from app.plots.variance import (
     FULL,
     MOST_LINES,
@@ -22,8 +21,10 @@ from app.plots.variance import (
 from app.requests.base import validated
 from app.requests.variance import VarianceRequest
 from app.session.plan_state import noted_plan
-from app.session.queueing import queue
+from app.session.queueing import own_model, queue, shown_request
+from app.session.records import records_of
 from app.session.state import View
+from app.session.texts import held_out_texts
 from pruning.evaluate.variance_record import VarianceStore
 
 _PREFIX: Final = "variance"

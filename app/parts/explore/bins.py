@@ -6,9 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis.criteria import CRITERIA
-from analysis.demo.texts import TEXTS
-from analysis.errors import StatsError, UserError
-from analysis.model import DEMO_MODEL
+from analysis.errors import UserError
 from app.figures.loss_bins import WORDS, chance_agreement
 from app.frame.charts import csv_button, show_chart
 from app.frame.job_panel import job_panel
@@ -17,10 +15,11 @@ from app.plots import loss_bins as plots
 from app.plots.names import criterion_label
 from app.requests.base import validated
 from app.requests.evaluation import BinsRequest
-from app.session import data
 from app.session.granularity import NEURON_CRITERIA
-from app.session.queueing import queue
+from app.session.queueing import own_model, queue, shown_request
+from app.session.records import records_of
 from app.session.state import View
+from app.session.texts import held_out_texts
 from pruning.evaluate.bins_record import BinsRecord, BinsStore
 from pruning.plan import ATOMIC_GRANULARITY
 
@@ -36,7 +35,8 @@ def bins_part(view: View, granularity: str) -> None:
         "bin is removed alone, and the loss on held-out text is measured (HEAPr, Figure 3). A good "
         "score has rank correlation 1."
     )
-    records = [each for each in _records(view) if each.ranked.granularity == granularity]
+    every = records_of(view, BinsStore)
+    records = [each for each in every if each.ranked.granularity == granularity]
     if records:
         _charts(view, records, granularity)
     else:
@@ -46,15 +46,6 @@ def bins_part(view: View, granularity: str) -> None:
         )
     _form(view, granularity)
     job_panel(("bins",))
-
-
-def _records(view: View) -> list[BinsRecord]:
-    problems: list[StatsError] = []
-    store = BinsStore(data.settings().store.directories)
-    records = store.records(view.model.identity, problems.append)
-    for problem in problems:
-        st.warning(literal(problem), icon=":material/warning:")
-    return records
 
 
 def _charts(view: View, records: list[BinsRecord], granularity: str) -> None:
@@ -151,28 +142,23 @@ def _form(view: View, granularity: str) -> None:
     if not values["corpora"]:
         st.text("There is no text to measure on.")
         return
-    model, stats_dir = str(view.model.checkpoint.path), data.settings().stats_dir
     try:
         request: BinsRequest = validated(
-            BinsRequest,
-            {"model": model, "stats_dir": stats_dir, "granularity": granularity, **values},
+            BinsRequest, {**own_model(view), "granularity": granularity, **values}
         )
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
-    shown = request.model_copy(
-        update={"model": data.shown_model(view.model), "stats_dir": data.shown_stats_dir()}
-    )
+    command = shown_request(view, request).command()
     if sent:
         what = f"{WORDS[granularity]} of {view.model.name} by {request.criterion}"
-        queue(request, f"bins of {what}", shown.command())
-    st.code(shown.command(), language=None, wrap_lines=True)
+        queue(request, f"bins of {what}", command)
+    st.code(command, language=None, wrap_lines=True)
 
 
 def _values(view: View, granularity: str) -> dict[str, Any]:
     """What the fields of the form say."""
     is_atomic = granularity == ATOMIC_GRANULARITY
-    texts = [*(TEXTS if view.model.name == DEMO_MODEL else ()), *data.text_files()]
     first, second, third = st.columns(3)
     criterion = first.selectbox(
         "Score",
@@ -180,7 +166,9 @@ def _values(view: View, granularity: str) -> dict[str, Any]:
         format_func=criterion_label,
         key=f"bins.{granularity}.criterion",
     )
-    corpus = second.selectbox("Held-out text", texts, key=f"bins.{granularity}.corpus")
+    corpus = second.selectbox(
+        "Held-out text", held_out_texts(view), key=f"bins.{granularity}.corpus"
+    )
     calibrated = third.selectbox(
         "Statistics of",
         list(view.runs),

@@ -2,22 +2,21 @@
 
 import streamlit as st
 
-from analysis.corpora import PRESETS, corpus_name
-from analysis.demo.texts import TEXTS
+from analysis.corpora import corpus_name
 from analysis.groups import groups_for, ordered
 from analysis.store import Run
 from app.literal import literal
 from app.requests.base import CalibrateRequest, validated
-from app.session.data import settings, shown_model, shown_stats_dir, text_files
-from app.session.queueing import queue
+from app.session.queueing import own_model, queue, shown_request
 from app.session.state import View
+from app.session.texts import calibration_texts, text_label
 
 
 def neurons_missing_part(view: View) -> None:
     """Says what is missing, and offers the calibration that measures every neuron."""
     if view.criterion is None:
         raise ValueError("a criterion of weights alone lacks no statistics")
-    known = [*TEXTS, *text_files(), *PRESETS]
+    known = calibration_texts()
     names = {corpus_name(corpus): corpus for corpus in known}
     chosen = names.get(view.corpus, known[0])
     st.info(
@@ -32,7 +31,7 @@ def neurons_missing_part(view: View) -> None:
         "Text",
         known,
         index=known.index(chosen),
-        format_func=lambda each: f"{each} (from the hub)" if each in PRESETS else each,
+        format_func=text_label,
         key="neurons.corpus",
         width=320,
     )
@@ -40,15 +39,13 @@ def neurons_missing_part(view: View) -> None:
     request: CalibrateRequest = validated(
         CalibrateRequest,
         {
-            "model": str(view.model.checkpoint.path),
+            **own_model(view),
             "corpus": corpus,
             "groups": groups,
-            "stats_dir": settings().stats_dir,
             **_as_before(view.runs.get(corpus_name(corpus))),
         },
     )
-    place = {"model": shown_model(view.model), "stats_dir": shown_stats_dir()}
-    command = request.model_copy(update=place).command()
+    command = shown_request(view, request).command()
     label, icon = "Collect statistics of neurons", ":material/play_arrow:"
     if st.button(label, icon=icon, type="primary", key="neurons.collect"):
         queue(request, f"neurons of {view.model.name} on {corpus}", command)

@@ -3,13 +3,13 @@
 import pandas as pd
 import streamlit as st
 
-from analysis.errors import StatsError
 from analysis.widths import expert_widths
 from app.frame.charts import show_chart
 from app.literal import literal
 from app.plots import neuron_evidence as plots
 from app.requests.base import command_line
 from app.session import data
+from app.session.records import records_of
 from app.session.state import View
 from pruning.atoms.selection import AtomScope
 from pruning.evaluate.record import EvaluationStore
@@ -22,11 +22,7 @@ def same_bytes_part(view: View) -> None:
         "**Neurons or whole experts?** Loss on held-out text of plans that leave the same bytes "
         "(within 1%), each ranked on the text that it is measured on."
     )
-    problems: list[StatsError] = []
-    store = EvaluationStore(data.settings().store.directories)
-    table = plots.same_bytes_table(store.records(view.model.identity, problems.append))
-    for problem in problems:
-        st.warning(literal(problem), icon=":material/warning:")
+    table = plots.same_bytes_table(records_of(view, EvaluationStore))
     if table.empty:
         st.info(
             f"{literal(view.model.name)} has no evaluations of neurons and of whole experts of the "

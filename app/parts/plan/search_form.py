@@ -4,8 +4,6 @@ from typing import Any, Final
 
 import streamlit as st
 
-from analysis.corpora import PRESETS
-from analysis.demo.texts import TEXTS
 from analysis.errors import UserError
 from app.choices.planning import PlanChoice
 from app.choices.search_estimate import duration_text, estimate_search, start_seconds
@@ -18,6 +16,7 @@ from app.session.job_queue import submit
 from app.session.plan_data import Prepared
 from app.session.search_data import search_store, searches_of
 from app.session.state import View
+from app.session.texts import calibration_texts, text_label
 from app.settings import shown_path
 from pruning.evaluate.result import MEASURES
 from pruning.recipe import Recipe, SearchSection
@@ -109,12 +108,11 @@ def _fields(view: View) -> dict[str, Any]:
 def _corpus_field(place: Any, view: View) -> str:
     """Texts that ranked nothing first."""
     ranked = set(view.corpora) | {corpus for corpus, part in view.weights.items() if part}
-    texts = [*TEXTS, *data.text_files(), *PRESETS]
     chosen = place.selectbox(
         "Judged on",
-        sorted(texts, key=lambda text: text in ranked),
+        sorted(calibration_texts(), key=lambda text: text in ranked),
         key="search.corpus",
-        format_func=lambda text: f"{text} (from the hub)" if text in PRESETS else text,
+        format_func=text_label,
         help="Another text than the one that ranks by default: a schedule that is judged on the "
         "text that chose its experts would look better than it is.",
     )

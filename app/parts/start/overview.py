@@ -4,15 +4,15 @@ from typing import cast
 
 import streamlit as st
 
-from analysis.corpora import PRESETS, Count, Packing
-from analysis.demo.texts import TEXTS
+from analysis.corpora import Count, Packing
 from analysis.model import DEMO_MODEL
 from app.frame.charts import csv_button
 from app.literal import literal, literal_in_badge
 from app.requests.base import DEFAULT_SEQ_LEN, CalibrateRequest, WeightsRequest
 from app.session import data
-from app.session.queueing import queue
+from app.session.queueing import own_model, queue, shown_request
 from app.session.state import View
+from app.session.texts import calibration_texts, text_label
 from app.tables.costs import SHOWN_COSTS, cost_table
 from app.tables.maps import never_routed
 
@@ -75,14 +75,6 @@ def checks(view: View) -> None:
         st.text("A small model trained for this demo; its rankings are its own.")
 
 
-def _corpora() -> list[str]:
-    return [*TEXTS, *data.text_files(), *PRESETS]
-
-
-def _shown_corpus(corpus: str) -> str:
-    return f"{corpus} (from the hub)" if corpus in PRESETS else corpus
-
-
 def _feeding() -> tuple[Packing, Count]:
     """How documents become sequences, and which of their tokens count."""
     with st.expander("Documents and answers"):
@@ -99,7 +91,9 @@ def calibrate_form(view: View) -> None:
     """Start a calibration as a job."""
     st.markdown("**Collect statistics**: run the model once over a text.")
     with st.form("start.calibrate", border=False):
-        corpus = st.selectbox("Text", _corpora(), key="start.corpus", format_func=_shown_corpus)
+        corpus = st.selectbox(
+            "Text", calibration_texts(), key="start.corpus", format_func=text_label
+        )
         first, second = st.columns(2)
         tokens = first.select_slider(
             "Tokens", _TOKENS, value=65_536, key="start.tokens", format_func="{:,}".format
@@ -113,31 +107,26 @@ def calibrate_form(view: View) -> None:
         packing, count = _feeding()
         sent = st.form_submit_button("Calibrate", icon=":material/play_arrow:", type="primary")
     request = CalibrateRequest(
-        model=str(view.model.checkpoint.path),
+        **own_model(view),
         corpus=corpus,
         tokens=max(tokens, seq_len),
         seq_len=seq_len,
         packing=packing,
         count=count,
-        stats_dir=data.settings().stats_dir,
     )
-    shown = request.model_copy(
-        update={"model": data.shown_model(view.model), "stats_dir": data.shown_stats_dir()}
-    )
+    command = shown_request(view, request).command()
     if sent:
-        queue(request, f"{view.model.name} on {corpus}", shown.command())
-    st.code(shown.command(), language=None, wrap_lines=True)
+        queue(request, f"{view.model.name} on {corpus}", command)
+    st.code(command, language=None, wrap_lines=True)
 
 
 def weights_button(view: View) -> None:
     """Measure the weights, or say that they are."""
     st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no text.")
-    request = WeightsRequest(
-        model=str(view.model.checkpoint.path), stats_dir=data.settings().stats_dir
-    )
-    shown = WeightsRequest(model=data.shown_model(view.model), stats_dir=data.shown_stats_dir())
+    request = WeightsRequest(**own_model(view))
+    command = shown_request(view, request).command()
     if data.weight_run(view.model) is not None:
         st.badge("weights measured", icon=":material/check:", color="green")
     elif st.button("Measure weights", icon=":material/play_arrow:", key="start.weights"):
-        queue(request, f"weights of {view.model.name}", shown.command())
-    st.code(shown.command(), language=None, wrap_lines=True)
+        queue(request, f"weights of {view.model.name}", command)
+    st.code(command, language=None, wrap_lines=True)

@@ -9,13 +9,14 @@ import streamlit as st
 from app.choices.planning import Shown
 from app.literal import literal
 from app.parts.evaluate.candidates import plan_name
-from app.parts.evaluate.sweep_fields import held_out_texts, own_model, shown_request, sweep_fields
+from app.parts.evaluate.sweep_fields import sweep_fields
 from app.requests.base import validated
 from app.requests.evaluation import EvaluateRequest, SweepRequest
 from app.session.data import shown_model
 from app.session.plan_state import noted_plan
-from app.session.queueing import queue
+from app.session.queueing import own_model, queue, shown_request
 from app.session.state import View
+from app.session.texts import held_out_texts
 from pruning.evaluate.record import EvaluationRecord
 
 _PLAN: Final = "plan"
