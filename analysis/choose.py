@@ -76,6 +76,18 @@ def _has_columns(run: Run, criterion: Criterion | None) -> bool:
     return set(needed) <= set(run.manifest.groups)
 
 
+def _named_runs(
+    store: StatsStore, model: MoEModel, corpora: Sequence[object], run_ids: Sequence[str]
+) -> list[Run]:
+    """The runs of these ids, checked; none where corpora are to decide."""
+    if run_ids and corpora:
+        raise StatsError("A run and a corpus were both named; give --run or --corpus, not both.")
+    named = [store.get(run_id) for run_id in run_ids]
+    for run in named:
+        _check_run(run, model)
+    return named
+
+
 def sample_runs(
     store: StatsStore, model: MoEModel, corpora: Sequence[str], run_ids: Sequence[str]
 ) -> list[Run]:
@@ -84,12 +96,7 @@ def sample_runs(
     Raises:
         StatsError: none fits, several fit and none was named, or one is of another model.
     """
-    if run_ids and corpora:
-        raise StatsError("A run and a corpus were both named; give --run or --corpus, not both.")
-    if run_ids:
-        named = [store.get(run_id) for run_id in run_ids]
-        for run in named:
-            _check_run(run, model)
+    if named := _named_runs(store, model, corpora, run_ids):
         return named
     runs = store.of_model(model.identity, "routed")
     having = newest_by_corpus([run for run in runs if "dense" in run.manifest.groups])
@@ -159,12 +166,7 @@ def routed_runs(
     Raises:
         StatsError: none fits, several fit and none was named, or one is of another model.
     """
-    if run_ids and corpora:
-        raise StatsError("A run and a corpus were both named; give --run or --corpus, not both.")
-    if run_ids:
-        named = [store.get(run_id) for run_id in run_ids]
-        for run in named:
-            _check_run(run, model)
+    if named := _named_runs(store, model, corpora, run_ids):
         return [Part(run) for run in named]
     by_corpus = newest_by_corpus(store.of_model(model.identity, "routed"), criterion)
     if not by_corpus:

@@ -14,6 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from analysis.arrays import FloatArray
+from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.progress import Progress
@@ -22,7 +23,6 @@ from analysis.widths import AtomAxis, atom_axis, expert_widths
 NEURON_NORMS = "neuron-norms"
 # Layer -> for each expert, ascending ids, one number for each of its neurons.
 NeuronScores = Mapping[int, tuple[FloatArray, ...]]
-_TYPES = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64}
 _CHUNK_ELEMENTS = 1 << 21  # decoded at once, to float64: 16 MiB
 
 
@@ -40,10 +40,10 @@ def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
     done, total = 0, sum(item.entry.nbytes for item in weights)
     for item in weights:
         where = atom_axis(model.family, item.slot)
-        if item.entry.dtype not in _TYPES or where is None:
+        if item.entry.dtype not in FLOAT_BYTES or where is None:
             raise UnsupportedModelError(
                 f"{item.entry.name} is of type {item.entry.dtype}, whose neurons cannot be "
-                f"measured; supported: {', '.join(_TYPES)}. Dequantise the checkpoint first."
+                f"measured; supported: {', '.join(FLOAT_BYTES)}. Dequantise the checkpoint first."
             )
         _multiply(scores[item.slot.layer], item, where, model.checkpoint.path)
         done += item.entry.nbytes
@@ -87,12 +87,11 @@ def _parts(
     for first in range(0, count if rows == 1 else rows, step):
         taken = min(step, (count if rows == 1 else rows) - first)
         block = (1, taken, size) if rows == 1 else (taken, count, size)
-        raw = np.fromfile(file, _TYPES[dtype], math.prod(block))
-        if raw.size < math.prod(block):
+        nbytes = math.prod(block) * FLOAT_BYTES[dtype]
+        raw = file.read(nbytes)
+        if len(raw) < nbytes:
             raise CheckpointError("A shard became shorter while it was read.")
-        if dtype == "BF16":  # the upper half of a float32
-            raw = (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        yield (first if rows == 1 else 0), raw.astype(np.float64).reshape(block)
+        yield (first if rows == 1 else 0), as_float64(raw, dtype).reshape(block)
 
 
 def _split(norms: FloatArray, where: AtomAxis) -> Iterator[FloatArray]:

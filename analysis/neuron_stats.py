@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from analysis.arrays import FloatArray
+from analysis.arrays import FloatArray, IntArray
 from analysis.errors import StatsError
 from analysis.stats import Grid, RunManifest
 from analysis.store import NEURONS, Run, load_expert_stats, read_table
@@ -103,10 +103,24 @@ def sum_by_expert(values: ArrayLike, table: pd.DataFrame, grid: Grid) -> FloatAr
         table: NEURON_INDEX.
         grid: the experts; those without neurons get 0.
     """
-    pairs = pd.MultiIndex.from_frame(grid.index())
-    place = pairs.get_indexer(pd.MultiIndex.from_frame(table[["layer", "expert"]]))
     weights = np.asarray(values, dtype=np.float64)
-    return np.bincount(place, weights, minlength=len(pairs)).astype(np.float64)
+    return np.bincount(_owners(table, grid), weights, grid.num_experts).astype(np.float64)
+
+
+def num_neurons(table: pd.DataFrame, grid: Grid) -> IntArray:
+    """Neurons of each expert of the grid, in its order.
+
+    Args:
+        table: NEURON_INDEX.
+        grid: the experts; those without neurons get 0.
+    """
+    return np.bincount(_owners(table, grid), minlength=grid.num_experts)
+
+
+def _owners(table: pd.DataFrame, grid: Grid) -> IntArray:
+    """Place of each row's expert among those of the grid."""
+    experts = pd.MultiIndex.from_frame(grid.index())
+    return experts.get_indexer(pd.MultiIndex.from_frame(table[["layer", "expert"]]))
 
 
 def joined_neurons(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from analysis.criteria import CRITERIA, Criterion
 from analysis.errors import CriterionError
 from analysis.model import MoEModel
 from analysis.neuron_norms import NEURON_NORMS, NeuronScores
-from analysis.neuron_stats import NEURON_INDEX, NeuronStats, load_neuron_stats
+from analysis.neuron_stats import NEURON_INDEX, NeuronStats, load_neuron_stats, num_neurons
 from analysis.stats import Grid
 from analysis.store import Run, StatsStore
 
@@ -160,9 +160,7 @@ def neuron_saliency(criterion: Criterion, stats: NeuronStats) -> NeuronScores:
     """
     saliency = criterion.saliency(score_neurons(criterion, stats))
     grid = Grid(stats.manifest.model.layers)
-    pairs = pd.MultiIndex.from_frame(grid.index())
-    place = pairs.get_indexer(pd.MultiIndex.from_frame(stats.table[["layer", "expert"]]))
-    ends = np.cumsum(np.bincount(place, minlength=len(pairs)))[:-1]
+    ends = np.cumsum(num_neurons(stats.table, grid))[:-1]
     parts = iter(np.split(saliency, ends))
     return {
         layer.index: tuple(next(parts) for _ in range(layer.num_experts)) for layer in grid.layers

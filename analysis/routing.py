@@ -72,7 +72,7 @@ def decoder_layers(model: nn.Module, family: MoEFamily) -> list[nn.Module]:
     """The decoder layers of a loaded model, in order.
 
     Raises:
-        UnsupportedModelError: they are not a plain list.
+        UnsupportedModelError: they are not a plain stack.
     """
     for trunk in family.module_trunks:
         try:

@@ -227,6 +227,11 @@ class Grid:
         return np.array([layer.num_experts for layer in self.layers], dtype=np.int64)
 
     @property
+    def num_experts(self) -> int:
+        """Experts of all layers."""
+        return int(self.counts.sum())
+
+    @property
     def present(self) -> BoolArray:
         """(layers, max experts): True where there is an expert."""
         return np.arange(self.counts.max(initial=0))[None, :] < self.counts[:, None]

@@ -33,7 +33,7 @@ Parts = Literal["both", "importance", "transition"]
 PARTS: Final[tuple[Parts, ...]] = get_args(Parts)
 Steps = Literal["paper", "measured"]
 STEPS: Final[tuple[Steps, ...]] = get_args(Steps)
-EXPERT_COLUMNS: Final = (
+PATH_COLUMNS: Final = (
     "layer",
     "expert",
     "num_samples",
@@ -191,7 +191,7 @@ class Trajectories:
         return min(int(enters[num_kept - 1]) + 1, self.followed)
 
     def table(self, count: int) -> pd.DataFrame:
-        """EXPERT_COLUMNS: how much the first `count` paths of each sample need an expert.
+        """PATH_COLUMNS: how much the first `count` paths of each sample need an expert.
 
         Returns:
             ``num_samples`` whose paths hold it, ``path_weight`` of the best of these paths (NaN
@@ -206,7 +206,7 @@ class Trajectories:
             path_weight=np.where(num_samples > 0, best, np.nan),
             node_weight=self.nodes,
             rank=path_order(num_samples, best, self.nodes),
-        )[list(EXPERT_COLUMNS)]
+        )[list(PATH_COLUMNS)]
 
 
 def path_order(

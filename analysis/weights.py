@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.elements import FLOAT_BYTES
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, MoEFamily
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
@@ -26,7 +27,6 @@ from analysis.stats import SCHEMA_VERSION, WEIGHT_COLUMNS, RunManifest, measured
 from analysis.store import Run, StatsStore, digest_of, now, run_name, save_weight_stats
 from analysis.weight_sums import absolute_and_square_sums
 
-_ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
 _CHUNK_BYTES = 1 << 23  # measured at once, so that what must be widened or moved stays small
 _GROUP_BYTES = 1 << 25  # handed to a thread at once, and given back at once
 
@@ -64,7 +64,7 @@ class _Piece:
 
     @property
     def item(self) -> int:
-        return _ITEM_BYTES[self.dtype]
+        return FLOAT_BYTES[self.dtype]
 
     @property
     def numel(self) -> int:
@@ -149,10 +149,10 @@ def _pieces(model: MoEModel) -> list[_Piece]:
         for piece in _tensor_pieces(model.family, tensor)
     ]
     for piece in pieces:
-        if piece.dtype not in _ITEM_BYTES:
+        if piece.dtype not in FLOAT_BYTES:
             raise UnsupportedModelError(
                 f"Expert weights of type {piece.dtype} in {piece.shard} cannot be measured; "
-                f"supported: {', '.join(_ITEM_BYTES)}. Dequantise the checkpoint first."
+                f"supported: {', '.join(FLOAT_BYTES)}. Dequantise the checkpoint first."
             )
     return sorted(pieces, key=lambda piece: (piece.shard, piece.start))
 

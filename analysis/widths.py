@@ -4,7 +4,7 @@ Atom j of an expert is row j of gate and up, column j of down, and entry j of th
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -13,6 +13,8 @@ from analysis.checkpoint import TensorEntry
 from analysis.errors import CheckpointError
 from analysis.families import MoEFamily, Slot, SlotKind
 from analysis.families.base import WIDTHS_KEY
+from analysis.families.names import any_of
+from analysis.families.rules import check_per_layer
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 
 SCALE_ROLE = "weight_scale_inv"  # of an FP8 matrix: one number for each block of its weights
@@ -89,7 +91,7 @@ def loaded_widths(model: MoEModel) -> dict[int, int] | None:
     given = model.config.get(WIDTHS_KEY)
     if given is None:
         return None
-    _check_list(given, model)
+    check_per_layer(given, WIDTHS_KEY, model.depth, [each.index for each in model.layers])
     for layer, widths in expert_widths(model).items():
         if max(widths, default=0) > given[layer]:
             raise CheckpointError(
@@ -97,24 +99,6 @@ def loaded_widths(model: MoEModel) -> dict[int, int] | None:
                 f"layer has {max(widths)} neurons."
             )
     return {each.index: given[each.index] for each in model.layers}
-
-
-def _check_list(given: object, model: MoEModel) -> None:
-    if not isinstance(given, list) or not all(type(each) is int and each >= 0 for each in given):
-        raise CheckpointError(
-            f"config.json gives {WIDTHS_KEY} = {given!r}; it must be a list of whole numbers."
-        )
-    if len(given) != model.depth:
-        raise CheckpointError(
-            f"config.json gives {WIDTHS_KEY} with {len(given)} numbers for {model.depth} layers."
-        )
-    sparse = {each.index for each in model.layers}
-    for layer, width in enumerate(given):
-        if (layer in sparse) != (width > 0):
-            kind = "has experts" if layer in sparse else "is dense"
-            raise CheckpointError(
-                f"config.json gives {WIDTHS_KEY}[{layer}] = {width}, but layer {layer} {kind}."
-            )
 
 
 def is_stacked(model: MoEModel) -> bool:
@@ -177,12 +161,7 @@ def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
 
 
 def _shared_pattern(family: MoEFamily) -> re.Pattern[str]:
-    trunks, blocks = (_any_of(words) for words in (family.trunks, (family.disk_block,)))
     return re.compile(
-        rf"(?:{trunks})\.(\d+)\.(?:{blocks})\.shared_experts\."
+        rf"(?:{any_of(family.trunks)})\.(\d+)\.{re.escape(family.disk_block)}\.shared_experts\."
         r"(gate_proj|up_proj|down_proj)\.(?:weight|bias)"
     )
-
-
-def _any_of(words: Sequence[str]) -> str:
-    return "|".join(map(re.escape, words))

@@ -23,7 +23,7 @@ from analysis.calibration.finite import not_finite
 from analysis.corpora import TokenBatch
 from analysis.errors import CheckpointError
 from analysis.families import MoEFamily
-from analysis.routing import wrap_forward
+from analysis.routing import decoder_layers, wrap_forward
 
 _LOGIT_ELEMENTS = 1 << 25  # of the vocabulary at once, as float32 128 MiB
 _CPU_REFUSAL = "can't allocate memory"
@@ -120,22 +120,15 @@ def checkpointed(model: nn.Module, family: MoEFamily) -> Iterator[None]:
 
     Not through transformers' own switch, which works in training mode alone: there some routers
     draw random numbers.
+
+    Raises:
+        UnsupportedModelError: the layers are not a plain stack.
     """
     with ExitStack() as restore:
-        for layer in _decoder_layers(model, family):
+        for layer in decoder_layers(model, family):
             wrap_forward(layer, _recomputed, restore)
         yield
 
 
 def _recomputed(inner: Callable[..., Any]) -> Callable[..., Any]:
     return partial(checkpoint, inner, use_reentrant=False, preserve_rng_state=False)
-
-
-def _decoder_layers(model: nn.Module, family: MoEFamily) -> Iterator[nn.Module]:
-    for trunk in family.module_trunks:
-        try:
-            layers = model.get_submodule(trunk)
-        except AttributeError:
-            continue
-        yield from layers.children()
-        return

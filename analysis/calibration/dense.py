@@ -12,12 +12,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from analysis.calibration.chosen import one_hot, pair_counts
 from analysis.calibration.finite import not_finite
 from analysis.calibration.sums import GroupSums
 
 _ROWS = 1024
 # (expert, inputs (R, D)) -> its outputs (R, D), before any gate weight.
-Run = Callable[[int, Tensor], Tensor]
+ExpertForward = Callable[[int, Tensor], Tensor]
 
 
 class LayerDense:
@@ -69,15 +70,13 @@ class LayerDense:
             if before_CK is None:
                 raise ValueError(f"layer {self._layer} ran before the one before it")
             counts_EF = self._of("transitions")
-            before_CE = _one_hot(before_CK.to(self._device), counts_EF.shape[0])
-            here_CF = _one_hot(ids_CK, counts_EF.shape[1])
-            # float32 counts whole numbers exactly up to 2**24, more tokens than a batch has.
-            counts_EF.add_((before_CE.T @ here_CF).to(torch.int64))
+            before_CE = one_hot(before_CK.to(self._device), counts_EF.shape[0])
+            counts_EF.add_(pair_counts(before_CE, one_hot(ids_CK, counts_EF.shape[1])))
         if not self._sums.is_last(self._layer):
             self._sums.chosen[self._batch] = ids_CK.to(device="cpu", dtype=torch.int32)
 
     @torch.no_grad()
-    def add_experts(self, run: Run, hidden_TD: Tensor, routed_TD: Tensor) -> None:
+    def add_experts(self, run: ExpertForward, hidden_TD: Tensor, routed_TD: Tensor) -> None:
         """Add ||f||_2 and ||Y - f||^2 of every expert on every token that counts.
 
         Args:
@@ -108,9 +107,3 @@ class LayerDense:
 
     def _of(self, name: str) -> Tensor:
         return self._sums.of(name, self._layer, self._device)
-
-
-def _one_hot(ids_CK: Tensor, size: int) -> Tensor:
-    """(C, size) float32: 1 where a token chose."""
-    chosen_CE = torch.zeros(len(ids_CK), size, device=ids_CK.device)
-    return chosen_CE.scatter_(1, ids_CK.long(), 1.0)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from analysis.calibration.damage import reroute
-from analysis.calibration.recording import Collection, Recorder, Routing, layer_dense, route
+from analysis.calibration.recording import Collection, Recorder, RoutedPairs, layer_dense, route
 from analysis.calibration.removal import Removal, Without, check_removable
 from analysis.calibration.router_group import add_router
 from analysis.calibration.sums import GroupSums
@@ -28,8 +28,6 @@ from analysis.model import MoEModel
 from analysis.routing import find_block, routing_of, wrap_forward
 
 IMPLEMENTATION = "moeprune_statistics"
-
-
 _ACTIVE: ContextVar[Collection | None] = ContextVar("moeprune_collection", default=None)
 
 
@@ -119,7 +117,7 @@ def _collecting_experts(
     return output_TD
 
 
-def _inputs(hidden_TD: Tensor, routing: Routing) -> tuple[Tensor, ...] | None:
+def _inputs(hidden_TD: Tensor, routing: RoutedPairs) -> tuple[Tensor, ...] | None:
     """What each expert takes, where a gradient is followed; None elsewhere.
 
     Taken for all of them at once: in backward every selection adds up a whole (T, D).

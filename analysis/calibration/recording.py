@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from analysis.calibration.damage import LayerDamage, Rerouted, Scratch
-from analysis.calibration.dense import LayerDense, Run
+from analysis.calibration.dense import ExpertForward, LayerDense
 from analysis.calibration.finite import not_finite
 from analysis.calibration.neurons import LayerNeurons
 from analysis.calibration.sums import GroupSums
@@ -67,8 +67,8 @@ def _moments(weights_TK: Tensor, order_S: Tensor, norms_S: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Routing:
-    """Routed pairs sorted by expert, and by token within an expert.
+class RoutedPairs:
+    """Pairs of a token and one of its experts, sorted by expert, by token within an expert.
 
     Args:
         expert_S, token_S: expert and token of each pair.
@@ -82,14 +82,14 @@ class Routing:
     counts: list[int]
 
 
-def route(index_TK: Tensor, num_experts: int) -> Routing:
+def route(index_TK: Tensor, num_experts: int) -> RoutedPairs:
     """Sort the (T, K) selected ids by expert; those of other processes are left out."""
     expert_S, order_S = torch.sort(index_TK.reshape(-1), stable=True)
     # Ids beyond the last expert stand for experts of another process. They sort to the end.
     counts = torch.bincount(expert_S, minlength=num_experts)[:num_experts].tolist()
     routed = slice(sum(counts))
     order_S = order_S[routed]
-    return Routing(expert_S[routed], order_S // index_TK.shape[-1], order_S, counts)
+    return RoutedPairs(expert_S[routed], order_S // index_TK.shape[-1], order_S, counts)
 
 
 def layer_dense(collection: Collection, layer: int, device: torch.device) -> LayerDense:
@@ -110,7 +110,7 @@ class Recorder:
     """
 
     def __init__(
-        self, collection: Collection, layer: int, routing: Routing, hidden_TD: Tensor
+        self, collection: Collection, layer: int, routing: RoutedPairs, hidden_TD: Tensor
     ) -> None:
         self._collection = collection
         self._sums = collection.sums
@@ -156,7 +156,7 @@ class Recorder:
         if self._damage:
             self._damage.keep(expert, token_R, f_RD)
 
-    def add_dense(self, run: Run, routed_TD: Tensor) -> None:
+    def add_dense(self, run: ExpertForward, routed_TD: Tensor) -> None:
         """Every expert on every token, where that was asked for; `routed_TD` is the output."""
         if "dense" in self._sums.groups:
             dense = layer_dense(self._collection, self._layer, self._device)

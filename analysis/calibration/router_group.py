@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from analysis.calibration.chosen import one_hot, pair_counts
 from analysis.calibration.finite import not_finite
 from analysis.calibration.sums import GroupSums
 
@@ -40,15 +41,7 @@ def add_router(
         raise not_finite(f"The router of layer {layer} gave", logits_TE.dtype)
     sums.of("entropy", layer, device).sub_(entropy)
     sums.of("tokens", layer, device).add_(len(ids_TK))
-    _add_coactivation(sums.of("coactivation", layer, device), ids_TK)
-
-
-def _add_coactivation(counts_EE: Tensor, ids_TK: Tensor) -> None:
-    """Tokens that selected both experts of a pair; on the diagonal those that selected one."""
-    count = len(counts_EE)
-    # Ids beyond the last expert stand for experts of another process.
-    chosen_TE = torch.zeros(len(ids_TK), count + 1, device=ids_TK.device)
-    chosen_TE.scatter_(1, ids_TK.clamp(max=count), 1.0)
-    chosen_TE = chosen_TE[:, :count]
-    # float32 counts whole numbers exactly up to 2**24, more tokens than a batch has.
-    counts_EE.add_((chosen_TE.T @ chosen_TE).to(torch.int64))
+    # Tokens that selected both experts of a pair; on the diagonal those that selected one.
+    coactivation_EE = sums.of("coactivation", layer, device)
+    chosen_TE = one_hot(ids_TK, len(coactivation_EE))
+    coactivation_EE.add_(pair_counts(chosen_TE, chosen_TE))

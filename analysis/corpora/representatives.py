@@ -17,6 +17,7 @@ from analysis.checkpoint import Checkpoint, TensorEntry
 from analysis.clusters import nearest_to_centroids
 from analysis.corpora.encoding import Encoded
 from analysis.corpora.sampling import Selection
+from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import CheckpointError, CorpusError
 
 # Documents, in seeded order, among which representatives are looked for.
@@ -60,7 +61,7 @@ class CheckpointEmbedding:
                 parts.append(file.read(size))
                 if len(parts[-1]) < size:
                     raise CheckpointError(f"{self._path.name} became shorter while it was read.")
-        return _as_float(b"".join(parts), self._entry).reshape(len(tokens), -1)
+        return as_float64(b"".join(parts), self._entry.dtype).reshape(len(tokens), -1)
 
 
 def _embedding(checkpoint: Checkpoint) -> TensorEntry:
@@ -72,21 +73,13 @@ def _embedding(checkpoint: Checkpoint) -> TensorEntry:
     ]
     # Towers of other senses and extra prediction heads have tables of their own, deeper or later.
     found.sort(key=lambda entry: (-entry.shape[0], entry.name.count("."), entry.name))
-    if not found or found[0].dtype not in ("BF16", "F16", "F32", "F64"):
+    if not found or found[0].dtype not in FLOAT_BYTES:
         what = f"in {found[0].dtype}" if found else "under a known name"
         raise CorpusError(
             f"The checkpoint has no table of embeddings {what} that representative documents could "
             "be chosen by; leave --select out."
         )
     return found[0]
-
-
-def _as_float(raw: bytes, entry: TensorEntry) -> FloatArray:
-    if entry.dtype == "BF16":
-        upper = np.frombuffer(raw, dtype="<u2").astype(np.uint32) << 16
-        return upper.view(np.float32).astype(np.float64)
-    kinds = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
-    return np.frombuffer(raw, dtype=kinds[entry.dtype]).astype(np.float64)
 
 
 def mean_embeddings(documents: Sequence[Encoded], embedding: EmbeddingRows) -> FloatArray:

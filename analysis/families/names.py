@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 
-def _any_of(words: Iterable[str]) -> str:
+def any_of(words: Iterable[str]) -> str:
+    """A pattern of one of these words; of nothing without any."""
     # Longest first: one name may begin another.
     found = sorted(map(re.escape, words), key=len, reverse=True)
     return "|".join(found) if found else r"(?!)"
@@ -33,23 +34,23 @@ class NamePatterns:
 
     @cached_property
     def _block(self) -> str:
-        return rf"(?:{_any_of(self.trunks)})\.(\d+)\.(?:{_any_of(self.blocks)})\."
+        return rf"(?:{any_of(self.trunks)})\.(\d+)\.(?:{any_of(self.blocks)})\."
 
     @cached_property
     def expert(self) -> re.Pattern[str]:
         """Groups: head, layer, expert, tail, projection's name, role."""
-        names = _any_of(self.projections.values())
+        names = any_of(self.projections.values())
         return re.compile(rf"({self._block}experts\.)(\d+)(\.({names})\.(\w+))")
 
     @cached_property
     def stacked_tensor(self) -> re.Pattern[str]:
         """Groups: layer, name of the stack, role (None for the weight itself)."""
-        return re.compile(rf"{self._block}({_any_of(self.stacked)})(?:[_.](\w+))?")
+        return re.compile(rf"{self._block}({any_of(self.stacked)})(?:[_.](\w+))?")
 
     @cached_property
     def router(self) -> re.Pattern[str]:
         """Groups: layer, name inside the block."""
-        return re.compile(rf"{self._block}({_any_of(self.routers)})")
+        return re.compile(rf"{self._block}({any_of(self.routers)})")
 
     @cached_property
     def held_by_block(self) -> re.Pattern[str]:
@@ -60,4 +61,4 @@ class NamePatterns:
     def routed(self) -> re.Pattern[str]:
         """Whatever lies in a module of experts or of the router. Group: layer."""
         modules = {name.partition(".")[0] for name in (*self.stacked, *self.routers)}
-        return re.compile(rf"{self._block}(?:experts|{_any_of(modules)})(?:\.|$)")
+        return re.compile(rf"{self._block}(?:experts|{any_of(modules)})(?:\.|$)")

@@ -1,6 +1,6 @@
 """Rules that families share: how configurations say what is counted and which layers are sparse."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from analysis.checkpoint import Config
 from analysis.errors import CheckpointError
@@ -52,6 +52,34 @@ def count_of(config: Config, key: str) -> int:
     return whole_number({key: value[0]}, key)
 
 
+def check_per_layer(given: object, key: str, depth: int, sparse: Collection[int]) -> None:
+    """Refuse what is not a list with one number for each layer, 0 for those without experts.
+
+    Args:
+        given: what a configuration has under the key.
+        key: of the configuration, for messages.
+        depth: number of layers.
+        sparse: the layers that have experts.
+
+    Raises:
+        CheckpointError: no such list, or one that contradicts the rest of the configuration.
+    """
+    if not isinstance(given, list) or not all(type(each) is int and each >= 0 for each in given):
+        raise CheckpointError(
+            f"config.json gives {key} = {given!r}; it must be a list of whole numbers."
+        )
+    if len(given) != depth:
+        raise CheckpointError(
+            f"config.json gives {key} with {len(given)} numbers for {depth} layers."
+        )
+    for layer, count in enumerate(given):
+        if (layer in sparse) != (count > 0):
+            kind = "has experts" if layer in sparse else "is dense"
+            raise CheckpointError(
+                f"config.json gives {key}[{layer}] = {count}, but layer {layer} {kind}."
+            )
+
+
 def per_layer_counts(
     config: Config, key: str, depth: int, uniform: Mapping[int, int]
 ) -> dict[int, int]:
@@ -67,20 +95,7 @@ def per_layer_counts(
         CheckpointError: no such list, or one that contradicts the rest of the configuration.
     """
     given = config[key]
-    if not isinstance(given, list) or not all(type(each) is int and each >= 0 for each in given):
-        raise CheckpointError(
-            f"config.json gives {key} = {given!r}; it must be a list of whole numbers."
-        )
-    if len(given) != depth:
-        raise CheckpointError(
-            f"config.json gives {key} with {len(given)} numbers for {depth} layers."
-        )
-    for layer, count in enumerate(given):
-        if (layer in uniform) != (count > 0):
-            kind = "has experts" if layer in uniform else "is dense"
-            raise CheckpointError(
-                f"config.json gives {key}[{layer}] = {count}, but layer {layer} {kind}."
-            )
+    check_per_layer(given, key, depth, uniform)
     most = max(uniform.values(), default=0)
     if max(given, default=0) != most:
         raise CheckpointError(

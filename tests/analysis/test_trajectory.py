@@ -13,7 +13,7 @@ from analysis.families import MoELayer
 from analysis.samples import SampleStats, sample_stats
 from analysis.stats import Grid
 from analysis.trajectory import (
-    EXPERT_COLUMNS,
+    PATH_COLUMNS,
     Weighing,
     follow,
     follow_until,
@@ -105,7 +105,7 @@ def test_nodes_add_up_to_the_papers_products(stats, parts, given):
 def test_table_against_every_path(stats, count):
     found = follow(stats, count)
     table = found.table(count)
-    assert tuple(table.columns) == EXPERT_COLUMNS
+    assert tuple(table.columns) == PATH_COLUMNS
     held, best = {}, {}
     for sample in range(3):
         for path, weight in heaviest(stats, sample, count):
