@@ -150,20 +150,13 @@ def layer_settings(kept: Mapping[int, int]) -> tuple[str, ...]:
     )
 
 
-def kept_of(allocation: Allocation) -> dict[int, int]:
-    """Layer -> experts kept."""
-    return {
-        layer.index: keep for layer, keep in zip(allocation.layers, allocation.keep, strict=True)
-    }
-
-
 def hand_counts(choice: PlanChoice, spending: Spending) -> dict[int, int]:
     """The counts of a choice by hand, made to spend the budget where it or the rules changed.
 
     Raises:
         PlanError: counts that cannot be read, or a budget that cannot be met.
     """
-    return kept_of(fit_counts(spending, counts_in(choice.counts, spending.layers)))
+    return fit_counts(spending, counts_in(choice.counts, spending.layers)).counts
 
 
 def plan_request(

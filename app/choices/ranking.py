@@ -184,10 +184,7 @@ def _spread(request: SelectRequest, model: MoEModel, evidence: Evidence) -> Spre
 
     def taken(total: int) -> tuple[int, ...]:
         spending = Spending(model.layers, Budget(total, "size", ""), request.constraints)
-        made = allocate(request.schedule, spending, evidence)
-        return tuple(
-            layer.num_experts - keep for layer, keep in zip(made.layers, made.keep, strict=True)
-        )
+        return allocate(request.schedule, spending, evidence).removed
 
     return taken
 

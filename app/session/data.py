@@ -235,9 +235,6 @@ def size_report_of(model: MoEModel, percent: int) -> SizeReport:
 @st.cache_resource(max_entries=64)
 def _size_report(identity: str, percent: int, _model: MoEModel) -> SizeReport:
     del identity  # part of the key only
-    allocation = uniform(_model.layers, f"{percent}%")
-    kept = {
-        layer.index: tuple(range(keep))
-        for layer, keep in zip(allocation.layers, allocation.keep, strict=True)
-    }
+    counts = uniform(_model.layers, f"{percent}%").counts
+    kept = {layer: tuple(range(keep)) for layer, keep in counts.items()}
     return size_report(_model, PruningPlan(model_ref(_model), kept))

@@ -16,7 +16,6 @@ from app.choices.planning import (
     PlanChoice,
     Shown,
     counts_text,
-    kept_of,
     layers_in,
     ranges,
 )
@@ -204,7 +203,7 @@ def moved(
     limits = spending.constraints
     fixed = {**{each: kept[each] for each in locked}, layer: wanted}
     asked = Constraints(multiple_of=limits.multiple_of, protected=limits.protected, fixed=fixed)
-    return kept_of(from_counts(spending.layers, kept, asked))
+    return from_counts(spending.layers, kept, asked).counts
 
 
 def locked_layers(choice: PlanChoice, layers: Sequence[MoELayer]) -> frozenset[int]:
