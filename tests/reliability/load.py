@@ -1,0 +1,68 @@
+"""The dashboard and the commands under load: sessions, jobs, runs, and a very large model.
+
+`python -m tests.reliability.load sessions --sessions 20 --toggles 15 --seed 3` prints a table; see
+`--help` for the others. What must hold is asserted; times are printed, for they are the machine's.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from tests.reliability import load_sessions
+from tests.reliability.load_world import make_world
+
+
+def _show(table: pd.DataFrame) -> None:
+    print(table.round(1).to_string(index=False), flush=True)
+
+
+def _sessions(chosen: argparse.Namespace, folder: Path) -> list[str]:
+    levels = sorted({1, min(5, chosen.sessions), chosen.sessions})
+    world = make_world(folder, chosen.layers, chosen.experts)
+    with world.server() as server:
+        tallies = asyncio.run(
+            load_sessions.measure(server, levels, chosen.toggles, chosen.seed, chosen.pause)
+        )
+        _show(load_sessions.table_of(tallies))
+        for number in range(chosen.rounds):
+            print(f"round {number + 1}: {load_sessions.memory_after(server):.0f} MiB when all left")
+            again = load_sessions.measure(server, levels[-1:], chosen.toggles, chosen.seed + number)
+            tallies += asyncio.run(again)
+        print(f"in the end: {load_sessions.memory_after(server):.0f} MiB")
+    return [problem for tally in tallies for problem in tally.problems]
+
+
+_PARTS: dict[str, Callable[[argparse.Namespace, Path], list[str]]] = {"sessions": _sessions}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parts = parser.add_subparsers(dest="part", required=True)
+    sessions = parts.add_parser("sessions", help="many sessions toggle at once")
+    sessions.add_argument("--sessions", type=int, default=20)
+    sessions.add_argument("--toggles", type=int, default=15, help="of each session")
+    sessions.add_argument("--pause", type=float, default=0.0, help="seconds between two toggles")
+    sessions.add_argument("--rounds", type=int, default=3, help="repetitions, for the memory")
+    sessions.add_argument("--seed", type=int, default=0)
+    sessions.add_argument("--layers", type=int, default=48)
+    sessions.add_argument("--experts", type=int, default=128)
+    return parser
+
+
+def main() -> None:
+    chosen = _parser().parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        problems = _PARTS[chosen.part](chosen, Path(folder))
+    for problem in problems:
+        print(problem)
+    print(f"{len(problems)} problems")
+    sys.exit(bool(problems))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Many sessions that toggle the Explore page at once: how long they wait, and whether all is right.
+
+Every session walks through the states of four controls by lot. What a session draws must be, byte
+for byte, what one alone draws in that state.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+import pandas as pd
+import psutil
+from servers import Server
+
+from tests.reliability.load_client import Session, connected
+from tests.reliability.load_world import MODEL, TEXTS
+
+CONTROLS = {"b": ("0", "1"), "alpha": ("0", "1", "2"), "beta": ("0", "1", "2"), "corpus": TEXTS}
+PAGE, QUERY = "explore", f"model={MODEL}&criterion=unified&b=0&alpha=0&beta=1"
+_FIRST = {"b": "0", "alpha": "0", "beta": "1", "corpus": TEXTS[0]}
+# Until the server has forgotten sessions that were left.
+FORGOTTEN_SECONDS = 4.0
+State = tuple[str, ...]
+
+
+@dataclass
+class Tally:
+    """What came of some sessions at once."""
+
+    sessions: int
+    opened: list[float] = field(default_factory=list)
+    toggles: list[float] = field(default_factory=list)
+    nbytes: int = 0
+    wall: float = 0.0
+    cpu: float = 0.0
+    rss: int = 0
+    wrong: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def walk(sessions: int, toggles: int, seed: int) -> list[list[tuple[str, str]]]:
+    """For each session what it chooses, one after another: control and option."""
+    return [list(_choices(Random(f"{seed} {each}"), toggles)) for each in range(sessions)]  # noqa: S311
+
+
+def _choices(random: Random, toggles: int) -> Iterator[tuple[str, str]]:
+    state = dict(_FIRST)
+    for _ in range(toggles):
+        key = random.choice(list(CONTROLS))
+        state[key] = random.choice([each for each in CONTROLS[key] if each != state[key]])
+        yield key, state[key]
+
+
+def states_of(choices: Sequence[tuple[str, str]]) -> Iterator[State]:
+    """Where a walk comes by."""
+    state = dict(_FIRST)
+    for key, option in choices:
+        state[key] = option
+        yield tuple(state.values())
+
+
+async def expected_pages(port: int, walks: Sequence[Sequence[tuple[str, str]]]) -> dict[State, str]:
+    """The digest of the page in every state of the walks, as one session alone draws it."""
+    wanted = sorted({state for choices in walks for state in states_of(choices)})
+    found: dict[State, str] = {}
+    async with connected(port) as socket:
+        session = Session(socket)
+        await session.visit(PAGE, QUERY)
+        now = dict(_FIRST)
+        for state in wanted:
+            for key, option in zip(CONTROLS, state, strict=True):
+                if now[key] != option:
+                    drawn = await session.choose(key, option)
+                    now[key] = option
+                    found[tuple(now.values())] = drawn.digest
+    return found
+
+
+async def toggle_at_once(
+    server: Server,
+    walks: Sequence[Sequence[tuple[str, str]]],
+    expected: dict[State, str],
+    pause: float = 0.0,
+) -> Tally:
+    """One session for each walk, all at once; each rests for `pause` seconds after a toggle."""
+    process, tally = psutil.Process(server.process.pid), Tally(len(walks))
+    async with AsyncExitStack() as stack:
+        sockets = [await stack.enter_async_context(connected(server.port)) for _ in walks]
+        sessions = [Session(socket) for socket in sockets]
+        for drawn in await asyncio.gather(*(each.visit(PAGE, QUERY) for each in sessions)):
+            tally.opened.append(drawn.seconds)
+            tally.problems += drawn.exceptions
+        began, used = time.perf_counter(), _cpu_seconds(process)
+        await asyncio.gather(
+            *(
+                _toggle(session, choices, expected, tally, pause)
+                for session, choices in zip(sessions, walks, strict=True)
+            )
+        )
+        tally.wall, tally.cpu = time.perf_counter() - began, _cpu_seconds(process) - used
+        tally.rss = process.memory_info().rss
+    return tally
+
+
+async def _toggle(
+    session: Session,
+    choices: Sequence[tuple[str, str]],
+    expected: dict[State, str],
+    tally: Tally,
+    pause: float,
+) -> None:
+    for (key, option), state in zip(choices, states_of(choices), strict=True):
+        drawn = await session.choose(key, option)
+        tally.toggles.append(drawn.seconds)
+        tally.nbytes += drawn.nbytes
+        tally.problems += drawn.exceptions
+        if state in expected and drawn.digest != expected[state]:
+            tally.wrong += 1
+            tally.problems.append(f"{key} = {option}: not the page of one session alone")
+        await asyncio.sleep(pause)
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def table_of(tallies: Sequence[Tally]) -> pd.DataFrame:
+    """Table of one row a tally.
+
+    Columns `sessions, toggles, errors, wrong, open_ms, p50_ms, p90_ms, p99_ms, per_s, cpu_ms, KiB,
+    server_MiB`: of the toggles; `open_ms` is the median until the page was first there.
+    """
+    rows = []
+    for tally in tallies:
+        p50, p90, p99 = np.percentile(tally.toggles, (50, 90, 99)) * 1e3
+        count = len(tally.toggles)
+        rows.append(
+            {
+                "sessions": tally.sessions,
+                "toggles": count,
+                "errors": len(tally.problems) - tally.wrong,
+                "wrong": tally.wrong,
+                "open_ms": float(np.median(tally.opened)) * 1e3,
+                "p50_ms": p50,
+                "p90_ms": p90,
+                "p99_ms": p99,
+                "per_s": count / tally.wall,
+                "cpu_ms": tally.cpu / count * 1e3,
+                "KiB": tally.nbytes / count / 1024,
+                "server_MiB": tally.rss / 2**20,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+async def measure(
+    server: Server, levels: Sequence[int], toggles: int, seed: int, pause: float = 0.0
+) -> list[Tally]:
+    """A tally for each number of sessions at once."""
+    walks = walk(max(levels), toggles, seed)
+    expected = await expected_pages(server.port, walks)
+    tallies = []
+    for sessions in levels:
+        tallies.append(await toggle_at_once(server, walks[:sessions], expected, pause))
+        await asyncio.sleep(FORGOTTEN_SECONDS)
+    return tallies
+
+
+def memory_after(server: Server) -> float:
+    """Resident MiB of the server, once it has forgotten the sessions that were left."""
+    time.sleep(FORGOTTEN_SECONDS)
+    return float(psutil.Process(server.process.pid).memory_info().rss / 2**20)
