@@ -9,7 +9,7 @@ from analysis.compare import Comparison, Decision
 from analysis.criteria import get_criterion
 from analysis.ranking import saliency_grid
 from app.choices.ranking import Selection
-from app.requests.base import SelectRequest, validated
+from app.requests.base import SelectRequest, repeated, validated
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class CompareRequest:
 
     def report_command(self, views: Sequence[str], out: str) -> str:
         """The command line that writes a report on these recipes."""
-        chosen = [word for view in views for word in ("--view", view)]
+        chosen = repeated("--view", views)
         return shlex.join(["moeprune", "report", *self._words(), *chosen, "-o", out])
 
     def _words(self) -> list[str]:
@@ -37,7 +37,7 @@ class CompareRequest:
         words += ["--sparsity", self.a.sparsity, "--with-criterion", self.b.criterion]
         inherited = inherited_corpora(self.a, self.b.criterion)
         if self.b.corpora != inherited:
-            words += [word for corpus in self.b.corpora for word in ("--with-corpus", corpus)]
+            words += repeated("--with-corpus", self.b.corpora)
         if self.b.gate != self.a.gate:
             words += ["--with-gate", self.b.gate]
         if self.b.sparsity != self.a.sparsity:

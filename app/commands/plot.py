@@ -14,9 +14,9 @@ from analysis.trajectory import weighing_of
 from app.choices.comparing import compare_request
 from app.commands import options
 from app.commands.files import write_table
-from app.commands.rank import measure_weights
-from app.console import out, show_table
+from app.console import follow, out, show_table
 from app.settings import stats_store
+from app.tasks.calibration import weights_measured
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _scene(first: dict[str, Any], second: dict[str, Any]) -> "Scene":
     described = load_model_index(request.a.model, revision=request.a.revision)
     store = stats_store(request.a.stats_dir)
     for each in (request.a, request.b):
-        measure_weights(each, described, store)
+        follow(weights_measured(each.criterion, described, store))
     return Scene(request, described, store)
 
 

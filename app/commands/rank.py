@@ -22,9 +22,9 @@ from app.choices.ranking import Selection, select
 from app.commands import options
 from app.commands.files import write_table
 from app.console import follow, out, show_table
-from app.requests.base import OverlapRequest, SelectRequest, WeightsRequest, validated
+from app.requests.base import OverlapRequest, SelectRequest, validated
 from app.settings import stats_store
-from app.tasks.calibration import weights_run
+from app.tasks.calibration import weights_measured
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.", dir_okay=False)]
@@ -47,19 +47,8 @@ def selection_for(request: SelectRequest) -> Selection:
     """
     described = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    measure_weights(request, described, store)
+    follow(weights_measured(request.criterion, described, store))
     return select(request, described, store)
-
-
-def measure_weights(request: SelectRequest, model: MoEModel, store: StatsStore) -> None:
-    """Measure the model's weights, if the criterion reads them and nobody has."""
-    reads_weights = get_criterion(request.criterion).source == "weights"
-    if reads_weights and not store.of_model(model.identity, "weights"):
-        # Seconds, and cached: not worth a command of its own first.
-        wanted = WeightsRequest(
-            model=request.model, revision=request.revision, stats_dir=request.stats_dir
-        )
-        follow(weights_run(wanted))
 
 
 def score(

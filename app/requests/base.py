@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -272,10 +272,7 @@ class SelectRequest(OverlapRequest):
     def options(self) -> list[str]:
         """Options that `score`, `overlap` and `plan` share, defaults left out."""
         options = ["--criterion", self.criterion]
-        for corpus in self.corpora:
-            options += ["--corpus", corpus]
-        for run in self.runs:
-            options += ["--run", run]
+        options += repeated("--corpus", self.corpora) + repeated("--run", self.runs)
         if self.gate != "applied":
             options += ["--gate", self.gate]
         return options
@@ -331,6 +328,11 @@ def option_words(request: Request, *positional: str) -> Iterator[str]:
         yield f"--no-{flag}" if value is False else f"--{flag}"
         if not isinstance(value, bool):
             yield str(value)
+
+
+def repeated(option: str, values: Iterable[str]) -> list[str]:
+    """Words of an option that is given once for each value."""
+    return [word for value in values for word in (option, value)]
 
 
 def _flag(name: str) -> str:

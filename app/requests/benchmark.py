@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import Field, field_validator, model_validator
 
 from analysis.demo.tasks import LOCAL_TASKS
-from app.requests.base import Request, Text, command_line, option_words
+from app.requests.base import Request, Text, command_line, option_words, repeated
 from pruning.evaluate.benchmarks.record import FULL
 
 MOST_TASKS = 100
@@ -71,7 +71,7 @@ class BenchmarkRequest(Request):
 
     def command(self, plans: Sequence[str] = ("plan.json",)) -> str:
         """The equivalent command line; `plans` names the files that hold the plans."""
-        named = [word for path in plans[: len(self.plans)] for word in ("--plan", path)]
+        named = repeated("--plan", plans[: len(self.plans)])
         own = list(option_words(self, "model", "plans", "limit"))
         own += [] if self.limit is None else ["--limit", f"{self.limit:g}"]
         return command_line("benchmark", self.model, *named, *own)

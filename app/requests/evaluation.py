@@ -1,6 +1,6 @@
 """Requests to evaluate: plans, or criteria against sparsities, on held-out text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +19,7 @@ from app.requests.base import (
     command_line,
     device_size,
     option_words,
+    repeated,
 )
 from pruning.atoms.selection import parse_scope
 from pruning.evaluate.bins import DEFAULT_BINS, Binning, Order, Scope
@@ -94,10 +95,10 @@ class EvaluateRequest(MeasureRequest):
 
     def command(self, plans: Sequence[str] = ("plan.json",), out: str = "result.json") -> str:
         """The equivalent command line; `plans` names the files that hold the plans."""
-        named = [word for path in plans[: len(self.plans)] for word in ("--plan", path)]
+        named = repeated("--plan", plans[: len(self.plans)])
         own = option_words(self, "model", "plans", "corpora")
         return command_line(
-            "evaluate", self.model, *named, *_corpora(self.corpora), *own, "-o", out
+            "evaluate", self.model, *named, *repeated("--corpus", self.corpora), *own, "-o", out
         )
 
 
@@ -148,14 +149,12 @@ class SweepRequest(MeasureRequest):
 
     def command(self, out: str = "sweep.csv") -> str:
         """The equivalent command line."""
-        ranked = [word for name in self.criteria for word in ("--criterion", name)]
-        ranked += [word for each in self.sparsities for word in ("--sparsity", each)]
+        ranked = repeated("--criterion", self.criteria)
+        ranked += repeated("--sparsity", self.sparsities)
         own = option_words(self, "model", "corpora", "criteria", "sparsities")
-        return command_line("sweep", self.model, *ranked, *_corpora(self.corpora), *own, "-o", out)
-
-
-def _corpora(names: Iterable[str]) -> list[str]:
-    return [word for name in names for word in ("--corpus", name)]
+        return command_line(
+            "sweep", self.model, *ranked, *repeated("--corpus", self.corpora), *own, "-o", out
+        )
 
 
 class BinsRequest(MeasureRequest):
@@ -203,7 +202,9 @@ class BinsRequest(MeasureRequest):
         """The equivalent command line."""
         own = option_words(self, "model", "corpora", "criterion")
         ranked = ["--criterion", self.criterion]
-        return command_line("bins", self.model, *_corpora(self.corpora), *ranked, *own, "-o", out)
+        return command_line(
+            "bins", self.model, *repeated("--corpus", self.corpora), *ranked, *own, "-o", out
+        )
 
 
 class AskRequest(Request):
@@ -230,6 +231,6 @@ class AskRequest(Request):
 
     def command(self, *plans: str) -> str:
         """The equivalent command line; `plans` names the files that hold the plans."""
-        named = [word for path in plans[: len(self.plans)] for word in ("--plan", path)]
+        named = repeated("--plan", plans[: len(self.plans)])
         own = option_words(self, "model", "prompt", "plans", "names")
         return command_line("ask", self.model, *named, "--prompt", self.prompt, *own)

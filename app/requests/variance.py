@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import model_validator
 
 from analysis.stats import Gate
-from app.requests.base import Text, command_line, option_words
+from app.requests.base import Text, command_line, option_words, repeated
 from app.requests.evaluation import MeasureRequest, SweepRequest
 
 
@@ -49,9 +49,9 @@ class VarianceRequest(MeasureRequest):
 
     def command(self, plans: Sequence[str] = ("plan.json",), out: str = "variance.csv") -> str:
         """The equivalent command line; `plans` names the files that hold the plans."""
-        words = [word for path in plans[: len(self.plans)] for word in ("--plan", path)]
+        words = repeated("--plan", plans[: len(self.plans)])
         for option, values in (("--criterion", self.criteria), ("--sparsity", self.sparsities)):
-            words += [word for value in values for word in (option, value)]
-        words += [word for corpus in self.corpora for word in ("--corpus", corpus)]
+            words += repeated(option, values)
+        words += repeated("--corpus", self.corpora)
         own = option_words(self, "model", "corpora", "plans", "names", "criteria", "sparsities")
         return command_line("variance", self.model, *words, *own, "-o", out)

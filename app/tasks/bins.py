@@ -14,9 +14,10 @@ from app.choices.neurons import neuron_evidence
 from app.requests.base import validated
 from app.requests.evaluation import BinsRequest
 from app.settings import stats_store
+from app.tasks.calibration import weights_measured
 from app.tasks.evaluation import draw_all, run_settings
 from app.tasks.probe import loaded_model
-from app.tasks.sweep import neuron_request, weights_measured
+from app.tasks.sweep import neuron_request
 from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
 from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy, new_bins_record
 from pruning.evaluate.drawing import Drawn

@@ -12,6 +12,7 @@ from app.choices.ranking import select
 from app.requests.base import SelectRequest, validated
 from app.requests.evaluation import BinsRequest, SweepRequest
 from app.requests.neurons import NeuronRequest
+from app.tasks.calibration import weights_measured
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 
 Plans = Generator[Progress, None, list[PruningPlan]]
@@ -31,17 +32,6 @@ def sweep_plans(request: SweepRequest, model: MoEModel, store: StatsStore) -> Pl
         yield from weights_measured(name, model, store)
         plans += [_plan(request, name, each, model, store) for each in request.sparsities]
     return [fit_plan(plan, model) for plan in plans]
-
-
-def weights_measured(
-    criterion: str, model: MoEModel, store: StatsStore
-) -> Generator[Progress, None, None]:
-    """Measure the model's weights, if the criterion reads them and nobody has."""
-    from analysis.weights import weight_statistics
-
-    reads_weights = get_criterion(criterion).source == "weights"
-    if reads_weights and not store.of_model(model.identity, "weights"):
-        yield from weight_statistics(model, store)
 
 
 def _plan(
