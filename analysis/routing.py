@@ -68,11 +68,11 @@ def find_block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module | N
     return None
 
 
-def decoder_layers(model: nn.Module, family: MoEFamily) -> list[nn.Module]:
-    """The decoder layers of a loaded model, in order.
+def decoder_stack(model: nn.Module, family: MoEFamily) -> tuple[str, nn.ModuleList]:
+    """Path of the list of decoder layers in a loaded model, and the list.
 
     Raises:
-        UnsupportedModelError: they are not a plain stack.
+        UnsupportedModelError: the layers are not a plain stack.
     """
     for trunk in family.module_trunks:
         try:
@@ -80,8 +80,16 @@ def decoder_layers(model: nn.Module, family: MoEFamily) -> list[nn.Module]:
         except AttributeError:
             continue
         if isinstance(layers, nn.ModuleList):
-            return list(layers)
-    raise UnsupportedModelError(f"The layers of {family.label} are not a plain stack.")
+            return trunk, layers
+    raise UnsupportedModelError(
+        f"The layers of {family.label} are not a plain stack, so they cannot be run one by one; "
+        "leave out what needs that, and spread a large model with --device-map auto."
+    )
+
+
+def decoder_layers(model: nn.Module, family: MoEFamily) -> list[nn.Module]:
+    """The decoder layers of a loaded model, in order; see `decoder_stack`."""
+    return list(decoder_stack(model, family)[1])
 
 
 def routing_of(block: nn.Module, family: MoEFamily, layer: int) -> Routing:

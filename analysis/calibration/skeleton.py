@@ -42,9 +42,10 @@ from analysis.calibration.loading import (
 )
 from analysis.calibration.quantised import dequantising_config
 from analysis.checkpoint import TensorEntry
-from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.errors import CheckpointError
 from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
+from analysis.routing import decoder_stack
 
 EMBEDDINGS = -1
 """Where the hidden states start: what is loaded before the first layer."""
@@ -171,7 +172,7 @@ class Skeleton:
             set(), self._load_config.device_map, None, self._quantizer
         )
         self.model._initialize_missing_keys(self._quantizer is not None)
-        self.trunk, self.layers = _decoder_layers(self.model, described)
+        self.trunk, self.layers = decoder_stack(self.model, described.family)
         embeddings = self.model.get_input_embeddings()
         self._embeddings = next(
             name for name, module in self.model.named_modules() if module is embeddings
@@ -303,17 +304,3 @@ def _empty_model(
         if quantizer is not None:
             quantizer.preprocess_model(model=model, dtype=dtype, device_map=None)
     return model.eval().requires_grad_(False), quantizer
-
-
-def _decoder_layers(model: PreTrainedModel, described: MoEModel) -> tuple[str, nn.ModuleList]:
-    """Path of the list of decoder layers, and the list."""
-    experts = described.family.experts_module(described.layers[0].index)
-    parts = experts.split(".")
-    for length in range(1, len(parts)):
-        module = model.get_submodule(".".join(parts[:length]))
-        if isinstance(module, nn.ModuleList):
-            return ".".join(parts[:length]), module
-    raise UnsupportedModelError(
-        f"The layers of {described.family.label} are not a plain stack, so they cannot be "
-        "streamed; use --device-map auto with --offload-folder."
-    )

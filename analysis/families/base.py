@@ -364,10 +364,6 @@ class MoEFamily:
         """Path of a layer's MoE block in the loaded model."""
         return f"{trunk or self.module_trunks[0]}.{layer}.{self.module_block}"
 
-    def experts_module(self, layer: int) -> str:
-        """Path of a layer's experts in the loaded model."""
-        return f"{self.block_module(layer)}.experts"
-
     # --- tensors of the checkpoint ------------------------------------------------------------
 
     @property

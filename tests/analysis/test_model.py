@@ -54,7 +54,7 @@ def test_layers_and_experts_are_those_of_the_model(tmp_path, model_type, fused):
     for layer in model.layers:
         block = checkpoint.model.get_submodule(model.family.block_module(layer.index))
         router = block.get_submodule(model.family.router)
-        experts = checkpoint.model.get_submodule(model.family.experts_module(layer.index))
+        experts = block.get_submodule("experts")
         assert (router.num_experts, router.top_k) == (layer.num_experts, layer.top_k)
         assert experts.num_experts == layer.num_experts
 

@@ -170,7 +170,7 @@ def by_autograd(described, sequences):
     model = load_model(described, make_settings(dtype="float64")).requires_grad_(True)
     model.set_experts_implementation("eager")
     layer = described.layers[0].index
-    experts = model.get_submodule(described.family.experts_module(layer))
+    experts = model.get_submodule(described.family.block_module(layer)).experts
     gate, up = experts.gate_up_proj[0].detach().chunk(2)
     down = experts.down_proj[0].detach()
     squares = down.square().sum(dim=0)

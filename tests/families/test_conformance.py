@@ -134,8 +134,8 @@ class TestConformance:
             assert layer.num_experts == experts.num_experts == router.num_experts == case.experts
             assert layer.top_k == router.top_k == case.top_k
             family = described.family
-            assert model.get_submodule(family.experts_module(layer.index)) is experts, name
             block = model.get_submodule(family.block_module(layer.index))
+            assert block.get_submodule("experts") is experts, name
             assert block.get_submodule(family.router) is router
 
     def test_statistics_equal_a_double_loop(self, source, tmp_path):

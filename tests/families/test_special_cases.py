@@ -109,7 +109,7 @@ def test_a_family_that_nobody_listed_is_discovered(novel):
     assert described.family.assumptions
     assert [(x.index, x.num_experts, x.top_k) for x in described.layers] == [(0, 7, 2), (2, 7, 2)]
     for layer in (0, 2):
-        module = model.get_submodule(described.family.experts_module(layer))
+        module = model.get_submodule(described.family.block_module(layer)).experts
         assert module is model.model.layers[layer].mlp.experts
 
 
