@@ -3,8 +3,9 @@
 import hashlib
 import json
 import math
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ _ITEM_BYTES = {
     **dict.fromkeys(("BF16", "F16", "I16", "U16"), 2),
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1),
 }
+_IMPLEMENTATION = re.compile(r"_?(attn|experts)_implementation(_internal)?")
 _PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -204,7 +206,27 @@ def read_config(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} is not valid JSON: {error}.") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} does not hold a JSON object.")
+    for key, text in _texts(config):
+        if _IMPLEMENTATION.fullmatch(key) and "/" in text:
+            # transformers would, while it makes the model, whatever trust_remote_code says.
+            raise CheckpointError(
+                f"{file}: {key} names {text!r}, native code that would be fetched from the hub and "
+                "run; take the line out, and choose an implementation with --attention."
+            )
     return config
+
+
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text of a configuration, with the key that is in charge of it."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, key)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            # One implementation for each part of a model: {"text_config": "sdpa"}.
+            yield from _texts(item, key if _IMPLEMENTATION.fullmatch(key) else name)
 
 
 def _shard_names(path: Path) -> list[str]:

@@ -66,9 +66,12 @@ def model_choices() -> list[ModelChoice]:
 
 
 def text_files() -> list[str]:
-    """The texts directly below the models folder, by name."""
+    """The texts directly below the models folder, by name; no links, which may lead anywhere."""
     root = settings().models_root
-    return sorted(str(path) for glob in _TEXTS for path in root.glob(glob)) if root else []
+    if root is None:
+        return []
+    found = (path for glob in _TEXTS for path in root.glob(glob))
+    return sorted(str(path) for path in found if not path.is_symlink())
 
 
 def load_model(choice: ModelChoice) -> MoEModel:

@@ -2,8 +2,9 @@
 
 import pandas as pd
 
-# What a spreadsheet would take for a formula, in a name that others chose.
-_FORMULA = ("=", "+", "-", "@", "\t")
+# What a spreadsheet would take for a formula, in a name that others chose; some take the signs in
+# full width as well.
+_FORMULA = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def csv_text(table: pd.DataFrame) -> str:

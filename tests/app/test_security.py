@@ -13,11 +13,14 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
+from packaging.requirements import Requirement
 from servers import served
 
+from analysis.checkpoint import open_checkpoint, read_config
 from analysis.errors import CheckpointError
 from app.literal import literal, literal_in_badge
 from app.server import server_config
+from app.session import data
 from app.tables.spreadsheets import csv_text
 
 ROOT = Path(__file__).parents[2]
@@ -235,7 +238,7 @@ def test_the_shipped_settings():
     assert ".streamlit/secrets.toml" in (ROOT / ".gitignore").read_text().splitlines()
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t"])
+@pytest.mark.parametrize("start", [*"=+-@\t\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
 def test_a_cell_that_a_spreadsheet_would_run_is_text(start):
     table = pd.DataFrame({"corpus": [f"{start}cmd|' /C calc'!A0", "text"], "overlap": [-0.5, 1.0]})
     made = pd.read_csv(io.StringIO(csv_text(table)))
@@ -286,14 +289,73 @@ def test_a_model_that_is_a_link_is_not_offered(open_page, models_root, tmp_path)
     assert "linked" not in options
 
 
+@pytest.mark.usefixtures("environment")
+def test_a_text_that_is_a_link_is_not_offered(models_root, tmp_path):
+    secret, link = tmp_path / "secret.txt", models_root / "link.txt"
+    secret.write_text("of somebody else")
+    link.symlink_to(secret)
+    try:
+        offered = data.text_files()
+    finally:
+        link.unlink()
+    assert offered == [str(models_root / "rows.jsonl")]
+
+
+def test_a_model_that_would_fill_the_memory_is_not_shown(models_root, open_page, monkeypatch):
+    """The bound is 256 x 1024; the demo, of 6 x 32, is shown up to its own size and not below."""
+    assert (data.MAX_LAYERS, data.MAX_EXPERTS) == (256, 1024)
+    for limit, value, is_shown in (
+        *(("MAX_LAYERS", 6, True), ("MAX_LAYERS", 5, False)),
+        *(("MAX_EXPERTS", 32, True), ("MAX_EXPERTS", 31, False)),
+    ):
+        with monkeypatch.context() as bound:
+            bound.setattr(data, limit, value)
+            data._load_model.clear()
+            page = open_page("start", "demo")
+            said = [error.value for error in page.error]
+            assert (said == []) is is_shown
+            assert is_shown or "6 layers of up to 32 experts; the pages show at most" in said[0]
+    data._load_model.clear()
+
+
 @pytest.mark.parametrize("name", ["../once", "/etc", "once/../../x", "linked"])
 def test_a_model_named_in_the_address_is_one_of_the_list(open_page, name):
     assert open_page("start", name).selectbox(key="model").value == "demo"
 
 
-def test_a_shard_outside_of_its_checkpoint_is_refused(tmp_path, demo_checkpoint):
-    from analysis.checkpoint import open_checkpoint
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"attn_implementation": "evil/kernel"},
+        {"_attn_implementation": "evil/kernel@main:attention"},
+        {"attn_implementation": {"text_config": "evil/kernel"}},
+        {"text_config": {"vision": [{"_attn_implementation_internal": "paged|evil/kernel"}]}},
+        {"experts_implementation": "evil/kernel"},
+    ],
+)
+def test_a_configuration_that_asks_for_native_code_is_refused(tmp_path, asked):
+    """transformers would fetch such a kernel and run it, although no code is trusted."""
+    for refused in (False, True):
+        said = {"model_type": "olmoe", "attn_implementation": "sdpa", "_name_or_path": "a/b"}
+        (tmp_path / "config.json").write_text(json.dumps(said | (asked if refused else {})))
+        if refused:
+            with pytest.raises(CheckpointError, match="native code that would be fetched"):
+                read_config(tmp_path)
+        else:
+            assert read_config(tmp_path) == said
 
+
+def test_versions_with_known_holes_are_not_taken():
+    """CVE-2026-4372 (code from `config.json`) and CVE-2026-33682 (requests by the server)."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    needs = {need.name: need.specifier for need in map(Requirement, declared)}
+    tried = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
+    for name, last_bad in (("transformers", "5.2.999"), ("streamlit", "1.53.999")):
+        assert last_bad not in needs[name]
+        assert tried[name] in needs[name]
+
+
+def test_a_shard_outside_of_its_checkpoint_is_refused(tmp_path, demo_checkpoint):
     (tmp_path / "config.json").write_text((demo_checkpoint / "config.json").read_text())
     index = '{"weight_map": {"model.norm.weight": "../model.safetensors"}}'
     (tmp_path / "model.safetensors.index.json").write_text(index)
