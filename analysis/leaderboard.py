@@ -15,7 +15,7 @@ def score_table(results: pd.DataFrame, by: str = "criterion") -> pd.DataFrame:
     """Scores with a row per candidate and a column per benchmark, both in order of appearance.
 
     Args:
-        results: ``benchmark, score`` and the column ``by``; one score for each pair.
+        results: `benchmark, score` and the column `by`; one score for each pair.
 
     Raises:
         UserError: a pair has two scores.
@@ -87,8 +87,8 @@ def winners(scores: pd.DataFrame) -> pd.DataFrame:
     """The best candidate of each benchmark (arXiv:2606.15716, Figure 2).
 
     Returns:
-        WINNER_COLUMNS: margin is the distance to the best that did not win; ``tied`` counts the
-        winners, of which the first is named, ``candidates`` those that have a score. Benchmarks
+        WINNER_COLUMNS: margin is the distance to the best that did not win; `tied` counts the
+        winners, of which the first is named, `candidates` those that have a score. Benchmarks
         that fewer than two have, or on which nobody scores above 0, have no winner (empty): there
         is nothing to choose by.
     """

@@ -194,8 +194,8 @@ class Trajectories:
         """PATH_COLUMNS: how much the first `count` paths of each sample need an expert.
 
         Returns:
-            ``num_samples`` whose paths hold it, ``path_weight`` of the best of these paths (NaN
-            where there is none), ``node_weight`` its mean u, and ``rank`` over all layers, 0 =
+            `num_samples` whose paths hold it, `path_weight` of the best of these paths (NaN
+            where there is none), `node_weight` its mean u, and `rank` over all layers, 0 =
             first to keep, see `path_order`.
         """
         held = self.first < count

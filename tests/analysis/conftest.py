@@ -3,18 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
+from threads import one_thread  # noqa: F401
 
 from analysis.families import MoELayer
 from analysis.groups import GROUP_COLUMNS
 from analysis.stats import EXPERT_COLUMNS, CorpusRef, ExpertStats, Grid, MeasuredModel, RunManifest
 from analysis.store import digest_of, run_name, save_expert_stats
 
-# Tiny matrices: a second thread only waits for the first.
-torch.set_num_threads(1)
-
 HIDDEN = 5
-FLOAT_COLUMNS = [name for name, dtype in EXPERT_COLUMNS.items() if dtype == "float64"]
 
 
 def _layers(counts, top_k=2):

@@ -18,25 +18,8 @@ from analysis.model import load_model_index
 from analysis.stats import MOMENT_COLUMNS
 from analysis.store import StatsStore, read_vectors
 from builders import MODEL_TYPES, SPARSE_LAYERS, TOP_K, VOCAB, tiny_checkpoint, tiny_model
+from families.plain import COLUMNS
 
-# Written out here, not built from the program's own names.
-COLUMNS = {
-    ("applied", 0, 0): "num_tokens",
-    ("applied", 0, 1): "g0_f1",
-    ("applied", 0, 2): "g0_f2",
-    ("applied", 1, 0): "applied_g1_f0",
-    ("applied", 1, 1): "applied_g1_f1",
-    ("applied", 1, 2): "applied_g1_f2",
-    ("applied", 2, 0): "applied_g2_f0",
-    ("applied", 2, 1): "applied_g2_f1",
-    ("applied", 2, 2): "applied_g2_f2",
-    ("renormalized", 1, 0): "renormalized_g1_f0",
-    ("renormalized", 1, 1): "renormalized_g1_f1",
-    ("renormalized", 1, 2): "renormalized_g1_f2",
-    ("renormalized", 2, 0): "renormalized_g2_f0",
-    ("renormalized", 2, 1): "renormalized_g2_f1",
-    ("renormalized", 2, 2): "renormalized_g2_f2",
-}
 # Where one expert's matrices lie on disk: gate, up, down.
 ON_DISK = {
     "olmoe": ("mlp.experts", "gate_proj", "up_proj", "down_proj"),

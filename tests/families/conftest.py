@@ -1,9 +1,9 @@
 """The tiny model of each family, built and saved once for all tests of this folder."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-import torch
+from threads import one_thread  # noqa: F401
 
 from families.built import Built
 from families.configs import Case, tiny_model
@@ -29,12 +29,3 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Built]:
         return made[case.name]
 
     return get
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    # For matrices this small more threads only wait for each other, and long on a busy machine.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

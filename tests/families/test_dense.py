@@ -1,6 +1,9 @@
 """The group `dense` in every family: each expert on each token, one by one, for each sample."""
 
 import math
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -17,8 +20,11 @@ from families.test_router_group import plain_logits
 IDS = torch.randint(3, VOCAB, (2, 6), generator=torch.Generator().manual_seed(17))
 MASK = torch.ones(2, 6, dtype=torch.bool)
 MASK[1, 4:] = False
+NUM_TOKENS = MASK.numel()
 # The rows are the last two of four samples.
 SAMPLES = torch.tensor([[2], [3]]).expand(2, 6)
+# Some routers compute their logits in float32, whatever the model's element type.
+ACCURACY = {"dense_activation": 1e-9, "dense_loss": 1e-9, "dense_probability": 1e-5}
 
 
 def softmax(values):
@@ -26,59 +32,73 @@ def softmax(values):
     return [power / math.fsum(powers) for power in powers]
 
 
+@dataclass
+class Heard:
+    """By layer: what its router took and chose, what its experts took and gave; (tokens, ...)."""
+
+    asked: dict = field(default_factory=dict)
+    chosen: dict = field(default_factory=dict)
+    taken: dict = field(default_factory=dict)
+    given: dict = field(default_factory=dict)
+
+
+@contextmanager
+def listening(model, case):
+    heard = Heard()
+
+    def to_router(layer, _, args, out):
+        heard.asked[layer] = args[0].reshape(NUM_TOKENS, -1)
+        heard.chosen[layer] = out[-1].reshape(NUM_TOKENS, -1).tolist()
+
+    def to_experts(layer, _, args, out):
+        heard.taken[layer] = args[0].reshape(NUM_TOKENS, -1)
+        heard.given[layer] = out.reshape(NUM_TOKENS, -1)
+
+    with ExitStack() as hooks:
+        for layer in case.sparse:
+            experts = block_of(model, case, layer).experts
+            for module, hook in ((router_of(model, case, layer), to_router), (experts, to_experts)):
+                handle = module.register_forward_hook(partial(hook, layer))
+                hooks.callback(handle.remove)
+        yield heard
+
+
+def squares(vector):
+    return math.fsum(value * value for value in vector.tolist())
+
+
+def plain_sums(model, case, layer, heard):
+    """Of each sample and expert: sums of ||f||, ||Y - f||^2 and the softmax, token by token."""
+    router, experts = router_of(model, case, layer), block_of(model, case, layer).experts
+    logits = plain_logits(router, heard.asked[layer])
+    sums = {name: [[0.0] * case.experts for _ in range(4)] for name in ACCURACY}
+    for token in MASK.reshape(-1).nonzero()[:, 0].tolist():
+        sample = 2 + token // 6
+        shares = softmax(logits[token].tolist())
+        for expert in range(case.experts):
+            f = expert_output(case.model_type, experts, expert, heard.taken[layer][token])
+            sums["dense_activation"][sample][expert] += math.sqrt(squares(f))
+            sums["dense_loss"][sample][expert] += squares(heard.given[layer][token] - f)
+            sums["dense_probability"][sample][expert] += shares[expert]
+    return sums
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_expert_on_every_token(built, case):
     source = built(case)
     model, described = stock_load(case, source.paths["experts"])[0].double(), source.described()
-    routers, modules, inputs, chosen = {}, {}, {}, {}
-    handles = []
-    for layer in case.sparse:
-        router = router_of(model, case, layer)
-        handles.append(
-            router.register_forward_hook(lambda _, args, out, at=layer: routers.update({at: args}))
-        )
-        handles.append(
-            router.register_forward_hook(
-                lambda _, args, out, at=layer: chosen.update({at: out[-1].reshape(12, -1).tolist()})
-            )
-        )
-        modules[layer] = block_of(model, case, layer).experts
-        handles.append(
-            modules[layer].register_forward_hook(
-                lambda _, args, out, at=layer: inputs.update({at: (args[0], out)})
-            )
-        )
     sums = sums_of(described, ("dense",), num_samples=4)
-    with torch.no_grad(), collecting(model, described, sums):
+    with torch.no_grad(), listening(model, case) as heard, collecting(model, described, sums):
         batch_mask(MASK, None, SAMPLES)
         model(input_ids=IDS, attention_mask=MASK.long(), use_cache=False)
-    for handle in handles:
-        handle.remove()
     for layer in case.sparse:
-        hidden, routed = (each.reshape(12, -1) for each in inputs[layer])
-        router_input = routers[layer][0].reshape(12, -1)
-        logits = plain_logits(router_of(model, case, layer), router_input)
-        wanted = {name: [[0.0] * case.experts for _ in range(4)] for name in ("a", "r", "loss")}
-        for token in MASK.reshape(-1).nonzero()[:, 0].tolist():
-            sample = 2 + token // 6
-            shares = softmax(logits[token].tolist())
-            for expert in range(case.experts):
-                f = expert_output(case.model_type, modules[layer], expert, hidden[token])
-                wanted["a"][sample][expert] += math.sqrt(math.fsum(v * v for v in f.tolist()))
-                difference = (routed[token] - f).tolist()
-                wanted["loss"][sample][expert] += math.fsum(v * v for v in difference)
-                wanted["r"][sample][expert] += shares[expert]
-        for name, key, accuracy in (
-            ("dense_activation", "a", 1e-9),
-            ("dense_loss", "loss", 1e-9),
-            # Some routers compute their logits in float32, whatever the model's element type.
-            ("dense_probability", "r", 1e-5),
-        ):
+        wanted = plain_sums(model, case, layer, heard)
+        for name, accuracy in ACCURACY.items():
             for sample in range(4):
                 found = sums.of(name, layer)[sample].tolist()
-                assert found == pytest.approx(wanted[key][sample], rel=accuracy)
+                assert found == pytest.approx(wanted[name][sample], rel=accuracy)
         assert sums.of("dense_tokens", layer).tolist() == [0, 0, 6, 4]
-    assert_transitions(sums, chosen, case)
+    assert_transitions(sums, heard.chosen, case)
     assert sums.chosen == {}
 
 

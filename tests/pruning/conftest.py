@@ -1,12 +1,12 @@
 """Tiny checkpoints, saved once for all tests of this folder; nobody writes into them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from atom_cases import Exported, Source, export_widths, make_source
 from nonuniform_cases import NAMED, Pruned, make_pruned
+from threads import one_thread  # noqa: F401
 
 from builders import TinyCheckpoint, tiny_checkpoint
 from families.configs import Case
@@ -75,12 +75,3 @@ def width_export(
 def flex_olmo(pruned_case: Callable[[Case], Pruned]) -> Pruned:
     """A non-uniform export of the plainest family, with 6 and 3 of 7 experts."""
     return pruned_case(NAMED["flex_olmo"])
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    # For matrices this small more threads only wait for each other, and long on a busy machine.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
