@@ -10,7 +10,7 @@ from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
 from pruning.surgery.by_shard import Reader, ask_shards
 from pruning.surgery.checks import Check, check_that
-from pruning.surgery.config import read_index
+from pruning.surgery.index import read_index
 from pruning.surgery.manifest import Manifest
 
 _CHUNK_BYTES = 1 << 20

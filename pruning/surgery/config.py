@@ -1,33 +1,30 @@
-"""Configuration and shard index of a pruned checkpoint, edited as raw JSON.
+"""Configuration of a pruned checkpoint, edited as raw JSON.
 
 Saving a configuration through transformers would rename its keys (rope_theta, torch_dtype,
 num_experts), and readers of another version would then fall back to defaults without a word.
 """
 
 import json
-import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
-from analysis.errors import ExportError
+from analysis.checkpoint import CONFIG_NAME
 from analysis.families import MoEFamily
 from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import auto_map
 from pruning.plan import PruningPlan
-from pruning.surgery.shards import PlannedShard
 
 # Entries of auto_map that decide which class a model becomes.
 MODEL_CLASSES = ("AutoConfig", "AutoModel")
 
 
-def _dump(value: Mapping[str, Any]) -> bytes:
+def json_file(value: Mapping[str, Any]) -> bytes:
+    """A JSON file of a checkpoint, laid out as transformers does."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def per_layer_counts(model: MoEModel, plan: PruningPlan) -> list[int] | None:
+def _layer_counts(model: MoEModel, plan: PruningPlan) -> list[int] | None:
     """Experts of each decoder layer after pruning, 0 in a dense one; None if all have as many.
 
     Args:
@@ -50,13 +47,13 @@ def pruned_config(model: MoEModel, plan: PruningPlan) -> bytes:
     kept = {layer: len(ids) for layer, ids in plan.kept.items()}
     if kept == {layer.index: layer.num_experts for layer in model.layers}:
         return raw
-    family, counts = model.family, per_layer_counts(model, plan)
+    family, counts = model.family, _layer_counts(model, plan)
     config = family.config_with_count(json.loads(raw), max(kept.values()))
     # Its balancing loss is meant for training the full set of experts, and for one count.
     changes: dict[str, Any] = {"output_router_logits": False}
     if counts or PER_LAYER_KEY in model.config:
         changes[PER_LAYER_KEY] = counts
-    return _dump(family.edited(config, **changes))
+    return json_file(family.edited(config, **changes))
 
 
 def own_sizes(content: bytes, family: MoEFamily) -> frozenset[str]:
@@ -86,43 +83,4 @@ def with_model_classes(content: bytes, family: MoEFamily) -> bytes:
     if classes == before:
         return content
     rest = {key: value for key, value in config.items() if key != "auto_map"}
-    return _dump({**rest, "auto_map": classes} if classes else rest)
-
-
-def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | None:
-    """The shard index of the pruned checkpoint; None where the source has none.
-
-    Raises:
-        ExportError: the source's index does not list every tensor of its shards.
-    """
-    index = read_index(model.checkpoint.path)
-    if index is None:
-        return None
-    unlisted = [name for name in model.checkpoint.tensors if name not in index["weight_map"]]
-    if unlisted:
-        shard = model.checkpoint.tensors[unlisted[0]].shard
-        raise ExportError(
-            f"{shard} holds {unlisted[0]}, which {INDEX_NAME} does not list ({len(unlisted)} such "
-            "tensors), so readers differ on whether it belongs to the model; fetch the index "
-            "again, or give --max-shard-size, with which all are written and listed anew."
-        )
-    tensors = [(shard.name, tensor) for shard in shards for tensor in shard.tensors]
-    if len(tensors) == len(model.checkpoint.tensors) and not any(
-        tensor.name != tensor.source.name or tensor.shape != tensor.source.shape
-        for _, tensor in tensors
-    ):
-        return (model.checkpoint.path / INDEX_NAME).read_bytes()
-    placed = {tensor.source.name: (tensor.name, shard) for shard, tensor in tensors}
-    metadata = {**index.get("metadata", {})}
-    metadata["total_size"] = sum(tensor.nbytes for _, tensor in tensors)
-    if "total_parameters" in metadata:
-        metadata["total_parameters"] = sum(math.prod(tensor.shape) for _, tensor in tensors)
-    weight_map = dict(placed[name] for name in index["weight_map"] if name in placed)
-    return _dump({**index, "metadata": metadata, "weight_map": weight_map})
-
-
-def read_index(path: Path) -> dict[str, Any] | None:
-    """The shard index of a checkpoint directory whose index is known to be readable."""
-    file = path / INDEX_NAME
-    index: dict[str, Any] | None = json.loads(file.read_bytes()) if file.is_file() else None
-    return index
+    return json_file({**rest, "auto_map": classes} if classes else rest)

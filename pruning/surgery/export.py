@@ -30,10 +30,10 @@ from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import (
     own_sizes,
     pruned_config,
-    pruned_index,
     with_model_classes,
 )
 from pruning.surgery.heads import config_of_heads
+from pruning.surgery.index import new_index, pruned_index
 from pruning.surgery.manifest import (
     MANIFEST_NAME,
     FileRecord,
@@ -41,7 +41,7 @@ from pruning.surgery.manifest import (
     SourceRecord,
     library_versions,
 )
-from pruning.surgery.resharding import new_index, reshard
+from pruning.surgery.resharding import reshard
 from pruning.surgery.shards import PlannedShard, plan_shards
 from pruning.surgery.width_config import config_of_widths, heads_beside
 from pruning.surgery.writing import write_file, write_shards

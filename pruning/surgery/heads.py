@@ -18,6 +18,7 @@ from analysis.weights import measure_weights
 from pruning.allocation import Allocation
 from pruning.heads import CRITERION, HeadChoice, HeadPlan, heads_depend_on
 from pruning.plan import PruningPlan, model_ref, select_experts
+from pruning.surgery.config import json_file
 
 
 def plan_heads(model: MoEModel, plan: PruningPlan, choice: HeadChoice | None = None) -> HeadPlan:
@@ -114,5 +115,4 @@ def config_of_heads(content: bytes, model: MoEModel, heads: HeadPlan) -> bytes:
         inner = inner[key]
     zero = {key: 0 for key in HEAD_KEYS if inner.get(key)}
     top = {key: 0 for key in HEAD_KEYS if config.get(key)}
-    edited = model.family.edited({**config, **top}, **zero)
-    return (json.dumps(edited, indent=2, ensure_ascii=False) + "\n").encode()
+    return json_file(model.family.edited({**config, **top}, **zero))

@@ -14,7 +14,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)", re.IGNORECASE)
 # Of a tensor in a header: type, shape and offsets, besides its name.
 _ENTRY_BYTES = 160
 _FIXED_BYTES = 256  # length, metadata and filling of a header
-SINGLE = "model.safetensors"
+_SINGLE = "model.safetensors"
 
 
 def parse_size(text: str) -> int:
@@ -48,7 +48,7 @@ def reshard(model: MoEModel, shards: Sequence[PlannedShard], most: int) -> tuple
     names = [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
     return tuple(
         assemble(name, group, metadata)
-        for name, group in zip(names if count > 1 else [SINGLE], groups, strict=True)
+        for name, group in zip(names if count > 1 else [_SINGLE], groups, strict=True)
     )
 
 
@@ -64,13 +64,3 @@ def _groups(tensors: Sequence[PlannedTensor], most: int) -> Iterator[list[Planne
         group.append(tensor)
         size += takes
     yield group
-
-
-def new_index(shards: Sequence[PlannedShard]) -> bytes | None:
-    """The index of shards that were made anew; None where there is one."""
-    if len(shards) == 1:
-        return None
-    placed = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
-    total = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
-    index = {"metadata": {"total_size": total}, "weight_map": placed}
-    return (json.dumps(index, indent=2, ensure_ascii=False) + "\n").encode()

@@ -8,6 +8,7 @@ from analysis.model import MoEModel
 from pruning.atoms.widths import WidthPlan, widths_config
 from pruning.heads import HeadChoice, HeadPlan
 from pruning.plan import PruningPlan
+from pruning.surgery.config import json_file
 from pruning.surgery.heads import plan_heads
 
 
@@ -17,8 +18,8 @@ def config_of_widths(content: bytes, model: MoEModel, widths: WidthPlan | None) 
     if not changes:
         return content
     # The balancing loss is meant for training the full set of experts.
-    config = model.family.edited(json.loads(content), **changes, output_router_logits=False)
-    return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+    edited = model.family.edited(json.loads(content), **changes, output_router_logits=False)
+    return json_file(edited)
 
 
 def heads_beside(
