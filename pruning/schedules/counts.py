@@ -60,7 +60,7 @@ def fit_counts(spending: Spending, kept: Mapping[int, int]) -> Allocation:
     removed = [
         room.size - kept[layer.index] for layer, room in zip(spending.layers, rooms, strict=True)
     ]
-    start = [_nearest(room, gone) for room, gone in zip(rooms, removed, strict=True)]
+    start = [room.nearest(gone) for room, gone in zip(rooms, removed, strict=True)]
     return allocation_of(spending.layers, _balanced(start, spending.budget.total, rooms))
 
 
@@ -83,7 +83,7 @@ def spread_counts(turn: Turn) -> tuple[int, ...]:
     for layer, room, gone in zip(layers, turn.rooms, removed, strict=True):
         if layer.index not in held and not room.allows(gone):
             raise PlanError(count_problem(layer, room.size - gone) or _refusal(layer, room, gone))
-    start = [_nearest(room, gone) for room, gone in zip(turn.rooms, removed, strict=True)]
+    start = [room.nearest(gone) for room, gone in zip(turn.rooms, removed, strict=True)]
     return _balanced(start, wanted.total, turn.rooms)
 
 
@@ -92,15 +92,8 @@ def _refusal(layer: MoELayer, room: Room, gone: int) -> str:
     return (
         f"Layer {layer.index} would keep {room.size - gone} experts, but it can keep from {low} to "
         f"{room.size - room.least} in steps of {room.step}; nearest: "
-        f"{room.size - _nearest(room, gone)}."
+        f"{room.size - room.nearest(gone)}."
     )
-
-
-def _nearest(room: Room, gone: int) -> int:
-    within = min(max(gone, room.least), room.most)
-    above = (within - room.least) % room.step
-    # Of two numbers that are equally near, the one that keeps more.
-    return within - above + (room.step if 2 * above > room.step else 0)
 
 
 def _balanced(start: Sequence[int], total: int, rooms: Sequence[Room]) -> tuple[int, ...]:
@@ -145,7 +138,10 @@ def counts_from_text(text: str, path: Path, layers: Sequence[MoELayer]) -> dict[
 
 
 def _from_csv(text: str, path: Path) -> tuple[str, dict[str, Any]]:
-    rows = list(csv.DictReader(text.splitlines()))
+    try:
+        rows = list(csv.DictReader(text.splitlines()))
+    except csv.Error as error:
+        raise PlanError(f"The schedule {path} cannot be read: {error}.") from error
     columns = set(rows[0]) if rows else set()
     kind = next((name for name in _KINDS if name in columns), None)
     if kind is None or "layer" not in columns:

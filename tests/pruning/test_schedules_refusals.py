@@ -1,0 +1,291 @@
+"""What schedules and counts refuse, and what they say of an allocation, word for word.
+
+Every number in these lines is by hand: they tell a person what would work.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.errors import PlanError, UserError
+from analysis.families import MoELayer
+from pruning.allocation import check_kept, count_reason
+from pruning.budget import Budget, count_budget, sparsity_budget
+from pruning.constraints import Constraints
+from pruning.schedules import (
+    SCHEDULES,
+    Evidence,
+    Spending,
+    allocate,
+    allocation_notes,
+    budget_notes,
+    counts_from_text,
+    fold_ranking,
+    from_counts,
+    patterned,
+    read_counts,
+    side_by_side,
+    uniform,
+)
+from pruning.schedules.counts import counts_budget
+from pruning.schedules.listing import unbounded
+
+TWO = (MoELayer(1, 8, 2), MoELayer(3, 8, 2))
+
+
+def said(function, *arguments, **options):
+    """What a refusal says."""
+    with pytest.raises(UserError) as caught:
+        function(*arguments, **options)
+    return str(caught.value)
+
+
+# --- one count ----------------------------------------------------------------------------------
+
+
+def test_why_a_layer_cannot_keep_a_number():
+    layer = MoELayer(3, 8, 2)
+    assert count_reason(layer, 8) is None
+    assert count_reason(layer, 2) is None
+    assert count_reason(layer, 1) == (
+        "Layer 3 would keep 1 of 8 experts, but its router picks 2 per token"
+    )
+    assert said(check_kept, layer, (5,)) == (
+        "Layer 3 would keep 1 of 8 experts, but its router picks 2 per token; at most 75% of them "
+        "can go."
+    )
+
+
+# --- uniform ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "multiple", "sparsity", "message"),
+    [
+        # Shares 6 and 3, but the smaller layer has room for 2: it has 2 up to 62.5%, which is 5 of
+        # the larger one.
+        (
+            (8, 4),
+            1,
+            "75%",
+            "Layer 3 would keep 1 of 4 experts, but its router picks 2 per token; nearest sparsity "
+            "that suits every layer: 62.5%.",
+        ),
+        # Shares (2, 1) of 25%. By multiples of two: 0 is (0, 0), a third (2, 2), 75% (6, 4).
+        (
+            (8, 6),
+            2,
+            "25%",
+            "Layer 3 would keep 5 of 6 experts, but layers are to keep a multiple of 2; nearest "
+            "sparsity that suits every layer: 0% or 33.34%.",
+        ),
+        (
+            (8, 6),
+            2,
+            "50%",
+            "Layer 3 would keep 3 of 6 experts, but layers are to keep a multiple of 2; nearest "
+            "sparsity that suits every layer: 33.34% or 75%.",
+        ),
+        # Five experts keep 4, eight keep 4 or 8: 1 or 5 in all. Below 20% the first loses none,
+        # between 20% and 40% the second loses 1 to 3, above the first loses 2.
+        (
+            (5, 8),
+            4,
+            "10%",
+            "Layer 1 would keep 5 of 5 experts, but layers are to keep 4 to 4; no sparsity suits "
+            "every layer, but 1 experts can go in all (--remove 1).",
+        ),
+        (
+            (5, 8),
+            4,
+            "25%",
+            "Layer 3 would keep 6 of 8 experts, but layers are to keep a multiple of 4; no "
+            "sparsity suits every layer, but 1 experts can go in all (--remove 1).",
+        ),
+        (
+            (5, 8),
+            4,
+            "38%",
+            "Layer 3 would keep 5 of 8 experts, but layers are to keep a multiple of 4; no "
+            "sparsity suits every layer, but 5 experts can go in all (--remove 5).",
+        ),
+        (
+            (5, 8),
+            4,
+            "60%",
+            "Layer 1 would keep 2 of 5 experts, but layers are to keep 4 to 4; no sparsity suits "
+            "every layer, but 5 experts can go in all (--remove 5).",
+        ),
+        # Layers that are alike: numbers of experts on both sides, with the share that is one.
+        (
+            (12, 12),
+            4,
+            "17%",
+            "Layer 1 would keep 10 of 12 experts, but layers are to keep a multiple of 4; nearest: "
+            "8 (33.34% removed) or 12 (0% removed).",
+        ),
+        (
+            (12, 12),
+            4,
+            "50%",
+            "Layer 1 would keep 6 of 12 experts, but layers are to keep a multiple of 4; nearest: "
+            "4 (66.67% removed) or 8 (33.34% removed).",
+        ),
+        (
+            (7, 7),
+            2,
+            "0",
+            "Layer 1 would keep 7 of 7 experts, but layers are to keep 2 to 6; nearest: 6 (14.29% "
+            "removed).",
+        ),
+    ],
+)
+def test_a_share_that_does_not_suit_names_those_that_do(sizes, multiple, sparsity, message):
+    layers = tuple(MoELayer(2 * n + 1, size, 2) for n, size in enumerate(sizes))
+    limits = Constraints(multiple_of=multiple)
+    assert said(uniform, layers, sparsity, limits) == message
+
+
+def test_what_is_named_beside_a_fixed_layer_counts_it():
+    # Layer 1 keeps its 8 of 8, so the others lose all: of 24, shares of 50% are 4 each, 12 in all,
+    # and two layers have room for 6 each: it fits. Of 62.5% they are 5 each, 15 in all: too many.
+    layers = (*TWO, MoELayer(4, 8, 2))
+    held = Constraints(fixed={1: 8})
+    assert uniform(layers, "50%", held).keep == (8, 2, 2)
+    assert said(uniform, layers, "62.5%", held) == (
+        "The budget removes 15 (62.5%) of 24 experts, but at most 12 (--remove 12) can go."
+    )
+    # Shares of 80% are 6 each, more than fits in all; of the other two layers one has room for 3.
+    layers = (*TWO, MoELayer(4, 5, 2))
+    assert said(uniform, layers, "80%", held) == (
+        "Layer 4 would keep 1 of 5 experts, but its router picks 2 per token; nearest sparsity "
+        "that suits every layer: 40%."
+    )
+
+
+# --- other schedules ----------------------------------------------------------------------------
+
+
+def test_names_that_are_none():
+    assert said(patterned, TWO, count_budget(TWO, 1), "lately") == (
+        "Unknown pattern 'lately'. Did you mean 'late'? Known: early, late, middle."
+    )
+    with pytest.raises(ValueError, match=r"^the schedule's evidence is missing$"):
+        allocate("file", Spending(TWO, count_budget(TWO, 1)))
+    with pytest.raises(ValueError, match=r"^the schedule's evidence is missing$"):
+        allocate("global", Spending(TWO, count_budget(TWO, 1)))
+
+
+def test_locked_layers_are_named_with_their_numbers():
+    limits = Constraints(fixed={4: 8}, locked=frozenset({3, 1}))
+    layers = (*TWO, MoELayer(4, 8, 2))
+    # 9 are 3 of each; layer 4 loses none, layers 1 and 3 their 3: 3 are too few.
+    assert said(allocate, "uniform", Spending(layers, count_budget(layers, 9), limits)) == (
+        "The budget removes 9 (37.5%) of 24 experts, but at most 6 (--remove 6) can go. Locked "
+        "layers follow the budget; for these numbers put --set 1=5 --set 3=5 in place of --lock."
+    )
+
+
+def test_a_ranking_that_lacks_experts_says_so():
+    ranking = pd.DataFrame({"layer": [1], "expert": [0], "saliency": [1.0]})
+    assert said(fold_ranking, ranking, TWO) == (
+        "The ranking does not hold every expert of every layer exactly once."
+    )
+
+
+def test_a_refused_schedule_leaves_the_others_side_by_side():
+    # A quarter of 8 is 2, no multiple of 4; all but uniform and what lacks evidence can.
+    limited = Spending(TWO, sparsity_budget(TWO, "25%"), Constraints(multiple_of=4))
+    table, refused = side_by_side(limited, Evidence(np.arange(16.0).reshape(2, 8)))
+    assert list(refused) == ["uniform"]
+    assert table["schedule"].unique().tolist() == [
+        name for name in SCHEDULES if name not in ("uniform", "frequency", "file")
+    ]
+    assert (table["kept"] + table["removed"]).eq(8).all()
+
+
+def test_notes_compare_with_what_the_evidence_asks_for():
+    # The seven least of all are in layer 1, which may lose six: the seventh is of layer 3.
+    evidence = Evidence(np.arange(16.0).reshape(2, 8))
+    spending = Spending(TWO, count_budget(TWO, 7))
+    assert unbounded("global", spending, evidence) == (7, 0)
+    made = allocate("global", spending, evidence)
+    assert made.removed == (6, 1)
+    moved = (
+        "Bounds took effect: the schedule alone would remove 1 more from layer 1 and as many fewer "
+        "from layer 3."
+    )
+    readers = (
+        "Layers keep from 2 to 7 experts: only moeprune's loader, and readers with "
+        "trust_remote_code, will read the export."
+    )
+    assert budget_notes("global", spending, made, evidence) == (moved,)
+    assert allocation_notes("global", spending, made, evidence) == (moved, readers)
+
+
+# --- counts from a file -------------------------------------------------------------------------
+
+
+def test_counts_have_a_budget_of_their_own():
+    assert counts_budget(TWO, {1: 8, 3: 3}, "by hand") == Budget(5, "file", "by hand")
+
+
+def test_counts_that_spend_another_budget_or_do_not_fit():
+    spending = Spending(TWO, sparsity_budget(TWO, "50%"))
+    assert said(allocate, "file", spending, Evidence(counts={1: 8, 3: 5})) == (
+        "The file removes 3 experts, but 50% is 8; leave the budget out, or correct the file."
+    )
+    # Multiples of two of seven experts: 2, 4, 6. Of 4 and 6, equally near, the one that keeps more.
+    layers = (MoELayer(1, 7, 2), MoELayer(3, 7, 2))
+    assert said(from_counts, layers, {1: 5, 3: 6}, Constraints(multiple_of=2)) == (
+        "Layer 1 would keep 5 experts, but it can keep from 2 to 6 in steps of 2; nearest: 6."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.csv", "layer,count\n1,5\n", "lacks the columns layer and kept (or removed)."),
+        ("a.csv", "layer,kept\n1,9\n", "gives layer 1 the number '9'; its experts are 8."),
+        # More than Python's reader of CSV takes.
+        (
+            "a.csv",
+            f"layer,kept\n1,{'5' * 200_000}\n",
+            "cannot be read: field larger than field limit (131072).",
+        ),
+        ("a.json", '{"kept": {"1": 5, "1": 6}}', "cannot be read: it holds 1 twice."),
+        ("a.yaml", "kept: {1: 9}", "gives layer 1 the number 9; its experts are 8."),
+    ],
+    ids=["columns", "number", "field", "twice", "yaml"],
+)
+def test_texts_that_are_no_counts(name, text, reason):
+    assert said(counts_from_text, text, Path(name), TWO) == f"The schedule {name} {reason}"
+
+
+def test_a_layer_may_lose_nothing_or_everything_that_a_file_says():
+    assert counts_from_text("removed: {1: 0, 3: 2}", Path("a.yaml"), TWO) == {1: 8, 3: 6}
+    assert counts_from_text("kept: {1: 0}", Path("a.yaml"), TWO) == {1: 0, 3: 8}
+    assert counts_from_text("kept: {1: 8}", Path("a.yaml"), TWO) == {1: 8, 3: 8}
+
+
+def test_files_that_are_too_large_or_no_text(tmp_path):
+    large, binary, padded = (tmp_path / name for name in ("large.csv", "binary.csv", "padded.csv"))
+    with large.open("wb") as file:
+        file.truncate((1 << 24) + 1)
+    binary.write_bytes(b"layer,kept\n1,\xff\n")
+    column = "," + " " * 99_999
+    padded.write_text(("layer,kept\n1,5" + column * (1 << 8))[: 1 << 24])
+    assert said(read_counts, large, TWO) == (
+        f"{large} is too large to hold a number for each layer."
+    )
+    assert said(read_counts, binary, TWO) == (
+        f"The schedule {binary} cannot be read: it is no UTF-8 text."
+    )
+    assert read_counts(padded, TWO) == {1: 5, 3: 8}
+
+
+def test_refusals_are_errors_of_plans():
+    with pytest.raises(PlanError):
+        uniform(TWO, "99%")
