@@ -99,9 +99,11 @@ def _tensors(bare: MoEModel, dtype: torch.dtype) -> Mapping[str, Tensor]:
     """Tensors of the model by their names on disk, all on the meta device."""
     auto = auto_class_of(bare)  # before the configuration, whose class it may have to register
     try:
-        config = AutoConfig.from_pretrained(bare.checkpoint.path, local_files_only=True)
+        config = AutoConfig.from_pretrained(
+            bare.checkpoint.path, local_files_only=True, trust_remote_code=False
+        )
         with torch.device("meta"):
-            model: PreTrainedModel = auto.from_config(config, dtype=dtype)
+            model: PreTrainedModel = auto.from_config(config, dtype=dtype, trust_remote_code=False)
     except LOADING_ERRORS as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise CheckpointError(

@@ -69,6 +69,7 @@ def _load(model: MoEModel, dtype: "torch.dtype | str") -> tuple[Any, Any]:
         dtype=dtype,
         output_loading_info=True,
         local_files_only=True,
+        trust_remote_code=False,
         **options,
     )
     if isinstance(dtype, torch.dtype) and quantisation(model):

@@ -1,5 +1,6 @@
 """What the server answers to strangers, and what becomes of names and files that mean harm."""
 
+import ast
 import contextlib
 import http.client
 import io
@@ -343,6 +344,20 @@ def test_a_configuration_that_asks_for_native_code_is_refused(tmp_path, asked):
                 read_config(tmp_path)
         else:
             assert read_config(tmp_path) == said
+
+
+def test_no_loader_is_left_to_ask_whether_code_is_trusted():
+    """Left out, transformers would ask on the terminal, and run the code after a careless y."""
+    silent = []
+    for folder in ("analysis", "pruning", "app"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for function in ast.walk(ast.parse(path.read_text())):
+                if isinstance(function, ast.FunctionDef):
+                    text = ast.unparse(function)
+                    loads = re.search(r"(?<!super\(\))\.from_(pretrained|config)\(", text)
+                    if loads and "trust_remote_code" not in text:
+                        silent.append(f"{path.name}: {function.name}")
+    assert silent == []
 
 
 def test_versions_with_known_holes_are_not_taken():
