@@ -30,8 +30,8 @@ def parse_sparsity(text: str | Fraction) -> Fraction:
         value = Fraction(number) / (100 if percent else 1)
     if not 0 <= value < 1:
         raise PlanError(
-            f"The sparsity {text} is out of range; it is the fraction of experts removed, from 0 "
-            "up to but not including 1 (write 50% or 0.5 for one half)."
+            f"The sparsity {str(text)!r} is out of range; it is the fraction of experts removed, "
+            "from 0 up to but not including 1 (write 50% or 0.5 for one half)."
         )
     return value
 

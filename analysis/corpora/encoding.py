@@ -83,7 +83,13 @@ def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus
         return _conversation(document.messages, tokenizer, count)
     if count == "response":
         raise NoResponseError(f"The corpus {corpus} has plain text, in which nothing is a response")
-    tokens = list(tokenizer.encode(document.text or ""))
+    try:
+        tokens = list(tokenizer.encode(document.text or ""))
+    except (ValueError, TypeError, KeyError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CorpusError(
+            f"The model's tokenizer cannot read a text ({reason}); give a corpus of input_ids."
+        ) from error
     if tokenizer.eos_token_id is not None and tokens and tokens[-1] != tokenizer.eos_token_id:
         tokens.append(tokenizer.eos_token_id)
     return Encoded(np.asarray(tokens, dtype=np.int32))

@@ -14,6 +14,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)", re.IGNORECASE)
 # Of a tensor in a header: type, shape and offsets, besides its name.
 _ENTRY_BYTES = 160
 _FIXED_BYTES = 256  # length, metadata and filling of a header
+_LONGEST_SIZE = 32  # of its text
 _SINGLE = "model.safetensors"
 
 
@@ -24,7 +25,7 @@ def parse_size(text: str) -> int:
         ExportError: not a size, or less than a kilobyte.
     """
     match = _SIZE.fullmatch(text.strip())
-    unit = _UNITS.get(match[2].upper()) if match else None
+    unit = _UNITS.get(match[2].upper()) if match and len(text) < _LONGEST_SIZE else None
     if match is None or unit is None:
         raise ExportError(f"The size {text!r} is not understood; write 5GB, 500MB or 1.5GiB.")
     size = int(float(match[1]) * unit)

@@ -46,7 +46,8 @@ def test_sparsity_is_read_as_an_exact_decimal(sparsity):
 
 
 @pytest.mark.parametrize(
-    "sparsity", ["-0.1", "1", "50", "100%", "half", "", "nan", "1/2", "1e-999999999", float("inf")]
+    "sparsity",
+    ["-0.1", "1", "50", "100%", "half", "", "nan", "1/2", "1e-999999999", float("inf"), "\n3\n"],
 )
 def test_bad_sparsity_gets_one_clear_line(sparsity):
     with pytest.raises(PlanError, match=r"^The sparsity .*(is no number|is out of range).*$"):

@@ -6,7 +6,7 @@ time that it takes; after each kill whatever looks complete must equal what an u
 made. Then the command runs to its end, and all must equal it.
 
 Commands run in children forked from a process that has imported the libraries: the moments fall
-into the work.
+into the work. A command of two processes gets them as from torchrun, and one of them is killed.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -36,7 +37,7 @@ from builders import VOCAB, tiny_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME
 
 _MOST_KILLS = 3  # in a row, before a command may finish
-_PATIENCE = 120.0
+_GRACE = 3.0  # seconds that a process has to end, once another one is gone
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,21 @@ class Command:
         words: its command line; MODEL and TEXT stand for those files.
         before: command lines that run undisturbed first.
         refuses_again: once it has come to an end, the same command is refused.
+        processes: how many run it, as ranks of one launcher.
     """
 
     name: str
     words: str
     before: tuple[str, ...] = ()
     refuses_again: bool = False
+    processes: int = 1
 
 
 _CALIBRATE = "calibrate MODEL --corpus TEXT --tokens 600 --seq-len 16 --batch-size 1 --stats-dir s"
 _PLAN = "plan MODEL --criterion reap --corpus TEXT --sparsity 40% --stats-dir s -o plan.json"
+_DENSE = f"{_CALIBRATE} --groups routed,dense"
+_MEASURE = "--corpus TEXT --samples 12 --seq-len 9 --stats-dir s"
+_DEMO_PLAN = "plan demo --criterion aimer --sparsity 50% --stats-dir s -o plan.json"
 _RECIPE = {
     "tokens": 600,
     "seq_len": 16,
@@ -80,6 +86,27 @@ COMMANDS = (
     Command("search", "search recipe.yaml --stats-dir s --batch-size 2", (_CALIBRATE,)),
     Command("export", "export MODEL --plan plan.json out", (_CALIBRATE, _PLAN), refuses_again=True),
     Command("run", "run recipe.yaml --stats-dir s --batch-size 2"),
+    Command("calibrate, 2 processes", _CALIBRATE, processes=2),
+    Command("paths", "paths MODEL --sparsity 40% --table t.csv --stats-dir s", (_DENSE,)),
+    Command(
+        "variance", f"variance MODEL --plan plan.json {_MEASURE} -o v.csv", (_CALIBRATE, _PLAN)
+    ),
+    Command(
+        "bins",
+        f"bins MODEL --criterion frequency --bins 3 {_MEASURE} -o bins.parquet",
+        (_CALIBRATE,),
+    ),
+    Command(
+        "sweep",
+        f"sweep MODEL --criterion reap --sparsity 20% --sparsity 40% {_MEASURE} -o sweep.csv",
+        (_CALIBRATE,),
+    ),
+    Command(
+        "benchmark",
+        "benchmark demo --plan plan.json --tasks demo-code-mc,demo-prose-mc --limit 4 "
+        "--stats-dir s -o result.json",
+        (_DEMO_PLAN,),
+    ),
 )
 
 
@@ -108,7 +135,23 @@ def _words(line: str, root: Path) -> list[str]:
     return [places.get(word, word) for word in line.split()]
 
 
-def _begin(words: list[str], folder: Path) -> int:
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return int(found.getsockname()[1])
+
+
+def _begin_all(words: list[str], folder: Path, processes: int) -> list[int]:
+    """Begin a command in so many processes, with the variables that torchrun gives them."""
+    if processes == 1:
+        return [_begin(words, folder, {})]
+    shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "localhost"}
+    shared["MASTER_PORT"] = _free_port()
+    ranks = ({"RANK": rank, "LOCAL_RANK": rank, **shared} for rank in range(processes))
+    return [_begin(words, folder, {k: str(v) for k, v in each.items()}) for each in ranks]
+
+
+def _begin(words: list[str], folder: Path, variables: Mapping[str, str]) -> int:
     """Fork a child that runs a command in a folder; its process id."""
     sys.stdout.flush()
     child = os.fork()
@@ -118,6 +161,7 @@ def _begin(words: list[str], folder: Path) -> int:
     try:
         os.setsid()
         os.chdir(folder)
+        os.environ.update(variables)
         output = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -133,24 +177,46 @@ def _begin(words: list[str], folder: Path) -> int:
         os._exit(code)
 
 
-def run(words: list[str], folder: Path) -> float:
+def run(words: list[str], folder: Path, processes: int = 1) -> float:
     """Run a command to its end; how long that took."""
     began = time.monotonic()
-    child = _begin(words, folder)
-    _, status = os.waitpid(child, 0)
-    if status:
+    children = _begin_all(words, folder, processes)
+    ends = [os.waitpid(child, 0)[1] for child in children]
+    if any(ends):
         log = (folder / "log.txt").read_text()[-2000:]
-        raise AssertionError(f"{' '.join(words)} ended with {status}: {log}")
+        raise AssertionError(f"{' '.join(words)} did not come to its end: {log}")
     return time.monotonic() - began
 
 
-def kill(words: list[str], folder: Path, after: float) -> bool:
-    """Run a command and kill it after so many seconds; whether that came in time."""
-    child = _begin(words, folder)
+def kill(words: list[str], folder: Path, after: float, processes: int, victim: int) -> bool:
+    """Run a command and kill one of its processes after so many seconds; whether that came in time.
+
+    The others are told to end, as torchrun does, unless they do by themselves.
+    """
+    children = _begin_all(words, folder, processes)
     time.sleep(after)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
+    os.kill(children[victim], signal.SIGKILL)
+    _, status = os.waitpid(children[victim], 0)
+    for child in children:
+        if child != children[victim]:
+            _end(child)
     return os.WIFSIGNALED(status)
+
+
+def _end(child: int) -> None:
+    """Wait for a process that has lost another one: its own end, or as torchrun ends it.
+
+    One that still waits for the other to come up is in a library's code, where no handler runs.
+    """
+    for number in (0, signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + _GRACE
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+        while time.monotonic() < deadline:
+            if os.waitpid(child, os.WNOHANG) != (0, 0):
+                return
+            time.sleep(0.01)
+    raise AssertionError(f"the process {child} outlives SIGKILL")
 
 
 def artifacts(folder: Path) -> dict[str, Any]:
@@ -159,7 +225,10 @@ def artifacts(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.rglob("*")):
         place = str(path.relative_to(folder))
         # The program's own words for unfinished: names with .partial, and the log of a search.
+        # What the library of data sets keeps of local tasks is its own.
         if not path.is_file() or PARTIAL in place or path.suffix in (".jsonl", ".txt"):
+            continue
+        if path.name == "lock" or "arrow" in path.parts:
             continue
         value = _READERS.get(path.name, _essence)(path)
         if value is not None:
@@ -168,6 +237,8 @@ def artifacts(folder: Path) -> dict[str, Any]:
 
 
 def _essence(path: Path) -> Any:
+    if path.suffix == ".csv":
+        return pd.read_csv(path).drop(columns="created_at", errors="ignore").to_csv()
     if path.suffix != ".json":
         return file_sha256(path)
     raw = json.loads(path.read_bytes())
@@ -232,7 +303,7 @@ class Attempts:
         self.tally = Tally()
         _prepare(command, root, self._folder)
         self._given = artifacts(self._folder)
-        self._seconds = run(self._words, self._folder)
+        self._seconds = run(self._words, self._folder, command.processes)
         self._wanted = artifacts(self._folder)
         assert len(self._wanted) > len(self._given)
         self._clear()
@@ -249,7 +320,7 @@ class Attempts:
         # Killed after its last step, or not in time.
         is_done = artifacts(self._folder) == self._wanted
         if not (is_done and self._command.refuses_again):
-            run(self._words, self._folder)
+            run(self._words, self._folder, self._command.processes)
             self.tally.reruns += 1
         self._compare("after the rerun", artifacts(self._folder), is_whole=True)
         left = [str(path) for path in self._folder.rglob(f"*{PARTIAL}") if path.is_dir()]
@@ -260,7 +331,9 @@ class Attempts:
 
     def _kill_once(self) -> bool:
         after = self._random.random() * self._seconds
-        if not kill(self._words, self._folder, after):
+        processes = self._command.processes
+        victim = self._random.randrange(processes)
+        if not kill(self._words, self._folder, after, processes, victim):
             self.tally.too_late += 1
             return False
         self.tally.kills += 1

@@ -147,7 +147,8 @@ def _request(name: str) -> Callable[[Path], object]:
             return  # of this file only the values matter
         if isinstance(raw, dict) and all(isinstance(key, str) for key in raw):
             request = validated(kind, raw)
-            assert validated(kind, json.loads(request.model_dump_json())) == request
+            request.model_dump_json()
+            assert validated(kind, request.model_dump()) == request
             if (command := getattr(request, "command", None)) is not None:
                 command()
 

@@ -11,6 +11,8 @@ from analysis.calibration import partial
 from analysis.calibration.loading import Placement, load_tokenizer
 from analysis.calibration.run import calibrate
 from analysis.corpora.apart import task_documents
+from analysis.corpora.documents import Document
+from analysis.corpora.encoding import encode
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CorpusError, StatsError
 from analysis.model import DEMO_CHECKPOINT, load_model_index
@@ -71,6 +73,14 @@ def test_tokenizers_that_cannot_be_read(tmp_path, name, changes):
     model = load_model_index(str(tmp_path / "model"))
     with pytest.raises(CheckpointError, match="model has no tokenizer that can be read"):
         load_tokenizer(model)
+
+
+def test_a_length_in_the_tokenizer_that_is_no_number(tmp_path):
+    shutil.copytree(DEMO_CHECKPOINT, tmp_path / "model")
+    edit_json(tmp_path / "model" / "tokenizer_config.json", model_max_length="long")
+    tokenizer = load_tokenizer(load_model_index(str(tmp_path / "model")))
+    with pytest.raises(CorpusError, match=r"tokenizer cannot read a text \('>' not supported"):
+        encode(Document(text="words"), tokenizer, "all", "a.txt")
 
 
 @pytest.fixture
