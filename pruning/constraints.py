@@ -101,6 +101,13 @@ class Room:
         """Whether exactly so many can go."""
         return self.least <= removed <= self.most and (removed - self.least) % self.step == 0
 
+    def nearest(self, removed: int) -> int:
+        """The nearest number that can go; of two equally near the smaller, which keeps more."""
+        within = min(max(removed, self.least), self.most)
+        below = within - (within - self.least) % self.step
+        above = below + self.step
+        return above if above <= self.most and above - within < within - below else below
+
 
 def rooms_of(layers: Sequence[MoELayer], constraints: Constraints) -> tuple[Room, ...]:
     """The room of each layer under its router's rules and the constraints.

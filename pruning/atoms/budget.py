@@ -55,22 +55,14 @@ def atom_sparsity_budget(pools: Sequence[Pool], sparsity: str | Fraction) -> Bud
     if not any(whole.least <= wanted <= whole.most for wanted in (sum(exact), sum(shares))):
         check_total(sum(exact), [whole], NEURONS)
     if len(pools) == 1:  # nobody else whom a share should equal
-        shares = [nearest_total(whole, exact[0])]
-    total = nearest_total(whole, sum(shares))
+        shares = [whole.nearest(exact[0])]
+    total = whole.nearest(sum(shares))
     return Budget(total, "sparsity", str(sparsity).strip(), tuple(shares))
 
 
 def _nearest_share(pool: Pool, gone: int) -> int:
-    free = Room(pool.room.size, pool.slack, pool.room.size, pool.room.step)
-    return nearest_total(free, gone)
-
-
-def nearest_total(room: Room, number: int) -> int:
-    """The nearest number that a room allows, the smaller of two."""
-    within = min(max(number, room.least), room.most)
-    below = within - (within - room.least) % room.step
-    above = below + room.step
-    return above if above <= room.most and above - within < within - below else below
+    """The nearest that leaves multiples everywhere, whatever the constraints besides."""
+    return Room(pool.room.size, pool.slack, pool.room.size, pool.room.step).nearest(gone)
 
 
 def _whole(pools: Sequence[Pool]) -> Room:

@@ -85,7 +85,7 @@ class Space:
         for layer in range(len(self.rooms)):
             after = self._completions[layer + 1]
             # Taking s steps here leaves after[left - s] completions; draw one among all of them.
-            chosen = _below(rng, self._completions[layer][left])
+            chosen = integer_below(rng, self._completions[layer][left])
             taken = 0
             while chosen >= after[left - taken]:
                 chosen -= after[left - taken]
@@ -95,7 +95,7 @@ class Space:
         return self.removed_by(steps)
 
 
-def _below(rng: np.random.Generator, limit: int) -> int:
+def integer_below(rng: np.random.Generator, limit: int) -> int:
     """A uniform integer in [0, limit), also where limit has more bits than a machine word."""
     bits = (limit - 1).bit_length()
     words = -(-bits // _WORD_BITS)

@@ -18,7 +18,6 @@ from pruning.atoms.budget import (
     atom_count_budget,
     atom_sparsity_budget,
     budget_note,
-    nearest_total,
     reachable_totals,
 )
 from pruning.atoms.rooms import atom_rooms, kept_experts
@@ -60,9 +59,6 @@ def same_widths(data, step):
     width = step * data.draw(st.integers(1, 12 // step))
     experts = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     return [[width] * count for count in experts]
-
-
-# --- brute force --------------------------------------------------------------------------------
 
 
 def subsets(scores, limits, layer, expert):
@@ -123,9 +119,6 @@ def test_global_keeps_the_best_set_of_every_size(limits, seed, levels, widths):
     for total in set(range(sum(map(sum, widths)) + 1)) - set(best):
         with pytest.raises(PlanError):
             atom_count_budget(contest.pools, total)
-
-
-# --- properties ---------------------------------------------------------------------------------
 
 
 @settings(max_examples=120, deadline=None)
@@ -238,9 +231,6 @@ def test_increasing_maps_change_nothing_and_ties_are_stable(data, scope, seed):
         )
 
 
-# --- by hand ------------------------------------------------------------------------------------
-
-
 def test_what_a_protected_layer_keeps_others_lose():
     # Two layers of two experts of 8: half of 32 is 16, and all of it comes from layer 4.
     scores = scores_of([[8, 8], [8, 8]], 0)
@@ -282,9 +272,9 @@ def test_widths_that_are_no_multiple_lose_the_rest_first():
     assert atom_sparsity_budget(contest.pools, "0").total == 3
 
 
-def test_the_nearest_total_and_the_smaller_of_two():
+def test_the_nearest_number_and_the_smaller_of_two():
     room = Room(40, 3, 35, 8)  # 3, 11, 19, 27, 35
-    found = [nearest_total(room, n) for n in (0, 7, 8, 15, 16, 34, 40)]
+    found = [room.nearest(n) for n in (0, 7, 8, 15, 16, 34, 40)]
     assert found == [3, 3, 11, 11, 19, 35, 35]
 
 
@@ -322,9 +312,6 @@ def test_dropped_experts_leave_the_plan_whole():
     removed = contest.removed(atom_count_budget(contest.pools, 5))
     assert removed[1, 2] == 3
     assert 2 not in contest.kept(removed, kept_experts(LAYERS, limits)).get(1, {})
-
-
-# --- what errors name ---------------------------------------------------------------------------
 
 
 def named(message):

@@ -9,7 +9,6 @@ from analysis.families import MoELayer
 from pruning.budget import count_budget
 from pruning.constraints import Constraints, rooms_of
 from pruning.schedules import Spending, fit_counts
-from pruning.schedules.counts import _nearest
 
 
 def layer(index, experts=12, top_k=2):
@@ -57,7 +56,7 @@ def test_a_layer_moves_to_the_nearest_number_that_it_can_lose(case):
     for room, gone in product(rooms, range(-3, 18)):
         possible = range(room.least, room.most + 1, room.step)
         # Of two equally near the smaller one, which keeps more.
-        assert _nearest(room, gone) == min(possible, key=lambda n: (abs(n - gone), n))
+        assert room.nearest(gone) == min(possible, key=lambda n: (abs(n - gone), n))
 
 
 def test_all_layers_give_in_proportion_to_their_experts():

@@ -93,9 +93,6 @@ grouped_layers = st.builds(
 )
 
 
-# --- hand examples ------------------------------------------------------------------------------
-
-
 def test_patterns_by_hand():
     assert pattern_weights("late", 4) == [1, 2, 3, 4]
     assert pattern_weights("early", 4) == [4, 3, 2, 1]
@@ -188,9 +185,6 @@ def test_nearest_uniform_sizes_are_ones_that_the_router_allows():
     # Groups of 4 of which each must keep two: 0, 3 or 6 experts of a layer.
     grouped = (MoELayer(0, 12, 3, 3, 2), MoELayer(1, 12, 3, 3, 2))
     assert uniform_neighbours(grouped, 7) == (6, 12)
-
-
-# --- properties ---------------------------------------------------------------------------------
 
 
 @settings(max_examples=150)
@@ -297,9 +291,6 @@ def test_a_ranking_that_lacks_an_expert_is_refused():
             fold_ranking(broken, FOUR)
 
 
-# --- brute force --------------------------------------------------------------------------------
-
-
 def feasible_removals(layers, total, limits):
     """All sets of removed experts, by layer, that are allowed and sum to `total`."""
     choices = []
@@ -358,9 +349,6 @@ def test_global_keeps_the_best_set_of_all(layers, limits, seed, total, levels):
     gone = [set(range(layer.num_experts)) - set(plan.kept[layer.index]) for layer in layers]
     assert tuple(gone) in options
     assert lost(gone) == pytest.approx(min(map(lost, options)), abs=1e-12)
-
-
-# --- constraints --------------------------------------------------------------------------------
 
 
 def spend(name, count, limits, grid=None):
@@ -449,9 +437,6 @@ def test_a_plan_has_no_room_for_more_pins_than_it_keeps():
         select_experts(ranking, uniform(FOUR, "75%"), model=REF, constraints=limits)
     kept = select_experts(ranking, uniform(FOUR, "50%"), model=REF, constraints=limits).kept
     assert {5, 6, 7} < set(kept[1])
-
-
-# --- side by side -------------------------------------------------------------------------------
 
 
 def test_side_by_side_is_every_schedule_that_can():

@@ -104,9 +104,6 @@ def test_budgets_read_decimals_exactly():
     assert budget.to_dict() == {"kind": "sparsity", "asked": "0.55", "removed": 55}
 
 
-# --- files --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -193,9 +190,6 @@ def test_a_table_of_schedules_comes_back_as_a_file(tmp_path):
     late = table[table["schedule"] == "late"]
     late.to_csv(tmp_path / "late.csv", index=False)
     assert list(read_counts(tmp_path / "late.csv", THREE).values()) == late["kept"].tolist()
-
-
-# --- what people type ---------------------------------------------------------------------------
 
 
 def test_layers_and_experts_as_people_write_them():

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from nonuniform_cases import keeps_of
 
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.families import FAMILIES
-from analysis.routing import decoder_layers
+from analysis.forwards import decoder_layers
 from families.configs import CASES, tiny_model
 from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
 from pruning.evaluate.full_side import run_full
@@ -58,8 +57,6 @@ def subject_of(case, model):
 def candidates_of(case):
     """Related allocations that remove equally many, some of which begin alike."""
     step = case.groups
-    most = case.experts - max(keeps_of(case)[-1], case.smallest)
-    most -= most % step
     layers = len(case.sparse)
     found = []
     for more in range(layers):

@@ -1,6 +1,7 @@
 """The feasible set and the draws from it, against lists of all its elements."""
 
 from fractions import Fraction
+from math import comb
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from search_cases import LAYERS, listed, p_value, space
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from pruning.constraints import Constraints
-from pruning.search.space import _below
+from pruning.search.space import integer_below
 
 DRAWS = 20_000
 CASES = {
@@ -69,8 +70,6 @@ def test_draws_are_feasible(sizes, share, seed):
 
 def test_counts_are_exact_where_floats_would_not_be():
     # 48 layers of 128 with top-8, half removed: by the inclusion-exclusion formula in integers.
-    from math import comb
-
     layers = tuple(MoELayer(i, 128, 8) for i in range(48))
     feasible = space(48 * 64, layers)
     total, cap = 48 * 64, 121
@@ -91,7 +90,7 @@ def test_a_budget_without_room_is_refused_with_what_works():
 def test_integers_beyond_a_machine_word_are_uniform():
     limit = 3 << 70
     rng = np.random.default_rng(5)
-    draws = [_below(rng, limit) for _ in range(6000)]
+    draws = [integer_below(rng, limit) for _ in range(6000)]
     assert max(draws) < limit
     thirds = [int(Fraction(draw, limit) * 3) for draw in draws]
     assert p_value(thirds, dict.fromkeys(range(3), 1 / 3)) > 1e-3
