@@ -5,7 +5,7 @@ weights in place only then.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -68,30 +68,6 @@ def find_block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module | N
     return None
 
 
-def decoder_stack(model: nn.Module, family: MoEFamily) -> tuple[str, nn.ModuleList]:
-    """Path of the list of decoder layers in a loaded model, and the list.
-
-    Raises:
-        UnsupportedModelError: the layers are not a plain stack.
-    """
-    for trunk in family.module_trunks:
-        try:
-            layers = model.get_submodule(trunk)
-        except AttributeError:
-            continue
-        if isinstance(layers, nn.ModuleList):
-            return trunk, layers
-    raise UnsupportedModelError(
-        f"The layers of {family.label} are not a plain stack, so they cannot be run one by one; "
-        "leave out what needs that, and spread a large model with --device-map auto."
-    )
-
-
-def decoder_layers(model: nn.Module, family: MoEFamily) -> list[nn.Module]:
-    """The decoder layers of a loaded model, in order; see `decoder_stack`."""
-    return list(decoder_stack(model, family)[1])
-
-
 def routing_of(block: nn.Module, family: MoEFamily, layer: int) -> Routing:
     """What a block's router consists of.
 
@@ -132,21 +108,6 @@ def _check_all_named(
             f"The router of layer {layer} holds {name!r}, of which the family "
             f"{family.label} does not say how it depends on the experts."
         )
-
-
-def wrap_forward(
-    module: nn.Module, make: Callable[[Callable[..., Any]], Callable[..., Any]], restore: ExitStack
-) -> None:
-    """Replace what a module computes by `make(what it computed before)` until `restore` closes."""
-    # accelerate replaces `forward` by its hook and calls `_old_forward` once weights are in place.
-    attribute = "_old_forward" if "_old_forward" in module.__dict__ else "forward"
-    own = attribute in module.__dict__
-    inner: Callable[..., Any] = getattr(module, attribute)
-    setattr(module, attribute, make(inner))
-    if own:
-        restore.callback(setattr, module, attribute, inner)
-    else:
-        restore.callback(delattr, module, attribute)
 
 
 @contextmanager

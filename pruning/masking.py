@@ -15,7 +15,8 @@ from torch import nn
 
 from analysis.errors import PlanError
 from analysis.families import MoEFamily
-from analysis.routing import Holder, Routing, cut, find_block, routing_of, wrap_forward
+from analysis.forwards import Forward, wrap_forward
+from analysis.routing import Holder, Routing, cut, find_block, routing_of
 from pruning.allocation import check_kept
 from pruning.atoms.masking import atoms_masked, neuron_mask
 from pruning.plan import PruningPlan
@@ -119,7 +120,7 @@ def _wrap(
 ) -> None:
     """Run the module's forward inside `changed()`; with `kept`, map the ids it returns last."""
 
-    def around(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def around(inner: Forward) -> Forward:
         def forward(*args: Any, **kwargs: Any) -> Any:
             with changed():
                 result = inner(*args, **kwargs)

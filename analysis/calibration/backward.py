@@ -6,7 +6,7 @@ frozen: no gradient of a weight is computed, and the graph begins at the first l
 Shape suffixes: B sequences, L length, R positions with a target, D hidden size, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from analysis.calibration.finite import not_finite
 from analysis.corpora import TokenBatch
 from analysis.errors import CheckpointError
 from analysis.families import MoEFamily
-from analysis.routing import decoder_layers, wrap_forward
+from analysis.forwards import Forward, decoder_layers, wrap_forward
 
 _LOGIT_ELEMENTS = 1 << 25  # of the vocabulary at once, as float32 128 MiB
 _CPU_REFUSAL = "can't allocate memory"
@@ -103,7 +103,7 @@ def _loss_gradient(
 def _logits(model: PreTrainedModel, output: Any, hidden_RD: Tensor) -> Tensor:
     """(R, V) from final hidden states, by the model's own forward: some scale or cap them."""
 
-    def ready(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def ready(inner: Forward) -> Forward:
         del inner
         return lambda *args, **kwargs: type(output)(last_hidden_state=hidden_RD[None])
 
@@ -130,5 +130,5 @@ def checkpointed(model: nn.Module, family: MoEFamily) -> Iterator[None]:
         yield
 
 
-def _recomputed(inner: Callable[..., Any]) -> Callable[..., Any]:
+def _recomputed(inner: Forward) -> Forward:
     return partial(checkpoint, inner, use_reentrant=False, preserve_rng_state=False)

@@ -5,7 +5,7 @@ model really applies, and every (token, expert) pair is computed once. Shape suf
 K experts per token, S = T*K routed pairs, E experts, D model width, M neurons of an expert.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -24,8 +24,9 @@ from analysis.calibration.router_group import add_router
 from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
 from analysis.families import MoELayer
+from analysis.forwards import Forward, wrap_forward
 from analysis.model import MoEModel
-from analysis.routing import find_block, routing_of, wrap_forward
+from analysis.routing import find_block, routing_of
 
 IMPLEMENTATION = "moeprune_statistics"
 _ACTIVE: ContextVar[Collection | None] = ContextVar("moeprune_collection", default=None)
@@ -204,7 +205,7 @@ def _listen_to_routers(
                 wrap_forward(routing.router, partial(_heard, layer), restore)
 
 
-def _heard(layer: MoELayer, inner: Callable[..., Any]) -> Callable[..., Any]:
+def _heard(layer: MoELayer, inner: Forward) -> Forward:
     def forward(*args: Any, **kwargs: Any) -> Any:
         routed = inner(*args, **kwargs)
         _on_routed(layer, routed)

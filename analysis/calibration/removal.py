@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from analysis.errors import StatsError, UnsupportedModelError
 from analysis.families import MoEFamily, MoELayer
-from analysis.routing import Holder, Routing, cut, replace_tensor, wrap_forward
+from analysis.forwards import Forward, wrap_forward
+from analysis.routing import Holder, Routing, cut, replace_tensor
 
 # (expert, rows of the tokens) -> (rows, K') ids and gate weights without that expert.
 Without = Callable[[int, Tensor], tuple[Tensor, Tensor]]
@@ -63,14 +64,14 @@ class Removal:
                 wrap_forward(holder.module, partial(self._wrap_part, holder), restore)
         wrap_forward(self._routing.router, partial(self._wrap_router, listener), restore)
 
-    def _wrap_part(self, holder: Holder, inner: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_part(self, holder: Holder, inner: Forward) -> Forward:
         def forward(*args: Any, **kwargs: Any) -> Any:
             with self._reduced(holder):
                 return inner(*args, **kwargs)
 
         return forward
 
-    def _wrap_router(self, listener: Listener, inner: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_router(self, listener: Listener, inner: Forward) -> Forward:
         def forward(*args: Any, **kwargs: Any) -> Any:
             with _Logits(self._layer.num_experts) as recorded:
                 result = inner(*args, **kwargs)
@@ -93,7 +94,7 @@ class Removal:
 
     def _without(
         self,
-        inner: Callable[..., Any],
+        inner: Forward,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         rows: Tensor,

@@ -43,9 +43,9 @@ from analysis.calibration.loading import (
 from analysis.calibration.quantised import dequantising_config
 from analysis.checkpoint import TensorEntry
 from analysis.errors import CheckpointError
+from analysis.forwards import decoder_stack
 from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
-from analysis.routing import decoder_stack
 
 EMBEDDINGS = -1
 """Where the hidden states start: what is loaded before the first layer."""

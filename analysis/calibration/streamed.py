@@ -7,8 +7,7 @@ masks, positions and whatever else a layer gets are made by the model itself.
 """
 
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from analysis.calibration.provenance import note_model
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.corpora import TokenBatch, TokenSequences
 from analysis.errors import StatsError, UnsupportedModelError
+from analysis.forwards import Forward, other_forwards, replaced_forward, tensors_in
 from analysis.model import MoEModel
 from analysis.progress import Progress
 
@@ -212,10 +212,10 @@ class Relay:
 
         original = self._layers[number].forward
         embeddings = self._model.get_input_embeddings()
-        with _forward(embeddings, lambda *_, **__: hidden_BTD):
+        with replaced_forward(embeddings, lambda *_, **__: hidden_BTD):
             return self._run(batch, [through] * number + [run])
 
-    def _run(self, batch: TokenBatch, forwards: list[Any]) -> Tensor:
+    def _run(self, batch: TokenBatch, forwards: list[Forward]) -> Tensor:
         with other_forwards(list(self._layers)[: len(forwards)], forwards):
             try:
                 feed(self._model, batch)
@@ -228,38 +228,3 @@ class Relay:
             f"{self._label} cannot be streamed layer by layer: {reason}. Use --device-map auto "
             "with --offload-folder instead."
         )
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested lists, tuples and dicts."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
-
-
-@contextmanager
-def _forward(module: nn.Module, forward: Any) -> Iterator[None]:
-    """Another forward for a while; the module keeps its attributes, which its model may read."""
-    own = module.__dict__.get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
-
-
-@contextmanager
-def other_forwards(modules: Sequence[nn.Module], forwards: Sequence[Any]) -> Iterator[None]:
-    """Other forwards for a while, one for each module."""
-    with ExitStack() as stack:
-        for module, forward in zip(modules, forwards, strict=True):
-            stack.enter_context(_forward(module, forward))
-        yield

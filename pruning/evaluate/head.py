@@ -4,7 +4,6 @@ What lies between the two differs: some models divide the logits, some cap them,
 in float32. So the model's own forward runs, with its trunk replaced by the hidden states at hand.
 """
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from analysis.calibration.feed import input_device
-from analysis.routing import wrap_forward
+from analysis.forwards import Forward, Wrapper, wrap_forward
 
 # Logits of so many bytes, in float32, are made at a time; about eight tensors of that size live.
 CHUNK_BYTES = 64 << 20
@@ -32,7 +31,7 @@ class Head:
         self._token = torch.zeros((1, 1), dtype=torch.int64, device=input_device(model))
         kept: list[Any] = []
 
-        def recording(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def recording(inner: Forward) -> Forward:
             def forward(*args: Any, **kwargs: Any) -> Any:
                 kept.append(inner(*args, **kwargs))
                 return kept[-1]
@@ -43,7 +42,7 @@ class Head:
         self.vocabulary = int(self._run(recording).shape[-1])
         self._form = kept[0]
 
-    def _run(self, trunk: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Tensor:
+    def _run(self, trunk: Wrapper) -> Tensor:
         with ExitStack() as restore, torch.no_grad():
             wrap_forward(self._model.base_model, trunk, restore)
             logits: Tensor = self._model(input_ids=self._token, use_cache=False).logits

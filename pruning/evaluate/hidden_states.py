@@ -1,6 +1,6 @@
 """Variance of hidden states after each layer, full against pruned (arXiv:2603.18492, Fig. 6)."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from analysis.arrays import FloatArray
 from analysis.families import MoEFamily
+from analysis.forwards import Forward, Wrapper, decoder_layers, wrap_forward
 from analysis.progress import Progress
-from analysis.routing import decoder_layers, wrap_forward
 from pruning.evaluate.candidate import candidate_of
 from pruning.evaluate.full_side import final_hidden
 from pruning.evaluate.samples import Samples
@@ -68,8 +68,8 @@ def run_variance(
     with ExitStack() as restore:
         mask = torch.zeros(0, dtype=torch.bool)
 
-        def watched(number: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-            def around(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(number: int) -> Wrapper:
+            def around(inner: Forward) -> Forward:
                 def forward(*args: Any, **kwargs: Any) -> Any:
                     given = inner(*args, **kwargs)
                     hidden_BTD: Tensor = given[0] if isinstance(given, tuple) else given

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from analysis.arrays import FloatArray
 from analysis.calibration.free import free_memory
 from analysis.families import MoEFamily
-from analysis.routing import decoder_layers
+from analysis.forwards import decoder_layers
 from pruning.evaluate.candidate import MeasureSettings, measure_hidden
 from pruning.evaluate.full_side import FullSide
 from pruning.evaluate.result import MEASURES

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from analysis.calibration.streamed import other_forwards, tensors_in
+from analysis.forwards import other_forwards, tensors_in
 from pruning.evaluate.full_side import final_hidden
 from pruning.evaluate.samples import SampleBatch
 

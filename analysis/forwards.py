@@ -1,0 +1,90 @@
+"""What the modules of a loaded model compute, replaced for a while; and its stack of layers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from analysis.errors import UnsupportedModelError
+from analysis.families import MoEFamily
+
+Forward = Callable[..., Any]
+# What a module computed before -> what it computes instead.
+Wrapper = Callable[[Forward], Forward]
+
+
+def decoder_stack(model: nn.Module, family: MoEFamily) -> tuple[str, nn.ModuleList]:
+    """Path of the list of decoder layers in a loaded model, and the list.
+
+    Raises:
+        UnsupportedModelError: the layers are not a plain stack.
+    """
+    for trunk in family.module_trunks:
+        try:
+            layers = model.get_submodule(trunk)
+        except AttributeError:
+            continue
+        if isinstance(layers, nn.ModuleList):
+            return trunk, layers
+    raise UnsupportedModelError(
+        f"The layers of {family.label} are not a plain stack, so they cannot be run one by one; "
+        "leave out what needs that, and spread a large model with --device-map auto."
+    )
+
+
+def decoder_layers(model: nn.Module, family: MoEFamily) -> list[nn.Module]:
+    """The decoder layers of a loaded model, in order; see `decoder_stack`."""
+    return list(decoder_stack(model, family)[1])
+
+
+def wrap_forward(module: nn.Module, make: Wrapper, restore: ExitStack) -> None:
+    """Replace what a module computes by `make(what it computed before)` until `restore` closes."""
+    # accelerate replaces `forward` by its hook and calls `_old_forward` once weights are in place.
+    attribute = "_old_forward" if "_old_forward" in module.__dict__ else "forward"
+    own = attribute in module.__dict__
+    inner: Forward = getattr(module, attribute)
+    setattr(module, attribute, make(inner))
+    if own:
+        restore.callback(setattr, module, attribute, inner)
+    else:
+        restore.callback(delattr, module, attribute)
+
+
+@contextmanager
+def replaced_forward(module: nn.Module, forward: Forward) -> Iterator[None]:
+    """Another forward for a while; the module keeps its attributes, which its model may read.
+
+    In place of accelerate's hook too, unlike `wrap_forward`: the weights of a module that does not
+    run need not be brought.
+    """
+    own = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+@contextmanager
+def other_forwards(modules: Sequence[nn.Module], forwards: Sequence[Forward]) -> Iterator[None]:
+    """Other forwards for a while, one for each module."""
+    with ExitStack() as stack:
+        for module, forward in zip(modules, forwards, strict=True):
+            stack.enter_context(replaced_forward(module, forward))
+        yield
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
