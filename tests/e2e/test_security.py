@@ -8,12 +8,23 @@ import pytest
 from playwright.sync_api import expect
 from tabs import settled, visit
 
+from analysis.model import DEMO_CHECKPOINT
 from analysis.store import SHIPPED_STATS
+from app.parts.evaluate.benchmark_forms import take_results
 
 pytestmark = pytest.mark.e2e
 PIXEL = "![pixel](http://127.0.0.1:9/pixel.png)"
 NAME = f"{PIXEL}<img src=http://127.0.0.1:9/tag.png onerror=alert(1)>[link](http://evil.example)"
 PAGES = ("", "explore", "explore?tab=Blend", "explore?tab=Which+criterion%3F", "compare", "export")
+RESULTS = "evaluate?results=Benchmarks"
+
+
+def take_in_hostile_results(stats_dir: Path) -> None:
+    """Results of another tool whose task, metric, candidate and file are named so."""
+    scores = {f"{NAME},none": 0.75, f"{NAME}_stderr,none": 0.01, "alias": NAME}
+    content = {"results": {NAME: scores}, "lm_eval_version": NAME}
+    asked = {"model": str(DEMO_CHECKPOINT), "stats_dir": stats_dir, "candidate": NAME[:200]}
+    take_results({**asked, "plan": None}, NAME, json.dumps(content).encode())
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +38,14 @@ def hostile(dashboard) -> None:
     manifest["corpora"][0]["name"] = NAME
     manifest["run_id"] = "demo-hostile"
     path.write_text(json.dumps(manifest))
+    take_in_hostile_results(dashboard.root / "stats")
 
 
 @pytest.mark.usefixtures("hostile")
 def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard):
     # The fixture notes every request, also one that the page's policy forbids.
     tab = open_tab()
-    for path in PAGES:
+    for path in (*PAGES, RESULTS):
         visit(tab, dashboard, path)
         if path.startswith("explore"):
             tab.get_by_test_id("stMetric").nth(3).wait_for()
@@ -43,6 +55,9 @@ def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard):
         # An address becomes a link by itself; none hides behind other words.
         for link in tab.locator("a[href*='evil.example']").all():
             assert link.inner_text().rstrip("/") == "http://evil.example"
+        if path == RESULTS:
+            expect(tab.get_by_text("Full model").first).to_be_visible()
+            expect(tab.get_by_test_id("stDataFrame").first).to_be_visible()
     visit(tab, dashboard, "explore")
     expect(tab.get_by_test_id("stSidebar").get_by_role("radio", name=NAME)).to_be_visible()
 
