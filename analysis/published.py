@@ -1,12 +1,11 @@
 """What the papers measured: their benchmark tables as facts, beside what a user measures here.
 
-The files under ``cached_stats/published/`` are named ``<paper>-table-<number>.csv``;
+The files under `cached_stats/published/` are named `<paper>-table-<number>.csv`;
 docs/formats.md lists their columns. A cell that the paper leaves empty, or that its text lost, is
 empty.
 """
 
 from collections.abc import Collection
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +23,9 @@ PAPERS: Final = {
     "heapr": "HEAPr",
     "pathfinder": "MoE Pathfinder",
 }
+# Sparsity is the fraction removed, 0 and criterion `full` for the model as it was; schedule is
+# `uniform` or `evoesap`, empty for the full model; score is a share of 1, higher = better. The same
+# measurement may stand in several tables.
 COLUMNS: Final = (
     "paper",
     "table",
@@ -44,7 +46,7 @@ ABILITIES: Final = {
     **dict.fromkeys(("ARC-C", "ARC-E", "BoolQ", "HellaSwag", "MMLU"), "multiple choice"),
     **dict.fromkeys(("OpenBookQA", "RTE", "WinoGrande", "MC average"), "multiple choice"),
 }
-# Same columns; the others measure something else (time, memory, neurons) and stand alone.
+# Tables of COLUMNS; the others measure something else (time, memory, neurons) and stand alone.
 BENCHMARK_TABLES: Final = (
     *(f"unified-table-{number}" for number in (1, 2, 5)),
     *(f"evoesap-table-{number}" for number in (1, 2, 6, 7, 8, 9)),
@@ -52,10 +54,10 @@ BENCHMARK_TABLES: Final = (
 
 
 def published_table(name: str) -> pd.DataFrame:
-    """One table of a paper as it stands in its file, for example ``unified-table-3``.
+    """One table of a paper as it stands in its file, for example `unified-table-3`.
 
     Raises:
-        FileNotFoundError: there is no such table; ``published_names`` lists them.
+        FileNotFoundError: there is no such table.
         StatsError: the file is damaged.
     """
     return read_published(PUBLISHED / f"{name}.csv", COLUMNS if name in BENCHMARK_TABLES else ())
@@ -85,26 +87,3 @@ def _check(table: pd.DataFrame, needed: Collection[str]) -> None:
     for share in sorted({"sparsity", "score"} & set(needed)):
         if not table[share].astype("float64").dropna().between(0, 1).all():
             raise ValueError(f"its {share} is no share of 1")
-
-
-def published_names() -> tuple[str, ...]:
-    """Names that ``published_table`` knows, sorted."""
-    return tuple(sorted(path.stem for path in PUBLISHED.glob("*.csv")))
-
-
-@cache
-def _all_benchmarks() -> pd.DataFrame:
-    tables = [published_table(name)[list(COLUMNS)] for name in BENCHMARK_TABLES]
-    return pd.concat(tables, ignore_index=True)
-
-
-def published_benchmarks() -> pd.DataFrame:
-    """Benchmark scores of whole experts pruned, as in the tables of the unified paper and EvoESAP.
-
-    Returns:
-        ``paper, table, model, sparsity, criterion, schedule, calibration, benchmark, score``:
-        sparsity is the fraction removed, 0 and criterion ``full`` for the model as it was; schedule
-        is ``uniform`` or ``evoesap``, empty for the full model; score is a share of 1, higher =
-        better. The same measurement may stand in several tables.
-    """
-    return _all_benchmarks().copy()
