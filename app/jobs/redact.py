@@ -6,6 +6,8 @@ import threading
 from typing import TextIO
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
+# What the end of a piece may be the beginning of; a token is shorter.
+_BEGUN = re.compile(r"(h|hf|hf_[A-Za-z0-9]{0,200})\Z")
 _LINE_END = re.compile(r"[\n\r]")
 _LONGEST_LINE = 64 * 1024
 
@@ -24,7 +26,7 @@ class RedactedStream(io.TextIOBase):
     """Text stream that redacts on the way to another one.
 
     It passes on whole lines only, for a token may arrive in two writes; the rest when it is closed.
-    A line of more than 64 KiB goes in pieces.
+    A line of more than 64 KiB goes in pieces, none of which ends within a token.
     """
 
     def __init__(self, target: TextIO) -> None:
@@ -52,7 +54,7 @@ class RedactedStream(io.TextIOBase):
             self._pending += text
             ends = [match.end() for match in _LINE_END.finditer(self._pending)]
             if ends or len(self._pending) > _LONGEST_LINE:
-                self._emit(ends[-1] if ends else len(self._pending))
+                self._emit(ends[-1] if ends else _whole(self._pending))
         return len(text)
 
     def close(self) -> None:
@@ -66,3 +68,9 @@ class RedactedStream(io.TextIOBase):
         self._target.write(redact(self._pending[:end]))
         self._target.flush()
         self._pending = self._pending[end:]
+
+
+def _whole(text: str) -> int:
+    """Where a token may begin that `text` does not end; its length where there is none."""
+    begun = _BEGUN.search(text, max(len(text) - 256, 0))
+    return begun.start() if begun else len(text)

@@ -40,3 +40,13 @@ def test_a_line_without_end_is_not_kept_for_ever():
     stream = RedactedStream(target)
     stream.write("x" * 70_000)
     assert len(target.getvalue()) == 70_000
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 10, 23, len(TOKEN) - 1])
+def test_a_token_between_two_pieces_of_a_long_line_is_blotted_out(cut):
+    target = io.StringIO()
+    stream = RedactedStream(target)
+    stream.write("-" * 70_000 + TOKEN[:cut])
+    assert target.getvalue() == "-" * 70_000
+    stream.write(f"{TOKEN[cut:]}\n")
+    assert target.getvalue() == "-" * 70_000 + "hf_[redacted]\n"
