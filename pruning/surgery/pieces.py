@@ -135,9 +135,9 @@ def item_bytes(dtype: str) -> int:
     """Bytes of an element; from its name, because a tensor may have none.
 
     Raises:
-        ExportError: a type that has no such number in its name.
+        ExportError: a type that has no such number in its name, or is not whole bytes.
     """
     bits = re.search(r"\d+", dtype)
-    if bits is None:
+    if bits is None or int(bits[0]) % 8:
         raise ExportError(f"Neurons cannot be cut out of tensors of type {dtype}.")
     return int(bits[0]) // 8

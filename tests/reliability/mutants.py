@@ -5,13 +5,15 @@ lived and a table. See `tests.reliability.operators` for what is changed.
 
 One session of pytest collects the tests and runs none of them: all runs in children forked from
 it, which have everything imported. First each test runs once, alone, and the lines that it reaches
-are noted. Then each mutant meets the tests that reach its lines, the shortest of each file first,
-until one fails. Most are put in place as the code of one function; a change of what runs when a
-module is imported has the child import the program anew.
+are noted. Then each mutant meets the tests that reach its lines, until one fails: first those that
+killed others of the module, then the shortest of each file. Most mutants are put in place as the
+code of one function; a change of what runs when a module is imported has the child import the
+program anew.
 """
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import inspect
 import json
@@ -24,6 +26,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -217,7 +220,7 @@ def _dotted(file: str) -> str:
 
 def _live_function(file: str, function: str) -> FunctionType | None:
     """A function of an imported module, without what wraps it; None where that is not known."""
-    module = sys.modules[_dotted(file)]
+    module = importlib.import_module(_dotted(file))  # some are only imported by what uses them
     assert module.__file__ == file, f"{module.__file__} runs instead of {file}"
     found: Any = module
     for name in function.split("."):
@@ -298,6 +301,7 @@ class Hunt:
     most: int
     seconds: float
     outcomes: list[Outcome] = field(default_factory=list)
+    _kills: Counter[tuple[str, str]] = field(default_factory=Counter)  # by module and test
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if session.testsfailed:
@@ -316,10 +320,13 @@ class Hunt:
 
     def _try(self, module: Module, mutant: Mutant, tests: Sequence[Test]) -> None:
         meeting = tests_of(mutant, module.file, tests)
+        # What has killed mutants of this module is likely to kill the next.
+        meeting.sort(key=lambda test: -self._kills[module.file, test.item.nodeid])
         chosen = _affordable(meeting, self.seconds)
         killer = attempt(module, mutant, mutant.function, chosen) if chosen else ""
         outcome = Outcome(module, mutant, len(meeting), killer)
         self.outcomes.append(outcome)
+        self._kills[module.file, killer] += 1
         if not killer:
             print(f"{outcome} ({len(chosen)} of {len(meeting)} tests)", flush=True)
 

@@ -1,0 +1,177 @@
+"""Planned tensors and shards, against numpy's indexing of hand-made bytes and against safetensors."""
+
+import itertools
+import json
+import struct
+
+import numpy as np
+import pytest
+from safetensors import deserialize
+
+from analysis.checkpoint import TensorEntry
+from analysis.errors import ExportError
+from analysis.families import Slot, SlotKind
+from pruning.surgery.pieces import Gather, Span
+from pruning.surgery.shards import PlannedTensor, assemble, plan_tensor
+
+BEFORE = 24  # bytes before the first tensor
+DTYPES = {"I64": np.int64, "F32": np.float32, "I16": np.int16, "U8": np.uint8}
+
+
+class Source:
+    """A shard as bytes, to which tensors are added one after the other."""
+
+    def __init__(self, name="one.safetensors"):
+        self.name, self.content = name, bytes(BEFORE)
+
+    def add(self, name, shape, dtype="I16"):
+        """Bytes of random numbers as an entry."""
+        count = int(np.prod(shape)) * np.dtype(DTYPES[dtype]).itemsize
+        start = len(self.content)
+        self.content += np.random.default_rng(start).bytes(count)
+        return TensorEntry(name, self.name, dtype, tuple(shape), start, start + count)
+
+    def array(self, entry):
+        """The numbers of an entry."""
+        flat = np.frombuffer(self.content[entry.start : entry.end], DTYPES[entry.dtype])
+        return flat.reshape(entry.shape)
+
+    def bytes_of(self, pieces):
+        """What byte ranges hold."""
+        assert all(isinstance(piece, Span) for piece in pieces)
+        return b"".join(self.content[piece.start : piece.end] for piece in pieces)
+
+
+@pytest.mark.parametrize("kept", [(0,), (3,), (1, 2), (0, 2, 3), (0, 1, 2, 3)])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_entries_are_cut_out_along_any_axis(axis, kept):
+    source = Source()
+    source.add("before", (5,))
+    shape = np.roll((4, 2, 3), axis)
+    entry = source.add("gate", shape)
+    slot = Slot(0, SlotKind.ROUTER, axis=axis)
+    planned = plan_tensor(entry, slot, kept)
+    wanted = source.array(entry).take(kept, axis)
+    assert source.bytes_of(planned.spans) == wanted.tobytes()
+    assert planned.shape == wanted.shape
+    assert planned.nbytes == wanted.nbytes
+    assert planned.name == "gate"
+    assert planned.is_cut == (len(kept) < 4)
+
+
+def test_neighbours_are_one_range_and_others_are_not():
+    entry = Source().add("experts", (6, 10))
+    slot = Slot(0, SlotKind.STACKED, "up")
+    # Rows of 20 bytes, the first at byte 24.
+    assert plan_tensor(entry, slot, (0, 1, 4, 5)).spans == (Span(24, 64), Span(104, 144))
+    assert plan_tensor(entry, slot, (2, 3)).spans == (Span(64, 104),)
+
+
+@pytest.mark.parametrize(("expert", "name"), [(1, "up.0"), (2, None), (4, "up.1"), (5, "up.2")])
+def test_experts_that_stay_get_their_place_as_id(expert, name):
+    entry = Source().add(f"up.{expert}", (2, 3))
+    slot = Slot(0, SlotKind.EXPERT, "up", expert, "up.{expert}")
+    planned = plan_tensor(entry, slot, (1, 4, 5))
+    if name is None:
+        assert planned is None
+        return
+    assert (planned.name, planned.shape) == (name, (2, 3))
+    assert planned.spans == (Span(entry.start, entry.end),)
+    assert not planned.is_cut
+
+
+@pytest.mark.parametrize("slot", [None, Slot(3, SlotKind.ROUTER)])
+def test_what_no_plan_names_is_copied(slot):
+    entry = Source().add("norm", (7,))
+    kept = None if slot else (0, 1)
+    assert plan_tensor(entry, slot, kept) == PlannedTensor(
+        entry, "norm", (7,), (Span(entry.start, entry.end),)
+    )
+
+
+def test_rows_that_are_no_whole_bytes_are_refused():
+    # Four rows of three elements of four bits: a row is a byte and a half.
+    entry = TensorEntry("gate", "one", "F4", (4, 3), 8, 8 + 6)
+    with pytest.raises(ExportError, match="The rows of gate do not fall on whole bytes"):
+        plan_tensor(entry, Slot(0, SlotKind.ROUTER), (1,))
+
+
+def test_zeros_among_neurons_are_a_cut_even_if_the_shape_stays():
+    entry = Source().add("up", (4, 3))
+    gather = Gather(entry.start, 1, 4, 6, np.array([0, 2, -1, -1], np.int32))
+    assert PlannedTensor(entry, "up", (4, 3), (gather,)).is_cut
+    assert PlannedTensor(entry, "up", (4, 3), (gather,)).nbytes == entry.nbytes
+    assert not PlannedTensor(entry, "up", (4, 3), (Span(entry.start, entry.end),)).is_cut
+
+
+def planned_of(sources):
+    """Tensors of mixed types from two shards: one cut, one renamed, one without elements."""
+    one, two = sources
+    cut = plan_tensor(one.add("gate", (5, 3), "U8"), Slot(0, SlotKind.ROUTER), (0, 2, 3))
+    expert = Slot(0, SlotKind.EXPERT, "up", 3, "up.{expert}")
+    return [
+        cut,
+        plan_tensor(one.add("up.3", (2, 3), "I16"), expert, (0, 2, 3)),
+        plan_tensor(one.add("empty", (0, 4), "F32"), None, None),
+        plan_tensor(two.add("norm", (3,), "F32"), None, None),
+        plan_tensor(two.add("scale", (), "I64"), None, None),
+        plan_tensor(one.add("bias", (1,), "F32"), None, None),
+    ]
+
+
+@pytest.mark.parametrize("metadata", [{}, {"format": "pt"}])
+def test_an_assembled_shard_is_read_by_safetensors(metadata):
+    sources = Source(), Source("two.safetensors")
+    tensors = planned_of(sources)
+    shard = assemble("model.safetensors", tensors, metadata)
+    by_name = {source.name: source for source in sources}
+    content = shard.prefix + b"".join(
+        by_name[reading.source].bytes_of(reading.pieces) for reading in shard.readings
+    )
+    assert len(content) == shard.nbytes
+    for reading in shard.readings:
+        assert reading.nbytes == len(by_name[reading.source].bytes_of(reading.pieces))
+    held = dict(deserialize(content))
+    assert held.keys() == {"gate", "up.2", "empty", "norm", "scale", "bias"}
+    for tensor in tensors:
+        found, source = held[tensor.name], by_name[tensor.source.shard]
+        assert found["dtype"] == tensor.source.dtype
+        assert tuple(found["shape"]) == tensor.shape
+        assert bytes(found["data"]) == source.bytes_of(tensor.spans)
+    length = struct.unpack("<Q", shard.prefix[:8])[0]
+    assert len(shard.prefix) == 8 + length
+    assert length % 8 == 0
+    assert json.loads(shard.prefix[8:]).get("__metadata__", {}) == metadata
+
+
+def test_wide_elements_come_first_and_the_others_keep_their_order():
+    sources = Source(), Source("two.safetensors")
+    shard = assemble("model.safetensors", planned_of(sources), {})
+    # 8, 4, 4, 2, 1 bytes each; a tensor without elements has no size and comes last.
+    names = [tensor.name for tensor in shard.tensors]
+    assert names == ["scale", "norm", "bias", "up.2", "gate", "empty"]
+    assert (shard.cut, shard.copied, shard.dropped) == (1, 5, 0)
+    assert [reading.source for reading in shard.readings] == ["two.safetensors", "one.safetensors"]
+    offsets = [json.loads(shard.prefix[8:])[name]["data_offsets"] for name in names]
+    assert offsets == [[0, 8], [8, 20], [20, 24], [24, 36], [36, 45], [45, 45]]
+
+
+def test_headers_of_all_lengths_fill_up_to_eight_bytes():
+    source = Source()
+    entry = source.add("x", (1,), "I64")
+    lengths = set()
+    for letters in range(1, 18):
+        tensor = PlannedTensor(entry, "x" * letters, (1,), (Span(entry.start, entry.end),))
+        shard = assemble("model.safetensors", [tensor], {})
+        text = shard.prefix[8:]
+        assert (
+            text.rstrip(b" ")
+            == json.dumps(
+                {"x" * letters: {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}},
+                separators=(",", ":"),
+            ).encode()
+        )
+        lengths.add(len(text))
+    # As few spaces as do it: each length is there, in steps of eight.
+    assert all(second - first == 8 for first, second in itertools.pairwise(sorted(lengths)))
+    assert len(lengths) == 3
