@@ -1,1 +1,1 @@
-"""Figures: table -> plotly figure, one file per view."""
+"""Figures: table -> plotly figure and sentence, one file each; plots says of what they are."""

@@ -1,4 +1,4 @@
-"""Coverage: how much of each corpus' saliency the kept experts hold."""
+"""Coverage: how much of each text's saliency the kept experts hold."""
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -7,7 +7,7 @@ from app.figures.theme import apply_theme, ink, paper, plain, primary, text_on
 
 
 def coverage_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `corpus, share, coverage, equal`: a bar a corpus, the worst one outlined.
+    """Figure of a table `corpus, share, coverage, equal`: a bar a text, the worst one outlined.
 
     `coverage` is under the weights in use, `equal` under equal weights: both shares, 0..1.
     """
@@ -36,10 +36,10 @@ def coverage_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: the worst-covered corpus, now and under equal weights."""
+    """One sentence: the worst-covered text, now and under equal weights."""
     worst = table.sort_values("coverage").iloc[0]
     return (
-        f"The worst-covered corpus is {worst['corpus']} with {worst['coverage']:.1%}; under equal "
+        f"The worst-covered text is {worst['corpus']} with {worst['coverage']:.1%}; under equal "
         f"weights the worst has {table['equal'].min():.1%}."
     )
 

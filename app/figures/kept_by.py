@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from analysis.compare import FATES
+from app.figures.layer_rows import layer_rows
 from app.figures.theme import apply_theme, ink, paper, plain
 
 # Both, only A, only B, neither: told apart by lightness too, and where only one keeps by a stroke.
@@ -46,7 +47,10 @@ def kept_by_map(
     if marked is not None and marked[0] in layers:
         fig.add_trace(_ring(layers.index(marked[0]), marked[1]))
     apply_theme(fig, dark)
-    return _lay_out(fig, [str(layer) for layer in layers], width)
+    fig.update_layout(legend={"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"})
+    fig.update_xaxes(title_text="expert", range=[-0.5, width - 0.5], showgrid=False)
+    layer_rows(fig, layers, 26, 90)
+    return fig
 
 
 def describe(table: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> str:
@@ -115,20 +119,3 @@ def _legend(code: int, count: int, dark: bool) -> go.Scatter:
             "line": {"color": ink(dark), "width": 1},
         },
     )
-
-
-def _lay_out(fig: go.Figure, layers: list[str], width: int) -> go.Figure:
-    every = max(1, len(layers) // 12)
-    fig.update_layout(
-        height=int(np.clip(len(layers) * 26, 190, 460)) + 90,
-        legend={"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"},
-    )
-    fig.update_xaxes(title_text="expert", range=[-0.5, width - 0.5], showgrid=False)
-    fig.update_yaxes(
-        title_text="layer",
-        range=[len(layers) - 0.5, -0.5],
-        tickvals=list(range(len(layers)))[::every],
-        ticktext=layers[::every],
-        showgrid=False,
-    )
-    return fig

@@ -15,10 +15,14 @@ def layer_rows(fig: go.Figure, layers: Sequence[int], row_height: int, around: i
         row_height: pixels of a row, less where there are many.
         around: pixels of axes and margins.
     """
-    every = max(1, len(layers) // 12)
     fig.update_layout(height=int(np.clip(len(layers) * row_height, 190, 470)) + around)
+    layer_axis(fig, layers, max(1, len(layers) // 12))
+    fig.update_yaxes(title_text="layer")
+
+
+def layer_axis(fig: go.Figure, layers: Sequence[int], every: int) -> None:
+    """Rows from the top, every so many of them labelled with its decoder index."""
     fig.update_yaxes(
-        title_text="layer",
         range=[len(layers) - 0.5, -0.5],
         tickvals=list(range(len(layers)))[::every],
         ticktext=[str(layer) for layer in layers[::every]],

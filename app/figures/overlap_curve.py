@@ -1,4 +1,4 @@
-"""Overlap of the pruned sets between corpora, against sparsity."""
+"""Overlap of the pruned sets between texts, against sparsity."""
 
 import pandas as pd
 import plotly.graph_objects as go

@@ -1,4 +1,4 @@
-"""Overlap of the pruned sets between calibration corpora, as a matrix."""
+"""Overlap of the pruned sets between calibration texts, as a matrix."""
 
 import math
 from typing import Any
@@ -48,10 +48,10 @@ def overlap_matrix(
 
 
 def describe(table: pd.DataFrame, *, chance: float | None = None) -> str:
-    """One sentence: the range over pairs of different corpora, against chance."""
+    """One sentence: the range over pairs of different texts, against chance."""
     pairs = table[table["corpus_a"] != table["corpus_b"]].dropna(subset=["overlap"])
     if pairs.empty:
-        return "No two corpora have an overlap to compare."
+        return "No two texts have an overlap to compare."
     lowest = pairs.sort_values("overlap").iloc[0]
     against = "" if chance is None else f"; two random sets would share {chance:.0%}"
     if len(pairs) == 1:
@@ -61,7 +61,7 @@ def describe(table: pd.DataFrame, *, chance: float | None = None) -> str:
         )
     return (
         f"The pruned sets share {pairs['overlap'].min():.0%} to {pairs['overlap'].max():.0%} over "
-        f"pairs of corpora, least between {lowest['corpus_a']} and {lowest['corpus_b']}{against}."
+        f"pairs of texts, least between {lowest['corpus_a']} and {lowest['corpus_b']}{against}."
     )
 
 

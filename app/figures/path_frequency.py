@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from app.figures.layer_rows import layer_axis
 from app.figures.theme import apply_theme, colorbar, colorscale, plain
 
 _ROW, _LEAST, _MOST = 17, 110, 420
@@ -44,13 +45,8 @@ def path_frequency(
     fig.update_annotations(font_size=13, x=0, xanchor="left")
     fig.update_xaxes(showgrid=False)
     fig.update_xaxes(title_text="expert", row=len(num_samples), col=1)
-    fig.update_yaxes(
-        title_text="layer",
-        range=[len(layers) - 0.5, -0.5],
-        tickvals=list(range(len(layers)))[::every],
-        ticktext=[str(layer) for layer in layers[::every]],
-        showgrid=False,
-    )
+    layer_axis(fig, layers, every)
+    fig.update_yaxes(title_text="layer")
     return fig
 
 

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
+from app.figures.layer_rows import layer_axis
 from app.figures.theme import (
     SYMBOLS,
     apply_theme,
@@ -89,12 +90,7 @@ def stratification_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figu
         showgrid=False,
         tickvals=_rank_ticks(width),
     )
-    fig.update_yaxes(
-        range=[len(layers) - 0.5, -0.5],
-        tickvals=list(range(len(layers)))[:: max(1, len(layers) // 12)],
-        ticktext=[str(layer) for layer in layers][:: max(1, len(layers) // 12)],
-        showgrid=False,
-    )
+    layer_axis(fig, layers, max(1, len(layers) // 12))
     fig.update_yaxes(title_text="layer", row=1, col=1)
     return fig
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from app.figures.theme import apply_theme, color_at, colorbar, colorscale, ink, plain, text_on
-from app.figures.variant_map import DEGENERATE, VARIANT_NAMES, Variant
+from app.figures.variant_map import DEGENERATE, Variant, variant_label
 
 _EXPONENTS: Final = (0, 1, 2)
 _ROW_PIXELS: Final = 190
@@ -68,7 +68,7 @@ def describe(table: pd.DataFrame) -> str:
     for sparsity, rows in means.groupby("sparsity"):
         best = rows.loc[rows["overlap"].idxmax()]
         variant = (int(best["b"]), int(best["alpha"]), int(best["beta"]))
-        name = f"{VARIANT_NAMES.get(variant, '')} {variant}".strip()
+        name = variant_label(variant)
         parts.append(f"{sparsity:.0%} {name} ({best['overlap']:.2f})")
     return "Least dependent on the text, by share pruned: " + "; ".join(parts) + "."
 
@@ -137,7 +137,7 @@ def _words(overlaps: NDArray[np.float32], panel: int, dark: bool) -> list[dict[s
 
 
 def _reading(variant: Variant, overlap: float) -> str:
-    name = f"{VARIANT_NAMES.get(variant, '')} {variant}".strip()
+    name = variant_label(variant)
     if variant == DEGENERATE:
         return f"{name}: the same score for every expert"
     return f"{name}: " + ("no data" if math.isnan(overlap) else f"overlap {overlap:.3f}")

@@ -1,4 +1,4 @@
-"""Principle map: the 18 variants of S(b, alpha, beta), coloured by overlap between corpora."""
+"""Overlap map: the 18 variants of S(b, alpha, beta), coloured by overlap between texts."""
 
 import math
 from typing import Any, Final
@@ -42,7 +42,7 @@ def variant_map(
 ) -> go.Figure:
     """Figure of a table `b, alpha, beta, overlap`: 3 rows (alpha) x 6 columns (b, beta).
 
-    `overlap` is the mean over pairs of corpora, 0..1. (1, 0, 0) scores every expert alike: it may
+    `overlap` is the mean over pairs of texts, 0..1. (1, 0, 0) scores every expert alike: it may
     be absent and is shown hatched. Each cell carries an invisible marker, because Streamlit
     selects points and not cells; its customdata is [b, alpha, beta].
     """
@@ -75,15 +75,15 @@ def clicked_variant(event: object) -> Variant | None:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: which variant depends least on the corpus, and which most."""
+    """One sentence: which variant depends least on the text, and which most."""
     found = {variant: overlap for variant, overlap in _overlaps(table).items() if overlap >= 0}
     if not found:
-        return "No overlap between corpora is known for any variant."
+        return "No overlap between texts is known for any variant."
     best = max(found, key=lambda variant: found[variant])
     worst = min(found, key=lambda variant: found[variant])
     return (
-        f"Of {len(found)} variants, {_label(best)} depends least on the calibration corpus "
-        f"(overlap {found[best]:.2f}) and {_label(worst)} most ({found[worst]:.2f})."
+        f"Of {len(found)} variants, {variant_label(best)} depends least on the calibration text "
+        f"(overlap {found[best]:.2f}) and {variant_label(worst)} most ({found[worst]:.2f})."
     )
 
 
@@ -99,7 +99,8 @@ def _overlaps(table: pd.DataFrame) -> dict[Variant, float]:
     return {**overlaps, DEGENERATE: math.nan}
 
 
-def _label(variant: Variant) -> str:
+def variant_label(variant: Variant) -> str:
+    """The name of a variant, if it has one, and its exponents."""
     text = "({}, {}, {})".format(*variant)
     return f"{VARIANT_NAMES[variant]} {text}" if variant in VARIANT_NAMES else text
 
@@ -154,7 +155,8 @@ def _targets(overlaps: dict[Variant, float]) -> dict[str, Any]:
         "y": [y for _, y in places],
         "customdata": [list(variant) for variant in variants],
         "text": [
-            f"{_label(variant)}<br>{_reading(variant, overlaps[variant])}" for variant in variants
+            f"{variant_label(variant)}<br>{_reading(variant, overlaps[variant])}"
+            for variant in variants
         ],
         "mode": "markers",
         "marker": {"symbol": "square", "size": 30, "opacity": 0},

@@ -12,12 +12,10 @@ from app.figures.enlarged import enlarged
 from app.figures.files import figure_html, figure_image
 from app.figures.theme import PLOTLY_CONFIG
 from app.frame.presentation import is_presented
-from app.plots.chart import Chart, made_by
+from app.plots.chart import Chart
 from app.plots.listing import VIEWS
 from app.session.state import shown_recipes
 from app.tables.spreadsheets import csv_text
-
-__all__ = ["Chart", "csv_button", "is_dark", "made_by", "show_chart", "show_table"]
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _IMAGES = {"svg": "image/svg+xml", "png": "image/png"}

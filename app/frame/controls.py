@@ -1,6 +1,6 @@
 """The criterion controls: family, exponent toggles, presets, gate convention, baseline."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import streamlit as st
@@ -21,6 +21,7 @@ from app.session.state import (
 )
 
 Choice = TypeVar("Choice", bound=str)
+Value = TypeVar("Value")
 UNIFIED_LABEL = "Unified S(b, α, β)"  # noqa: RUF001  (Greek on purpose)
 ORDERS: Mapping[Arrangement, str] = {"rank": "By rank", "expert": "By expert"}
 MODES: Mapping[Mode, str] = {"values": "Saliency", "mask": "Kept", "delta": "Rank change"}
@@ -29,6 +30,12 @@ _TOGGLES = (
     ("alpha", r"Gate exponent  $\alpha$", (0, 1, 2), "Power of the router's gate weight."),
     ("beta", r"Activation exponent  $\beta$", (0, 1, 2), "Power of the norm of the output."),
 )
+
+
+def one_of(value: object, options: Sequence[Value], usual: Value | None = None) -> Value:
+    """What a browser sent, if it is one of the options; else `usual`, without one the first."""
+    first = options[0] if usual is None else usual
+    return next((option for option in options if option == value), first)
 
 
 def switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
@@ -44,7 +51,7 @@ def switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
         format_func=lambda value: options[value],
         label_visibility="collapsed",
     )
-    return chosen if chosen in options else values[0]
+    return one_of(chosen, values)
 
 
 def _preset_chosen() -> None:

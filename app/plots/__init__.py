@@ -1,1 +1,1 @@
-"""Every figure of the dashboard as data: its table, its drawing, its sentence; no streamlit."""
+"""Charts: what is drawn of which statistics, with its numbers, its sentence and its origin."""

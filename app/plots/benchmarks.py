@@ -16,8 +16,9 @@ from analysis.leaderboard import (
 )
 from app.figures import capability, winner_map
 from app.plots.chart import Chart, made_by
-from app.plots.evaluations import series_name
-from app.plots.pareto import FULL, Quality, drawn
+from app.plots.evaluations import is_share, series_name
+from app.plots.names import FULL
+from app.plots.pareto import Quality, drawn
 from pruning.evaluate.benchmarks.record import BenchmarkRecord, benchmark_table
 
 # Of several ways to score a task the first that is there; the others stay in the records.
@@ -145,8 +146,7 @@ def board_of(results: pd.DataFrame, way: str, share: float | None, model: str) -
     """The candidates that lost this share, and the full model; None: all of them."""
     rows = results[results["way"] == way]
     if share is not None:
-        near = (rows["removed"] - share).abs() < 5e-5
-        rows = rows[near | (rows["series"] == FULL)]
+        rows = rows[is_share(rows["removed"], share) | (rows["series"] == FULL)]
     about = way if share is None else f"{way}, {share:.0%} removed"
     return Board(rows.reset_index(drop=True), model, about)
 

@@ -21,6 +21,7 @@ AGAINST: Final = {
     "active_params": "Active parameters",
     "expert_flops": "Expert FLOPs",
 }
+_SAME_SHARE: Final = 5e-5
 LOSS_COLUMNS: Final = (
     "candidate",
     "mean",
@@ -94,6 +95,17 @@ def measures_of(results: pd.DataFrame) -> list[str]:
     return [name for name in MEASURES if name in set(results["measure"])]
 
 
+def usual_measure(results: pd.DataFrame) -> str:
+    """What is shown at first: the loss, which everybody knows, where it was taken."""
+    taken = measures_of(results)
+    return "nll" if "nll" in taken else taken[0]
+
+
+def is_share(removed: "pd.Series[float]", share: float) -> "pd.Series[bool]":
+    """Where this share was removed, up to the rounding of `shares_of`."""
+    return (removed - share).abs() < _SAME_SHARE
+
+
 def shares_of(results: pd.DataFrame) -> list[str]:
     """Shares of the expert weights that were removed, as percentages, smallest first."""
     removed = sorted({round(share, 4) for share in results["removed"] if share > 0})
@@ -159,7 +171,7 @@ def worst_elsewhere(
         candidate: its series.
     """
     rows = results[(results["measure"] == measure) & (results["series"] == candidate)]
-    rows = rows[((rows["removed"] - share).abs() < 5e-5) & (rows["corpus"] != corpus)]
+    rows = rows[is_share(rows["removed"], share) & (rows["corpus"] != corpus)]
     if rows.empty:
         return None
     lost = rows["mean"] - rows["full"].fillna(0)
@@ -178,7 +190,7 @@ def at_share(results: pd.DataFrame, measure: str, share: float, corpus: str) -> 
     rows = results[(results["measure"] == measure) & (results["corpus"] == corpus)]
     whole = rows[rows["removed"] == 0]
     bytes_before = float(whole["bytes"].iloc[0]) if len(whole) else float("nan")
-    rows = rows[(rows["removed"] - share).abs() < 5e-5]
+    rows = rows[is_share(rows["removed"], share)]
     rows = rows.sort_values("mean", ascending=not MEASURES[measure].higher_is_better, kind="stable")
     return (
         rows.rename(columns={"series": "candidate"})

@@ -183,19 +183,15 @@ def _schedules(scene: Scene) -> Chart:
 
 
 def _evaluation_curves(scene: Scene) -> Chart:
-    results, measure = scene.evaluations, _usual_measure(scene)
+    results, measure = scene.evaluations, evaluations.usual_measure(scene.evaluations)
     lit = evaluations.leading_series(results, measure)
     return evaluations.curves_chart(results, measure, "removed", scene.model.name, lit)
 
 
-def _usual_measure(scene: Scene) -> str:
-    taken = evaluations.measures_of(scene.evaluations)
-    return "nll" if "nll" in taken else taken[0]
-
-
 def _pareto(scene: Scene) -> Chart:
     results, name = scene.evaluations, scene.model.name
-    chart = own_pareto_chart(results, _usual_measure(scene), str(results["corpus"].iloc[0]), name)
+    measure, corpus = evaluations.usual_measure(results), str(results["corpus"].iloc[0])
+    chart = own_pareto_chart(results, measure, corpus, name)
     if chart is None:
         raise StatsError(f"No pruned candidate of {name} was evaluated; see `moeprune sweep`.")
     return chart
@@ -448,7 +444,7 @@ def block_of(table: str, block: str | None) -> Setting:
     """
     if table not in published.TABLES:
         raise StatsError(unknown_name("table of a paper", table, published.TABLES))
-    blocks = {f"{each.model} {each.sparsity:.0%}": each for each in published.settings_of(table)}
+    blocks = published.blocks_of(table)
     if block is None:
         return next(iter(blocks.values()))
     if block not in blocks:

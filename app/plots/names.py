@@ -1,8 +1,12 @@
-"""What people call a criterion, whatever it ranks and wherever its name comes from."""
+"""What people call criteria and models, whatever is ranked and wherever a name comes from."""
+
+from typing import Final
 
 from analysis.criteria import CRITERIA, get_criterion
 from analysis.errors import CriterionError
 from analysis.neuron_norms import NEURON_NORMS
+
+FULL: Final = "Full model"
 
 
 def criterion_label(name: str) -> str:

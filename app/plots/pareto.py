@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,8 @@ import plotly.graph_objects as go
 from analysis.pareto import pareto_front
 from app.figures import pareto
 from app.plots.chart import Chart, made_by
+from app.plots.names import FULL
 from pruning.evaluate.result import MEASURES
-
-FULL: Final = "Full model"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from typing import Final
 
 import pandas as pd
 
-from analysis.criteria import CRITERIA, get_criterion
 from analysis.leaderboard import (
     WINNER_COLUMNS,
     ability_weights,
@@ -18,8 +17,8 @@ from analysis.leaderboard import (
 from analysis.published import ABILITIES, PAPERS, published_table
 from app.figures import capability, winner_map
 from app.plots.chart import Chart, made_by
+from app.plots.names import FULL, criterion_label
 
-FULL: Final = "Full model"
 # Table -> what it is about, for the list to choose from.
 TABLES: Final = {
     "unified-table-5": "Unified criteria, Table 5: C4 calibration, 16 benchmarks",
@@ -50,6 +49,11 @@ def settings_of(table: str) -> list[Setting]:
     return [Setting(table, model, float(sparsity)) for model, sparsity in pairs.to_numpy()]
 
 
+def blocks_of(table: str) -> dict[str, Setting]:
+    """The blocks of a table by what people call them: model and sparsity."""
+    return {f"{each.model} {each.sparsity:.0%}": each for each in settings_of(table)}
+
+
 def scores_of(setting: Setting) -> pd.DataFrame:
     """Candidates x benchmarks of one block, the full model first, without averages."""
     table = published_table(setting.table)
@@ -68,7 +72,7 @@ def _candidates(table: pd.DataFrame) -> list[str]:
 def _candidate(criterion: str, schedule: str) -> str:
     if criterion == "full":
         return FULL
-    label = get_criterion(criterion).label if criterion in CRITERIA else criterion
+    label = criterion_label(criterion)
     return f"{label}, searched" if schedule == "evoesap" else label
 
 

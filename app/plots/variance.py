@@ -8,9 +8,9 @@ import pandas as pd
 from app.figures import variance
 from app.plots.chart import Chart, made_by
 from app.plots.evaluations import series_name
+from app.plots.names import FULL
 from pruning.evaluate.variance_record import VarianceRecord, variance_overview
 
-FULL: Final = "Full model"
 MOST_LINES: Final = 6  # as many as there are colours
 
 

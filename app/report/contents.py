@@ -11,6 +11,7 @@ from analysis.errors import PlanError, UserError, unknown_name
 from app.plots.chart import made_by
 from app.plots.listing import VIEWS, PlotView
 from app.plots.scene import Scene
+from app.tables.shapes import experts_text
 from pruning.plan import EXPERT_GRANULARITY
 from pruning.sizes import format_bytes
 
@@ -90,9 +91,8 @@ def report_of(scene: Scene, views: Iterable[PlotView], title: str = DEFAULT_TITL
 
 def _facts(scene: Scene) -> dict[str, str]:
     model, (a, b) = scene.model, (scene.recipes.a, scene.recipes.b)
-    counts = sorted({layer.num_experts for layer in model.layers})
-    experts = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    shape = f"{len(model.layers)} layers of {experts} experts, top-{model.layers[0].top_k}"
+    experts = f"{len(model.layers)} layers of {experts_text(model.layers)} experts"
+    shape = f"{experts}, top-{model.layers[0].top_k}"
     return {
         "Model": model.name,
         "Identity": model.identity[:16],

@@ -59,11 +59,6 @@ def granularity_control() -> None:
     )
 
 
-def neuron_label(criterion: str) -> str:
-    """A criterion of neurons for people."""
-    return criterion_label(criterion)
-
-
 def chosen_neuron_criterion() -> str:
     """Name of what ranks neurons; the first where the control says none that there is."""
     name = st.session_state.get("neurons", DEFAULTS["neurons"])
@@ -101,7 +96,7 @@ def neuron_criterion_controls() -> None:
         key="neurons",
         bind="query-params",
         required=True,
-        format_func=neuron_label,
+        format_func=criterion_label,
         on_change=forget_import,
         help="**HEAPr**: how much the loss is expected to grow without the neuron; one forward and "
         "one backward pass.  \n**CAMERA-P**: how much the neuron writes.  \n**Neuron norms**: the "
@@ -151,7 +146,7 @@ def scope_note() -> str:
     if AtomScope.GLOBAL in scopes_of(criterion):
         return ""
     return (
-        f"{neuron_label(criterion)} compares neurons of one layer only, so a budget over all "
+        f"{criterion_label(criterion)} compares neurons of one layer only, so a budget over all "
         "layers is not offered."
     )
 

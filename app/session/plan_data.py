@@ -26,7 +26,6 @@ from app.session.plan_state import imported_plan, note_plan
 from app.session.search_data import searched_plan, searches_of
 from app.session.state import View
 from pruning.budget import sparsity_budget
-from pruning.engines import Reads, contents_of, verdicts
 from pruning.plan import PruningPlan
 from pruning.schedules import Evidence, Spending, budget_notes
 from pruning.search.store import SEARCH, order_digest
@@ -217,13 +216,3 @@ def sizes_of(view: View, plan: PruningPlan) -> SizeReport:
 def _sizes(model: str, digest: str, _view: View, _plan: PruningPlan) -> SizeReport:
     del model, digest  # parts of the key only
     return size_report(_view.model, _plan)
-
-
-def readers_of(view: View, plan: PruningPlan) -> list[str]:
-    """The programs that are known to read the export, or expected to."""
-    found = verdicts(contents_of(view.model, plan))
-    return [
-        each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
-        for each in found
-        if each.reads is not Reads.NO
-    ]

@@ -12,7 +12,7 @@ from analysis.model import MoEModel
 from analysis.stats import GATES, Gate
 from analysis.store import Run
 from app.choices.comparing import CompareRequest
-from app.choices.ranking import criterion_badge as criterion_badge
+from app.choices.ranking import criterion_badge
 from app.requests.base import SelectRequest
 from app.session.data import routed_runs, shown_model, shown_stats_dir
 

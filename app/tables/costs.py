@@ -1,4 +1,4 @@
-"""Tables of what statistics cost, and what each criterion has to read; no streamlit."""
+"""Tables of what statistics cost, and what each criterion has to read."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +8,7 @@ import pandas as pd
 from analysis.criteria import CRITERIA, Criterion
 from analysis.needs import needs_of
 from analysis.store import Run
+from app.tables.shapes import experts_text
 
 _MIB = 2**20
 SHOWN_COSTS = (
@@ -39,13 +40,11 @@ def cost_table(runs: Sequence[Run], identity: str) -> pd.DataFrame:
     rows = []
     for run in runs:
         model, made = run.manifest.model, run.manifest.made
-        counts = sorted({layer.num_experts for layer in model.layers})
-        experts = "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
         rows.append(
             {
                 "model": model.name,
                 "statistics": run.manifest.corpus or "weights",
-                "shape": f"{len(model.layers)} x {experts}",
+                "shape": f"{len(model.layers)} x {experts_text(model.layers)}",
                 "top-k": model.layers[0].top_k,
                 "tokens": run.manifest.num_tokens or None,
                 "seconds": _number(made, "seconds"),

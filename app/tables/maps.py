@@ -1,4 +1,4 @@
-"""Tables and panels that the Explore page shows, made from statistics; no streamlit."""
+"""Tables and panels that the Explore page shows, made from statistics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -31,11 +31,11 @@ def test_matrix_shows_names_as_written(corpora):
 
 def test_matrix_description(corpora):
     assert matrices.describe(corpora, chance=0.5) == (
-        "The pruned sets share 40% to 70% over pairs of corpora, least between math and code; "
+        "The pruned sets share 40% to 70% over pairs of texts, least between math and code; "
         "two random sets would share 50%."
     )
     assert matrices.describe(corpora.iloc[:1]) == "The sets pruned on code and prose share 70%."
-    assert matrices.describe(corpora.iloc[:0]) == "No two corpora have an overlap to compare."
+    assert matrices.describe(corpora.iloc[:0]) == "No two texts have an overlap to compare."
 
 
 def test_curve_has_dashed_chance_and_one_line_a_series(curve):

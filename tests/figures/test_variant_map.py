@@ -96,7 +96,7 @@ def test_both_themes_draw_the_same_cells(variants, dark):
 
 def test_description_names_the_extremes(variants):
     assert describe(variants) == (
-        "Of 17 variants, MSAN (1, 0, 2) depends least on the calibration corpus (overlap 0.90) "
+        "Of 17 variants, MSAN (1, 0, 2) depends least on the calibration text (overlap 0.90) "
         "and (0, 2, 0) most (0.10)."
     )
     assert "No overlap" in describe(variants.iloc[:0])

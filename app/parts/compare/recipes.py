@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import streamlit as st
 
@@ -12,8 +12,11 @@ from analysis.stats import GATES
 from app.choices.comparing import CompareRequest, compare_selections
 from app.choices.ranking import Selection, select
 from app.figures.rank_rank import brushed
-from app.frame.charts import Chart, csv_button, made_by, selection_of, show_chart
+from app.frame.cards import card
+from app.frame.charts import csv_button, selection_of, show_chart
+from app.frame.controls import one_of
 from app.frame.sidebar import blend_sliders, corpus_options, sparsity_slider
+from app.plots.chart import Chart, made_by
 from app.plots.comparison import (
     about_recipes,
     agreement_chart,
@@ -78,7 +81,7 @@ def _controls(view: View, side: str) -> RecipeChoice:
     letter = side.upper()
     # Rows that wrap: beside the sidebar of a narrow window there is room for one control.
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        criterion = _one_of(
+        criterion = one_of(
             st.selectbox(
                 f"Criterion {letter}",
                 _CRITERIA,
@@ -103,7 +106,7 @@ def _controls(view: View, side: str) -> RecipeChoice:
             width=_WIDTH,
         )
         percent = sparsity_slider(view.model, f"Sparsity {letter}", f"{side}_sparsity", _WIDTH)
-    return RecipeChoice(criterion, corpus, _one_of(gate, GATES, GATES[0]), percent)
+    return RecipeChoice(criterion, corpus, one_of(gate, GATES, GATES[0]), percent)
 
 
 def _corpus(view: View, side: str, *, reads_text: bool) -> str:
@@ -117,12 +120,7 @@ def _corpus(view: View, side: str, *, reads_text: bool) -> str:
         help=None if reads_text else "This criterion reads no text.",
         width=_WIDTH,
     )
-    return _one_of(chosen, options, options[0])
-
-
-def _one_of(value: Any, options: Any, usual: str) -> str:
-    """What a browser sent, if it is one of the options."""
-    return value if value in options else usual
+    return one_of(chosen, options, options[0])
 
 
 def select_recipe(view: View, choice: RecipeChoice) -> Selection | None:
@@ -171,41 +169,29 @@ def _four_metrics(comparison: Comparison) -> None:
     )
     jaccard = comparison.jaccard
     either = len(comparison.table()) - comparison.count("both")
-    st.metric(
+    card(
         "Jaccard of the pruned",
         "-" if either == 0 else f"{jaccard:.2f}",
         f"{comparison.count('neither')} of {either} experts" if either else "nothing is pruned",
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help="Pruned by both, divided by pruned by either.",
+        note="Pruned by both, divided by pruned by either.",
     )
     _tau_metric(comparison)
     only_a, only_b = comparison.count("only A"), comparison.count("only B")
-    st.metric(
+    card(
         "Decided differently",
         f"{only_a + only_b}",
         f"A {only_a}, B {only_b}",
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help="Experts that only one recipe keeps: how many A keeps alone, how many B.",
+        note="Experts that only one recipe keeps: how many A keeps alone, how many B.",
     )
 
 
 def _tau_metric(comparison: Comparison) -> None:
     taus = comparison.by_layer["kendall_tau"].dropna()
-    st.metric(
+    card(
         "Kendall tau",
         f"{taus.mean():.2f}" if len(taus) else "-",
         f"{taus.min():.2f} to {taus.max():.2f} over layers" if len(taus) else "nothing to order",
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help="Agreement of the two orders, -1 to 1; the mean over layers. Ties count for neither.",
+        note="Agreement of the two orders, -1 to 1; the mean over layers. Ties count for neither.",
     )
 
 
@@ -254,7 +240,7 @@ def rank_flow(comparison: Comparison, recipes: tuple[Selection, Selection]) -> N
         format_func=lambda layer: f"layer {layer}" if layer else words,
         width=260,
     )
-    layer = int(_one_of(chosen, options, "") or usual)
+    layer = int(one_of(chosen, options, "") or usual)
     expert = place[1] if place and place[0] == layer else None
     names = (recipe_text(recipes[0]), recipe_text(recipes[1]))
     about = made_by(*about_recipes(*recipes))

@@ -9,6 +9,7 @@ import streamlit as st
 
 from analysis.model import DEMO_MODEL
 from app.choices.planning import Shown
+from app.frame.controls import one_of
 from app.jobs.model import Job, JobState
 from app.literal import literal
 from app.parts.evaluate.candidates import candidate_part, plan_name
@@ -81,7 +82,7 @@ def _question(view: View) -> None:
             "prompt": prompt,
             "plans": (shown.plan.to_dict(),),
             "names": (plan_name(shown),),
-            "max_new_tokens": length if length in _LENGTHS else _LENGTHS[0],
+            "max_new_tokens": one_of(length, _LENGTHS),
         },
     )
     commands = _commands(view, shown, request)
@@ -106,7 +107,7 @@ def _answers(asked: Sequence[Job]) -> None:
             key="ask.question",
             format_func=lambda name: literal(_headline(jobs[name])),
         )
-        chosen = picked if picked in jobs else chosen
+        chosen = one_of(picked, list(jobs))
     job = jobs[chosen]
     st.text(str(job.request["prompt"]))
     answers = (job.result or {})["answers"]

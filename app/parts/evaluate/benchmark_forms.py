@@ -12,8 +12,10 @@ from analysis.demo.tasks import LOCAL_TASKS
 from analysis.errors import UserError
 from analysis.model import DEMO_MODEL
 from app.choices.planning import Shown
+from app.frame.controls import one_of
 from app.literal import literal
 from app.parts.evaluate.candidates import candidate_part, plan_name
+from app.parts.evaluate.sweep_fields import DTYPES, dtype_field
 from app.requests.base import command_line, validated
 from app.requests.benchmark import BenchmarkRequest, ImportRequest
 from app.session import data
@@ -25,7 +27,6 @@ from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 _FULL, _PLAN, _EXPORT, _WORDS = "full", "plan", "export", "words"
 _MEGABYTES: Final = 16
-_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 TAKEN_IN: Final = "bench.taken"  # in the session: records that the page shows next
 _RAN: Final = {_FULL: "The full model", _PLAN: "A plan, masked in it", _EXPORT: "An export of it"}
 _TAKEN: Final = {_FULL: "The full model", _PLAN: "A plan", _WORDS: "Another, in words"}
@@ -79,7 +80,7 @@ def _candidate(view: View, prefix: str, offers: Mapping[str, str]) -> tuple[str,
         key=f"{prefix}.what",
         format_func=lambda name: offers[name],
     )
-    what = chosen if chosen in offers else _FULL
+    what = one_of(chosen, list(offers), _FULL)
     return what, candidate_part(view, prefix) if what == _PLAN else None
 
 
@@ -112,25 +113,15 @@ def _tasks(view: View, dtype: str) -> dict[str, Any]:
             placeholder="all",
             width=220,
         )
-        chosen = _dtype(dtype)
+        chosen = dtype_field(
+            dtype,
+            # Another key for other results: what they have is the default again.
+            f"bench.run.dtype.{one_of(dtype, DTYPES)}",
+            "Only results of one element type are held against each other; auto: the checkpoint's "
+            "own.",
+        )
     tasks = ",".join(filter(None, (*local, named.strip())))
     return {"tasks": tasks, "limit": limit, "dtype": chosen}
-
-
-def _dtype(shown: str) -> str:
-    """Draw the element type, at first that of the results on screen."""
-    usual = shown if shown in _DTYPES else _DTYPES[0]
-    chosen = st.selectbox(
-        "Element type",
-        _DTYPES,
-        index=_DTYPES.index(usual),
-        # Another key for other results: what they have is the default again.
-        key=f"bench.run.dtype.{usual}",
-        help="Only results of one element type are held against each other; auto: the "
-        "checkpoint's own.",
-        width=150,
-    )
-    return chosen if chosen in _DTYPES else usual
 
 
 def exports_of(view: View) -> dict[str, Path]:

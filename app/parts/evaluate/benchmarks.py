@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app.frame.charts import csv_button, show_chart
+from app.frame.controls import one_of
 from app.literal import literal
 from app.parts.evaluate.benchmark_forms import TAKEN_IN, import_form, run_form
 from app.parts.evaluate.published import profile_part, weight_controls
@@ -20,7 +21,7 @@ from app.plots.benchmarks import (
     shares_of,
     ways_of,
 )
-from app.plots.pareto import FULL
+from app.plots.names import FULL
 from app.session.job_queue import job_store
 from app.session.queueing import queued_key
 from app.session.records import records_of
@@ -120,7 +121,7 @@ def _way(ways: list[str]) -> str:
         format_func=literal,
         help="Only what was benchmarked in one way is held against each other.",
     )
-    return chosen if chosen in ways else ways[0]
+    return one_of(chosen, ways)
 
 
 def _share(shares: list[float]) -> float | None:
@@ -132,7 +133,7 @@ def _share(shares: list[float]) -> float | None:
     chosen = st.select_slider(
         "Removed", list(options), value=usual, key=_REMOVED, bind="query-params"
     )
-    return options[chosen if chosen in options else usual]
+    return options[one_of(chosen, list(options), usual)]
 
 
 def _percent(share: float) -> str:

@@ -8,6 +8,7 @@ import streamlit as st
 from analysis.criteria import CRITERIA
 from app.choices.percents import possible_percents
 from app.choices.planning import PlanChoice, Shown
+from app.frame.controls import one_of
 from app.literal import literal
 from app.session.data import routed_runs
 from app.session.plan_data import made_plan
@@ -58,7 +59,7 @@ def candidate_part(view: View, prefix: str) -> Shown | None:
         )
         if noted and chosen == _OF_PLAN_PAGE:
             return noted
-        name = chosen if chosen in CRITERIA else _FIRST
+        name = one_of(chosen, list(CRITERIA), _FIRST)
         percent = _percent(view, prefix)
         runs = routed_runs(view.model, CRITERIA[name])
         corpus = ""
@@ -66,7 +67,7 @@ def candidate_part(view: View, prefix: str) -> Shown | None:
             picked = st.selectbox(
                 "Statistics of", list(runs), key=f"{prefix}.corpus", format_func=literal, width=200
             )
-            corpus = picked if picked in runs else next(iter(runs))
+            corpus = one_of(picked, list(runs))
     asked = replace(
         view, runs=runs, corpus=corpus, sparsity_percent=percent, criterion=CRITERIA[name]
     )
@@ -88,4 +89,4 @@ def _percent(view: View, prefix: str) -> int:
         format_func=lambda percent: f"{percent}%",
         width=110,
     )
-    return chosen if chosen in percents else usual
+    return one_of(chosen, percents, usual)

@@ -9,7 +9,7 @@ import streamlit as st
 from app.choices.planning import Shown
 from app.literal import literal
 from app.parts.evaluate.candidates import plan_name
-from app.parts.evaluate.sweep_fields import sweep_fields
+from app.parts.evaluate.sweep_fields import DTYPES, dtype_field, sweep_fields
 from app.requests.base import validated
 from app.requests.evaluation import EvaluateRequest, SweepRequest
 from app.session.data import shown_model
@@ -21,7 +21,6 @@ from pruning.evaluate.record import EvaluationRecord
 
 _PLAN: Final = "plan"
 _WHAT: Final = {_PLAN: "The plan on the Plan page", "sweep": "Criteria at sparsities"}
-_TYPES: Final = ("auto", "float32", "bfloat16", "float16")
 
 
 def evaluation_form(view: View, records: Sequence[EvaluationRecord]) -> None:
@@ -98,23 +97,15 @@ def _texts_and_numbers(view: View, records: Sequence[EvaluationRecord]) -> dict[
     samples = st.select_slider(
         "Samples of each text", (8, 16, 32, 64, 128), value=64, key="evaluate.samples"
     )
-    usual = usual_type(records)
-    dtype = st.selectbox(
-        "Computed in",
-        _TYPES,
-        index=_TYPES.index(usual),
-        key="evaluate.dtype",
-        width=200,
-        help="At first as most evaluations here: what was computed otherwise is a line of its own.",
+    dtype = dtype_field(
+        usual_type(records),
+        "evaluate.dtype",
+        "At first as most evaluations here: what was computed otherwise is a line of its own.",
     )
-    return {
-        "corpora": tuple(corpora),
-        "samples": samples,
-        "dtype": dtype if dtype in _TYPES else usual,
-    }
+    return {"corpora": tuple(corpora), "samples": samples, "dtype": dtype}
 
 
 def usual_type(records: Sequence[EvaluationRecord]) -> str:
     """The element type that most evaluations ran in, where the form has it; else auto."""
     ran = Counter(record.settings["dtype"] for record in records)
-    return next((name for name, _ in ran.most_common(1) if name in _TYPES), "auto")
+    return next((name for name, _ in ran.most_common(1) if name in DTYPES), "auto")

@@ -63,18 +63,27 @@ def own_plan_part(own: OwnPlan, results: pd.DataFrame, measure: str) -> None:
         st.text("It was not measured yet: open it on Plan, then queue it below.")
         return
     for place, row in zip(st.columns(len(found)), found.to_dict("records"), strict=True):
-        _number(place, row, measure)
+        label = f"{MEASURES[measure].label} on {literal(str(row['corpus']))}"
+        measure_card(place, label, row, measure)
     if missing := [name for name in results["corpus"].unique() if name not in set(found["corpus"])]:
         st.text(f"Not measured on {', '.join(missing)}.")
 
 
-def _number(place: Any, row: dict[Any, Any], measure: str) -> None:
-    known, full = MEASURES[measure], row["full"]
+def measure_card(place: Any, label: str, row: Any, measure: str) -> None:
+    """A measure, and how far it is from the full model's, which is better or worse.
+
+    Args:
+        place: where it is drawn.
+        label: what it is a number of.
+        row: of a table with `mean` and `full`, the full model's or NaN.
+        measure: one of MEASURES.
+    """
+    full = row["full"]
     place.metric(
-        f"{known.label} on {literal(str(row['corpus']))}",
+        label,
         f"{row['mean']:.3f}",
         None if pd.isna(full) else f"{row['mean'] - full:+.3f} vs full {full:.3f}",
-        delta_color="normal" if known.higher_is_better else "inverse",
+        delta_color="normal" if MEASURES[measure].higher_is_better else "inverse",
         border=True,
         height="stretch",
     )

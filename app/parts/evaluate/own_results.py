@@ -1,27 +1,29 @@
 """The Evaluate page: what this model's own evaluations say."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import pandas as pd
 import streamlit as st
 
 from analysis.model import DEMO_MODEL
+from app.frame.cards import card
 from app.frame.charts import csv_button, show_chart
-from app.frame.controls import switch
+from app.frame.controls import one_of, switch
 from app.literal import literal
 from app.parts.evaluate.evaluation_form import evaluation_form
-from app.parts.evaluate.own_plan import own_plan, own_plan_part
+from app.parts.evaluate.own_plan import measure_card, own_plan, own_plan_part
 from app.plots.evaluations import (
     AGAINST,
     at_share,
     curves_chart,
+    is_share,
     leading_series,
     measures_of,
     of_plan,
     own_winner_chart,
     results_of,
     shares_of,
+    usual_measure,
     worst_elsewhere,
 )
 from app.plots.pareto import own_pareto_chart
@@ -36,7 +38,6 @@ _SCREENING: Final = (
 )
 _NUMBERS: Final = {"mean": "mean", "low": "95% from", "high": "95% to", "full": "full model"}
 _YOURS: Final = "yours"
-_SAME_SHARE: Final = 5e-5  # shares of one rounding
 _FEW_LINES: Final = 6  # as many as there are colours
 
 
@@ -59,11 +60,11 @@ def own_part(view: View) -> None:
 def _charts(view: View, results: pd.DataFrame) -> None:
     names = measures_of(results)
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        measure = _one_of(
+        measure = one_of(
             st.selectbox(
                 "Measure",
                 names,
-                index=names.index("nll") if "nll" in names else 0,
+                index=names.index(usual_measure(results)),
                 key="measure",
                 bind="query-params",
                 format_func=lambda name: MEASURES[name].label,
@@ -72,7 +73,7 @@ def _charts(view: View, results: pd.DataFrame) -> None:
             names,
         )
         corpora = list(dict.fromkeys(results["corpus"]))
-        corpus = _one_of(
+        corpus = one_of(
             st.selectbox("Held-out text", corpora, key="held_out", bind="query-params", width=220),
             corpora,
         )
@@ -133,10 +134,6 @@ def _curves(view: View, results: pd.DataFrame, measure: str, mine: pd.DataFrame)
     show_chart(curves_chart(results, measure, against, view.model.name, lit))
 
 
-def _one_of(value: Any, options: Sequence[str]) -> str:
-    return value if value in options else options[0]
-
-
 def _share_control(results: pd.DataFrame) -> float | None:
     shares = shares_of(results)
     if not shares:
@@ -145,7 +142,7 @@ def _share_control(results: pd.DataFrame) -> float | None:
     if len(shares) == 1:
         return float(shares[0].rstrip("%")) / 100
     chosen = st.select_slider("Removed", shares, value=usual, key="removed", bind="query-params")
-    return float((chosen if chosen in shares else usual).rstrip("%")) / 100
+    return float(one_of(chosen, shares, usual).rstrip("%")) / 100
 
 
 def _cost(
@@ -167,7 +164,7 @@ def _cost(
     elsewhere = worst_elsewhere(results, measure, share, corpus, best["candidate"])
     if elsewhere is not None:
         st.markdown(f":material/warning: {_elsewhere_words(elsewhere, measure, corpus)}")
-    marked = set(mine.loc[(mine["removed"] - share).abs() < _SAME_SHARE, "series"])
+    marked = set(mine.loc[is_share(mine["removed"], share), "series"])
     # Measures of the difference between both models have no number of the full one.
     shown = table.drop(columns="bytes").dropna(axis="columns", how="all")
     if not marked.isdisjoint(shown["candidate"]):
@@ -205,35 +202,16 @@ def _elsewhere_words(worst: pd.Series, measure: str, corpus: str) -> str:
 
 def _metrics(best: pd.Series, seen: tuple[str, float, str], model: str) -> None:
     """Three numbers of the best candidate at one share on one text."""
-    measure, share, corpus = seen
+    measure, removed, corpus = seen
     first, second, third = st.columns(3)
-    known, change = MEASURES[measure], best["change"]
-    first.metric(
-        f"{known.label}, best at {share:.0%}",
-        f"{best['mean']:.3f}",
-        None if pd.isna(change) else f"{change:+.3f} vs full {best['full']:.3f}",
-        delta_color="normal" if known.higher_is_better else "inverse",
-        border=True,
-        height="stretch",
-    )
+    measure_card(first, f"{MEASURES[measure].label}, best at {removed:.0%}", best, measure)
     name, _, ranked_by = str(best["candidate"]).partition(", ")
-    _plain_metric(second, f"Best on {literal(corpus)}", name, _ranked(ranked_by))
+    card(f"Best on {literal(corpus)}", name, _ranked(ranked_by), place=second)
     saved = best["memory_saved"]
-    _plain_metric(third, "Memory saved", "-" if pd.isna(saved) else f"{saved:.0%}", f"of {model}")
+    share = "-" if pd.isna(saved) else f"{saved:.0%}"
+    card("Memory saved", share, f"of {model}", place=third)
 
 
 def _ranked(words: str) -> str | None:
     """What ranked the best, not to be read as what it was measured on."""
     return f"ranked {words}" if words.startswith("on ") else words or None
-
-
-def _plain_metric(place: Any, label: str, value: str, below: str | None) -> None:
-    place.metric(
-        label,
-        value,
-        below,
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-    )

@@ -6,16 +6,17 @@ from typing import Final
 import streamlit as st
 
 from analysis.published import ABILITIES
-from app.frame.charts import Chart, csv_button, show_chart
-from app.frame.controls import switch
+from app.frame.charts import csv_button, show_chart
+from app.frame.controls import one_of, switch
 from app.literal import literal
+from app.plots.chart import Chart
+from app.plots.names import FULL
 from app.plots.published import (
-    FULL,
     TABLES,
     Setting,
+    blocks_of,
     leaderboard,
     profile_chart,
-    settings_of,
     source_of,
     winner_chart,
 )
@@ -50,16 +51,16 @@ def _table_control() -> str:
     chosen = st.selectbox(
         "Table", names, key=_TABLE, bind="query-params", format_func=TABLES.__getitem__, width=420
     )
-    return chosen if chosen in names else names[0]
+    return one_of(chosen, names)
 
 
 def _block_control(table: str) -> Setting:
-    blocks = {f"{each.model} {each.sparsity:.0%}": each for each in settings_of(table)}
+    blocks = blocks_of(table)
     names = tuple(blocks)
     chosen = st.selectbox(
         "Model and sparsity", names, key=f"{_BLOCK}.{table}", bind="query-params", width=340
     )
-    return blocks[chosen if chosen in blocks else names[0]]
+    return blocks[one_of(chosen, names)]
 
 
 def _weight_controls(setting: Setting) -> dict[str, float]:

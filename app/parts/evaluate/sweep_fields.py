@@ -1,15 +1,32 @@
-"""Fields that the forms of the Evaluate page share: criteria, sparsities, whose statistics rank."""
+"""Fields that forms of the Evaluate page share: criteria, sparsities, texts, element type."""
 
 from typing import Any, Final
 
 import streamlit as st
 
 from analysis.criteria import CRITERIA
+from app.frame.controls import one_of
 from app.literal import literal
 from app.session.state import View
 
+DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 _SPARSITIES: Final = ("25%", "50%", "75%")
 _CRITERIA: Final = ("reap", "frequency", "random")
+
+
+def dtype_field(usual: str, key: str, note: str) -> str:
+    """Draw the element type; what it says.
+
+    Args:
+        usual: what it says at first, if it is one of DTYPES; else `auto`.
+        key: of the widget.
+        note: what the choice changes.
+    """
+    first = one_of(usual, DTYPES)
+    chosen = st.selectbox(
+        "Element type", DTYPES, index=DTYPES.index(first), key=key, help=note, width=150
+    )
+    return one_of(chosen, DTYPES, first)
 
 
 def sweep_fields(view: View, prefix: str) -> dict[str, Any]:
@@ -34,6 +51,7 @@ def sweep_fields(view: View, prefix: str) -> dict[str, Any]:
         "Statistics of",
         list(view.runs),
         key=f"{prefix}.calibrated",
+        help="The calibration text by which the criteria rank.",
         placeholder="no statistics",
         format_func=literal,
     )

@@ -7,11 +7,12 @@ import streamlit as st
 
 from app.figures.variance import deviations
 from app.frame.charts import csv_button, show_chart
+from app.frame.controls import one_of
 from app.literal import literal
 from app.parts.evaluate.candidates import plan_name
 from app.parts.evaluate.sweep_fields import sweep_fields
+from app.plots.names import FULL
 from app.plots.variance import (
-    FULL,
     MOST_LINES,
     candidates_of,
     draws_of,
@@ -56,7 +57,7 @@ def _figure(view: View, results: pd.DataFrame) -> None:
         label = st.selectbox(
             "Held-out text", list(draws), key="hidden_text", bind="query-params", width=260
         )
-        draw = draws[label if label in draws else next(iter(draws))]
+        draw = draws[one_of(label, list(draws))]
         names = candidates_of(results, draw)
         lit: list[str] | None = None
         if len(names) > MOST_LINES:

@@ -6,12 +6,13 @@ import streamlit as st
 
 from analysis.advice import ADVICE, Purpose, read_overlaps
 from analysis.criteria import get_criterion
+from app.choices.ranking import criterion_badge
 from app.frame.charts import csv_button, show_table
 from app.frame.controls import switch
 from app.literal import literal
 from app.parts.explore.overlap import can_compare_texts, mean_variant_overlaps
 from app.session import data
-from app.session.state import BLEND, View, apply_preset, criterion_badge
+from app.session.state import BLEND, View, apply_preset
 from app.tables.costs import needs_and_costs
 
 _PURPOSES: Mapping[Purpose, str] = {

@@ -9,6 +9,7 @@ from analysis.criteria import CRITERIA
 from analysis.errors import UserError
 from app.figures.loss_bins import WORDS, chance_agreement
 from app.frame.charts import csv_button, show_chart
+from app.frame.controls import one_of
 from app.frame.job_panel import job_panel
 from app.literal import literal
 from app.plots import loss_bins as plots
@@ -61,7 +62,7 @@ def _charts(view: View, records: list[BinsRecord], granularity: str) -> None:
             bind="query-params",
             width=220,
         )
-        overview = plots.overview_of(records, granularity, text if text in texts else usual)
+        overview = plots.overview_of(records, granularity, one_of(text, texts, usual))
         best_last = overview.iloc[::-1]  # of equal names the best stays
         names = {
             _named(str(r.criterion), str(r.order)): str(r.record) for r in best_last.itertuples()
@@ -78,7 +79,7 @@ def _charts(view: View, records: list[BinsRecord], granularity: str) -> None:
             width=260,
         )
     st.text(plots.verdict(overview))
-    chosen = names[score if score in names else first]
+    chosen = names[one_of(score, options, first)]
     record = next(each for each in records if each.record_id == chosen)
     # Only of the criterion in use does the page know a command that draws the same.
     is_own = record is plots.record_of(records, granularity, own, view.corpora)

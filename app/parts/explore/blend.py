@@ -7,9 +7,10 @@ import streamlit as st
 
 from analysis.coverage import Blender, fair_blend
 from analysis.criteria import Criterion
-from app.frame.charts import made_by, show_chart
+from app.frame.charts import show_chart
 from app.literal import literal
 from app.plots import explore as plots
+from app.plots.chart import made_by
 from app.session import data
 from app.session.state import BLEND, View, apply_shares
 

@@ -13,10 +13,11 @@ from analysis.proxy import proxy_quality
 from analysis.shards import can_rank
 from analysis.stats import Gate
 from analysis.store import SHARDS, Run
-from app.frame.charts import made_by, show_chart, show_table
+from app.frame.charts import show_chart, show_table
 from app.literal import literal
 from app.parts.explore.overlap import RunKeys, run_keys
 from app.plots import evidence, explore
+from app.plots.chart import made_by
 from app.requests.base import CalibrateRequest
 from app.session import data
 from app.session.state import BLEND, View

@@ -8,12 +8,15 @@ import streamlit as st
 
 from analysis.criteria import Criterion
 from analysis.overlap import chance_overlap
-from app.frame.charts import Chart, chart_files, made_by, show_chart
+from app.choices.ranking import criterion_badge
+from app.frame.cards import card
+from app.frame.charts import chart_files, show_chart
 from app.parts.explore.overlap import pair_overlaps
 from app.plots import explore as plots
+from app.plots.chart import Chart, made_by
 from app.session import data
 from app.session.needed import needed_stats
-from app.session.state import View, chosen_baseline, criterion_badge
+from app.session.state import View, chosen_baseline
 from app.tables import maps
 from pruning.sizes import format_bytes
 
@@ -44,15 +47,11 @@ def metrics(view: View, shown: maps.Ranked, beside: maps.Ranked) -> None:
 
 def _four_metrics(view: View, shown: maps.Ranked, beside: maps.Ranked) -> None:
     criterion, fraction = shown.criterion, Fraction(view.sparsity_percent, 100)
-    st.metric(
+    card(
         "Criterion",
         criterion.label,
         criterion_badge(criterion),
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help=f"${criterion.formula}$  \n{criterion.reference}",
+        note=f"${criterion.formula}$  \n{criterion.reference}",
     )
     same = maps.same_pruned(shown, beside, fraction)
     st.metric(
@@ -90,28 +89,10 @@ def _stability_metric(view: View, criterion: Criterion) -> None:
     label = "Overlap across texts"
     note = "Mean share of pruned experts that two calibration texts have in common."
     if criterion.source != "routed":
-        st.metric(
-            label,
-            "100%",
-            "reads no text",
-            delta_color="off",
-            delta_arrow="off",
-            border=True,
-            height="stretch",
-            help=note,
-        )
+        card(label, "100%", "reads no text", note=note)
         return
     if len(view.runs) < 2:
-        st.metric(
-            label,
-            "-",
-            "needs two texts",
-            delta_color="off",
-            delta_arrow="off",
-            border=True,
-            height="stretch",
-            help=note,
-        )
+        card(label, "-", "needs two texts", note=note)
         return
     table = pair_overlaps(view, criterion)
     overlap, chance = float(table["overlap"].mean()), float(table["chance"].mean())

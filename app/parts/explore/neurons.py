@@ -9,17 +9,20 @@ from analysis.arrays import BoolArray
 from analysis.errors import UserError
 from analysis.store import NEURONS
 from app.choices.neuron_scopes import SCOPES
-from app.frame.charts import made_by, show_chart
+from app.frame.cards import card
+from app.frame.charts import show_chart
 from app.frame.controls import switch
 from app.literal import literal
 from app.parts.explore.bins import bins_part
 from app.parts.explore.neuron_needs import neurons_missing_part
 from app.parts.explore.same_bytes import same_bytes_part
 from app.plots import neuron_evidence as plots
+from app.plots.chart import made_by
+from app.plots.names import criterion_label
 from app.requests.base import command_line
 from app.session import neuron_explore_data as found
 from app.session.chosen_expert import chosen_expert
-from app.session.granularity import chosen_neuron_criterion, chosen_scope, neuron_label
+from app.session.granularity import chosen_neuron_criterion, chosen_scope
 from app.session.neuron_plan_data import ReadyNeurons, lacks_statistics
 from app.session.state import View
 from pruning.atoms.cuts import expert_shares, neurons_of
@@ -81,7 +84,7 @@ def neuron_page(view: View) -> None:
 def _about(view: View, ready: ReadyNeurons, scope: AtomScope) -> str:
     runs = ", ".join(run.manifest.run_id for run in ready.evidence.runs)
     head = f"{view.model.name} {view.model.identity[:8]}"
-    label = neuron_label(chosen_neuron_criterion())
+    label = criterion_label(chosen_neuron_criterion())
     within = f"neurons compete within {SCOPES[scope].lower()}"
     return made_by(head, runs, label, within, f"sparsity {view.sparsity}")
 
@@ -93,7 +96,7 @@ def _metrics(view: View, ready: ReadyNeurons, scope: AtomScope, shares: pd.DataF
     inside, chance = _inside_experts(view, ready, scope)
     source = " + ".join(ready.evidence.corpora) or "reads no text"
     cards = (
-        ("Criterion", neuron_label(chosen_neuron_criterion()), literal(source), None),
+        ("Criterion", criterion_label(chosen_neuron_criterion()), literal(source), None),
         (
             "Neurons removed",
             f"{removed:,}",
@@ -116,16 +119,7 @@ def _metrics(view: View, ready: ReadyNeurons, scope: AtomScope, shares: pd.DataF
     )
     with st.container(horizontal=True):  # wraps where the window is narrow
         for label, value, below, explained in cards:
-            st.metric(
-                label,
-                value,
-                below,
-                delta_color="off",
-                delta_arrow="off",
-                border=True,
-                height="stretch",
-                help=explained,
-            )
+            card(label, value, below, note=explained)
 
 
 def _overlap_of_texts(view: View, scope: AtomScope) -> tuple[str, str]:
@@ -213,7 +207,7 @@ def _texts_part(view: View, scope: AtomScope) -> None:
     criterion = view.criterion
     if criterion is None or criterion.source != "routed":
         st.info(
-            f"{neuron_label(chosen_neuron_criterion())} reads no text, so all texts agree.",
+            f"{criterion_label(chosen_neuron_criterion())} reads no text, so all texts agree.",
             icon=":material/info:",
         )
         return
@@ -231,7 +225,7 @@ def _texts_part(view: View, scope: AtomScope) -> None:
     pairs = found.text_overlaps(texts, scope, view.sparsity_percent)
     about = made_by(
         ", ".join(text.evidence.runs[0].manifest.run_id for text in texts.values()),
-        neuron_label(chosen_neuron_criterion()),
+        criterion_label(chosen_neuron_criterion()),
         f"sparsity {view.sparsity}",
     )
     chart = plots.text_overlap_chart(pairs, list(texts), about)

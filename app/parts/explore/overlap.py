@@ -13,11 +13,12 @@ from analysis.store import Run
 from app.choices.percents import possible_percents
 from app.figures import variant_map as variant_figure
 from app.figures.variant_grid import clicked_cell
-from app.frame.charts import Chart, made_by, show_chart
+from app.frame.charts import show_chart
 from app.frame.controls import switch
 from app.literal import literal
 from app.plots import evidence
 from app.plots import explore as plots
+from app.plots.chart import Chart, made_by
 from app.session import data
 from app.session.state import View, apply_exponents
 from app.tables import maps

@@ -10,10 +10,11 @@ from analysis.criteria.pathfinder import DEFAULT_PATHS, PATHFINDER
 from analysis.errors import UserError
 from analysis.store import Run
 from analysis.trajectory import Parts, Steps, Weighing, weighing_of
-from app.frame.charts import made_by, show_chart
+from app.frame.charts import show_chart
 from app.frame.controls import switch
 from app.literal import literal
 from app.parts.explore.evidence import how_to_collect
+from app.plots.chart import made_by
 from app.plots.paths import PathChoice, path_table, paths_chart
 from app.session import data
 from app.session.state import BLEND, View

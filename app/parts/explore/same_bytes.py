@@ -5,6 +5,7 @@ import streamlit as st
 
 from analysis.widths import expert_widths
 from app.frame.charts import show_chart
+from app.frame.controls import one_of
 from app.literal import literal
 from app.plots import neuron_evidence as plots
 from app.requests.base import command_line
@@ -48,7 +49,7 @@ def _of_one_size(table: pd.DataFrame) -> pd.DataFrame:
         given = st.select_slider(
             "Removed", options, value=chosen, key="bytes.removed", bind="query-params"
         )
-        chosen = given if given in sizes else chosen
+        chosen = one_of(given, options)
     rows: pd.DataFrame = table[table["removed"] == sizes[chosen]].reset_index(drop=True)
     return rows
 

@@ -12,17 +12,20 @@ import streamlit as st
 from analysis.errors import ExportError, UserError
 from analysis.model import MoEModel
 from app.choices.planning import Shown, schedule_label
-from app.frame.charts import made_by, show_chart
+from app.choices.ranking import criterion_badge
+from app.frame.charts import show_chart
 from app.jobs.model import Job, JobState
 from app.literal import literal
+from app.parts.engines import readers_text, reasons_table
 from app.parts.export.options import ExportChoice, ExportWidths, options_part
+from app.plots.chart import made_by
 from app.plots.explore import sizes_chart
 from app.requests.base import ExportRequest, validated
 from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, submit
-from app.session.state import View, criterion_badge
+from app.session.state import View
 from app.settings import shown_path
-from pruning.engines import Reads, Verdict
+from pruning.engines import Verdict
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 from pruning.sizes import SizeReport, format_bytes
 from pruning.surgery.verify import logits_memory
@@ -168,7 +171,9 @@ def preflight_part(
     ]
     for finding in findings:
         st.markdown(finding.shown())
-    _engines_part(reads)
+    with st.expander("Which programs read it, and why"):
+        st.text("Format: safetensors, in the layout and with the keys of the original.")
+        reasons_table(reads, "export.engines")
     return Preflight(out, ok=all(finding.ok for finding in findings)), choice
 
 
@@ -213,33 +218,13 @@ def _memory_finding(model: MoEModel, plan: PruningPlan) -> Finding:
 
 
 def _readers_finding(plan: PruningPlan, reads: Sequence[Verdict]) -> Finding:
-    known = [each for each in reads if each.reads is not Reads.NO]
-    names = "; ".join(  # a name may hold a comma
-        each.engine if each.reads is Reads.YES else f"{each.engine} ({each.reads})"
-        for each in known
-    )
     is_even = len({len(ids) for ids in plan.kept.values()}) == 1
     differs = "" if is_even else "Layers of different sizes: check your server. "
     return Finding(
         True,
-        f"{differs}Read by: {names}",
+        f"{differs}Read by: {readers_text(reads)}",
         warns=not is_even or plan.granularity == ATOMIC_GRANULARITY,
     )
-
-
-def _engines_part(reads: Sequence[Verdict]) -> None:
-    """Every program, whether it reads the export, and why."""
-    with st.expander("Which programs read it, and why"):
-        st.text("Format: safetensors, in the layout and with the keys of the original.")
-        st.dataframe(
-            {
-                "program": [each.engine for each in reads],
-                "reads it": [str(each.reads) for each in reads],
-                "why": [each.reason for each in reads],
-            },
-            hide_index=True,
-            key="export.engines",
-        )
 
 
 def start_part(view: View, shown: Shown, ready: Preflight, choice: ExportChoice) -> None:

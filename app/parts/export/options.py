@@ -9,6 +9,7 @@ import streamlit as st
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from app.choices.planning import Shown
+from app.frame.controls import one_of
 from app.session.state import View
 from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode, WidthPlan, plan_widths
 from pruning.engines import Verdict, contents_of, verdicts
@@ -123,4 +124,4 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
         if depend
         else "No count changes, so the heads can stay.",
     )
-    return chosen if chosen in options else options[0]
+    return one_of(chosen, options)

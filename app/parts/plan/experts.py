@@ -8,18 +8,16 @@ import streamlit as st
 
 from app.choices.planning import PlanChoice, Shown, recipe_of, schedule_label
 from app.components.schedule_editor import Bars, schedule_editor
-from app.frame.charts import csv_button, made_by, show_chart
+from app.frame.cards import card
+from app.frame.charts import csv_button, show_chart
 from app.literal import literal
+from app.parts.engines import readers_text, reasons_table
 from app.parts.plan.files import save_buttons
+from app.plots.chart import made_by
 from app.plots.explore import sizes_chart
 from app.plots.schedules import schedules_chart
 from app.session.data import shown_model
-from app.session.plan_data import (
-    Beside,
-    drawn_once,
-    readers_of,
-    spending_of_choice,
-)
+from app.session.plan_data import Beside, drawn_once, spending_of_choice
 from app.session.plan_state import (
     EDITOR,
     OnScreen,
@@ -81,33 +79,23 @@ def metrics(view: View, shown: Shown, report: SizeReport) -> None:
     """Four numbers: experts, disk, memory, computation."""
     first, second, third, fourth = st.columns(4)
     removed = report.experts_removed
-    first.metric(
-        "Experts kept",
-        f"{report.experts_after:,}",
-        f"-{removed / report.experts_before:.0%} of {report.experts_before:,}",
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-    )
+    below = f"-{removed / report.experts_before:.0%} of {report.experts_before:,}"
+    card("Experts kept", f"{report.experts_after:,}", below, place=first)
     before, after = report.bytes_before, report.bytes_after
     saved_metric(second.metric, "On disk", before, after, "Bytes of all tensors.")
     before, after = report.loaded("bfloat16")
     note = "Weights in memory as bfloat16, without caches."
     saved_metric(third.metric, "Loaded (bf16)", before, after, note)
     active = report.active_after
-    fourth.metric(
+    card(
         "Active parameters",
         short_number(active),
         "as before"
         if active == report.active_before
         else f"{short_number(active - report.active_before)} of "
         f"{short_number(report.active_before)}",
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help="What one token uses: the router still picks as many experts, so removing experts "
+        place=fourth,
+        note="What one token uses: the router still picks as many experts, so removing experts "
         f"saves memory, not time. Expert FLOPs per token: {report.expert_flops:,} before, "
         f"{report.expert_flops_after:,} after.",
     )
@@ -241,22 +229,13 @@ def sizes_part(view: View, report: SizeReport) -> None:
 
 def engines_part(view: View, shown: Shown) -> None:
     """Who reads the export, and a table of why."""
-    readers = "; ".join(readers_of(view, shown.plan))  # names such as "moeprune, load_pruned"
     uniform = len(set(shown.kept.values())) == 1
     icon = ":material/check_circle:" if uniform else ":material/warning:"
     kind = "one count for all layers" if uniform else "layers of different sizes"
-    st.markdown(f"{icon} **{kind.capitalize()}**. Read by: {readers}.")
     found = verdicts(contents_of(view.model, shown.plan))
+    st.markdown(f"{icon} **{kind.capitalize()}**. Read by: {readers_text(found)}.")
     with st.expander("Which programs read it, and why"):
-        st.dataframe(
-            {
-                "program": [each.engine for each in found],
-                "reads it": [str(each.reads) for each in found],
-                "why": [each.reason for each in found],
-            },
-            hide_index=True,
-            key="plan.engines",
-        )
+        reasons_table(found, "plan.engines")
 
 
 def table_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:

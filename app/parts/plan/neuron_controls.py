@@ -7,6 +7,7 @@ import streamlit as st
 
 from app.choices.neuron_plan import UNITS, WIDTH_MODES, WIDTH_MULTIPLES, NeuronPlanChoice
 from app.choices.planning import MOST_TEXT, MULTIPLES
+from app.frame.controls import one_of
 from app.parts.plan.files import upload_part
 from app.session.granularity import (
     chosen_neuron_criterion,
@@ -65,20 +66,19 @@ def chosen_neuron_plan() -> NeuronPlanChoice:
     return NeuronPlanChoice(
         criterion=criterion,
         scope=chosen_scope(criterion),
-        unit=_one_of("unit", list(UNITS)),
-        width_mode=_one_of("width", WIDTH_MODES),
-        width_multiple=_one_of("width_multiple", WIDTH_MULTIPLES),
-        multiple_of=_one_of("neuron_multiple", MULTIPLES),
+        unit=_said("unit", list(UNITS)),
+        width_mode=_said("width", WIDTH_MODES),
+        width_multiple=_said("width_multiple", WIDTH_MULTIPLES),
+        multiple_of=_said("neuron_multiple", MULTIPLES),
         protect=str(st.session_state.get("protect") or ""),
         pin=str(st.session_state.get("pin") or ""),
         drop=str(st.session_state.get("drop") or ""),
     )
 
 
-def _one_of(key: str, options: Sequence[Value]) -> Value:
-    found = [option for option in options if option == st.session_state.get(key)]
+def _said(key: str, options: Sequence[Value]) -> Value:
     first: Value = DEFAULTS[key]
-    return found[0] if found else first
+    return one_of(st.session_state.get(key), options, first)
 
 
 def _width_inputs() -> None:

@@ -15,13 +15,15 @@ from app.choices.neuron_plan import (
     ways_to_save,
 )
 from app.choices.planning import sampling_of
-from app.frame.charts import csv_button, made_by, show_chart
+from app.frame.cards import card
+from app.frame.charts import csv_button, show_chart
 from app.literal import literal
 from app.parts.plan.experts import LATER, saved_metric, short_number
 from app.parts.plan.files import download_button
+from app.plots.chart import made_by
+from app.plots.names import criterion_label
 from app.plots.neurons import flops_chart, layers_chart
 from app.session.data import shown_model
-from app.session.granularity import neuron_label
 from app.session.neuron_plan_data import NeuronSizes, ReadyNeurons, scopes_beside
 from app.session.plan_state import imported_plan
 from app.session.state import View
@@ -36,30 +38,17 @@ def neuron_metrics(view: View, choice: NeuronPlanChoice, sizes: NeuronSizes) -> 
     """Five numbers: neurons, disk, memory, parameters and FLOPs of a token."""
     with st.container(horizontal=True):  # wraps where the window is narrow
         stay, of = int(sizes.layers["stay"].sum()), int(sizes.layers["neurons"].sum())
-        _number("Neurons kept", f"{stay:,}", f"-{1 - stay / of:.1%} of {of:,}")
+        card("Neurons kept", f"{stay:,}", f"-{1 - stay / of:.1%} of {of:,}")
         rows = {str(row["mode"]): row for row in sizes.table.to_dict("records")}
         _saved_metrics(rows[choice.width_mode], view.model.checkpoint.nbytes)
         _token_metrics(rows[PLAN_ALONE], sizes)
-
-
-def _number(label: str, value: str, delta: str, note: str | None = None) -> None:
-    st.metric(
-        label,
-        value,
-        delta,
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        help=note,
-    )
 
 
 def _saved_metrics(chosen: Mapping[Hashable, Any], before: int) -> None:
     """Bytes in the width mode that is chosen."""
     mode = chosen["mode"]
     if chosen["refused"]:
-        _number(f"On disk, {mode}", "-", "not possible")
+        card(f"On disk, {mode}", "-", "not possible")
         return
     saved_metric(
         st.metric,
@@ -77,18 +66,18 @@ def _token_metrics(alone: Mapping[Hashable, Any], sizes: NeuronSizes) -> None:
     measured = sizes.report.is_measured
     routing = "by the measured routing" if measured else "experts chosen equally often"
     active, flops = int(alone["active"]), int(alone["expert_flops"])
-    _number(
+    card(
         "Active parameters",
         short_number(active),
         _less(sizes.report.active_before, active),
-        f"What one token uses, {routing}, without the zeros that a width mode adds.",
+        note=f"What one token uses, {routing}, without the zeros that a width mode adds.",
     )
-    _number(
+    card(
         "Expert FLOPs / token",
         short_number(flops),
         _less(sizes.report.expert_flops, flops),
-        f"Two per weight of the neurons that stay, {routing}. Programs of today compute a layer's "
-        "experts in one width, zeros too: the table below has each mode's own number.",
+        note=f"Two per weight of the neurons that stay, {routing}. Programs of today compute a "
+        "layer's experts in one width, zeros too: the table below has each mode's own number.",
     )
 
 
@@ -175,7 +164,7 @@ def figures_part(view: View, choice: NeuronPlanChoice, ready: ReadyNeurons) -> N
     """What each layer loses, and the FLOPs that are saved, in every scope side by side."""
     beside = scopes_beside(ready)
     texts = ", ".join(ready.request.corpora)
-    about = made_by(view.about(), neuron_label(choice.criterion), texts)
+    about = made_by(view.about(), criterion_label(choice.criterion), texts)
     left, right = st.columns(2)
     if not beside.layers.empty:
         with left, st.container(border=True):

@@ -3,7 +3,7 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pandas as pd
 import streamlit as st
@@ -11,6 +11,7 @@ import streamlit as st
 from analysis.errors import UserError
 from app.choices.planning import PlanChoice
 from app.choices.search_estimate import duration_text, most_candidates
+from app.frame.cards import card
 from app.frame.charts import show_chart, show_table
 from app.frame.job_panel import progress_text
 from app.jobs.model import Job
@@ -230,22 +231,16 @@ def _numbers(search: KnownSearch, left: float | None) -> None:
     first, second, third, fourth = st.columns(4)
     best, cost = search.result.best_entry.fitness or 0.0, search.result.cost
     gained = "" if search.uniform is None else f"{best - search.uniform:+.3f} vs uniform"
-    first.metric(f"Best {measure_label(search.fitness)}", f"{best:.3f}", gained, border=True)
+    label = f"Best {measure_label(search.fitness)}"
+    first.metric(label, f"{best:.3f}", gained, border=True, height="stretch")
     asked = SearchSection(**{**search.settings, "corpus": search.corpus})
-    _metric(second, "Candidates", f"{cost['candidates']:,}", f"at most {most_candidates(asked):,}")
+    most = f"at most {most_candidates(asked):,}"
+    card("Candidates", f"{cost['candidates']:,}", most, place=second)
     saved = 1 - cost["layers"] / max(1, cost["whole_layers"])
-    _metric(
-        third,
-        "Layer runs saved",
-        f"{saved:.0%}",
-        f"{cost['layers']:,} of {cost['whole_layers']:,} ran",
-    )
+    ran = f"{cost['layers']:,} of {cost['whole_layers']:,} ran"
+    card("Layer runs saved", f"{saved:.0%}", ran, place=third)
     rest = "spent measuring" if left is None else f"{duration_text(left)} left"
-    _metric(fourth, "Time", duration_text(cost["seconds"]), rest)
-
-
-def _metric(place: Any, label: str, value: str, below: str) -> None:
-    place.metric(label, value, below, delta_color="off", delta_arrow="off", border=True)
+    card("Time", duration_text(cost["seconds"]), rest, place=fourth)
 
 
 def _pictures(view: View, search: KnownSearch) -> None:
