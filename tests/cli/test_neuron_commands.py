@@ -11,21 +11,18 @@ from analysis.store import NEURONS, StatsStore, read_table
 HEAPR = ("--granularity", "atomic", "--criterion", "heapr")
 
 
-@pytest.fixture
-def plan(works, here):
+def test_an_export_of_the_demo_computes_what_the_masked_model_does(works, here):
     words = ("--corpus", "demo-math", "--sparsity", "40%", "--atom-scope", "global")
     works("plan", "demo", *HEAPR, *words, "-o", "plan.json")
-    return json.loads((here / "plan.json").read_text())
-
-
-@pytest.mark.parametrize("mode", ["uniform", "per-layer", "ragged"])
-def test_every_width_computes_what_the_masked_model_does(plan, works, mode):
+    plan = json.loads((here / "plan.json").read_text())
     assert (plan["criterion"], plan["corpora"]) == ("heapr", ["demo-math"])
-    said = works("export", "demo", "out", "--plan", "plan.json", "--width-mode", mode, "--verify")
-    assert "level logits" in said
+    export = ("export", "demo", "out", "--plan", "plan.json", "--width-mode", "ragged")
+    assert "level logits" in works(*export, "--verify")
 
 
-def test_neurons_are_measured_scored_and_measured_again_where_they_stay(works, tiny, corpora, here):
+def test_neurons_are_measured_cut_in_every_width_and_measured_again_where_they_stay(
+    works, tiny, corpora, here
+):
     options = ("--corpus", corpora[0], "--dtype", "float64", "--stats-dir", "fresh")
     works("calibrate", tiny, *options, "--groups", "routed,gradient", "--checkpoint-activations")
     works("score", tiny, *HEAPR, "--stats-dir", "fresh", "-o", "neurons.csv")
@@ -45,7 +42,9 @@ def test_neurons_are_measured_scored_and_measured_again_where_they_stay(works, t
     # Of experts that lost different numbers only the neurons that are there are measured.
     budget = ("--sparsity", "40%", "--atom-scope", "global", "--stats-dir", "fresh")
     works("plan", tiny, *HEAPR, *budget, "-o", "plan.json")
-    works("export", tiny, "ragged", "--plan", "plan.json", "--width-mode", "ragged")
+    for mode in ("uniform", "per-layer", "ragged"):
+        words = ("--plan", "plan.json", "--width-mode", mode, "--verify")
+        assert "level logits" in works("export", tiny, mode, *words)
     works("calibrate", "ragged", *options[:4], "--stats-dir", "again", "--groups", "gradient")
     (run,) = StatsStore(here / "again").runs()
     left = read_table(run, NEURONS).groupby(["layer", "expert"]).size()

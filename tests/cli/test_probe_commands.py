@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.store import SHIPPED_STATS
 from pruning.evaluate.bins import BIN_COLUMNS, Binning
 from pruning.evaluate.bins_record import BINS
 from pruning.evaluate.variance_record import VARIANCE_COLUMNS, VarianceStore
@@ -136,8 +137,6 @@ def test_bad_input_to_bins_is_one_line(moeprune, tiny, corpora, here, words, mes
 
 
 def test_answers_stand_side_by_side(works, here):
-    from analysis.store import SHIPPED_STATS
-
     plan = plan_of(works, "demo", SHIPPED_STATS, "demo-code")
     printed = works(
         *("ask", "demo", "--plan", plan, "--max-new-tokens", "24"),
