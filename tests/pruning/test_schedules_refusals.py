@@ -148,21 +148,43 @@ def test_a_share_that_does_not_suit_names_those_that_do(sizes, multiple, sparsit
     assert said(uniform, layers, sparsity, limits) == message
 
 
-def test_what_is_named_beside_a_fixed_layer_counts_it():
-    # Layer 1 keeps its 8 of 8, so the others lose all: of 24, shares of 50% are 4 each, 12 in all,
-    # and two layers have room for 6 each: it fits. Of 62.5% they are 5 each, 15 in all: too many.
+def test_a_share_beside_a_fixed_layer_counts_what_it_keeps():
+    # Layer 1 loses none, so of 50%, 12 in all, the others lose 6 each, as they can.
     layers = (*TWO, MoELayer(4, 8, 2))
     held = Constraints(fixed={1: 8})
     assert uniform(layers, "50%", held).keep == (8, 2, 2)
     assert said(uniform, layers, "62.5%", held) == (
         "The budget removes 15 (62.5%) of 24 experts, but at most 12 (--remove 12) can go."
     )
-    # Shares of 80% are 6 each, more than fits in all; of the other two layers one has room for 3.
-    layers = (*TWO, MoELayer(4, 5, 2))
-    assert said(uniform, layers, "80%", held) == (
-        "Layer 4 would keep 1 of 5 experts, but its router picks 2 per token; nearest sparsity "
-        "that suits every layer: 40%."
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kept", "multiple", "sparsity", "refused", "named"),
+    [
+        # At most 0 + 6 + 3 can go. 60% is 4 + 4 + 3, 50% is 4 + 4 + 2: too many; 40% 3 + 3 + 2.
+        ((8, 8, 5), 8, 1, "80%", (4, 1, 5), "40%"),
+        # Now 1 + 6 + 3, which 50% fills.
+        ((8, 8, 5), 7, 1, "80%", (4, 1, 5), "50%"),
+        # Layer 1 loses 1, the others in pairs: 1 + 0 + 0 of 1/21, but not 2 + 0 + 0 of 2/21, whose
+        # total is even; then 7 + 2 + 2 of a third, which is 11 as 1 + 6 + 4 are.
+        ((21, 8, 6), 20, 2, "20%", (3, 7, 8), "4.762% or 33.34%"),
+        # Layer 1 loses 1, the others three at a time: 1/22 is 1 + 0 + 0, 2/22 is 2 + 0 + 0.
+        ((22, 9, 6), 21, 3, "20%", (3, 8, 9), "4.546%"),
+    ],
+)
+def test_what_is_named_beside_a_fixed_layer_fits(sizes, kept, multiple, sparsity, refused, named):
+    layers = tuple(MoELayer(index, size, 2) for index, size in zip((1, 3, 4), sizes, strict=True))
+    limits = Constraints(multiple_of=multiple, fixed={1: kept})
+    why = "its router picks 2 per token"
+    if multiple > 1:
+        why = f"layers are to keep a multiple of {multiple}"
+    index, keep, size = refused
+    assert said(uniform, layers, sparsity, limits) == (
+        f"Layer {index} would keep {keep} of {size} experts, but {why}; nearest sparsity that "
+        f"suits every layer: {named}."
     )
+    for each in named.split(" or "):
+        assert uniform(layers, each, limits).keep[0] == kept
 
 
 # --- other schedules ----------------------------------------------------------------------------
