@@ -1,8 +1,10 @@
 """The cache: run directories of parquet and a manifest; list, load, save, verify, remove."""
 
+import functools
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -46,6 +48,8 @@ from analysis.stored_tables import read_parquet
 # The demo's runs, which lie beside the packages in a clone and in an installation.
 SHIPPED_STATS = Path(__file__).parent.parent / "cached_stats"
 MANIFEST = "manifest.json"
+# A file may be written twice within one tick of the clock that dates it; older ones are settled.
+_SETTLED_NS = 2 * 10**9
 EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parquet"
 SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
 NEURONS = "neurons.parquet"
@@ -128,13 +132,31 @@ def read_run(path: Path) -> Run:
     if not file.is_file():
         raise StatsError(f"{path} has no {MANIFEST}; it is not a finished run.")
     try:
-        raw = parse_json_once(file.read_bytes())
-        return Run(path, _parse_manifest(raw, path))
+        return Run(path, _manifest_of(path))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StatsError(
             f"The manifest of {path.name} cannot be read ({error!r}); delete {path} and make the "
             "run again."
         ) from error
+
+
+def _manifest_of(path: Path) -> RunManifest:
+    """What a run's manifest says; parsed once, for pages list all runs at every click."""
+    state = (path / MANIFEST).stat()
+    if time.time_ns() - state.st_mtime_ns < _SETTLED_NS:
+        return _read_manifest(str(path))
+    return _known_manifest(str(path), (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_manifest(path: str, state: tuple[int, int, int]) -> RunManifest:
+    del state  # part of the key only
+    return _read_manifest(path)
+
+
+def _read_manifest(path: str) -> RunManifest:
+    where = Path(path)
+    return _parse_manifest(parse_json_once((where / MANIFEST).read_bytes()), where)
 
 
 def _vector_table(index: pd.DataFrame, vectors: FloatArray) -> pa.Table:

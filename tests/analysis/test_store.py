@@ -1,6 +1,7 @@
 """The cache: what is refused, what damage is seen, merges and blends against plain sums."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -149,6 +150,29 @@ def test_unreadable_runs_are_reported_and_left_out(save_run, tmp_path, content):
     assert bad.path.name in str(problem)
     assert "\n" not in str(problem)
     assert StatsStore(tmp_path / "stats").runs() == [good]
+
+
+def test_a_manifest_is_parsed_once_and_again_when_the_file_is_another(save_run):
+    run = save_run(0)
+    file, long_ago = run.path / "manifest.json", 1_000_000_000
+    os.utime(file, (long_ago, long_ago))
+    known = read_run(run.path).manifest
+    assert known == run.manifest
+    assert read_run(run.path).manifest is known
+    raw = file.read_text()
+    changed = raw.replace(run.manifest.digest, run.manifest.digest[::-1])
+    # In place, of the same length and at the same second: the clock's fine steps tell.
+    file.write_text(changed)
+    assert read_run(run.path).manifest.digest == run.manifest.digest[::-1]
+    os.utime(file, ns=(long_ago * 10**9, long_ago * 10**9 + 1))
+    assert read_run(run.path).manifest.digest == run.manifest.digest[::-1]
+    # Written twice within one tick: what was written just now is not remembered.
+    file.write_text(raw)
+    state = file.stat()
+    assert read_run(run.path).manifest.digest == run.manifest.digest
+    file.write_text(changed)
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert read_run(run.path).manifest.digest == run.manifest.digest[::-1]
 
 
 def test_another_schema_is_refused_with_the_command_that_remakes_it(save_run):
