@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.console import out, show_table
+from app.console import err, out, show_table
 from app.jobs.places import open_store, runner_of
 from app.jobs.store import JobStore
 from app.settings import Settings
@@ -27,16 +27,22 @@ def _attend(store: JobStore) -> None:
 
 
 @jobs.command("list")
-def list_jobs() -> None:
-    """List jobs, newest first."""
+def list_jobs(
+    limit: Annotated[int, typer.Option(help="How many jobs at most.", min=1)] = 50,
+) -> None:
+    """List jobs: running ones, then the newest first."""
+    store = _store()
     rows = [
         (job.id, job.kind, str(job.state), f"{job.fraction:.0%}", job.title)
-        for job in _store().list()
+        for job in store.page(limit)
     ]
     if not rows:
         out.print("No jobs.")
         return
     show_table("", ("job", "kind", "state", "done", "title"), rows)
+    total = sum(store.counts().values())
+    if total > len(rows):
+        err.print(f"{len(rows):,} of {total:,} jobs; --limit {total} shows all", markup=False)
 
 
 @jobs.command("show")

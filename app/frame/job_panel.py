@@ -9,7 +9,7 @@ from typing import Final, Literal
 import streamlit as st
 
 from analysis.errors import UserError
-from app.jobs.model import Job, JobState
+from app.jobs.model import ACTIVE, Job, JobState
 from app.literal import literal
 from app.plots.benchmarks import way_of
 from app.plots.search import measure_label
@@ -31,14 +31,14 @@ _SHOWN: Final = 12
 
 
 def job_panel(kinds: Collection[str] = ()) -> None:
-    """Draw the jobs of this server, newest first; refreshed every second while one is active.
+    """Draw the jobs of this server by pages: running ones, then the newest; alive while one is.
 
     Args:
         kinds: what the page is about, names in `app.tasks.kinds.TASKS`; without any, all. A link
             leads to the other jobs.
     """
     st.subheader("Jobs")
-    active = any(not job.is_finished for job in job_store().list(kinds=kinds))
+    active = _is_active(job_store().counts(kinds))
     # Polling stops when nothing can change.
     st.fragment(_jobs, run_every=1.0 if active else None)(tuple(kinds))
     if kinds:
@@ -47,17 +47,32 @@ def job_panel(kinds: Collection[str] = ()) -> None:
 
 def _jobs(kinds: Collection[str]) -> None:
     runner().tick()
-    jobs = job_store().list(limit=_SHOWN, kinds=kinds)
-    if not jobs:
+    counts = job_store().counts(kinds)
+    if not counts:
         st.text("No jobs yet. What is queued here appears below and survives a reload.")
         return
     was_active = st.session_state.get("jobs.active", False)
-    active = any(not job.is_finished for job in jobs)
+    active = _is_active(counts)
     st.session_state["jobs.active"] = active
-    for job in jobs:
+    for job in job_store().page(_SHOWN, _first(counts), kinds):
         _job(job)
     if was_active and not active:
         st.rerun()  # the rest of the page may show the result
+
+
+def _is_active(counts: Mapping[JobState, int]) -> bool:
+    return any(state in counts for state in ACTIVE)
+
+
+def _first(counts: Mapping[JobState, int]) -> int:
+    """Which job the page of the list begins with; where there are several, draw its controls."""
+    total = sum(counts.values())
+    if total <= _SHOWN:
+        return 0
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.text(", ".join(f"{count:,} {state}" for state, count in counts.items()))
+        page = st.pagination(-(-total // _SHOWN), key="jobs.page")
+    return _SHOWN * (page - 1)
 
 
 def _job(job: Job) -> None:

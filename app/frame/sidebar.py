@@ -10,6 +10,7 @@ from analysis.errors import UserError
 from analysis.model import MoEModel
 from analysis.store import Run
 from app.choices.percents import SPARSITY_STEP, possible_percents
+from app.jobs.model import ACTIVE
 from app.literal import literal
 from app.session.chosen_expert import expert_control
 from app.session.data import ModelChoice, load_model, model_choices, routed_runs
@@ -151,10 +152,13 @@ def expert_in_sidebar(model: MoEModel) -> bool:
 
 
 def _job_badge() -> None:
-    active = [job for job in job_store().list() if not job.is_finished]
+    counts = job_store().counts()
+    active = [(counts[state], state) for state in ACTIVE if state in counts]
     if active:
-        word = "job" if len(active) == 1 else "jobs"
-        st.badge(f"{len(active)} {word} running", icon=":material/sync:", color="blue")
+        words = [f"{count:,} {state}" for count, state in active]
+        noun = "job" if active[0][0] == 1 else "jobs"
+        words[0] = words[0].replace(" ", f" {noun} ")
+        st.badge(", ".join(words), icon=":material/sync:", color="blue")
 
 
 def copy_link() -> None:

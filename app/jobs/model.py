@@ -20,6 +20,7 @@ class JobState(StrEnum):
     LOST = "lost"  # the worker vanished without recording an end
 
 
+ACTIVE = (JobState.RUNNING, JobState.QUEUED)
 FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELED, JobState.LOST})
 
 

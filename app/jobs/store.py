@@ -22,7 +22,7 @@ from app.jobs.redact import holds_token, redact
 from app.jobs.table import JobTable, canonical_json, connect, create, transaction
 
 _PREFIX = re.compile(r"[0-9a-f]{1,12}")
-_MAX_QUEUED = 100
+_MAX_QUEUED = 1_000
 _RECENT = 5
 _TAIL_BYTES = 256 * 1024
 _DISTRIBUTION = "moe-prune-studio"
@@ -87,7 +87,7 @@ class JobStore:
         with self.transaction() as jobs:
             if jobs.count_queued() >= _MAX_QUEUED:
                 raise JobError(
-                    f"{_MAX_QUEUED} jobs are queued already; cancel some, or wait until they ran."
+                    f"{_MAX_QUEUED:,} jobs are queued already; cancel some, or wait until they ran."
                 )
             jobs.insert(job)
         return job
@@ -105,6 +105,16 @@ class JobStore:
         """The last `limit` jobs of these kinds, newest first; without any, of all kinds."""
         with connect(self.path) as connection:
             return JobTable(connection).newest(limit, kinds)
+
+    def page(self, limit: int, first: int = 0, kinds: Collection[str] = ()) -> tuple[Job, ...]:
+        """`limit` jobs of these kinds (or all) from the `first` on: running, then newest first."""
+        with connect(self.path) as connection:
+            return JobTable(connection).page(limit, first, kinds)
+
+    def counts(self, kinds: Collection[str] = ()) -> dict[JobState, int]:
+        """How many jobs of these kinds are in each state; without any, of all kinds."""
+        with connect(self.path) as connection:
+            return JobTable(connection).counts(kinds)
 
     def cancel(self, job_id: str, requested_by: str | None = None) -> Job:
         """Ask a job to stop: at once while queued, else by SIGTERM to the worker and its children.

@@ -100,9 +100,19 @@ class JobTable:
 
     def newest(self, limit: int, kinds: Collection[str] = ()) -> tuple[Job, ...]:
         """The last jobs submitted of these kinds, newest first; without any, of all kinds."""
-        marks = ", ".join("?" for _ in kinds)
-        chosen = f"WHERE kind IN ({marks}) " if kinds else ""
-        return self._select(f"{chosen}ORDER BY seq DESC LIMIT ?", *kinds, limit)
+        return self._select(f"{_of(kinds)}ORDER BY seq DESC LIMIT ?", *kinds, limit)
+
+    def page(self, limit: int, first: int, kinds: Collection[str] = ()) -> tuple[Job, ...]:
+        """Some jobs of these kinds from the `first` on: those that run, then the newest first."""
+        order = "ORDER BY state = ? DESC, seq DESC LIMIT ? OFFSET ?"
+        return self._select(f"{_of(kinds)}{order}", *kinds, JobState.RUNNING, limit, first)
+
+    def counts(self, kinds: Collection[str] = ()) -> dict[JobState, int]:
+        """How many jobs of these kinds are in each state that some are in."""
+        # The condition has marks only.
+        query = f"SELECT state, count(*) FROM jobs {_of(kinds)}GROUP BY state"  # noqa: S608
+        found = dict(self._connection.execute(query, tuple(kinds)))
+        return {state: found[state] for state in JobState if state in found}
 
     def queued(self, limit: int) -> tuple[Job, ...]:
         """The jobs that wait and were handed to nobody, oldest first."""
@@ -121,14 +131,17 @@ class JobTable:
 
     def count_queued(self) -> int:
         """How many jobs wait."""
-        query = "SELECT count(*) FROM jobs WHERE state = ?"
-        (count,) = self._connection.execute(query, (JobState.QUEUED,)).fetchone()
-        return int(count)
+        return self.counts().get(JobState.QUEUED, 0)
 
     def _select(self, condition: str, *values: str | int) -> tuple[Job, ...]:
         # The names come from the dataclass, the conditions from the methods above.
         query = f"SELECT {', '.join(_COLUMNS)} FROM jobs {condition}"  # noqa: S608
         return tuple(_decode(row) for row in self._connection.execute(query, values))
+
+
+def _of(kinds: Collection[str]) -> str:
+    marks = ", ".join("?" for _ in kinds)
+    return f"WHERE kind IN ({marks}) " if kinds else ""
 
 
 def create(path: Path, *, shared: bool = False) -> None:

@@ -30,6 +30,14 @@ def test_list_shows_kind_state_and_title(works, job):
     assert [cell.strip() for cell in row.split("│")] == [job.id, "export", "canceled", "0%", "half"]
 
 
+def test_list_is_as_long_as_was_asked_for_and_says_what_is_left_out(moeprune, store):
+    ids = [store.submit("export", {}, "x", "moeprune export", "ann").id for _ in range(3)]
+    shown = moeprune("jobs", "list", "--limit", 2)
+    assert [job_id in shown.out for job_id in ids] == [False, True, True]
+    assert shown.err == "2 of 3 jobs; --limit 3 shows all\n"
+    assert moeprune("jobs", "list").err == ""
+
+
 def test_show_is_json_and_takes_the_beginning_of_an_id(works, job):
     raw = json.loads(works("jobs", "show", job.id[:6]))
     assert raw["id"] == job.id

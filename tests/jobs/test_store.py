@@ -139,11 +139,24 @@ def test_remove_forgets_the_job_and_its_log(store, submit):
 def test_the_queue_is_limited(store, submit):
     job = submit("count")
     with store.transaction() as jobs:
-        for number in range(99):
+        for number in range(999):
             jobs.insert(dataclasses.replace(job, id=f"{number:012x}"))
-    with pytest.raises(JobError, match="100 jobs are queued already"):
+    with pytest.raises(JobError, match="1,000 jobs are queued already"):
         submit("count")
-    assert len(store.list(limit=200)) == 100
+    assert len(store.list(limit=2000)) == 1000
+
+
+def test_a_page_of_the_list_begins_with_what_runs(store, submit):
+    ids = [submit(kind).id for kind in ("count", "count", "wait", "count")]
+    with store.transaction() as jobs:
+        jobs.update(ids[0], state=JobState.RUNNING)
+    assert [job.id for job in store.page(2)] == [ids[0], ids[3]]
+    assert [job.id for job in store.page(2, 2)] == [ids[2], ids[1]]
+    assert store.page(2, 4) == ()
+    assert [job.id for job in store.page(9, kinds=("wait",))] == [ids[2]]
+    assert store.counts() == {JobState.QUEUED: 3, JobState.RUNNING: 1}
+    assert store.counts(("wait",)) == {JobState.QUEUED: 1}
+    assert store.counts(("nothing",)) == {}
 
 
 @pytest.mark.parametrize("place", ["request", "title", "command"])

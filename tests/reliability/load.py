@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tests.reliability import load_sessions
+from tests.reliability import load_jobs, load_sessions
 from tests.reliability.load_world import make_world
 
 
@@ -37,7 +37,17 @@ def _sessions(chosen: argparse.Namespace, folder: Path) -> list[str]:
     return [problem for tally in tallies for problem in tally.problems]
 
 
-_PARTS: dict[str, Callable[[argparse.Namespace, Path], list[str]]] = {"sessions": _sessions}
+def _jobs(chosen: argparse.Namespace, folder: Path) -> list[str]:
+    table, problems = load_jobs.measure(make_world(folder, 4, 8), chosen.jobs)
+    print(f"one job, and {chosen.jobs:,} that ended, one that runs, {chosen.jobs:,} that wait")
+    _show(table)
+    return problems
+
+
+_PARTS: dict[str, Callable[[argparse.Namespace, Path], list[str]]] = {
+    "sessions": _sessions,
+    "jobs": _jobs,
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     sessions.add_argument("--seed", type=int, default=0)
     sessions.add_argument("--layers", type=int, default=48)
     sessions.add_argument("--experts", type=int, default=128)
+    jobs = parts.add_parser("jobs", help="a long table of jobs")
+    jobs.add_argument("--jobs", type=int, default=1000, help="that wait, and as many that ended")
     return parser
 
 

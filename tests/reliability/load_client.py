@@ -57,6 +57,18 @@ class Drawn:
         return {each.label: f"{each.body} {each.delta}".strip() for each in found}
 
     @property
+    def texts(self) -> list[str]:
+        """Words in plain paragraphs and badges."""
+        plain = [each.text.body for each in self._of("text")]
+        return plain + [each.markdown.body for each in self._of("markdown")]
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of the controls from top to bottom."""
+        widgets = (_widget(element) for _, element in sorted(self.elements.items()))
+        return [key for widget in widgets if widget is not None and (key := _key(widget.id))]
+
+    @property
     def digest(self) -> str:
         """Of everything on the page."""
         parts = hashlib.sha256()
@@ -225,6 +237,8 @@ def _options(widget: Any) -> list[str]:
 
 
 def _state(widget_id: str, widget: Any, option: str) -> WidgetState:
+    if type(widget).__name__ == "Pagination":
+        return WidgetState(id=widget_id, int_value=int(option))
     options = _options(widget)
     if option not in options:
         raise ValueError(f"{_key(widget_id)} offers {options}, not {option!r}")
