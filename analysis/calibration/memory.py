@@ -72,6 +72,8 @@ def memory_needs(
     kept_sums = sums_of(model, settings.groups, len(sequences.rows)).tensors()
     sums = sum(tensor.nbytes for tensor in kept_sums.values())
     longest = max(len(row) for row in sequences.rows)
+    # Of each token a dozen numbers of the hidden size, and for each of its experts some 32 float64:
+    # the terms of the sums.
     routed = model.layers[0].top_k * 8 * 32
     running = settings.batch_size * longest * (12 * model.hidden_size * item + routed)
     graph = _graph_bytes(model, settings, settings.batch_size * longest)

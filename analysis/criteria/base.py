@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
 from analysis.arrays import FloatArray
@@ -11,6 +12,7 @@ from analysis.samples import SamplePart
 from analysis.stats import Gate
 
 Source = Literal["routed", "weights", "none"]
+Columns = Callable[[Gate], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Criterion:
     formula: str
     reference: str
     source: Source
-    columns: Callable[[Gate], tuple[str, ...]]
+    columns: Columns
     score: Callable[[pd.DataFrame, Gate], FloatArray]
     prune_larger: bool = False
     exponents: tuple[int, int, int] | None = None
@@ -61,3 +63,13 @@ class Criterion:
     def is_constant(self) -> bool:
         """(1, 0, 0) gives 1 to every routed expert, so it ranks nothing."""
         return self.exponents == (1, 0, 0)
+
+
+def always(*columns: str) -> Columns:
+    """`Criterion.columns` of a criterion that reads the same whatever the gate convention."""
+    return lambda gate: columns
+
+
+def numbers(table: pd.DataFrame, *columns: str) -> tuple[FloatArray, ...]:
+    """Some columns as float64, a number a row."""
+    return tuple(table[column].to_numpy(dtype=np.float64) for column in columns)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import FloatArray
-from analysis.criteria.base import Criterion
+from analysis.criteria.base import Criterion, always, numbers
 from analysis.criteria.unified import mean_over_routed
 from analysis.errors import CriterionError
 from analysis.stats import Gate
@@ -17,22 +17,14 @@ from analysis.stats import Gate
 DEFAULT_LAMBDA = 1.0
 
 
-def _numbers(table: pd.DataFrame, *columns: str) -> tuple[FloatArray, ...]:
-    return tuple(table[column].to_numpy(dtype=np.float64) for column in columns)
-
-
-def _heapr_columns(gate: Gate) -> tuple[str, ...]:
-    del gate
-    return ("num_tokens", "neuron_product")
-
-
 def _heapr_experts(table: pd.DataFrame, gate: Gate) -> FloatArray:
-    tokens, product = _numbers(table, *_heapr_columns(gate))
+    del gate
+    tokens, product = numbers(table, "num_tokens", "neuron_product")
     return 0.5 * mean_over_routed(mean_over_routed(product, tokens), tokens)
 
 
 def _heapr_neurons(table: pd.DataFrame) -> FloatArray:
-    tokens, outputs, slopes = _numbers(table, "num_tokens", "output_sq", "slope_sq")
+    tokens, outputs, slopes = numbers(table, "num_tokens", "output_sq", "slope_sq")
     return 0.5 * mean_over_routed(outputs, tokens) * mean_over_routed(slopes, tokens)
 
 
@@ -43,15 +35,10 @@ HEAPR = Criterion(
     formula=r"\sum_c \tfrac{1}{2}\, \overline{e_c^\top \bar G_j\, e_c}",
     reference="HEAPr, Eq. 15-16",
     source="routed",
-    columns=_heapr_columns,
+    columns=always("num_tokens", "neuron_product"),
     score=_heapr_experts,
     neuron_score=_heapr_neurons,
 )
-
-
-def _camera_columns(gate: Gate) -> tuple[str, ...]:
-    del gate
-    return ("neuron_norm_sum", "neuron_peak_sum")
 
 
 @cache
@@ -72,11 +59,12 @@ def camera_p(weight: float = DEFAULT_LAMBDA) -> Criterion:
         raise CriterionError(f"lambda of CAMERA-P is {weight:g}; it must be 0 or more.")
 
     def experts(table: pd.DataFrame, gate: Gate) -> FloatArray:
-        norms, peaks = _numbers(table, *_camera_columns(gate))
+        del gate
+        norms, peaks = numbers(table, "neuron_norm_sum", "neuron_peak_sum")
         return norms + weight * peaks
 
     def neurons(table: pd.DataFrame) -> FloatArray:
-        outputs, peaks = _numbers(table, "output_sq", "output_max")
+        outputs, peaks = numbers(table, "output_sq", "output_max")
         energy: FloatArray = np.sqrt(outputs) + weight * peaks
         return energy
 
@@ -88,7 +76,7 @@ def camera_p(weight: float = DEFAULT_LAMBDA) -> Criterion:
         r" \lVert w_c \rVert_2",
         reference="HEAPr, section 4.2; arXiv:2508.02322",
         source="routed",
-        columns=_camera_columns,
+        columns=always("neuron_norm_sum", "neuron_peak_sum"),
         score=experts,
         neuron_score=neurons,
         within_layers=True,

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import FloatArray
-from analysis.criteria.base import Criterion
+from analysis.criteria.base import Criterion, numbers
 from analysis.criteria.unified import mean_over_routed
 from analysis.stats import Gate, moment_column
 
@@ -14,9 +14,7 @@ def _columns(gate: Gate) -> tuple[str, ...]:
 
 
 def _score(table: pd.DataFrame, gate: Gate) -> FloatArray:
-    tokens, squares, gates, vector_sq = (
-        table[column].to_numpy(dtype=np.float64) for column in _columns(gate)
-    )
+    tokens, squares, gates, vector_sq = numbers(table, *_columns(gate))
     # sum_d Var_d = (sum ||f||^2 - ||sum f||^2 / N) / (N - 1). Rounding can make the difference
     # slightly negative where all outputs are equal.
     spread = np.maximum(squares - mean_over_routed(vector_sq, tokens), 0.0)

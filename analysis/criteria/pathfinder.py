@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import FloatArray
-from analysis.criteria.base import Criterion
+from analysis.criteria.base import Criterion, always, numbers
 from analysis.errors import CriterionError
 from analysis.samples import SamplePart, SampleStats
 from analysis.stats import Gate
@@ -18,24 +18,15 @@ DEFAULT_PATHS = 100
 _COLUMNS = ("path_samples", "path_weight", "node_weight")
 
 
-def _columns(gate: Gate) -> tuple[str, ...]:
-    del gate
-    return _COLUMNS
-
-
-def _numbers(table: pd.DataFrame) -> tuple[FloatArray, FloatArray, FloatArray]:
-    samples, path_weight, node_weight = (table[name].to_numpy("float64") for name in _COLUMNS)
-    return samples, path_weight, node_weight
-
-
 def _score(table: pd.DataFrame, gate: Gate) -> FloatArray:
     del gate
-    return _numbers(table)[0]
+    return numbers(table, _COLUMNS[0])[0]
 
 
 def _order(table: pd.DataFrame) -> FloatArray:
     """How many experts of the model come after each."""
-    rank = path_order(*_numbers(table))
+    samples, path_weight, node_weight = numbers(table, *_COLUMNS)
+    rank = path_order(samples, path_weight, node_weight)
     return (len(rank) - 1 - rank).astype(np.float64)
 
 
@@ -52,7 +43,7 @@ def _from_samples(parts: Sequence[SamplePart], count: int) -> pd.DataFrame:
     if len(tables) == 1:
         return tables[0][list(_COLUMNS)]
     factors = np.array([part.factor for part in parts])[:, None]
-    samples, paths, nodes = np.stack([_numbers(table) for table in tables], axis=1)
+    samples, paths, nodes = np.stack([numbers(table, *_COLUMNS) for table in tables], axis=1)
     shares = factors * np.array([table["samples"].to_numpy() for table in tables])
     mixed = (factors * samples).sum(0), paths.max(0), (shares * nodes).sum(0) / shares.sum(0)
     return pd.DataFrame(dict(zip(_COLUMNS, mixed, strict=True)))
@@ -84,7 +75,7 @@ def pathfinder(count: int = DEFAULT_PATHS) -> Criterion:
         formula=r"\#\{X : j \text{ is on one of the } m \text{ heaviest paths of } X\}",
         reference="MoE Pathfinder, Eq. 1-12",
         source="routed",
-        columns=_columns,
+        columns=always(*_COLUMNS),
         score=_score,
         from_samples=partial(_from_samples, count=count),
         order=_order,

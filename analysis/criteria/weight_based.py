@@ -6,20 +6,15 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import FloatArray
-from analysis.criteria.base import Criterion
+from analysis.criteria.base import Criterion, always, numbers
 from analysis.stats import Gate
 
 _COLUMNS = ("l1", "l2_squared", "numel")
 _RANDOM_SEED = 42
 
 
-def _columns(gate: Gate) -> tuple[str, ...]:
-    del gate
-    return _COLUMNS
-
-
 def _norms(table: pd.DataFrame) -> tuple[FloatArray, FloatArray, FloatArray]:
-    l1, l2_squared, numel = (table[column].to_numpy(dtype=np.float64) for column in _COLUMNS)
+    l1, l2_squared, numel = numbers(table, *_COLUMNS)
     return l1, np.sqrt(l2_squared), numel
 
 
@@ -70,7 +65,7 @@ def _weight_criterion(
         formula=formula,
         reference="arXiv:2603.18492",
         source="weights",
-        columns=_columns,
+        columns=always(*_COLUMNS),
         score=score,
         prune_larger=prune_larger,
     )
@@ -91,18 +86,13 @@ HOYER = _weight_criterion(
 )
 
 
-def _no_columns(gate: Gate) -> tuple[str, ...]:
-    del gate
-    return ()
-
-
 RANDOM = Criterion(
     name="random",
     label="Random",
     formula=rf"u_j \sim U(0, 1), \text{{seed }} {_RANDOM_SEED}",
     reference="baseline",
     source="none",
-    columns=_no_columns,
+    columns=always(),
     score=_random,
     neuron_score=_random_neurons,
 )
