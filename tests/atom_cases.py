@@ -1,6 +1,7 @@
 """Plans that remove neurons of the tiny models of all families, and what those must compute."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -89,6 +90,15 @@ def select_atoms(
     """The neurons that stay when a sparsity is spent, of every expert that loses some."""
     contest = contest_of(scores, scope, limits)
     return contest.kept(contest.removed(atom_sparsity_budget(contest.pools, sparsity)))
+
+
+def with_fewer_experts(source: Source, kept: Mapping[int, tuple[int, ...]]) -> PruningPlan:
+    """A source's plan of neurons that removes whole experts as well."""
+    atoms = {
+        layer: {expert: ids for expert, ids in experts.items() if expert in kept[layer]}
+        for layer, experts in source.plan.kept_atoms.items()
+    }
+    return PruningPlan(model_ref(source.described), kept, granularity="atomic", kept_atoms=atoms)
 
 
 def zeroed(model: PreTrainedModel, case: Case, plan: PruningPlan) -> PreTrainedModel:

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from accelerate import cpu_offload
-from atom_cases import Source, zeroed
+from atom_cases import Source, with_fewer_experts, zeroed
 
 from analysis.errors import PlanError
 from analysis.widths import expert_widths
@@ -116,11 +116,7 @@ class TestMask:
 
     def test_with_whole_experts_gone_as_well(self, olmoe):
         kept = {0: (1, 3, 4), 1: (0, 2, 5, 6)}
-        atoms = {
-            layer: {e: ids for e, ids in experts.items() if e in kept[layer]}
-            for layer, experts in olmoe.plan.kept_atoms.items()
-        }
-        plan = fit_plan(plan_with(olmoe.described, atoms, kept), olmoe.described)
+        plan = fit_plan(with_fewer_experts(olmoe, kept), olmoe.described)
         wanted = physically_pruned(zeroed(olmoe.model, OLMOE, plan), OLMOE, kept)
         with masked(olmoe.model, olmoe.described.family, plan):
             assert torch.equal(logits_of(olmoe.model), logits_of(wanted))

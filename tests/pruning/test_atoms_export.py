@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from atom_cases import STACKED, TIED, Exported, allowed, export_widths, zeroed
+from atom_cases import STACKED, TIED, Exported, allowed, export_widths, with_fewer_experts, zeroed
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -266,16 +266,9 @@ class TestUse:
 
     @pytest.mark.parametrize("mode", MODES)
     def test_whole_experts_go_as_well(self, atom_source, mode, tmp_path):
-
         source = atom_source(NAMED["flex_olmo"])
         kept = {0: (0, 2, 3, 5), 1: (1, 2, 6)}
-        atoms = {
-            layer: {e: ids for e, ids in experts.items() if e in kept[layer]}
-            for layer, experts in source.plan.kept_atoms.items()
-        }
-        plan = PruningPlan(
-            model_ref(source.described), kept, granularity="atomic", kept_atoms=atoms
-        )
+        plan = with_fewer_experts(source, kept)
         options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
         drain(export_checkpoint(source.described, plan, tmp_path / "out", options))
         wanted = logits_of(

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 import transformers
+from atom_cases import with_fewer_experts
 from nonuniform_cases import NAMED, config_of
 from remote_reader import read_by_others
 
@@ -15,7 +16,6 @@ from analysis.nonuniform.modeling_file import auto_map, modeling_file
 from families.physical import logits_of
 from pruning import load_pruned
 from pruning.atoms.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, model_ref
 from pruning.surgery.export import ExportOptions, export_checkpoint
 
 READ = (
@@ -32,40 +32,26 @@ WIDTHS = [
 
 
 @pytest.fixture(scope="module")
-def read_counts(pruned_case, tmp_path_factory):
-    """What others say of exports with different numbers of experts, by name of the case."""
+def read(pruned_case, width_export, atom_source, tmp_path_factory):
+    """What others say, in one process, of exports with different numbers or widths of experts.
+
+    By name of the case; with its width mode where widths differ.
+    """
     cases = {name: pruned_case(NAMED[name]) for name in READ}
     exports = {name: (pruned.path, pruned.logits) for name, pruned in cases.items()}
-    return read_by_others(exports, tmp_path_factory.mktemp("remote"))
-
-
-@pytest.fixture(scope="module")
-def read_widths(width_export, atom_source, tmp_path_factory):
-    """What others say of exports with different widths of experts, by name and mode."""
-    exports = {}
     for name, mode in WIDTHS:
         path = width_export(NAMED[name], mode).path
         exports[f"{name}-{mode}"] = path, logits_of(load_pruned(path))
     # Numbers and widths differ; and once more, as it is after it was loaded and saved here.
     parent = tmp_path_factory.mktemp("both")
     source = atom_source(NAMED["flex_olmo"])
-    export_both(source, parent / "both")
+    options = ExportOptions(widths=WidthChoice(WidthMode.RAGGED))
+    plan = with_fewer_experts(source, {0: (0, 2, 3, 5), 1: (1, 2, 6)})
+    drain(export_checkpoint(source.described, plan, parent / "both", options))
     model = load_pruned(parent / "both")
     model.save_pretrained(parent / "saved")
     exports |= {name: (parent / name, logits_of(model)) for name in ("both", "saved")}
     return read_by_others(exports, tmp_path_factory.mktemp("remote"))
-
-
-def export_both(source, out):
-    """Ragged experts, of which layers keep 4 and 3."""
-    kept = {0: (0, 2, 3, 5), 1: (1, 2, 6)}
-    atoms = {
-        layer: {e: ids for e, ids in experts.items() if e in kept[layer]}
-        for layer, experts in source.plan.kept_atoms.items()
-    }
-    plan = PruningPlan(model_ref(source.described), kept, granularity="atomic", kept_atoms=atoms)
-    options = ExportOptions(widths=WidthChoice(WidthMode.RAGGED))
-    drain(export_checkpoint(source.described, plan, out, options))
 
 
 def assert_read(found):
@@ -81,15 +67,15 @@ def assert_read(found):
 
 
 @pytest.mark.parametrize("name", READ)
-def test_plain_transformers_reads_runs_and_saves_it(read_counts, name):
-    assert_read(read_counts[name])
+def test_plain_transformers_reads_runs_and_saves_it(read, name):
+    assert_read(read[name])
     # A checkpoint of a text model and more is read by either class, if transformers has both.
-    assert len(read_counts[name]["auto_classes"]) == (2 if name == "qwen3_5_moe" else 1)
+    assert len(read[name]["auto_classes"]) == (2 if name == "qwen3_5_moe" else 1)
 
 
 @pytest.mark.parametrize("name", [*map("-".join, WIDTHS), "both", "saved"])
-def test_plain_transformers_reads_widths(read_widths, name):
-    assert_read(read_widths[name])
+def test_plain_transformers_reads_widths(read, name):
+    assert_read(read[name])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
