@@ -6,9 +6,9 @@ lived and a table. See `tests.reliability.operators` for what is changed.
 One session of pytest collects the tests and runs none of them: all runs in children forked from
 it, which have everything imported. First each test runs once, alone, and the lines that it reaches
 are noted. Then each mutant meets the tests that reach its lines, until one fails: first those that
-killed others of the module, then the shortest of each file. Most mutants are put in place as the
-code of one function; a change of what runs when a module is imported has the child import the
-program anew.
+killed others of the module, then those named after it, then the shortest of each file. Most mutants
+are put in place as the code of one function; a change of what runs when a module is imported has
+the child import the program anew.
 """
 
 import argparse
@@ -318,10 +318,14 @@ class Hunt:
                 self._try(module, mutant, tests)
         return True
 
+    def _promise(self, module: Module, test: Test) -> tuple[int, bool]:
+        """What has killed mutants of a module, or is named after it, may well kill the next."""
+        name = test.item.nodeid
+        return self._kills[module.file, name], Path(module.file).stem in name
+
     def _try(self, module: Module, mutant: Mutant, tests: Sequence[Test]) -> None:
         meeting = tests_of(mutant, module.file, tests)
-        # What has killed mutants of this module is likely to kill the next.
-        meeting.sort(key=lambda test: -self._kills[module.file, test.item.nodeid])
+        meeting.sort(key=lambda test: self._promise(module, test), reverse=True)
         chosen = _affordable(meeting, self.seconds)
         killer = attempt(module, mutant, mutant.function, chosen) if chosen else ""
         outcome = Outcome(module, mutant, len(meeting), killer)

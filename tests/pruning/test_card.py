@@ -1,0 +1,190 @@
+"""The whole card of an export, against one written by hand with sizes counted here."""
+
+import pytest
+import yaml
+
+from analysis.checkpoint import open_checkpoint
+from analysis.drain import drain
+from analysis.errors import ExportError
+from analysis.model import load_model_index
+from pruning.heads import HeadPlan
+from pruning.plan import Provenance, PruningPlan, model_ref, tool_version
+from pruning.sizes import format_bytes, size_report
+from pruning.surgery.card import CARD_NAME, model_card, source_metadata
+from pruning.surgery.export import export_checkpoint
+
+MADE = Provenance(
+    criterion="reap",
+    gate="applied",
+    corpora=("code", "math"),
+    runs=("tiny-code-01234567", "tiny-math-89abcdef"),
+    schedule="early",
+    sparsity="40%",
+    budget={"removed": 7, "asked": "40%"},
+    schedule_parameters={"strength": 0.5},
+    constraints={},
+)
+# Layer 1 is dense: the first two sparse layers are neighbours in the table.
+KEPT = {0: (0, 1, 2, 4), 2: (1, 2, 3, 5), 3: (0, 1, 5)}
+RECIPE = "schema_version: 1\nmodel: tiny\n\n"
+
+CARD = """
+# {name}, pruned
+
+{name} (Qwen3-MoE) with some of its routed experts removed. The weights that stay are those of the
+source, byte for byte; nothing was trained afterwards.
+
+The source names no licence in its card; look it up before you pass this model on.
+
+## What was removed
+
+| layers | experts kept | of |
+|---|---|---|
+| 0 to 2 (2 sparse) | 4 | 6 |
+| 3 (1 sparse) | 3 | 6 |
+
+- Criterion: reap
+- Gate weights: applied
+- Calibration corpus: code, math
+- Schedule: early
+- Sparsity asked for: 40%
+- Budget: `{{"asked": "40%", "removed": 7}}`
+- Schedule's parameters: `{{"strength": 0.5}}`
+- Experts removed: 7 of 18 (38.9%)
+- Source identity: `{identity}`
+- Calibration runs: `tiny-code-01234567`, `tiny-math-89abcdef`
+- Plan digest: `{digest}`
+- Program: MoE Prune Studio {version}
+
+| | before | after |
+|---|---|---|
+| parameters | {params_before:,} | {params_after:,} |
+| active per token | {active:,} | {active_after:,} |
+| weights on disk | {disk_before} | {disk_after} |
+| loaded in bfloat16 | {loaded_before} | {loaded_after} |
+
+The ids of the experts that stay, and the SHA-256 of every file, are in `moeprune_manifest.json`.
+
+## How to load it
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+name = "path/to/this/folder"  # or its id on the hub
+model = AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(name)
+```
+
+| program | reads it | why |
+|---|---|---|
+"""
+END = """
+## Recipe
+
+```yaml
+schema_version: 1
+model: tiny
+```
+"""
+
+
+def parts_of(card):
+    """Metadata and text of a card."""
+    _, metadata, text = card.decode().split("---\n", 2)
+    return yaml.safe_load(metadata), text
+
+
+def test_the_whole_card(checkpoint, tmp_path):
+    model = load_model_index(str(checkpoint("qwen3_moe").path))
+    plan = PruningPlan(model_ref(model), KEPT, MADE)
+    drain(export_checkpoint(model, plan, tmp_path / "out"))
+    before, after = model.checkpoint, open_checkpoint(tmp_path / "out")
+    report = size_report(model, plan)
+    wanted = CARD.format(
+        name=model.name,
+        identity=model.identity,
+        digest=plan.digest,
+        version=tool_version(),
+        params_before=sum(entry.numel for entry in before.tensors.values()),
+        params_after=sum(entry.numel for entry in after.tensors.values()),
+        active=report.active_before,
+        active_after=report.active_after,
+        disk_before=format_bytes(report.bytes_before),
+        disk_after=format_bytes(report.bytes_after),
+        loaded_before=format_bytes(report.loaded("bfloat16")[0]),
+        loaded_after=format_bytes(report.loaded("bfloat16")[1]),
+    )
+    metadata, text = parts_of(model_card(model, plan, HeadPlan(), RECIPE))
+    assert text.startswith(wanted)
+    rows, end = text[len(wanted) :].split("\n\n## Recipe")
+    assert all(row.startswith("| ") and row.count(" | ") == 2 for row in rows.splitlines())
+    assert f"\n## Recipe{end}" == END
+    assert metadata == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["moe", "pruned", "expert-pruning"],
+    }
+
+
+def test_facts_that_nobody_gave_are_left_out(checkpoint):
+    model = load_model_index(str(checkpoint("olmoe").path))
+    plan = PruningPlan(model_ref(model), {layer.index: (0, 4, 5) for layer in model.layers})
+    _, text = parts_of(model_card(model, plan, HeadPlan()))
+    facts = [line.partition(":")[0] for line in text.splitlines() if line.startswith("- ")]
+    named = ["Experts removed", "Source identity", "Plan digest", "Program"]
+    assert facts == [f"- {name}" for name in named]
+    assert "- Experts removed: 12 of 21 (57.1%)" in text
+    assert "| 0 to 2 (3 sparse) | 3 | 7 |" in text
+    assert "from_pretrained(name)\n" in text
+    assert "## Recipe" not in text
+
+
+LICENSED = """---
+license: other
+license_name: tiny
+license_link: https://example.org/licence
+base_model: someone/tiny
+language: en
+---
+# Tiny
+"""
+
+
+@pytest.fixture
+def licensed(checkpoint, tmp_path):
+    """A checkpoint with a card of its own."""
+    folder = tmp_path / "licensed"
+    folder.mkdir()
+    for file in checkpoint("olmoe").path.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / CARD_NAME).write_text(LICENSED)
+    return folder
+
+
+def test_the_licence_of_the_source_is_passed_on(licensed):
+    model = load_model_index(str(licensed))
+    plan = PruningPlan(model_ref(model), {layer.index: (0, 4, 5) for layer in model.layers})
+    metadata, text = parts_of(model_card(model, plan, HeadPlan()))
+    assert "names no licence" not in text
+    assert {key: metadata[key] for key in ("license", "license_name", "license_link")} == {
+        "license": "other",
+        "license_name": "tiny",
+        "license_link": "https://example.org/licence",
+    }
+    assert metadata["base_model"] == "someone/tiny"
+    assert "language" not in metadata
+
+
+def test_metadata_that_cannot_be_read_ends_in_one_line(licensed):
+    (licensed / CARD_NAME).write_text("---\nlicense: [\n---\n")
+    with pytest.raises(ExportError, match=r"cannot be read .*licence is not known") as refused:
+        source_metadata(licensed)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [None, "# No metadata\n"])
+def test_without_metadata_there_is_nothing_to_pass_on(licensed, content):
+    (licensed / CARD_NAME).unlink()
+    if content:
+        (licensed / CARD_NAME).write_text(content)
+    assert source_metadata(licensed) == {}
