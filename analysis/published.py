@@ -72,7 +72,7 @@ def read_published(path: Path, needed: Collection[str] = COLUMNS) -> pd.DataFram
     """
     try:
         table = pd.read_csv(path, keep_default_na=False, na_values={"score": [""]})
-        _check(table, needed)
+        table = _checked(table, needed)
     except (ValueError, TypeError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise StatsError(
@@ -81,9 +81,13 @@ def read_published(path: Path, needed: Collection[str] = COLUMNS) -> pd.DataFram
     return table
 
 
-def _check(table: pd.DataFrame, needed: Collection[str]) -> None:
+def _checked(table: pd.DataFrame, needed: Collection[str]) -> pd.DataFrame:
     if missing := sorted(set(needed) - set(table.columns)):
         raise ValueError(f"it lacks the columns {', '.join(missing)}")
-    for share in sorted({"sparsity", "score"} & set(needed)):
-        if not table[share].astype("float64").dropna().between(0, 1).all():
+    shares = sorted({"sparsity", "score"} & set(needed))
+    # One word among the numbers makes a column of words, some of which are numbers.
+    table = table.astype(dict.fromkeys(shares, "float64"))
+    for share in shares:
+        if not table[share].dropna().between(0, 1).all():
             raise ValueError(f"its {share} is no share of 1")
+    return table

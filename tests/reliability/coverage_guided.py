@@ -7,12 +7,12 @@ since libFuzzer ends the process that it runs in.
 
 import argparse
 import logging
+import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -66,7 +66,6 @@ def _mutation(reader: Reader, valid: bytes) -> Callable[[bytes, int, int], bytes
 
 def fuzz_one(reader: Reader, root: Path, options: list[str], keep: Path) -> None:
     """Fuzz one reader in a folder that has the examples; ends the process."""
-    logging.disable()
     tally = Tally()
     broken = copied(root / "valid", root / "broken")
     valid = (broken / reader.file).read_bytes()
@@ -85,47 +84,56 @@ def fuzz_one(reader: Reader, root: Path, options: list[str], keep: Path) -> None
     atheris.Fuzz()
 
 
-def results(
-    names: list[str], root: Path, chosen: argparse.Namespace
-) -> Iterator[tuple[object, ...]]:
-    """Rows `reader, inputs, branches of the seed, branches, escapes`, one process after another."""
-    for name in names:
-        words = [sys.executable, "-m", "tests.reliability.coverage_guided", "--one", name]
-        words += ["--minutes", str(chosen.minutes), "--seed", str(chosen.seed)]
-        words += ["--keep", str(chosen.keep), "--examples", str(root)]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+def _said(reader: Reader, root: Path, options: list[str], keep: Path) -> str:
+    """What libFuzzer says of one reader; it ends the process that it runs in, so in a fork."""
+    said = root / "said.txt"
+    if child := os.fork():
+        os.waitpid(child, 0)
         shutil.rmtree(root / "broken")
         shutil.rmtree(root / "seeds")
-        shown, runs = _SHOWN.findall(done.stderr), _RUNS.search(done.stderr)
-        escapes = sorted(set(_ESCAPES.findall(done.stderr)))
-        if not shown or runs is None:
-            escapes.append(f"the process ended with {done.returncode}: {done.stderr[-500:]}")
-        for escape in escapes[:20]:
-            print(f"{name}: {escape}", flush=True)
-        first, last = (shown[0][1], shown[-1][1]) if shown else ("0", "0")
-        print(f"{name}: {runs[1] if runs else 0} inputs", file=sys.stderr, flush=True)
-        yield name, int(runs[1]) if runs else 0, int(first), int(last), len(escapes)
+        return said.read_text(errors="replace")
+    file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    try:
+        fuzz_one(reader, root, options, keep)
+    finally:
+        os._exit(1)
+
+
+def row_of(reader: Reader, root: Path, options: list[str], keep: Path) -> tuple[object, ...]:
+    """Row `reader, inputs, branches_of_seed, branches, escapes`; prints what escaped."""
+    said = _said(reader, root, options, keep)
+    shown, runs = _SHOWN.findall(said), _RUNS.search(said)
+    escapes = sorted(set(_ESCAPES.findall(said)))
+    if not shown or runs is None:
+        escapes.append(f"libFuzzer did not come to its end: {said[-500:]}")
+    for escape in escapes[:20]:
+        print(f"{reader.name}: {escape}", flush=True)
+    first, last = (shown[0][1], shown[-1][1]) if shown else ("0", "0")
+    row = (reader.name, int(runs[1]) if runs else 0, int(first), int(last), len(escapes))
+    print(*row, sep=", ", file=sys.stderr, flush=True)
+    return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="of each reader")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--reader", action="append", help="part of a reader's name")
+    parser.add_argument("--reader", action="append", help="name of a reader")
     parser.add_argument("--keep", type=Path, default="escaped", help="folder for what escaped")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--examples", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     chosen.keep.mkdir(parents=True, exist_ok=True)
-    if chosen.one:
-        (reader,) = [reader for reader in READERS if reader.name == chosen.one]
-        options = [f"-max_total_time={int(60 * chosen.minutes)}", f"-seed={chosen.seed}"]
-        fuzz_one(reader, chosen.examples, options, chosen.keep)
-    names = [n for n in NAMES if not chosen.reader or any(part in n for part in chosen.reader)]
-    columns = ["reader", "inputs", "branches_of_seed", "branches", "escapes"]
+    logging.disable()
+    options = [f"-max_total_time={int(60 * chosen.minutes)}", f"-seed={chosen.seed}"]
+    known = {reader.name: reader for reader in READERS}
     with tempfile.TemporaryDirectory() as folder:
-        make_inputs(Path(folder) / "valid")
-        table = pd.DataFrame(list(results(names, Path(folder), chosen)), columns=columns)
+        root = Path(folder)
+        make_inputs(root / "valid")
+        names = chosen.reader or NAMES
+        rows = [row_of(known[name], root, options, chosen.keep) for name in names]
+    columns = ["reader", "inputs", "branches_of_seed", "branches", "escapes"]
+    table = pd.DataFrame(rows, columns=columns)
     print(table.to_string(index=False))
     print(f"{table['inputs'].sum()} inputs, {table['escapes'].sum()} escapes")
     sys.exit(bool(table["escapes"].sum()))
