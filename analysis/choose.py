@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from analysis.blend import Part, blend
 from analysis.corpora import HUB, corpus_name
@@ -12,6 +13,8 @@ from analysis.model import MoEModel
 from analysis.ranking import Stats
 from analysis.stats import NoStats
 from analysis.store import Run, StatsStore, load_weight_stats
+
+Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,7 @@ def routed_runs(
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Choice(Generic[Chosen]):
     """Statistics to rank by, and the runs that they come from.
 
     Args:
@@ -202,13 +205,13 @@ class Choice:
         notes: what a person should know of the choice, one line each.
     """
 
-    stats: Stats
+    stats: Chosen
     runs: tuple[Run, ...]
     corpora: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
-def routed_choice(parts: Sequence[Part]) -> Choice:
+def routed_choice(parts: Sequence[Part]) -> Choice[Stats]:
     """The statistics of calibration runs, blended."""
     return Choice(blend(parts), tuple(part.run for part in parts), corpus_names(parts))
 
@@ -227,7 +230,7 @@ def choose_stats(
     model: MoEModel,
     corpora: Sequence[CorpusWeight] = (),
     run_ids: Sequence[str] = (),
-) -> Choice:
+) -> Choice[Stats]:
     """The statistics that `criterion` needs.
 
     Raises:

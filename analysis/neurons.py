@@ -1,21 +1,21 @@
 """Rankings of neurons: criterion and statistics of neurons -> which are kept first."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from analysis.arrays import FloatArray
 from analysis.blend import Mixture, Part
-from analysis.choose import CorpusWeight, corpus_names, notes_on_others, routed_runs
+from analysis.choose import Choice, CorpusWeight, corpus_names, notes_on_others, routed_runs
 from analysis.criteria import CRITERIA, Criterion
 from analysis.errors import CriterionError
 from analysis.model import MoEModel
 from analysis.neuron_norms import NEURON_NORMS, NeuronScores
 from analysis.neuron_stats import NEURON_INDEX, NeuronStats, load_neuron_stats, num_neurons
 from analysis.stats import Grid
-from analysis.store import Run, StatsStore
+from analysis.store import StatsStore
 
 NEURON_RANKING_COLUMNS = (*NEURON_INDEX, "score", "saliency", "rank", "num_tokens")
 
@@ -45,30 +45,13 @@ def blend_neurons(parts: Sequence[Part]) -> NeuronStats:
     return NeuronStats(manifest, stats[0].table[list(NEURON_INDEX)].assign(**sums))
 
 
-@dataclass(frozen=True, eq=False)
-class NeuronChoice:
-    """Statistics of neurons to rank by, and where they come from.
-
-    Args:
-        stats: the statistics.
-        runs: what they were read from.
-        corpora: the calibration corpora, with their weights.
-        notes: what a person should know of the choice, one line each.
-    """
-
-    stats: NeuronStats
-    runs: tuple[Run, ...]
-    corpora: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-
 def choose_neurons(
     criterion: Criterion,
     store: StatsStore,
     model: MoEModel,
     corpora: Sequence[CorpusWeight] = (),
     run_ids: Sequence[str] = (),
-) -> NeuronChoice:
+) -> Choice[NeuronStats]:
     """The statistics of neurons that `criterion` reads: of runs by id or corpus, or the only one.
 
     Raises:
@@ -79,7 +62,7 @@ def choose_neurons(
     parts = routed_runs(store, model, corpora, run_ids, criterion)
     runs = tuple(part.run for part in parts)
     others = () if run_ids else store.of_model(model.identity, "routed")
-    return NeuronChoice(
+    return Choice(
         blend_neurons(parts), runs, corpus_names(parts), notes_on_others(runs, others, criterion)
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from analysis.blend import Part
-from analysis.choose import corpus_names, parse_corpus_weight
+from analysis.choose import Choice, corpus_names, parse_corpus_weight
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError
 from analysis.json_text import parse_json_once
@@ -16,7 +16,6 @@ from analysis.model import MoEModel
 from analysis.neuron_norms import NeuronScores, neuron_norms
 from analysis.neuron_stats import NeuronStats
 from analysis.neurons import (
-    NeuronChoice,
     blend_neurons,
     choose_neurons,
     neuron_saliency,
@@ -126,11 +125,11 @@ def evidence_of(request: NeuronRequest, parts: Sequence[Part]) -> NeuronEvidence
         UserError: a run has no statistics of neurons, or they cannot be blended.
     """
     runs = tuple(part.run for part in parts)
-    chosen = NeuronChoice(blend_neurons(parts), runs, corpus_names(parts))
+    chosen = Choice(blend_neurons(parts), runs, corpus_names(parts))
     return _evidence(get_criterion(request.criterion), chosen)
 
 
-def _evidence(criterion: Criterion, chosen: NeuronChoice) -> NeuronEvidence:
+def _evidence(criterion: Criterion, chosen: Choice[NeuronStats]) -> NeuronEvidence:
     saliency = neuron_saliency(criterion, chosen.stats)
     routing = neuron_routing(chosen.stats)
     return NeuronEvidence(saliency, chosen.runs, chosen.corpora, chosen.notes, routing)

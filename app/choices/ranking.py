@@ -11,7 +11,7 @@ from analysis.choose import Choice, choose_stats, parse_corpus_weight, routed_ch
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
-from analysis.ranking import rank_experts
+from analysis.ranking import Stats, rank_experts
 from analysis.stats import ExpertStats
 from analysis.store import StatsStore
 from app.requests.base import SelectRequest
@@ -64,8 +64,8 @@ class Selection:
     request: SelectRequest
     model: MoEModel
     criterion: Criterion
-    choice: Choice
-    tokens: Choice | None = None
+    choice: Choice[Stats]
+    tokens: Choice[Stats] | None = None
 
     def ranking(self) -> pd.DataFrame:
         """Table `layer, expert, score, saliency, rank, num_tokens`."""

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from permanent_names import EXPONENTS
 
 from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, get_criterion, unified
 from analysis.criteria.weight_based import is_zero_expert
@@ -17,17 +18,6 @@ ALL = {criterion.name: criterion for criterion in EVERY}
 ROUTED = {name: criterion for name, criterion in ALL.items() if criterion.source == "routed"}
 # Of samples every expert is measured on every token, so none is without tokens.
 OF_ROUTED_TOKENS = {name: each for name, each in ROUTED.items() if not each.from_samples}
-# What each permanent name stands for (methods.md 2.1).
-EXPONENTS = {
-    "frequency": (0, 0, 0),
-    "seer": (0, 1, 0),
-    "ean": (0, 0, 1),
-    "reap": (1, 1, 1),
-    "man": (1, 0, 1),
-    "msan": (1, 0, 2),
-    "gate-ean": (0, 1, 1),
-    "squared-gate-energy": (0, 2, 2),
-}
 
 
 def weight_table(*experts):

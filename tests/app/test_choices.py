@@ -1,17 +1,7 @@
 """Presets, the pair, the URL, and what stays when the page or the model changes."""
 
 import pytest
-
-EXPONENTS = {
-    "frequency": (0, 0, 0),
-    "seer": (0, 1, 0),
-    "ean": (0, 0, 1),
-    "reap": (1, 1, 1),
-    "man": (1, 0, 1),
-    "msan": (1, 0, 2),
-    "gate-ean": (0, 1, 1),
-    "squared-gate-energy": (0, 2, 2),
-}
+from permanent_names import EXPONENTS
 
 
 def chosen(test):
