@@ -98,10 +98,17 @@ def ready_neurons(view: View, choice: NeuronPlanChoice) -> ReadyNeurons:
     """The numbers of every neuron; for views that lack nothing, see `lacks_statistics`.
 
     Raises:
-        UserError: values that do not fit together, statistics that cannot be read, or weights out
-            of which no neurons can be cut.
+        UserError: values that do not fit together; and see `ready_for`.
     """
-    request = request_of(view, choice)
+    return ready_for(view, request_of(view, choice))
+
+
+def ready_for(view: View, request: NeuronRequest) -> ReadyNeurons:
+    """The numbers of every neuron that a request reads.
+
+    Raises:
+        UserError: statistics that cannot be read, or weights out of which no neurons can be cut.
+    """
     check_cuttable(view.model)
     if reads_too_much(request, view.model):
         raise PlanError(
@@ -125,13 +132,13 @@ def _arena(key: str, _request: NeuronRequest, _model: MoEModel, _evidence: Neuro
     return arena_of(_request, _model, _evidence.saliency)
 
 
-def shown_neurons(choice: NeuronPlanChoice, ready: ReadyNeurons) -> ShownNeurons:
-    """The plan that the controls ask for.
+def shown_neurons(ready: ReadyNeurons) -> ShownNeurons:
+    """The plan that is asked for.
 
     Raises:
         UserError: the budget cannot be met under the constraints.
     """
-    made = _decided(f"{ready.key} {ready.request.model_dump_json()}", ready, choice.scope)
+    made = _decided(f"{ready.key} {ready.request.model_dump_json()}", ready)
     runs = ready.evidence.runs
     return ShownNeurons(made.plan, made.notes, request=ready.request, runs=runs)
 
@@ -145,9 +152,10 @@ def imported_file(view: View) -> ShownNeurons | None:
 
 
 @st.cache_resource(max_entries=32)
-def _decided(key: str, _ready: ReadyNeurons, _scope: AtomScope) -> NeuronDecision:
+def _decided(key: str, _ready: ReadyNeurons) -> NeuronDecision:
     del key
-    return decide_neurons(_ready.request, _ready.model, _ready.evidence, _ready.arena(_scope))
+    arena = _ready.arena(_ready.request.scope)
+    return decide_neurons(_ready.request, _ready.model, _ready.evidence, arena)
 
 
 @dataclass(frozen=True, eq=False)

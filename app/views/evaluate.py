@@ -9,6 +9,7 @@ from app.parts.evaluate.benchmarks import benchmark_part
 from app.parts.evaluate.own_results import own_part
 from app.parts.evaluate.published import published_part
 from app.parts.evaluate.variance import hidden_states_part
+from app.session.plan_address import keep_plan_in_address
 from app.session.state import View
 
 _JOBS = {
@@ -19,6 +20,7 @@ _JOBS = {
 }
 
 view: View = st.session_state["view"]
+keep_plan_in_address(view)
 source = switch(
     "Source",
     "results",

@@ -1,5 +1,6 @@
 """Evaluate, the plan of the Plan page: however it was made, it can be measured and asked."""
 
+import json
 import shutil
 from types import SimpleNamespace
 
@@ -38,7 +39,9 @@ def press(test, label="Queue"):
 
 
 @pytest.mark.parametrize("address", [HAND, SEARCHED, NEURONS])
-def test_the_plan_of_the_plan_page_is_measured(open_page, go_to, monkeypatch, address):
+def test_the_plan_of_the_plan_page_is_measured_and_survives_a_reload(
+    open_page, go_to, monkeypatch, address
+):
     asked = queued(monkeypatch)
     test = open_page("plan", **address)
     made = next(line for line in lines_of(test) if line.startswith("moeprune plan"))
@@ -55,6 +58,37 @@ def test_the_plan_of_the_plan_page_is_measured(open_page, go_to, monkeypatch, ad
     assert bool(plan.kept_atoms) == (address is NEURONS)
     if address is HAND:
         assert [len(ids) for ids in plan.kept.values()] == [4, 3, 2]
+    # A reload begins a session that knows the address alone.
+    said = test.query_params["plan"]
+    again = open_page("evaluate", address.get("model"), plan=said)
+    assert again.session_state["plan.noted"].plan.digest == plan.digest
+    assert made in lines_of(again)
+    assert again.query_params["plan"] == said
+
+
+def test_a_plan_that_the_address_does_not_make_is_told_in_one_line(open_page):
+    test = open_page("evaluate", model="once")
+    own = test.session_state["view"].model.identity[:8]
+    wrong = {
+        "[" * 5000: "not what this page writes",
+        "[1]": "not what this page writes",
+        json.dumps({"of": own, "criterion": "rea", "sparsity": "50%"}): "reap",
+        json.dumps({"of": own, "criterion": "reap", "sparsity": "99%"}): "at most",
+        json.dumps({"of": own, "criterion": "reap", "schedule_file": "x"}): "'schedule_file'",
+        json.dumps({"of": own, "searched": "x", "sparsity": "50%"}): "search",
+    }
+    for text, reason in wrong.items():
+        test.query_params["plan"] = text
+        test.run()
+        assert not test.exception
+        (said,) = (info.value for info in test.info if "plan in the address" in info.value)
+        assert reason in said
+        assert "plan" not in test.query_params
+    # Of another model: a link that was opened before this one was chosen.
+    test.query_params["plan"] = json.dumps({"of": "0" * 8, "criterion": "reap", "sparsity": "50%"})
+    test.run()
+    assert not any("plan in the address" in info.value for info in test.info)
+    assert "plan.noted" not in test.session_state
 
 
 @pytest.mark.parametrize("address", [HAND, NEURONS])

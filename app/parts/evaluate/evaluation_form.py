@@ -47,8 +47,9 @@ def no_plan_part() -> None:
     """Says where the plan of the Plan page comes from, for a session that has none."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(
-            "The Plan page has shown no plan of this model since this page was loaded. Open it, "
-            "and what it shows is offered here: searched, by hand, of neurons or from a file."
+            "The Plan page has shown no plan of this model yet, or one from a file, which a reload "
+            "forgets. Open it, and what it shows is offered here: searched, by hand, of neurons or "
+            "from a file."
         )
         st.page_link("views/plan.py", label="Plan", icon=":material/tune:")
 

@@ -27,10 +27,12 @@ class OwnPlan:
     Args:
         shown: the plan.
         source: where it was chosen, in words.
+        is_offered: whether the form below offers it.
     """
 
     shown: Shown
     source: str
+    is_offered: bool
 
 
 def remember_view(view: View) -> None:
@@ -42,7 +44,7 @@ def own_plan(view: View) -> OwnPlan | None:
     """What the Plan page showed last, else the sidebar's recipe; None where it makes no plan."""
     noted = noted_plan(view.model)
     if noted is not None:
-        return OwnPlan(noted, "as Plan showed it last")
+        return OwnPlan(noted, "as Plan showed it last", is_offered=True)
     seen = st.session_state.get(_SEEN)
     if not isinstance(seen, View) or seen.model.identity != view.model.identity:
         seen = replace(view, sparsity_percent=usual_percent(view))
@@ -52,7 +54,9 @@ def own_plan(view: View) -> OwnPlan | None:
         shown = made_plan(seen, PlanChoice())
     except UserError:  # a share of neurons, which whole experts cannot meet
         return None
-    return None if shown is None else OwnPlan(shown, "as the sidebar has it; Plan changes it")
+    if shown is None:
+        return None
+    return OwnPlan(shown, "as the sidebar has it; Plan changes it", is_offered=False)
 
 
 def own_plan_part(own: OwnPlan, results: pd.DataFrame, measure: str) -> None:
@@ -60,7 +64,8 @@ def own_plan_part(own: OwnPlan, results: pd.DataFrame, measure: str) -> None:
     found = of_plan(results, measure, own.shown.plan.digest)
     st.markdown(f"**Your plan**: {literal(plan_name(own.shown))} ({own.source}).")
     if found.empty:
-        st.text("It was not measured yet: open it on Plan, then queue it below.")
+        first = "" if own.is_offered else "open it on Plan, then "
+        st.text(f"It was not measured yet: {first}queue it below.")
         return
     for place, row in zip(st.columns(len(found)), found.to_dict("records"), strict=True):
         label = f"{MEASURES[measure].label} on {literal(str(row['corpus']))}"

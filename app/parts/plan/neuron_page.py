@@ -69,7 +69,7 @@ def _on_screen(view: View, choice: NeuronPlanChoice) -> NeuronsOnScreen | None:
         neurons_missing_part(view)
         return None
     ready = ready_neurons(view, choice)
-    shown = shown_neurons(choice, ready)
+    shown = shown_neurons(ready)
     return NeuronsOnScreen(shown, neuron_sizes(view, choice, shown.plan, ready), ready)
 
 

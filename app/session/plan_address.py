@@ -1,0 +1,143 @@
+"""The plan of the Plan page in the address of Evaluate, which has none of its controls.
+
+A reload begins a new session; from the address it makes the plan again. A plan from a file is no
+longer there then: no address holds all of its experts.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import streamlit as st
+
+from analysis.errors import PlanError, UserError
+from analysis.model import MoEModel
+from app.choices.neuron_plan import ShownNeurons
+from app.choices.percents import possible_percents
+from app.choices.planning import Shown
+from app.choices.ranking import select
+from app.literal import literal
+from app.requests.base import SelectRequest, validated
+from app.requests.neurons import NeuronRequest
+from app.session.data import routed_runs, settings, shown_model, shown_stats_dir
+from app.session.granularity import neuron_criterion
+from app.session.neuron_plan_data import ready_for, shown_neurons
+from app.session.plan_state import note_plan, noted_plan
+from app.session.search_data import searches_of, selection_of
+from app.session.state import View
+from app.settings import shown_path
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+
+PLAN: Final = "plan"
+_MOST_LETTERS: Final = 8000
+# What an address may say of a request: model and folders are the page's, and no path is read.
+_SHARED: Final = ("criterion", "corpora", "sparsity", "multiple_of", "protect")
+_OF_EXPERTS: Final = (*_SHARED, "gate", "schedule", "layer_set")
+_OF_NEURONS: Final = (*_SHARED, "params_share", "atom_scope", "width_multiple_of", "pin", "drop")
+_SEARCHED: Final = "searched"
+
+
+def keep_plan_in_address(view: View) -> None:
+    """Remember the plan in the address, and make it anew where only the address knows it."""
+    given = st.query_params.get(PLAN, "")
+    if given and noted_plan(view.model) is None:
+        try:
+            shown = plan_of_address(view, given)
+        except UserError as error:
+            st.info(
+                f"The plan in the address cannot be made here: {literal(error)}",
+                icon=":material/info:",
+            )
+        else:
+            if shown is not None:
+                note_plan(shown)
+    noted = noted_plan(view.model)
+    said = address_of(noted, view.model) if noted else ""
+    if said and said != given:
+        st.query_params[PLAN] = said
+    elif given and not said:
+        del st.query_params[PLAN]
+
+
+def address_of(shown: Shown, model: MoEModel) -> str:
+    """How a plan is asked for, as JSON; empty for a plan from a file."""
+    said: dict[str, Any] = {"of": model.identity[:8]}
+    if isinstance(shown, ShownNeurons):
+        if shown.request is None:
+            return ""
+        named = shown.request.model_dump(include=set(_OF_NEURONS), exclude_defaults=True)
+        said |= {"granularity": ATOMIC_GRANULARITY, **named}
+    elif shown.selection is None:
+        return ""
+    elif shown.selection.request.schedule_file is not None:
+        search = _search_in(shown.selection.request, model)
+        if not search:
+            return ""
+        said |= {_SEARCHED: search, "sparsity": shown.selection.request.sparsity}
+    else:
+        request = shown.selection.request
+        said |= request.model_dump(include=set(_OF_EXPERTS), exclude_defaults=True)
+    return json.dumps(said, separators=(",", ":"))
+
+
+def _search_in(request: SelectRequest, model: MoEModel) -> str:
+    """Name of the search whose schedule is asked for; empty where it is none that is known."""
+    known = searches_of(model).known
+    names = (each.search_id for each in known if shown_path(each.path) == request.schedule_file)
+    return next(names, "")
+
+
+def plan_of_address(view: View, text: str) -> Shown | None:
+    """The plan that an address asks for; None where it is of another model.
+
+    Raises:
+        UserError: text of another form, or a plan that cannot be made.
+    """
+    said = _read(text)
+    if said.pop("of", None) != view.model.identity[:8]:
+        return None
+    granularity = said.pop("granularity", EXPERT_GRANULARITY)
+    if granularity == ATOMIC_GRANULARITY:
+        return _plan_of_neurons(view, said)
+    if _SEARCHED in said:
+        return _plan_of_search(view, said)
+    request = validated(SelectRequest, _values(view, said, _OF_EXPERTS))
+    selection = select(request, view.model, settings().store)
+    return Shown(selection.decision().plan, selection=selection)
+
+
+def _plan_of_neurons(view: View, said: Mapping[str, Any]) -> Shown:
+    request = validated(NeuronRequest, _values(view, said, _OF_NEURONS))
+    criterion = neuron_criterion(request.criterion)
+    runs = routed_runs(view.model, criterion)
+    return shown_neurons(ready_for(replace(view, runs=runs, criterion=criterion), request))
+
+
+def _plan_of_search(view: View, said: Mapping[str, Any]) -> Shown:
+    search = searches_of(view.model).named(str(said[_SEARCHED]))
+    percents = {f"{percent}%": percent for percent in possible_percents(view.model)}
+    percent = percents.get(str(said.get("sparsity")))
+    if search is None or percent is None:
+        raise PlanError("the search that it names is not known.")
+    selection = selection_of(replace(view, sparsity_percent=percent), search)
+    return Shown(selection.decision().plan, selection=selection)
+
+
+def _values(view: View, said: Mapping[str, Any], allowed: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of a request, with the page's model and folder."""
+    if unknown := sorted(set(said) - set(allowed)):
+        raise PlanError(f"{unknown[0]!r} is nothing that an address may say of a plan.")
+    place = {"model": shown_model(view.model), "stats_dir": shown_stats_dir()}
+    return {**said, **place}
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        # Deeply nested text ends the parser's recursion.
+        said = json.loads(text) if len(text) <= _MOST_LETTERS else None
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise PlanError("it is not what this page writes.")
+    return said
