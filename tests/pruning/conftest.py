@@ -8,6 +8,7 @@ from atom_cases import Exported, Source, export_widths, make_source
 from nonuniform_cases import NAMED, Pruned, make_pruned
 from threads import one_thread  # noqa: F401
 
+from analysis.model import MoEModel, load_model_index
 from builders import TinyCheckpoint, tiny_checkpoint
 from families.configs import Case
 
@@ -69,6 +70,12 @@ def width_export(
         return made[case.name, mode]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def demo() -> MoEModel:
+    """The demo model, described by its configuration and headers."""
+    return load_model_index("demo")
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from analysis.model import load_model_index
 from analysis.widths import expert_widths
 from pruning.active import active_experts
 from pruning.atoms.budget import atom_sparsity_budget
@@ -13,11 +12,6 @@ from pruning.atoms.summary import atom_summary
 from pruning.constraints import Constraints
 from pruning.neuron_views import flops_saved, layer_shares
 from pruning.plan import PruningPlan, fit_plan, model_ref
-
-
-@pytest.fixture(scope="module")
-def demo():
-    return load_model_index("demo")
 
 
 def demo_scores(demo):

@@ -11,7 +11,7 @@ from analysis.errors import PlanError
 from analysis.model import load_model_index
 from builders import MODEL_TYPES
 from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.sizes import SIZE_COLUMNS, Part, format_bytes, size_report
+from pruning.sizes import SIZE_COLUMNS, Part, format_bytes, size_report, weight_bytes
 from pruning.surgery.export import export_checkpoint
 
 
@@ -66,7 +66,7 @@ def test_sizes_are_the_bytes_that_export_writes(checkpoint, tmp_path, model_type
     manifest = drain(export_checkpoint(model, plan, tmp_path / "out"))
     written = load_model_index(str(tmp_path / "out"))
     report = size_report(model, plan)
-    assert report.bytes_after == written.checkpoint.nbytes
+    assert report.bytes_after == weight_bytes(model, plan) == written.checkpoint.nbytes
     assert report.params_after == written.checkpoint.num_params
     headers = sum(shard.data_start for shard in written.checkpoint.shards)
     assert manifest.nbytes == report.bytes_after + headers

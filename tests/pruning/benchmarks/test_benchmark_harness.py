@@ -57,11 +57,6 @@ CHOICE = LocalTask(
 
 
 @pytest.fixture(scope="module")
-def demo():
-    return load_model_index("demo")
-
-
-@pytest.fixture(scope="module")
 def loaded(demo):
     return load_model(demo, SETTINGS)
 

@@ -14,6 +14,7 @@ from analysis.neuron_norms import neuron_norms
 from builders import NUM_EXPERTS, tiny_checkpoint, tiny_model
 from pruning.evaluate.bins import (
     BIN_COLUMNS,
+    Bin,
     Binning,
     bin_numbers,
     bin_table,
@@ -25,6 +26,7 @@ from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.result import Evaluation, SampleSums
 from pruning.evaluate.samples import make_samples
+from pruning.plan import keep_all
 
 
 @pytest.fixture(scope="module")
@@ -113,17 +115,14 @@ def test_losses_are_those_of_each_plan_alone(described, make_sequences):
         assert row["low"] <= row["loss_change"] <= row["high"]
 
 
-def test_changes_by_hand():
+def test_changes_by_hand(described):
     counts = np.array([1, 3])
     sums = {
         "full_nll": SampleSums(np.array([1.0, 3.0]), counts),
         "nll": SampleSums(np.array([2.0, 9.0]), counts),
     }
-
-    class One:
-        number, removed, saliency, share = 0, 5, 0.5, 1.0
-
-    (row,) = bin_table([One], {0: Evaluation({}, {}, sums, 2, 4)}).to_dict("records")
+    only = Bin(0, keep_all(described), removed=5, saliency=0.5, share=1.0)
+    (row,) = bin_table([only], {0: Evaluation({}, {}, sums, 2, 4)}).to_dict("records")
     # Changes of the means: 2 - 1 and 3 - 1 -> 1.5; of all positions: (11 - 4) / 4.
     assert (row["loss_change"], row["pooled"]) == (1.5, 1.75)
 

@@ -1,16 +1,18 @@
 """On the demo: what a search gains on samples that it has not seen, and that an export keeps it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
 from analysis.choose import choose_stats
+from analysis.corpora import TokenSequences
 from analysis.corpora.streams import open_corpus
 from analysis.criteria import get_criterion
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model import MoEModel
 from analysis.ranking import rank_experts
 from analysis.store import SHIPPED_STATS, StatsStore
 from app.requests.search import SearchRequest
@@ -18,7 +20,7 @@ from app.tasks.search import search_run
 from pruning import load_pruned
 from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
 from pruning.evaluate.drawing import Wanted, draw
-from pruning.evaluate.full_side import run_full
+from pruning.evaluate.full_side import FullSide, run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import load_plan, model_ref, select_experts
 from pruning.schedules.base import allocation_of
@@ -36,25 +38,40 @@ search: {corpus: demo-math, samples: 16, population: 10, elites: 3, generations:
 SEEN, OTHERS = 16, 24
 
 
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """What a plan of the demo is judged by.
+
+    Args:
+        model: the demo.
+        loaded: the same, loaded.
+        full: its side of others than the search samples.
+        seen: the search samples.
+    """
+
+    model: MoEModel
+    loaded: PreTrainedModel
+    full: FullSide
+    seen: TokenSequences
+
+    def esap(self, plan, loaded=None):
+        """On the samples that the search has not seen, of a plan or of an export of it."""
+        measured = (loaded or self.loaded, self.model.family, plan, self.full)
+        result = evaluate_candidate(*measured, MeasureSettings(("esap",)))
+        return result.metrics["esap"].mean
+
+
 @pytest.fixture(scope="module")
-def demo():
-    """The model, loaded; the full model's side of others than the search samples; those."""
-    model = load_model_index("demo")
-    tokenizer = load_tokenizer(model)
+def judge(demo):
+    tokenizer = load_tokenizer(demo)
     wanted = Wanted(samples=SEEN + OTHERS)
     whole = draw("demo-math", open_corpus("demo-math"), [], wanted, lambda: tokenizer).sequences
     seen, others = (
         replace(whole, rows=whole.rows[part], counted=whole.counted[part])
         for part in (slice(SEEN), slice(SEEN, None))
     )
-    loaded = load_model(model, CalibrationSettings(256, dtype="float32", device="cpu"))
-    return model, loaded, drain(run_full(loaded, make_samples(others))), seen
-
-
-def esap(demo, plan):
-    model, loaded, full, _ = demo
-    result = evaluate_candidate(loaded, model.family, plan, full, MeasureSettings(("esap",)))
-    return result.metrics["esap"].mean
+    loaded = load_model(demo, CalibrationSettings(256, dtype="float32", device="cpu"))
+    return Judge(demo, loaded, drain(run_full(loaded, make_samples(others))), seen)
 
 
 def plain_esap(model, pruned, sequences):
@@ -73,8 +90,8 @@ def plain_esap(model, pruned, sequences):
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
-def test_the_best_beats_uniform_on_other_samples_and_its_export_reaches_that(demo, tmp_path, seed):
-    model, loaded, full, seen = demo
+def test_the_best_beats_uniform_on_other_samples_and_its_export_reaches_that(judge, tmp_path, seed):
+    model, others = judge.model, judge.full.samples.sequences
     text = RECIPE.replace("SEED", str(seed))
     request = SearchRequest(recipe=text, out=tmp_path / "out", stats_dir=SHIPPED_STATS)
     result = drain(search_run(request))
@@ -82,15 +99,15 @@ def test_the_best_beats_uniform_on_other_samples_and_its_export_reaches_that(dem
     plan = load_plan(tmp_path / "out" / "plan.json", model=model)
     uniform = result.entries[0]
     assert (uniform.origin, uniform.removed) == ("uniform", (16,) * 6)
-    found, even = esap(demo, plan), esap(demo, uniform_plan(model))
+    found, even = judge.esap(plan), judge.esap(uniform_plan(model))
     assert found > even + 0.02
     drain(export_checkpoint(model, plan, tmp_path / "pruned"))
     pruned = load_pruned(tmp_path / "pruned", dtype=torch.float32)
     # Rows that run alone and rows in padded batches round differently in float32.
-    assert plain_esap(loaded, pruned, full.samples.sequences) == pytest.approx(found, abs=5e-6)
-    assert plain_esap(loaded, pruned, seen) == pytest.approx(result.best_entry.fitness, abs=5e-6)
-    again = evaluate_candidate(pruned, model.family, None, full, MeasureSettings(("esap",)))
-    assert again.metrics["esap"].mean == pytest.approx(found, abs=1e-7)
+    assert plain_esap(judge.loaded, pruned, others) == pytest.approx(found, abs=5e-6)
+    on_seen = plain_esap(judge.loaded, pruned, judge.seen)
+    assert on_seen == pytest.approx(result.best_entry.fitness, abs=5e-6)
+    assert judge.esap(None, pruned) == pytest.approx(found, abs=1e-7)
 
 
 def uniform_plan(model):

@@ -6,16 +6,10 @@ import shutil
 import pytest
 
 from analysis.errors import PlanError
-from analysis.model import load_model_index
 from analysis.store import SHIPPED_STATS
 from pruning.search.store import SearchStore, best_fitting, read_known, search_in
 
 NAMES = ["demo-ean", "demo-frequency", "demo-reap", "demo-seer"]
-
-
-@pytest.fixture(scope="module")
-def demo():
-    return load_model_index("demo")
 
 
 @pytest.fixture

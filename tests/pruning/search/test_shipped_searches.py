@@ -4,18 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis.model import load_model_index
 from analysis.store import SHIPPED_STATS
 from pruning.schedules import read_counts
 from pruning.search.result import load_search
 
 MOST_BYTES = 200 << 10
 SEARCHES = sorted((SHIPPED_STATS / "searches").glob("*.json"))
-
-
-@pytest.fixture(scope="module")
-def demo():
-    return load_model_index("demo")
 
 
 def test_there_is_one_for_each_main_criterion():
