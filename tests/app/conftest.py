@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from streamlit import config
 from streamlit.testing.v1 import AppTest
 
 from app.requests.base import CalibrateRequest, WeightsRequest
@@ -75,7 +76,10 @@ def environment(models_root, stats_dir, tmp_path, export_root, monkeypatch):
     from app.session.data import settings
 
     settings.clear()
+    before = config.get_option("server.address")
+    config.set_option("server.address", "127.0.0.1")  # which the launcher gives as an argument
     yield
+    config.set_option("server.address", before)
     settings.clear()
 
 
@@ -87,7 +91,6 @@ def open_page(environment):
         test = AppTest.from_file(str(MAIN), default_timeout=TIMEOUT_SECONDS)
         for key, value in {**({"model": model} if model else {}), **address}.items():
             test.query_params[key] = value
-        test.run()
         return go(test, page)
 
     return _open
