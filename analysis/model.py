@@ -90,6 +90,12 @@ class MoEModel:
                 by_layer[slot.layer].append(LocatedTensor(entry, slot))
         return {layer: tuple(found) for layer, found in by_layer.items()}
 
+    @cached_property
+    def unlocated(self) -> tuple[TensorEntry, ...]:
+        """All other tensors, in checkpoint order."""
+        located = {item.entry.name for items in self.located.values() for item in items}
+        return tuple(e for e in self.checkpoint.tensors.values() if e.name not in located)
+
     @property
     def dtype(self) -> str:
         """Safetensors name of the experts' element type."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -158,7 +159,7 @@ def _check_ids(layer: int, ids: Sequence[int]) -> None:
         raise PlanError(f"The plan names layer {layer}; layers count from 0.")
     if not ids:
         raise PlanError(f"The plan keeps no expert in layer {layer}.")
-    repeated = sorted({expert for expert in ids if list(ids).count(expert) > 1})
+    repeated = sorted(expert for expert, times in Counter(ids).items() if times > 1)
     if repeated:
         raise PlanError(f"The plan lists expert {repeated[0]} of layer {layer} twice.")
     if min(ids) < 0:

@@ -166,11 +166,13 @@ def _table(model: MoEModel, plan: PruningPlan) -> pd.DataFrame:
 
     def add(part: Part, entry: TensorEntry, stays: int = 1, of: int = 1) -> None:
         held = num_weights(model, entry)
-        values = (entry.nbytes, entry.nbytes * stays // of, held, held * stays // of)
-        sums[part] = [total + value for total, value in zip(sums[part], values, strict=True)]
+        row = sums[part]
+        row[0] += entry.nbytes
+        row[1] += entry.nbytes * stays // of
+        row[2] += held
+        row[3] += held * stays // of
 
     # `located` is computed once per model; this runs whenever somebody moves a slider.
-    located = {item.entry.name for items in model.located.values() for item in items}
     atoms = _kept_atoms(model, plan)
     for layer in model.layers:
         kept = frozenset(plan.kept[layer.index])
@@ -179,10 +181,10 @@ def _table(model: MoEModel, plan: PruningPlan) -> pd.DataFrame:
             stays, of = _kept_share(item, kept)
             inside, width = _atom_share(model, item, atoms.get(layer.index, {}))
             add(part, item.entry, stays * inside, of * width)
-    for entry in model.checkpoint.tensors.values():
-        if entry.name in heads:
-            add(Part.HEADS, entry, int(heads_stay))
-        elif entry.name not in located:
+    for name in heads:
+        add(Part.HEADS, model.checkpoint.tensors[name], int(heads_stay))
+    for entry in model.unlocated:
+        if entry.name not in heads:
             add(_part_outside_experts(entry.name), entry)
     rows = [(str(part), *values) for part, values in sums.items()]
     return pd.DataFrame(rows, columns=list(SIZE_COLUMNS))
@@ -199,6 +201,15 @@ def _expert_params(model: MoEModel, plan: PruningPlan) -> int:
                 inside, width = _atom_share(model, item, atoms.get(layer.index, {}))
                 total += num_weights(model, item.entry) * stays * inside // (of * width)
     return total
+
+
+def weight_bytes(model: MoEModel, plan: PruningPlan) -> int:
+    """`SizeReport.bytes_after` alone, which takes a fraction of the time of the report.
+
+    Raises:
+        PlanError: the plan is not for this model.
+    """
+    return int(_table(model, fit_plan(plan, model))["after"].sum())
 
 
 def size_report(

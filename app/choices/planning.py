@@ -29,7 +29,7 @@ from pruning.schedules import (
     side_by_side,
 )
 from pruning.search.store import SEARCH, KnownSearch, search_in
-from pruning.sizes import size_report
+from pruning.sizes import weight_bytes
 
 HAND = "hand"
 # A file's numbers become counts by hand: a server must not read a path that a browser names.
@@ -264,7 +264,7 @@ def schedules_table(
                 max(numbers),
                 _changed(plan, uniform),
                 pruned_overlap(plan, uniform, selection.model) if uniform else float("nan"),
-                size_report(selection.model, plan).bytes_after,
+                weight_bytes(selection.model, plan),
             )
         )
     return pd.DataFrame(rows, columns=list(SIDE_TABLE_COLUMNS)), counts, refused

@@ -15,6 +15,8 @@ from app.figures.theme import apply_theme, ink, paper, plain
 _LIGHT: Final = ("#0f6d7e", "#f0a06a", "#d6a3dc", "#e3e8ec")
 _DARK: Final = ("#3fb3c9", "#a8501a", "#8a4f9e", "#222d33")
 _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
+# Cells of more experts are two pixels wide: strokes would be a blur, and most of the message.
+_WIDEST_STROKED: Final = 256
 _RING: Final = "#d6246e"
 _REACH: Final = 0.3  # of a cell, from its middle
 _LEGEND: Final = {"only A": "only A  \u2571", "only B": "only B  \u2572"}
@@ -40,10 +42,12 @@ def kept_by_map(
     ranks = np.zeros((len(layers), width, 2), dtype=np.uint16)
     ranks[place] = table[["rank_a", "rank_b"]].to_numpy() + 1
     fig = go.Figure(_cells(codes, ranks, names, dark))
-    for fate, slope in _STROKES.items():
+    has_strokes = width <= _WIDEST_STROKED
+    for fate, slope in _STROKES.items() if has_strokes else ():
         fig.add_trace(_strokes(codes == FATES.index(fate), slope, dark))
-    for code in range(len(FATES)):
-        fig.add_trace(_legend(code, int((codes == code).sum()), dark))
+    for code, fate in enumerate(FATES):
+        name = _LEGEND.get(fate, fate) if has_strokes else fate
+        fig.add_trace(_legend(code, f"{name}: {int((codes == code).sum()):,}", dark))
     if marked is not None and marked[0] in layers:
         fig.add_trace(_ring(layers.index(marked[0]), marked[1]))
     apply_theme(fig, dark)
@@ -105,13 +109,12 @@ def _ring(row: int, expert: int) -> go.Scatter:
     return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False)
 
 
-def _legend(code: int, count: int, dark: bool) -> go.Scatter:
-    fate = FATES[code]
+def _legend(code: int, name: str, dark: bool) -> go.Scatter:
     return go.Scatter(
         x=[None],
         y=[None],
         mode="markers",
-        name=f"{_LEGEND.get(fate, fate)}: {count:,}",
+        name=name,
         marker={
             "symbol": "square",
             "size": 13,

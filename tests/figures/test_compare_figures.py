@@ -150,3 +150,20 @@ def test_layers():
     assert layer_agreement.describe(table) == (
         "Equal decisions range from 50% in layer 3 to 100% in layer 7."
     )
+
+
+def test_cells_that_are_too_narrow_have_no_strokes():
+    def table(width):
+        fates = np.resize(["both", "only A", "only B", "neither"], width)
+        ranks = np.arange(width)
+        columns = {"layer": 0, "expert": ranks, "kept_by": fates, "rank_a": ranks, "rank_b": ranks}
+        return pd.DataFrame(columns)
+
+    def looks(width):
+        fig = kept_by.kept_by_map(table(width))
+        drawn = [trace for trace in fig.data if trace.type == "scatter"]
+        lines = [trace for trace in drawn if trace.mode == "lines"]
+        return len(lines), [trace.name for trace in drawn if trace.mode == "markers"][1]
+
+    assert looks(256) == (2, "only A  \u2571: 64")
+    assert looks(512) == (0, "only A: 128")
