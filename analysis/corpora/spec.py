@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import category
 
 from analysis.corpora.documents import DEFAULT_FIELDS, Fields
 from analysis.corpora.files import SUFFIXES
@@ -12,6 +13,8 @@ from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError, unknown_name
 
 HUB = "hub:"
+# Control characters, halves of surrogate pairs, ends of lines and of paragraphs.
+_UNSHOWN = ("Cc", "Cs", "Zl", "Zp")
 _OPTIONS = ("config", "split", "revision")
 _FIELDS = tuple(Fields.__dataclass_fields__)
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
@@ -57,6 +60,11 @@ def parse_corpus(corpus: str) -> CorpusSpec:
     Raises:
         CorpusError: none of these, or an option that there is not.
     """
+    if any(category(character) in _UNSHOWN for character in corpus):
+        raise CorpusError(
+            f"{corpus!r} is no corpus: it holds a line break or another character that no terminal "
+            "shows."
+        )
     name = corpus_name(corpus)
     if corpus in TEXTS:
         return CorpusSpec(name)

@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -57,7 +58,14 @@ def _mutation(reader: Reader, valid: bytes) -> Callable[[bytes, int, int], bytes
             return bytes(atheris.Mutate(data, max_size))
         try:
             changed = reader.mutate(data, random)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):
             changed = reader.mutate(valid, random)  # what was found is no longer of the format
         return changed if len(changed) <= max_size else bytes(atheris.Mutate(data, max_size))
 
@@ -88,15 +96,17 @@ def _said(reader: Reader, root: Path, options: list[str], keep: Path) -> str:
     """What libFuzzer says of one reader; it ends the process that it runs in, so in a fork."""
     said = root / "said.txt"
     if child := os.fork():
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
         shutil.rmtree(root / "broken")
         shutil.rmtree(root / "seeds")
-        return said.read_text(errors="replace")
+        return f"{said.read_text(errors='replace')}\nended with {status}"
     file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
     try:
         fuzz_one(reader, root, options, keep)
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
     finally:
         os._exit(1)
 

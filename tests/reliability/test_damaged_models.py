@@ -13,6 +13,7 @@ from analysis.calibration.run import calibrate
 from analysis.corpora.apart import task_documents
 from analysis.corpora.documents import Document
 from analysis.corpora.encoding import encode
+from analysis.corpora.spec import parse_corpus
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CorpusError, StatsError
 from analysis.model import DEMO_CHECKPOINT, load_model_index
@@ -140,6 +141,15 @@ def test_saved_hidden_states_that_were_changed_are_refused(tmp_path, unfinished,
     store = StatsStore(tmp_path / "stats")
     drain(calibrate(model, make_sequences(), settings, store, resume=False))
     assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize(
+    "corpus", ["hub:one/two,a\nb=c", "rows.jsonl,text=a\u2028b,x", "demo\0", "a\udcff.txt"]
+)
+def test_names_of_corpora_that_no_terminal_shows(corpus):
+    with pytest.raises(CorpusError, match=r"is no corpus: it holds a line break") as refusal:
+        parse_corpus(corpus)
+    assert str(refusal.value).isprintable()
 
 
 @pytest.mark.parametrize(
