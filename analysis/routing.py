@@ -37,8 +37,8 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Routing:
-    """The routing of one layer.
+class RouterParts:
+    """What the router of one layer consists of.
 
     Args:
         block: the MoE block.
@@ -68,7 +68,7 @@ def find_block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module | N
     return None
 
 
-def routing_of(block: nn.Module, family: MoEFamily, layer: int) -> Routing:
+def router_parts(block: nn.Module, family: MoEFamily, layer: int) -> RouterParts:
     """What a block's router consists of.
 
     Raises:
@@ -86,7 +86,7 @@ def routing_of(block: nn.Module, family: MoEFamily, layer: int) -> Routing:
     module = block.get_submodule(path)
     # An offloaded weight is on the meta device, where it still has its shape.
     rows = int(module.get_parameter(name).shape[matrix.axis])
-    return Routing(block, block.get_submodule(family.router), (module, name), holders, rows)
+    return RouterParts(block, block.get_submodule(family.router), (module, name), holders, rows)
 
 
 def _own_tensors(module: nn.Module) -> set[str]:

@@ -16,7 +16,7 @@ from torch import nn
 from analysis.errors import PlanError
 from analysis.families import MoEFamily
 from analysis.forwards import Forward, wrap_forward
-from analysis.routing import Holder, Routing, cut, find_block, routing_of
+from analysis.routing import Holder, RouterParts, cut, find_block, router_parts
 from pruning.allocation import check_kept
 from pruning.atoms.masking import atoms_masked, neuron_mask
 from pruning.plan import PruningPlan
@@ -46,7 +46,7 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
     if _MARK in model.__dict__:
         raise RuntimeError("The model is masked already; leave that block before masking again.")
     routings = {
-        layer: routing_of(_block(model, family, layer), family, layer) for layer in plan.kept
+        layer: router_parts(_block(model, family, layer), family, layer) for layer in plan.kept
     }
     for layer, ids in plan.kept.items():
         _check_ids(routings[layer], layer, ids)
@@ -86,11 +86,11 @@ def _block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module:
     return block
 
 
-def _check_ids(routing: Routing, layer: int, ids: tuple[int, ...]) -> None:
-    if ids[-1] >= routing.num_experts:
+def _check_ids(parts: RouterParts, layer: int, ids: tuple[int, ...]) -> None:
+    if ids[-1] >= parts.num_experts:
         raise PlanError(
-            f"The plan keeps expert {ids[-1]} in layer {layer}, which has {routing.num_experts} "
-            f"experts (0..{routing.num_experts - 1})."
+            f"The plan keeps expert {ids[-1]} in layer {layer}, which has {parts.num_experts} "
+            f"experts (0..{parts.num_experts - 1})."
         )
 
 
@@ -103,13 +103,13 @@ def _check_groups(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Non
         check_kept(layers[index], ids)
 
 
-def _prune(routing: Routing, kept: torch.Tensor, restore: ExitStack) -> None:
-    for holder in routing.holders:
-        if holder.module is not routing.router:
+def _prune(parts: RouterParts, kept: torch.Tensor, restore: ExitStack) -> None:
+    for holder in parts.holders:
+        if holder.module is not parts.router:
             _wrap(holder.module, partial(cut, holder, kept), restore)
-    own = next((each for each in routing.holders if each.module is routing.router), None)
-    cut_router = partial(cut, own or Holder(routing.router, {}), kept)
-    _wrap(routing.router, cut_router, restore, kept)
+    own = next((each for each in parts.holders if each.module is parts.router), None)
+    cut_router = partial(cut, own or Holder(parts.router, {}), kept)
+    _wrap(parts.router, cut_router, restore, kept)
 
 
 def _wrap(

@@ -26,7 +26,7 @@ from analysis.errors import UnsupportedModelError
 from analysis.families import MoELayer
 from analysis.forwards import Forward, wrap_forward
 from analysis.model import MoEModel
-from analysis.routing import find_block, routing_of
+from analysis.routing import find_block, router_parts
 
 IMPLEMENTATION = "moeprune_statistics"
 _ACTIVE: ContextVar[Collection | None] = ContextVar("moeprune_collection", default=None)
@@ -198,11 +198,11 @@ def _listen_to_routers(
         if "damage" in sums.groups:
             check_removable(described.family, layer)
         if block := find_block(model, described.family, layer.index):
-            routing = routing_of(block, described.family, layer.index)
+            parts = router_parts(block, described.family, layer.index)
             if "damage" in sums.groups:
-                Removal(routing, layer).attach(partial(_on_routed, layer), restore)
+                Removal(parts, layer).attach(partial(_on_routed, layer), restore)
             else:
-                wrap_forward(routing.router, partial(_heard, layer), restore)
+                wrap_forward(parts.router, partial(_heard, layer), restore)
 
 
 def _heard(layer: MoELayer, inner: Forward) -> Forward:

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from analysis.errors import StatsError, UnsupportedModelError
 from analysis.families import MoEFamily, MoELayer
 from analysis.forwards import Forward, wrap_forward
-from analysis.routing import Holder, Routing, cut, replace_tensor
+from analysis.routing import Holder, RouterParts, cut, replace_tensor
 
 # (expert, rows of the tokens) -> (rows, K') ids and gate weights without that expert.
 Without = Callable[[int, Tensor], tuple[Tensor, Tensor]]
@@ -46,23 +46,23 @@ class Removal:
     """One layer's router, which can be asked what it would do without an expert.
 
     Args:
-        routing: the router and its tensors.
+        parts: of the router, with its tensors.
         layer: its experts; in a router that chooses among groups an expert is masked inside its
             group instead of cut out, since without it the groups would be others.
     """
 
-    def __init__(self, routing: Routing, layer: MoELayer) -> None:
-        self._routing = routing
+    def __init__(self, parts: RouterParts, layer: MoELayer) -> None:
+        self._parts = parts
         self._layer = layer
         self._expert: int | None = None  # the one that is gone right now
         self._logits: Tensor | None = None  # of the forward under way
 
     def attach(self, listener: Listener, restore: ExitStack) -> None:
         """Call `listener` after every forward of the router until `restore` closes."""
-        for holder in self._routing.holders:
-            if holder.module not in (self._routing.router, self._routing.block):
+        for holder in self._parts.holders:
+            if holder.module not in (self._parts.router, self._parts.block):
                 wrap_forward(holder.module, partial(self._wrap_part, holder), restore)
-        wrap_forward(self._routing.router, partial(self._wrap_router, listener), restore)
+        wrap_forward(self._parts.router, partial(self._wrap_router, listener), restore)
 
     def _wrap_part(self, holder: Holder, inner: Forward) -> Forward:
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -102,7 +102,7 @@ class Removal:
         hidden = args[0].reshape(-1, args[0].shape[-1]).index_select(0, rows)
         others = [self._argument(value) for value in args[1:]]
         named = {name: self._argument(value) for name, value in kwargs.items()}
-        with self._reduced(self._holder_of(self._routing.router)), self._given(rows):
+        with self._reduced(self._holder_of(self._parts.router)), self._given(rows):
             *_, gates, ids = inner(hidden, *others, **named)
         return ids if self._masks else self._kept(ids.device)[ids], gates
 
@@ -116,14 +116,14 @@ class Removal:
         return everyone[everyone != self._expert]
 
     def _holder_of(self, module: nn.Module) -> Holder:
-        found = (each for each in self._routing.holders if each.module is module)
+        found = (each for each in self._parts.holders if each.module is module)
         return next(found, Holder(module, {}))
 
     def _argument(self, value: Any) -> Any:
         """A further argument of the router; a tensor of the block around it loses the expert."""
         if not isinstance(value, Tensor):
             return value
-        holder = self._holder_of(self._routing.block)
+        holder = self._holder_of(self._parts.block)
         for name, tensor in holder.tensors():
             if tensor is value:
                 return self._reduced_tensor(holder, name, tensor)
@@ -149,7 +149,7 @@ class Removal:
             elif self._expert is not None:
                 for name, tensor in tuple(holder.tensors()):
                     # The matrix stays: its product is masked.
-                    if (holder.module, name) != self._routing.matrix:
+                    if (holder.module, name) != self._parts.matrix:
                         reduced = self._reduced_tensor(holder, name, tensor)
                         replace_tensor(holder.module, name, reduced, restore)
             yield

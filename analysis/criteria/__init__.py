@@ -2,7 +2,7 @@
 
 import re
 
-from analysis.criteria.base import Criterion, Source
+from analysis.criteria.base import Criterion
 from analysis.criteria.damage import DAMAGE
 from analysis.criteria.heapr import CAMERA_P, HEAPR, camera_p
 from analysis.criteria.mone import MONE
@@ -11,7 +11,7 @@ from analysis.criteria.unified import NAMED_VARIANTS, RANKABLE, VARIANTS, unifie
 from analysis.criteria.weight_based import AIMER, HOYER, MAGNITUDE, RANDOM
 from analysis.errors import CriterionError, unknown_name
 
-__all__ = ["CRITERIA", "RANKABLE", "VARIANTS", "Criterion", "Source", "get_criterion", "unified"]
+__all__ = ["CRITERIA", "RANKABLE", "VARIANTS", "Criterion", "get_criterion", "unified"]
 
 CRITERIA = {
     criterion.name: criterion

@@ -11,7 +11,7 @@ from analysis.arrays import FloatArray
 from analysis.samples import SamplePart
 from analysis.stats import Gate
 
-Source = Literal["routed", "weights", "none"]
+StatsSource = Literal["routed", "weights", "none"]
 Columns = Callable[[Gate], tuple[str, ...]]
 
 
@@ -44,7 +44,7 @@ class Criterion:
     label: str
     formula: str
     reference: str
-    source: Source
+    source: StatsSource
     columns: Columns
     score: Callable[[pd.DataFrame, Gate], FloatArray]
     prune_larger: bool = False
