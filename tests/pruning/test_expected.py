@@ -65,6 +65,11 @@ class TestParts:
         part = Part(10, (6, 0, 2), 1, np.array([-1, -1]))
         assert joined(part, numbers[0]) == bytes(6 * 2 * 2)
 
+    @pytest.mark.parametrize("shape", [(6, 0, 2), (0, 8, 2), (0,)])
+    def test_without_elements_there_are_no_bytes(self, numbers, monkeypatch, block_bytes, shape):
+        monkeypatch.setattr(expected, "_BLOCK_BYTES", block_bytes)
+        assert joined(Part(10, shape), numbers[0]) == b""
+
 
 def test_a_large_matrix_never_is_in_memory(tmp_path):
     rows, columns = 2048, 8192  # 64 MiB of float32

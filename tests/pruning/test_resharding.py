@@ -51,6 +51,8 @@ def test_the_same_tensors_in_shards_of_another_size(checkpoint, tmp_path, fused,
         header = 200 * (len(first.tensors) + 2)
         assert first.bytes + header + held[second.tensors[0]].nbytes > most
     assert (tmp_path / "out" / INDEX_NAME).is_file() == (len(manifest.shards) > 1)
+    if most == 1 << 30:
+        assert [shard.name for shard in manifest.shards] == ["model.safetensors"]
     assert manifest.dropped_shards == ()
     report = drain(verify_export(tmp_path / "out", source=source))
     assert report.ok, report.checks
@@ -76,7 +78,11 @@ def test_a_checkpoint_in_one_file_can_be_cut_into_several(checkpoint, tmp_path):
         ("5GB", 5_000_000_000),
         ("1.5GiB", 3 << 29),
         ("500 mb", 500_000_000),
-        ("2000", 2000),
+        ("7KB", 7_000),
+        ("2tb", 2_000_000_000_000),
+        ("3KiB", 3 * 1024),
+        ("3MiB", 3 * 1024**2),
+        ("1000", 1000),
     ],
 )
 def test_sizes_in_words(text, size):
@@ -84,7 +90,7 @@ def test_sizes_in_words(text, size):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "GB", "-1GB", "5 bananas", "1e9", "0", "0.5KB", "5PB", "5i", "9" * 5000 + "GB"]
+    "text", ["", "GB", "-1GB", "5 bananas", "1e9", "0", "999", "0.5KB", "5PB", "5i"]
 )
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ExportError, match=r"not understood; write 5GB|too small"):

@@ -1,0 +1,37 @@
+"""What width modes say: in config.json, and to who asks for the widths of a plan without any."""
+
+import json
+
+import pytest
+
+from analysis.errors import PlanError
+from families.configs import CASES
+from pruning.atoms.widths import WidthChoice, WidthMode, plan_widths
+from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.surgery.width_config import config_of_widths
+from pruning.surgery.width_sizes import width_option, width_options
+
+OLMOE = next(case for case in CASES if case.name == "olmoe")
+
+
+@pytest.mark.parametrize("asked", [True, False, None])
+def test_the_balancing_loss_is_off_beside_other_widths(atom_source, asked):
+    source = atom_source(OLMOE)
+    model, plan = source.described, fit_plan(source.plan, source.described)
+    config = json.loads((source.path / "config.json").read_text())
+    config["output_router_logits"] = asked
+    content = json.dumps(config).encode()
+    widths = plan_widths(model, plan, WidthChoice(WidthMode.UNIFORM))
+    written = json.loads(config_of_widths(content, model, widths))
+    # The widest expert keeps 13 neurons, and widths are multiples of 8.
+    assert written == {**config, "intermediate_size": 16, "output_router_logits": False}
+    assert config_of_widths(content, model, None) == content
+
+
+def test_a_plan_of_whole_experts_has_no_widths(atom_source):
+    model = atom_source(OLMOE).described
+    plan = fit_plan(PruningPlan(model_ref(model), {OLMOE.sparse[0]: (0, 1, 4)}), model)
+    with pytest.raises(PlanError, match=r"removes whole experts only, so no width changes"):
+        width_options(model, plan)
+    option = width_option(model, plan, WidthChoice(WidthMode.UNIFORM))
+    assert "whole experts" in option.refused
