@@ -44,6 +44,10 @@ NAMES = (
     *("experts", "counts", "SLURM options", "request, select", "secrets.toml"),
 )
 _LONGEST = 1 << 16
+# What mutations that know the format raise of what is no longer of it.
+_OF_NO_FORMAT = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
 _SHOWN = re.compile(r"#(\d+)\s+\w+\s+cov: (\d+) ft: (\d+)")
 _RUNS = re.compile(r"Done (\d+) runs")
 _ESCAPES = re.compile(r"escaped (.*)")
@@ -58,15 +62,8 @@ def _mutation(reader: Reader, valid: bytes) -> Callable[[bytes, int, int], bytes
             return bytes(atheris.Mutate(data, max_size))
         try:
             changed = reader.mutate(data, random)
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ):
-            changed = reader.mutate(valid, random)  # what was found is no longer of the format
+        except _OF_NO_FORMAT:
+            changed = reader.mutate(valid, random)
         return changed if len(changed) <= max_size else bytes(atheris.Mutate(data, max_size))
 
     return mutate
@@ -88,6 +85,7 @@ def fuzz_one(reader: Reader, root: Path, options: list[str], keep: Path) -> None
             (keep / f"{name} {len(tally.escapes)}").write_bytes(data)
 
     words = ["fuzz", *options, f"-max_len={_LONGEST}", "-rss_limit_mb=0", "-timeout=60"]
+    words.append(f"-artifact_prefix={root}/")
     atheris.Setup([*words, str(seeds)], once, custom_mutator=_mutation(reader, valid))
     atheris.Fuzz()
 
