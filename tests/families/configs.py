@@ -425,6 +425,7 @@ CASES = (
         composite=True,
     ),
 )
+BY_NAME = {case.name: case for case in CASES}
 
 
 def tiny_config(case: Case) -> Any:

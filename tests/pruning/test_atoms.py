@@ -10,12 +10,12 @@ from atom_cases import Source, with_fewer_experts, zeroed
 
 from analysis.errors import PlanError
 from analysis.widths import expert_widths
-from families.configs import CASES, WIDTH, tiny_model
+from families.configs import BY_NAME, CASES, WIDTH, tiny_model
 from families.physical import block_of, logits_of, physically_pruned
 from pruning.masking import masked
 from pruning.plan import PruningPlan, fit_plan, load_plan, model_ref, plan_from_json, save_plan
 
-OLMOE = next(case for case in CASES if case.name == "olmoe")
+OLMOE = BY_NAME["olmoe"]
 
 
 @pytest.fixture(params=CASES, ids=str)

@@ -12,7 +12,7 @@ from analysis.drain import drain
 from analysis.errors import CheckpointError, PlanError
 from analysis.model import load_model_index
 from families.built import stock_load
-from families.configs import CASES, tiny_model
+from families.configs import BY_NAME, CASES, tiny_model
 from families.physical import block_of, logits_of, physically_pruned
 from pruning import load_pruned
 from pruning.atoms.widths import WidthChoice, WidthMode
@@ -24,7 +24,6 @@ from pruning.surgery.verify import verify_export
 MODES = ("uniform", "per-layer", "ragged")
 ALL = [(case, mode) for case in CASES for mode in MODES]
 ALLOWED = [(case, mode) for case, mode in ALL if allowed(case, mode)]
-NAMED = {case.name: case for case in CASES}
 CLOSE = 1e-5  # of logits of order 1 to 100, in float32: sums over fewer neurons, in another order
 
 
@@ -107,7 +106,7 @@ class TestEveryFamily:
 
 class TestBytes:
     def test_ragged_experts_hold_their_own_rows_and_columns(self, width_export):
-        exported = width_export(NAMED["olmoe"], "ragged")
+        exported = width_export(BY_NAME["olmoe"], "ragged")
         before, after = tensors_of(exported.source.path), tensors_of(exported.path)
         for layer, experts in exported.source.plan.kept_atoms.items():
             for expert, kept in experts.items():
@@ -120,7 +119,7 @@ class TestBytes:
         assert after["model.layers.0.mlp.experts.0.up_proj.weight"].shape == (0, 16)
 
     def test_what_is_filled_up_is_zero(self, width_export):
-        exported = width_export(NAMED["olmoe"], "uniform")
+        exported = width_export(BY_NAME["olmoe"], "uniform")
         after = tensors_of(exported.path)
         kept = exported.source.plan.kept_atoms[1][2]
         for name in ("gate_proj", "up_proj"):
@@ -142,7 +141,7 @@ class TestBytes:
     )
     def test_shared_experts_stay_whole_beside_a_smaller_width(self, width_export, name, key, count):
         # Two of width 24 are 48 neurons: three of width 16.
-        exported = width_export(NAMED[name], "uniform")
+        exported = width_export(BY_NAME[name], "uniform")
         assert text_part(exported.path)[key] == count
         before, after = tensors_of(exported.source.path), tensors_of(exported.path)
         shared = [each for each in before if "shared_experts" in each]
@@ -150,7 +149,7 @@ class TestBytes:
         assert all(torch.equal(before[each], after[each]) for each in shared)
 
     def test_shared_experts_are_filled_up_to_whole_ones(self, atom_source, tmp_path):
-        source = atom_source(NAMED["glm4_moe"])
+        source = atom_source(BY_NAME["glm4_moe"])
         plan = PruningPlan(
             model_ref(source.described),
             {},
@@ -171,7 +170,7 @@ class TestBytes:
 
     @pytest.mark.parametrize("mode", MODES)
     def test_bfloat16(self, atom_source, mode, tmp_path):
-        case = NAMED["olmoe"]
+        case = BY_NAME["olmoe"]
         tiny_model(case).to(torch.bfloat16).save_pretrained(tmp_path / "source")
         described = load_model_index(str(tmp_path / "source"))
         atoms = atom_source(case).plan.kept_atoms
@@ -189,7 +188,7 @@ class TestBytes:
 
     @pytest.mark.parametrize("mode", ["uniform", "per-layer"])
     def test_stacked_layout(self, atom_source, mode, tmp_path):
-        source = atom_source(NAMED["qwen2_moe"])
+        source = atom_source(BY_NAME["qwen2_moe"])
         source.model.save_pretrained(tmp_path / "source", save_original_format=False)
         described = load_model_index(str(tmp_path / "source"))
         atoms = source.plan.kept_atoms
@@ -200,7 +199,7 @@ class TestBytes:
 
     @pytest.mark.parametrize("mode", MODES)
     def test_the_same_plan_and_source_give_the_same_bytes(self, width_export, mode, tmp_path):
-        exported = width_export(NAMED["olmoe"], mode)
+        exported = width_export(BY_NAME["olmoe"], mode)
         again = export_widths(exported.source, tmp_path / "of-another-name", mode)
         wanted = {file.name: file.read_bytes() for file in exported.path.iterdir()}
         assert {file.name: file.read_bytes() for file in again.path.iterdir()} == wanted
@@ -212,14 +211,14 @@ class TestVerify:
         [("gpt_oss", "uniform"), ("deepseek", "per-layer"), ("nemotron_h", "ragged")],
     )
     def test_logits_against_the_masked_original(self, width_export, name, mode):
-        exported = width_export(NAMED[name], mode)
+        exported = width_export(BY_NAME[name], mode)
         report = drain(verify_export(exported.path, source=exported.source.path))
         assert report.ok, report.checks
         assert report.level == "logits"
         assert report.max_abs_diff <= CLOSE
 
     def test_an_export_in_another_mode_than_its_manifest_says(self, width_export, tmp_path):
-        exported = width_export(NAMED["olmoe"], "ragged")
+        exported = width_export(BY_NAME["olmoe"], "ragged")
         shutil.copytree(exported.path, tmp_path / "out")
         manifest = tmp_path / "out" / "moeprune_manifest.json"
         manifest.write_text(manifest.read_text().replace('"ragged"', '"per-layer"'))
@@ -230,7 +229,7 @@ class TestVerify:
 
     def test_a_width_that_does_not_run_is_said(self, atom_source, tmp_path):
         # 13 and 7 float32 are no multiples of 16 bytes, which the stock class needs by default.
-        source = atom_source(NAMED["olmoe"])
+        source = atom_source(BY_NAME["olmoe"])
         options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM, 1))
         drain(export_checkpoint(source.described, source.plan, tmp_path / "out", options))
         report = drain(verify_export(tmp_path / "out", source=source.path))
@@ -242,7 +241,7 @@ class TestVerify:
 class TestUse:
     @pytest.mark.parametrize("mode", ["per-layer", "ragged"])
     def test_saved_again_it_has_one_width_a_layer(self, width_export, mode, tmp_path):
-        exported = width_export(NAMED["qwen2_moe"], mode)
+        exported = width_export(BY_NAME["qwen2_moe"], mode)
         model = load_pruned(exported.path)
         model.save_pretrained(tmp_path)
         again, info = load_pruned(tmp_path, output_loading_info=True)
@@ -253,7 +252,7 @@ class TestUse:
         assert shapes == {16, 8}
 
     def test_ragged_offloaded_to_disk(self, width_export, tmp_path):
-        exported = width_export(NAMED["flex_olmo"], "ragged")
+        exported = width_export(BY_NAME["flex_olmo"], "ragged")
         names = ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head")
         device_map = {**dict.fromkeys(names, "cpu"), "model.layers.0": "cpu"}
         model = load_pruned(
@@ -266,7 +265,7 @@ class TestUse:
 
     @pytest.mark.parametrize("mode", MODES)
     def test_whole_experts_go_as_well(self, atom_source, mode, tmp_path):
-        source = atom_source(NAMED["flex_olmo"])
+        source = atom_source(BY_NAME["flex_olmo"])
         kept = {0: (0, 2, 3, 5), 1: (1, 2, 6)}
         plan = with_fewer_experts(source, kept)
         options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
@@ -281,7 +280,7 @@ class TestUse:
         assert report.ok, report.checks
 
     def test_a_ragged_export_is_pruned_again(self, width_export, tmp_path):
-        exported = width_export(NAMED["olmoe"], "ragged")
+        exported = width_export(BY_NAME["olmoe"], "ragged")
         described = load_model_index(str(exported.path))
         plan = PruningPlan(model_ref(described), {}, granularity="atomic")
         options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM))
@@ -303,7 +302,7 @@ class TestUse:
         ],
     )
     def test_widths_that_do_not_fit_are_refused(self, width_export, tmp_path, given, message):
-        exported = width_export(NAMED["olmoe"], "ragged")
+        exported = width_export(BY_NAME["olmoe"], "ragged")
         shutil.copytree(exported.path, tmp_path / "out")
         config = json.loads((tmp_path / "out" / "config.json").read_text())
         config["per_layer_expert_width"] = given
@@ -312,7 +311,7 @@ class TestUse:
             load_pruned(tmp_path / "out")
 
     def test_a_width_mode_is_for_neurons(self, atom_source, tmp_path):
-        source = atom_source(NAMED["olmoe"])
+        source = atom_source(BY_NAME["olmoe"])
         plan = PruningPlan(model_ref(source.described), {0: (0, 1)})
         options = ExportOptions(widths=WidthChoice())
         with pytest.raises(PlanError, match="removes whole experts only"):
@@ -321,7 +320,7 @@ class TestUse:
 
 class TestWhatIsSaid:
     def test_the_card_of_an_export_that_stock_classes_do_not_read(self, width_export):
-        exported = width_export(NAMED["olmoe"], "ragged")
+        exported = width_export(BY_NAME["olmoe"], "ragged")
         card = (exported.path / "README.md").read_text()
         kept = sum(len(ids) for e in exported.source.plan.kept_atoms.values() for ids in e.values())
         assert f"Neurons removed: {2 * 7 * 24 - kept} of {2 * 7 * 24}" in card
@@ -334,12 +333,12 @@ class TestWhatIsSaid:
         assert said["moeprune, load_pruned"] == "yes"
 
     def test_the_card_of_an_export_that_only_load_pruned_reads(self, width_export):
-        card = (width_export(NAMED["deepseek"], "ragged").path / "README.md").read_text()
+        card = (width_export(BY_NAME["deepseek"], "ragged").path / "README.md").read_text()
         assert "model = load_pruned(name)" in card
         assert "trust_remote_code" not in card
 
     def test_the_card_of_an_export_that_everyone_reads(self, width_export):
-        card = (width_export(NAMED["olmoe"], "uniform").path / "README.md").read_text()
+        card = (width_export(BY_NAME["olmoe"], "uniform").path / "README.md").read_text()
         assert "Widths: uniform, 16 when loaded" in card
         assert "AutoModelForCausalLM.from_pretrained(name)" in card
 
@@ -349,7 +348,7 @@ class TestQuantised:
 
     @pytest.fixture
     def quantised(self, tmp_path):
-        tiny_model(NAMED["qwen3_moe"]).save_pretrained(tmp_path / "source")
+        tiny_model(BY_NAME["qwen3_moe"]).save_pretrained(tmp_path / "source")
         file = tmp_path / "source" / "model.safetensors"
         tensors = load_file(file)
         for name in [each for each in tensors if ".experts." in each]:

@@ -14,7 +14,7 @@ from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.neuron_norms import neuron_norms
-from families.configs import CASES, tiny_model
+from families.configs import BY_NAME, CASES, tiny_model
 from families.physical import block_of
 from families.plain import matrices_of
 from pruning import load_pruned
@@ -27,7 +27,6 @@ from pruning.surgery.export import ExportOptions, export_checkpoint
 from pruning.surgery.pieces import Gather
 from pruning.surgery.width_sizes import width_options
 
-NAMED = {case.name: case for case in CASES}
 SCORES = {
     1: (np.array([5.0, 1.0, 4.0, 2.0]), np.array([9.0, 9.0, 0.5, 9.0])),
     3: (np.array([3.0, 0.1, 8.0, 7.0]), np.array([0.2, 0.3, 0.4, 6.0])),
@@ -87,7 +86,7 @@ class TestNorms:
                 np.testing.assert_allclose(found[layer][expert], wanted.numpy(), rtol=1e-12)
 
     def test_bfloat16(self, tmp_path):
-        model = tiny_model(NAMED["olmoe"]).to(torch.bfloat16)
+        model = tiny_model(BY_NAME["olmoe"]).to(torch.bfloat16)
         model.save_pretrained(tmp_path)
         found = drain(neuron_norms(load_model_index(str(tmp_path))))
         m = matrices_of("olmoe", model.model.layers[1].mlp.experts, 2)
@@ -132,7 +131,7 @@ class TestGather:
 class TestSizes:
     @pytest.mark.parametrize("name", ["olmoe", "deepseek_v2", "gpt_oss", "jamba", "nemotron_h"])
     def test_options_are_what_exports_have_and_models_hold(self, atom_source, name, tmp_path):
-        source = atom_source(NAMED[name])
+        source = atom_source(BY_NAME[name])
         options = width_options(source.described, source.plan)
         assert [option.mode for option in options] == list(WidthMode)
         for option in options:
@@ -153,7 +152,7 @@ class TestSizes:
             assert option.widths == ((16, 16) if option.stock else (8, 16))
 
     def test_the_report_counts_what_stays_of_each_expert(self, atom_source):
-        source = atom_source(NAMED["olmoe"])
+        source = atom_source(BY_NAME["olmoe"])
         kept = sum(len(ids) for e in source.plan.kept_atoms.values() for ids in e.values())
         report = size_report(source.described, source.plan)
         experts = report.table.set_index("part").loc["routed experts"]
@@ -167,11 +166,11 @@ class TestSizes:
         assert report.active_after == pytest.approx(report.params_after - idle, abs=1)
 
     def test_plans_of_whole_experts_have_no_widths(self, atom_source):
-        source = atom_source(NAMED["olmoe"])
+        source = atom_source(BY_NAME["olmoe"])
         plan = PruningPlan(model_ref(source.described), {0: (0, 1)})
         with pytest.raises(PlanError, match="removes whole"):
             width_options(source.described, plan)
 
     def test_a_case_plan_is_reproducible(self, atom_source):
-        source = atom_source(NAMED["olmoe"])
+        source = atom_source(BY_NAME["olmoe"])
         assert atomic_plan(source.described, source.case).digest == source.plan.digest

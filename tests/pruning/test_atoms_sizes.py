@@ -12,7 +12,7 @@ from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import load_model_index
 from analysis.widths import expert_widths
-from families.configs import CASES
+from families.configs import BY_NAME, CASES
 from pruning import load_pruned
 from pruning.active import active_experts, counted_routing, expert_shapes, token_shares
 from pruning.atoms.budget import atom_count_budget, reachable_totals
@@ -141,7 +141,7 @@ def test_arithmetic_is_what_the_exporter_plans(atom_source, case):
 @pytest.mark.parametrize("mode", list(WidthMode), ids=str)
 @pytest.mark.parametrize("name", ["olmoe", "deepseek_v2", "gpt_oss", "nemotron_h"])
 def test_arithmetic_is_what_exports_hold(width_export, name, mode):
-    case = next(case for case in CASES if case.name == name)
+    case = BY_NAME[name]
     if not allowed(case, str(mode)):
         return
     export = width_export(case, str(mode))

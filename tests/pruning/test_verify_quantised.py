@@ -11,12 +11,12 @@ from analysis.drain import drain
 from analysis.errors import ExportError
 from analysis.model import load_model_index
 from builders import tiny_checkpoint
-from families.configs import CASES, redraw, tiny_config
+from families.configs import BY_NAME, redraw, tiny_config
 from pruning.plan import PruningPlan, model_ref
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.verify import verify_export
 
-GPT_OSS = next(case for case in CASES if case.name == "gpt_oss")
+GPT_OSS = BY_NAME["gpt_oss"]
 KEPT = {"uniform": ((1, 3, 4), (0, 2, 5)), "mixed": ((1, 3, 4), (0, 2, 3, 5))}
 
 

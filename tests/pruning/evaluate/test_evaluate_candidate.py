@@ -12,7 +12,7 @@ from nonuniform_cases import keeps_of, plan_of
 from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
-from families.configs import CASES, tiny_model
+from families.configs import BY_NAME, CASES, tiny_model
 from families.physical import physically_pruned
 from pruning import load_pruned
 from pruning.evaluate import head as head_module
@@ -145,7 +145,7 @@ def test_many_candidates_on_one_model_leave_no_trace(make_sequences):
 
 
 def test_under_accelerate_s_offload_the_numbers_are_the_same(make_sequences):
-    case = next(each for each in MEASURED if each.name == "qwen3_moe")  # tied embeddings
+    case = BY_NAME["qwen3_moe"]  # tied embeddings
     samples, plan = make_samples(make_sequences()), plan_for(case)
     results = []
     for model in (tiny_model(case), cpu_offload(tiny_model(case), "cpu")):
@@ -155,7 +155,7 @@ def test_under_accelerate_s_offload_the_numbers_are_the_same(make_sequences):
 
 
 def test_masked_and_exported_give_the_same_numbers(make_sequences, tmp_path):
-    case = next(each for each in MEASURED if each.name == "qwen3_moe")
+    case = BY_NAME["qwen3_moe"]
     tiny_model(case).save_pretrained(tmp_path / "full")
     described = load_model_index(str(tmp_path / "full"))
     plan = plan_of(described, case, keeps_of(case))  # layers that keep different numbers
@@ -170,7 +170,7 @@ def test_masked_and_exported_give_the_same_numbers(make_sequences, tmp_path):
 
 @pytest.mark.parametrize("name", ["olmoe", "gpt_oss", "qwen3_moe"])
 def test_a_plan_of_neurons_is_measured_as_with_their_weights_zeroed(name, make_sequences):
-    case = next(each for each in MEASURED if each.name == name)
+    case = BY_NAME[name]
     model, sequences = tiny_model(case), make_sequences()
     described = SimpleNamespace(name="tiny", identity="00" * 32)
     plan = atomic_plan(described, case)
@@ -184,7 +184,7 @@ def test_a_plan_of_neurons_is_measured_as_with_their_weights_zeroed(name, make_s
 
 
 def test_in_bfloat16_the_full_model_still_agrees_with_itself(make_sequences):
-    case = next(each for each in MEASURED if each.name == "granitemoe")
+    case = BY_NAME["granitemoe"]
     model = tiny_model(case).to(torch.bfloat16)
     full = drain(run_full(model, make_samples(make_sequences())))
     assert {hidden.dtype for hidden in full.in_memory.values()} == {torch.bfloat16}

@@ -9,7 +9,7 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.drain import drain
 from analysis.errors import PlanError, StatsError
 from analysis.model import load_model_index
-from families.configs import CASES, tiny_model
+from families.configs import BY_NAME, tiny_model
 from pruning.evaluate import run as run_module
 from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
 from pruning.evaluate.drawing import Drawn
@@ -21,7 +21,7 @@ from pruning.evaluate.samples import make_samples
 from pruning.plan import ModelRef, PruningPlan, keep_all
 from pruning.sizes import size_report
 
-CASE = next(case for case in CASES if case.name == "mixtral")
+CASE = BY_NAME["mixtral"]
 
 
 @pytest.fixture(scope="module")

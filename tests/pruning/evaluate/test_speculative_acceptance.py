@@ -8,7 +8,7 @@ from nonuniform_cases import NAMED, keeps_of, plan_of
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES
-from families.configs import CASES, tiny_model
+from families.configs import BY_NAME, tiny_model
 from families.physical import logits_of, physically_pruned
 from pruning.evaluate import speculative
 from pruning.evaluate.samples import make_samples
@@ -121,7 +121,7 @@ def test_an_offloaded_model_is_refused():
 
 @pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3", "qwen3_moe"])
 def test_other_families_decode(name, make_sequences):
-    case = next(each for each in CASES if each.name == name)
+    case = BY_NAME[name]
     plan = plan_of(ModelRef("tiny", "00" * 32), case, keeps_of(case))
     samples = make_samples(make_sequences())
     family = FAMILIES[case.model_type]

@@ -10,7 +10,7 @@ from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.forwards import decoder_layers
-from families.configs import CASES, tiny_model
+from families.configs import BY_NAME, CASES, tiny_model
 from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
@@ -18,7 +18,6 @@ from pruning.plan import ModelRef, PruningPlan
 from pruning.search.fitness import MaskedFitness, Subject
 from pruning.search.prefix import run_from
 
-BY_NAME = {case.name: case for case in CASES}
 PLENTY = 1 << 30
 # Padded to three lengths in batches of two; the last batch has one row.
 LENGTHS = (9, 5, 12, 7, 11)
