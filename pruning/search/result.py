@@ -267,13 +267,13 @@ def _check(result: SearchResult) -> None:
     numbers = {entry.number for entry in result.entries}
     named = {result.best, *(number for members in result.generations for number in members)}
     if missing := sorted(named - numbers):
-        raise ValueError(f"candidate {missing[0]} is named, but not there")
+        raise ValueError(f"candidate {missing[0]!r} is named, but not there")
     for entry in result.entries:
         if len(entry.removed) != len(result.experts):
             raise ValueError("a candidate has not one number for each layer")
         pairs = zip(entry.removed, result.experts.values(), strict=True)
         if not all(isinstance(gone, int) and 0 <= gone <= all_of for gone, all_of in pairs):
-            raise ValueError(f"candidate {entry.number} removes what layers do not have")
+            raise ValueError(f"candidate {entry.number!r} removes what layers do not have")
     if result.best_entry.fitness is None:
         raise ValueError("the best candidate has no fitness")
     if missing_costs := {"candidates", "layers", "whole_layers", "seconds"} - set(result.cost):
