@@ -10,6 +10,7 @@ from calibrations import LENGTHS, describe, make_sequences, make_settings
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from analysis.calibration.content import content_sum
 from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.run import calibrate, plan_run
 from analysis.calibration.sums import sums_of
@@ -281,6 +282,7 @@ def test_a_state_with_a_sum_that_is_no_longer_kept_goes_on(tmp_path):
         metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     assert not [name for name in tensors if "entered" in name]
     older = {f"0/entered.{layer.index}": torch.zeros(7).long() for layer in described.layers}
+    metadata["sum"] = content_sum(tensors | older, metadata["state"])
     save_file(tensors | older, state, metadata=metadata)
     steps = []
     again = drain(calibrate(described, make_sequences(), settings, store), steps.append)

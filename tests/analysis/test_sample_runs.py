@@ -7,6 +7,7 @@ import safetensors
 import safetensors.torch
 from calibrations import LENGTHS, assert_same_numbers, describe, make_sequences, make_settings
 
+from analysis.calibration.content import content_sum
 from analysis.calibration.loading import Placement
 from analysis.calibration.run import calibrate
 from analysis.drain import drain
@@ -115,6 +116,7 @@ def test_a_state_without_transitions_starts_anew(described, run, tmp_path):
         for name, tensor in safetensors.torch.load_file(state).items()
         if "transitions" not in name
     }
+    metadata["sum"] = content_sum(kept, metadata["state"])
     safetensors.torch.save_file(kept, state, metadata=metadata)
     assert_same_numbers(drain(start(described, tmp_path)), run)
 
