@@ -22,7 +22,7 @@ MADE = Provenance(
     sparsity="40%",
     budget={"removed": 7, "asked": "40%"},
     schedule_parameters={"strength": 0.5},
-    constraints={},
+    constraints={"multiple_of": 2},
 )
 # Layer 1 is dense: the first two sparse layers are neighbours in the table.
 KEPT = {0: (0, 1, 2, 4), 2: (1, 2, 3, 5), 3: (0, 1, 5)}
@@ -50,6 +50,7 @@ The source names no licence in its card; look it up before you pass this model o
 - Sparsity asked for: 40%
 - Budget: `{{"asked": "40%", "removed": 7}}`
 - Schedule's parameters: `{{"strength": 0.5}}`
+- Constraints: `{{"multiple_of": 2}}`
 - Experts removed: 7 of 18 (38.9%)
 - Source identity: `{identity}`
 - Calibration runs: `tiny-code-01234567`, `tiny-math-89abcdef`

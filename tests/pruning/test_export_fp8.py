@@ -14,7 +14,7 @@ from analysis.drain import drain
 from analysis.errors import ExportError, PlanError
 from analysis.model import load_model_index
 from families.built import stock_load
-from families.configs import BY_NAME, WIDTH, tiny_model
+from families.configs import CASES, WIDTH, tiny_model
 from families.physical import logits_of
 from pruning import load_pruned
 from pruning.atoms.sizes import atom_sizes
@@ -25,7 +25,7 @@ from pruning.surgery.verify import verify_export
 from pruning.surgery.width_sizes import width_options
 
 BLOCK = 8  # an expert of 24 neurons has three blocks, the 16 numbers of a token two
-CASE = BY_NAME["qwen3_moe"]
+CASE = next(case for case in CASES if case.name == "qwen3_moe")
 CLOSE = 1e-5
 # Expert -> blocks of neurons that stay; in layer 1 also the last alone, and none.
 BLOCKS = {1: {0: (0, 2), 1: (2,), 2: (), 3: (0, 1, 2), 4: (1, 2)}, 3: {0: (1,), 5: (0,), 1: (2,)}}
@@ -181,6 +181,25 @@ def test_part_of_a_block_is_refused_with_the_nearest_that_works(source, tmp_path
     )
     refuse(source, plan, tmp_path / "out", match)
     export(source, plan_of(source, {3: {5: (1, 2)}}), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("kept", "odd", "nearest"),
+    [
+        ((3,), r"0\.\.7", "none"),
+        ((*range(8), 9, *range(16, 24)), r"8\.\.15", r"0\.\.7, 16\.\.23"),
+        (range(13), r"8\.\.15", r"0\.\.15"),
+        ((8, 10, 11, 15), r"8\.\.15", r"8\.\.15"),  # half of a block stays whole
+        (range(1, 24), r"0\.\.7", r"0\.\.23"),
+        ((*range(8), 23), r"16\.\.23", r"0\.\.7"),
+    ],
+)
+def test_the_nearest_blocks_are_named(source, tmp_path, kept, odd, nearest):
+    plan = PruningPlan(
+        model_ref(source), {}, granularity="atomic", kept_atoms={3: {5: tuple(kept)}}
+    )
+    match = rf"neurons {odd} and lose others.*nearest that works: keep {nearest}\.$"
+    refuse(source, plan, tmp_path / "out", match)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,9 @@ def test_the_same_tensors_in_shards_of_another_size(checkpoint, tmp_path, fused,
     assert (tmp_path / "out" / INDEX_NAME).is_file() == (len(manifest.shards) > 1)
     if most == 1 << 30:
         assert [shard.name for shard in manifest.shards] == ["model.safetensors"]
+    assert all(
+        shard.metadata == {"format": "pt"} for shard in open_checkpoint(tmp_path / "out").shards
+    )
     assert manifest.dropped_shards == ()
     report = drain(verify_export(tmp_path / "out", source=source))
     assert report.ok, report.checks

@@ -164,3 +164,12 @@ def test_another_source_is_named_with_its_identity(out, checkpoint):
         f"{other.name} (identity {other.identity[:8]}) is not what was exported: {made_of.name} "
         f"(identity {made_of.identity[:8]})"
     )
+
+
+def test_no_shard_of_which_nothing_is_left(checkpoint, tmp_path):
+    source = load_model_index(str(checkpoint("olmoe").path))
+    plan = PruningPlan(model_ref(source), {layer.index: KEPT for layer in source.layers})
+    drain(export_checkpoint(source, plan, tmp_path / "out"))
+    assert problem(tmp_path / "out", source, dropped_shards=("other",)) == (
+        "the source's shards of which nothing is left are none, but the manifest names other"
+    )

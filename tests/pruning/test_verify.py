@@ -107,6 +107,22 @@ def test_the_level_is_the_highest_that_memory_allows(
     assert reason in report.reason
 
 
+def test_memory_that_is_just_enough_or_not(exported, monkeypatch):
+    memory, model = namedtuple("memory", "available"), load_model_index(str(exported[0]))
+    # Four bytes for each parameter and a quarter more; the bytes on disk and a quarter more.
+    beside = 1 << 29
+    logits = int(4 * model.checkpoint.num_params * 1.25) + beside
+    load = int(sum(shard.stat().st_size for shard in shards_of(exported[1])) * 1.25) + beside
+    for available, level in (
+        (logits, Level.LOGITS),
+        (logits - 1, Level.LOAD),
+        (load, Level.LOAD),
+        (load - 1, Level.BYTES),
+    ):
+        monkeypatch.setattr(psutil, "virtual_memory", lambda free=available: memory(free))
+        assert drain(verify_export(exported[1], source=exported[0])).level is level
+
+
 def test_without_a_source_the_level_is_load(exported):
     report = drain(verify_export(exported[1]))
     assert report.level is Level.LOAD
