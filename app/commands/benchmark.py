@@ -15,7 +15,8 @@ from app.console import counted, follow, out, show_table
 from app.requests.base import validated
 from app.requests.benchmark import BenchmarkRequest, ImportRequest
 from app.tasks.benchmark import benchmark_results, benchmark_run, import_results
-from pruning.evaluate.benchmarks.record import BenchmarkRecord, benchmark_table
+from pruning.evaluate.benchmarks.record import BenchmarkRecord
+from pruning.evaluate.benchmarks.table import benchmark_table
 from pruning.plan import load_plan
 
 

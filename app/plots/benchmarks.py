@@ -19,7 +19,8 @@ from app.plots.chart import Chart, made_by
 from app.plots.evaluations import is_share, series_name
 from app.plots.names import FULL
 from app.plots.pareto import Quality, drawn
-from pruning.evaluate.benchmarks.record import BenchmarkRecord, benchmark_table
+from pruning.evaluate.benchmarks.record import BenchmarkRecord
+from pruning.evaluate.benchmarks.table import benchmark_table
 
 # Of several ways to score a task the first that is there; the others stay in the records.
 _METRICS: Final = ("acc_norm", "exact_match", "pass@1", "f1", "acc", "mean_acc")

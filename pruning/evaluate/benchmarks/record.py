@@ -1,13 +1,11 @@
 """Benchmark records: one small JSON file for each candidate and setting, beside the statistics."""
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import pandas as pd
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from analysis.model import ModelRef
@@ -19,12 +17,6 @@ from pruning.plan import ATOMIC_GRANULARITY
 SCHEMA_VERSION = 1
 FULL = "full"
 BenchmarkSource = Literal["lm-eval", "evalscope"]
-TABLE_COLUMNS = (
-    *("record", "model", "ran", "candidate", "plan", "criterion", "calibrated_on", "schedule"),
-    *("granularity", "sparsity", "removed", "bytes"),
-    *("task", "group", "metric", "value", "stderr", "higher_is_better", "num_samples"),
-    *("full", "full_stderr", "source", "created_at"),
-)
 # Metrics that are shares of the questions, by the name before "@" and ","; so are those in _acc.
 # Not f1 and exact: SQuAD's are percentages in lm-evaluation-harness.
 _SHARES = (
@@ -32,7 +24,6 @@ _SHARES = (
     *("exact_match", "em", "pass", "pass_at_1", "averagepass", "mc1", "mc2"),
 )
 _ROUNDING = 1e-6
-_NUMBERS = ("removed", "bytes", "value", "stderr", "num_samples", "full", "full_stderr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,62 +269,3 @@ class BenchmarkStore(RecordStore[BenchmarkRecord]):
 
     def __init__(self, directories: Sequence[Path]) -> None:
         super().__init__(BENCHMARKS, directories)
-
-
-def _newest_full(
-    records: Iterable[BenchmarkRecord],
-) -> Callable[[BenchmarkRecord, BenchmarkScore], BenchmarkScore | None]:
-    """A function: the full model's score that a candidate's may be held against.
-
-    The same task in the same version, of the same tool under the same settings.
-    """
-
-    def key(record: BenchmarkRecord, score: BenchmarkScore) -> str:
-        same = (record.model.identity, record.source, dict(record.settings))
-        what = (score.task, score.metric, score.version)
-        counts = (score.num_samples, score.num_fewshot)
-        return json.dumps([*same, *what, *counts], sort_keys=True)
-
-    in_time = sorted(records, key=lambda record: str(record.made.get("created_at", "")))
-    known = {
-        key(record, score): score for record in in_time if record.is_full for score in record.scores
-    }
-    return lambda record, score: known.get(key(record, score))
-
-
-def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
-    """Table of TABLE_COLUMNS, one row a score of a record.
-
-    `record` is the record's id, `model` and `ran` the names of the full model and of what ran,
-    `plan` the plan's digest, `calibrated_on` the corpora of its statistics joined by +; `sparsity`
-    is what was asked for, as text, `removed` what it came to, `bytes` what is left of the
-    checkpoint: both missing where results were taken in without a plan. `full` and `full_stderr`
-    are the full model's value of the same task under the same settings, missing where not known.
-    """
-    known = list(records)
-    full_of = _newest_full(known)
-    rows = []
-    for record in known:
-        facts, made = record.plan, record.made.get("created_at", "")
-        described = (
-            *(
-                record.record_id,
-                record.model.name,
-                record.ran.name,
-                record.candidate,
-                record.plan_digest,
-            ),
-            *(facts.get("criterion", ""), "+".join(facts.get("corpora", ()))),
-            *(facts.get("schedule", ""), facts.get("granularity", ""), facts.get("sparsity", "")),
-            *(facts.get("removed"), facts.get("bytes_after")),
-        )
-        for score in record.scores:
-            full = full_of(record, score)
-            measured = (
-                *(score.task, score.group, score.metric, score.value, score.stderr),
-                *(score.higher_is_better, score.num_samples),
-                *((full.value, full.stderr) if full else (None, None)),
-            )
-            rows.append((*described, *measured, record.source, made))
-    table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
-    return table.astype(dict.fromkeys(_NUMBERS, "float64") | {"higher_is_better": "bool"})

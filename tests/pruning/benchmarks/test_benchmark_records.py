@@ -10,15 +10,14 @@ from analysis.model import ModelRef
 from pruning.evaluate.benchmarks.record import (
     BENCHMARKS,
     FULL,
-    TABLE_COLUMNS,
     BenchmarkScore,
     BenchmarkStore,
     Candidate,
-    benchmark_table,
     candidate_label,
     new_record,
     settings_of,
 )
+from pruning.evaluate.benchmarks.table import TABLE_COLUMNS, benchmark_table
 
 SETTINGS = {"limit": None, "num_fewshot": None, "dtype": "bfloat16"}
 FACTS = {

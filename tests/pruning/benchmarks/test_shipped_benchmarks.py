@@ -14,10 +14,10 @@ from pruning.evaluate.benchmarks.harness import Asked
 from pruning.evaluate.benchmarks.record import (
     FULL,
     BenchmarkStore,
-    benchmark_table,
     candidate_label,
 )
 from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
+from pruning.evaluate.benchmarks.table import benchmark_table
 from pruning.evaluate.record import plan_facts
 from pruning.plan import keep_all, model_ref, select_experts
 from pruning.schedules import uniform

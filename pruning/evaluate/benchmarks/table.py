@@ -1,0 +1,75 @@
+"""Scores of benchmark records as a table, each beside the full model's under the same settings."""
+
+import json
+from collections.abc import Callable, Iterable
+
+import pandas as pd
+
+from pruning.evaluate.benchmarks.record import BenchmarkRecord, BenchmarkScore
+
+TABLE_COLUMNS = (
+    *("record", "model", "ran", "candidate", "plan", "criterion", "calibrated_on", "schedule"),
+    *("granularity", "sparsity", "removed", "bytes"),
+    *("task", "group", "metric", "value", "stderr", "higher_is_better", "num_samples"),
+    *("full", "full_stderr", "source", "created_at"),
+)
+_NUMBERS = ("removed", "bytes", "value", "stderr", "num_samples", "full", "full_stderr")
+
+
+def _newest_full(
+    records: Iterable[BenchmarkRecord],
+) -> Callable[[BenchmarkRecord, BenchmarkScore], BenchmarkScore | None]:
+    """A function: the full model's score that a candidate's may be held against.
+
+    The same task in the same version, of the same tool under the same settings.
+    """
+
+    def key(record: BenchmarkRecord, score: BenchmarkScore) -> str:
+        same = (record.model.identity, record.source, dict(record.settings))
+        what = (score.task, score.metric, score.version)
+        counts = (score.num_samples, score.num_fewshot)
+        return json.dumps([*same, *what, *counts], sort_keys=True)
+
+    in_time = sorted(records, key=lambda record: str(record.made.get("created_at", "")))
+    known = {
+        key(record, score): score for record in in_time if record.is_full for score in record.scores
+    }
+    return lambda record, score: known.get(key(record, score))
+
+
+def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
+    """Table of TABLE_COLUMNS, one row a score of a record.
+
+    `record` is the record's id, `model` and `ran` the names of the full model and of what ran,
+    `plan` the plan's digest, `calibrated_on` the corpora of its statistics joined by +; `sparsity`
+    is what was asked for, as text, `removed` what it came to, `bytes` what is left of the
+    checkpoint: both missing where results were taken in without a plan. `full` and `full_stderr`
+    are the full model's value of the same task under the same settings, missing where not known.
+    """
+    known = list(records)
+    full_of = _newest_full(known)
+    rows = []
+    for record in known:
+        facts, made = record.plan, record.made.get("created_at", "")
+        described = (
+            *(
+                record.record_id,
+                record.model.name,
+                record.ran.name,
+                record.candidate,
+                record.plan_digest,
+            ),
+            *(facts.get("criterion", ""), "+".join(facts.get("corpora", ()))),
+            *(facts.get("schedule", ""), facts.get("granularity", ""), facts.get("sparsity", "")),
+            *(facts.get("removed"), facts.get("bytes_after")),
+        )
+        for score in record.scores:
+            full = full_of(record, score)
+            measured = (
+                *(score.task, score.group, score.metric, score.value, score.stderr),
+                *(score.higher_is_better, score.num_samples),
+                *((full.value, full.stderr) if full else (None, None)),
+            )
+            rows.append((*described, *measured, record.source, made))
+    table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
+    return table.astype(dict.fromkeys(_NUMBERS, "float64") | {"higher_is_better": "bool"})
