@@ -188,9 +188,14 @@ def _damaged(run: Run, name: str, reason: object) -> StatsError:
     )
 
 
-def _read_table(run: Run, name: str, needed: Mapping[str, str]) -> pa.Table:
+def _read_table(
+    run: Run,
+    name: str,
+    needed: Mapping[str, str],
+    optional: Mapping[str, str] = MappingProxyType({}),
+) -> pa.Table:
     try:
-        return read_parquet(run.path / name, needed)
+        return read_parquet(run.path / name, needed, optional)
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise _damaged(run, name, reason) from error
@@ -215,9 +220,10 @@ def read_table(
 
 def load_expert_stats(run: Run) -> ExpertStats:
     """Routed statistics of a run."""
-    optional = OPTIONAL_COLUMNS.keys()
-    needed = {name: kind for name, kind in EXPERT_COLUMNS.items() if name not in optional}
-    table = read_table(run, EXPERTS, needed)
+    needed = {name: kind for name, kind in EXPERT_COLUMNS.items() if name not in OPTIONAL_COLUMNS}
+    of_groups = (name for columns in GROUP_COLUMNS.values() for name in columns)
+    optional = dict.fromkeys((*OPTIONAL_COLUMNS, *of_groups), "number")
+    table: pd.DataFrame = _read_table(run, EXPERTS, needed, optional).to_pandas()
     if (table["num_tokens"] < 0).any():
         raise _damaged(run, EXPERTS, "it counts fewer than no tokens")
     has_samples = SAMPLES in run.manifest.files

@@ -26,7 +26,14 @@ from analysis.json_text import parse_json
 from analysis.model import load_model_index
 from analysis.neuron_stats import load_neuron_stats
 from analysis.shards import stats_at
-from analysis.store import MANIFEST, SHIPPED_STATS, load_weight_stats, read_run, read_vectors
+from analysis.store import (
+    MANIFEST,
+    SHIPPED_STATS,
+    load_expert_stats,
+    load_weight_stats,
+    read_run,
+    read_vectors,
+)
 from app.jobs.store import JobStore
 from pruning.evaluate.bins_record import BinsStore
 from pruning.evaluate.record import EvaluationStore
@@ -111,6 +118,13 @@ def test_tables_with_other_rows(run, change):
         edit_table(run / name, change)
         with pytest.raises(StatsError, match=rf"{name} of the run .* in order; remove the run"):
             load(read_run(run))
+
+
+@pytest.mark.parametrize("value", [b"\xff", "many"])
+def test_a_column_that_not_every_run_has(run, value):
+    edit_table(run / "experts.parquet", lambda table: table.assign(damage=value))
+    with pytest.raises(StatsError, match=r"experts\.parquet of the run .* is damaged or missing"):
+        load_expert_stats(read_run(run))
 
 
 def test_vectors_that_are_too_few_or_no_vectors(run):
