@@ -14,7 +14,7 @@ from analysis.drain import drain
 from analysis.errors import ExportError, PlanError
 from analysis.model import load_model_index
 from families.built import stock_load
-from families.configs import CASES, WIDTH, tiny_model
+from families.configs import BY_NAME, WIDTH, tiny_model
 from families.physical import logits_of
 from pruning import load_pruned
 from pruning.atoms.sizes import atom_sizes
@@ -25,7 +25,7 @@ from pruning.surgery.verify import verify_export
 from pruning.surgery.width_sizes import width_options
 
 BLOCK = 8  # an expert of 24 neurons has three blocks, the 16 numbers of a token two
-CASE = next(case for case in CASES if case.name == "qwen3_moe")
+CASE = BY_NAME["qwen3_moe"]
 CLOSE = 1e-5
 # Expert -> blocks of neurons that stay; in layer 1 also the last alone, and none.
 BLOCKS = {1: {0: (0, 2), 1: (2,), 2: (), 3: (0, 1, 2), 4: (1, 2)}, 3: {0: (1,), 5: (0,), 1: (2,)}}

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from analysis.checkpoint import INDEX_NAME, open_checkpoint
 from analysis.drain import drain
 from analysis.model import load_model_index
-from families.configs import CASES
+from families.configs import BY_NAME
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, model_ref
 from pruning.surgery.export import ExportOptions, export_checkpoint
@@ -18,7 +18,7 @@ from pruning.surgery.manifest import MANIFEST_NAME, file_record, read_manifest
 from pruning.surgery.tensor_checks import check_against_source
 from pruning.surgery.verify import verify_export
 
-GLM = next(case for case in CASES if case.name == "glm4_moe")
+GLM = BY_NAME["glm4_moe"]
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from analysis.errors import PlanError
-from families.configs import CASES
+from families.configs import BY_NAME
 from pruning.atoms.widths import WidthChoice, WidthMode, plan_widths
 from pruning.plan import PruningPlan, fit_plan, model_ref
 from pruning.surgery.width_config import config_of_widths
 from pruning.surgery.width_sizes import width_option, width_options
 
-OLMOE = next(case for case in CASES if case.name == "olmoe")
+OLMOE = BY_NAME["olmoe"]
 
 
 @pytest.mark.parametrize("asked", [True, False, None])
