@@ -11,6 +11,7 @@ from analysis.families import MoELayer
 from analysis.sparsity import as_percent, num_removed, parse_sparsity
 
 Experts = Mapping[int, frozenset[int]]
+_MOST_DIGITS = 6  # of a layer, an expert or a count
 _LAYERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
 
@@ -298,7 +299,7 @@ def parse_numbers(text: str, *, what: str) -> frozenset[int]:
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        if len(last or first) > 6 or int(last or first) < int(first):
+        if max(len(first), len(last)) > _MOST_DIGITS or int(last or first) < int(first):
             raise PlanError(f"{part!r} in {text!r} is no range of {what}.")
         found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
@@ -330,10 +331,11 @@ def parse_counts(texts: Iterable[str]) -> dict[int, int]:
     found: dict[int, int] = {}
     for text in texts:
         layers, equals, count = text.partition("=")
-        if not equals or not (count.strip().isascii() and count.strip().isdigit()):
+        number = count.strip()
+        if not equals or not (number.isascii() and number.isdigit()) or len(number) > _MOST_DIGITS:
             raise PlanError(f"{text!r} sets no layer; write LAYER=KEPT, such as 3=20.")
         for layer in parse_numbers(layers, what="layers"):
             if layer in found:
                 raise PlanError(f"Layer {layer} is set twice.")
-            found[layer] = int(count)
+            found[layer] = int(number)
     return found

@@ -28,7 +28,7 @@ CRITERIA = {
         RANDOM,
     )
 }
-_EXPONENTS = re.compile(r"\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*")
+_EXPONENTS = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")
 _LAMBDA = re.compile(rf"{CAMERA_P.name}:(\d+(?:\.\d+)?)")
 _PATHS = re.compile(rf"{PATHFINDER.name}:(\d{{1,9}})")
 

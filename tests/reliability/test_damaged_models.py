@@ -14,12 +14,14 @@ from analysis.corpora.apart import task_documents
 from analysis.corpora.documents import Document
 from analysis.corpora.encoding import encode
 from analysis.corpora.spec import parse_corpus
+from analysis.criteria import get_criterion
 from analysis.drain import drain
-from analysis.errors import CheckpointError, CorpusError, StatsError
+from analysis.errors import CheckpointError, CorpusError, StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, load_model_index
 from analysis.published import PUBLISHED, read_published
 from analysis.store import StatsStore
 from families.configs import CASES, tiny_model
+from pruning.constraints import parse_counts, parse_experts
 
 STREAMED = Placement(stream_layers=True)
 
@@ -150,6 +152,24 @@ def test_names_of_corpora_that_no_terminal_shows(corpus):
     with pytest.raises(CorpusError, match=r"is no corpus: it holds a line break") as refusal:
         parse_corpus(corpus)
     assert str(refusal.value).isprintable()
+
+
+NINES = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("read", "word"),
+    [
+        (get_criterion, f"{NINES},0,1"),
+        (get_criterion, f"pathfinder:{NINES}"),
+        (lambda word: parse_experts([word]), f"1:{NINES}-3"),
+        (lambda word: parse_experts([word]), f"{NINES}:3"),
+        (lambda word: parse_counts([word]), f"1={NINES}"),
+    ],
+)
+def test_numbers_of_more_digits_than_python_reads(read, word):
+    with pytest.raises(UserError):
+        read(word)
 
 
 @pytest.mark.parametrize(
