@@ -108,7 +108,7 @@ class JobTable:
         # Sorted by their numbers first: whole rows are long.
         chosen = f"SELECT seq FROM jobs {_of(kinds)}{order} LIMIT ? OFFSET ?"  # noqa: S608
         running = JobState.RUNNING
-        values = (*kinds, running, limit, first, running)
+        values: list[str | int] = [*kinds, running, limit, first, running]
         return self._select(f"WHERE seq IN ({chosen}) {order}", *values)
 
     def counts(self, kinds: Collection[str] = ()) -> dict[JobState, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tests.reliability import load_jobs, load_sessions
+from tests.reliability import load_browser, load_jobs, load_pages, load_runs, load_sessions
 from tests.reliability.load_world import make_world
 
 
@@ -25,6 +25,8 @@ def _sessions(chosen: argparse.Namespace, folder: Path) -> list[str]:
     levels = sorted({1, min(5, chosen.sessions), chosen.sessions})
     world = make_world(folder, chosen.layers, chosen.experts)
     with world.server() as server:
+        if chosen.browser:
+            _show(load_browser.compare(server, chosen.toggles))
         tallies = asyncio.run(
             load_sessions.measure(server, levels, chosen.toggles, chosen.seed, chosen.pause)
         )
@@ -44,9 +46,24 @@ def _jobs(chosen: argparse.Namespace, folder: Path) -> list[str]:
     return problems
 
 
+def _runs(chosen: argparse.Namespace, folder: Path) -> list[str]:
+    world = make_world(folder, chosen.layers, chosen.experts)
+    table, problems = load_runs.measure(world, chosen.runs)
+    _show(table)
+    return problems
+
+
+def _pages(chosen: argparse.Namespace, folder: Path) -> list[str]:
+    table, problems = load_pages.measure(make_world(folder, chosen.layers, chosen.experts))
+    _show(table)
+    return problems
+
+
 _PARTS: dict[str, Callable[[argparse.Namespace, Path], list[str]]] = {
     "sessions": _sessions,
     "jobs": _jobs,
+    "runs": _runs,
+    "pages": _pages,
 }
 
 
@@ -56,13 +73,18 @@ def _parser() -> argparse.ArgumentParser:
     sessions = parts.add_parser("sessions", help="many sessions toggle at once")
     sessions.add_argument("--sessions", type=int, default=20)
     sessions.add_argument("--toggles", type=int, default=15, help="of each session")
+    sessions.add_argument("--browser", action="store_true", help="compare with Chromium first")
     sessions.add_argument("--pause", type=float, default=0.0, help="seconds between two toggles")
     sessions.add_argument("--rounds", type=int, default=3, help="repetitions, for the memory")
     sessions.add_argument("--seed", type=int, default=0)
-    sessions.add_argument("--layers", type=int, default=48)
-    sessions.add_argument("--experts", type=int, default=128)
     jobs = parts.add_parser("jobs", help="a long table of jobs")
     jobs.add_argument("--jobs", type=int, default=1000, help="that wait, and as many that ended")
+    runs = parts.add_parser("runs", help="a cache of many runs")
+    runs.add_argument("--runs", type=int, default=500)
+    pages = parts.add_parser("pages", help="every page of one very large model")
+    for part, layers, experts in ((sessions, 48, 128), (runs, 48, 128), (pages, 94, 512)):
+        part.add_argument("--layers", type=int, default=layers)
+        part.add_argument("--experts", type=int, default=experts)
     return parser
 
 

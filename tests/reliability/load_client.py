@@ -70,15 +70,16 @@ class Drawn:
 
     @property
     def digest(self) -> str:
-        """Of everything on the page."""
+        """Of all that the page says; not of its controls, whose state depends on the last click."""
         parts = hashlib.sha256()
         for path, element in sorted(self.elements.items()):
-            if element.WhichOneof("type") == "download_button":
-                # Where a file will be, once it is asked for: drawn by lot.
-                element = Element.FromString(element.SerializeToString())
-                element.download_button.deferred_file_id = ""
-            parts.update(repr(path).encode())
-            parts.update(element.SerializeToString(deterministic=True))
+            kind = element.WhichOneof("type") or ""
+            inner = getattr(element, kind, None)
+            # Where a file will be, once it is asked for, is drawn by lot.
+            is_control = inner is not None and "set_value" in inner.DESCRIPTOR.fields_by_name
+            if kind != "download_button" and not is_control:
+                parts.update(repr(path).encode())
+                parts.update(element.SerializeToString(deterministic=True))
         return parts.hexdigest()
 
     def size_by_kind(self) -> dict[str, int]:

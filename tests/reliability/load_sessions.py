@@ -94,14 +94,14 @@ async def toggle_at_once(
         for drawn in await asyncio.gather(*(each.visit(PAGE, QUERY) for each in sessions)):
             tally.opened.append(drawn.seconds)
             tally.problems += drawn.exceptions
-        began, used = time.perf_counter(), _cpu_seconds(process)
+        began, used = time.perf_counter(), cpu_seconds(process)
         await asyncio.gather(
             *(
                 _toggle(session, choices, expected, tally, pause)
                 for session, choices in zip(sessions, walks, strict=True)
             )
         )
-        tally.wall, tally.cpu = time.perf_counter() - began, _cpu_seconds(process) - used
+        tally.wall, tally.cpu = time.perf_counter() - began, cpu_seconds(process) - used
         tally.rss = process.memory_info().rss
     return tally
 
@@ -124,7 +124,8 @@ async def _toggle(
         await asyncio.sleep(pause)
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
+def cpu_seconds(process: psutil.Process) -> float:
+    """Processor time that a process has used."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
