@@ -12,8 +12,9 @@ import pytest
 from analysis.errors import PlanError, UserError
 from analysis.families import MoELayer
 from pruning.allocation import check_kept, count_reason
+from pruning.apportion import apportion
 from pruning.budget import Budget, count_budget, sparsity_budget
-from pruning.constraints import Constraints
+from pruning.constraints import Constraints, Room
 from pruning.schedules import (
     SCHEDULES,
     Evidence,
@@ -25,6 +26,7 @@ from pruning.schedules import (
     fold_ranking,
     from_counts,
     patterned,
+    ranked_globally,
     read_counts,
     side_by_side,
     uniform,
@@ -187,6 +189,15 @@ def test_what_is_named_beside_a_fixed_layer_fits(sizes, kept, multiple, sparsity
         assert uniform(layers, each, limits).keep[0] == kept
 
 
+def test_layers_that_are_alike_beside_a_fixed_one_name_what_fits_all():
+    # 87.5% is 7 of each; the two that are free lose 12 at most, as they do at 50%.
+    layers = (*TWO, MoELayer(4, 8, 2))
+    assert said(uniform, layers, "87.5%", Constraints(fixed={1: 8})) == (
+        "Layer 3 would keep 1 of 8 experts, but its router picks 2 per token; nearest sparsity "
+        "that suits every layer: 50%."
+    )
+
+
 # --- other schedules ----------------------------------------------------------------------------
 
 
@@ -194,10 +205,34 @@ def test_names_that_are_none():
     assert said(patterned, TWO, count_budget(TWO, 1), "lately") == (
         "Unknown pattern 'lately'. Did you mean 'late'? Known: early, late, middle."
     )
+    assert said(allocate, "uniformly", Spending(TWO, count_budget(TWO, 1))) == (
+        "Unknown schedule 'uniformly'. Did you mean 'uniform'? Known: early, file, frequency, "
+        "global, global-rescaled, late, middle, uniform."
+    )
     with pytest.raises(ValueError, match=r"^the schedule's evidence is missing$"):
         allocate("file", Spending(TWO, count_budget(TWO, 1)))
     with pytest.raises(ValueError, match=r"^the schedule's evidence is missing$"):
         allocate("global", Spending(TWO, count_budget(TWO, 1)))
+
+
+def test_every_expert_needs_a_saliency():
+    with pytest.raises(ValueError, match=r"^every expert needs a saliency$"):
+        ranked_globally(TWO, count_budget(TWO, 1), np.full((2, 8), np.nan))
+
+
+def test_groups_lose_the_least_of_each():
+    # Two groups of three. Layer 1 would lose 1 and 3, layer 3 twice 1.5: 4 against 3.
+    layers = tuple(MoELayer(index, 6, 2, 2, 1) for index in (1, 3))
+    saliency = np.array([[1, 2, 9, 7, 8, 3], [1.5, 9, 9, 1.5, 9, 9]])
+    assert ranked_globally(layers, count_budget(layers, 2), saliency).removed == (0, 2)
+
+
+def test_shares_say_what_they_share():
+    with pytest.raises(ValueError, match=r"^weights must be positive$"):
+        apportion(1, [1, 0], [Room(4, 0, 3)] * 2)
+    assert said(apportion, 4, [1], [Room(4, 0, 3)], "neurons") == (
+        "The budget removes 4 (100%) of 4 neurons, but at most 3 (75%) can go."
+    )
 
 
 def test_locked_layers_are_named_with_their_numbers():
