@@ -10,10 +10,11 @@ from analysis.errors import UserError
 from analysis.model import MoEModel
 from analysis.store import Run
 from app.choices.percents import SPARSITY_STEP, possible_percents
+from app.frame.controls import one_of
 from app.jobs.model import ACTIVE
 from app.literal import literal
 from app.session.chosen_expert import expert_control
-from app.session.data import ModelChoice, load_model, model_choices, routed_runs
+from app.session.data import load_model, model_choices, routed_runs
 from app.session.granularity import is_about_neurons
 from app.session.job_queue import job_store
 from app.session.state import (
@@ -27,6 +28,7 @@ from app.session.state import (
     exponents,
     share_key,
 )
+from app.tables.shapes import experts_text
 from pruning.sizes import format_bytes
 
 
@@ -38,20 +40,18 @@ def _choose_model() -> MoEModel:
             "start with `moeprune app --models-root FOLDER`."
         )
     name = st.selectbox("Model", list(choices), key="model", bind="query-params")
-    choice: ModelChoice = choices[name]
-    return load_model(choice)
+    return load_model(choices[name])
 
 
 def _facts(model: MoEModel) -> str:
-    counts = sorted({layer.num_experts for layer in model.layers})
-    experts = "-".join(str(count) for count in {counts[0], counts[-1]})
     return (
-        f"{len(model.layers)} layers x {experts} experts, top-{model.layers[0].top_k}, "
+        f"{len(model.layers)} layers x {experts_text(model.layers)} experts, "
+        f"top-{model.layers[0].top_k}, "
         f"{format_bytes(model.checkpoint.nbytes)} {model.dtype.lower()}"
     )
 
 
-def possible_shares(model: MoEModel) -> list[int]:
+def offered_percents(model: MoEModel) -> list[int]:
     """The places of the slider: every router can go without neurons, but not without experts."""
     return list(range(0, 100, SPARSITY_STEP)) if is_about_neurons() else possible_percents(model)
 
@@ -60,7 +60,7 @@ def sparsity_slider(
     model: MoEModel, label: str, key: str, width: int | Literal["stretch"] = "stretch"
 ) -> int:
     """Draw a slider of the possible sparsities; the percentage that it says."""
-    options = possible_shares(model)
+    options = offered_percents(model)
     usual = max(percent for percent in options if percent <= int(DEFAULTS["sparsity"]))
     if st.session_state.get(key, usual) not in options:
         st.session_state[key] = usual
@@ -100,7 +100,7 @@ def _corpus(runs: Mapping[str, Run]) -> str:
         format_func=literal,
         help="The text whose statistics rank the experts, or a mix of all.",
     )
-    return chosen if chosen in options else options[0]
+    return one_of(chosen, options)
 
 
 def blend_sliders(runs: Mapping[str, Run]) -> None:
@@ -113,6 +113,7 @@ def blend_sliders(runs: Mapping[str, Run]) -> None:
             EQUAL_SHARE,
             key=share_key(corpus),
             bind="query-params",
+            help="Its part of the mix that ranks, against the other texts' parts.",
         )
 
 

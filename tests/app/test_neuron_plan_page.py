@@ -114,7 +114,7 @@ def digest_on(test):
     """Digest of the plan that the page's own button would save."""
     choice = test.session_state["neuron_choice"]
     ready = ready_neurons(test.session_state["view"], choice)
-    return shown_neurons(choice, ready).plan.digest
+    return shown_neurons(ready).plan.digest
 
 
 def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, monkeypatch):

@@ -7,6 +7,9 @@ from math import floor
 import pytest
 from safetensors import safe_open
 
+from analysis.families import MoELayer
+from app.tables.shapes import experts_text
+
 SCORES = {
     "reap": lambda t: t["applied_g1_f1"] / t["num_tokens"],
     "man": lambda t: t["g0_f1"] / t["num_tokens"],
@@ -113,3 +116,9 @@ def test_kept_experts_of_the_export_page(open_page, demo_moments):
         for layer, kept in zip(table["layer"], table["kept"], strict=True)
     }
     assert shown == {layer: set(range(32)) - experts for layer, experts in gone.items()}
+
+
+def test_layers_of_unlike_size_are_told_from_the_fewest_experts_to_the_most():
+    layers = [MoELayer(3, 64, 2), MoELayer(5, 33, 2), MoELayer(6, 48, 2)]
+    assert experts_text(layers) == "33-64"
+    assert experts_text(layers[:1]) == "64"
