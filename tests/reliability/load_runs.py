@@ -79,7 +79,7 @@ def _median_ms(action: Callable[[], object]) -> float:
 def listed(world: World) -> str:
     """What `moeprune runs list` prints."""
     return subprocess.run(
-        [sys.executable, "-m", "app.cli", "runs", "list"],
+        [sys.executable, "-m", "app.cli", "runs", "list", "--stats-dir", str(world.stats)],
         env={**world.environment, "COLUMNS": "400"},
         cwd=world.root,
         check=True,
