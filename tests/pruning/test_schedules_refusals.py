@@ -11,7 +11,7 @@ import pytest
 
 from analysis.errors import PlanError, UserError
 from analysis.families import MoELayer
-from pruning.allocation import check_kept, count_reason
+from pruning.allocation import Allocation, check_kept, count_reason
 from pruning.apportion import apportion
 from pruning.budget import Budget, count_budget, sparsity_budget
 from pruning.constraints import Constraints, Room
@@ -54,6 +54,9 @@ def test_why_a_layer_cannot_keep_a_number():
     assert count_reason(layer, 1) == (
         "Layer 3 would keep 1 of 8 experts, but its router picks 2 per token"
     )
+    assert said(Allocation, (layer,), (9,)) == "Layer 3 would keep 9 experts, but it has only 8."
+    with pytest.raises(ValueError, match=r"^1 layers but 2 counts$"):
+        Allocation((layer,), (8, 8))
     assert said(check_kept, layer, (5,)) == (
         "Layer 3 would keep 1 of 8 experts, but its router picks 2 per token; at most 75% of them "
         "can go."
