@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.compare import Comparison, Decision
-from analysis.criteria import get_criterion
 from analysis.ranking import saliency_grid
 from app.choices.ranking import Selection
 from app.requests.base import SelectRequest, repeated, validated
+from app.requests.criteria import reads_text
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class CompareRequest:
 
 def inherited_corpora(first: SelectRequest, criterion: str) -> tuple[str, ...]:
     """The texts of a second recipe that names none: the first one's, if its criterion reads any."""
-    return first.corpora if get_criterion(criterion).source == "routed" else ()
+    return first.corpora if reads_text(criterion) else ()
 
 
 def compare_request(first: Mapping[str, Any], second: Mapping[str, Any]) -> CompareRequest:

@@ -13,7 +13,7 @@ from analysis.neuron_norms import NEURON_NORMS
 from analysis.sparsity import parse_sparsity
 from analysis.store import Run
 from app.choices.percents import SPARSITY_STEP
-from app.choices.planning import MULTIPLES, Shown, layers_in, not_here, ranges
+from app.choices.planning import MULTIPLES, Shown, layers_in, limits_section, not_here, ranges
 from app.requests.base import validated
 from app.requests.neurons import ModeName, NeuronRequest
 from pruning.atoms.selection import AtomScope
@@ -137,7 +137,6 @@ def neuron_recipe(
     Raises:
         UserError: what was chosen cannot be said in a recipe.
     """
-    limits = request.constraints
     return Recipe.model_validate(
         {
             "model": request.model,
@@ -151,18 +150,9 @@ def neuron_recipe(
             "budget": {"sparsity": request.sparsity}
             if request.sparsity
             else {"params_share": request.params_share},
-            "constraints": {
-                "multiple_of": limits.multiple_of,
-                "protect": tuple(sorted(limits.protected)),
-                "pin": _by_layer(limits.pinned),
-                "drop": _by_layer(limits.dropped),
-            },
+            "constraints": limits_section(request.constraints),
         }
     )
-
-
-def _by_layer(experts: Mapping[int, Any]) -> dict[int, tuple[int, ...]]:
-    return {layer: tuple(sorted(ids)) for layer, ids in sorted(experts.items())}
 
 
 def controls_of(recipe: Recipe) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
-from analysis.neuron_norms import NEURON_NORMS
 from analysis.widths import expert_widths
 from app.choices.neurons import Arena
+from app.requests.criteria import compares_layers
 from app.requests.neurons import NeuronRequest
 from pruning.active import Routing
 from pruning.atoms.selection import AtomScope
@@ -27,9 +26,8 @@ _FLOPS_COLUMNS = ("series", "sparsity", "removed", "flops", "reduction")
 
 def scopes_of(criterion: str) -> tuple[AtomScope, ...]:
     """The scopes in which a criterion can compare neurons."""
-    if criterion != NEURON_NORMS and get_criterion(criterion).within_layers:
-        return tuple(scope for scope in SCOPES if scope is not AtomScope.GLOBAL)
-    return tuple(SCOPES)
+    every = compares_layers(criterion)
+    return tuple(scope for scope in SCOPES if every or scope is not AtomScope.GLOBAL)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""A plan as the dashboard asks for one: the choice in the address, and what comes of it. Pure."""
+"""A plan as the dashboard asks for one: the choice in the address, and what comes of it."""
 
 import re
 import shlex
@@ -314,14 +314,6 @@ def recipe_of(selection: Selection) -> Recipe:
         own = recipe_from_yaml(searched.recipe.read_text(encoding="utf-8"))
         return own.model_copy(update={"model": request.model})
     limits = request.constraints
-    constraints: dict[str, Any] = {
-        "multiple_of": limits.multiple_of,
-        "floor": limits.floor,
-        "protect": tuple(sorted(limits.protected)),
-        "pin": {layer: tuple(sorted(ids)) for layer, ids in sorted(limits.pinned.items())},
-        "drop": {layer: tuple(sorted(ids)) for layer, ids in sorted(limits.dropped.items())},
-        "set": dict(sorted(limits.fixed.items())),
-    }
     return Recipe.model_validate(
         {
             "model": request.model,
@@ -331,10 +323,21 @@ def recipe_of(selection: Selection) -> Recipe:
             "gate": request.gate,
             "budget": {"sparsity": request.sparsity},
             "schedule": "uniform" if searched else request.schedule,
-            "constraints": constraints,
+            "constraints": {**limits_section(limits), "set": dict(sorted(limits.fixed.items()))},
             "search": _search_section(searched) if searched else None,
         }
     )
+
+
+def limits_section(limits: Constraints) -> dict[str, Any]:
+    """The key constraints of a recipe, as far as plans of experts and of neurons have the same."""
+    return {
+        "multiple_of": limits.multiple_of,
+        "floor": limits.floor,
+        "protect": tuple(sorted(limits.protected)),
+        "pin": {layer: tuple(sorted(ids)) for layer, ids in sorted(limits.pinned.items())},
+        "drop": {layer: tuple(sorted(ids)) for layer, ids in sorted(limits.dropped.items())},
+    }
 
 
 def _search_section(searched: KnownSearch) -> dict[str, Any]:

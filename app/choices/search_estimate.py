@@ -1,4 +1,4 @@
-"""How long a search would take: from searches of the model, else from its calibrations. Pure."""
+"""How long a search would take: from searches of the model, else from its calibrations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Plans and recipes of searches: what a search found as a plan, what the form asks for. Pure."""
+"""Plans and recipes of searches: what a search found as a plan, what the form asks for."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +15,7 @@ from analysis.store import StatsStore, digest_of, run_name
 from app.choices.planning import PlanChoice, plan_request, recipe_of
 from app.choices.ranking import FREQUENCY, Selection, select
 from app.requests.base import SelectRequest, validated
+from app.requests.recipe import by_layer, weighed_corpora
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import SCHEDULES
@@ -93,12 +94,8 @@ def _limits(search: KnownSearch) -> dict[str, Any]:
         "multiple_of": asked.get("multiple_of", 1),
         "floor": asked.get("floor", 0),
         "protect": tuple(map(str, asked.get("protected", ()))),
-        **{
-            option: tuple(
-                f"{layer}:{','.join(map(str, ids))}" for layer, ids in asked.get(kind, {}).items()
-            )
-            for option, kind in (("pin", "pinned"), ("drop", "dropped"))
-        },
+        "pin": by_layer(asked.get("pinned", {})),
+        "drop": by_layer(asked.get("dropped", {})),
         "layer_set": tuple(f"{layer}={kept}" for layer, kept in asked.get("fixed", {}).items()),
     }
 
@@ -115,11 +112,7 @@ def readings_of(
     """
     own = []
     if recipe is not None:
-        weighed = (
-            part.corpus if part.weight == 1 else f"{part.corpus}:{part.weight:g}"
-            for part in recipe.corpora
-        )
-        own = [(tuple(weighed), str(recipe.gate))]
+        own = [(weighed_corpora(recipe), str(recipe.gate))]
     single = [((corpus,), gate) for gate in GATES for corpus in calibrated]
     return tuple(dict.fromkeys([*own, shown, *single]))
 

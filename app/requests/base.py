@@ -39,11 +39,14 @@ _PLACES = {"model": "MODEL", "out": "OUT"}
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
-def device_size(value: str) -> str:
+def _device_size(value: str) -> str:
     """A limit such as 0=20GiB; a ValueError says how to write one."""
     if not _DEVICE_SIZE.fullmatch(value):
         raise ValueError("write DEVICE=SIZE, as 0=20GiB or cpu=8GiB")
     return value
+
+
+MaxMemory = tuple[Annotated[str, AfterValidator(_device_size)], ...]
 
 
 class Request(BaseModel):
@@ -76,7 +79,7 @@ class CalibrateRequest(Request):
     batch_size: int = Field(default=8, ge=1, le=4096)
     attention: str = "auto"
     device_map: Text | None = None
-    max_memory: tuple[Annotated[str, AfterValidator(device_size)], ...] = ()
+    max_memory: MaxMemory = ()
     offload_folder: Path | None = None
     stream_layers: bool = False
     hidden_states_dir: Path | None = None
@@ -149,11 +152,10 @@ class CalibrateRequest(Request):
             CorpusError: the corpus is unknown, or the values do not fit together.
         """
         preset = parse_corpus(self.corpus).preset
-        seq_len = self.seq_len or (preset.seq_len if preset else DEFAULT_SEQ_LEN)
         seed = preset.seed if preset else DEFAULT_SEED
         return Sampling(
             self.tokens or (preset.tokens if preset else DEFAULT_TOKENS),
-            seq_len,
+            seq_len_of(self.corpus, self.seq_len),
             seed if self.seed is None else self.seed,
             packing=self.packing,
             truncate=self.truncate or "head",
@@ -257,15 +259,13 @@ class SelectRequest(OverlapRequest):
         Raises:
             PlanError: layers, experts or numbers that cannot be read.
         """
-        layers = [parse_numbers(text, what="layers") for text in self.protect]
-        locked = [parse_numbers(text, what="layers") for text in self.lock]
         return Constraints(
             multiple_of=self.multiple_of,
-            protected=frozenset().union(*layers),
+            protected=layers_named(self.protect),
             pinned=parse_experts(self.pin),
             dropped=parse_experts(self.drop),
             fixed=parse_counts(self.layer_set),
-            locked=frozenset().union(*locked),
+            locked=layers_named(self.lock),
             floor=self.floor,
         )
 
@@ -328,6 +328,25 @@ def option_words(request: Request, *positional: str) -> Iterator[str]:
         yield f"--no-{flag}" if value is False else f"--{flag}"
         if not isinstance(value, bool):
             yield str(value)
+
+
+def seq_len_of(corpus: str, asked: int | None) -> int:
+    """Tokens of a sequence of a corpus: as asked, else a preset's own, else the default.
+
+    Raises:
+        CorpusError: the corpus is unknown.
+    """
+    preset = parse_corpus(corpus).preset
+    return asked or (preset.seq_len if preset else DEFAULT_SEQ_LEN)
+
+
+def layers_named(texts: Iterable[str]) -> frozenset[int]:
+    """Layers of texts such as 0,5-7.
+
+    Raises:
+        PlanError: a text that cannot be read.
+    """
+    return frozenset[int]().union(*(parse_numbers(text, what="layers") for text in texts))
 
 
 def repeated(option: str, values: Iterable[str]) -> list[str]:

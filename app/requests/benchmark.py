@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from pydantic import Field, field_validator, model_validator
 
-from analysis.demo.tasks import LOCAL_TASKS
 from app.requests.base import Request, Text, command_line, option_words, repeated
 from pruning.evaluate.benchmarks.record import FULL
 
@@ -63,11 +62,6 @@ class BenchmarkRequest(Request):
     def names(self) -> tuple[str, ...]:
         """The tasks that are named."""
         return tuple(filter(None, self.tasks.split(",")))
-
-    @property
-    def local_names(self) -> tuple[str, ...]:
-        """Those of them that are made of the demo's own texts."""
-        return tuple(name for name in self.names if name in LOCAL_TASKS)
 
     def command(self, plans: Sequence[str] = ("plan.json",)) -> str:
         """The equivalent command line; `plans` names the files that hold the plans."""

@@ -7,20 +7,19 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from analysis.corpora import parse_corpus
-from analysis.criteria import get_criterion
 from analysis.errors import PlanError
-from analysis.neuron_norms import NEURON_NORMS
 from analysis.sparsity import parse_sparsity
 from analysis.stats import Gate
 from app.requests.base import (
-    DEFAULT_SEQ_LEN,
+    MaxMemory,
     Request,
     Text,
     command_line,
-    device_size,
     option_words,
     repeated,
+    seq_len_of,
 )
+from app.requests.criteria import check_ranks, compares_layers, criterion_name
 from pruning.atoms.selection import parse_scope
 from pruning.evaluate.bins import DEFAULT_BINS, Binning, Order, Scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, Scored, Wanted
@@ -57,7 +56,7 @@ class MeasureRequest(Request):
     batch_size: int = Field(default=8, ge=1, le=4096)
     attention: str = "auto"
     device_map: Text | None = None
-    max_memory: tuple[Annotated[str, AfterValidator(device_size)], ...] = ()
+    max_memory: MaxMemory = ()
     offload_folder: Path | None = None
     hidden_states_dir: Path | None = None
     revision: str | None = None
@@ -83,9 +82,7 @@ class MeasureRequest(Request):
 
     def wanted(self, corpus: str) -> Wanted:
         """How much of a corpus is evaluated on."""
-        preset = parse_corpus(corpus).preset
-        length = self.seq_len or (preset.seq_len if preset else DEFAULT_SEQ_LEN)
-        return Wanted(self.samples, length, self.seed, self.count)
+        return Wanted(self.samples, seq_len_of(corpus, self.seq_len), self.seed, self.count)
 
 
 class EvaluateRequest(MeasureRequest):
@@ -116,8 +113,7 @@ class SweepRequest(MeasureRequest):
     @field_validator("criteria")
     @classmethod
     def _known_criteria(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        names = (name if name == NEURON_NORMS else get_criterion(name).name for name in value)
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys(map(criterion_name, value)))
 
     @field_validator("sparsities")
     @classmethod
@@ -138,10 +134,9 @@ class SweepRequest(MeasureRequest):
 
     @model_validator(mode="after")
     def _neurons_are_asked_for(self) -> "SweepRequest":
-        is_atomic = self.granularity == ATOMIC_GRANULARITY
-        if NEURON_NORMS in self.criteria and not is_atomic:
-            raise PlanError(f"{NEURON_NORMS} ranks neurons; add --granularity atomic.")
-        if is_atomic and self.schedule != "uniform":
+        for criterion in self.criteria:
+            check_ranks(criterion, self.granularity)
+        if self.granularity == ATOMIC_GRANULARITY and self.schedule != "uniform":
             raise PlanError("Plans of neurons have --atom-scope in place of --schedule.")
         if self.schedule == "file":
             raise PlanError("A schedule from a file has its own budget; it cannot be swept.")
@@ -171,22 +166,17 @@ class BinsRequest(MeasureRequest):
     @field_validator("criterion")
     @classmethod
     def _known_criterion(cls, value: str) -> str:
-        return value if value == NEURON_NORMS else get_criterion(value).name
+        return criterion_name(value)
 
     @model_validator(mode="after")
     def _can_rank(self) -> "BinsRequest":
+        check_ranks(self.criterion, self.granularity)
         is_atomic = self.granularity == ATOMIC_GRANULARITY
-        if self.criterion == NEURON_NORMS and not is_atomic:
-            raise PlanError(f"{NEURON_NORMS} ranks neurons; add --granularity atomic.")
-        if is_atomic and self.scope == "global" and not self._compares_layers:
+        if is_atomic and self.scope == "global" and not compares_layers(self.criterion):
             raise PlanError(
                 f"{self.criterion} does not compare neurons of different layers; use --scope layer."
             )
         return self
-
-    @property
-    def _compares_layers(self) -> bool:
-        return self.criterion == NEURON_NORMS or not get_criterion(self.criterion).within_layers
 
     @property
     def binning(self) -> Binning:
@@ -194,7 +184,7 @@ class BinsRequest(MeasureRequest):
 
         A criterion may compare neurons of one layer only.
         """
-        over_all = self.granularity == ATOMIC_GRANULARITY and self._compares_layers
+        over_all = self.granularity == ATOMIC_GRANULARITY and compares_layers(self.criterion)
         usual: Scope = "global" if over_all else "layer"
         return Binning(self.bins, self.scope or usual, self.order)
 
@@ -205,6 +195,12 @@ class BinsRequest(MeasureRequest):
         return command_line(
             "bins", self.model, *repeated("--corpus", self.corpora), *ranked, *own, "-o", out
         )
+
+
+def check_named(plans: Sequence[object], names: Sequence[str]) -> None:
+    """Refuse plans without names and names without plans, by a ValueError."""
+    if len(names) != len(plans):
+        raise ValueError(f"{len(plans)} plans have {len(names)} names")
 
 
 class AskRequest(Request):
@@ -225,8 +221,7 @@ class AskRequest(Request):
 
     @model_validator(mode="after")
     def _every_plan_has_a_name(self) -> "AskRequest":
-        if len(self.names) != len(self.plans):
-            raise ValueError(f"{len(self.plans)} plans have {len(self.names)} names")
+        check_named(self.plans, self.names)
         return self
 
     def command(self, *plans: str) -> str:

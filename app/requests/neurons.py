@@ -10,11 +10,12 @@ from analysis.errors import PlanError
 from analysis.neuron_norms import NEURON_NORMS
 from analysis.neurons import neuron_score_of
 from analysis.sparsity import parse_sparsity
-from app.requests.base import Request, Text, command_line, option_words
+from app.requests.base import Request, Text, command_line, layers_named, option_words
+from app.requests.criteria import compares_layers, reads_text
 from pruning.atoms.selection import AtomScope, parse_scope
 from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, parse_mode
 from pruning.budget import TargetDtype, parse_gib
-from pruning.constraints import Constraints, parse_experts, parse_numbers
+from pruning.constraints import Constraints, parse_experts
 from pruning.plan import ATOMIC_GRANULARITY
 
 ModeName = Literal["uniform", "per-layer", "ragged"]
@@ -89,12 +90,10 @@ class NeuronRequest(Request):
             neuron_score_of(get_criterion(self.criterion))
         if not self.reads_text and (self.corpora or self.runs):
             raise PlanError(f"{self.criterion} needs no calibration; leave --corpus and --run out.")
-        if self.reads_weights:
-            return
-        criterion = get_criterion(self.criterion)
-        if criterion.within_layers and scope is AtomScope.GLOBAL:
+        if scope is AtomScope.GLOBAL and not compares_layers(self.criterion):
+            label = get_criterion(self.criterion).label
             raise PlanError(
-                f"{criterion.label} does not compare neurons of different layers; use "
+                f"{label} does not compare neurons of different layers; use "
                 "--atom-scope layer or expert."
             )
 
@@ -106,7 +105,7 @@ class NeuronRequest(Request):
     @property
     def reads_text(self) -> bool:
         """Whether calibration runs rank."""
-        return not self.reads_weights and get_criterion(self.criterion).source == "routed"
+        return reads_text(self.criterion)
 
     @property
     def scope(self) -> AtomScope:
@@ -125,10 +124,9 @@ class NeuronRequest(Request):
         Raises:
             PlanError: layers, experts or numbers that cannot be read.
         """
-        layers = [parse_numbers(text, what="layers") for text in self.protect]
         return Constraints(
             multiple_of=self.multiple_of,
-            protected=frozenset().union(*layers),
+            protected=layers_named(self.protect),
             pinned=parse_experts(self.pin),
             dropped=parse_experts(self.drop),
             floor=self.floor,

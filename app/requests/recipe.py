@@ -1,6 +1,6 @@
 """A recipe as requests: the same that the single commands make of their options."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,16 +149,13 @@ def _plan_options(recipe: Recipe, machine: Machine) -> dict[str, Any]:
         "model": recipe.model,
         "revision": recipe.revision,
         "criterion": recipe.criterion,
-        "corpora": tuple(
-            part.corpus if part.weight == 1 else f"{part.corpus}:{part.weight:g}"
-            for part in recipe.corpora
-        ),
+        "corpora": weighed_corpora(recipe),
         "stats_dir": machine.stats_dir,
         "multiple_of": limits.multiple_of,
         "floor": limits.floor,
         "protect": _texts(limits.protect),
-        "pin": _by_layer(limits.pin),
-        "drop": _by_layer(limits.drop),
+        "pin": by_layer(limits.pin),
+        "drop": by_layer(limits.drop),
         **budget,
     }
 
@@ -167,7 +164,16 @@ def _texts(numbers: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(map(str, numbers))
 
 
-def _by_layer(experts: Mapping[int, tuple[int, ...]]) -> tuple[str, ...]:
+def weighed_corpora(recipe: Recipe) -> tuple[str, ...]:
+    """The corpora of a recipe as the command line takes them: CORPUS, or CORPUS:WEIGHT."""
+    return tuple(
+        part.corpus if part.weight == 1 else f"{part.corpus}:{part.weight:g}"
+        for part in recipe.corpora
+    )
+
+
+def by_layer(experts: Mapping[Any, Iterable[int]]) -> tuple[str, ...]:
+    """Experts as the command line takes them: LAYER:EXPERTS."""
     return tuple(f"{layer}:{','.join(map(str, ids))}" for layer, ids in experts.items() if ids)
 
 

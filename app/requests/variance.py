@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from analysis.stats import Gate
 from app.requests.base import Text, command_line, option_words, repeated
-from app.requests.evaluation import MeasureRequest, SweepRequest
+from app.requests.evaluation import MeasureRequest, SweepRequest, check_named
 
 
 class VarianceRequest(MeasureRequest):
@@ -28,8 +28,7 @@ class VarianceRequest(MeasureRequest):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "VarianceRequest":
-        if len(self.names) != len(self.plans):
-            raise ValueError(f"{len(self.plans)} plans have {len(self.names)} names")
+        check_named(self.plans, self.names)
         if bool(self.criteria) != bool(self.sparsities):
             raise ValueError("--criterion and --sparsity belong together")
         _ = self.sweep  # says what is wrong with it

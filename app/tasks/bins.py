@@ -4,20 +4,18 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from analysis.choose import choose_stats, parse_corpus_weight
-from analysis.criteria import get_criterion
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.ranking import rank_experts
 from analysis.store import StatsStore
 from app.choices.neurons import neuron_evidence
+from app.choices.ranking import select
 from app.requests.base import validated
 from app.requests.evaluation import BinsRequest
 from app.settings import stats_store
 from app.tasks.calibration import weights_measured
 from app.tasks.evaluation import draw_all, run_settings
-from app.tasks.probe import loaded_model
-from app.tasks.sweep import neuron_request
+from app.tasks.loading import loaded_model
+from app.tasks.sweep import expert_request, neuron_request
 from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
 from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy, new_bins_record
 from pruning.evaluate.drawing import Drawn
@@ -52,10 +50,9 @@ def bins_run(request: BinsRequest) -> Generator[Progress, None, BinsRecord]:
     ranked, bins = yield from _binned(request, model, store)
     (drawn, *_) = yield from draw_all(request, model, store)
     settings = run_settings(request, drawn.sequences.longest)
-    corpus = {"name": drawn.sequences.corpus, "digest": drawn.sequences.digest, **drawn.facts}
     changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
     kept = BinsStore(store.directories)
-    record = kept.find(new_bins_record(model, ranked, bins, corpus, changing))
+    record = kept.find(new_bins_record(model, ranked, bins, drawn.corpus, changing))
     if record.is_measured:
         yield Progress("cached", len(bins), len(bins), "bins", "these bins are measured already")
         return record
@@ -116,18 +113,14 @@ def _binned(request: BinsRequest, model: MoEModel, store: StatsStore) -> Binned:
         runs = tuple(run.manifest.run_id for run in evidence.runs)
         ranked = RankedBy(request.criterion, "", evidence.corpora, runs, request.granularity, how)
         return ranked, neuron_bins(evidence.saliency, model, how)
-    criterion = get_criterion(request.criterion)
-    yield from weights_measured(criterion.name, model, store)
-    wanted = [parse_corpus_weight(text) for text in request.calibrated_on]
-    reads_text = criterion.source == "routed"
-    choice = choose_stats(criterion, store, model, wanted if reads_text else ())
-    ranking = rank_experts(criterion, choice.stats, request.gate)
+    yield from weights_measured(request.criterion, model, store)
+    selection = select(expert_request(request, request.criterion, sparsity="0"), model, store)
     ranked = RankedBy(
-        criterion.name,
-        request.gate if criterion.uses_gate else "",
-        choice.corpora,
-        tuple(run.manifest.run_id for run in choice.runs),
+        request.criterion,
+        request.gate if selection.criterion.uses_gate else "",
+        selection.choice.corpora,
+        tuple(run.manifest.run_id for run in selection.choice.runs),
         request.granularity,
         how,
     )
-    return ranked, expert_bins(ranking, model, how)
+    return ranked, expert_bins(selection.ranking(), model, how)

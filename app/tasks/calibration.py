@@ -15,6 +15,7 @@ from analysis.store import Run, StatsStore
 from app.requests.base import CalibrateRequest, WeightsRequest, validated
 from app.settings import stats_store
 from app.tasks.apart import open_checked
+from app.tasks.loading import loaded_model, placement_of
 from app.tasks.quiet import quiet_transformers
 
 if TYPE_CHECKING:
@@ -102,11 +103,10 @@ def _answered(
     model: MoEModel, settings: "CalibrationSettings", source: "Source", wanted: "Answering"
 ) -> Generator[Progress, None, "Source"]:
     """The corpus with the model's own answers; the model is loaded for this alone."""
-    from analysis.calibration.loading import load_model, offload_space
     from analysis.calibration.own_answers import own_answers
 
-    with offload_space(settings.placement) as offload:
-        return (yield from own_answers(load_model(model, settings, offload), source, wanted))
+    with loaded_model(model, settings) as loaded:
+        return (yield from own_answers(loaded, source, wanted))
 
 
 def _opened(request: CalibrateRequest) -> "Source":
@@ -115,13 +115,8 @@ def _opened(request: CalibrateRequest) -> "Source":
 
 
 def _placement(request: CalibrateRequest) -> "Placement":
-    from analysis.calibration.loading import Placement
-
-    limits = (limit.partition("=") for limit in request.max_memory)
-    return Placement(
-        device_map=request.device_map or "",
-        max_memory=tuple((device, size) for device, _, size in limits),
-        offload_folder=request.offload_folder,
+    return replace(
+        placement_of(request),
         stream_layers=request.stream_layers,
         hidden_states_dir=request.hidden_states_dir,
         expert_parallel=request.expert_parallel,

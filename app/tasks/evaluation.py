@@ -14,6 +14,7 @@ from app.requests.base import DEFAULT_SEED, validated
 from app.requests.evaluation import EvaluateRequest, MeasureRequest, SweepRequest
 from app.settings import stats_store
 from app.tasks.apart import open_checked
+from app.tasks.loading import placement_of
 from app.tasks.quiet import quiet_transformers
 from app.tasks.sweep import sweep_plans
 from pruning.evaluate.drawing import Drawn, draw
@@ -87,9 +88,8 @@ def _tokenizer_of(request: MeasureRequest, model: MoEModel) -> "Callable[[], Tok
 
 def run_settings(request: MeasureRequest, longest: int) -> "CalibrationSettings":
     """How the model runs; `longest` is the length of the longest sample."""
-    from analysis.calibration.loading import CalibrationSettings, Placement
+    from analysis.calibration.loading import CalibrationSettings
 
-    limits = (limit.partition("=") for limit in request.max_memory)
     return CalibrationSettings(
         seq_len=longest,
         seed=DEFAULT_SEED if request.seed is None else request.seed,
@@ -98,11 +98,7 @@ def run_settings(request: MeasureRequest, longest: int) -> "CalibrationSettings"
         batch_size=request.batch_size,
         trust_remote_code=request.trust_remote_code,
         attention=request.attention,
-        placement=Placement(
-            device_map=request.device_map or "",
-            max_memory=tuple((device, size) for device, _, size in limits),
-            offload_folder=request.offload_folder,
-        ),
+        placement=placement_of(request),
     )
 
 

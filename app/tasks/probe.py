@@ -1,31 +1,17 @@
 """The task of answers: the full model and what plans leave of it, on one prompt."""
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, cast
 
-from analysis.model import MoEModel, load_model_index
+from analysis.model import load_model_index
 from analysis.progress import Progress
 from app.requests.base import validated
 from app.requests.evaluation import AskRequest
-from app.tasks.quiet import quiet_transformers
+from app.tasks.loading import loaded_model
 from pruning.plan import PruningPlan, fit_plan, plan_from_dict
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from analysis.calibration.loading import CalibrationSettings
     from pruning.evaluate.answers import Answer, Speaker
-
-
-@contextmanager
-def loaded_model(model: MoEModel, settings: "CalibrationSettings") -> "Iterator[PreTrainedModel]":
-    """The model with its weights, for as long as the context lasts."""
-    from analysis.calibration.loading import load_model, offload_space
-
-    quiet_transformers()
-    with offload_space(settings.placement) as offload:
-        yield load_model(model, settings, offload)
 
 
 def ask_task(raw: dict[str, Any]) -> Generator[Progress, None, dict[str, Any]]:

@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.blend import Part
-from analysis.corpora import parse_corpus
 from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from app.choices.ranking import Selection, check_request, selected_from
-from app.requests.base import DEFAULT_SEQ_LEN, validated
+from app.requests.base import seq_len_of, validated
 from app.requests.recipe import (
     Machine,
     calibrate_requests,
@@ -24,6 +23,7 @@ from app.requests.search import SearchRequest
 from app.settings import stats_store
 from app.tasks.apart import open_checked
 from app.tasks.calibration import calibrate_run, weights_run
+from app.tasks.loading import placement_of
 from app.tasks.quiet import quiet_transformers
 from pruning.recipe import Recipe, SearchSection
 from pruning.schedules import allocate
@@ -94,15 +94,13 @@ def _drawn(recipe: Recipe, machine: Machine, model: MoEModel) -> "Drawn":
     from pruning.evaluate.drawing import Wanted, draw
 
     asked = _section(recipe)
-    preset = parse_corpus(asked.corpus).preset
-    length = recipe.seq_len or (preset.seq_len if preset else DEFAULT_SEQ_LEN)
     store = stats_store(machine.stats_dir)
     runs = store.of_model(model.identity, "routed")
     return draw(
         asked.corpus,
         open_checked(asked.corpus, store, allowed=recipe.allow_test_set),
         [run.manifest for run in runs],
-        Wanted(asked.samples, length),
+        Wanted(asked.samples, seq_len_of(asked.corpus, recipe.seq_len)),
         lambda: load_tokenizer(model, trust_remote_code=machine.trust_remote_code),
     )
 
@@ -157,10 +155,9 @@ def _problem(
 
 def _running(recipe: Recipe, machine: Machine, drawn: "Drawn") -> "CalibrationSettings":
     """As the recipe's calibrations run."""
-    from analysis.calibration.loading import CalibrationSettings, Placement
+    from analysis.calibration.loading import CalibrationSettings
 
     own = recipe.calibrate
-    limits = (limit.partition("=") for limit in own.max_memory)
     return CalibrationSettings(
         seq_len=drawn.sequences.longest,
         seed=_section(recipe).seed,
@@ -169,11 +166,7 @@ def _running(recipe: Recipe, machine: Machine, drawn: "Drawn") -> "CalibrationSe
         batch_size=machine.batch_size,
         trust_remote_code=machine.trust_remote_code,
         attention=own.attention,
-        placement=Placement(
-            device_map=own.device_map or "",
-            max_memory=tuple((device, size) for device, _, size in limits),
-            offload_folder=own.offload_folder,
-        ),
+        placement=placement_of(own),
     )
 
 

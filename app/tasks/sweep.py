@@ -2,14 +2,13 @@
 
 from collections.abc import Generator
 
-from analysis.criteria import get_criterion
 from analysis.model import MoEModel
-from analysis.neuron_norms import NEURON_NORMS
 from analysis.progress import Progress
 from analysis.store import StatsStore
 from app.choices.neurons import decide_neurons, neuron_evidence
 from app.choices.ranking import select
 from app.requests.base import SelectRequest, validated
+from app.requests.criteria import reads_text
 from app.requests.evaluation import BinsRequest, SweepRequest
 from app.requests.neurons import NeuronRequest
 from app.tasks.calibration import weights_measured
@@ -30,36 +29,38 @@ def sweep_plans(request: SweepRequest, model: MoEModel, store: StatsStore) -> Pl
             plans += yield from _plans_of_neurons(request, name, model, store)
             continue
         yield from weights_measured(name, model, store)
-        plans += [_plan(request, name, each, model, store) for each in request.sparsities]
+        for each in request.sparsities:
+            asked = expert_request(request, name, each, schedule=request.schedule)
+            plans.append(select(asked, model, store).plan())
     return [fit_plan(plan, model) for plan in plans]
 
 
-def _plan(
-    request: SweepRequest, criterion: str, sparsity: str, model: MoEModel, store: StatsStore
-) -> PruningPlan:
-    reads_text = get_criterion(criterion).source == "routed"
+def expert_request(
+    request: SweepRequest | BinsRequest, criterion: str, sparsity: str, schedule: str = "uniform"
+) -> SelectRequest:
+    """The plan of whole experts by one criterion that a request asks for."""
     values = {
         "model": request.model,
         "criterion": criterion,
         "sparsity": sparsity,
-        "corpora": request.calibrated_on if reads_text else (),
+        "corpora": request.calibrated_on if reads_text(criterion) else (),
         "gate": request.gate,
-        "schedule": request.schedule,
+        "schedule": schedule,
         "stats_dir": request.stats_dir,
     }
-    return select(validated(SelectRequest, values), model, store).plan()
+    made: SelectRequest = validated(SelectRequest, values)
+    return made
 
 
 def neuron_request(
     request: SweepRequest | BinsRequest, criterion: str, scope: str, sparsity: str
 ) -> NeuronRequest:
     """The plan of neurons by one criterion that a request asks for."""
-    reads_text = criterion != NEURON_NORMS and get_criterion(criterion).source == "routed"
     values = {
         "model": request.model,
         "criterion": criterion,
         "sparsity": sparsity,
-        "corpora": request.calibrated_on if reads_text else (),
+        "corpora": request.calibrated_on if reads_text(criterion) else (),
         "atom_scope": scope,
         "stats_dir": request.stats_dir,
     }

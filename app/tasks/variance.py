@@ -11,7 +11,7 @@ from app.requests.base import validated
 from app.requests.variance import VarianceRequest
 from app.settings import stats_store
 from app.tasks.evaluation import draw_all, run_settings
-from app.tasks.probe import loaded_model
+from app.tasks.loading import loaded_model
 from app.tasks.sweep import sweep_plans
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, new_variance_record
@@ -51,7 +51,6 @@ def variance_run(request: VarianceRequest) -> Records:
     plans = yield from _plans(request, model, store)
     (drawn, *_) = yield from draw_all(request, model, store)
     settings = run_settings(request, drawn.sequences.longest)
-    corpus = {"name": drawn.sequences.corpus, "digest": drawn.sequences.digest, **drawn.facts}
     changing = {
         "dtype": resolve_dtype(settings.dtype, model),
         "seed": settings.seed,
@@ -59,7 +58,7 @@ def variance_run(request: VarianceRequest) -> Records:
     }
     kept = VarianceStore(store.directories)
     records = {
-        name: kept.find(new_variance_record(model, plan, corpus, changing))
+        name: kept.find(new_variance_record(model, plan, drawn.corpus, changing))
         for name, plan in plans.items()
     }
     missing = {name: plans[name] for name, each in records.items() if not each.is_measured}

@@ -68,6 +68,11 @@ class Drawn:
     sequences: TokenSequences
     facts: Mapping[str, Any]
 
+    @property
+    def corpus(self) -> dict[str, Any]:
+        """What records say of it."""
+        return {"name": self.sequences.corpus, "digest": self.sequences.digest, **self.facts}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unread:

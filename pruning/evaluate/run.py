@@ -86,7 +86,7 @@ def planned(work: Evaluations) -> list[list[EvaluationRecord]]:
     return [
         [
             work.store.find(
-                new_record(work.model, plan, _corpus(drawn), settings, routing=work.routing)
+                new_record(work.model, plan, drawn.corpus, settings, routing=work.routing)
             )
             for plan in fitted
         ]
@@ -102,11 +102,6 @@ def _check_vocabulary(model: MoEModel, sequences: TokenSequences) -> None:
             f"The corpus {sequences.corpus} has the token id {largest}, but {model.name} has "
             f"{vocabulary} tokens; was it tokenised for another model?"
         )
-
-
-def _corpus(drawn: Drawn) -> dict[str, Any]:
-    sequences = drawn.sequences
-    return {"name": sequences.corpus, "digest": sequences.digest, **drawn.facts}
 
 
 def how_made(settings: CalibrationSettings, seconds: float) -> dict[str, Any]:
