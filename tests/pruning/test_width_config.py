@@ -4,10 +4,13 @@ import json
 
 import pytest
 
+from analysis.drain import drain
 from analysis.errors import PlanError
 from families.configs import BY_NAME
 from pruning.atoms.widths import WidthChoice, WidthMode, plan_widths
 from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.verify import verify_export
 from pruning.surgery.width_config import config_of_widths
 from pruning.surgery.width_sizes import width_option, width_options
 
@@ -35,3 +38,22 @@ def test_a_plan_of_whole_experts_has_no_widths(atom_source):
         width_options(model, plan)
     option = width_option(model, plan, WidthChoice(WidthMode.UNIFORM))
     assert "whole experts" in option.refused
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "olmoe"])
+def test_zeros_in_place_of_neurons_where_the_width_stays(atom_source, tmp_path, name):
+    source = atom_source(BY_NAME[name])
+    layer = BY_NAME[name].sparse[0]
+    # One expert loses all but five neurons; the others keep all 24, and so does the width.
+    plan = PruningPlan(
+        model_ref(source.described),
+        {},
+        granularity="atomic",
+        kept_atoms={layer: {1: (0, 2, 3, 9, 23)}},
+    )
+    options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM))
+    manifest = drain(export_checkpoint(source.described, plan, tmp_path / "out", options))
+    report = drain(verify_export(tmp_path / "out", source=source.path, level="bytes"))
+    assert report.ok, report.checks
+    # Gate, up and down of that expert; of gpt_oss gate and up in one, their bias, and down.
+    assert sum(shard.cut for shard in manifest.shards) == 3
