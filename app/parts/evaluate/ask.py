@@ -43,7 +43,7 @@ def ask_part(view: View) -> None:
     )
     with st.container(border=True):
         _question(view)
-    asked = [job for job in job_store().list() if is_answer_of(job, view)]
+    asked = [job for job in job_store().list(kinds=("ask",)) if is_answer_of(job, view)]
     if not asked:
         st.text("No answers yet: they appear here, and stay when the page is loaded again.")
         return

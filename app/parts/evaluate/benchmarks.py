@@ -61,7 +61,7 @@ def _new_records() -> list[str]:
     """Ids of the records that this session took in, or whose job has ended since; each once."""
     ids: list[str] = st.session_state.pop(TAKEN_IN, [])
     queued = st.session_state.get(queued_key("benchmark"))
-    job = next((job for job in job_store().list() if job.id == queued), None)
+    job = next((job for job in job_store().list(kinds=("benchmark",)) if job.id == queued), None)
     if job and job.is_finished:
         del st.session_state[queued_key("benchmark")]
         ids = [*ids, *(each["record_id"] for each in (job.result or {}).get("benchmarks", ()))]

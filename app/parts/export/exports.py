@@ -278,7 +278,7 @@ def _start(request: ExportRequest, command: str, ready: Preflight) -> None:
 
 def proof_part(view: View) -> None:
     """The verification of the newest export of this model: every check, not only their number."""
-    jobs = [job for job in job_store().list() if _is_export_of(job, view.model)]
+    jobs = [job for job in job_store().list(kinds=("export",)) if _is_export_of(job, view.model)]
     if not jobs:
         return
     newest = max(jobs, key=lambda job: job.finished_at or 0.0)
