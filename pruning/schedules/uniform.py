@@ -87,7 +87,8 @@ def _what_works(turn: Turn) -> str:
     least, most = (sum(getattr(room, end) for room in turn.rooms) for end in ("least", "most"))
     step = turn.rooms[0].step
     near = least + round((min(max(wanted, least), most) - least) / step) * step
-    return f"no sparsity suits every layer, but {near} experts can go in all (--remove {near})"
+    experts = f"{near} expert{'s' * (near != 1)}"
+    return f"no sparsity suits every layer, but {experts} can go in all (--remove {near})"
 
 
 def _suits(turn: Turn, budget: Budget) -> bool:
