@@ -100,14 +100,14 @@ def test_why_a_layer_cannot_keep_a_number():
             4,
             "10%",
             "Layer 1 would keep 5 of 5 experts, but layers are to keep 4 to 4; no sparsity suits "
-            "every layer, but 1 experts can go in all (--remove 1).",
+            "every layer, but 1 expert can go in all (--remove 1).",
         ),
         (
             (5, 8),
             4,
             "25%",
             "Layer 3 would keep 6 of 8 experts, but layers are to keep a multiple of 4; no "
-            "sparsity suits every layer, but 1 experts can go in all (--remove 1).",
+            "sparsity suits every layer, but 1 expert can go in all (--remove 1).",
         ),
         (
             (5, 8),
