@@ -6,7 +6,7 @@ import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -23,6 +23,9 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.progress import Progress
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Result = TypeVar("Result")
 _INTERRUPTED = 130  # what a shell calls a command that Ctrl-C ended
@@ -115,6 +118,17 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
         # Names of models and corpora are not markup.
         table.add_row(*(Text(_cell(value)) for value in row))
     out.print(table)
+
+
+def show_frame(title: str, table: "pd.DataFrame", missing: str = "") -> None:
+    """A table of pandas on standard output, its index left out."""
+    show_table(title, tuple(map(str, table.columns)), plain_rows(table, missing))
+
+
+def plain_rows(table: "pd.DataFrame", missing: str = "") -> list[list[object]]:
+    """The rows of a table, `missing` where there is no value."""
+    shown = table.astype(object).where(table.notna(), missing)
+    return [list(row) for row in shown.itertuples(index=False, name=None)]
 
 
 def counted(count: int, what: str) -> str:

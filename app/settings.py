@@ -1,4 +1,4 @@
-"""Where things are: statistics, models, exports, jobs. Paths only; everything else is a recipe."""
+"""Where things are: statistics, models, exports, jobs. What is done is said by a recipe."""
 
 import os
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def shown_path(path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Folders of one installation or server.
+    """Folders of one installation or server, and where its jobs run.
 
     Args:
         stats_dir: where runs are read and written; the shipped demo runs are always read too.

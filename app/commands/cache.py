@@ -10,7 +10,7 @@ from analysis.extending import extend_run
 from analysis.merging import merge_runs
 from analysis.store import MANIFEST, SHIPPED_STATS
 from app.commands import options
-from app.console import err, out, show_table
+from app.console import err, out, show_frame
 from app.settings import stats_store
 from app.tables.costs import LISTED_COSTS, cost_table
 
@@ -30,9 +30,7 @@ def list_runs(stats_dir: options.StatsDir = None) -> None:
         out.print("No runs. Make one with: moeprune calibrate MODEL --corpus CORPUS")
         return
     costs = cost_table(found, identity="").astype({"tokens": "Int64"})
-    table = costs[list(LISTED_COSTS)].astype(object)
-    rows = table.where(table.notna(), "-").to_numpy().tolist()
-    show_table("", LISTED_COSTS, rows)
+    show_frame("", costs[list(LISTED_COSTS)], missing="-")
 
 
 @runs.command("show")

@@ -8,7 +8,7 @@ import typer
 from analysis.corpora import corpus_name
 from analysis.stats import CorpusRef
 from analysis.store import Run
-from app.commands import options
+from app.commands import measuring, options
 from app.console import follow, out, show_facts
 from app.requests.base import (
     DEFAULT_ANSWER_TOKENS,
@@ -84,8 +84,8 @@ def calibrate(
         ),
     ] = "routed",
     batch_size: Annotated[int, typer.Option(help="Sequences in one forward.")] = 8,
-    dtype: Annotated[str, typer.Option(help="Element type: auto, float32, bfloat16 ...")] = "auto",
-    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda ...")] = "auto",
+    dtype: measuring.Dtype = "auto",
+    device: measuring.Device = "auto",
     attention: Annotated[
         str, typer.Option(help="Attention: auto, eager, sdpa, flash_attention_2 ...")
     ] = "auto",
@@ -97,9 +97,7 @@ def calibrate(
         list[str] | None,
         typer.Option(help="With --device-map, DEVICE=SIZE, as 0=20GiB or cpu=8GiB; repeatable."),
     ] = None,
-    offload_folder: Annotated[
-        Path | None, typer.Option(help="With --device-map, where weights go that fit nowhere else.")
-    ] = None,
+    offload_folder: measuring.OffloadFolder = None,
     stream_layers: Annotated[
         bool,
         typer.Option(
@@ -124,9 +122,7 @@ def calibrate(
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
     allow_test_set: options.AllowTestSet = False,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the checkpoint.")
-    ] = False,
+    trust_remote_code: measuring.Trust = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would take: tokens, memory, time.")
     ] = False,

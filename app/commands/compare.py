@@ -10,13 +10,8 @@ from app.choices.comparing import compare_request, compare_selections
 from app.choices.ranking import Selection
 from app.commands import options
 from app.commands.files import write_table
-from app.commands.rank import Out, say_runs, selection_for
+from app.commands.rank import say_runs, selection_for
 from app.console import out, show_facts
-
-WithCorpora = Annotated[
-    list[str] | None,
-    typer.Option("--with-corpus", help="Corpus of the second recipe; default: the first one's."),
-]
 
 
 def compare(
@@ -28,14 +23,10 @@ def compare(
     ],
     corpus: options.Corpora = None,
     gate: options.GateOption = options.DEFAULT_GATE,
-    with_corpus: WithCorpora = None,
-    with_gate: Annotated[
-        str | None, typer.Option(help="Gate weights of the second recipe; default: the same.")
-    ] = None,
-    with_sparsity: Annotated[
-        str | None, typer.Option(help="Sparsity of the second recipe; default: the same.")
-    ] = None,
-    out_file: Out = Path("comparison.csv"),
+    with_corpus: options.WithCorpora = None,
+    with_gate: options.WithGate = None,
+    with_sparsity: options.WithSparsity = None,
+    out_file: options.Out = Path("comparison.csv"),
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
 ) -> None:

@@ -26,9 +26,7 @@ def evaluate(
         list[Path] | None,
         typer.Option(help="plan.json to evaluate; repeatable. Default: the unpruned model."),
     ] = None,
-    out_file: Annotated[
-        Path, typer.Option("--out", "-o", help="File to write.", dir_okay=False)
-    ] = Path("result.json"),
+    out_file: options.Out = Path("result.json"),
     measures: measuring.Measures = DEFAULT_MEASURED,
     samples: measuring.Samples = DEFAULT_SAMPLES,
     seq_len: measuring.SeqLen = None,
@@ -95,8 +93,8 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
             name,
             record.corpus["name"],
             f"{record.plan['removed']:.1%}",
-            *(shown(record.metrics.get(measure)) for measure in measured),
-            shown(record.full.get("nll")),
+            *(_shown(record.metrics.get(measure)) for measure in measured),
+            _shown(record.full.get("nll")),
             record.num_tokens,
         )
         for name, record in zip(names, records, strict=True)
@@ -107,7 +105,7 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
         out.print(f"{corpus['name']}: {corpus['drawn']}", markup=False)
 
 
-def shown(metric: Metric | None) -> str:
+def _shown(metric: Metric | None) -> str:
     """Mean and interval."""
     if metric is None:
         return "-"

@@ -13,6 +13,12 @@ Evaluated = Annotated[
     list[str],
     typer.Option("--corpus", help="Text to evaluate on, as for calibrate; repeatable."),
 ]
+CalibratedOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Calibrated corpus that ranks, CORPUS or CORPUS:WEIGHT; repeatable: a blend."
+    ),
+]
 Measures = Annotated[
     str, typer.Option(help=f"What is measured, joined by commas: {', '.join(MEASURES)}.")
 ]
@@ -33,6 +39,9 @@ Counted = Annotated[
 ]
 Dtype = Annotated[str, typer.Option(help="Element type: auto, float32, bfloat16 ...")]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda ...")]
+DeviceOfRecipe = Annotated[
+    str | None, typer.Option(help="Device: auto, cpu, cuda ...; default: the recipe's.")
+]
 BatchSize = Annotated[int, typer.Option(help="Samples in one forward.")]
 Attention = Annotated[str, typer.Option(help="Attention: auto, eager, sdpa ...")]
 DeviceMap = Annotated[

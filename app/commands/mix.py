@@ -11,7 +11,7 @@ from analysis.criteria import Criterion, get_criterion
 from analysis.errors import StatsError
 from analysis.model import MoEModel, load_model_index
 from app.commands import options
-from app.commands.rank import say_run
+from app.commands.rank import say_sources
 from app.console import out, show_table
 from app.requests.base import SelectRequest, validated
 from app.settings import stats_store
@@ -71,14 +71,7 @@ def blend(
         if share >= 5e-5
     )
     out.print(f"worst {min(covered):.4f}; use it with {mixed}", markup=False, soft_wrap=True)
-    _say_sources(parts, notes)
-
-
-def _say_sources(parts: list[Part], notes: tuple[str, ...]) -> None:
-    for part in parts:
-        say_run(part.run)
-    for note in notes:
-        out.print(note, markup=False)
+    say_sources([part.run for part in parts], notes)
 
 
 def _parts(

@@ -38,6 +38,23 @@ AllowTestSet = Annotated[
         help="Use the data of a benchmark's test set for something else, and say so in results.",
     ),
 ]
+Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.", dir_okay=False)]
+OutTable = Annotated[
+    Path, typer.Option("--out", "-o", help="File to write: .csv or .parquet.", dir_okay=False)
+]
+Granularity = Annotated[
+    str, typer.Option(help="What is removed: whole experts (expert), or neurons (atomic).")
+]
+WithCorpora = Annotated[
+    list[str] | None,
+    typer.Option("--with-corpus", help="Corpus of the second recipe; default: the first one's."),
+]
+WithGate = Annotated[
+    str | None, typer.Option(help="Gate weights of the second recipe; default: the same.")
+]
+WithSparsity = Annotated[
+    str | None, typer.Option(help="Sparsity of the second recipe; default: the same.")
+]
 PathWeights = Annotated[str, typer.Option(help=f"What weighs a path: {', '.join(PARTS)}.")]
 Transitions = Annotated[
     str,

@@ -16,7 +16,7 @@ from analysis.trajectory import follow, representative_samples, weighing_of
 from app.commands import options
 from app.commands.files import write_table
 from app.commands.plan import say_plan
-from app.commands.rank import Out, say_run
+from app.commands.rank import say_run
 from app.console import counted, out
 from app.settings import stats_store
 from pruning.budget import sparsity_budget
@@ -41,7 +41,7 @@ def paths(
             "as it takes."
         ),
     ] = None,
-    out_file: Out = Path("plan.json"),
+    out_file: options.Out = Path("plan.json"),
     table: Annotated[
         Path | None, typer.Option(help="Also write how many samples need each expert, as CSV.")
     ] = None,

@@ -9,7 +9,7 @@ from analysis.model import MoEModel
 from app.commands import options
 from app.commands.atoms import check_granularity, neuron_request, write_atomic_plan
 from app.commands.plans import show_summary
-from app.commands.rank import Out, say_runs, selection_of
+from app.commands.rank import say_runs, selection_of
 from app.console import out
 from pruning.plan import EXPERT_GRANULARITY, PruningPlan, save_plan
 from pruning.plan_summary import plan_summary
@@ -35,7 +35,7 @@ def plan(
     target_dtype: Annotated[
         str, typer.Option(help="Count the target in the checkpoint's own types, or in bfloat16.")
     ] = "own",
-    out_file: Out = Path("plan.json"),
+    out_file: options.Out = Path("plan.json"),
     corpus: options.Corpora = None,
     run: options.Runs = None,
     gate: options.GateOption = options.DEFAULT_GATE,

@@ -1,6 +1,5 @@
 """Commands that look at plans: plans show, plans diff."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from app.commands import options
 from app.commands.files import write_table
 from app.commands.widths import plan_routing, show_width_options
-from app.console import out, show_table
+from app.console import out, plain_rows, show_frame, show_table
 from app.settings import Settings, stats_store
 from pruning.atoms.diff import atom_diff, atom_states
 from pruning.atoms.summary import atom_outline, atom_summary
@@ -32,7 +31,7 @@ def show_summary(summary: pd.DataFrame, title: str) -> None:
     size, left = ("neurons", "stay") if "neurons" in totals else ("experts", "kept")
     share = 1 - totals[left] / totals[size]
     last = {"layer": "all", **totals, "share": share, **_widths_of_all(summary)}
-    rows = [*_plain_rows(summary), [last.get(name, "") for name in summary.columns]]
+    rows = [*plain_rows(summary), [last.get(name, "") for name in summary.columns]]
     show_table(title, tuple(summary.columns), rows)
 
 
@@ -45,7 +44,7 @@ def _widths_of_all(summary: pd.DataFrame) -> dict[str, object]:
 
 def model_of(plan: PruningPlan) -> MoEModel | None:
     """The model of a plan, if it lies where its name leads: here, or below the models' folder."""
-    root = Settings.from_environment(os.environ).models_root
+    root = Settings.from_environment().models_root
     places = [Path(plan.model.name), *([root / plan.model.name] if root else [])]
     found = [str(path) for path in places if (path / CONFIG_NAME).is_file()]
     for name in [*found, *([DEMO_MODEL] if plan.model.name == DEMO_MODEL else [])]:
@@ -89,7 +88,7 @@ def show(
             show_width_options(described, loaded, DEFAULT_MULTIPLE, routing)
         return
     outline = atom_outline(loaded) if is_atomic else plan_outline(loaded)
-    show_table(title, tuple(outline.columns), _plain_rows(outline))
+    show_frame(title, outline)
     out.print(
         f"The model {loaded.model.name} (identity {loaded.model.identity[:8]}) is not here, so "
         "what goes is not known; name it with --model.",
@@ -125,7 +124,7 @@ def diff(
     if csv is not None:
         write_table(asked, csv)
     shown = asked.dropna(axis="columns", how="all")
-    show_table(f"A: {first}, B: {second}", tuple(shown.columns), _plain_rows(shown))
+    show_frame(f"A: {first}, B: {second}", shown)
     alike = int((table["only_a"] + table["only_b"] == 0).sum())
     what = "neurons" if is_atomic else "experts"
     apart = f"; {table['differ'].sum()} experts differ" if is_atomic else ""
@@ -153,8 +152,3 @@ def _by_expert(
         return table[table["only_a"] + table["only_b"] > 0]
     table = expert_states(one, other, model.layers if model else ())
     return table[table["state"].isin(["only_a", "only_b"])]
-
-
-def _plain_rows(table: pd.DataFrame) -> list[list[object]]:
-    plain = table.astype(object).where(table.notna(), "")
-    return [list(row) for row in plain.itertuples(index=False, name=None)]

@@ -41,9 +41,6 @@ ListOption = Annotated[
     bool,
     typer.Option("--list", help="List the views.", is_eager=True, callback=_list_views),
 ]
-FirstCriterion = Annotated[
-    str, typer.Option("--criterion", help="Name, such as reap or aimer, or exponents b,alpha,beta.")
-]
 Corpora = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,7 +49,6 @@ Corpora = Annotated[
         "compare all calibrated corpora.",
     ),
 ]
-PlotSparsity = Annotated[str, typer.Option(help="Fraction of experts removed: 0.5 or 50%.")]
 PlotCriterion = Annotated[
     str | None,
     typer.Option(
@@ -62,16 +58,6 @@ PlotCriterion = Annotated[
 ]
 WithCriterion = Annotated[
     str, typer.Option(help="Criterion beside it, for views of two: a name, or b,alpha,beta.")
-]
-WithCorpora = Annotated[
-    list[str] | None,
-    typer.Option("--with-corpus", help="Corpus of the second recipe; default: the first one's."),
-]
-WithGate = Annotated[
-    str | None, typer.Option(help="Gate weights of the second recipe; default: the same.")
-]
-WithSparsity = Annotated[
-    str | None, typer.Option(help="Sparsity of the second recipe; default: the same.")
 ]
 
 
@@ -86,13 +72,13 @@ def plot(
         ),
     ],
     criterion: PlotCriterion = None,
-    sparsity: PlotSparsity = "50%",
+    sparsity: options.Sparsity = "50%",
     corpus: Corpora = None,
     gate: options.GateOption = options.DEFAULT_GATE,
     with_criterion: WithCriterion = "frequency",
-    with_corpus: WithCorpora = None,
-    with_gate: WithGate = None,
-    with_sparsity: WithSparsity = None,
+    with_corpus: options.WithCorpora = None,
+    with_gate: options.WithGate = None,
+    with_sparsity: options.WithSparsity = None,
     out_file: Annotated[
         Path | None,
         typer.Option(
@@ -169,22 +155,20 @@ def _scene(first: dict[str, Any], second: dict[str, Any]) -> "Scene":
 
 def report(
     model: options.Model,
-    criterion: FirstCriterion = "reap",
-    sparsity: PlotSparsity = "50%",
+    criterion: options.CriterionName = "reap",
+    sparsity: options.Sparsity = "50%",
     corpus: Corpora = None,
     gate: options.GateOption = options.DEFAULT_GATE,
     with_criterion: WithCriterion = "frequency",
-    with_corpus: WithCorpora = None,
-    with_gate: WithGate = None,
-    with_sparsity: WithSparsity = None,
+    with_corpus: options.WithCorpora = None,
+    with_gate: options.WithGate = None,
+    with_sparsity: options.WithSparsity = None,
     view: Annotated[
         list[str] | None,
         typer.Option(help="A view of `moeprune plot --list`; repeatable; default: all of a model."),
     ] = None,
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Pruning report",
-    out_file: Annotated[
-        Path, typer.Option("--out", "-o", help="File to write.", dir_okay=False)
-    ] = Path("report.html"),
+    out_file: options.Out = Path("report.html"),
     revision: options.Revision = None,
     stats_dir: options.StatsDir = None,
 ) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 from analysis.model import MoEModel, load_model_index
 from app.commands import measuring, options
 from app.commands.files import check_ending, write_table
-from app.console import follow, out, show_table
+from app.console import follow, out, show_frame
 from app.requests.base import validated
 from app.requests.evaluation import AskRequest, BinsRequest
 from app.requests.variance import VarianceRequest
@@ -27,12 +27,9 @@ OneCorpus = Annotated[str, typer.Option("--corpus", help="Text to run on, as for
 Plans = Annotated[
     list[Path] | None, typer.Option("--plan", help="plan.json to compare; repeatable.")
 ]
-CalibratedOn = Annotated[
-    list[str] | None, typer.Option(help="Calibrated corpus that ranks; repeatable: a blend.")
-]
 
 
-def plans_of(model: MoEModel, paths: list[Path] | None) -> dict[str, dict[str, object]]:
+def _plans_of(model: MoEModel, paths: list[Path] | None) -> dict[str, dict[str, object]]:
     """Plans by the name of their file, checked against the model; equal names get numbers."""
     plans: dict[str, dict[str, object]] = {}
     for number, path in enumerate(paths or (), 1):
@@ -51,11 +48,9 @@ def variance(
     sparsity: Annotated[
         list[str] | None, typer.Option(help="Of the plans by criteria; repeatable.")
     ] = None,
-    calibrated_on: CalibratedOn = None,
+    calibrated_on: measuring.CalibratedOn = None,
     gate: options.GateOption = options.DEFAULT_GATE,
-    out_file: Annotated[
-        Path, typer.Option("--out", "-o", help="File to write: .csv or .parquet.", dir_okay=False)
-    ] = Path("variance.csv"),
+    out_file: options.OutTable = Path("variance.csv"),
     samples: measuring.Samples = DEFAULT_SAMPLES,
     seq_len: measuring.SeqLen = None,
     seed: measuring.Seed = None,
@@ -72,7 +67,7 @@ def variance(
     """Variance of hidden states after each layer, full model against pruned, on 4096 tokens."""
     check_ending(out_file)
     described = load_model_index(model, revision=revision)
-    plans = plans_of(described, plan)
+    plans = _plans_of(described, plan)
     values = {
         "model": model,
         "corpora": (corpus,),
@@ -97,8 +92,7 @@ def variance(
     }
     table = variance_table(follow(variance_run(validated(VarianceRequest, values))))
     wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
-    rows = [tuple(row) for row in wide.reset_index().itertuples(index=False)]
-    show_table("variance of hidden states", ("layer", *map(str, wide.columns)), rows)
+    show_frame("variance of hidden states", wide.reset_index())
     write_table(table, out_file)
     out.print(f"{out_file}: {table['num_tokens'].iloc[0]} tokens", markup=False)
 
@@ -107,9 +101,7 @@ def bins(
     model: options.Model,
     corpus: OneCorpus,
     criterion: options.CriterionName,
-    out_file: Annotated[
-        Path, typer.Option("--out", "-o", help="File to write: .csv or .parquet.", dir_okay=False)
-    ] = Path("bins.csv"),
+    out_file: options.OutTable = Path("bins.csv"),
     number: Annotated[int, typer.Option("--bins", help="How many bins.")] = DEFAULT_BINS,
     scope: Annotated[
         str | None,
@@ -124,10 +116,8 @@ def bins(
             help=f"Order of the bins: {', '.join(ORDERS)}; index is by place, as HEAPr's Figure 3."
         ),
     ] = ORDERS[0],
-    granularity: Annotated[
-        str, typer.Option(help="What is removed: whole experts (expert), or neurons (atomic).")
-    ] = EXPERT_GRANULARITY,
-    calibrated_on: CalibratedOn = None,
+    granularity: options.Granularity = EXPERT_GRANULARITY,
+    calibrated_on: measuring.CalibratedOn = None,
     gate: options.GateOption = options.DEFAULT_GATE,
     samples: measuring.Samples = DEFAULT_SAMPLES,
     seq_len: measuring.SeqLen = None,
@@ -184,9 +174,8 @@ def bins(
 
 def _show_bins(table: pd.DataFrame, order: str) -> None:
     shown = table[["bin", "removed", "saliency", "share", "loss_change", "low", "high"]]
-    rows = [tuple(row) for row in shown.itertuples(index=False)]
     first = "least salient first" if order == ORDERS[0] else "by place"
-    show_table(f"each bin removed alone, {first}", tuple(shown.columns), rows)
+    show_frame(f"each bin removed alone, {first}", shown)
 
 
 def ask(
@@ -205,7 +194,7 @@ def ask(
     trust_remote_code: measuring.Trust = False,
 ) -> None:
     """Answers of the full model and of pruned ones to a prompt, side by side."""
-    plans = plans_of(load_model_index(model, revision=revision), plan)
+    plans = _plans_of(load_model_index(model, revision=revision), plan)
     values = {
         "model": model,
         "prompt": prompt,

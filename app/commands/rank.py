@@ -21,13 +21,11 @@ from analysis.store import Run, StatsStore, load_expert_stats
 from app.choices.ranking import Selection, select
 from app.commands import options
 from app.commands.files import write_table
-from app.console import follow, out, show_table
+from app.console import follow, out, show_frame
 from app.requests.base import OverlapRequest, SelectRequest, validated
 from app.settings import stats_store
 from app.tasks.calibration import weights_measured
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
-
-Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.", dir_okay=False)]
 
 
 def selection_of(model: str, given: dict[str, object]) -> Selection:
@@ -54,7 +52,7 @@ def selection_for(request: SelectRequest) -> Selection:
 def score(
     model: options.Model,
     criterion: options.CriterionName,
-    out_file: Out = Path("scores.csv"),
+    out_file: options.Out = Path("scores.csv"),
     corpus: options.Corpora = None,
     run: options.Runs = None,
     gate: options.GateOption = options.DEFAULT_GATE,
@@ -119,16 +117,13 @@ def _score_neurons(
         f"{path}: {len(table)} neurons by {criterion.label}; rank 0 is the first {where} to stay",
         markup=False,
     )
-    for each in chosen.runs:
-        say_run(each)
-    for note in chosen.notes:
-        out.print(note, markup=False)
+    say_sources(chosen.runs, chosen.notes)
 
 
 def overlap(
     model: options.Model,
     sparsity: options.Sparsity,
-    out_file: Out = Path("overlap.csv"),
+    out_file: options.Out = Path("overlap.csv"),
     criterion: Annotated[
         str | None, typer.Option(help="One criterion; default: all 17 rankable variants.")
     ] = None,
@@ -180,8 +175,8 @@ def overlap(
     means = mean_overlaps(table).sort_values("overlap", ascending=False)
     if figure is not None:
         _draw(means, figure)
-    rows = means[["criterion", "overlap", "chance"]].to_numpy().tolist()
-    show_table(f"Mean over pairs of {', '.join(stats)}", ("criterion", "overlap", "chance"), rows)
+    columns = ["criterion", "overlap", "chance"]
+    show_frame(f"Mean over pairs of {', '.join(stats)}", means[columns])
     out.print(f"{out_file}: {len(table)} rows", markup=False)
 
 
@@ -214,9 +209,7 @@ def _stats_to_compare(request: OverlapRequest) -> dict[str, ExpertStats]:
 
 def _within_parts(request: OverlapRequest) -> pd.DataFrame:
     """Table `corpus, tokens, overlap, chance`: parts of the tokens against all of them."""
-    criterion = get_criterion(request.criterion or "reap")
-    if criterion.source != "routed":
-        raise StatsError(f"{criterion.label} reads no corpus, so its overlap is always 1.")
+    criterion = _of_text(request.criterion or "reap")
     return _by_corpus(
         (name, parts_overlap(run, criterion, request.gate, request.fraction))
         for name, run in _runs_to_compare(request, criterion).items()
@@ -240,25 +233,35 @@ def _by_corpus(tables: Iterable[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
 
 def _show_within(table: pd.DataFrame, path: Path) -> None:
     write_table(table, path)
-    rows = table.astype(object).to_numpy().tolist()
-    show_table("Pruned sets within each corpus", list(map(str, table.columns)), rows)
+    show_frame("Pruned sets within each corpus", table)
     out.print(f"{path}: {len(table)} rows", markup=False)
 
 
 def _overlaps(request: OverlapRequest, stats: dict[str, ExpertStats]) -> pd.DataFrame:
     if request.criterion is None:
         return variant_overlaps(stats, request.gate, request.fraction)
-    chosen = get_criterion(request.criterion)
-    if chosen.source != "routed":
-        raise StatsError(f"{chosen.label} reads no corpus, so its overlap is always 1.")
+    chosen = _of_text(request.criterion)
     return criterion_overlap(chosen, stats, request.gate, request.fraction)
+
+
+def _of_text(name: str) -> Criterion:
+    """A criterion that corpora can differ by."""
+    criterion = get_criterion(name)
+    if criterion.source != "routed":
+        raise StatsError(f"{criterion.label} reads no corpus, so its overlap is always 1.")
+    return criterion
 
 
 def say_runs(selection: Selection) -> None:
     """Print which runs the numbers come from, and why these where there are others."""
-    for run in selection.choice.runs:
+    say_sources(selection.choice.runs, selection.choice.notes)
+
+
+def say_sources(runs: Iterable[Run], notes: Iterable[str]) -> None:
+    """Print these runs, and what a person should know of their choice."""
+    for run in runs:
         say_run(run)
-    for note in selection.choice.notes:
+    for note in notes:
         out.print(note, markup=False)
 
 

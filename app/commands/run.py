@@ -18,7 +18,7 @@ from app.choices.neurons import (
     plan_of_file,
 )
 from app.choices.ranking import check_request, selected_from
-from app.commands import options
+from app.commands import measuring, options
 from app.commands.atoms import say_neurons
 from app.commands.evaluate import results_of, show_records
 from app.commands.files import write_result
@@ -53,15 +53,11 @@ from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 def run(
     path: Annotated[Path, typer.Argument(metavar="RECIPE", help="recipe.yaml.")],
-    device: Annotated[
-        str | None, typer.Option(help="Device: auto, cpu, cuda ...; default: the recipe's.")
-    ] = None,
+    device: measuring.DeviceOfRecipe = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Sequences in one forward; default: the recipe's.")
     ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the checkpoint.")
-    ] = False,
+    trust_remote_code: measuring.Trust = False,
     stats_dir: options.StatsDir = None,
 ) -> None:
     """Calibrate, plan or search, evaluate, export as a recipe says; finished steps are skipped."""

@@ -8,7 +8,7 @@ import typer
 
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from app.commands import options
+from app.commands import measuring, options
 from app.commands.plan import say_plan
 from app.console import follow, out, show_table
 from app.requests.base import validated
@@ -30,15 +30,11 @@ def search(
             "--out", "-o", help="Folder for plan, result and log; default: RECIPE's name.search."
         ),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Device: auto, cpu, cuda ...; default: the recipe's.")
-    ] = None,
+    device: measuring.DeviceOfRecipe = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Samples in one forward; default: the recipe's.")
     ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the checkpoint.")
-    ] = False,
+    trust_remote_code: measuring.Trust = False,
     stats_dir: options.StatsDir = None,
 ) -> None:
     """Search for the best allocation of a budget; interrupt it, and the best so far is kept."""

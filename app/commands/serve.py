@@ -1,6 +1,7 @@
 """Commands that open the dashboard: app, demo."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -41,11 +42,11 @@ def app(
     if slurm is not None:
         parse_options(slurm)
         check_slurm()
-        os.environ["MOEPRUNE_SLURM"] = slurm
     for folder in (stats_dir, models_root):
         if folder is not None and not folder.is_dir():
             raise CheckpointError(f"{folder} is not a directory.")
-    _serve(stats_dir, models_root, export_root, port, address)
+    settings = _settings(stats_dir, models_root, export_root)
+    _serve(settings if slurm is None else replace(settings, slurm=slurm), port, address)
 
 
 def demo(port: Port = None) -> None:
@@ -54,25 +55,25 @@ def demo(port: Port = None) -> None:
         raise CheckpointError(
             "The demo checkpoint is not installed; build it with `python -m analysis.demo.build`."
         )
-    _serve(None, None, None, port)
+    _serve(_settings(), port)
 
 
-def _serve(
-    stats_dir: Path | None,
-    models_root: Path | None,
-    export_root: Path | None,
-    port: int | None,
-    address: str = "127.0.0.1",
-) -> None:
-    from app.server import run_server
-
+def _settings(
+    stats_dir: Path | None = None, models_root: Path | None = None, export_root: Path | None = None
+) -> Settings:
+    """Those of the environment, with the folders that are given."""
     base = Settings.from_environment()
-    settings = Settings(
+    return replace(
+        base,
         stats_dir=(stats_dir or default_stats_dir()).absolute(),
         models_root=models_root.absolute() if models_root else base.models_root,
         export_root=(export_root or base.export_root).absolute(),
-        state_dir=base.state_dir,
-        slurm=base.slurm,
     )
+
+
+def _serve(settings: Settings, port: int | None, address: str = "127.0.0.1") -> None:
+    from app.server import run_server
+
+    # Where the pages read them.
     os.environ.update(settings.to_environment())
     run_server(port, address)

@@ -31,9 +31,7 @@ def sweep(
     sparsity: Annotated[
         list[str], typer.Option(help="Fraction of experts removed: 0.5 or 50%; repeatable.")
     ],
-    out_file: Annotated[
-        Path, typer.Option("--out", "-o", help="File to write: .csv or .parquet.", dir_okay=False)
-    ] = Path("sweep.csv"),
+    out_file: options.OutTable = Path("sweep.csv"),
     plot: Annotated[
         Path | None,
         typer.Option(help="Draw the first measure too: .html, .svg, .png, .pdf.", dir_okay=False),
@@ -41,19 +39,12 @@ def sweep(
     against: Annotated[
         str, typer.Option(help=f"What --plot has below: {', '.join(AGAINST)}.")
     ] = "removed",
-    calibrated_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Calibrated corpus that ranks, CORPUS or CORPUS:WEIGHT; repeatable: a blend."
-        ),
-    ] = None,
+    calibrated_on: measuring.CalibratedOn = None,
     gate: options.GateOption = options.DEFAULT_GATE,
     schedule: Annotated[str, typer.Option(help="How each budget is spread over layers.")] = (
         "uniform"
     ),
-    granularity: Annotated[
-        str, typer.Option(help="What is removed: whole experts (expert), or neurons (atomic).")
-    ] = EXPERT_GRANULARITY,
+    granularity: options.Granularity = EXPERT_GRANULARITY,
     atom_scope: Annotated[
         str, typer.Option(help="Neurons compete within an expert, a layer, or all layers (global).")
     ] = "expert",

@@ -34,7 +34,7 @@ def names_in(expression):
 
 def test_every_chart_of_a_page_is_a_view():
     # All charts go through one place, where each is named.
-    assert {path for path, _ in calls_of("st.plotly_chart")} == {"charts.py"}
+    assert {path for path, _ in calls_of("st.plotly_chart")} == {"frame/charts.py"}
     made = [names_in(first) for _, (first,) in calls_of("Chart")]
     assert all(made)
     assert set().union(*made) == {*VIEWS, *PAPER_VIEWS}
