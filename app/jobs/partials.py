@@ -18,6 +18,14 @@ def delete_partials(job: Job) -> tuple[str, ...]:
     return tuple(path for path in job.partials if not _delete(Path(path)))
 
 
+def not_deleted(left: tuple[str, ...]) -> str:
+    """What the error of a job says of paths that could not be deleted; empty where there are none.
+
+    It begins with a blank, for it comes behind another sentence.
+    """
+    return f" Not deleted: {', '.join(left)}." if left else ""
+
+
 def _delete(path: Path) -> bool:
     if ".partial" not in path.name:
         logger.warning("Not deleted, the name has no '.partial': %s", path)

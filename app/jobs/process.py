@@ -98,6 +98,11 @@ def peak_memory() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def last_memory(job: Job) -> str:
+    """How much memory the job's worker had when it was last heard of, in words."""
+    return f"last memory {format_memory(job.rss_peak)}" if job.rss_peak else "at its start"
+
+
 def format_memory(size: int) -> str:
     """A number of bytes for a person: "512 MiB", "1.2 GiB"."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

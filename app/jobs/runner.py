@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.jobs.model import Job, JobState
-from app.jobs.partials import delete_partials
-from app.jobs.process import format_memory, is_alive, kill_orphans, signal_worker, start_time
+from app.jobs.partials import delete_partials, not_deleted
+from app.jobs.process import is_alive, kill_orphans, last_memory, signal_worker, start_time
 from app.jobs.store import JobStore
 from app.jobs.table import JobTable
 
@@ -100,9 +100,7 @@ class LocalRunner:
         threading.Thread(target=process.wait, name=f"wait-{job.id}", daemon=True).start()
 
     def _popen(self, job: Job) -> subprocess.Popen[bytes]:
-        # -P: the working directory, where a folder may also be called "app", is not searched.
-        arguments = [sys.executable, "-P", "-m", "app.jobs.worker"]
-        arguments += ["--db", str(self.store.path), "--tasks", self.tasks_module]
+        arguments = worker_command(self.store, self.tasks_module)
         arguments += ["--limit", str(self.limit), "--grace", str(self.grace_seconds), job.id]
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         log = os.open(job.log_path, flags, 0o600)
@@ -124,15 +122,19 @@ def _burial(job: Job) -> dict[str, Any]:
     """Columns that record the end of a job whose worker is dead, its partial output deleted."""
     left = delete_partials(job)
     if job.cancel_at is None:
-        memory = f"last memory {format_memory(job.rss_peak)}" if job.rss_peak else "at its start"
         state = JobState.LOST
-        error = f"The worker vanished (killed, or out of memory); {memory}."
+        error = f"The worker vanished (killed, or out of memory); {last_memory(job)}."
     else:
         state = JobState.CANCELED
         error = "The worker was stopped before it could tidy up."
-    if left:
-        error += f" Not deleted: {', '.join(left)}."
-    return {"state": state, "error": error}
+    return {"state": state, "error": error + not_deleted(left)}
+
+
+def worker_command(store: JobStore, tasks_module: str) -> list[str]:
+    """How a worker is started on any machine; options of its place and the job's id follow."""
+    # -P: the working directory, where a folder may also be called "app", is not searched.
+    program = [sys.executable, "-P", "-m", "app.jobs.worker"]
+    return [*program, "--db", str(store.path), "--tasks", tasks_module]
 
 
 def passed_variables() -> set[str]:

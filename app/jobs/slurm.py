@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from analysis.errors import JobError, unknown_name
 from app.jobs.model import Job, JobState
-from app.jobs.partials import delete_partials
-from app.jobs.process import format_memory
-from app.jobs.runner import passed_variables
+from app.jobs.partials import delete_partials, not_deleted
+from app.jobs.process import last_memory
+from app.jobs.runner import passed_variables, worker_command
 from app.jobs.store import JobStore
 from app.jobs.table import JobTable
 
@@ -154,9 +153,7 @@ class SlurmRunner:
         jobs.update(job.id, batch=handed.job_id)
 
     def _command(self, job: Job) -> list[str]:
-        arguments = [sys.executable, "-P", "-m", "app.jobs.worker"]
-        arguments += ["--db", str(self.store.path), "--tasks", self.tasks_module]
-        return [*arguments, "--batch", job.id]
+        return [*worker_command(self.store, self.tasks_module), "--batch", job.id]
 
     def _executor(self, job: Job) -> "SlurmExecutor":
         from submitit import SlurmExecutor
@@ -225,11 +222,8 @@ def _burial(job: Job, state: str) -> dict[str, Any]:
         end = JobState.CANCELED
     else:
         reason = _ENDS.get(state, f"The worker vanished; SLURM says {state}")
-        memory = f"last memory {format_memory(job.rss_peak)}" if job.rss_peak else "at its start"
-        end, error = JobState.LOST, f"{reason}; {memory}."
-    if left:
-        error += f" Not deleted: {', '.join(left)}."
-    return {"state": end, "error": error}
+        end, error = JobState.LOST, f"{reason}; {last_memory(job)}."
+    return {"state": end, "error": error + not_deleted(left)}
 
 
 def _first_line(error: Exception) -> str:

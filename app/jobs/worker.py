@@ -20,7 +20,7 @@ from typing import Any
 from analysis.errors import JobError, UserError, unknown_name
 from analysis.progress import Progress
 from app.jobs.model import Job, JobState
-from app.jobs.partials import delete_partials
+from app.jobs.partials import delete_partials, not_deleted
 from app.jobs.process import format_memory, peak_memory
 from app.jobs.redact import RedactedStream
 from app.jobs.runner import LocalRunner
@@ -262,9 +262,7 @@ def _work(store: JobStore, job: Job, tasks_module: str, switch: CancelSwitch) ->
         outcome = run_task(job, tasks_module, switch, reporter.report)
         # While the job still counts as running, for the next one may write to the same place.
         left = () if outcome.state is JobState.DONE else delete_partials(job)
-    error = outcome.error
-    if left:
-        error = f"{error} Not deleted: {', '.join(left)}.".lstrip()
+    error = f"{outcome.error}{not_deleted(left)}".lstrip()
     store.heartbeat(job.id, peak_memory())
     ended = store.finish(job.id, outcome.state, error=error, result=outcome.result)
     logger.info("Job %s: %s", ended.id, ended.state)
