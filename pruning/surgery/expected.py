@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.checkpoint import TensorEntry
+from analysis.errors import ExportError
 from analysis.families import MoEFamily, Slot, SlotKind
 from analysis.model import MoEModel
 from analysis.widths import SCALE_ROLE, AtomAxis, atom_axis, scale_blocks, shared_tensors
@@ -183,7 +184,16 @@ def _copy(entry: TensorEntry, name: str) -> Expected:
 def _cut(
     start: int, entry: TensorEntry, shape: Sequence[int], axis: int, ids: NDArray[np.int64]
 ) -> Part:
-    """Chosen entries of the elements that lie from `start` on; they come as whole bytes."""
+    """Chosen entries of the elements that lie from `start` on; they come as whole bytes.
+
+    Raises:
+        ExportError: elements share bytes.
+    """
+    if entry.numel and entry.nbytes % entry.numel:
+        # With elements of no bytes, nothing would be compared and all would seem well.
+        raise ExportError(
+            f"{entry.name}: elements of type {entry.dtype} cannot be compared one by one."
+        )
     size = entry.nbytes // entry.numel if entry.numel else item_bytes(entry.dtype)
     return Part(start, (*shape, size), axis, ids)
 

@@ -1,6 +1,7 @@
 """What an export must hold, derived a second time: equal to plain indexing, in bounded memory."""
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,12 @@ from atom_cases import allowed
 
 from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
+from analysis.errors import ExportError
 from families.configs import CASES
+from pruning.heads import HeadPlan
+from pruning.plan import keep_all
 from pruning.surgery import expected
-from pruning.surgery.expected import Part
+from pruning.surgery.expected import Part, expected_tensors
 from pruning.surgery.manifest import read_manifest
 from pruning.surgery.tensor_checks import check_against_source
 
@@ -118,3 +122,16 @@ def test_every_changed_byte_is_found(width_export, tmp_path, name, mode):
         assert not check.ok
         assert check.detail.startswith(f"{entry.name} is not ")
         assert f": byte {byte} of the tensor" in check.detail
+
+
+def test_elements_that_share_bytes_are_refused_instead_of_not_compared(demo):
+    router = next(name for name in demo.checkpoint.tensors if name.endswith("mlp.gate.weight"))
+    entry = demo.checkpoint.tensors[router]
+    halves = replace(entry, dtype="F4", end=entry.start + entry.numel // 2)
+    shards = tuple(
+        replace(shard, tensors=tuple(halves if each == entry else each for each in shard.tensors))
+        for shard in demo.checkpoint.shards
+    )
+    model = replace(demo, checkpoint=replace(demo.checkpoint, shards=shards))
+    with pytest.raises(ExportError, match=rf"^{router}: elements of type F4 cannot be compared"):
+        expected_tensors(model, keep_all(demo), HeadPlan(), None)
