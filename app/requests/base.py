@@ -49,6 +49,14 @@ def _device_size(value: str) -> str:
 MaxMemory = tuple[Annotated[str, AfterValidator(_device_size)], ...]
 
 
+def check_spread(
+    device_map: str | None, max_memory: tuple[str, ...], offload_folder: Path | None
+) -> None:
+    """Refuse limits and a folder of weights that are not spread, by a ValueError."""
+    if (offload_folder or max_memory) and not device_map:
+        raise ValueError("--offload-folder and --max-memory need --device-map auto")
+
+
 class Request(BaseModel):
     """Values of a person, checked; unknown ones are refused."""
 
@@ -130,8 +138,7 @@ class CalibrateRequest(Request):
         }
         if len(chosen := [option for option, value in ways.items() if value]) > 1:
             raise ValueError(f"choose one of {', '.join(chosen)}")
-        if (self.offload_folder or self.max_memory) and not self.device_map:
-            raise ValueError("--offload-folder and --max-memory need --device-map auto")
+        check_spread(self.device_map, self.max_memory, self.offload_folder)
         if self.hidden_states_dir and not self.stream_layers:
             raise ValueError("--hidden-states-dir needs --stream-layers")
         problem = misfit(

@@ -14,6 +14,7 @@ from app.requests.base import (
     MaxMemory,
     Request,
     Text,
+    check_spread,
     command_line,
     option_words,
     repeated,
@@ -71,8 +72,7 @@ class MeasureRequest(Request):
 
     @model_validator(mode="after")
     def _placement_is_whole(self) -> "MeasureRequest":
-        if (self.offload_folder or self.max_memory) and not self.device_map:
-            raise ValueError("--offload-folder and --max-memory need --device-map auto")
+        check_spread(self.device_map, self.max_memory, self.offload_folder)
         return self
 
     @property

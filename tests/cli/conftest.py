@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from analysis.drain import drain
+from analysis.store import StatsStore
 from app.cli import main
+from app.requests.base import CalibrateRequest, WeightsRequest
+from app.tasks.calibration import calibrate_run, weights_run
 from builders import VOCAB, tiny_checkpoint
 
 # Tiny matrices: a second thread only waits for the first.
@@ -118,27 +122,20 @@ def other(models):
 @pytest.fixture(scope="session")
 def stats(models, corpora, tmp_path_factory):
     """Statistics of `tiny` on two corpora, of its weights, and of `other` on one corpus."""
-    from app.requests.base import CalibrateRequest, WeightsRequest
-    from app.tasks.calibration import calibrate_run, weights_run
-
     folder = tmp_path_factory.mktemp("stats")
     wanted = [("tiny", corpora[0]), ("tiny", corpora[1]), ("other", corpora[0])]
     for model, corpus in wanted:
         request = CalibrateRequest(
             model=str(models / model), corpus=str(corpus), tokens=64, seq_len=16, stats_dir=folder
         )
-        for _ in calibrate_run(request):
-            pass
-    for _ in weights_run(WeightsRequest(model=str(models / "tiny"), stats_dir=folder)):
-        pass
+        drain(calibrate_run(request))
+    drain(weights_run(WeightsRequest(model=str(models / "tiny"), stats_dir=folder)))
     return folder
 
 
 @pytest.fixture
 def run_ids(stats):
     """Ids of the runs by (model, corpus); the weights' corpus is empty."""
-    from analysis.store import StatsStore
-
     return {
         (run.manifest.model.name, Path(run.manifest.corpus).stem): run.manifest.run_id
         for run in StatsStore(stats).runs()

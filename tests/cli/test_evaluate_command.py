@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from analysis.drain import drain
 from app.requests.base import validated
 from app.requests.evaluation import EvaluateRequest
 from app.tasks.kinds import TASKS
@@ -97,9 +98,6 @@ def test_the_shown_command_line_asks_the_same(tiny):
 
 def test_it_is_a_kind_of_job(tiny, corpora, stats, here):
     raw = {"model": str(tiny), "corpora": [str(corpora[1])], "seq_len": 9, "stats_dir": str(here)}
-    task = TASKS["evaluate"](raw)
-    with pytest.raises(StopIteration) as stop:
-        while True:
-            next(task)
-    (name,) = stop.value.value["evaluations"]
+    result = drain(TASKS["evaluate"](raw))
+    (name,) = result["evaluations"]
     assert (here / "evaluations" / f"{name}.json").is_file()

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from analysis.drain import drain
 from app.requests.base import validated
 from app.requests.evaluation import SweepRequest
 from app.tasks.kinds import TASKS
@@ -115,8 +116,5 @@ def test_it_is_a_kind_of_job(tiny, corpora, here):
         "seq_len": 9,
         "stats_dir": str(here),
     }
-    task = TASKS["sweep"](raw)
-    with pytest.raises(StopIteration) as stop:
-        while True:
-            next(task)
-    assert len(stop.value.value["evaluations"]) == 2
+    result = drain(TASKS["sweep"](raw))
+    assert len(result["evaluations"]) == 2
