@@ -220,8 +220,10 @@ class AskRequest(Request):
     trust_remote_code: bool = False
 
     @model_validator(mode="after")
-    def _every_plan_has_a_name(self) -> "AskRequest":
+    def _fits_together(self) -> "AskRequest":
         check_named(self.plans, self.names)
+        if self.offload_folder and not self.device_map:
+            raise ValueError("--offload-folder needs --device-map auto")
         return self
 
     def command(self, *plans: str) -> str:

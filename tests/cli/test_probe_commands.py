@@ -153,3 +153,10 @@ def test_a_model_without_a_tokenizer_or_a_prompt_is_refused(moeprune, tiny):
     assert "has no tokenizer that can be read" in outcome.err
     outcome = moeprune("ask", "demo", "--prompt", "")
     assert (outcome.code, "--prompt" in outcome.err) == (1, True)
+
+
+def test_a_folder_for_weights_that_are_not_spread_is_refused(moeprune, here):
+    outcome = moeprune("ask", "demo", "--prompt", "Hello", "--offload-folder", "x")
+    assert outcome.code == 1
+    assert "--offload-folder needs --device-map auto" in outcome.err
+    assert list(here.iterdir()) == []
