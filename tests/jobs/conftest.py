@@ -22,9 +22,14 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def runner(store, monkeypatch):
+def tasks_on_path(monkeypatch):
+    """Workers find the tasks of this folder."""
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+
+
+@pytest.fixture
+def runner(store, tasks_on_path):
     yield LocalRunner(store, grace_seconds=0.3, tasks_module="job_tasks")
     for job in store.list():
         if job.state is JobState.RUNNING:

@@ -5,7 +5,6 @@ import signal
 import sqlite3
 import stat
 import time
-from pathlib import Path
 
 import fake_slurm
 import pytest
@@ -42,12 +41,10 @@ def end(folder, number, state):
 
 
 @pytest.fixture
-def runner(store, cluster, monkeypatch):
+def runner(store, cluster, tasks_on_path):
     from submitit import SlurmJob
 
     SlurmJob.watcher.clear()
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     return SlurmRunner(store, grace_seconds=0.3, silence_seconds=0.5, tasks_module="job_tasks")
 
 
