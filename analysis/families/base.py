@@ -237,8 +237,6 @@ class MoEFamily:
     discovered: bool = False
     assumptions: tuple[str, ...] = ()
 
-    # --- configuration ----------------------------------------------------------------------
-
     def text_config(self, config: Config) -> Config:
         """The text model's part of a configuration, with the family's defaults.
 
@@ -358,13 +356,9 @@ class MoEFamily:
         # Some composite configurations repeat the text model's keys at the top.
         return self.edited({**config, **counts(config)}, **changed)
 
-    # --- modules of the loaded model ----------------------------------------------------------
-
     def block_module(self, layer: int, trunk: str = "") -> str:
         """Path of a layer's MoE block in the loaded model."""
         return f"{trunk or self.module_trunks[0]}.{layer}.{self.module_block}"
-
-    # --- tensors of the checkpoint ------------------------------------------------------------
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -41,9 +41,6 @@ def recipe(_root: Path) -> str:
     return "\n\n".join(parts)
 
 
-# --- tables -----------------------------------------------------------------------------------
-
-
 def _shipped() -> dict[str, dict[str, str]]:
     """File -> column -> type, of the statistics that ship: they were written by this code."""
     found: dict[str, dict[str, str]] = {}
@@ -117,9 +114,6 @@ def _by(alpha: int, gate: str) -> str:
         "renormalized": "g divided by the sum of the selected gate weights",
     }
     return f", {said[gate]}"
-
-
-# --- recipes ----------------------------------------------------------------------------------
 
 
 def _sections(model: type[BaseModel]) -> Iterator[type[BaseModel]]:

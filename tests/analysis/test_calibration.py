@@ -28,9 +28,6 @@ ON_DISK = {
 }
 
 
-# --- the numbers -----------------------------------------------------------------------------
-
-
 def routed_by_the_model(model, layer, row):
     """What one router really did: its input, the gate weights and the experts of each token."""
     seen = []
@@ -131,9 +128,6 @@ def test_the_gate_conventions_differ_where_the_model_does_not_renormalise(tmp_pa
     assert by_layer["num_tokens"].tolist() == [TOP_K * tokens] * 3
     assert by_layer["renormalized_g1_f0"].tolist() == pytest.approx([tokens] * 3, rel=1e-6)
     assert (by_layer["applied_g1_f0"] < 0.99 * tokens).all()
-
-
-# --- the model computes what it computed before ----------------------------------------------
 
 
 def padded_batch():

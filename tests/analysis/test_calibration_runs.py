@@ -31,8 +31,6 @@ from analysis.model import load_model_index
 from analysis.store import StatsStore, read_vectors
 from builders import TOP_K, VOCAB, tiny_model
 
-# --- batches, halves, interruptions ----------------------------------------------------------
-
 
 def test_batch_sizes_agree(tmp_path):
     described = describe(tmp_path / "model", "qwen3_moe")
@@ -218,9 +216,6 @@ def test_a_damaged_run_of_the_same_name_is_reported_before_the_work(tmp_path):
         next(task)
 
 
-# --- what a run is ----------------------------------------------------------------------------
-
-
 def test_digest_covers_what_changes_the_numbers(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
     plan = plan_run(described, make_sequences(), make_settings())
@@ -259,9 +254,6 @@ def test_the_manifest_says_how_the_run_was_made(tmp_path):
     assert [layer.index for layer in run.manifest.model.layers] == [0, 2, 3]
     (corpus,) = run.manifest.corpora
     assert (corpus.num_sequences, corpus.num_tokens, corpus.num_padded) == (7, 41, 19)
-
-
-# --- bad input --------------------------------------------------------------------------------
 
 
 def test_values_that_are_no_numbers_end_the_run_with_nothing_stored(tmp_path):

@@ -37,9 +37,6 @@ def write_raw(file, header, data=b""):
     file.write_bytes(struct.pack("<Q", len(raw)) + raw + data)
 
 
-# --- what is read ----------------------------------------------------------------------------
-
-
 def test_index_agrees_with_safetensors_own_reader(tmp_path):
     tiny_checkpoint(tmp_path, "qwen3_moe", dtype=torch.bfloat16)
     checkpoint = open_checkpoint(tmp_path)
@@ -79,9 +76,6 @@ def test_a_scalar_tensor_has_one_element(tmp_path):
     save_file({"a": torch.tensor(3.0)}, tmp_path / "x.safetensors")
     (entry,) = read_shard(tmp_path / "x.safetensors").tensors
     assert (entry.shape, entry.numel, entry.nbytes) == ((), 1, 4)
-
-
-# --- identity --------------------------------------------------------------------------------
 
 
 def identity_after(source, tmp_path, change):
@@ -155,9 +149,6 @@ def test_identity_samples_a_large_shard_at_sixteen_places(tmp_path):
     after = open_checkpoint(tmp_path / "big")
     assert after.identity == identity
     assert file_sha256(file) != content
-
-
-# --- bad input -------------------------------------------------------------------------------
 
 
 def only_pickled(path):

@@ -192,9 +192,6 @@ def test_a_criterion_gets_the_statistics_that_it_reads(model, store, calibrated)
     assert choose_stats(CRITERIA["aimer"], store, model).runs == (weights,)
 
 
-# --- estimates -------------------------------------------------------------------------------
-
-
 def make_sequences(*lengths):
     rows = tuple(np.full(n, 3, dtype=np.int32) for n in lengths)
     return TokenSequences("letters", rows, len(rows), 0)

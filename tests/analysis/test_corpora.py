@@ -24,9 +24,6 @@ def write(path, *rows):
     return str(path)
 
 
-# --- files -----------------------------------------------------------------------------------
-
-
 def test_text_is_parted_at_blank_lines(tmp_path):
     file = tmp_path / "a.txt"
     file.write_bytes("one\ntwo\r\n\r\nthree\n\n\n  \n\nfünf\n".encode())
@@ -127,9 +124,6 @@ def test_an_unknown_corpus_names_the_nearest_and_the_kinds_of_files():
         read_documents("demo-maths")
     with pytest.raises(CorpusError, match=r"nowhere\.txt does not exist"):
         read_documents("nowhere.txt")
-
-
-# --- token sequences -------------------------------------------------------------------------
 
 
 def test_documents_are_joined_end_to_end_and_cut():
@@ -241,9 +235,6 @@ def test_the_demo_tokenizer_gives_the_parts_of_a_conversation_and_loses_nothing(
     assert tokenizer.decode(ids) == "<|user|>ab<|assistant|>c<|end|>"
 
 
-# --- batches and identity --------------------------------------------------------------------
-
-
 def make_sequences(*rows, corpus="letters"):
     arrays = tuple(np.array(row, dtype=np.int32) for row in rows)
     return TokenSequences(corpus, arrays, len(rows), 0)
@@ -294,9 +285,6 @@ def test_digest_covers_what_counts_and_who_sees_whom_where_that_is_said():
 def test_digest_is_that_of_little_endian_lengths_and_ids():
     raw = (2).to_bytes(8, "little") + (258).to_bytes(4, "little") + (7).to_bytes(4, "little")
     assert make_sequences([258, 7]).digest == hashlib.sha256(raw).hexdigest()
-
-
-# --- the demo's texts ------------------------------------------------------------------------
 
 
 def test_demo_math_is_the_same_everywhere():

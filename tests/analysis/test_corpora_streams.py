@@ -37,9 +37,6 @@ def no_wait(monkeypatch):
     monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
 
 
-# --- how a corpus is written -----------------------------------------------------------------
-
-
 def test_a_hub_data_set_and_its_options():
     spec = parse_corpus("hub:owner/some.name,config=en,split=test,revision=v1,text=content")
     dataset = spec.dataset
@@ -81,9 +78,6 @@ def test_what_cannot_be_meant_is_refused(corpus, message):
 
 def test_no_preset_is_named_as_a_built_in_corpus():
     assert set(PRESETS).isdisjoint(TEXTS)
-
-
-# --- copies of the papers' data sets ---------------------------------------------------------
 
 
 def write_rows(path, rows):
@@ -196,8 +190,6 @@ def test_a_text_copy_of_wikitext_keeps_its_lines(tmp_path):
     texts = open_corpus(f"c4={tmp_path / 'wiki.txt'}")
     assert sorted(document.text.strip() for document in texts.drawn(0)) == ["= A =", "b c"]
 
-
-# --- the hub ---------------------------------------------------------------------------------
 
 PROGRAM = """
 import sys

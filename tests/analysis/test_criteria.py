@@ -37,9 +37,6 @@ def score(name, table, gate="applied"):
     return get_criterion(name).score(table, gate)
 
 
-# --- conformance -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("gate", GATES)
 class TestCriteria:
     """What every criterion promises; a new one is measured by this."""
@@ -115,9 +112,6 @@ def test_the_conformance_class_sees_every_criterion():
     assert len(ALL) == len(CRITERIA) + 17 - len(EXPONENTS)
 
 
-# --- the unified family ----------------------------------------------------------------------
-
-
 def test_there_are_eighteen_variants_of_which_seventeen_rank():
     assert len(VARIANTS) == len(set(VARIANTS)) == 18
     assert set(VARIANTS) - set(RANKABLE) == {(1, 0, 0)}
@@ -172,9 +166,6 @@ def test_averages_of_fractional_counts_are_averages(make_stats):
     assert score("man", table).tolist() == [4.0]
 
 
-# --- MoNE ------------------------------------------------------------------------------------
-
-
 def mone_directly(gates, f):
     """mean(g) * || sqrt( 1/(N-1) sum_t (f_t - mean)^2 ) ||_2, elementwise inside."""
     mean = f.sum(axis=0) / len(f)
@@ -223,9 +214,6 @@ def test_mone_of_less_than_two_tokens_is_zero(make_stats):
         vector_sum_sq=[0.0, 9.0],
     ).table
     assert score("mone", table).tolist() == [0.0, 0.0]
-
-
-# --- criteria of weights ---------------------------------------------------------------------
 
 
 def test_weight_criteria_by_hand():
@@ -286,9 +274,6 @@ def test_random_is_uniform_and_seeded():
     table = Grid((MoELayer(3, 5, 2), MoELayer(7, 4, 2))).index()
     expected = np.random.default_rng(42).random(9)
     assert score("random", table).tolist() == expected.tolist()
-
-
-# --- names -----------------------------------------------------------------------------------
 
 
 def test_all_permanent_names_are_there():

@@ -56,9 +56,6 @@ def run(described, tmp_path_factory):
     return run_of(described, tmp_path_factory.mktemp("stats"))
 
 
-# --- which -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "groups"),
     [
@@ -125,9 +122,6 @@ def test_a_run_with_more_groups_serves_and_one_with_fewer_does_not(described, tm
     assert other.manifest.groups == ("routed",)
 
 
-# --- token shards ----------------------------------------------------------------------------
-
-
 def test_totals_are_the_shards_added_one_after_the_other(run):
     table, shards = load_expert_stats(run).table, read_table(run, SHARDS)
     assert tuple(shards.columns) == (*SHARD_INDEX, *MOMENT_COLUMNS, "damage")
@@ -192,9 +186,6 @@ def test_a_run_from_before_shards_says_so(run):
         stats_at(old, 4)
 
 
-# --- merges ----------------------------------------------------------------------------------
-
-
 def test_a_merge_adds_every_group_shard_by_shard(run, described, tmp_path):
     other = run_of(described, tmp_path, make_sequences(seed=9, corpus="other.jsonl"))
     merged = merge_runs([run, other], tmp_path)
@@ -228,9 +219,6 @@ def test_a_merge_leaves_out_a_group_that_one_run_lacks(run, described, tmp_path)
     assert set(merged.manifest.files) == {EXPERTS, VECTORS, SHARDS, ROUTER, COACTIVATION}
     assert "damage" not in load_expert_stats(merged).table
     assert "damage" not in read_table(merged, SHARDS)
-
-
-# --- damage as a criterion -------------------------------------------------------------------
 
 
 def test_without_the_group_damage_ranks_nothing(described, tmp_path):
@@ -288,9 +276,6 @@ def test_a_state_with_a_sum_that_is_no_longer_kept_goes_on(tmp_path):
     again = drain(calibrate(described, make_sequences(), settings, store), steps.append)
     assert [step.note for step in steps if step.note] == ["resumed after 21 of 41 tokens"]
     assert again.manifest.files == once.manifest.files
-
-
-# --- values that are no numbers --------------------------------------------------------------
 
 
 def collect_with(checkpoint, described, damaged, mask, groups=()):

@@ -45,9 +45,6 @@ def run(path, stats, **changes):
     return drain(task)
 
 
-# --- weights in several places ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model_type", ["olmoe", "qwen3_moe", "mixtral"])
 def test_weights_on_disk_give_the_numbers_of_weights_in_memory(model_type, tmp_path):
     tiny_checkpoint(tmp_path / "model", model_type)
@@ -140,9 +137,6 @@ def test_experts_dealt_out_to_one_process_say_how_to_start_several(tmp_path):
     assert list((tmp_path / "stats").iterdir()) == []
 
 
-# --- attention --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
 def test_attention_is_chosen_and_recorded(placement, tmp_path):
     tiny_checkpoint(tmp_path / "model", "olmoe")
@@ -167,8 +161,6 @@ def test_attention_that_is_not_there_is_refused_in_one_line(name, placement, tmp
         run(tmp_path / "model", tmp_path / "stats", attention=name, placement=placement)
     assert "\n" not in str(refused.value)
 
-
-# --- quantised weights ------------------------------------------------------------------------
 
 BLOCK = 8
 

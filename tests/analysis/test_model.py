@@ -35,9 +35,6 @@ def assert_one_line(error):
     assert "\n" not in str(error.value)
 
 
-# --- what is understood ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 @pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
 def test_layers_and_experts_are_those_of_the_model(tmp_path, model_type, fused):
@@ -247,9 +244,6 @@ def test_layer_names_are_whole_words():
     assert olmoe.locate("xmodel.layers.0.mlp.gate.weight") is None
 
 
-# --- refusals --------------------------------------------------------------------------------
-
-
 def test_an_unsupported_model_type_lists_the_supported(tmp_path):
     tiny_checkpoint(tmp_path, "olmoe")
     edit_config(tmp_path, model_type="dbrx")
@@ -363,9 +357,6 @@ def test_tensors_that_do_not_fit_the_configuration_are_named(tmp_path, fused, ch
     with pytest.raises(CheckpointError, match=message) as caught:
         load_model_index(str(tmp_path))
     assert_one_line(caught)
-
-
-# --- names of models -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])

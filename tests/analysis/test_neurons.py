@@ -80,9 +80,6 @@ def assert_close(table, other, tolerance=ROUNDING):
     pd.testing.assert_frame_equal(table, other, rtol=tolerance, atol=0)
 
 
-# --- what a run has --------------------------------------------------------------------------
-
-
 def test_a_run_has_one_row_for_every_neuron(run, described):
     table = neurons(run)
     assert dict(table.dtypes.astype(str)) == NEURON_COLUMNS
@@ -135,9 +132,6 @@ def test_recomputing_keeps_fewer_activations(described):
         return memory_needs(described, make_sequences(), settings).graph
 
     assert 0 < kept(True) < kept(False)
-
-
-# --- which tokens count ----------------------------------------------------------------------
 
 
 def documents(answers):
@@ -208,9 +202,6 @@ def test_without_a_target_the_activations_still_count(described, tmp_path):
     assert (table["slope_sq"] == 0).all()
 
 
-# --- adding up -------------------------------------------------------------------------------
-
-
 def test_merged_halves_are_one_run(described, tmp_path):
     whole = make_sequences()
     settings = {"batch_size": 1}
@@ -256,9 +247,6 @@ def test_a_resumed_run_has_the_same_bits(described, tmp_path, monkeypatch):
     assert_same_numbers(again, once)
 
 
-# --- blends ----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def two(described, tmp_path_factory):
     stats = tmp_path_factory.mktemp("two")
@@ -295,9 +283,6 @@ def test_maxima_have_no_blend(two):
         rank_neurons(CAMERA, blend_neurons(parts))
     with pytest.raises(CriterionError, match=r"neuron_norm_sum for CAMERA-P: .* no blend"):
         rank_experts(CAMERA, blend(parts), "applied")
-
-
-# --- rankings --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -378,9 +363,6 @@ def test_fair_weights_are_sought_for_heapr_and_refused_for_maxima(two):
     assert (blender.coverage([1.0, 1.0]) > 0.5).all()
     with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima .* choose one corpus"):
         Blender(mixture, CAMERA, "applied", Fraction(1, 2))
-
-
-# --- what is refused -------------------------------------------------------------------------
 
 
 def test_backward_needs_all_layers(described):

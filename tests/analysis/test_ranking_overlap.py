@@ -55,9 +55,6 @@ def as_sets(mask, stats):
     }
 
 
-# --- rankings --------------------------------------------------------------------------------
-
-
 def test_a_ranking_by_hand(make_stats):
     # Layer 3: 5, 9, 1, 9 -> expert 1 before expert 3 (tie), then 0, then 2. Layer 7: 0, 2.
     stats = make_stats(counts=(4, 2), num_tokens=[5, 9, 1, 9, 0, 2])
@@ -143,9 +140,6 @@ def test_what_cannot_rank_is_refused(random_stats, make_manifest):
     # Random reads neither.
     assert len(rank_experts(CRITERIA["random"], weights, "applied")) == 8
     assert len(rank_experts(CRITERIA["random"], stats, "applied")) == 8
-
-
-# --- overlap ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sparsity", ["0.2", "0.5", "0.85"])
@@ -245,9 +239,6 @@ def test_runs_of_different_models_are_not_compared(random_stats):
         criterion_overlap(FREQUENCY, stats, "applied", Fraction(1, 2))
 
 
-# --- sparsity --------------------------------------------------------------------------------
-
-
 def test_0_55_of_60_experts_removes_33():
     # In floating point 60 - int(60 * (1 - 0.55)) would be 34, for 1 - 0.55 < 0.45.
     assert 60 - int(60 * (1 - 0.55)) == 34
@@ -326,9 +317,6 @@ def test_what_is_kept_is_worth_at_least_what_is_pruned(values, sparsity):
     kept = [value for value, gone in zip(values, mask, strict=True) if not gone]
     pruned = [value for value, gone in zip(values, mask, strict=True) if gone]
     assert not pruned or min(kept) >= max(pruned)
-
-
-# --- stratification --------------------------------------------------------------------------
 
 
 def test_separation_by_hand():

@@ -52,9 +52,6 @@ def weight_table(counts=(5, 3)):
     return pd.DataFrame(rows, columns=columns)
 
 
-# --- a round trip ----------------------------------------------------------------------------
-
-
 def test_a_run_is_read_as_it_was_written(save_run, random_stats):
     run = save_run(4)
     again = read_run(run.path)
@@ -110,9 +107,6 @@ def test_a_second_save_of_the_same_run_keeps_the_first(save_run):
     assert save_run(4) == first
     assert (first.path / "manifest.json").stat().st_mtime_ns == stamp
     assert not list(first.path.parent.glob("*.partial"))
-
-
-# --- listing ---------------------------------------------------------------------------------
 
 
 def test_runs_are_listed_by_name_and_partial_ones_are_not(save_run, tmp_path):
@@ -231,9 +225,6 @@ def test_a_removed_run_is_gone(save_run, tmp_path):
     assert [path.name for path in (tmp_path / "stats").iterdir()] == [other.path.name]
 
 
-# --- damage ----------------------------------------------------------------------------------
-
-
 def flip(file, offset):
     raw = bytearray(file.read_bytes())
     raw[offset] ^= 1
@@ -311,9 +302,6 @@ def test_leftovers_of_an_interrupted_save_are_replaced(save_run, tmp_path, make_
     StatsStore(tmp_path / "stats").verify(run)
     assert len(list(run.path.iterdir())) == 3
     assert not partial.exists()
-
-
-# --- merge and blend -------------------------------------------------------------------------
 
 
 def test_a_merge_equals_the_plain_sums(save_run, tmp_path):
@@ -453,9 +441,6 @@ def test_what_cannot_be_blended_is_refused(save_run):
     for weight in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(StatsError, match=r"The weight .* of prose must be > 0"):
             blend([Part(run, weight)])
-
-
-# --- what is shipped -------------------------------------------------------------------------
 
 
 def test_the_shipped_statistics_are_whole_and_of_the_shipped_model():

@@ -197,9 +197,6 @@ def test_the_other_way_starts_anew_and_leaves_nothing_behind(first, steps, tmp_p
     assert list(store.target.iterdir()) == [finished.path]
 
 
-# --- what cannot be streamed ------------------------------------------------------------------
-
-
 def break_tensor(path, name, change):
     file = path / "model.safetensors"
     tensors = load_file(file)

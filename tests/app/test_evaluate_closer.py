@@ -89,9 +89,6 @@ def test_plans_and_criteria_go_into_one_request():
         VarianceRequest(model="m", corpora=("a.txt",), criteria=("rep",), sparsities=("50%",))
 
 
-# --- answers ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "full", "shown"),
     [

@@ -63,9 +63,6 @@ def test_all_weights_at_0_count_alike(open_page):
     assert table_of(test)["average"].equals(before)
 
 
-# --- this model ------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def swept(folders):
     """Evaluations of `once` by two criteria at a third removed: 6 experts a layer, 2 go."""

@@ -120,8 +120,6 @@ def test_what_is_measured_is_measured_as_the_others_were(open_page, go_to):
     assert test.select_slider(key="evaluate.samples").value == 64
 
 
-# --- what it would lose ----------------------------------------------------------------------
-
 # Of the demo's own records, 50% removed: REAP on demo-code, measured on each of its texts.
 LOST = {"demo-code": "+0.451", "demo-math": "+2.640", "demo-prose": "+0.512"}
 

@@ -69,8 +69,6 @@ def run_command(words, tmp_path, monkeypatch):
     return outcome
 
 
-# --- the page, the command and the recipe make one plan -----------------------------------------
-
 ASKED = [
     {"scope": "All layers"},
     {"scope": "Each layer", "neurons": "CAMERA-P", "corpus": "demo-math"},
@@ -149,9 +147,6 @@ def test_a_recipe_that_the_page_has_no_controls_for_is_refused(open_page, change
     test.file_uploader[0].upload("recipe.yaml", text.encode(), "application/yaml").run()
     (message,) = texts(test.error)
     assert f"The recipe asks for {says}" in message
-
-
-# --- the controls -------------------------------------------------------------------------------
 
 
 def test_the_switch_leads_to_neurons_and_back(open_page):
@@ -241,9 +236,6 @@ def test_experts_in_text():
         experts_in("all")
 
 
-# --- what is missing ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", ["bare", "once"])
 def test_missing_statistics_are_named_with_the_job_that_collects_them(open_page, model, tmp_path):
     test = open_page("plan", model, **NEURONS)
@@ -272,9 +264,6 @@ def test_weights_that_take_long_are_left_to_the_command(open_page, monkeypatch):
     (message,) = texts(test.error)
     assert "reads 9.0 MiB of weights" in message
     assert "moeprune plan demo --granularity atomic --criterion neuron-norms" in message
-
-
-# --- sizes --------------------------------------------------------------------------------------
 
 
 def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_that_is_said(open_page):
@@ -363,9 +352,6 @@ def test_the_report_and_the_figures_are_those_of_neurons(open_page):
     # A recipe of figures has no constraints: then there is no command that draws the same.
     test.text_input(key="protect").set_value("1").run()
     assert not [text for text in texts(test.sidebar.code) if "report" in text]
-
-
-# --- export -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("unit", "word"), [("Neurons", "neurons"), ("All parameters", "params")])

@@ -125,9 +125,6 @@ def load(path, **options):
     return model.eval()
 
 
-# --- the architecture, in plain torch ---------------------------------------------------------
-
-
 def plain_mlp(tensors, name, x):
     names = [f"{name}.{part}_proj.weight" for part in ("gate", "up")]
     if ".experts." in name:  # transformers joins the two, which rounds otherwise
@@ -193,9 +190,6 @@ def plain_logits(tensors, config, ids):
             x = x + plain_mlp(tensors, f"{at}.mlp", normed)
     x = plain_norm(x, tensors["model.norm.weight"])
     return functional.linear(x, tensors["lm_head.weight"])
-
-
-# --- tests ------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_of_the_hub_computes_what_the_architecture_says(hub_checkpoint):

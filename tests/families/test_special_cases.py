@@ -56,9 +56,6 @@ def test_one_expert_a_group_is_too_few_where_a_group_is_judged_by_two(built, tmp
         drain(export_checkpoint(described, plan, tmp_path / "out"))
 
 
-# --- a family that nobody listed --------------------------------------------------------------
-
-
 class NovelMoeConfig(Qwen2MoeConfig):
     model_type = "novel_moe"
 

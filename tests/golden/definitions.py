@@ -82,9 +82,6 @@ def damage(numbers, layer, expert) -> float:
     return total
 
 
-# --- neurons -------------------------------------------------------------------------------------
-
-
 def unit(x: torch.Tensor) -> torch.Tensor:
     return x / x.square().mean().sqrt()
 
@@ -150,9 +147,6 @@ def _neuron(c: int, activity: list, gradients: list) -> tuple[float, float]:
     return float(sum(terms)) / len(terms), float(energy)
 
 
-# --- paths ---------------------------------------------------------------------------------------
-
-
 def path_weights(numbers: Numbers, text) -> dict[tuple[int, ...], float]:
     """Every path through the layers of one sample -> its weight (MoE Pathfinder, Eq. 1-12)."""
     a, r, e = (dict.fromkeys(PAIRS, 0.0) for _ in range(3))
@@ -198,9 +192,6 @@ def on_paths(numbers: Numbers, count: int) -> dict:
     return held
 
 
-# --- weights -------------------------------------------------------------------------------------
-
-
 def weight_scores(matrices) -> dict[str, float]:
     """Of one expert from its matrices, number by number."""
     numbers = [x for matrix in matrices for row in matrix for x in row]
@@ -218,9 +209,6 @@ def weight_scores(matrices) -> dict[str, float]:
 
 def neuron_norms(gate, up, down) -> list[float]:
     return [norm(gate[c]) * norm(up[c]) * norm(row[c] for row in down) for c in range(len(gate))]
-
-
-# --- fitness -------------------------------------------------------------------------------------
 
 
 def distributions(numbers: Numbers, token: int, removed) -> tuple[list[float], list[float]]:

@@ -321,9 +321,6 @@ def test_what_cannot_be_scored_is_refused(stats, name):
         score_experts(get_criterion(name), given, "applied")
 
 
-# --- brute force ---------------------------------------------------------------------------------
-
-
 def looped(function, *arguments):
     return [float(function(NUMBERS, layer, j, *arguments)) for layer, j in definitions.PAIRS]
 

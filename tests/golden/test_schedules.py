@@ -130,9 +130,6 @@ def test_a_uniform_share_that_leaves_no_expert_is_refused():
         uniform((MoELayer(1, 4, 2),), "75%")
 
 
-# --- brute force ---------------------------------------------------------------------------------
-
-
 def possible(total, layers):
     every = product(range(CAP + 1), repeat=layers)
     return [removed for removed in every if sum(removed) == total]
@@ -189,8 +186,6 @@ def test_shares_are_the_nearest_of_all_ways(total):
         assert nearest(total, of_layers) == patterned(THREE, budget, name).removed
     assert nearest(total, (1, 1, 1)) == uniform(THREE, budget).removed
 
-
-# --- searched ------------------------------------------------------------------------------------
 
 # B = 3 from the two layers: these are all ways. Two are equally fit.
 FITNESS = {(0, 3): 0.25, (1, 2): 0.75, (2, 1): 0.5, (3, 0): 0.75}

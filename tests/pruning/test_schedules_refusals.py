@@ -44,9 +44,6 @@ def said(function, *arguments, **options):
     return str(caught.value)
 
 
-# --- one count ----------------------------------------------------------------------------------
-
-
 def test_why_a_layer_cannot_keep_a_number():
     layer = MoELayer(3, 8, 2)
     assert count_reason(layer, 8) is None
@@ -61,9 +58,6 @@ def test_why_a_layer_cannot_keep_a_number():
         "Layer 3 would keep 1 of 8 experts, but its router picks 2 per token; at most 75% of them "
         "can go."
     )
-
-
-# --- uniform ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -201,9 +195,6 @@ def test_layers_that_are_alike_beside_a_fixed_one_name_what_fits_all():
     )
 
 
-# --- other schedules ----------------------------------------------------------------------------
-
-
 def test_names_that_are_none():
     assert said(patterned, TWO, count_budget(TWO, 1), "lately") == (
         "Unknown pattern 'lately'. Did you mean 'late'? Known: early, late, middle."
@@ -283,9 +274,6 @@ def test_notes_compare_with_what_the_evidence_asks_for():
     )
     assert budget_notes("global", spending, made, evidence) == (moved,)
     assert allocation_notes("global", spending, made, evidence) == (moved, readers)
-
-
-# --- counts from a file -------------------------------------------------------------------------
 
 
 def test_counts_have_a_budget_of_their_own():
