@@ -51,13 +51,7 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
     for layer, ids in plan.kept.items():
         _check_ids(routings[layer], layer, ids)
     _check_groups(model, family, plan)
-    holders = {
-        layer: _block(model, family, layer).get_submodule("experts") for layer in plan.kept_atoms
-    }
-    masks = {
-        layer: neuron_mask(holders[layer], layer, atoms, is_transposed=family.is_transposed)
-        for layer, atoms in plan.kept_atoms.items()
-    }
+    neurons = _neuron_masks(model, family, plan)
     with ExitStack() as restore:
         model.__dict__[_MARK] = True
         restore.callback(model.__dict__.pop, _MARK)
@@ -65,8 +59,8 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
         for layer, ids in plan.kept.items():
             if len(ids) < routings[layer].num_experts:
                 _prune(routings[layer], torch.tensor(ids), restore)
-        for layer, mask in masks.items():
-            _wrap(holders[layer], partial(atoms_masked, holders[layer], mask), restore)
+        for holder, mask in neurons:
+            _wrap(holder, partial(atoms_masked, holder, mask), restore)
         yield
 
 
@@ -101,6 +95,18 @@ def _check_groups(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Non
     layers = {layer.index: layer for layer in family.layers(config.to_dict())}
     for index, ids in plan.kept.items():
         check_kept(layers[index], ids)
+
+
+def _neuron_masks(
+    model: nn.Module, family: MoEFamily, plan: PruningPlan
+) -> list[tuple[nn.Module, torch.Tensor]]:
+    """The module that holds the experts of each layer that loses neurons, and its mask."""
+    found = []
+    for layer, atoms in plan.kept_atoms.items():
+        holder = _block(model, family, layer).get_submodule("experts")
+        mask = neuron_mask(holder, layer, atoms, is_transposed=family.is_transposed)
+        found.append((holder, mask))
+    return found
 
 
 def _prune(parts: RouterParts, kept: torch.Tensor, restore: ExitStack) -> None:

@@ -27,7 +27,7 @@ from analysis.calibration.memory import check_fits
 from analysis.calibration.partial import PartialRun, Work, resumed
 from analysis.calibration.provenance import made, note_model
 from analysis.calibration.streamed import stream, way
-from analysis.calibration.sums import sums_of
+from analysis.calibration.sums import GroupSums, sums_of
 from analysis.calibration.tables import finish, measured
 from analysis.corpora import TokenBatch, TokenSequences
 from analysis.errors import CorpusError, LostProcessError, StatsError, UserError
@@ -214,22 +214,30 @@ def calibrate(
             return cached
         if partial and not resume:
             partial.forget()
-        place = settings.placement
-        if place.expert_parallel:
-            check_divides(model, processes, settings.groups)
-            sums = block_sums(model, processes)
-        else:
-            sums = sums_of(model, settings.groups, len(sequences.rows))
+        sums = _empty_sums(model, sequences, settings, processes)
         names = sums.tensors().keys()
         state, before = resumed(processes, partial, _way(settings, processes), names)
         if before:
             sums.load(before)
-        work = Work(manifest, processes, partial, sums, state, place.expert_parallel)
+        work = Work(manifest, processes, partial, sums, state, settings.placement.expert_parallel)
         manifest = yield from _calibrate(model, sequences, settings, work)
         with processes.together():
             if partial:
                 return finish(store.target, manifest, sums)
     return _elsewhere(store, manifest)
+
+
+def _empty_sums(
+    model: MoEModel,
+    sequences: TokenSequences,
+    settings: CalibrationSettings,
+    processes: Processes,
+) -> GroupSums:
+    """Sums of nothing for this process: of its own experts where those are dealt out."""
+    if settings.placement.expert_parallel:
+        check_divides(model, processes, settings.groups)
+        return block_sums(model, processes)
+    return sums_of(model, settings.groups, len(sequences.rows))
 
 
 def _way(settings: CalibrationSettings, processes: Processes) -> str:

@@ -45,15 +45,32 @@ def sweep_lines(
     if against == "bytes":
         unit, unit_name = byte_unit(float(table["bytes"].max()))
         table, title = table.assign(bytes=table["bytes"] / unit), title.format(unit=unit_name)
-    corpora = list(dict.fromkeys(table["corpus"]))
-    names = [plain(str(corpus)) for corpus in corpora]
-    fig = make_subplots(cols=max(1, len(corpora)), subplot_titles=names, shared_yaxes=False)
-    series = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
-    bright = [name for name in series if lit is None or name in lit]
+    names = [plain(str(corpus)) for corpus in table["corpus"].unique()]
+    fig = make_subplots(cols=max(1, len(names)), subplot_titles=names, shared_yaxes=False)
+    bright = [name for name in _series_of(table) if lit is None or name in lit]
+    _add_panels(fig, table, bright, against, dark)
+    apply_theme(fig, dark)
+    height = 340 + 18 * max(0, len(bright) - 3)  # room for the legend
+    fig.update_layout(height=height, margin={"t": 70}, legend={"y": 1.12})
+    fig.update_xaxes(title_text=title, tickformat=form, showgrid=False)
+    fig.update_yaxes(title_text=label, col=1)
+    return fig
+
+
+def _series_of(table: pd.DataFrame) -> list[str]:
+    """Series in the order of the table; the unpruned model is none."""
+    return list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
+
+
+def _add_panels(
+    fig: go.Figure, table: pd.DataFrame, bright: Sequence[str], against: str, dark: bool
+) -> None:
+    """Draw the lines and the level of each corpus in a column of its own."""
     traces, places, levels = [], [], []
+    series = _series_of(table)
     # Each part of a table costs as much as it has columns.
     points = table[["corpus", "series", *dict.fromkeys((against, "removed", *_NUMBERS))]]
-    for column, corpus in enumerate(corpora, 1):
+    for column, corpus in enumerate(table["corpus"].unique(), 1):
         rows = points[points["corpus"] == corpus].drop(columns="corpus")
         whole = rows[rows["series"] == ""].head(1)
         lines = _lines_of(rows, whole, series)
@@ -66,12 +83,6 @@ def sweep_lines(
     for column, value in levels:
         line = {"color": muted(dark), "dash": "dot", "width": 1}
         fig.add_hline(y=value, line=line, row=1, col=column)
-    apply_theme(fig, dark)
-    fig.update_layout(height=340 + 18 * max(0, len(bright) - 3), margin={"t": 70})
-    fig.update_layout(legend={"y": 1.12})
-    fig.update_xaxes(title_text=title, tickformat=form, showgrid=False)
-    fig.update_yaxes(title_text=label, col=1)
-    return fig
 
 
 def _lines_of(

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.demo.tasks import LOCAL_TASKS, WrittenTask, write_task
 from analysis.errors import PlanError, StatsError
@@ -32,6 +32,9 @@ from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
 
+if TYPE_CHECKING:
+    from analysis.calibration.loading import CalibrationSettings
+
 Task = Generator[Progress, None, dict[str, Any]]
 _MISSING = (
     "Benchmarks need lm-evaluation-harness, which is not installed: "
@@ -50,7 +53,6 @@ def benchmark_run(
     """
     if find_spec("lm_eval") is None:
         raise StatsError(_MISSING)
-    from analysis.calibration.loading import CalibrationSettings
     from pruning.evaluate.benchmarks.harness import Asked
     from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
 
@@ -71,18 +73,23 @@ def benchmark_run(
         chat_template=request.chat_template,
         batch_size=request.batch_size,
     )
-    settings = CalibrationSettings(
+    versions = {task.name: task.version for task in local}
+    kept = BenchmarkStore(store.directories)
+    known = read_before(names, store, full.identity)
+    work = Benchmarks(model, candidates, asked, _settings(request), kept, versions, known)
+    return (yield from run_benchmarks(work))
+
+
+def _settings(request: BenchmarkRequest) -> "CalibrationSettings":
+    from analysis.calibration.loading import CalibrationSettings
+
+    return CalibrationSettings(
         seq_len=2,  # of no use here: a task decides how long its questions are
         dtype=request.dtype,
         device=request.device,
         batch_size=request.batch_size,
         trust_remote_code=request.trust_remote_code,
     )
-    versions = {task.name: task.version for task in local}
-    kept = BenchmarkStore(store.directories)
-    known = read_before(names, store, full.identity)
-    work = Benchmarks(model, candidates, asked, settings, kept, versions, known)
-    return (yield from run_benchmarks(work))
 
 
 def _candidates(

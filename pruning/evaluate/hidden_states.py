@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,34 @@ def draw_tokens(
     return chosen
 
 
+@dataclass(eq=False)
+class _Watch:
+    """Adds up variances of hidden states while a model runs.
+
+    Args:
+        sums: (decoder layers,) over the chosen tokens of all batches so far.
+        chosen_BT: tokens of the batch that is run.
+    """
+
+    sums: FloatArray
+    chosen_BT: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+
+    def of_layer(self, number: int) -> Wrapper:
+        """What goes around the forward of a decoder layer."""
+
+        def around(inner: Forward) -> Forward:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                given = inner(*args, **kwargs)
+                hidden_BTD: Tensor = given[0] if isinstance(given, tuple) else given
+                tokens_ND = hidden_BTD[self.chosen_BT.to(hidden_BTD.device)].double()
+                self.sums[number] += float(tokens_ND.var(dim=-1, correction=0).sum())
+                return given
+
+            return forward
+
+        return around
+
+
 def run_variance(
     model: PreTrainedModel,
     family: MoEFamily,
@@ -64,29 +93,14 @@ def run_variance(
         UnsupportedModelError: its layers are not a plain list.
     """
     layers = decoder_layers(model, family)
-    sums = np.zeros(len(layers))
+    watch = _Watch(np.zeros(len(layers)))
     with ExitStack() as restore:
-        mask = torch.zeros(0, dtype=torch.bool)
-
-        def watched(number: int) -> Wrapper:
-            def around(inner: Forward) -> Forward:
-                def forward(*args: Any, **kwargs: Any) -> Any:
-                    given = inner(*args, **kwargs)
-                    hidden_BTD: Tensor = given[0] if isinstance(given, tuple) else given
-                    tokens_ND = hidden_BTD[mask.to(hidden_BTD.device)].double()
-                    sums[number] += float(tokens_ND.var(dim=-1, correction=0).sum())
-                    return given
-
-                return forward
-
-            return around
-
         for number, layer in enumerate(layers):
-            wrap_forward(layer, watched(number), restore)
+            wrap_forward(layer, watch.of_layer(number), restore)
         for batch in samples.batches():
             yield Progress("hidden states", batch.samples.start, len(samples), "samples")
-            mask = torch.from_numpy(chosen[batch.number])
+            watch.chosen_BT = torch.from_numpy(chosen[batch.number])
             with candidate_of(model, family, plan):
                 final_hidden(model, batch)
     yield Progress("hidden states", len(samples), len(samples), "samples")
-    return sums / sum(int(mask.sum()) for mask in chosen)
+    return watch.sums / sum(int(mask.sum()) for mask in chosen)

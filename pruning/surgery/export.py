@@ -287,7 +287,8 @@ def _publish(partial: Path, out: Path) -> None:
         partial.rename(out)
     except OSError as error:
         # Somebody filled the directory while the export ran.
-        raise ExportError(f"{out} cannot take the finished export: {error.strerror}.") from error
+        reason = error.strerror or error
+        raise ExportError(f"{out} cannot take the finished export: {reason}.") from error
     sync_folder(out.parent)
 
 
@@ -317,7 +318,7 @@ def _write_export(
 def _dropped_shards(prepared: PreparedExport) -> tuple[str, ...]:
     kept = {tensor.source.shard for shard in prepared.shards for tensor in shard.tensors}
     shards = prepared.model.checkpoint.shards
-    return tuple(shard.name for shard in shards if shard.tensors and shard.name not in kept)
+    return tuple(shard.name for shard in shards if shard.name not in kept)
 
 
 def export_checkpoint(

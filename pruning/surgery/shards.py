@@ -233,7 +233,7 @@ def plan_shards(
         return replace(target, shape=resized.shape, spans=resized.pieces)
 
     planned = (_plan_shard(shard, target) for shard in model.checkpoint.shards)
-    return tuple(shard for shard in planned if shard.tensors or not shard.dropped)
+    return tuple(shard for shard in planned if shard.tensors)
 
 
 def _plan_shard(

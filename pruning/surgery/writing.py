@@ -39,7 +39,7 @@ class _Work:
 
     source: Path
     target: Path
-    helpers: ThreadPoolExecutor  # beside the threads that copy
+    hashers: ThreadPoolExecutor  # threads that hash and flush, beside those that copy
     hash_aside: bool  # only useful when cores are left over
     # Bytes of each shard. All keys are there from the start and each thread sets its own, so no
     # lock is needed.
@@ -150,14 +150,14 @@ def _copy(planned: PlannedShard, target: int, work: _Work) -> str:
         if hashing:
             hashing.result()
         if work.hash_aside:
-            hashing = work.helpers.submit(sha.update, content)
+            hashing = work.hashers.submit(sha.update, content)
         else:
             sha.update(content)
         _append(source, target, block, content)
         work.written[planned.name] += len(content)
         unflushed += len(content)
         if unflushed >= _FLUSH_BYTES and (flushing is None or flushing.done()):
-            flushing = work.helpers.submit(_flush, target)
+            flushing = work.hashers.submit(_flush, target)
             unflushed = 0
     for task in (hashing, flushing):
         if task:
@@ -172,7 +172,8 @@ def _write_shard(planned: PlannedShard, work: _Work) -> ShardRecord:
             digest = _copy(planned, target.fileno(), work)
     except OSError as error:
         raise ExportError(
-            f"Writing {planned.name} failed: {error.strerror}; the unfinished export was removed."
+            f"Writing {planned.name} failed: {error.strerror or error}; the unfinished export was "
+            "removed."
         ) from error
     return ShardRecord(
         name=planned.name,
@@ -204,11 +205,11 @@ def write_shards(
     cores = os.cpu_count() or 1
     workers = max(1, min(len(shards), cores, _MAX_WORKERS))
     with (
-        ThreadPoolExecutor(2 * workers, "export-helper") as helpers,
-        ThreadPoolExecutor(workers, "export-shard") as pool,
+        ThreadPoolExecutor(2 * workers, "export-hash") as hashers,
+        ThreadPoolExecutor(workers, "export-copy") as pool,
     ):
         written = dict.fromkeys((shard.name for shard in shards), 0)
-        work = _Work(source, target, helpers, workers < cores, written)
+        work = _Work(source, target, hashers, workers < cores, written)
         # Large shards first, so that none is left to one thread at the end.
         order = sorted(shards, key=lambda shard: -shard.nbytes)
         futures = {shard.name: pool.submit(_write_shard, shard, work) for shard in order}

@@ -1,5 +1,7 @@
 """The whole card of an export, against one written by hand with sizes counted here."""
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
@@ -139,6 +141,17 @@ def test_facts_that_nobody_gave_are_left_out(checkpoint):
     assert "from_pretrained(name)\n" in text
     assert "## Recipe" not in text
     assert text.endswith(" |\n")
+
+
+def test_the_assumptions_about_an_unlisted_architecture_are_said(checkpoint):
+    model = load_model_index(str(checkpoint("olmoe").path))
+    plan = PruningPlan(model_ref(model), {layer.index: (0, 4, 5) for layer in model.layers})
+    told = replace(model.family, assumptions=("a gate is a softmax", "gates are added up"))
+    _, text = parts_of(model_card(replace(model, family=told), plan, HeadPlan()))
+    wanted = "discovered from the checkpoint, assuming that a gate is a softmax; gates are added up"
+    assert f"\n- Architecture: {wanted}\n" in text
+    _, text = parts_of(model_card(model, plan, HeadPlan()))
+    assert "Architecture" not in text
 
 
 LICENSED = """---

@@ -231,6 +231,32 @@ def test_a_failing_sync_is_one_line(model, plan, tmp_path, monkeypatch):
     refuse(model, plan, tmp_path / "out", "failed: No space left on device")
 
 
+@pytest.mark.parametrize("pattern", ["model-00002-of-*", "config.json"])
+def test_an_error_without_a_number_is_told_in_its_own_words(
+    model, plan, tmp_path, monkeypatch, pattern
+):
+    sync = os.fsync
+
+    def failing(file):
+        for path in (tmp_path / "out.partial").glob(pattern):
+            if os.path.samestat(path.stat(), os.fstat(file)):
+                raise OSError("the cable is loose")
+        sync(file)
+
+    monkeypatch.setattr("os.fsync", failing)
+    refuse(model, plan, tmp_path / "out", r"failed: the cable is loose[.;]")
+
+
+def test_a_name_that_cannot_be_given_is_told_in_the_words_of_the_error(
+    model, plan, tmp_path, monkeypatch
+):
+    def failing(_path, _target):
+        raise OSError("the cable is loose")
+
+    monkeypatch.setattr("pathlib.Path.rename", failing)
+    refuse(model, plan, tmp_path / "out", r"cannot take the finished export: the cable is loose\.")
+
+
 def test_a_source_that_shrinks_meanwhile_is_refused(model, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(model.checkpoint.path, source)

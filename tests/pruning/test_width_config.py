@@ -40,6 +40,21 @@ def test_a_plan_of_whole_experts_has_no_widths(atom_source):
     assert "whole experts" in option.refused
 
 
+@pytest.mark.parametrize(("second", "stock"), [((0, 1, 4), True), ((0, 1, 2, 4), False)])
+def test_plain_transformers_reads_one_number_of_experts(atom_source, tmp_path, second, stock):
+    model = atom_source(OLMOE).described
+    atoms = {0: {1: (0, 2, 3)}}
+    kept = {0: (0, 1, 4), 1: second}
+    plan = PruningPlan(model_ref(model), kept, granularity="atomic", kept_atoms=atoms)
+    option = width_option(model, fit_plan(plan, model), WidthChoice(WidthMode.UNIFORM))
+    assert option.stock is stock
+    options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM))
+    drain(export_checkpoint(model, plan, tmp_path / "out", options))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config.get("per_layer_num_experts") is None) is stock
+    assert ("auto_map" not in config) is stock
+
+
 @pytest.mark.parametrize("name", ["gpt_oss", "olmoe"])
 def test_zeros_in_place_of_neurons_where_the_width_stays(atom_source, tmp_path, name):
     source = atom_source(BY_NAME[name])
