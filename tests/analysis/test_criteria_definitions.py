@@ -1,0 +1,165 @@
+"""What each criterion says of itself, written out here: labels, sources, columns and formulas.
+
+Exports, files of statistics and the dashboard rely on these; the numbers are tested elsewhere.
+"""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from analysis.criteria import CRITERIA, VARIANTS, get_criterion, unified
+from analysis.criteria.heapr import camera_p
+from analysis.errors import CriterionError
+
+FAMILY = "arXiv:2606.15716, Table 1"
+WEIGHTS = ("l1", "l2_squared", "numel")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a criterion says; columns are those with applied gates."""
+
+    label: str
+    reference: str
+    columns: tuple[str, ...]
+    source: str = "routed"
+    prune_larger: bool = False
+    uses_gate: bool = False
+    scores_neurons: bool = False
+    within_layers: bool = False
+    is_of_samples: bool = False
+
+
+SAID = {
+    "frequency": Said("Frequency", FAMILY, ("num_tokens",)),
+    "seer": Said("SEER", FAMILY, ("applied_g1_f0", "num_tokens"), uses_gate=True),
+    "ean": Said("EAN", FAMILY, ("g0_f1", "num_tokens")),
+    "reap": Said("REAP", FAMILY, ("applied_g1_f1", "num_tokens"), uses_gate=True),
+    "man": Said("MAN", FAMILY, ("g0_f1", "num_tokens")),
+    "msan": Said("MSAN", FAMILY, ("g0_f2", "num_tokens")),
+    "gate-ean": Said("Gate-weighted EAN", FAMILY, ("applied_g1_f1", "num_tokens"), uses_gate=True),
+    "squared-gate-energy": Said(
+        "Squared-gate energy", FAMILY, ("applied_g2_f2", "num_tokens"), uses_gate=True
+    ),
+    "mone": Said(
+        "MoNE",
+        "arXiv:2606.15716, Table 6",
+        ("num_tokens", "g0_f2", "applied_g1_f0", "vector_sum_sq"),
+        uses_gate=True,
+    ),
+    "damage": Said("Exact damage", "arXiv:2606.15716, Eq. 5-8", ("damage", "num_tokens")),
+    "heapr": Said(
+        "HEAPr", "HEAPr, Eq. 15-16", ("num_tokens", "neuron_product"), scores_neurons=True
+    ),
+    "camera-p": Said(
+        "CAMERA-P",
+        "HEAPr, section 4.2; arXiv:2508.02322",
+        ("neuron_norm_sum", "neuron_peak_sum"),
+        scores_neurons=True,
+        within_layers=True,
+    ),
+    "pathfinder": Said(
+        "MoE Pathfinder",
+        "MoE Pathfinder, Eq. 1-12",
+        ("path_samples", "path_weight", "node_weight"),
+        is_of_samples=True,
+    ),
+    "aimer": Said("AIMER", "arXiv:2603.18492", WEIGHTS, "weights", prune_larger=True),
+    "magnitude": Said("Magnitude", "arXiv:2603.18492", WEIGHTS, "weights"),
+    "hoyer": Said("Hoyer", "arXiv:2603.18492", WEIGHTS, "weights"),
+    "random": Said("Random", "baseline", (), "none", scores_neurons=True),
+}
+
+
+def test_the_list_of_criteria_is_in_the_order_of_menus():
+    assert list(CRITERIA) == list(SAID)
+
+
+@pytest.mark.parametrize(("name", "said"), SAID.items(), ids=SAID)
+def test_a_criterion_says_what_it_is(name, said):
+    criterion = CRITERIA[name]
+    found = Said(
+        criterion.label,
+        criterion.reference,
+        criterion.columns("applied"),
+        criterion.source,
+        criterion.prune_larger,
+        criterion.uses_gate,
+        scores_neurons=criterion.neuron_score is not None,
+        within_layers=criterion.within_layers,
+        is_of_samples=criterion.from_samples is not None,
+    )
+    assert found == said
+    assert (criterion.order is not None) == said.is_of_samples
+    other = tuple(column.replace("applied", "renormalized") for column in said.columns)
+    assert criterion.columns("renormalized") == other
+
+
+def test_variants_are_listed_in_the_order_of_their_exponents():
+    wanted = [(b, alpha, beta) for b in (0, 1) for alpha in (0, 1, 2) for beta in (0, 1, 2)]
+    assert list(VARIANTS) == wanted
+
+
+@pytest.mark.parametrize(
+    ("exponents", "formula"),
+    [
+        ((0, 0, 0), r"S_j = \sum_{t: j \in E_t} 1"),
+        ((1, 0, 0), r"S_j = \frac{1}{N_j} \sum_{t: j \in E_t} 1"),
+        ((0, 1, 0), r"S_j = \sum_{t: j \in E_t} g_{j,t}"),
+        ((0, 0, 1), r"S_j = \sum_{t: j \in E_t} \lVert f_{j,t} \rVert_2"),
+        ((1, 1, 1), r"S_j = \frac{1}{N_j} \sum_{t: j \in E_t} g_{j,t} \lVert f_{j,t} \rVert_2"),
+        ((0, 2, 2), r"S_j = \sum_{t: j \in E_t} g_{j,t}^2 \lVert f_{j,t} \rVert_2^2"),
+        ((0, 2, 1), r"S_j = \sum_{t: j \in E_t} g_{j,t}^2 \lVert f_{j,t} \rVert_2"),
+    ],
+)
+def test_formulas_of_the_family(exponents, formula):
+    assert unified(*exponents).formula == formula
+
+
+@pytest.mark.parametrize("variant", [(0, 0, 0), (1, 0, 1), (0, 2, 1)], ids=str)
+def test_a_variant_has_the_exponents_it_was_asked_for(variant):
+    criterion = unified(*variant)
+    assert criterion.exponents == variant
+    assert not criterion.is_constant
+
+
+@pytest.mark.parametrize("weight", [-0.5, math.inf, math.nan])
+def test_no_lambda_but_a_number_from_zero_on(weight):
+    with pytest.raises(CriterionError, match=f"lambda of CAMERA-P is {weight:g}; it must be 0 or"):
+        camera_p(weight)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "label"),
+    [
+        ("camera-p:0", "camera-p:0", "CAMERA-P, lambda 0"),
+        ("camera-p:0.25", "camera-p:0.25", "CAMERA-P, lambda 0.25"),
+        ("camera-p:1.0", "camera-p", "CAMERA-P"),
+        ("camera-p:12.5", "camera-p:12.5", "CAMERA-P, lambda 12.5"),
+        ("pathfinder:1", "pathfinder:1", "MoE Pathfinder, m 1"),
+        ("pathfinder:16384", "pathfinder:16384", "MoE Pathfinder, m 16384"),
+        ("pathfinder:100", "pathfinder", "MoE Pathfinder"),
+    ],
+)
+def test_names_with_a_number(text, name, label):
+    criterion = get_criterion(text)
+    assert (criterion.name, criterion.label) == (name, label)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "camera-p:",
+        "camera-p:1.",
+        "camera-p:.5",
+        "pathfinder:",
+        "pathfinder:1.5",
+        "pathfinder:1234567890",  # more than nine digits
+        "1,0,2,",
+        "1234567890,0,0",
+    ],
+)
+def test_names_that_are_nearly_one_are_unknown(text):
+    with pytest.raises(CriterionError, match="Unknown criterion"):
+        get_criterion(text)
