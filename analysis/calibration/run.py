@@ -73,13 +73,7 @@ def plan_run(
     Raises:
         CorpusError: a token that the model does not have.
     """
-    largest = max((int(row.max()) for row in sequences.rows if len(row)), default=0)
-    vocabulary = model.config.get("vocab_size")
-    if isinstance(vocabulary, int) and largest >= vocabulary:
-        raise CorpusError(
-            f"The corpus {sequences.corpus} has the token id {largest}, but {model.name} has "
-            f"{vocabulary} tokens; was it tokenised for another model?"
-        )
+    _check_vocabulary(model, sequences)
     numbers = {
         "seq_len": settings.seq_len,
         "seed": settings.seed,
@@ -107,6 +101,16 @@ def plan_run(
         made={},
         groups=groups,
     )
+
+
+def _check_vocabulary(model: MoEModel, sequences: TokenSequences) -> None:
+    largest = max((int(row.max()) for row in sequences.rows if len(row)), default=0)
+    vocabulary = model.config.get("vocab_size")
+    if isinstance(vocabulary, int) and largest >= vocabulary:
+        raise CorpusError(
+            f"The corpus {sequences.corpus} has the token id {largest}, but {model.name} has "
+            f"{vocabulary} tokens; was it tokenised for another model?"
+        )
 
 
 def _advance(model: PreTrainedModel, turn: Sequence[TokenBatch], work: Work) -> None:
