@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ _ITEM_BYTES = {
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1),
 }
 _IMPLEMENTATION = re.compile(r"_?(attn|experts)_implementation(_internal)?")
+# Those of attention and experts that are Python or torch; transformers gets the others from the
+# hub (deepgemm, sonicmoe), or where their package is missing (flash_attention_2).
+_PLAIN = frozenset(("eager", "paged|eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm"))
 _PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -206,14 +210,29 @@ def read_config(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} is not valid JSON: {error}.") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} does not hold a JSON object.")
+    _check_asks_for_nothing(file, config)
+    return config
+
+
+def _check_asks_for_nothing(file: Path, config: Config) -> None:
+    """Refuse what would make transformers run native code, or read another configuration.
+
+    It does so while it makes the model, whatever trust_remote_code says; kernels that it has a
+    name for itself it fetches with the package `kernels` only.
+    """
+    if "configuration_files" in config:
+        raise CheckpointError(
+            f"{file}: configuration_files names other files, of which transformers would read one "
+            f"instead; take the line out, or rename the file that is meant to {CONFIG_NAME}."
+        )
     for key, text in _texts(config):
-        if _IMPLEMENTATION.fullmatch(key) and "/" in text:
-            # transformers would, while it makes the model, whatever trust_remote_code says.
+        if not _IMPLEMENTATION.fullmatch(key):
+            continue
+        if "/" in text or (text not in _PLAIN and find_spec("kernels")):
             raise CheckpointError(
                 f"{file}: {key} names {text!r}, native code that would be fetched from the hub and "
                 "run; take the line out, and choose an implementation with --attention."
             )
-    return config
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from pydantic import (
     field_validator,
 )
 
+from analysis.attention import Attention
 from analysis.choose import parse_corpus_weight
 from analysis.corpora import Count as Counted
 from analysis.corpora import Packing, Truncate, parse_corpus
@@ -110,7 +111,7 @@ class CalibrateSection(Section):
     groups: Annotated[tuple[Text, ...], BeforeValidator(_split)] = ()
     device: Text = "auto"
     batch_size: int = Field(default=8, ge=1, le=4096, strict=True)
-    attention: Text = "auto"
+    attention: Attention = "auto"
     device_map: Text | None = None
     max_memory: tuple[Text, ...] = ()
     offload_folder: Path | None = None

@@ -4,7 +4,7 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from analysis.calibration.experts import batch_mask
-from analysis.calibration.loading import LOADING_ERRORS
+from analysis.calibration.loading import LOADING_ERRORS, load_error
 from analysis.corpora import TokenBatch
 from analysis.families.packing import check_packing
 from analysis.model import MoEModel
@@ -82,10 +82,13 @@ def check_model_packs(model: MoEModel, attention: str = "auto") -> None:
         attention: the implementation asked for, or "auto".
 
     Raises:
+        CheckpointError: transformers cannot read the configuration.
         UnsupportedModelError: they would see each other.
     """
     try:
         config = AutoConfig.from_pretrained(model.checkpoint.path, trust_remote_code=False)
-    except LOADING_ERRORS:
+    except ValueError:
         return  # an architecture that transformers does not know; loading says so
+    except LOADING_ERRORS as error:
+        raise load_error(model, error) from error
     check_config(config, attention)

@@ -3,6 +3,8 @@
 One of them, `peaks`, holds maxima, which are put together by the larger one.
 """
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
@@ -21,6 +23,8 @@ from analysis.widths import expert_widths
 _Shape = tuple[tuple[int, ...], torch.dtype]
 # Layer -> neurons of each of its experts.
 Widths = Mapping[int, Sequence[int]]
+# In what torch says where the machine refuses memory; on a CPU it has no type of its own for that.
+_REFUSED = "can't allocate memory"
 _MAXIMA = frozenset(("peaks",))
 _CHOSEN = "chosen."
 
@@ -68,6 +72,22 @@ def _shapes(
     return {name: shape for group in groups for name, shape in shapes[group].items()}
 
 
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros; of more bytes than can be numbered torch says so by errors of several other types.
+
+    Raises:
+        MemoryError: the machine does not give so many bytes.
+    """
+    if math.prod(shape) * dtype.itemsize > sys.maxsize:
+        raise MemoryError(f"{list(shape)} of {dtype}")
+    try:
+        return torch.zeros(shape, dtype=dtype)
+    except RuntimeError as error:
+        if _REFUSED not in str(error):
+            raise
+        raise MemoryError(f"{list(shape)} of {dtype}") from error
+
+
 class GroupSums:
     """Sums of the chosen groups, by name and layer; float64 and int64, see `join_into`.
 
@@ -82,6 +102,9 @@ class GroupSums:
         groups: what to collect; `routed` always.
         widths: neurons of every expert; the group `gradient` needs them.
         num_samples: sequences in all; the group `dense` needs them.
+
+    Raises:
+        MemoryError: they do not fit.
     """
 
     def __init__(
@@ -97,7 +120,7 @@ class GroupSums:
         self.chosen: dict[int, Tensor] = {}
         self._order = tuple(layer.index for layer in layers)
         self._tensors: dict[tuple[str, int], Tensor] = {
-            (name, layer.index): torch.zeros(shape, dtype=dtype)
+            (name, layer.index): _zeros(shape, dtype)
             for layer in layers
             for name, (shape, dtype) in _shapes(
                 layer,
@@ -109,8 +132,8 @@ class GroupSums:
         }
         if "dense" in self.groups:
             for before, layer in pairwise(layers):
-                square = torch.zeros(before.num_experts, layer.num_experts, dtype=torch.int64)
-                self._tensors["transitions", layer.index] = square
+                square = (before.num_experts, layer.num_experts)
+                self._tensors["transitions", layer.index] = _zeros(square, torch.int64)
 
     def of(self, name: str, layer: int, device: torch.device | None = None) -> Tensor:
         """The sum of this name, to be added to in place; on `device` from now on if given."""
@@ -153,7 +176,7 @@ def sums_of(model: MoEModel, groups: Sequence[str] = (), num_samples: int = 0) -
     size = model.expert_output_size
     try:
         return GroupSums(model.layers, size, groups, widths, num_samples)
-    except (MemoryError, OverflowError, RuntimeError, TypeError) as error:
+    except MemoryError as error:
         raise CheckpointError(
             f"The statistics of {model.name} do not fit into memory: {len(model.layers)} layers "
             f"whose experts give vectors of {size} numbers; is its config.json right?"

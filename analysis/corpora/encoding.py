@@ -1,12 +1,12 @@
 """From a document to token ids, and which of them belong to an answer."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from jinja2 import TemplateError
 
 from analysis.arrays import BoolArray
 from analysis.corpora.documents import Document
@@ -61,6 +61,22 @@ class Encoded:
         return Encoded(self.ids[start:end], counted)
 
 
+@contextmanager
+def reading_by_tokenizer(what: str, instead: str) -> Iterator[None]:
+    """One line for whatever a tokenizer raises over `what`; `instead` says what would work.
+
+    tokenizers raises bare exceptions, and a chat template is a program, which may fail anyhow.
+
+    Raises:
+        CorpusError: it raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise CorpusError(f"The model's tokenizer cannot {what} ({reason}); {instead}.") from error
+
+
 def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus: str) -> Encoded:
     """Token ids of a document; with count "response", those of its answers enter the sums.
 
@@ -83,13 +99,8 @@ def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus
         return _conversation(document.messages, tokenizer, count)
     if count == "response":
         raise NoResponseError(f"The corpus {corpus} has plain text, in which nothing is a response")
-    try:
+    with reading_by_tokenizer("read a text", "give a corpus of input_ids"):
         tokens = list(tokenizer.encode(document.text or ""))
-    except (ValueError, TypeError, KeyError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise CorpusError(
-            f"The model's tokenizer cannot read a text ({reason}); give a corpus of input_ids."
-        ) from error
     if tokenizer.eos_token_id is not None and tokens and tokens[-1] != tokenizer.eos_token_id:
         tokens.append(tokenizer.eos_token_id)
     return Encoded(np.asarray(tokens, dtype=np.int32))
@@ -98,16 +109,10 @@ def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus
 def _templated(
     messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, **options: Any
 ) -> Mapping[str, Any]:
-    try:
+    with reading_by_tokenizer("format a conversation", "give a corpus of text or of input_ids"):
         encoding: Mapping[str, Any] = tokenizer.apply_chat_template(
             list(messages), tokenize=True, return_dict=True, **options
         )
-    except (ValueError, TypeError, KeyError, TemplateError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise CorpusError(
-            f"The model's tokenizer cannot format a conversation ({reason}); "
-            "give a corpus of text or of input_ids."
-        ) from error
     return encoding
 
 
@@ -123,7 +128,7 @@ def _conversation(
         template = tokenizer.get_chat_template()
     except ValueError:
         template = ""  # formatting says what is wrong
-    if _GENERATION.search(template):
+    if isinstance(template, str) and _GENERATION.search(template):  # JSON may hold a number there
         encoding = _templated(messages, tokenizer, return_assistant_tokens_mask=True)
         counted = np.asarray(encoding["assistant_masks"], dtype=np.bool_)
         return Encoded(np.asarray(encoding["input_ids"], dtype=np.int32), counted)

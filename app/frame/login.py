@@ -31,6 +31,8 @@ __all__ = [
 
 _USERS_VARIABLE = "MOEPRUNE_USERS"
 _KEYS = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
+_CALLBACK = "/oauth2callback"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _SHORTEST_SECRET = 32
 _USER = re.compile(r"[^@,\s]*@[^@,\s]+")
 _OTHERS = stat.S_IRWXO | stat.S_IWGRP
@@ -99,13 +101,38 @@ def login_of(secrets: Mapping[str, Any]) -> Login | None:
             f"The cookie_secret of [auth] has fewer than {_SHORTEST_SECRET} characters; make one "
             'with `python -c "import secrets; print(secrets.token_hex(32))"`.'
         )
-    place = urlsplit(given["redirect_uri"])
-    if not place.hostname or place.path != "/oauth2callback":
+    return Login(users, _origin_of(given["redirect_uri"]))
+
+
+def _origin_of(redirect_uri: str) -> str:
+    """The origin that browsers name, where the dashboard's address is written as they do.
+
+    Streamlit compares its own reading of the address with theirs, letter by letter, and forgets
+    every login where the two differ.
+    """
+    try:
+        place = urlsplit(redirect_uri)
+        host, port = place.hostname, place.port
+    except ValueError as error:  # such as a port that is no number
+        raise _no_address(redirect_uri) from error
+    if not host or place.path != _CALLBACK:
+        raise _no_address(redirect_uri)
+    shown = f"[{host}]" if ":" in host else host
+    is_default = port is None or port == _DEFAULT_PORTS.get(place.scheme)
+    origin = f"{place.scheme}://{shown}" + ("" if is_default else f":{port}")
+    if origin != f"{place.scheme}://{place.netloc}":
         raise UserError(
-            f"The redirect_uri of [auth] is {given['redirect_uri']!r}; it is the dashboard's "
-            "address and /oauth2callback, such as https://studio.example.org/oauth2callback."
+            f"The redirect_uri of [auth] is {redirect_uri!r}, which browsers write otherwise, so "
+            f"that no login would hold; write {origin}{_CALLBACK}, here and at the provider."
         )
-    return Login(users, f"{place.scheme}://{place.netloc}")
+    return origin
+
+
+def _no_address(redirect_uri: str) -> UserError:
+    return UserError(
+        f"The redirect_uri of [auth] is {redirect_uri!r}; it is the dashboard's address and "
+        f"{_CALLBACK}, such as https://studio.example.org{_CALLBACK}."
+    )
 
 
 def secrets_files() -> tuple[Path, ...]:
@@ -219,13 +246,21 @@ def require_login() -> None:
 def _stop_if_open() -> None:
     """Show nothing where `streamlit run` listens to other machines; `moeprune app` refuses to."""
     address = str(st.get_option("server.address") or "0.0.0.0")  # noqa: S104  (Streamlit's own)
-    if address != "localhost" and not is_loopback(address):
+    if not _stays_here(address):
         st.error(
             "This server listens to other machines and asks nobody who he is. Start it with "
             "`moeprune app`, or with `--server.address 127.0.0.1`.",
             icon=":material/block:",
         )
         st.stop()
+
+
+def _stays_here(address: str) -> bool:
+    """Whether only this machine connects; of other names than localhost nobody can tell."""
+    try:
+        return address == "localhost" or is_loopback(address)
+    except UserError:
+        return False
 
 
 def log_out_part() -> None:

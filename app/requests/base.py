@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from analysis.attention import Attention
 from analysis.corpora import Count, Packing, Sampling, Truncate, parse_corpus
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
@@ -85,7 +86,7 @@ class CalibrateRequest(Request):
     dtype: str = "auto"
     device: str = "auto"
     batch_size: int = Field(default=8, ge=1, le=4096)
-    attention: str = "auto"
+    attention: Attention = "auto"
     device_map: Text | None = None
     max_memory: MaxMemory = ()
     offload_folder: Path | None = None

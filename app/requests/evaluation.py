@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from analysis.attention import Attention
 from analysis.corpora import parse_corpus
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
@@ -55,7 +56,7 @@ class MeasureRequest(Request):
     dtype: str = "auto"
     device: str = "auto"
     batch_size: int = Field(default=8, ge=1, le=4096)
-    attention: str = "auto"
+    attention: Attention = "auto"
     device_map: Text | None = None
     max_memory: MaxMemory = ()
     offload_folder: Path | None = None

@@ -9,6 +9,7 @@ from typing import Protocol
 from transformers import PreTrainedModel
 
 from analysis.corpora import Tokenizer
+from analysis.corpora.encoding import reading_by_tokenizer
 from analysis.errors import CorpusError
 from analysis.families import MoEFamily
 from analysis.generation import greedy_answers
@@ -63,16 +64,18 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str, *, as_chat: bool) -> list[int]
     """Token ids of a prompt: as a user's turn in the model's own format, or as it stands.
 
     Raises:
-        CorpusError: nothing is left of it.
+        CorpusError: nothing is left of it, or the tokenizer cannot read it.
     """
     if as_chat:
         turn = [{"role": "user", "content": prompt}]
-        encoding = tokenizer.apply_chat_template(
-            turn, add_generation_prompt=True, tokenize=True, return_dict=True
-        )
+        with reading_by_tokenizer("format a conversation", "ask with --raw"):
+            encoding = tokenizer.apply_chat_template(
+                turn, add_generation_prompt=True, tokenize=True, return_dict=True
+            )
         ids = list(encoding["input_ids"])
     else:
-        ids = list(tokenizer.encode(prompt))
+        with reading_by_tokenizer("read a text", "its files are damaged, fetch them again"):
+            ids = list(tokenizer.encode(prompt))
     if not ids:
         raise CorpusError("The prompt is empty; write what the model should answer.")
     return ids

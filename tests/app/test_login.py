@@ -1,6 +1,7 @@
 """The login: what secrets must say, where the server listens, and what a page shows to whom."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -51,11 +52,40 @@ def test_secrets_of_other_programs_ask_for_no_login(secrets):
             {"users": USERS},
             "'https://a.example/x'",
         ),
+        (
+            {**AUTH, "redirect_uri": "https://a.example:x/oauth2callback"},
+            {"users": USERS},
+            "'https://a.example:x/oauth2callback'; it is",
+        ),
+        ({**AUTH, "redirect_uri": "https://[a/oauth2callback"}, {"users": USERS}, "; it is the"),
     ],
 )
 def test_secrets_that_would_let_in_nobody_or_anybody_are_refused(auth, ours, said):
     with pytest.raises(UserError, match=said):
         login_of({"auth": auth, "moeprune": ours})
+
+
+@pytest.mark.parametrize(
+    ("place", "origin"),
+    [
+        ("https://Studio.Example.org", "https://studio.example.org"),
+        ("https://studio.example.org:443", "https://studio.example.org"),
+        ("https://studio.example.org:", "https://studio.example.org"),
+        ("https://one@studio.example.org", "https://studio.example.org"),
+        ("http://[::1]:80", "http://[::1]"),
+    ],
+)
+def test_an_address_that_browsers_write_otherwise_is_refused(place, origin):
+    """Their Origin would be another one: sockets get 403, and Streamlit forgets who logged in."""
+
+    def login_at(address):
+        auth = AUTH | {"redirect_uri": f"{address}/oauth2callback"}
+        return login_of({"auth": auth, "moeprune": {"users": USERS}})
+
+    with pytest.raises(UserError, match=re.escape(f"write {origin}/oauth2callback, here and")):
+        login_at(place)
+    assert login_at(origin).origin == origin
+    assert login_at(f"{origin}:8501").origin == f"{origin}:8501"
 
 
 def write_secrets(folder, text, mode=0o600):
@@ -184,7 +214,10 @@ def test_another_address_of_this_machine_is_one_to_ask_for_pages_under(address):
 
 @pytest.mark.parametrize(
     ("address", "is_shown"),
-    [(LOOPBACK, True), ("localhost", True), ("::1", True), ("0.0.0.0", False), (None, False)],  # noqa: S104
+    [
+        *((address, True) for address in (LOOPBACK, "localhost", "::1")),
+        *((address, False) for address in ("0.0.0.0", None, "studio.example.org")),  # noqa: S104
+    ],
 )
 def test_streamlits_own_command_shows_nothing_to_other_machines(monkeypatch, address, is_shown):
     """`streamlit run` in a clone asks nobody who he is, so it has to stay on this machine."""

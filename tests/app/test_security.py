@@ -9,19 +9,27 @@ import os
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import psutil
 import pytest
 from packaging.requirements import Requirement
+from pydantic import ValidationError
 from servers import served
+from transformers import AutoConfig
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from analysis.attention import Attention
 from analysis.checkpoint import open_checkpoint, read_config
 from analysis.errors import CheckpointError
 from app.literal import literal, literal_in_badge
+from app.requests.base import CalibrateRequest
+from app.requests.evaluation import EvaluateRequest
 from app.server import server_config
 from app.session import data
 from app.tables.spreadsheets import csv_text
+from pruning.recipe import CalibrateSection
 
 ROOT = Path(__file__).parents[2]
 HEADERS = {
@@ -331,6 +339,63 @@ def test_a_configuration_that_asks_for_native_code_is_refused(tmp_path, asked):
                 read_config(tmp_path)
         else:
             assert read_config(tmp_path) == said
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_fetched"),
+    [
+        ({"attn_implementation": "flash_attention_2"}, True),
+        ({"text_config": {"_attn_implementation": "flash_attention_4"}}, True),
+        ({"experts_implementation": "deepgemm"}, True),
+        ({"attn_implementation": "sdpa", "experts_implementation": "grouped_mm"}, False),
+    ],
+)
+def test_names_that_transformers_fetches_a_kernel_for_are_refused(
+    tmp_path, monkeypatch, asked, is_fetched
+):
+    """It does where the package `kernels` is installed; without it, it says what is missing."""
+    (tmp_path / "config.json").write_text(json.dumps(asked))
+    assert read_config(tmp_path) == asked
+    installed = tmp_path / "installed"
+    (installed / "kernels").mkdir(parents=True)
+    (installed / "kernels" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(installed)
+    if is_fetched:
+        with pytest.raises(CheckpointError, match="native code that would be fetched"):
+            read_config(tmp_path)
+    else:
+        assert read_config(tmp_path) == asked
+
+
+def test_a_configuration_that_names_another_one_is_refused(tmp_path):
+    """transformers reads the other one, which nobody has looked at."""
+    said = {"model_type": "olmoe", "num_experts": 8}
+    other = said | {"num_experts": 64, "attn_implementation": "evil/kernel"}
+    (tmp_path / "config.json").write_text(
+        json.dumps(said | {"configuration_files": ["config.4.0.0.json"]})
+    )
+    (tmp_path / "config.4.0.0.json").write_text(json.dumps(other))
+    read = AutoConfig.from_pretrained(tmp_path, trust_remote_code=False)
+    assert (read.num_experts, read._attn_implementation) == (64, "evil/kernel")
+    with pytest.raises(CheckpointError, match="take the line out, or rename the file"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["evil/kernel", "kernels-community/flash-attn2:main", "swift", ""])
+def test_attention_that_would_be_fetched_is_no_option(name):
+    """Of commands, jobs and recipes alike; the message names what can be asked for."""
+    values = {"model": "m", "corpus": "c"}, {"model": "m", "corpora": ("demo-math",)}, {}
+    forms = CalibrateRequest, EvaluateRequest, CalibrateSection
+    for form, given in zip(forms, values, strict=True):
+        for known in ("auto", "eager", "sdpa", "flash_attention_2"):
+            assert form(**given, attention=known).attention == known
+        with pytest.raises(ValidationError, match=r"attention\n.*'auto', 'eager', 'sdpa', 'flex_"):
+            form(**given, attention=name)
+
+
+def test_attention_that_transformers_has_itself_is_an_option():
+    own = {name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if "|" not in name}
+    assert set(get_args(Attention)) == own | {"auto", "eager"}
 
 
 def test_no_loader_is_left_to_ask_whether_code_is_trusted():

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from search_cases import searched
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import Whitespace
 
 from analysis.drain import drain
 from analysis.model import DEMO_CHECKPOINT, load_model_index
@@ -26,6 +29,7 @@ from pruning.surgery.export import ExportOptions, export_checkpoint
 FAMILIES = ("deepseek_v3", "nemotron_h-latent", "gpt_oss", "aria", "jamba")
 MODEL, STATS, TEXTS, FILES, EXPORT, STATE = "model", "stats", "texts", "files", "export", "state"
 UNEVEN = "uneven"  # an export whose layers have different numbers of experts
+PIECES = "word-pieces"  # MODEL with a vocabulary of words, whose readers need one for unknown words
 _LEAST_VOCAB = 64  # of the models here
 CARD = """---
 license: apache-2.0
@@ -82,6 +86,11 @@ def make_examples(root: Path) -> None:
     (root / MODEL / "README.md").write_text(CARD)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(DEMO_CHECKPOINT / name, root / MODEL)
+    shutil.copytree(root / MODEL, root / PIECES)
+    known = ("[UNK]", "some", "word", "##s", "and", "more", "?", ".")
+    words = Tokenizer(WordPiece({word: number for number, word in enumerate(known)}))
+    words.pre_tokenizer = Whitespace()
+    words.save(str(root / PIECES / "tokenizer.json"))
     for case in CASES:
         if case.name in FAMILIES:
             tiny_model(case).save_pretrained(root / case.name, max_shard_size="40KB")

@@ -41,8 +41,8 @@ _WRITES = {
 }
 
 
-class TooLongError(Exception):
-    """A reader took more than SECONDS."""
+class TooLongError(BaseException):
+    """A reader took more than SECONDS; no exception of the kinds that readers catch."""
 
 
 @dataclass
@@ -131,7 +131,7 @@ def attempt(reader: Reader, root: Path, data: bytes, tally: Tally) -> bool:
         if "\n" in str(error).strip() and not reader.lists:
             tally.escapes.append(f"message of several lines: {str(error)[:300]!r}")
             return False
-    except Exception as error:  # noqa: BLE001
+    except (Exception, TooLongError) as error:  # noqa: BLE001
         last = traceback.extract_tb(error.__traceback__)[-6:]
         at = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in last)
         tally.escapes.append(f"{type(error).__name__}: {str(error)[:160]} at {at}")

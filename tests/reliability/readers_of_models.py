@@ -71,15 +71,18 @@ def _embedded(root: Path) -> None:
     assert rows.shape[0] == 3
 
 
-def _worded(root: Path) -> None:
-    tokenizer = load_tokenizer(load_model_index(str(root / examples.MODEL)))
-    for name in ("text", "messages", "pairs"):
-        for document in open_documents(
-            root / examples.TEXTS / f"{name}.jsonl", DEFAULT_FIELDS
-        ).read([0]):
-            for count in ("all",) if name == "text" else ("all", "response"):
-                encoded = encode(document, tokenizer, count, name)
-                assert encoded.counted is None or len(encoded.counted) == len(encoded.ids)
+def _worded(folder: str) -> Callable[[Path], object]:
+    def read(root: Path) -> None:
+        tokenizer = load_tokenizer(load_model_index(str(root / folder)))
+        for name in ("text", "messages", "pairs"):
+            for document in open_documents(
+                root / examples.TEXTS / f"{name}.jsonl", DEFAULT_FIELDS
+            ).read([0]):
+                for count in ("all",) if name == "text" else ("all", "response"):
+                    encoded = encode(document, tokenizer, count, name)
+                    assert encoded.counted is None or len(encoded.counted) == len(encoded.ids)
+
+    return read
 
 
 def readers() -> Iterator[Reader]:
@@ -98,4 +101,6 @@ def readers() -> Iterator[Reader]:
     yield Reader("embeddings, safetensors", first, TENSORS, _embedded)
     for name in _TOKENIZER:
         mutate = bytes_changed if name.endswith("jinja") else JSON
-        yield Reader(name, f"{model}/{name}", mutate, _worded)
+        yield Reader(name, f"{model}/{name}", mutate, _worded(model))
+    pieces = examples.PIECES
+    yield Reader("tokenizer.json, pieces", f"{pieces}/tokenizer.json", JSON, _worded(pieces))

@@ -6,10 +6,14 @@ import shutil
 
 import pytest
 from calibrations import describe, make_sequences, make_settings
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from analysis.calibration import partial
+from analysis.calibration.feed import check_model_packs
 from analysis.calibration.loading import Placement, load_tokenizer
 from analysis.calibration.run import calibrate
+from analysis.calibration.sums import sums_of
 from analysis.corpora.apart import task_documents
 from analysis.corpora.documents import Document
 from analysis.corpora.encoding import encode
@@ -22,6 +26,7 @@ from analysis.published import PUBLISHED, read_published
 from analysis.store import StatsStore
 from families.configs import CASES, tiny_model
 from pruning.constraints import parse_counts, parse_experts
+from pruning.evaluate.answers import prompt_ids
 
 STREAMED = Placement(stream_layers=True)
 
@@ -41,7 +46,10 @@ def run(model, stats, **changes):
         ({"hidden_act": "unheard of"}, "transformers cannot load model: KeyError 'unheard of'"),
         ({"pad_token_id": 999}, "transformers cannot load model: AssertionError Padding_idx must"),
         ({"num_attention_heads": 0}, "ZeroDivisionError"),
-        ({"hidden_size": 10**13}, "statistics of model do not fit into memory: 3 layers whose"),
+        *(
+            ({"hidden_size": size}, "statistics of model do not fit into memory: 3 layers whose")
+            for size in (10**13, 10**18, 10**25)  # more than there is, than bytes, than int64
+        ),
     ],
 )
 def test_values_of_a_configuration_that_nobody_expects(tmp_path, placement, change, message):
@@ -84,6 +92,64 @@ def test_a_length_in_the_tokenizer_that_is_no_number(tmp_path):
     tokenizer = load_tokenizer(load_model_index(str(tmp_path / "model")))
     with pytest.raises(CorpusError, match=r"tokenizer cannot read a text \('>' not supported"):
         encode(Document(text="words"), tokenizer, "all", "a.txt")
+
+
+def test_a_vocabulary_without_the_word_for_unknown_ones(tmp_path):
+    """tokenizers raises a bare Exception where it needs the word."""
+    shutil.copytree(DEMO_CHECKPOINT, tmp_path / "model")
+    tokens = Tokenizer(WordPiece({"known": 0}))
+    tokens.save(str(tmp_path / "model" / "tokenizer.json"))
+    tokenizer = load_tokenizer(load_model_index(str(tmp_path / "model")))
+    with pytest.raises(CorpusError, match=r"cannot read a text \(WordPiece error: Missing \[UNK\]"):
+        encode(Document(text="other"), tokenizer, "all", "a.txt")
+    with pytest.raises(CorpusError, match=r"cannot read a text .*files are damaged"):
+        prompt_ids(tokenizer, "other", as_chat=False)
+
+
+TALK = [{"role": "user", "content": "How?"}, {"role": "assistant", "content": "So."}]
+
+
+@pytest.mark.parametrize("count", ["all", "response"])
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ 1 // 0 }}", "integer division or modulo by zero"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "maximum recursion depth"),
+        ("{{ 'a'.encode('utf-99') }}", "unknown encoding: utf-99"),
+        ("{{ 10**400 * 1.0 }}", "int too large to convert to float"),
+        ("{{ raise_exception('') }}", "TemplateError"),
+        ("{{", "unexpected 'end of template'"),
+        (7, "Can't compile non template nodes"),
+    ],
+)
+def test_chat_templates_that_fail(tmp_path, count, template, reason):
+    shutil.copytree(DEMO_CHECKPOINT, tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").unlink()
+    edit_json(tmp_path / "model" / "tokenizer_config.json", chat_template=template)
+    tokenizer = load_tokenizer(load_model_index(str(tmp_path / "model")))
+    said = rf"cannot format a conversation \({reason}.*\); "
+    with pytest.raises(CorpusError, match=said + "give a corpus of text or of input_ids"):
+        encode(Document(messages=TALK), tokenizer, count, "a.jsonl")
+    with pytest.raises(CorpusError, match=said + "ask with --raw"):
+        prompt_ids(tokenizer, "How?", as_chat=True)
+
+
+def test_a_configuration_that_transformers_cannot_read_before_packing(tmp_path):
+    path = tmp_path / "model" / "config.json"
+    model = describe(tmp_path / "model")
+    check_model_packs(model)
+    edit_json(path, model_type="unheard of")
+    check_model_packs(model)  # loading says so
+    edit_json(path, model_type="olmoe", hidden_act=[7])
+    with pytest.raises(CheckpointError, match="transformers cannot load model: "):
+        check_model_packs(model)
+
+
+def test_sums_that_cannot_be_made_for_another_reason(tmp_path):
+    """A wrong call is no lack of memory."""
+    model = describe(tmp_path / "model")
+    with pytest.raises(RuntimeError, match="non-negative"):
+        sums_of(model, ("routed", "dense"), -1)
 
 
 @pytest.fixture
@@ -196,4 +262,15 @@ def test_published_tables_that_are_damaged(tmp_path, old, new, reason):
     text = (PUBLISHED / "unified-table-1.csv").read_text()
     (tmp_path / "one.csv").write_text(text.replace(old, new, 1))
     with pytest.raises(StatsError, match=rf"one\.csv is damaged \(.*{reason}.*\); install the"):
+        read_published(tmp_path / "one.csv")
+
+
+def test_a_published_table_with_a_column_twice(tmp_path):
+    """Which of the two is meant nobody can tell; pandas reads the first and renames the other."""
+    lines = (PUBLISHED / "unified-table-1.csv").read_text().splitlines()
+    doubled = "".join(f"{line},{line.rpartition(',')[2]}\n" for line in lines)
+    (tmp_path / "one.csv").write_text(doubled)
+    with pytest.raises(
+        StatsError, match=r"damaged \(it has the columns score twice\); install the"
+    ):
         read_published(tmp_path / "one.csv")

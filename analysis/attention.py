@@ -1,0 +1,14 @@
+"""Implementations of attention that can be asked for: those that transformers names itself."""
+
+from typing import Literal
+
+# transformers takes any other name for a repository of the hub, whose native code it would run.
+Attention = Literal[
+    "auto",
+    "eager",
+    "sdpa",
+    "flex_attention",
+    "flash_attention_2",
+    "flash_attention_3",
+    "flash_attention_4",
+]
