@@ -323,7 +323,7 @@ class Attempts:
             run(self._words, self._folder, self._command.processes)
             self.tally.reruns += 1
         self._compare("after the rerun", artifacts(self._folder), is_whole=True)
-        left = [str(path) for path in self._folder.rglob(f"*{PARTIAL}") if path.is_dir()]
+        left = [str(path) for path in self._folder.rglob(f"*{PARTIAL}")]
         if left:
             self.tally.problems.append(f"left behind: {left[0]}")
         self._clear()
