@@ -9,7 +9,7 @@ from analysis.compare import FATES
 from app.choices.comparing import compare_request, compare_selections
 from app.choices.ranking import Selection
 from app.commands import options
-from app.commands.files import write_table
+from app.commands.files import write_csv
 from app.commands.rank import say_runs, selection_for
 from app.console import out, show_facts
 
@@ -53,7 +53,7 @@ def compare(
 
 def _show(first: Selection, second: Selection, path: Path) -> None:
     comparison = compare_selections(first, second)
-    write_table(comparison.table(), path)
+    write_csv(comparison.table(), path)
     show_facts(
         {
             "equal decisions": comparison.agreement,

@@ -1,7 +1,8 @@
 """Files that commands write: places are checked before any work, files are whole or not there."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,31 @@ def write_result(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_table(table: pd.DataFrame, path: Path) -> None:
-    """Write a table: as parquet where the name says so, else as CSV.
+    """Write a table as its name says, which `check_ending` has let pass: parquet or CSV.
 
     Raises:
         StatsError: the place cannot be written to.
     """
+    if path.suffix != ".parquet":
+        write_csv(table, path)
+        return
+    with _told(path), written_durably(path) as draft:
+        table.to_parquet(draft, index=False)
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, whatever its name.
+
+    Raises:
+        StatsError: the place cannot be written to.
+    """
+    with _told(path):
+        write_durably(path, csv_text(table).encode())
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
     try:
-        if path.suffix == ".parquet":
-            with written_durably(path) as draft:
-                table.to_parquet(draft, index=False)
-        else:
-            write_durably(path, csv_text(table).encode())
+        yield
     except OSError as error:
         raise StatsError(f"The table cannot be written to {path}: {error.strerror}.") from error

@@ -14,7 +14,7 @@ from analysis.samples import SampleStats, joined_stats
 from analysis.store import Run, load_sample_stats
 from analysis.trajectory import follow, representative_samples, weighing_of
 from app.commands import options
-from app.commands.files import write_table
+from app.commands.files import write_csv
 from app.commands.plan import say_plan
 from app.commands.rank import say_run
 from app.console import counted, out
@@ -79,7 +79,7 @@ def paths(
     save_plan(plan, out_file)
     say_plan(described, plan, out_file)
     if table is not None:
-        write_table(follow(stats, made.count, weighing).table(made.count), table)
+        write_csv(follow(stats, made.count, weighing).table(made.count), table)
     _say_paths(made, stats, runs)
 
 

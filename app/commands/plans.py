@@ -10,7 +10,7 @@ from analysis.checkpoint import CONFIG_NAME
 from analysis.errors import PlanError, UserError
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from app.commands import options
-from app.commands.files import write_table
+from app.commands.files import write_csv
 from app.commands.widths import plan_routing, show_width_options
 from app.console import out, plain_rows, show_frame, show_table
 from app.settings import Settings, stats_store
@@ -122,7 +122,7 @@ def diff(
         raise PlanError("Neither plan names a layer, so there is nothing to compare.")
     asked = _by_expert(one, other, described, is_atomic=is_atomic) if experts else table
     if csv is not None:
-        write_table(asked, csv)
+        write_csv(asked, csv)
     shown = asked.dropna(axis="columns", how="all")
     show_frame(f"A: {first}, B: {second}", shown)
     alike = int((table["only_a"] + table["only_b"] == 0).sum())

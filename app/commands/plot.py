@@ -13,7 +13,7 @@ from analysis.model import load_model_index
 from analysis.trajectory import weighing_of
 from app.choices.comparing import compare_request
 from app.commands import options
-from app.commands.files import write_table
+from app.commands.files import write_csv
 from app.console import follow, out, show_table
 from app.settings import stats_store
 from app.tasks.calibration import weights_measured
@@ -124,7 +124,7 @@ def _write(chart: "Chart", path: Path, title: str) -> None:
     from app.figures.files import write_figure
 
     if path.suffix == ".csv":
-        write_table(chart.table, path)
+        write_csv(chart.table, path)
     else:
         write_figure(chart.exported(), path)
     out.print(chart.alt, markup=False)

@@ -20,7 +20,7 @@ from analysis.stats import ExpertStats
 from analysis.store import Run, StatsStore, load_expert_stats
 from app.choices.ranking import Selection, select
 from app.commands import options
-from app.commands.files import write_table
+from app.commands.files import write_csv
 from app.console import follow, out, show_frame
 from app.requests.base import OverlapRequest, SelectRequest, validated
 from app.settings import stats_store
@@ -88,7 +88,7 @@ def score(
         },
     )
     table = selection.ranking()
-    write_table(table, out_file)
+    write_csv(table, out_file)
     larger = "prune first" if selection.criterion.prune_larger else "keep"
     direction = f"larger score = {larger}"
     out.print(
@@ -111,7 +111,7 @@ def _score_neurons(
     weighted = [parse_corpus_weight(text) for text in corpora]
     chosen = choose_neurons(criterion, store, model, weighted, runs)
     table = rank_neurons(criterion, chosen.stats)
-    write_table(table, path)
+    write_csv(table, path)
     where = "of its layer" if criterion.within_layers else "of the model"
     out.print(
         f"{path}: {len(table)} neurons by {criterion.label}; rank 0 is the first {where} to stay",
@@ -171,7 +171,7 @@ def overlap(
         return
     stats = _stats_to_compare(request)
     table = _overlaps(request, stats)
-    write_table(table, out_file)
+    write_csv(table, out_file)
     means = mean_overlaps(table).sort_values("overlap", ascending=False)
     if figure is not None:
         _draw(means, figure)
@@ -232,7 +232,7 @@ def _by_corpus(tables: Iterable[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
 
 
 def _show_within(table: pd.DataFrame, path: Path) -> None:
-    write_table(table, path)
+    write_csv(table, path)
     show_frame("Pruned sets within each corpus", table)
     out.print(f"{path}: {len(table)} rows", markup=False)
 

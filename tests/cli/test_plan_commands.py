@@ -163,6 +163,9 @@ def test_diff_and_show(make, works, moeprune, tiny, other, here):
     a, b = (json.loads((here / name).read_text())["kept"] for name in ("a.json", "b.json"))
     output = works("plans", "diff", "a.json", "b.json", "--model", tiny, "--csv", "d.csv")
     table = pd.read_csv(here / "d.csv")
+    # What is asked for as CSV is CSV, whatever its name.
+    works("plans", "diff", "a.json", "b.json", "--model", tiny, "--csv", "d.parquet")
+    assert (here / "d.parquet").read_bytes() == (here / "d.csv").read_bytes()
     for row in table.itertuples():
         first, second = (set(kept[str(row.layer)]) for kept in (a, b))
         assert (row.both, row.only_a) == (len(first & second), len(first - second))

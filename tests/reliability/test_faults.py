@@ -23,7 +23,7 @@ from analysis.durable import PARTIAL
 from analysis.errors import UserError
 from analysis.model import load_model_index
 from analysis.store import SHIPPED_STATS, StatsStore, save_expert_stats
-from app.commands.files import write_table
+from app.commands.files import write_csv, write_table
 from app.figures.files import write_figure
 from app.jobs.store import JobStore
 from builders import tiny_checkpoint
@@ -61,8 +61,8 @@ def write_record(folder, version, _model, _make):
     EvaluationStore([folder]).save(record)
 
 
-def write_csv(folder, version, _model, _make):
-    write_table(pd.DataFrame({"a": [version]}), folder / "t.csv")
+def write_csv_table(folder, version, _model, _make):
+    write_csv(pd.DataFrame({"a": [version]}), folder / "t.csv")
 
 
 def write_parquet(folder, version, _model, _make):
@@ -91,7 +91,7 @@ def write_export(folder, version, model, _make):
 
 
 WRITERS = (
-    *(write_plan, write_recipe, write_record, write_csv, write_parquet),
+    *(write_plan, write_recipe, write_record, write_csv_table, write_parquet),
     *(write_run, remove_run, write_export),
 )
 
