@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 
 from analysis.checkpoint import open_checkpoint, read_shard
 from analysis.errors import CheckpointError
-from analysis.store import file_sha256
 from builders import tiny_checkpoint
 
 INDEX = "model.safetensors.index.json"
@@ -138,7 +137,7 @@ def test_identity_samples_a_large_shard_at_sixteen_places(tmp_path):
     save_file({"w": torch.zeros(100_000)}, file)
     start = read_shard(file).data_start
     before = open_checkpoint(tmp_path / "big")
-    identity, content = before.identity, file_sha256(file)
+    identity = before.identity
     for sample in (0, 7, 15):
         offset = start + 25_000 * sample + 4_095
         set_byte(file, offset)
@@ -148,7 +147,6 @@ def test_identity_samples_a_large_shard_at_sixteen_places(tmp_path):
     set_byte(file, start + 4_096)
     after = open_checkpoint(tmp_path / "big")
     assert after.identity == identity
-    assert file_sha256(file) != content
 
 
 def only_pickled(path):

@@ -9,7 +9,6 @@ from importlib.metadata import entry_points
 import pytest
 
 import app.cli
-from analysis.errors import CheckpointError
 
 COMMANDS = (
     *("demo", "inspect", "calibrate", "weights", "score", "overlap", "plan", "export", "verify"),
@@ -91,10 +90,11 @@ def test_usage_errors_exit_2(moeprune, words):
     assert "Traceback" not in outcome.err
 
 
-def test_debug_lets_the_error_through_to_the_trace(here, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["moeprune", "inspect", "nowhere", "--debug"])
-    with pytest.raises(CheckpointError, match="nowhere is not a directory"):
-        app.cli.main()
+def test_debug_gives_the_trace(process):
+    ended = process("inspect", "nowhere", "--debug")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "Traceback (most recent call last)" in ended.stderr
+    assert "CheckpointError: nowhere is not a directory" in ended.stderr
 
 
 def test_debug_may_stand_anywhere_and_changes_no_result(works, tiny):

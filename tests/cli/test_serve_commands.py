@@ -11,8 +11,6 @@ import psutil
 import pytest
 from servers import an_unused_port, served
 
-START_SECONDS = 15.0
-
 
 @pytest.fixture
 def start(here, tmp_path):
@@ -57,7 +55,6 @@ def answer_to_socket(port, **headers):
 
 def test_demo_serves_on_loopback_with_headers_and_without_torch(start, first_port_taken):
     with start("demo") as server:
-        assert server.seconds < START_SECONDS
         assert f"MoE Prune Studio: {server.url}\n" in server.log.read_text()
         # 8501 is taken, so the next free one.
         assert 8502 <= server.port <= 8600

@@ -63,7 +63,8 @@ def edit_json(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-@pytest.mark.parametrize(("fused", "dtype"), [(False, torch.float32), (True, torch.bfloat16)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_a_good_export_passes_all_levels(checkpoint, tmp_path, model_type, fused, dtype):
     source, out = make_export(
