@@ -282,9 +282,9 @@ def test_sparsity_is_read_exactly(text, value):
         ("0,5", "is no number"),
         ("nan", "no number between 0 and 1"),
         ("-inf", "no number between 0 and 1"),
-        ("1", r"1 is out of range.*write 50% or 0\.5"),
+        ("1", r"'1' is out of range.*write 50% or 0\.5"),
         ("100%", "out of range"),
-        ("50", r"50 is out of range"),
+        ("50", r"'50' is out of range"),
         ("-0.1", "out of range"),
         (Fraction(3, 2), "out of range"),
         # Exactly, these are a gigabyte of digits.

@@ -91,6 +91,7 @@ def ask_child(work: Callable[[], str], limit: float) -> str:
     """What a function says in a forked child with folders of its own, or how the child ended."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         answer = Path(folder) / "answer"
+        sys.stdout.flush()  # or the child would say it too
         child = os.fork()
         if not child:
             _live(work, answer)
@@ -372,6 +373,7 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", help="files; by default those naming the package")
     chosen = parser.parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    os.environ.pop("PYTEST_ADDOPTS", None)  # options of whoever runs this, not of these tests
     files = [f for path in chosen.path for f in ([path] if path.suffix else path.rglob("*.py"))]
     modules = [read_module(str(file.resolve()), file.read_text()) for file in sorted(files)]
     hunt = Hunt(
