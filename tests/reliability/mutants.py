@@ -30,6 +30,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from itertools import groupby, pairwise
 from pathlib import Path
 from random import Random
@@ -216,7 +218,8 @@ def _code_of(code: CodeType, function: str) -> CodeType:
 
 
 def _dotted(file: str) -> str:
-    return ".".join(Path(os.path.relpath(file)).with_suffix("").parts)
+    parts = Path(os.path.relpath(file)).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _live_function(file: str, function: str) -> FunctionType | None:
@@ -240,21 +243,34 @@ def run_in_place(code: CodeType, file: str, function: str, items: Sequence[pytes
     return _first_failure(items)
 
 
+class _Changed(SourceFileLoader, MetaPathFinder):
+    """Finds one module, with changed code, whoever imports it first; it may be its package."""
+
+    def __init__(self, name: str, file: str, code: CodeType) -> None:
+        super().__init__(name, file)
+        self.code = code
+
+    def find_spec(
+        self, fullname: str, _path: object = None, _target: object = None
+    ) -> ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self.path, loader=self)
+
+    def get_code(self, _fullname: str) -> CodeType:
+        return self.code
+
+
 def run_anew(code: CodeType, file: str, items: Sequence[pytest.Item]) -> str:
     """Run tests with the program imported anew, one module from changed code; runs in a child."""
     ours = {path.stem for folder in (".", "tests") for path in Path(folder).glob("*")}
     for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
         del sys.modules[name]
-    name = _dotted(file)
-    spec = importlib.util.find_spec(name)
-    assert spec and name not in sys.modules
-    sys.modules[name] = changed = importlib.util.module_from_spec(spec)
+    sys.meta_path.insert(0, _Changed(_dotted(file), file, code))
     try:
-        exec(code, vars(changed))  # noqa: S102
+        importlib.import_module(_dotted(file))
     except Exception:  # noqa: BLE001
         return IMPORT
-    parent, _, child = name.rpartition(".")
-    setattr(sys.modules[parent], child, changed)
     ended = pytest.main([*_QUIET, "-x", *(item.nodeid for item in items)])
     return "" if ended is pytest.ExitCode.OK else f"some test ({ended!s})"
 

@@ -69,6 +69,42 @@ def test_planted_mutants_die_live_or_are_not_reached(tmp_path):
     }
 
 
+PACKAGE = """from planted.sums import LIMIT, capped
+
+MOST = LIMIT + 1
+
+
+def least():
+    return MOST
+"""
+TESTS_OF_PACKAGE = """
+import planted
+from planted import sums
+
+def test_what_runs_at_import():
+    assert planted.capped(30) == sums.LIMIT == 10
+    assert planted.least() == 11
+"""
+
+
+@on_linux
+def test_a_package_that_imports_its_modules_is_changed_as_well(tmp_path):
+    package = tmp_path / "planted"
+    package.mkdir()
+    (package / "__init__.py").write_text(PACKAGE)
+    (package / "sums.py").write_text(MODULE)
+    (tmp_path / "test_sums.py").write_text(TESTS_OF_PACKAGE)
+    words = ["-m", "tests.reliability.mutants", "planted", "--tests", "test_sums.py"]
+    done = run(words, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row[0]: row[1:] for row in (line.split() for line in done.stdout.splitlines()) if row}
+    # Of the package: MOST = None, LIMIT - 1, 1 as 2 and as 0, and None for the result.
+    assert rows["planted/__init__.py"] == ["5", "5", "0", "0", "0"]
+    # LIMIT = None, 11 and 9, `<` for `>` and None for the first result are seen, `>=` and `True`
+    # are not. The second result and all of `twice` are not reached.
+    assert rows["planted/sums.py"] == ["12", "5", "0", "2", "5"]
+
+
 @on_linux
 def test_a_test_that_fails_without_any_change_ends_the_hunt(tmp_path):
     package = tmp_path / "planted"
