@@ -117,11 +117,21 @@ def test_formulas_of_the_family(exponents, formula):
     assert unified(*exponents).formula == formula
 
 
-@pytest.mark.parametrize("variant", [(0, 0, 0), (1, 0, 1), (0, 2, 1)], ids=str)
-def test_a_variant_has_the_exponents_it_was_asked_for(variant):
-    criterion = unified(*variant)
-    assert criterion.exponents == variant
+@pytest.mark.parametrize(
+    ("exponents", "uses_gate", "columns"),
+    [
+        ((0, 0, 0), False, ("num_tokens",)),
+        ((1, 0, 1), False, ("g0_f1", "num_tokens")),
+        ((1, 1, 0), True, ("renormalized_g1_f0", "num_tokens")),
+        ((0, 2, 1), True, ("renormalized_g2_f1", "num_tokens")),
+    ],
+)
+def test_a_variant_reads_what_its_exponents_say(exponents, uses_gate, columns):
+    criterion = unified(*exponents)
+    assert (criterion.exponents, criterion.uses_gate) == (exponents, uses_gate)
+    assert criterion.columns("renormalized") == columns
     assert not criterion.is_constant
+    assert (criterion.source, criterion.reference) == ("routed", FAMILY)
 
 
 @pytest.mark.parametrize("weight", [-0.5, math.inf, math.nan])
