@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import pandas as pd
 
@@ -131,6 +132,8 @@ def active_experts(model: MoEModel, plan: PruningPlan, routing: Routing | None =
     return Active(round(params), round(2 * weights))
 
 
+# A page asks for several plans of one model whenever somebody moves a slider.
+@lru_cache(maxsize=1024)
 def _whole(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
     """Parameters and weights of top_k experts, where all are alike."""
     found = [item for item in model.located[layer.index] if item.slot.kind is not SlotKind.ROUTER]

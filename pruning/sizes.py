@@ -1,14 +1,17 @@
 """What a plan saves: bytes, parameters and FLOPs, from headers and configuration alone."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
+from analysis.arrays import IntArray
 from analysis.checkpoint import TensorEntry
-from analysis.families import SlotKind
+from analysis.families import MoELayer, SlotKind
 from analysis.heads import prediction_heads
 from analysis.model import LocatedTensor, MoEModel
 from analysis.widths import atom_axis, expert_widths
@@ -158,49 +161,116 @@ def _atom_share(
     return sum(stays for stays, _ in atoms.values()), sum(of for _, of in atoms.values())
 
 
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """Tensors of a layer's experts and router.
+
+    Args:
+        experts: bytes and weights of the tensors that are one expert's alone; (experts, 2) int64.
+        located: all of them.
+        shared: those that hold several experts, and the router's.
+    """
+
+    experts: IntArray
+    located: Sequence[LocatedTensor]
+    shared: Sequence[LocatedTensor]
+
+
+@dataclass(frozen=True, eq=False)
+class _Tensors:
+    """A checkpoint's tensors as sizes need them: whoever moves a slider asks for many plans.
+
+    Args:
+        layers: layer -> its tensors.
+        outside: part -> bytes and weights of what no plan removes.
+        heads: tensors of prediction heads.
+    """
+
+    layers: Mapping[int, _Layer]
+    outside: Mapping[Part, tuple[int, int]]
+    heads: Sequence[TensorEntry]
+
+
+@lru_cache(maxsize=8)
+def _tensors(model: MoEModel) -> _Tensors:
+    names = {name for head in prediction_heads(model) for name in head.tensors}
+    outside: dict[Part, tuple[int, int]] = {}
+    for entry in model.unlocated:
+        if entry.name not in names:
+            part = _part_outside_experts(entry.name)
+            held, weights = outside.get(part, (0, 0))
+            outside[part] = (held + entry.nbytes, weights + num_weights(model, entry))
+    return _Tensors(
+        {layer.index: _layer_tensors(model, layer) for layer in model.layers},
+        outside,
+        [model.checkpoint.tensors[name] for name in names],
+    )
+
+
+def _layer_tensors(model: MoEModel, layer: MoELayer) -> _Layer:
+    experts = np.zeros((layer.num_experts, 2), np.int64)
+    located = model.located[layer.index]
+    shared = []
+    for item in located:
+        if item.slot.kind is SlotKind.ROUTER or item.slot.expert is None:
+            shared.append(item)
+        else:
+            experts[item.slot.expert] += (item.entry.nbytes, num_weights(model, item.entry))
+    return _Layer(experts, located, shared)
+
+
+class _Sums:
+    """Bytes and weights of each part before and after a plan."""
+
+    def __init__(self, model: MoEModel, parts: Iterable[Part]) -> None:
+        self._model = model
+        self.of = {part: [0, 0, 0, 0] for part in parts}
+
+    def add(self, part: Part, before: tuple[int, int], after: tuple[int, int]) -> None:
+        """Add bytes and weights."""
+        sums = self.of[part]
+        for place, value in enumerate((before[0], after[0], before[1], after[1])):
+            sums[place] += value
+
+    def add_tensor(self, part: Part, entry: TensorEntry, stays: int = 1, of: int = 1) -> None:
+        """Add a tensor of which a share stays."""
+        held = (entry.nbytes, num_weights(self._model, entry))
+        self.add(part, held, (held[0] * stays // of, held[1] * stays // of))
+
+
 def _table(model: MoEModel, plan: PruningPlan) -> pd.DataFrame:
     """part, before, after, params_before, params_after: one row per part."""
-    heads = {name for head in prediction_heads(model) for name in head.tensors}
-    heads_stay = not heads_depend_on(model, plan)
-    sums = {part: [0, 0, 0, 0] for part in Part if heads or part is not Part.HEADS}
-
-    def add(part: Part, entry: TensorEntry, stays: int = 1, of: int = 1) -> None:
-        held = num_weights(model, entry)
-        row = sums[part]
-        row[0] += entry.nbytes
-        row[1] += entry.nbytes * stays // of
-        row[2] += held
-        row[3] += held * stays // of
-
-    # `located` is computed once per model; this runs whenever somebody moves a slider.
+    tensors = _tensors(model)
+    sums = _Sums(model, (part for part in Part if tensors.heads or part is not Part.HEADS))
     atoms = _kept_atoms(model, plan)
-    for layer in model.layers:
-        kept = frozenset(plan.kept[layer.index])
-        for item in model.located[layer.index]:
-            part = Part.ROUTERS if item.slot.kind is SlotKind.ROUTER else Part.EXPERTS
-            stays, of = _kept_share(item, kept)
-            inside, width = _atom_share(model, item, atoms.get(layer.index, {}))
-            add(part, item.entry, stays * inside, of * width)
-    for name in heads:
-        add(Part.HEADS, model.checkpoint.tensors[name], int(heads_stay))
-    for entry in model.unlocated:
-        if entry.name not in heads:
-            add(_part_outside_experts(entry.name), entry)
-    rows = [(str(part), *values) for part, values in sums.items()]
+    for layer, found in tensors.layers.items():
+        _add_layer(sums, model, found, plan.kept[layer], atoms.get(layer, {}))
+    heads_stay = not heads_depend_on(model, plan)
+    for entry in tensors.heads:
+        sums.add_tensor(Part.HEADS, entry, int(heads_stay))
+    for part, held in tensors.outside.items():
+        sums.add(part, held, held)
+    rows = [(str(part), *values) for part, values in sums.of.items()]
     return pd.DataFrame(rows, columns=list(SIZE_COLUMNS))
 
 
-def _expert_params(model: MoEModel, plan: PruningPlan) -> int:
-    """Parameters of all routed experts that stay."""
-    atoms, total = _kept_atoms(model, plan), 0
-    for layer in model.layers:
-        kept = frozenset(plan.kept[layer.index])
-        for item in model.located[layer.index]:
-            if item.slot.kind is not SlotKind.ROUTER:
-                stays, of = _kept_share(item, kept)
-                inside, width = _atom_share(model, item, atoms.get(layer.index, {}))
-                total += num_weights(model, item.entry) * stays * inside // (of * width)
-    return total
+def _add_layer(
+    sums: _Sums,
+    model: MoEModel,
+    layer: _Layer,
+    kept: Sequence[int],
+    atoms: Mapping[int, tuple[int, int]],
+) -> None:
+    stay = frozenset(kept)
+    # Where neurons go, each tensor keeps a share of its own.
+    if not atoms:
+        before, after = layer.experts.sum(0), layer.experts[list(kept)].sum(0)
+        sums.add(Part.EXPERTS, (int(before[0]), int(before[1])), (int(after[0]), int(after[1])))
+    for item in layer.located if atoms else layer.shared:
+        part = Part.ROUTERS if item.slot.kind is SlotKind.ROUTER else Part.EXPERTS
+        stays, of = _kept_share(item, stay)
+        inside, width = _atom_share(model, item, atoms)
+        sums.add_tensor(part, item.entry, stays * inside, of * width)
 
 
 def weight_bytes(model: MoEModel, plan: PruningPlan) -> int:
@@ -235,12 +305,13 @@ def size_report(
     whole = keep_all(model)
     before, after = (active_experts(model, each, routing) for each in (whole, plan))
     params = table[["params_before", "params_after"]].sum()
+    experts = table.set_index("part").loc[Part.EXPERTS]
     return SizeReport(
         table=table,
         experts_before=model.num_experts,
         experts_after=sum(map(len, plan.kept.values())),
-        active_before=int(params["params_before"]) - _expert_params(model, whole) + before.params,
-        active_after=int(params["params_after"]) - _expert_params(model, plan) + after.params,
+        active_before=int(params["params_before"] - experts["params_before"]) + before.params,
+        active_after=int(params["params_after"] - experts["params_after"]) + after.params,
         expert_flops=before.flops,
         expert_flops_after=after.flops,
         is_measured=routing is not None,
