@@ -68,6 +68,14 @@ def test_a_blend_counts_each_sample_by_its_weight(runs):
     assert score.tolist() == pytest.approx((alone[0] / 3 + alone[1]).tolist())
 
 
+def test_a_blend_has_the_mean_u_of_its_samples(runs):
+    """Two samples a run, of weight 1 and 3: (2 a + 6 b) / 8."""
+    blended = blend([Part(runs[0], 1.0), Part(runs[1], 3.0)])
+    found = pathfinder(COUNT).from_samples(blended.samples)["node_weight"]
+    one, two = (follow(load_sample_stats(run), COUNT).table(COUNT)["node_weight"] for run in runs)
+    assert found.tolist() == pytest.approx(((one + 3 * two) / 4).tolist(), rel=1e-12)
+
+
 def test_paths_are_followed_once(runs):
     stats, read = load_expert_stats(runs[0]), []
     (part,) = stats.samples
