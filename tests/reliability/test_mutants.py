@@ -88,6 +88,7 @@ def test_what_runs_at_import():
 
 
 @on_linux
+@pytest.mark.slow
 def test_a_package_that_imports_its_modules_is_changed_as_well(tmp_path):
     package = tmp_path / "planted"
     package.mkdir()
