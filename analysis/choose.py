@@ -1,5 +1,6 @@
 """Which statistics a criterion ranks by: the runs of this model, by corpus or by id."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -40,8 +41,8 @@ def parse_corpus_weight(text: str) -> CorpusWeight:
         raise StatsError(
             f"{weight!r} in {text!r} is no weight; write CORPUS:2 or CORPUS."
         ) from error
-    if not value > 0:
-        raise StatsError(f"The weight in {text!r} must be greater than 0.")
+    if not 0 < value < math.inf:
+        raise StatsError(f"The weight in {text!r} must be a number greater than 0.")
     return CorpusWeight(name, value)
 
 

@@ -5,7 +5,17 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A problem that the person can fix; shown as one line, without a traceback."""
+    """A problem that the person can fix; shown as one line, without a traceback.
+
+    Args:
+        message: what is wrong and what would work. Names out of files stand in it, so whatever is
+            no printable character becomes a space.
+        listed: problems of their own, each on a line below.
+    """
+
+    def __init__(self, message: object = "", listed: Iterable[str] = ()) -> None:
+        lines = [_printable(str(message)), *(f"  {_printable(each)}" for each in listed)]
+        super().__init__("\n".join(lines))
 
 
 class CheckpointError(UserError):
@@ -42,6 +52,10 @@ class ExportError(UserError):
 
 class JobError(UserError):
     """A job that is unknown or not in a state that allows what was asked."""
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:

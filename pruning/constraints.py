@@ -11,7 +11,7 @@ from analysis.families import MoELayer
 from analysis.sparsity import as_percent, num_removed, parse_sparsity
 
 Experts = Mapping[int, frozenset[int]]
-_MOST_DIGITS = 6  # of a layer, an expert or a count
+MOST_DIGITS = 6  # of a layer, an expert or a count
 _LAYERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
 
@@ -299,7 +299,7 @@ def parse_numbers(text: str, *, what: str) -> frozenset[int]:
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        if max(len(first), len(last)) > _MOST_DIGITS or int(last or first) < int(first):
+        if max(len(first), len(last)) > MOST_DIGITS or int(last or first) < int(first):
             raise PlanError(f"{part!r} in {text!r} is no range of {what}.")
         found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
@@ -332,7 +332,7 @@ def parse_counts(texts: Iterable[str]) -> dict[int, int]:
     for text in texts:
         layers, equals, count = text.partition("=")
         number = count.strip()
-        if not equals or not (number.isascii() and number.isdigit()) or len(number) > _MOST_DIGITS:
+        if not equals or not (number.isascii() and number.isdigit()) or len(number) > MOST_DIGITS:
             raise PlanError(f"{text!r} sets no layer; write LAYER=KEPT, such as 3=20.")
         for layer in parse_numbers(layers, what="layers"):
             if layer in found:

@@ -26,7 +26,7 @@ from pruning.atoms.kept import (
     fit_atoms,
     ordered_atoms,
 )
-from pruning.constraints import Constraints, order_within, spans
+from pruning.constraints import MOST_DIGITS, Constraints, order_within, spans
 
 SCHEMA_VERSION = 1
 EXPERT_GRANULARITY = "expert"
@@ -299,7 +299,7 @@ def plan_from_dict(raw: object) -> PruningPlan:
 
 
 def _layer(key: str) -> int:
-    if not (key.isascii() and key.isdigit()):
+    if not (key.isascii() and key.isdigit() and len(key) <= MOST_DIGITS):
         raise PlanError(f"The plan names layer {key!r}, which is not a decoder index.")
     return int(key)
 

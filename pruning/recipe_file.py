@@ -70,9 +70,8 @@ def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
             return recipe
     # In the order of the file, and the same twice only once.
     ordered = sorted(dict.fromkeys(problems), key=lambda found: found[0])
-    listed = "\n".join(f"  {message}" for _, message in ordered)
     count = f"{len(ordered)} problem{'s' if len(ordered) > 1 else ''}"
-    raise PlanError(f"The recipe {name} has {count}:\n{listed}")
+    raise PlanError(f"The recipe {name} has {count}:", [message for _, message in ordered])
 
 
 def _tree(text: str) -> yaml.Node | None:

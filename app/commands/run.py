@@ -116,8 +116,8 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel) -> None:
     if len(problems) == 1:
         raise PlanError(problems[0])
     if problems:
-        lines = "".join(f"\n  {problem}" for problem in problems)
-        raise PlanError(f"The recipe asks for {len(problems)} things that cannot be done:{lines}")
+        count = f"{len(problems)} things that cannot be done"
+        raise PlanError(f"The recipe asks for {count}:", problems)
 
 
 def _decided(

@@ -9,6 +9,7 @@ from typing import Any
 from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.widths import expert_widths, quantised_role
+from pruning.constraints import MOST_DIGITS
 
 # Decoder index -> id of an expert -> ids of its neurons that stay, ascending.
 KeptAtoms = Mapping[int, Mapping[int, tuple[int, ...]]]
@@ -64,7 +65,7 @@ def atoms_from_json(raw: object) -> KeptAtoms:
 
 
 def _number(key: Any, what: str) -> int:
-    if not (isinstance(key, str) and key.isascii() and key.isdigit()):
+    if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= MOST_DIGITS):
         raise PlanError(f"The plan's 'kept_atoms' name {what} {key!r}, which is no number.")
     return int(key)
 

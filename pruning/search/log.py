@@ -5,6 +5,7 @@ generation that is complete. Scores are all that a search cannot draw again.
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -161,7 +162,8 @@ def _scores(path: Path, lines: list[bytes]) -> Scores:
 
 def _score(raw: Mapping[str, Any]) -> Score:
     samples = np.array(raw["samples"], dtype=np.float64)
-    if samples.ndim != 1 or not np.isfinite(samples).all():
+    # Their mean must be a number too, which an infinite sum has not.
+    if samples.ndim != 1 or not len(samples) or not math.isfinite(math.fsum(samples)):
         raise ValueError("a fitness is no finite number")
     return Score(
         samples=samples,

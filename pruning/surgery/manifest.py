@@ -169,13 +169,17 @@ def read_manifest(path: Path) -> Manifest:
         )
     try:
         manifest = _manifest(raw)
-    except (KeyError, TypeError, ValueError, AttributeError, PlanError) as error:
+    except (*_DAMAGED, PlanError) as error:
         raise ExportError(f"{MANIFEST_NAME} is damaged: {error}") from error
     if manifest.plan.digest != raw.get("plan_digest"):
         raise ExportError(f"{MANIFEST_NAME} is damaged: its plan does not have its plan_digest.")
     if manifest.has_uniform_counts != raw.get("uniform_counts", manifest.has_uniform_counts):
         raise ExportError(f"{MANIFEST_NAME} is damaged: its uniform_counts is not its plan's.")
     return manifest
+
+
+# What values of another kind raise where they are taken for what should be there.
+_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 def _manifest(raw: Mapping[str, Any]) -> Manifest:

@@ -39,6 +39,7 @@ from pruning.evaluate.bins_record import BinsStore
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.variance_record import VarianceStore
 from pruning.plan import PruningPlan, fit_plan, model_ref, plan_from_json
+from pruning.search.log import open_log
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
@@ -98,6 +99,25 @@ def test_json_that_is_nested_too_deeply(run, tmp_path):
 def test_a_plan_that_names_a_layer_twice():
     with pytest.raises(PlanError, match="holds 0 twice"):
         plan_from_json('{"schema_version": 1, "kept": {"0": [1, 2], "0": [3, 4]}}')
+
+
+@pytest.mark.parametrize("where", ["kept", "kept_atoms"])
+def test_a_plan_that_names_a_layer_by_more_digits_than_are_read(where):
+    raw = {"schema_version": 1, "model": {"name": "m", "identity": "0"}, "kept": {"0": [0]}}
+    raw |= {where: {"1" * 5001: [0] if where == "kept" else {}}}
+    with pytest.raises(PlanError, match="layer '1111"):
+        plan_from_json(json.dumps(raw))
+
+
+@pytest.mark.parametrize("samples", [[], [1.7e308, 1.7e308], [float("nan")]])
+def test_a_log_of_a_search_whose_samples_have_no_mean(tmp_path, samples):
+    path = tmp_path / "search.jsonl"
+    with open_log(path, {"name": "test"}):
+        pass
+    line = {"removed": [1], "samples": samples, "fitness": 1.0, "layers": 1, "seconds": 0.0}
+    path.write_text(path.read_text() + json.dumps(line) + "\n")
+    with pytest.raises(PlanError, match="is damaged in line 2"), open_log(path, {"name": "test"}):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -302,4 +322,19 @@ def test_files_of_an_export_that_lie_elsewhere(tmp_path, where, name):
 
     edit_json(tmp_path / "out" / MANIFEST_NAME, rename)
     with pytest.raises(ExportError, match="is no file of the export's own folder"):
+        read_manifest(tmp_path / "out")
+
+
+def test_numbers_in_the_manifest_of_an_export_that_are_infinite(tmp_path):
+    model = load_model_index("demo")
+    drain(
+        export_checkpoint(
+            model, fit_plan(PruningPlan(model_ref(model), {}), model), tmp_path / "out"
+        )
+    )
+    path = tmp_path / "out" / MANIFEST_NAME
+    raw = json.loads(path.read_text())
+    raw["shards"][0]["bytes"] = float("inf")
+    path.write_text(json.dumps(raw))
+    with pytest.raises(ExportError, match="is damaged"):
         read_manifest(tmp_path / "out")

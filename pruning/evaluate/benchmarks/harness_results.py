@@ -19,7 +19,11 @@ def number(value: object) -> float | None:
     """A finite number, or None for whatever else stands in its place."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number of more digits than a float can have
+        return None
+    return found if math.isfinite(found) else None
 
 
 def part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
