@@ -35,6 +35,7 @@ OPTIONS: Final = {
 # Minutes; submitit's own default is 5.
 _USUAL_TIME: Final = 24 * 60
 _NUMBERS: Final = ("cpus_per_task", "gpus_per_node", "mem_gb", "time")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _VALUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:&|-]{0,127}")
 # A number, or the script as it was written before there was one.
 _FILE: Final = re.compile(r"(\d+)_.*|\.submission_file_.*")
@@ -64,7 +65,7 @@ def parse_options(text: str) -> dict[str, str | int]:
         name, equals, value = part.partition("=")
         if name not in OPTIONS:
             raise JobError(unknown_name("SLURM option", name, OPTIONS))
-        is_good = value.isdecimal() if name in _NUMBERS else _VALUE.fullmatch(value)
+        is_good = (_NUMBER if name in _NUMBERS else _VALUE).fullmatch(value)
         if not equals or not is_good:
             kind = "a whole number" if name in _NUMBERS else "a plain word"
             raise JobError(f"The SLURM option {name} takes {kind}, as {name}=4; got {value!r}.")

@@ -75,7 +75,10 @@ def test_a_corpus_may_have_a_weight(text, expected):
     assert parse_corpus_weight(text) == expected
 
 
-@pytest.mark.parametrize("text", ["prose:", "prose:much", "prose:0", "prose:-1", "prose:nan", "prose:inf"])
+WRONG = ["prose:", "prose:much", "prose:0", "prose:-1", "prose:nan", "prose:inf"]
+
+
+@pytest.mark.parametrize("text", WRONG)
 def test_a_weight_that_is_no_positive_number_is_refused(text):
     with pytest.raises(StatsError, match="weight"):
         parse_corpus_weight(text)

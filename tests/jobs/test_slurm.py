@@ -216,6 +216,7 @@ def test_a_refusal_of_slurm_fails_the_job(runner, store, submit, cluster):
     [
         ("partitions=gpu", "Unknown SLURM option 'partitions'. Did you mean 'partition'?"),
         ("time=soon", "takes a whole number, as time=4; got 'soon'"),
+        ("time=" + 5000 * "9", "takes a whole number, as time=4; got '999"),
         ("partition=$(reboot)", "takes a plain word"),
         ("partition=gpu\n#SBATCH --uid=0", "takes a plain word"),
         ("partition", "takes a plain word"),
