@@ -181,6 +181,8 @@ def _secrets_in(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{file} is no TOML: {error}.") from error
+    except RecursionError as error:
+        raise UserError(f"{file} is no list of settings: it is nested too deeply.") from error
 
 
 def is_loopback(address: str) -> bool:

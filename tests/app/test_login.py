@@ -140,6 +140,9 @@ def test_secrets_lie_where_streamlit_looks_for_them(tmp_path, monkeypatch):
     ours.write_text("[moeprune")
     with pytest.raises(UserError, match=r"secrets.toml is no TOML: Expected"):
         read_login()
+    ours.write_text("users = " + 20_000 * "[")
+    with pytest.raises(UserError, match=r"secrets.toml is no list of settings: it is nested too"):
+        read_login()
 
 
 @pytest.mark.parametrize(
