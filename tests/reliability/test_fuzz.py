@@ -42,7 +42,7 @@ def too_much(root):
 
 
 def refused(root):
-    raise UserError("two\nlines")
+    raise UserError("two:", ["lines"])
 
 
 def broken(root):

@@ -10,6 +10,7 @@ COMMANDS = ("calibrate", "evaluate", "search", "export")
 KILLS = 2
 
 
+@pytest.mark.slow
 def test_killed_commands_lose_nothing_and_leave_nothing_that_passes_for_complete(tmp_path):
     words = [sys.executable, "-m", "tests.reliability.kills", "--kills", str(KILLS)]
     words += [word for name in COMMANDS for word in ("--command", name)]

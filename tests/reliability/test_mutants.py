@@ -47,6 +47,7 @@ def run(words, folder):
     )
 
 
+@pytest.mark.slow
 @on_linux
 def test_planted_mutants_die_live_or_are_not_reached(tmp_path):
     package = tmp_path / "planted"
@@ -106,6 +107,7 @@ def test_a_package_that_imports_its_modules_is_changed_as_well(tmp_path):
     assert rows["planted/sums.py"] == ["12", "5", "0", "2", "5"]
 
 
+@pytest.mark.slow
 @on_linux
 def test_a_test_that_fails_without_any_change_ends_the_hunt(tmp_path):
     package = tmp_path / "planted"
