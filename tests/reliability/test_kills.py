@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("calibrate", "evaluate", "search", "export")
 KILLS = 2
