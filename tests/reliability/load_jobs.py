@@ -22,11 +22,10 @@ from app.jobs.process import start_time
 from app.jobs.runner import LocalRunner
 from app.jobs.store import JobStore
 from tests.reliability.load_client import Drawn, Session, connected
-from tests.reliability.load_world import World
+from tests.reliability.load_world import TURNS, World, median_ms
 
 _REQUEST = {"model": "/models/large", "corpus": "demo-code", "tokens": 65_536, "stats_dir": "/s"}
 _COMMAND = "moeprune calibrate large --corpus demo-code --tokens 65536"
-TURNS = 3
 
 
 def fill(store: JobStore, count: int) -> Job:
@@ -76,18 +75,9 @@ def _times(world: World, store: JobStore) -> dict[str, float]:
         "counts by state": store.counts,
         "tick of the runner": LocalRunner(store).tick,
     }
-    found = {name: _median_ms(action) for name, action in actions.items()}
+    found = {name: median_ms(action) for name, action in actions.items()}
     with world.server() as server:
         return found | asyncio.run(_page_times(server))
-
-
-def _median_ms(action: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(TURNS):
-        began = time.perf_counter()
-        action()
-        seconds.append(time.perf_counter() - began)
-    return median(seconds) * 1e3
 
 
 def listed(world: World) -> str:

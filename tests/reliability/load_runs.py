@@ -5,8 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from statistics import median
 
 import pandas as pd
@@ -14,9 +12,7 @@ import pandas as pd
 from analysis.store import MANIFEST, StatsStore, run_name
 from tests.reliability.load_client import Session, connected
 from tests.reliability.load_sessions import PAGE, QUERY
-from tests.reliability.load_world import MODEL, World
-
-_TURNS = 3
+from tests.reliability.load_world import MODEL, TURNS, World, median_ms
 
 
 def multiply(world: World, count: int) -> None:
@@ -58,22 +54,13 @@ def _times(world: World) -> tuple[dict[str, float], list[str]]:
 
     store = StatsStore(world.stats)
     found = {
-        "list of a new store": _median_ms(first),
-        "list of the same store again": _median_ms(store.runs),
-        "moeprune runs list": _median_ms(lambda: listed(world)),
+        "list of a new store": median_ms(first),
+        "list of the same store again": median_ms(store.runs),
+        "moeprune runs list": median_ms(lambda: listed(world)),
     }
     with world.server() as server:
         pages, problems = asyncio.run(_page_times(server.port))
     return found | pages, problems
-
-
-def _median_ms(action: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(_TURNS):
-        began = time.perf_counter()
-        action()
-        seconds.append(time.perf_counter() - began)
-    return median(seconds) * 1e3
 
 
 def listed(world: World) -> str:
@@ -91,9 +78,9 @@ def listed(world: World) -> str:
 async def _page_times(port: int) -> tuple[dict[str, float], list[str]]:
     async with connected(port) as socket:
         session = Session(socket)
-        drawn = [await session.visit("", f"model={MODEL}") for _ in range(_TURNS + 1)]
+        drawn = [await session.visit("", f"model={MODEL}") for _ in range(TURNS + 1)]
         toggled = [await session.visit(PAGE, QUERY)]
-        for number in range(_TURNS):
+        for number in range(TURNS):
             toggled.append(await session.choose("alpha", str(1 + number % 2)))
     times = {
         "Start page, first": drawn[0].seconds,

@@ -1,10 +1,12 @@
 """Models and statistics of any size, made up in seconds, and the folders of a server on them."""
 
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from servers import Server, an_unused_port, served
@@ -20,6 +22,7 @@ from tests.benchmarks.synthetic import write_checkpoint
 MODEL = "large"
 TEXTS = ("c4", "code", "math")
 TOP_K = 8
+TURNS = 3  # of what is timed
 _WIDTHS = (16, 8)  # hidden size and expert width: no page reads weights
 _VECTORS = 16
 
@@ -72,6 +75,16 @@ class World:
             cwd=self.root,
         ) as server:
             yield server
+
+
+def median_ms(action: Callable[[], object]) -> float:
+    """Milliseconds that an action takes, the median of some turns."""
+    seconds = []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - began)
+    return median(seconds) * 1e3
 
 
 def make_world(root: Path, layers: int, experts: int) -> World:
