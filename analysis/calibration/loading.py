@@ -12,6 +12,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, PreTrainedModel
 
+from analysis.aligned import align_weights
 from analysis.calibration.distributed import join
 from analysis.calibration.expert_parallel import loading_options
 from analysis.calibration.quantised import DEQUANTISED_TYPE, dequantising_config, quantisation
@@ -223,6 +224,7 @@ def load_model(
         raise load_error(model, error) from error
     if info["missing_keys"]:
         raise CheckpointError(f"{model.name} lacks the tensor {sorted(info['missing_keys'])[0]}.")
+    align_weights(loaded)
     loaded.requires_grad_(False)
     ready: PreTrainedModel = loaded.eval()
     return ready

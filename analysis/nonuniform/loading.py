@@ -11,6 +11,7 @@ from typing import Any
 
 import transformers
 
+from analysis.aligned import align_weights
 from analysis.families import FAMILIES, MoEFamily
 from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY
 from analysis.families.native import register_native
@@ -54,9 +55,11 @@ def load_pruned(
     described = load_model_index(str(path), revision=revision)
     loader = auto_class_of(described, auto_class)
     with _ONE_AT_A_TIME:
-        return loader.from_pretrained(
+        loaded = loader.from_pretrained(
             described.checkpoint.path, **{**options, "trust_remote_code": False}
         )
+    align_weights(loaded[0] if isinstance(loaded, tuple) else loaded)
+    return loaded
 
 
 def auto_class_of(model: MoEModel, name: str | None = None) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from transformers import CONFIG_MAPPING
 
+from analysis.aligned import align_weights
 from analysis.calibration.loading import LOADING_ERRORS
 from analysis.calibration.quantised import dequantising_config, quantisation
 from analysis.errors import UnsupportedModelError
@@ -74,6 +75,7 @@ def _load(model: MoEModel, dtype: "torch.dtype | str") -> tuple[Any, Any]:
     )
     if isinstance(dtype, torch.dtype) and quantisation(model):
         loaded = loaded.to(dtype)  # what was dequantised has the type of its scales
+    align_weights(loaded)
     return loaded.eval(), info
 
 

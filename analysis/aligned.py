@@ -1,0 +1,45 @@
+"""Weights where matrix libraries compute the same bits, whatever file they were read from."""
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+from torch import Tensor, nn
+
+ALIGNMENT = 64
+"""Bytes; torch's own allocator starts every tensor on the CPU at a multiple of it."""
+
+
+def align_weights(model: nn.Module) -> None:
+    """Copy each weight on the CPU that does not start at a multiple of 64 bytes.
+
+    safetensors maps files, where tensors start at any multiple of 8. MKL's kernels without AVX,
+    which it runs on AMD processors too, multiply one row by a matrix that is not aligned to 16
+    bytes in another order of sums: two files with the same weights would give other bits.
+    """
+    for tensor in chain(model.parameters(), model.buffers()):
+        if not tensor.is_meta:
+            tensor.data = _aligned(tensor.data)
+    for module in model.modules():
+        # What accelerate leaves on disk is mapped again before each forward of its module.
+        hook = getattr(module, "_hf_hook", None)
+        if (weights := getattr(hook, "weights_map", None)) is not None:
+            hook.weights_map = _AlignedWeights(weights)
+
+
+class _AlignedWeights(Mapping[str, Tensor]):
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        self._weights = weights
+
+    def __getitem__(self, name: str) -> Tensor:
+        return _aligned(self._weights[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    is_here = tensor.device.type == "cpu"
+    return tensor.clone() if is_here and tensor.data_ptr() % ALIGNMENT else tensor
