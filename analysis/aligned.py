@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -21,9 +22,9 @@ def align_weights(model: nn.Module) -> None:
             tensor.data = _aligned(tensor.data)
     for module in model.modules():
         # What accelerate leaves on disk is mapped again before each forward of its module.
-        hook = getattr(module, "_hf_hook", None)
-        if (weights := getattr(hook, "weights_map", None)) is not None:
-            hook.weights_map = _AlignedWeights(weights)
+        hook: Any = getattr(module, "_hf_hook", None)
+        if getattr(hook, "weights_map", None) is not None:
+            hook.weights_map = _AlignedWeights(hook.weights_map)
 
 
 class _AlignedWeights(Mapping[str, Tensor]):

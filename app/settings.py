@@ -7,7 +7,7 @@ from pathlib import Path
 
 import platformdirs
 
-from analysis.store import SHIPPED_STATS, StatsStore
+from analysis.stats.store import SHIPPED_STATS, StatsStore
 
 _NAME = "moeprune"
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from analysis.blend import Mixture, Part
-from analysis.choose import parse_corpus_weight
-from analysis.store import Run, StatsStore, load_expert_stats
+from analysis.stats.blend import Mixture, Part
+from analysis.stats.choose import parse_corpus_weight
+from analysis.stats.store import Run, StatsStore, load_expert_stats
 from pruning.active import Routing, counted_routing
 from pruning.plan import PruningPlan
 

@@ -18,16 +18,16 @@ from pydantic import (
 )
 
 from analysis.attention import Attention
-from analysis.choose import parse_corpus_weight
 from analysis.corpora import Count as Counted
 from analysis.corpora import Packing, Truncate, parse_corpus
 from analysis.criteria import get_criterion
 from analysis.errors import UserError
-from analysis.groups import parse_groups
-from analysis.neuron_norms import NEURON_NORMS
-from analysis.neurons import neuron_score_of
+from analysis.ranking.neurons import neuron_score_of
+from analysis.ranking.norms import NEURON_NORMS
 from analysis.sparsity import parse_sparsity
-from analysis.stats import Gate
+from analysis.stats.choose import parse_corpus_weight
+from analysis.stats.groups import parse_groups
+from analysis.stats.tables import Gate
 from pruning.atoms.selection import AtomScope, parse_scope
 from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.budget import TargetDtype, parse_gib

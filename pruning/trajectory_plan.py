@@ -8,9 +8,9 @@ import pandas as pd
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
-from analysis.ranking import RANKING_COLUMNS, order_of, rank_of
-from analysis.samples import SampleStats
-from analysis.trajectory import PAPER, Trajectories, Weighing, follow, follow_until
+from analysis.ranking.experts import RANKING_COLUMNS, order_of, rank_of
+from analysis.ranking.trajectory import PAPER, Trajectories, Weighing, follow, follow_until
+from analysis.stats.samples import SampleStats
 from pruning.allocation import Allocation
 from pruning.constraints import Constraints, Room, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version

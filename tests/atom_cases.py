@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
-from analysis.neuron_norms import NeuronScores
+from analysis.ranking.norms import NeuronScores
 from families.configs import WIDTH, Case, tiny_model
 from families.physical import block_of, logits_of
 from families.plain import matrices_of

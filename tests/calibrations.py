@@ -6,7 +6,7 @@ import pandas as pd
 from analysis.calibration.loading import CalibrationSettings
 from analysis.corpora import TokenSequences
 from analysis.model import load_model_index
-from analysis.store import load_expert_stats
+from analysis.stats.store import load_expert_stats
 from builders import VOCAB, tiny_checkpoint
 
 LENGTHS = (9, 5, 7, 3, 9, 2, 6)

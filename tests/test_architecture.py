@@ -15,40 +15,41 @@ ROOT = Path(__file__).parent.parent
 # From the top: each may import those to its right, never the other way.
 PACKAGES = ("app", "pruning", "analysis")
 # Within app, from the bottom: each imports from those before it only.
-APP_LAYERS = ("requests", "tables", "choices", "tasks", "session", "frame", "parts", "views")
+APP_LAYERS = ("tables", "tasks", "session", "frame", "parts", "views")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 40
 
 # Everything that the dashboard's own process imports; calibration and the like run in jobs.
 DASHBOARD_ANALYSIS = (
-    "analysis.advice",
-    "analysis.blend",
+    "analysis.ranking.advice",
+    "analysis.stats.blend",
     "analysis.checkpoint",
-    "analysis.choose",
-    "analysis.compare",
+    "analysis.stats.choose",
+    "analysis.ranking.compare",
     "analysis.corpora",
-    "analysis.coverage",
+    "analysis.ranking.coverage",
     "analysis.criteria",
     "analysis.drain",
-    "analysis.effects",
+    "analysis.ranking.effects",
     "analysis.errors",
     "analysis.families",
     "analysis.model",
-    "analysis.needs",
+    "analysis.ranking.needs",
     "analysis.nonuniform.modeling_file",
-    "analysis.overlap",
+    "analysis.ranking.overlap",
     "analysis.progress",
-    "analysis.proxy",
-    "analysis.ranking",
-    "analysis.shards",
+    "analysis.ranking.proxy",
+    "analysis.ranking.experts",
+    "analysis.stats.shards",
     "analysis.sparsity",
-    "analysis.stats",
-    "analysis.store",
-    "analysis.stratification",
+    "analysis.stats.tables",
+    "analysis.stats.store",
+    "analysis.ranking.stratification",
 )
 # Modules that load a model; all others of pruning and app are the dashboard's.
 NEEDS_TORCH = re.compile(
-    r"analysis\.calibration|analysis\.routing|analysis\.families\.deepseek_model|analysis\.weights"
+    r"analysis\.calibration|analysis\.routing|analysis\.families\.deepseek_model"
+    r"|analysis\.aligned|analysis\.stats\.weights"
     r"|analysis\.nonuniform\.(loading|trial|widths)"
     r"|analysis\.demo\.(build|tokenizer)|pruning\.masking|pruning\.atoms\.masking"
     r"|pruning\.evaluate\.benchmarks\.(harness$|run)"
@@ -134,7 +135,7 @@ def test_layers_of_app_import_downwards():
         assert wrong == {}, layer
 
 
-@pytest.mark.parametrize("folder", ["requests", "choices", "tables", "tasks", "jobs", "commands"])
+@pytest.mark.parametrize("folder", ["tables", "tasks", "jobs", "commands"])
 def test_what_commands_and_workers_share_knows_no_streamlit(folder):
     # Of the layers of pages, commands may use none.
     pages = {f"app.{name}" for name in ("session", "frame", "parts", "views")} | {"streamlit"}
@@ -196,7 +197,7 @@ def test_what_the_dashboard_loads_needs_neither_torch_nor_transformers():
         timeout=120,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert {"analysis.store", "analysis.model", "pruning.plan"} <= set(modules)
+    assert {"analysis.stats.store", "analysis.model", "pruning.plan"} <= set(modules)
 
 
 def test_no_file_is_longer_than_500_lines():

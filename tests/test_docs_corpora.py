@@ -5,7 +5,7 @@ from pathlib import Path
 
 from analysis.corpora import PRESETS, parse_corpus
 from analysis.corpora.streams import SHUFFLE_BUFFER
-from app.requests.base import DEFAULT_SEQ_LEN, DEFAULT_TOKENS, CalibrateRequest
+from pruning.requests.base import DEFAULT_SEQ_LEN, DEFAULT_TOKENS, CalibrateRequest
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "corpora.md").read_text()

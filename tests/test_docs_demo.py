@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.choose import CorpusWeight, choose_stats
 from analysis.criteria import get_criterion
 from analysis.model import load_model_index
-from analysis.ranking import rank_experts
-from analysis.store import SHIPPED_STATS, StatsStore
+from analysis.ranking.experts import rank_experts
+from analysis.stats.choose import CorpusWeight, choose_stats
+from analysis.stats.store import SHIPPED_STATS, StatsStore
 from pruning.plan import model_ref, select_experts
 from pruning.schedules import uniform
 from pruning.sizes import size_report

@@ -20,8 +20,8 @@ from analysis.calibration.distributed import Processes, Sums
 from analysis.calibration.recording import WHOLE_WEIGHTS
 from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
-from analysis.groups import Group
 from analysis.model import MoEModel
+from analysis.stats.groups import Group
 
 _IMPLEMENTATION = "moeprune_all_reduce"
 _EXPERT_AXIS = {"moments": 1, "vectors": 0}

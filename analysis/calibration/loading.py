@@ -18,10 +18,10 @@ from analysis.calibration.expert_parallel import loading_options
 from analysis.calibration.quantised import DEQUANTISED_TYPE, dequantising_config, quantisation
 from analysis.corpora import Tokenizer
 from analysis.errors import CheckpointError, StatsError
-from analysis.groups import Group, misfit
 from analysis.launcher import launched_world, local_rank
 from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
+from analysis.stats.groups import Group, misfit
 
 DTYPES = {
     "float32": torch.float32,

@@ -20,7 +20,7 @@ from analysis.calibration.expert_parallel import joined
 from analysis.calibration.sums import GroupSums
 from analysis.durable import PARTIAL, partial_of, written_durably
 from analysis.errors import StatsError
-from analysis.stats import RunManifest
+from analysis.stats.tables import RunManifest
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from analysis.calibration.loading import CalibrationSettings, Placement, resolve_device
 from analysis.calibration.partial import RunState, Work
-from analysis.store import now
+from analysis.stats.store import now
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -13,7 +13,7 @@ from analysis.calibration.finite import not_finite
 from analysis.calibration.neurons import LayerNeurons
 from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
-from analysis.stats import EXPONENTS, GATES, MOMENT_COLUMNS, Gate, moment_column
+from analysis.stats.tables import EXPONENTS, GATES, MOMENT_COLUMNS, Gate, moment_column
 
 
 @dataclass(slots=True)

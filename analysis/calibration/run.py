@@ -31,21 +31,21 @@ from analysis.calibration.sums import GroupSums, sums_of
 from analysis.calibration.tables import finish, measured
 from analysis.corpora import TokenBatch, TokenSequences
 from analysis.errors import CorpusError, LostProcessError, StatsError, UserError
-from analysis.groups import ordered
 from analysis.model import MoEModel
 from analysis.progress import Progress
-from analysis.stats import (
-    SCHEMA_VERSION,
-    CorpusRef,
-    RunManifest,
-    measured_model,
-)
-from analysis.store import (
+from analysis.stats.groups import ordered
+from analysis.stats.store import (
     Run,
     StatsStore,
     digest_of,
     read_run,
     run_name,
+)
+from analysis.stats.tables import (
+    SCHEMA_VERSION,
+    CorpusRef,
+    RunManifest,
+    measured_model,
 )
 
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from analysis.corpora import TOKEN_SHARDS
 from analysis.errors import CheckpointError
 from analysis.families import MoELayer
-from analysis.groups import Group, ordered
 from analysis.model import MoEModel
-from analysis.stats import MOMENT_COLUMNS
+from analysis.stats.groups import Group, ordered
+from analysis.stats.tables import MOMENT_COLUMNS
 from analysis.widths import expert_widths
 
 _Shape = tuple[tuple[int, ...], torch.dtype]

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from analysis.calibration.sums import GroupSums, Widths
 from analysis.corpora import TOKEN_SHARDS
-from analysis.neuron_stats import expert_columns
-from analysis.samples import SampleStats, transition_table
-from analysis.shards import add_shards
-from analysis.stats import MOMENT_COLUMNS, Grid, RunManifest
-from analysis.store import (
+from analysis.stats.neurons import expert_columns
+from analysis.stats.samples import SampleStats, transition_table
+from analysis.stats.shards import add_shards
+from analysis.stats.store import (
     COACTIVATION,
     NEURONS,
     ROUTER,
@@ -25,6 +24,7 @@ from analysis.store import (
     Run,
     save_expert_stats,
 )
+from analysis.stats.tables import MOMENT_COLUMNS, Grid, RunManifest
 
 Array = NDArray[Any]
 

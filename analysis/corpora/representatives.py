@@ -14,11 +14,11 @@ from scipy.sparse import csr_array
 
 from analysis.arrays import FloatArray, IntArray
 from analysis.checkpoint import Checkpoint, TensorEntry
-from analysis.clusters import nearest_to_centroids
 from analysis.corpora.encoding import Encoded
 from analysis.corpora.sampling import Selection
 from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import CheckpointError, CorpusError
+from analysis.ranking.clusters import nearest_to_centroids
 
 # Documents, in seeded order, among which representatives are looked for.
 POOL = 4096

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import FloatArray
-from analysis.samples import SamplePart
-from analysis.stats import Gate
+from analysis.stats.samples import SamplePart
+from analysis.stats.tables import Gate
 
 StatsSource = Literal["routed", "weights", "none"]
 Columns = Callable[[Gate], tuple[str, ...]]

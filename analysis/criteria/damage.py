@@ -4,7 +4,7 @@ import pandas as pd
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
-from analysis.stats import Gate
+from analysis.stats.tables import Gate
 
 
 def _score(table: pd.DataFrame, gate: Gate) -> FloatArray:

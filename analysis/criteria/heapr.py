@@ -12,7 +12,7 @@ from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
 from analysis.criteria.unified import mean_over_routed
 from analysis.errors import CriterionError
-from analysis.stats import Gate
+from analysis.stats.tables import Gate
 
 DEFAULT_LAMBDA = 1.0
 

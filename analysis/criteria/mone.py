@@ -6,7 +6,7 @@ import pandas as pd
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, numbers
 from analysis.criteria.unified import mean_over_routed
-from analysis.stats import Gate, moment_column
+from analysis.stats.tables import Gate, moment_column
 
 
 def _columns(gate: Gate) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ import pandas as pd
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
 from analysis.errors import CriterionError
-from analysis.samples import SamplePart, SampleStats
-from analysis.stats import Gate
-from analysis.trajectory import MOST_PATHS, follow, path_order
+from analysis.ranking.trajectory import MOST_PATHS, follow, path_order
+from analysis.stats.samples import SamplePart, SampleStats
+from analysis.stats.tables import Gate
 
 # Paths of each sample in the paper's Figure 2; its plans take 1 to 500.
 DEFAULT_PATHS = 100

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion
-from analysis.stats import EXPONENTS, Gate, moment_column
+from analysis.stats.tables import EXPONENTS, Gate, moment_column
 
 REFERENCE = "arXiv:2606.15716, Table 1"
 VARIANTS: tuple[tuple[int, int, int], ...] = tuple(product((0, 1), EXPONENTS, EXPONENTS))

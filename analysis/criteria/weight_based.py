@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
-from analysis.stats import Gate
+from analysis.stats.tables import Gate
 
 _COLUMNS = ("l1", "l2_squared", "numel")
 _RANDOM_SEED = 42

@@ -6,16 +6,16 @@ from typing import Any
 
 from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
-from app.choices.neurons import check_neurons, decide_neurons, neuron_evidence, plan_of_file
 from app.commands.rank import say_run
 from app.commands.widths import show_width_options
 from app.console import follow, out
-from app.requests.base import validated
-from app.requests.neurons import NeuronRequest
 from app.settings import stats_store
 from pruning.active import Routing
 from pruning.atoms.kept import count_atoms
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY, PruningPlan, save_plan
+from pruning.planning.neurons import check_neurons, decide_neurons, neuron_evidence, plan_of_file
+from pruning.requests.base import validated
+from pruning.requests.neurons import NeuronRequest
 
 # Name of what is asked for -> the option that says so, in plans of one granularity only.
 _ONLY_EXPERTS = {

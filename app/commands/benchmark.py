@@ -12,12 +12,12 @@ from analysis.model import load_model_index
 from app.commands import measuring, options
 from app.commands.files import check_place, write_result
 from app.console import counted, follow, out, show_table
-from app.requests.base import validated
-from app.requests.benchmark import BenchmarkRequest, ImportRequest
 from app.tasks.benchmark import benchmark_results, benchmark_run, import_results
 from pruning.evaluate.benchmarks.record import BenchmarkRecord
 from pruning.evaluate.benchmarks.table import benchmark_table
 from pruning.plan import load_plan
+from pruning.requests.base import validated
+from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 
 
 def benchmark(

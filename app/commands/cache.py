@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from analysis.errors import StatsError
-from analysis.extending import extend_run
-from analysis.merging import merge_runs
-from analysis.store import MANIFEST, SHIPPED_STATS
+from analysis.stats.extending import extend_run
+from analysis.stats.merging import merge_runs
+from analysis.stats.store import MANIFEST, SHIPPED_STATS
 from app.commands import options
 from app.console import err, out, show_frame
 from app.settings import stats_store

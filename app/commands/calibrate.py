@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 
 from analysis.corpora import corpus_name
-from analysis.stats import CorpusRef
-from analysis.store import Run
+from analysis.stats.store import Run
+from analysis.stats.tables import CorpusRef
 from app.commands import measuring, options
 from app.console import follow, out, show_facts
-from app.requests.base import (
+from app.tasks.calibration import calibrate_run, check_corpora, estimate_run
+from pruning.requests.base import (
     DEFAULT_ANSWER_TOKENS,
     DEFAULT_SEED,
     DEFAULT_SEQ_LEN,
@@ -18,7 +19,6 @@ from app.requests.base import (
     CalibrateRequest,
     validated,
 )
-from app.tasks.calibration import calibrate_run, check_corpora, estimate_run
 from pruning.sizes import format_bytes
 
 _OR_PRESET = "default: what a named data set's paper used, else"

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from analysis.compare import FATES
-from app.choices.comparing import compare_request, compare_selections
-from app.choices.ranking import Selection
+from analysis.ranking.compare import FATES
 from app.commands import options
 from app.commands.files import write_csv
 from app.commands.rank import say_runs, selection_for
 from app.console import out, show_facts
+from pruning.planning.comparing import compare_request, compare_selections
+from pruning.planning.ranking import Selection
 
 
 def compare(

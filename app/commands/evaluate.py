@@ -10,13 +10,13 @@ from analysis.model import load_model_index
 from app.commands import measuring, options
 from app.commands.files import check_place, write_result
 from app.console import counted, follow, out, show_table
-from app.requests.base import validated
-from app.requests.evaluation import DEFAULT_MEASURED, EvaluateRequest
 from app.tasks.evaluation import evaluate_run
 from pruning.evaluate.drawing import DEFAULT_SAMPLES
 from pruning.evaluate.record import SCHEMA_VERSION, EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
 from pruning.plan import load_plan
+from pruning.requests.base import validated
+from pruning.requests.evaluation import DEFAULT_MEASURED, EvaluateRequest
 
 
 def evaluate(

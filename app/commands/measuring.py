@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from app.requests.base import DEFAULT_SEQ_LEN
 from pruning.evaluate.drawing import SCORED
 from pruning.evaluate.result import MEASURES
+from pruning.requests.base import DEFAULT_SEQ_LEN
 
 Evaluated = Annotated[
     list[str],

@@ -4,17 +4,17 @@ from typing import Annotated
 
 import typer
 
-from analysis.blend import Mixture, Part
-from analysis.choose import notes_on_others, parse_corpus_weight, routed_runs
-from analysis.coverage import Blender, fair_blend
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import StatsError
 from analysis.model import MoEModel, load_model_index
+from analysis.ranking.coverage import Blender, fair_blend
+from analysis.stats.blend import Mixture, Part
+from analysis.stats.choose import notes_on_others, parse_corpus_weight, routed_runs
 from app.commands import options
 from app.commands.rank import say_sources
 from app.console import out, show_table
-from app.requests.base import SelectRequest, validated
 from app.settings import stats_store
+from pruning.requests.base import SelectRequest, validated
 from pruning.schedules.uniform import uniform
 
 

@@ -1,11 +1,11 @@
 """The command `weights`: weight statistics of a model."""
 
 from analysis.criteria.weight_based import is_zero_expert
-from analysis.store import load_weight_stats
+from analysis.stats.store import load_weight_stats
 from app.commands import options
 from app.console import follow, out
-from app.requests.base import WeightsRequest, validated
 from app.tasks.calibration import weights_run
+from pruning.requests.base import WeightsRequest, validated
 
 
 def weights(

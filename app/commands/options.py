@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from analysis.trajectory import PARTS, STEPS
+from analysis.ranking.trajectory import PARTS, STEPS
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Checkpoint directory, hub id, or `demo`.")

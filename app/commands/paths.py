@@ -8,11 +8,11 @@ from typing import Annotated, cast
 
 import typer
 
-from analysis.choose import sample_runs
 from analysis.model import load_model_index
-from analysis.samples import SampleStats, joined_stats
-from analysis.store import Run, load_sample_stats
-from analysis.trajectory import follow, representative_samples, weighing_of
+from analysis.ranking.trajectory import follow, representative_samples, weighing_of
+from analysis.stats.choose import sample_runs
+from analysis.stats.samples import SampleStats, joined_stats
+from analysis.stats.store import Run, load_sample_stats
 from app.commands import options
 from app.commands.files import write_csv
 from app.commands.plan import say_plan

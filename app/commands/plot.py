@@ -10,14 +10,14 @@ from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.durable import write_durably
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from analysis.trajectory import weighing_of
-from app.choices.comparing import compare_request
+from analysis.ranking.trajectory import weighing_of
 from app.commands import options
 from app.commands.files import write_csv
 from app.console import follow, out, show_table
 from app.settings import stats_store
 from app.tasks.calibration import weights_measured
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.planning.comparing import compare_request
 
 if TYPE_CHECKING:
     from app.plots.chart import Chart

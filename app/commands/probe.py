@@ -12,9 +12,6 @@ from analysis.model import MoEModel, load_model_index
 from app.commands import measuring, options
 from app.commands.files import check_ending, write_table
 from app.console import follow, out, show_frame
-from app.requests.base import validated
-from app.requests.evaluation import AskRequest, BinsRequest
-from app.requests.variance import VarianceRequest
 from app.tasks.bins import bins_run
 from app.tasks.probe import ask_run
 from app.tasks.variance import variance_run
@@ -22,6 +19,9 @@ from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, rank_agreement
 from pruning.evaluate.drawing import DEFAULT_SAMPLES
 from pruning.evaluate.variance_record import variance_table
 from pruning.plan import EXPERT_GRANULARITY, load_plan
+from pruning.requests.base import validated
+from pruning.requests.evaluation import AskRequest, BinsRequest
+from pruning.requests.variance import VarianceRequest
 
 OneCorpus = Annotated[str, typer.Option("--corpus", help="Text to run on, as for calibrate.")]
 Plans = Annotated[

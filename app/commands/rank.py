@@ -7,25 +7,25 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from analysis.choose import newest_by_corpus, parse_corpus_weight, routed_runs
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError, unknown_name
 from analysis.model import MoEModel, load_model_index
-from analysis.neurons import choose_neurons, rank_neurons
-from analysis.overlap import criterion_overlap, mean_overlaps, variant_overlaps
-from analysis.proxy import SPARSITIES, proxy_overlap
-from analysis.shards import parts_overlap
+from analysis.ranking.neurons import choose_neurons, rank_neurons
+from analysis.ranking.overlap import criterion_overlap, mean_overlaps, variant_overlaps
+from analysis.ranking.proxy import SPARSITIES, proxy_overlap
 from analysis.sparsity import num_removed
-from analysis.stats import ExpertStats
-from analysis.store import Run, StatsStore, load_expert_stats
-from app.choices.ranking import Selection, select
+from analysis.stats.choose import newest_by_corpus, parse_corpus_weight, routed_runs
+from analysis.stats.shards import parts_overlap
+from analysis.stats.store import Run, StatsStore, load_expert_stats
+from analysis.stats.tables import ExpertStats
 from app.commands import options
 from app.commands.files import write_csv
 from app.console import follow, out, show_frame
-from app.requests.base import OverlapRequest, SelectRequest, validated
 from app.settings import stats_store
 from app.tasks.calibration import weights_measured
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.planning.ranking import Selection, select
+from pruning.requests.base import OverlapRequest, SelectRequest, validated
 
 
 def selection_of(model: str, given: dict[str, object]) -> Selection:

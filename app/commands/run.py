@@ -6,18 +6,10 @@ from typing import Annotated
 
 import typer
 
-from analysis.blend import Part
 from analysis.errors import ExportError, PlanError, UserError
 from analysis.model import MoEModel, load_model_index
-from analysis.store import Run
-from app.choices.neurons import (
-    check_neurons,
-    decide_neurons,
-    evidence_of,
-    neuron_evidence,
-    plan_of_file,
-)
-from app.choices.ranking import check_request, selected_from
+from analysis.stats.blend import Part
+from analysis.stats.store import Run
 from app.commands import measuring, options
 from app.commands.atoms import say_neurons
 from app.commands.evaluate import results_of, show_records
@@ -26,9 +18,24 @@ from app.commands.plan import say_plan
 from app.commands.search import run_search_of, say_search, search_folder
 from app.commands.ship import report_checks
 from app.console import follow, out
-from app.requests.base import ExportRequest
-from app.requests.evaluation import EvaluateRequest
-from app.requests.recipe import (
+from app.settings import stats_store
+from app.tasks.calibration import calibrate_run, check_corpora, weights_run
+from app.tasks.evaluation import evaluate_run
+from app.tasks.export import export_run, verify_result
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan, save_plan
+from pruning.planning.neurons import (
+    check_neurons,
+    decide_neurons,
+    evidence_of,
+    neuron_evidence,
+    plan_of_file,
+)
+from pruning.planning.ranking import check_request, selected_from
+from pruning.recipe import Recipe
+from pruning.recipe_file import load_recipe
+from pruning.requests.base import ExportRequest
+from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.recipe import (
     Machine,
     calibrate_requests,
     evaluate_request,
@@ -40,13 +47,6 @@ from app.requests.recipe import (
     select_request,
     weights_request,
 )
-from app.settings import stats_store
-from app.tasks.calibration import calibrate_run, check_corpora, weights_run
-from app.tasks.evaluation import evaluate_run
-from app.tasks.export import export_run, verify_result
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan, save_plan
-from pruning.recipe import Recipe
-from pruning.recipe_file import load_recipe
 from pruning.search.result import PLAN_NAME
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 

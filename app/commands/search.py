@@ -11,12 +11,12 @@ from analysis.model import load_model_index
 from app.commands import measuring, options
 from app.commands.plan import say_plan
 from app.console import follow, out, show_table
-from app.requests.base import validated
-from app.requests.recipe import Machine, machine_of
-from app.requests.search import SearchRequest
 from app.tasks.search import search_run
 from pruning.plan import load_plan
 from pruning.recipe_file import load_recipe
+from pruning.requests.base import validated
+from pruning.requests.recipe import Machine, machine_of
+from pruning.requests.search import SearchRequest
 from pruning.search.result import PLAN_NAME, RESULT_NAME, SearchResult
 
 

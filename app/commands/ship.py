@@ -10,11 +10,11 @@ from analysis.model import MoEModel, load_model_index
 from app.commands import options
 from app.commands.widths import plan_routing, show_width_options
 from app.console import follow, out, show_table
-from app.requests.base import ExportRequest, validated
 from app.settings import stats_store
 from app.tasks.export import export_run, verify_result
 from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan
+from pruning.requests.base import ExportRequest, validated
 from pruning.sizes import format_bytes, size_report
 
 Level = Annotated[

@@ -10,13 +10,13 @@ from analysis.errors import StatsError, unknown_name
 from app.commands import measuring, options
 from app.commands.files import check_ending, write_table
 from app.console import counted, follow, out, show_table
-from app.requests.base import validated
-from app.requests.evaluation import DEFAULT_MEASURED, SweepRequest
 from app.tasks.evaluation import sweep_run
 from pruning.evaluate.drawing import DEFAULT_SAMPLES
 from pruning.evaluate.record import evaluation_table
 from pruning.evaluate.result import MEASURES
 from pruning.plan import EXPERT_GRANULARITY
+from pruning.requests.base import validated
+from pruning.requests.evaluation import DEFAULT_MEASURED, SweepRequest
 
 AGAINST = ("removed", "bytes", "active_params", "expert_flops")
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.choose import parse_corpus_weight, routed_runs
 from analysis.model import MoEModel
-from analysis.store import StatsStore
+from analysis.stats.choose import parse_corpus_weight, routed_runs
+from analysis.stats.store import StatsStore
 from app.console import out, show_table
 from pruning.active import Routing
 from pruning.atoms.sizes import atom_sizes

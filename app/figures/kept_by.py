@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from analysis.compare import FATES
+from analysis.ranking.compare import FATES
 from app.figures.layer_rows import layer_rows
 from app.figures.theme import apply_theme, ink, paper, plain
 

@@ -33,7 +33,7 @@ _LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 92
 
 
 def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `setting` and WINNER_COLUMNS of `analysis.leaderboard`, a row per cell.
+    """Figure of a table of `setting` and the leaderboard's WINNER_COLUMNS, a row per cell.
 
     A cell without a winner says why (nobody scored above 0, or there is one candidate); `+n` beside
     a name counts those that share the first place. Each row says how many candidates it has.

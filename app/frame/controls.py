@@ -6,7 +6,7 @@ from typing import TypeVar
 import streamlit as st
 
 from analysis.criteria import CRITERIA
-from analysis.stats import GATES
+from analysis.stats.tables import GATES
 from app.components.expert_map import Arrangement, Mode
 from app.session.state import (
     CRITERION_OPTIONS,

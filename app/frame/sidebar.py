@@ -8,8 +8,7 @@ import streamlit as st
 
 from analysis.errors import UserError
 from analysis.model import MoEModel
-from analysis.store import Run
-from app.choices.percents import SPARSITY_STEP, possible_percents
+from analysis.stats.store import Run
 from app.frame.controls import one_of
 from app.jobs.model import ACTIVE
 from app.literal import literal
@@ -29,6 +28,7 @@ from app.session.state import (
     share_key,
 )
 from app.tables.shapes import experts_text
+from pruning.planning.percents import SPARSITY_STEP, possible_percents
 from pruning.sizes import format_bytes
 
 

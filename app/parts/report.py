@@ -2,8 +2,6 @@
 
 import streamlit as st
 
-from app.choices.comparing import CompareRequest
-from app.choices.neuron_plan import NeuronPlanChoice
 from app.parts.compare.recipes import RecipeChoice, recipe_request
 from app.plots.listing import VIEWS
 from app.plots.scene import Scene
@@ -13,6 +11,8 @@ from app.session.data import settings
 from app.session.granularity import is_about_neurons, is_widest_scope
 from app.session.state import RECIPES, View, chosen_baseline, shown_recipes
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.planning.comparing import CompareRequest
+from pruning.planning.neuron_plan import NeuronPlanChoice
 
 
 def remember_recipes(view: View, page: str) -> None:

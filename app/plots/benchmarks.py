@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analysis.leaderboard import (
+from analysis.ranking.leaderboard import (
     WINNER_COLUMNS,
     average_rank,
     score_table,

@@ -1,9 +1,9 @@
 """The charts of Compare: two recipes side by side."""
 
-from analysis.compare import Comparison
-from app.choices.ranking import Selection, criterion_badge
+from analysis.ranking.compare import Comparison
 from app.figures import kept_by, layer_agreement, rank_rank
 from app.plots.chart import Chart
+from pruning.planning.ranking import Selection, criterion_badge
 
 Names = tuple[str, str]
 

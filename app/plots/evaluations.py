@@ -6,7 +6,7 @@ from typing import Final
 
 import pandas as pd
 
-from analysis.leaderboard import WINNER_COLUMNS, score_table, winners
+from analysis.ranking.leaderboard import WINNER_COLUMNS, score_table, winners
 from app.figures import sweep, winner_map
 from app.plots.chart import Chart, made_by
 from app.plots.names import criterion_label

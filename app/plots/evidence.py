@@ -6,13 +6,13 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 
-from analysis.compare import Comparison
 from analysis.criteria import Criterion, get_criterion
-from analysis.overlap import mean_overlaps, pruned_mask, variant_overlaps
-from analysis.proxy import damage_table
-from analysis.ranking import saliency_grid
-from analysis.shards import overlap_of_parts
-from analysis.stats import ExpertStats, Gate
+from analysis.ranking.compare import Comparison
+from analysis.ranking.experts import saliency_grid
+from analysis.ranking.overlap import mean_overlaps, pruned_mask, variant_overlaps
+from analysis.ranking.proxy import damage_table
+from analysis.stats.shards import overlap_of_parts
+from analysis.stats.tables import ExpertStats, Gate
 from app.figures import bump, damage_proxy, parts_curve, variant_grid
 from app.plots.chart import Chart
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from analysis.coverage import Blender
-from analysis.effects import effects_over_models
-from analysis.overlap import overlap_matrix
+from analysis.ranking.coverage import Blender
+from analysis.ranking.effects import effects_over_models
+from analysis.ranking.overlap import overlap_matrix
 from app.figures import coverage as coverage_figure
 from app.figures import effects as effects_figure
 from app.figures import overlap_curve as curve_figure

@@ -6,15 +6,14 @@ from fractions import Fraction
 
 import pandas as pd
 
-from analysis.choose import choose_stats, newest_by_corpus, parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.criteria.pathfinder import PATHFINDER
 from analysis.errors import PlanError, StatsError, unknown_name
-from analysis.overlap import criterion_overlap
-from analysis.shards import stats_at, token_parts
-from analysis.stats import ExpertStats
-from analysis.store import load_sample_stats
-from app.choices.planning import searched_rows
+from analysis.ranking.overlap import criterion_overlap
+from analysis.stats.choose import choose_stats, newest_by_corpus, parse_corpus_weight
+from analysis.stats.shards import stats_at, token_parts
+from analysis.stats.store import load_sample_stats
+from analysis.stats.tables import ExpertStats
 from app.plots import benchmarks, comparison, evaluations, evidence, explore, published
 from app.plots.benchmarks import Board
 from app.plots.chart import Chart
@@ -37,6 +36,7 @@ from app.plots.search import best_chart, progress_chart, schedules_of_searches
 from app.plots.variance import MOST_LINES, candidates_of, draws_of, variance_chart
 from app.tables import maps
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.planning.planning import searched_rows
 from pruning.schedules import side_by_side
 from pruning.search.store import SearchStore, order_digest
 from pruning.sizes import size_report

@@ -4,7 +4,7 @@ from typing import Final
 
 from analysis.criteria import CRITERIA, get_criterion
 from analysis.errors import CriterionError
-from analysis.neuron_norms import NEURON_NORMS
+from analysis.ranking.norms import NEURON_NORMS
 
 FULL: Final = "Full model"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import BoolArray, IntArray
-from analysis.overlap import overlap_matrix
+from analysis.ranking.overlap import overlap_matrix
 from app.figures import neuron_map, neuron_saliency
 from app.figures import overlap_matrix as matrix_figure
 from app.figures import same_bytes as bytes_figure

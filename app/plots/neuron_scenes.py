@@ -1,19 +1,15 @@
 """The charts of neurons on Explore for a recipe: what `moeprune plot` and reports draw of them."""
 
 from analysis.arrays import BoolArray
-from analysis.choose import choose_stats, parse_corpus_weight
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import StatsError
-from analysis.store import NEURONS
-from app.choices.neuron_scopes import SCOPES, scopes_of
-from app.choices.neurons import neuron_evidence
+from analysis.stats.choose import choose_stats, parse_corpus_weight
+from analysis.stats.store import NEURONS
 from app.plots import loss_bins
 from app.plots import neuron_evidence as charts
 from app.plots.chart import Chart
 from app.plots.scene import Scene
-from app.requests.base import validated
-from app.requests.neurons import NeuronRequest
 from app.tables.maps import rank
 from pruning.atoms.cuts import (
     NeuronField,
@@ -26,6 +22,10 @@ from pruning.atoms.cuts import (
 )
 from pruning.evaluate.bins_record import BinsStore
 from pruning.evaluate.record import EvaluationStore
+from pruning.planning.neuron_scopes import SCOPES, scopes_of
+from pruning.planning.neurons import neuron_evidence
+from pruning.requests.base import validated
+from pruning.requests.neurons import NeuronRequest
 
 
 def kept_of_scene(scene: Scene) -> Chart:

@@ -4,14 +4,14 @@ import pandas as pd
 
 from analysis.drain import drain
 from analysis.errors import PlanError
-from app.choices.neuron_scopes import SideBySide, scopes_of, side_by_side
-from app.choices.neurons import arena_of, neuron_evidence
 from app.figures import neurons as figures
 from app.plots.chart import Chart
 from app.plots.scene import Scene
-from app.requests.base import validated
-from app.requests.neurons import NeuronRequest
 from pruning.atoms.selection import AtomScope
+from pruning.planning.neuron_scopes import SideBySide, scopes_of, side_by_side
+from pruning.planning.neurons import arena_of, neuron_evidence
+from pruning.requests.base import validated
+from pruning.requests.neurons import NeuronRequest
 
 
 def layers_chart(table: pd.DataFrame, about: str) -> Chart:

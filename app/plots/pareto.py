@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.pareto import pareto_front
+from analysis.ranking.pareto import pareto_front
 from app.figures import pareto
 from app.plots.chart import Chart, made_by
 from app.plots.names import FULL

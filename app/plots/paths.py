@@ -7,8 +7,8 @@ from typing import Final
 import pandas as pd
 
 from analysis.criteria.pathfinder import DEFAULT_PATHS
-from analysis.samples import SampleStats
-from analysis.trajectory import PAPER, Weighing, follow, representative_samples
+from analysis.ranking.trajectory import PAPER, Weighing, follow, representative_samples
+from analysis.stats.samples import SampleStats
 from app.figures import path_frequency
 from app.plots.chart import Chart
 

@@ -6,7 +6,8 @@ from typing import Final
 
 import pandas as pd
 
-from analysis.leaderboard import (
+from analysis.published import ABILITIES, PAPERS, published_table
+from analysis.ranking.leaderboard import (
     WINNER_COLUMNS,
     ability_weights,
     average_rank,
@@ -14,7 +15,6 @@ from analysis.leaderboard import (
     weighted_average,
     winners,
 )
-from analysis.published import ABILITIES, PAPERS, published_table
 from app.figures import capability, winner_map
 from app.plots.chart import Chart, made_by
 from app.plots.names import FULL, criterion_label

@@ -5,32 +5,32 @@ from functools import cached_property
 
 import pandas as pd
 
-from analysis.blend import Mixture
-from analysis.choose import newest_by_corpus, parse_corpus_weight
-from analysis.compare import Comparison
 from analysis.corpora import corpus_name
-from analysis.coverage import Blender
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.model import MoEModel
-from analysis.overlap import mean_overlaps, variant_overlaps
+from analysis.ranking.compare import Comparison
+from analysis.ranking.coverage import Blender
+from analysis.ranking.overlap import mean_overlaps, variant_overlaps
 from analysis.sparsity import num_removed
-from analysis.stats import ExpertStats
-from analysis.store import Run, StatsStore, load_expert_stats
-from app.choices.comparing import CompareRequest, compare_selections
-from app.choices.ranking import Selection, select
+from analysis.stats.blend import Mixture
+from analysis.stats.choose import newest_by_corpus, parse_corpus_weight
+from analysis.stats.store import Run, StatsStore, load_expert_stats
+from analysis.stats.tables import ExpertStats
 from app.plots.benchmarks import benchmark_results
 from app.plots.chart import made_by
 from app.plots.comparison import about_recipes
 from app.plots.evaluations import results_of
 from app.plots.paths import USUAL_PATHS, PathChoice
 from app.plots.variance import variance_results
-from app.requests.base import SelectRequest
 from app.tables.maps import Ranked, rank
 from pruning.budget import sparsity_budget
 from pruning.evaluate.benchmarks.record import BenchmarkStore
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.variance_record import VarianceStore
+from pruning.planning.comparing import CompareRequest, compare_selections
+from pruning.planning.ranking import Selection, select
+from pruning.requests.base import SelectRequest
 from pruning.search.store import KnownSearch, SearchStore, best_fitting
 
 

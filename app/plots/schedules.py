@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from app.choices.planning import schedule_label
 from app.figures import schedules as schedules_figure
 from app.plots.chart import Chart
+from pruning.planning.planning import schedule_label
 
 
 def schedules_chart(counts: pd.DataFrame, shown: str, about: str) -> Chart:

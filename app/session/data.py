@@ -7,16 +7,22 @@ from pathlib import Path
 
 import streamlit as st
 
-from analysis.blend import Mixture
 from analysis.checkpoint import CONFIG_NAME, open_checkpoint
-from analysis.choose import newest_by_corpus
 from analysis.criteria import Criterion
 from analysis.errors import StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
-from analysis.samples import SampleStats
-from analysis.shards import stats_at, token_parts
-from analysis.stats import ExpertStats, WeightStats
-from analysis.store import Run, load_expert_stats, load_sample_stats, load_weight_stats, read_run
+from analysis.stats.blend import Mixture
+from analysis.stats.choose import newest_by_corpus
+from analysis.stats.samples import SampleStats
+from analysis.stats.shards import stats_at, token_parts
+from analysis.stats.store import (
+    Run,
+    load_expert_stats,
+    load_sample_stats,
+    load_weight_stats,
+    read_run,
+)
+from analysis.stats.tables import ExpertStats, WeightStats
 from app.settings import Settings, default_stats_dir, shown_path
 from pruning.plan import PruningPlan, model_ref
 from pruning.schedules import uniform

@@ -8,14 +8,14 @@ import streamlit as st
 
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.criteria.heapr import DEFAULT_LAMBDA, camera_p
-from analysis.neuron_norms import NEURON_NORMS
-from app.choices.neuron_scopes import SCOPES, scopes_of
+from analysis.ranking.norms import NEURON_NORMS
 from app.plots.names import criterion_label
 from app.session.data import routed_runs
 from app.session.plan_state import forget_import
 from app.session.state import View
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.planning.neuron_scopes import SCOPES, scopes_of
 
 GRANULARITIES: Mapping[str, str] = {
     EXPERT_GRANULARITY: "Experts",

@@ -8,12 +8,12 @@ import streamlit as st
 from app.jobs.model import Job
 from app.jobs.places import Runner, open_store, runner_of
 from app.jobs.store import JobStore
-from app.requests.base import CalibrateRequest, ExportRequest, Request, WeightsRequest
-from app.requests.benchmark import BenchmarkRequest
-from app.requests.evaluation import AskRequest, BinsRequest, EvaluateRequest, SweepRequest
-from app.requests.search import SearchRequest
-from app.requests.variance import VarianceRequest
 from app.session.data import settings
+from pruning.requests.base import CalibrateRequest, ExportRequest, Request, WeightsRequest
+from pruning.requests.benchmark import BenchmarkRequest
+from pruning.requests.evaluation import AskRequest, BinsRequest, EvaluateRequest, SweepRequest
+from pruning.requests.search import SearchRequest
+from pruning.requests.variance import VarianceRequest
 
 # What may be asked for as a job -> its kind, a name in `app.tasks.kinds.TASKS`.
 KINDS: Final[Mapping[type[Request], str]] = {

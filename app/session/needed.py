@@ -3,9 +3,9 @@
 import streamlit as st
 
 from analysis.criteria import Criterion
-from analysis.groups import groups_for
-from analysis.ranking import Stats
-from analysis.stats import NoStats
+from analysis.ranking.experts import Stats
+from analysis.stats.groups import groups_for
+from analysis.stats.tables import NoStats
 from app.literal import literal
 from app.session import data
 from app.session.state import View

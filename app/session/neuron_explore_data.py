@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from analysis.arrays import BoolArray
 from analysis.criteria import CRITERIA
-from analysis.store import NEURONS
-from app.choices.neuron_plan import NeuronPlanChoice
+from analysis.stats.store import NEURONS
 from app.plots import neuron_evidence as plots
 from app.session import data
 from app.session.granularity import chosen_neuron_criterion, chosen_scope
@@ -21,6 +20,7 @@ from app.session.state import BLEND, View
 from app.tables import maps
 from pruning.atoms.cuts import NeuronField, field_of, layer_cuts, pruned_neurons, saliency_histogram
 from pruning.atoms.selection import AtomScope
+from pruning.planning.neuron_plan import NeuronPlanChoice
 
 
 def ready_to_explore(view: View) -> ReadyNeurons:

@@ -8,20 +8,8 @@ import streamlit as st
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import MoEModel, is_expert_weight
-from analysis.neuron_norms import NEURON_NORMS
-from analysis.store import NEURONS
-from app.choices.neuron_plan import NeuronPlanChoice, ShownNeurons, plan_request
-from app.choices.neuron_scopes import SideBySide, scopes_of, side_by_side
-from app.choices.neurons import (
-    Arena,
-    NeuronDecision,
-    NeuronEvidence,
-    arena_of,
-    check_cuttable,
-    decide_neurons,
-    neuron_evidence,
-)
-from app.requests.neurons import NeuronRequest
+from analysis.ranking.norms import NEURON_NORMS
+from analysis.stats.store import NEURONS
 from app.session.data import settings, shown_model, shown_stats_dir
 from app.session.plan_state import imported_plan
 from app.session.state import View
@@ -30,6 +18,18 @@ from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.summary import atom_summary
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.planning.neuron_plan import NeuronPlanChoice, ShownNeurons, plan_request
+from pruning.planning.neuron_scopes import SideBySide, scopes_of, side_by_side
+from pruning.planning.neurons import (
+    Arena,
+    NeuronDecision,
+    NeuronEvidence,
+    arena_of,
+    check_cuttable,
+    decide_neurons,
+    neuron_evidence,
+)
+from pruning.requests.neurons import NeuronRequest
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.width_sizes import WidthOption, width_option
 

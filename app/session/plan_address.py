@@ -13,13 +13,7 @@ import streamlit as st
 
 from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel
-from app.choices.neuron_plan import ShownNeurons
-from app.choices.percents import possible_percents
-from app.choices.planning import Shown
-from app.choices.ranking import select
 from app.literal import literal
-from app.requests.base import SelectRequest, validated
-from app.requests.neurons import NeuronRequest
 from app.session.data import routed_runs, settings, shown_model, shown_stats_dir
 from app.session.granularity import neuron_criterion
 from app.session.neuron_plan_data import ready_for, shown_neurons
@@ -28,6 +22,12 @@ from app.session.search_data import searches_of, selection_of
 from app.session.state import View
 from app.settings import shown_path
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.planning.neuron_plan import ShownNeurons
+from pruning.planning.percents import possible_percents
+from pruning.planning.planning import Shown
+from pruning.planning.ranking import select
+from pruning.requests.base import SelectRequest, validated
+from pruning.requests.neurons import NeuronRequest
 
 PLAN: Final = "plan"
 _MOST_LETTERS: Final = 8000

@@ -8,7 +8,15 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from analysis.errors import UserError
-from app.choices.planning import (
+from app.plots.chart import Chart
+from app.session.data import settings, weight_run
+from app.session.needed import what_is_missing
+from app.session.plan_state import imported_plan, note_plan
+from app.session.search_data import searched_plan, searches_of
+from app.session.state import View
+from pruning.budget import sparsity_budget
+from pruning.plan import PruningPlan
+from pruning.planning.planning import (
     PlanChoice,
     Shown,
     counts_in,
@@ -17,16 +25,8 @@ from app.choices.planning import (
     schedules_table,
     searched_rows,
 )
-from app.choices.ranking import FREQUENCY, Decision, Selection, select
-from app.plots.chart import Chart
-from app.requests.base import SelectRequest
-from app.session.data import settings, weight_run
-from app.session.needed import what_is_missing
-from app.session.plan_state import imported_plan, note_plan
-from app.session.search_data import searched_plan, searches_of
-from app.session.state import View
-from pruning.budget import sparsity_budget
-from pruning.plan import PruningPlan
+from pruning.planning.ranking import FREQUENCY, Decision, Selection, select
+from pruning.requests.base import SelectRequest
 from pruning.schedules import Evidence, Spending, budget_notes
 from pruning.search.store import SEARCH, order_digest
 from pruning.sizes import SizeReport, size_report

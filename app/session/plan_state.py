@@ -9,7 +9,10 @@ import streamlit as st
 from analysis.errors import PlanError, UserError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
-from app.choices.planning import (
+from app.components.schedule_editor import Edit, checked_edit, edit_message
+from pruning.constraints import Constraints
+from pruning.plan import PruningPlan
+from pruning.planning.planning import (
     HAND,
     MULTIPLES,
     SCHEDULE_NAMES,
@@ -19,9 +22,6 @@ from app.choices.planning import (
     layers_in,
     ranges,
 )
-from app.components.schedule_editor import Edit, checked_edit, edit_message
-from pruning.constraints import Constraints
-from pruning.plan import PruningPlan
 from pruning.schedules import Spending, from_counts
 
 EDITOR, TABLE = "plan.editor", "plan.table"

@@ -6,10 +6,10 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.literal import literal
-from app.requests.base import Request
 from app.session.data import settings, shown_model, shown_stats_dir
 from app.session.job_queue import submit
 from app.session.state import View
+from pruning.requests.base import Request
 
 Asked = TypeVar("Asked", bound=Request)
 

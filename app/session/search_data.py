@@ -9,15 +9,15 @@ import streamlit as st
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
-from app.choices.percents import percent_removing
-from app.choices.planning import PlanChoice, Shown
-from app.choices.ranking import Selection
-from app.choices.search_plans import readings_of, searched_selection
 from app.literal import literal
 from app.session.data import settings
 from app.session.state import View
 from app.settings import shown_path
 from pruning.budget import sparsity_budget
+from pruning.planning.percents import percent_removing
+from pruning.planning.planning import PlanChoice, Shown
+from pruning.planning.ranking import Selection
+from pruning.planning.search_plans import readings_of, searched_selection
 from pruning.recipe_file import load_recipe
 from pruning.search.store import KnownSearch, SearchStore, read_known
 

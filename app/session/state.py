@@ -9,12 +9,12 @@ import streamlit as st
 from analysis.criteria import CRITERIA, VARIANTS, Criterion, get_criterion
 from analysis.errors import CriterionError
 from analysis.model import MoEModel
-from analysis.stats import GATES, Gate
-from analysis.store import Run
-from app.choices.comparing import CompareRequest
-from app.choices.ranking import criterion_badge
-from app.requests.base import SelectRequest
+from analysis.stats.store import Run
+from analysis.stats.tables import GATES, Gate
 from app.session.data import routed_runs, shown_model, shown_stats_dir
+from pruning.planning.comparing import CompareRequest
+from pruning.planning.ranking import criterion_badge
+from pruning.requests.base import SelectRequest
 
 UNIFIED = "unified"
 # Criteria besides the unified family, in the order of the menu.

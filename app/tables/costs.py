@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.criteria import CRITERIA, Criterion
-from analysis.needs import needs_of
-from analysis.store import Run
+from analysis.ranking.needs import needs_of
+from analysis.stats.store import Run
 from app.tables.shapes import experts_text
 
 _MIB = 2**20

@@ -9,9 +9,9 @@ import pandas as pd
 
 from analysis.criteria import CRITERIA, RANKABLE, Criterion, get_criterion, unified
 from analysis.families import MoELayer
-from analysis.ranking import Stats, has_columns
+from analysis.ranking.experts import Stats, has_columns
 from analysis.sparsity import num_removed
-from analysis.stats import GATES, ExpertStats, Gate, NoStats, WeightStats, moment_column
+from analysis.stats.tables import GATES, ExpertStats, Gate, NoStats, WeightStats, moment_column
 from app.tables.maps import rank
 
 CONSTANT = (1, 0, 0)

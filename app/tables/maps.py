@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from analysis.arrays import FloatArray
 from analysis.criteria import Criterion
-from analysis.effects import chance_all_way, corpora_overlap
-from analysis.overlap import (
+from analysis.ranking.effects import chance_all_way, corpora_overlap
+from analysis.ranking.experts import Stats, order_of, scored
+from analysis.ranking.overlap import (
     chance_overlap,
     criterion_overlap,
     kept_counts,
     pruned_mask,
     set_overlap,
 )
-from analysis.ranking import Stats, order_of, scored
-from analysis.stats import ExpertStats, Gate, Grid
-from analysis.stratification import rescale, separation
+from analysis.ranking.stratification import rescale, separation
+from analysis.stats.tables import ExpertStats, Gate, Grid
 from app.components.expert_map import MapPanel
 
 CURVE_PERCENTS = tuple(range(5, 100, 5))

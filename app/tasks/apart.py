@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.corpora.apart import TEST_SETS, is_of_benchmark, open_apart, task_documents
 from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError, PlanError
-from analysis.store import StatsStore
+from analysis.stats.store import StatsStore
 from pruning.evaluate.record import EvaluationStore
 from pruning.search.store import SearchStore, read_known
 

@@ -14,9 +14,7 @@ from analysis.demo.tasks import LOCAL_TASKS, WrittenTask, write_task
 from analysis.errors import PlanError, StatsError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, ModelRef, MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.store import StatsStore
-from app.requests.base import validated
-from app.requests.benchmark import BenchmarkRequest, ImportRequest
+from analysis.stats.store import StatsStore
 from app.settings import stats_store
 from app.tasks.apart import TASKS_FOLDER, check_unread, read_before
 from app.tasks.quiet import quiet_transformers
@@ -30,6 +28,8 @@ from pruning.evaluate.benchmarks.record import (
 )
 from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
+from pruning.requests.base import validated
+from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
 
 if TYPE_CHECKING:

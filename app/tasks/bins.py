@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.store import StatsStore
-from app.choices.neurons import neuron_evidence
-from app.choices.ranking import select
-from app.requests.base import validated
-from app.requests.evaluation import BinsRequest
+from analysis.stats.store import StatsStore
 from app.settings import stats_store
 from app.tasks.calibration import weights_measured
 from app.tasks.evaluation import draw_all, run_settings
@@ -21,6 +17,10 @@ from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy, new_bi
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.result import Evaluation
 from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.neurons import neuron_evidence
+from pruning.planning.ranking import select
+from pruning.requests.base import validated
+from pruning.requests.evaluation import BinsRequest
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings

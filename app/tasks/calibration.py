@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.criteria import get_criterion
-from analysis.groups import parse_groups
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.store import Run, StatsStore
-from app.requests.base import CalibrateRequest, WeightsRequest, validated
+from analysis.stats.groups import parse_groups
+from analysis.stats.store import Run, StatsStore
 from app.settings import stats_store
 from app.tasks.apart import open_checked
 from app.tasks.loading import loaded_model, placement_of
 from app.tasks.quiet import quiet_transformers
+from pruning.requests.base import CalibrateRequest, WeightsRequest, validated
 
 if TYPE_CHECKING:
     from analysis.calibration.estimate import Estimate
     from analysis.calibration.loading import CalibrationSettings, Placement
     from analysis.calibration.own_answers import Answering
     from analysis.corpora import Selection, Source, TokenSequences
-    from analysis.stats import CorpusRef
+    from analysis.stats.tables import CorpusRef
 
 Task = Generator[Progress, None, dict[str, Any]]
 
@@ -168,7 +168,7 @@ def estimate_run(
 
 def weights_run(request: WeightsRequest) -> Generator[Progress, None, Run]:
     """Measure the weights, unless the cache has them."""
-    from analysis.weights import weight_statistics
+    from analysis.stats.weights import weight_statistics
 
     model = load_model_index(request.model, revision=request.revision)
     return (yield from weight_statistics(model, stats_store(request.stats_dir)))
@@ -181,7 +181,7 @@ def weights_measured(
 
     It takes seconds and is cached: not worth a step of its own first.
     """
-    from analysis.weights import weight_statistics
+    from analysis.stats.weights import weight_statistics
 
     reads_weights = get_criterion(criterion).source == "weights"
     if reads_weights and not store.of_model(model.identity, "weights"):

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.store import StatsStore
-from app.requests.base import DEFAULT_SEED, validated
-from app.requests.evaluation import EvaluateRequest, MeasureRequest, SweepRequest
+from analysis.stats.store import StatsStore
 from app.settings import stats_store
 from app.tasks.apart import open_checked
 from app.tasks.loading import placement_of
@@ -21,6 +19,8 @@ from pruning.evaluate.drawing import Drawn, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
+from pruning.requests.base import DEFAULT_SEED, validated
+from pruning.requests.evaluation import EvaluateRequest, MeasureRequest, SweepRequest
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings

@@ -10,8 +10,8 @@ from typing import Any
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from app.requests.base import ExportRequest, validated
 from app.tasks.quiet import quiet_transformers
+from pruning.requests.base import ExportRequest, validated
 
 Task = Generator[Progress, None, dict[str, Any]]
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from analysis.model import load_model_index
 from analysis.progress import Progress
-from app.requests.base import validated
-from app.requests.evaluation import AskRequest
 from app.tasks.loading import loaded_model
 from pruning.plan import PruningPlan, fit_plan, plan_from_dict
+from pruning.requests.base import validated
+from pruning.requests.evaluation import AskRequest
 
 if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer, Speaker

@@ -7,25 +7,25 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from analysis.blend import Part
 from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from app.choices.ranking import Selection, check_request, selected_from
-from app.requests.base import seq_len_of, validated
-from app.requests.recipe import (
-    Machine,
-    calibrate_requests,
-    select_request,
-    weights_request,
-)
-from app.requests.search import SearchRequest
+from analysis.stats.blend import Part
 from app.settings import stats_store
 from app.tasks.apart import open_checked
 from app.tasks.calibration import calibrate_run, weights_run
 from app.tasks.loading import placement_of
 from app.tasks.quiet import quiet_transformers
+from pruning.planning.ranking import Selection, check_request, selected_from
 from pruning.recipe import Recipe, SearchSection
+from pruning.requests.base import seq_len_of, validated
+from pruning.requests.recipe import (
+    Machine,
+    calibrate_requests,
+    select_request,
+    weights_request,
+)
+from pruning.requests.search import SearchRequest
 from pruning.schedules import allocate
 from pruning.search.run import Task as Searched
 from pruning.search.seeds import seeds_of, space_of

@@ -4,15 +4,15 @@ from collections.abc import Generator
 
 from analysis.model import MoEModel
 from analysis.progress import Progress
-from analysis.store import StatsStore
-from app.choices.neurons import decide_neurons, neuron_evidence
-from app.choices.ranking import select
-from app.requests.base import SelectRequest, validated
-from app.requests.criteria import reads_text
-from app.requests.evaluation import BinsRequest, SweepRequest
-from app.requests.neurons import NeuronRequest
+from analysis.stats.store import StatsStore
 from app.tasks.calibration import weights_measured
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.planning.neurons import decide_neurons, neuron_evidence
+from pruning.planning.ranking import select
+from pruning.requests.base import SelectRequest, validated
+from pruning.requests.criteria import reads_text
+from pruning.requests.evaluation import BinsRequest, SweepRequest
+from pruning.requests.neurons import NeuronRequest
 
 Plans = Generator[Progress, None, list[PruningPlan]]
 

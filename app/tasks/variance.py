@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.store import StatsStore
-from app.requests.base import validated
-from app.requests.variance import VarianceRequest
+from analysis.stats.store import StatsStore
 from app.settings import stats_store
 from app.tasks.evaluation import draw_all, run_settings
 from app.tasks.loading import loaded_model
@@ -16,6 +14,8 @@ from app.tasks.sweep import sweep_plans
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, new_variance_record
 from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
+from pruning.requests.base import validated
+from pruning.requests.variance import VarianceRequest
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings

@@ -2,7 +2,6 @@
 
 import streamlit as st
 
-from app.choices.planning import PlanChoice
 from app.frame.job_panel import job_panel
 from app.parts.export.exports import plan_part, preflight_part, proof_part, start_part
 from app.parts.plan.experts import import_banner, refusal_part
@@ -10,6 +9,7 @@ from app.parts.plan.neuron_page import neuron_export_page
 from app.session.granularity import is_about_neurons
 from app.session.plan_data import shown_plan, sizes_of
 from app.session.state import View
+from pruning.planning.planning import PlanChoice
 
 
 def expert_export_page(view: View, choice: PlanChoice) -> None:

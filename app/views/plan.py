@@ -2,7 +2,6 @@
 
 import streamlit as st
 
-from app.choices.planning import PlanChoice
 from app.parts.plan.experts import (
     editor_part,
     engines_part,
@@ -20,6 +19,7 @@ from app.parts.plan.search import search_part
 from app.session.granularity import is_about_neurons
 from app.session.plan_data import prepared, schedules_beside, shown_plan, sizes_of
 from app.session.state import View
+from pruning.planning.planning import PlanChoice
 from pruning.search.store import SEARCH
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.arrays import BoolArray, FloatArray, IntArray
-from analysis.neuron_norms import NeuronScores
+from analysis.ranking.norms import NeuronScores
 from analysis.sparsity import num_removed
 from pruning.atoms.selection import AtomScope
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.errors import PlanError, unknown_name
-from analysis.neuron_norms import NeuronScores
+from analysis.ranking.norms import NeuronScores
 from pruning.atoms.budget import Pool, pool_of, shares_of
 from pruning.atoms.kept import KeptAtoms, ordered_atoms
 from pruning.atoms.rooms import ExpertKey

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from analysis.model import MoEModel
-from analysis.neuron_norms import NeuronScores
+from analysis.ranking.norms import NeuronScores
 from pruning.atoms.cuts import field_of
 from pruning.evaluate.result import Evaluation, bootstrap_interval
 from pruning.plan import ATOMIC_GRANULARITY, Provenance, PruningPlan, fit_plan, model_ref

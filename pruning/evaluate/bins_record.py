@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.errors import StatsError
 from analysis.model import ModelRef, MoEModel
-from analysis.store import digest_of, now, run_name
+from analysis.stats.store import digest_of, now, run_name
 from pruning.evaluate.bins import BIN_COLUMNS, Bin, Binning, rank_agreement
 from pruning.evaluate.store import RecordKind, RecordStore, file_json
 from pruning.plan import model_ref

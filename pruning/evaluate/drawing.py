@@ -24,7 +24,7 @@ from analysis.corpora import (
 from analysis.corpora.encoding import Encoded
 from analysis.demo.held_out import fitness_source
 from analysis.demo.texts import TEXTS
-from analysis.stats import RunManifest
+from analysis.stats.tables import RunManifest
 
 DEFAULT_SAMPLES = 64
 DEFAULT_SEED = 42

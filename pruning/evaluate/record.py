@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.errors import StatsError
 from analysis.model import ModelRef, MoEModel
-from analysis.store import digest_of, now, run_name
+from analysis.stats.store import digest_of, now, run_name
 from pruning.active import Routing
 from pruning.evaluate.result import Evaluation, Metric
 from pruning.evaluate.store import RecordKind, RecordStore, file_json

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.errors import StatsError
 from analysis.model import ModelRef, MoEModel
-from analysis.store import now
+from analysis.stats.store import now
 from pruning.evaluate.record import identify, plan_facts
 from pruning.evaluate.store import RecordKind, RecordStore, file_json
 from pruning.plan import PruningPlan, model_ref

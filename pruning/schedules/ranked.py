@@ -9,8 +9,8 @@ import pandas as pd
 from analysis.arrays import FloatArray
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.stats import Grid
-from analysis.stratification import rescale
+from analysis.ranking.stratification import rescale
+from analysis.stats.tables import Grid
 from pruning.allocation import Allocation
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, check_total, order_within, rooms_of

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.errors import PlanError
 from analysis.json_text import parse_json
 from analysis.model import MoEModel
-from analysis.store import digest_of
+from analysis.stats.store import digest_of
 from pruning.search.result import RESULT_NAME, SearchResult, load_search
 
 FOLDER: Final = "searches"

@@ -12,9 +12,9 @@ from analysis.families import Slot
 from analysis.families.base import HEAD_KEYS
 from analysis.heads import Head, prediction_heads
 from analysis.model import MoEModel, check_layers
-from analysis.ranking import rank_experts
-from analysis.stats import RunManifest, WeightStats, measured_model
-from analysis.weights import measure_weights
+from analysis.ranking.experts import rank_experts
+from analysis.stats.tables import RunManifest, WeightStats, measured_model
+from analysis.stats.weights import measure_weights
 from pruning.allocation import Allocation
 from pruning.heads import CRITERION, HeadChoice, HeadPlan, heads_depend_on
 from pruning.plan import PruningPlan, model_ref, select_experts

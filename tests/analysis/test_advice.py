@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from analysis.advice import ADVICE, read_overlaps
 from analysis.criteria import RANKABLE, get_criterion, unified
+from analysis.ranking.advice import ADVICE, read_overlaps
 
 
 def means(**changes):

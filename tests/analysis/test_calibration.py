@@ -15,8 +15,8 @@ from analysis.calibration.run import calibrate
 from analysis.calibration.sums import sums_of
 from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.stats import MOMENT_COLUMNS
-from analysis.store import StatsStore, read_vectors
+from analysis.stats.store import StatsStore, read_vectors
+from analysis.stats.tables import MOMENT_COLUMNS
 from builders import MODEL_TYPES, SPARSE_LAYERS, TOP_K, VOCAB, tiny_checkpoint, tiny_model
 from families.plain import COLUMNS
 

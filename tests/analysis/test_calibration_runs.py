@@ -26,9 +26,9 @@ from analysis.calibration.run import calibrate, plan_run
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CorpusError, StatsError
-from analysis.merging import merge_runs
 from analysis.model import load_model_index
-from analysis.store import StatsStore, read_vectors
+from analysis.stats.merging import merge_runs
+from analysis.stats.store import StatsStore, read_vectors
 from builders import TOP_K, VOCAB, tiny_model
 
 
@@ -115,7 +115,7 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.corpora import TokenSequences
 from analysis.errors import UserError
 from analysis.model import load_model_index
-from analysis.store import StatsStore, read_vectors
+from analysis.stats.store import StatsStore, read_vectors
 from pathlib import Path
 
 model, stats, rows, stop_after = sys.argv[1], Path(sys.argv[2]), eval(sys.argv[3]), int(sys.argv[4])

@@ -7,22 +7,22 @@ import pytest
 
 from analysis.calibration.estimate import active_params, estimate
 from analysis.calibration.loading import CalibrationSettings
-from analysis.choose import (
+from analysis.corpora import TokenSequences
+from analysis.criteria import CRITERIA
+from analysis.drain import drain
+from analysis.errors import StatsError
+from analysis.model import load_model_index
+from analysis.stats.choose import (
     CorpusWeight,
     choose_stats,
     newest_by_corpus,
     parse_corpus_weight,
     routed_runs,
 )
-from analysis.corpora import TokenSequences
-from analysis.criteria import CRITERIA
-from analysis.drain import drain
-from analysis.errors import StatsError
-from analysis.merging import merge_runs
-from analysis.model import load_model_index
-from analysis.stats import measured_model
-from analysis.store import StatsStore, load_expert_stats, save_expert_stats
-from analysis.weights import weight_statistics
+from analysis.stats.merging import merge_runs
+from analysis.stats.store import StatsStore, load_expert_stats, save_expert_stats
+from analysis.stats.tables import measured_model
+from analysis.stats.weights import weight_statistics
 from builders import NUM_EXPERTS, TOP_K, tiny_checkpoint
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.store import StatsStore
+from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint
 
 ROOT = Path(__file__).parent.parent.parent

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.blend import Mixture
-from analysis.coverage import Blender, coverage, fair_blend
 from analysis.criteria import CRITERIA, get_criterion
 from analysis.demo import texts
 from analysis.errors import CriterionError, StatsError
-from analysis.store import SHIPPED_STATS, StatsStore
+from analysis.ranking.coverage import Blender, coverage, fair_blend
+from analysis.stats.blend import Mixture
+from analysis.stats.store import SHIPPED_STATS, StatsStore
 
 
 def test_coverage_by_hand():

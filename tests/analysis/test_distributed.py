@@ -21,7 +21,7 @@ from analysis.calibration.run import calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.store import NEURONS, StatsStore, load_expert_stats, read_table, read_vectors
+from analysis.stats.store import NEURONS, StatsStore, load_expert_stats, read_table, read_vectors
 from builders import VOCAB, tiny_checkpoint, tiny_model
 
 HERE = Path(__file__).parent

@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 
 from analysis.criteria import get_criterion
-from analysis.effects import (
+from analysis.families import MoELayer
+from analysis.ranking.effects import (
     chance_all_way,
     component_effects,
     corpora_overlap,
     effects_over_models,
 )
-from analysis.families import MoELayer
-from analysis.stats import Grid
+from analysis.stats.tables import Grid
 
 
 def test_effects_by_hand():

@@ -10,8 +10,8 @@ from analysis.calibration.run import calibrate
 from analysis.drain import drain
 from analysis.durable import write_durably
 from analysis.errors import StatsError
-from analysis.extending import extend_run
-from analysis.store import (
+from analysis.stats.extending import extend_run
+from analysis.stats.store import (
     MANIFEST,
     SAMPLES,
     TRANSITIONS,
@@ -79,7 +79,7 @@ def test_an_interruption_leaves_the_run_as_it_was(run, other, monkeypatch, files
         written.append(path)
         write_durably(path, data)
 
-    monkeypatch.setattr("analysis.store.write_durably", writing)
+    monkeypatch.setattr("analysis.stats.store.write_durably", writing)
     with pytest.raises(KeyboardInterrupt):
         extend_run(run, other)
     monkeypatch.undo()

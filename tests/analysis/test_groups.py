@@ -18,13 +18,12 @@ from analysis.corpora import TOKEN_SHARDS, TokenSequences
 from analysis.criteria import CRITERIA, get_criterion
 from analysis.drain import drain
 from analysis.errors import CriterionError, StatsError
-from analysis.groups import parse_groups
-from analysis.merging import merge_runs
-from analysis.proxy import proxy_overlap
-from analysis.ranking import rank_experts
-from analysis.shards import SHARD_INDEX, stats_at, token_parts
-from analysis.stats import MOMENT_COLUMNS
-from analysis.store import (
+from analysis.ranking.experts import rank_experts
+from analysis.ranking.proxy import proxy_overlap
+from analysis.stats.groups import parse_groups
+from analysis.stats.merging import merge_runs
+from analysis.stats.shards import SHARD_INDEX, stats_at, token_parts
+from analysis.stats.store import (
     COACTIVATION,
     EXPERTS,
     ROUTER,
@@ -36,6 +35,7 @@ from analysis.store import (
     read_run,
     read_table,
 )
+from analysis.stats.tables import MOMENT_COLUMNS
 from builders import TOP_K, VOCAB, tiny_checkpoint
 
 ALL = ("routed", "router", "damage")

@@ -22,7 +22,7 @@ from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
-from analysis.store import StatsStore
+from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint, tiny_model
 from families.configs import CASES
 from families.configs import tiny_config as family_config

@@ -22,7 +22,6 @@ from calibrations import (
 )
 from torch.nn import functional
 
-from analysis.blend import Mixture, Part, blend
 from analysis.calibration import memory, partial
 from analysis.calibration.backward import feed_backward
 from analysis.calibration.estimate import estimate
@@ -31,15 +30,13 @@ from analysis.calibration.loading import Placement, load_model
 from analysis.calibration.memory import check_fits, memory_needs
 from analysis.calibration.run import calibrate
 from analysis.calibration.sums import sums_of
-from analysis.choose import CorpusWeight
 from analysis.corpora import Document, Sampling, TokenSequences, tokenize
-from analysis.coverage import Blender
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CriterionError, StatsError
-from analysis.merging import merge_runs
-from analysis.neuron_stats import NEURON_COLUMNS, NEURON_INDEX, NeuronStats, load_neuron_stats
-from analysis.neurons import (
+from analysis.ranking.coverage import Blender
+from analysis.ranking.experts import rank_experts
+from analysis.ranking.neurons import (
     NEURON_RANKING_COLUMNS,
     blend_neurons,
     choose_neurons,
@@ -47,8 +44,11 @@ from analysis.neurons import (
     rank_neurons,
     unmeasured_saliency,
 )
-from analysis.ranking import rank_experts
-from analysis.store import NEURONS, StatsStore, read_table
+from analysis.stats.blend import Mixture, Part, blend
+from analysis.stats.choose import CorpusWeight
+from analysis.stats.merging import merge_runs
+from analysis.stats.neurons import NEURON_COLUMNS, NEURON_INDEX, NeuronStats, load_neuron_stats
+from analysis.stats.store import NEURONS, StatsStore, read_table
 from builders import VOCAB
 
 GRADIENT = ("routed", "gradient")

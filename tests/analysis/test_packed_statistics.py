@@ -9,7 +9,7 @@ from analysis.calibration.run import calibrate
 from analysis.corpora import Document, Sampling, tokenize
 from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.store import StatsStore, load_expert_stats
+from analysis.stats.store import StatsStore, load_expert_stats
 from builders import VOCAB, tiny_checkpoint
 
 LENGTHS = (9, 5, 7, 3, 9, 2, 6)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.pareto import pareto_front
+from analysis.ranking.pareto import pareto_front
 
 # Few values, so that many candidates are equal in one number or in both.
 numbers = st.sampled_from([0.0, 1.0, 2.0, 3.0, float("nan")])

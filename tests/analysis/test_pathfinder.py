@@ -8,19 +8,19 @@ import pandas as pd
 import pytest
 from calibrations import describe, make_sequences, make_settings
 
-from analysis.blend import Mixture, Part, blend
 from analysis.calibration.run import calibrate
-from analysis.coverage import Blender
 from analysis.criteria import get_criterion
 from analysis.criteria.pathfinder import pathfinder
 from analysis.drain import drain
 from analysis.errors import CriterionError
-from analysis.needs import needs_of
-from analysis.ranking import has_columns, rank_experts, scored
-from analysis.samples import joined_stats
-from analysis.shards import stats_at
-from analysis.store import StatsStore, load_expert_stats, load_sample_stats
-from analysis.trajectory import MOST_PATHS, follow
+from analysis.ranking.coverage import Blender
+from analysis.ranking.experts import has_columns, rank_experts, scored
+from analysis.ranking.needs import needs_of
+from analysis.ranking.trajectory import MOST_PATHS, follow
+from analysis.stats.blend import Mixture, Part, blend
+from analysis.stats.samples import joined_stats
+from analysis.stats.shards import stats_at
+from analysis.stats.store import StatsStore, load_expert_stats, load_sample_stats
 
 COUNT = 5
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.errors import UserError
-from analysis.paths import Paths, top_paths_of_samples, top_paths_through
+from analysis.ranking.paths import Paths, top_paths_of_samples, top_paths_through
 
 
 def every_path(nodes, steps=None):

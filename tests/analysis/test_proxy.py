@@ -7,10 +7,10 @@ import pytest
 from scipy import stats as scipy_stats
 
 from analysis.criteria import CRITERIA, get_criterion, unified
-from analysis.needs import Needs, needs_of
-from analysis.proxy import damage_table, proxy_overlap, proxy_quality
-from analysis.shards import can_rank, overlap_of_parts, parts_overlap, stats_at, token_parts
-from analysis.store import SHIPPED_STATS, load_expert_stats, read_run
+from analysis.ranking.needs import Needs, needs_of
+from analysis.ranking.proxy import damage_table, proxy_overlap, proxy_quality
+from analysis.stats.shards import can_rank, overlap_of_parts, parts_overlap, stats_at, token_parts
+from analysis.stats.store import SHIPPED_STATS, load_expert_stats, read_run
 
 
 @pytest.fixture(scope="module")

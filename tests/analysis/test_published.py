@@ -4,19 +4,19 @@ import pandas as pd
 import pytest
 
 from analysis.errors import UserError
-from analysis.leaderboard import (
+from analysis.published import (
+    COLUMNS,
+    PAPERS,
+    PUBLISHED,
+    published_table,
+)
+from analysis.ranking.leaderboard import (
     ability_weights,
     average_rank,
     ranks,
     score_table,
     weighted_average,
     winners,
-)
-from analysis.published import (
-    COLUMNS,
-    PAPERS,
-    PUBLISHED,
-    published_table,
 )
 
 # Models x rows x columns, counted on the page: OLMoE and DeepSeek have one ratio, the others two.

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.errors import CriterionError, PlanError, StatsError
 from analysis.families import MoELayer
-from analysis.overlap import (
+from analysis.ranking.experts import RANKING_COLUMNS, order_of, rank_experts, rank_of, saliency_grid
+from analysis.ranking.overlap import (
     OVERLAP_COLUMNS,
     all_way_overlap,
     chance_overlap,
@@ -25,10 +26,9 @@ from analysis.overlap import (
     set_overlap,
     variant_overlaps,
 )
-from analysis.ranking import RANKING_COLUMNS, order_of, rank_experts, rank_of, saliency_grid
+from analysis.ranking.stratification import rescale, separation
 from analysis.sparsity import num_removed, parse_sparsity
-from analysis.stats import Grid, WeightStats
-from analysis.stratification import rescale, separation
+from analysis.stats.tables import Grid, WeightStats
 
 COUNTS = (7, 5, 6)
 FREQUENCY = CRITERIA["frequency"]

@@ -7,7 +7,6 @@ from letters import LetterTokenizer
 from safetensors.torch import save_file
 
 from analysis.checkpoint import open_checkpoint
-from analysis.clusters import nearest_to_centroids
 from analysis.corpora import Document, Sampling, representatives, tokenize
 from analysis.corpora.encoding import Encoded
 from analysis.corpora.representatives import (
@@ -17,6 +16,7 @@ from analysis.corpora.representatives import (
 )
 from analysis.errors import CheckpointError, CorpusError
 from analysis.model import DEMO_CHECKPOINT
+from analysis.ranking.clusters import nearest_to_centroids
 
 
 class Table:

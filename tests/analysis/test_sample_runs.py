@@ -12,10 +12,9 @@ from analysis.calibration.loading import Placement
 from analysis.calibration.run import calibrate
 from analysis.drain import drain
 from analysis.errors import StatsError
-from analysis.merging import merge_runs
-from analysis.samples import joined_stats, transitions_of
-from analysis.stats import Grid
-from analysis.store import (
+from analysis.stats.merging import merge_runs
+from analysis.stats.samples import joined_stats, transitions_of
+from analysis.stats.store import (
     SAMPLES,
     TRANSITIONS,
     StatsStore,
@@ -23,6 +22,7 @@ from analysis.store import (
     load_sample_stats,
     read_table,
 )
+from analysis.stats.tables import Grid
 
 GROUPS = ("routed", "dense")
 

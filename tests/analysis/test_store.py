@@ -12,15 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file as save_safetensors
 
-from analysis.blend import Part, blend
 from analysis.checkpoint import open_checkpoint
 from analysis.criteria import CRITERIA
 from analysis.errors import StatsError
-from analysis.merging import merge_runs
 from analysis.model import DEMO_CHECKPOINT
-from analysis.ranking import rank_experts
-from analysis.stats import EXPERT_COLUMNS, MOMENT_COLUMNS, WeightStats
-from analysis.store import (
+from analysis.ranking.experts import rank_experts
+from analysis.stats.blend import Part, blend
+from analysis.stats.merging import merge_runs
+from analysis.stats.store import (
     StatsStore,
     digest_of,
     file_sha256,
@@ -31,6 +30,7 @@ from analysis.store import (
     run_name,
     save_weight_stats,
 )
+from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, WeightStats
 
 SUMS = list(MOMENT_COLUMNS)
 

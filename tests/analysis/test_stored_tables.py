@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.stored_tables import read_parquet
+from analysis.stats.stored_tables import read_parquet
 
 NEEDED = {"layer": "int64", "sum": "float64"}
 

@@ -22,7 +22,7 @@ from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
 from analysis.model import load_model_index
-from analysis.store import StatsStore
+from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint, tiny_model
 from families.configs import CASES
 from families.configs import tiny_model as family_model
@@ -133,7 +133,7 @@ from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.run import calibrate
 from analysis.corpora import TokenSequences
 from analysis.model import load_model_index
-from analysis.store import StatsStore
+from analysis.stats.store import StatsStore
 
 torch.set_num_threads(1)
 partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0

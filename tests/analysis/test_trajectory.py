@@ -10,9 +10,7 @@ import pytest
 
 from analysis.errors import CorpusError, StatsError, UserError
 from analysis.families import MoELayer
-from analysis.samples import SampleStats, sample_stats
-from analysis.stats import Grid
-from analysis.trajectory import (
+from analysis.ranking.trajectory import (
     PATH_COLUMNS,
     Weighing,
     follow,
@@ -20,6 +18,8 @@ from analysis.trajectory import (
     node_weights,
     representative_samples,
 )
+from analysis.stats.samples import SampleStats, sample_stats
+from analysis.stats.tables import Grid
 
 SIZES = (3, 4, 2)
 

@@ -13,9 +13,9 @@ from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import describe_model, load_model_index
-from analysis.ranking import rank_experts
-from analysis.store import StatsStore, load_weight_stats
-from analysis.weights import measure_weights, weight_statistics
+from analysis.ranking.experts import rank_experts
+from analysis.stats.store import StatsStore, load_weight_stats
+from analysis.stats.weights import measure_weights, weight_statistics
 from builders import MODEL_TYPES, tiny_checkpoint
 
 NUM_EXPERTS = 3

@@ -16,7 +16,7 @@ from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.model import load_model_index
-from analysis.store import StatsStore
+from analysis.stats.store import StatsStore
 
 torch.set_num_threads(1)
 partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0

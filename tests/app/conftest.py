@@ -11,9 +11,9 @@ import torch
 from streamlit import config
 from streamlit.testing.v1 import AppTest
 
-from app.requests.base import CalibrateRequest, WeightsRequest
 from app.tasks.calibration import calibrate_run, weights_run
 from builders import VOCAB, tiny_checkpoint
+from pruning.requests.base import CalibrateRequest, WeightsRequest
 
 # Tiny matrices: a second thread only waits for the first.
 torch.set_num_threads(1)

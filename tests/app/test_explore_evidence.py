@@ -38,7 +38,7 @@ def gone(table, score, percent):
 
 @pytest.fixture(scope="session")
 def demo_shards(demo_moments):
-    from analysis.store import SHIPPED_STATS
+    from analysis.stats.store import SHIPPED_STATS
 
     tables = {}
     for corpus in demo_moments:
@@ -186,7 +186,7 @@ def test_needs_and_costs_of_the_demo(open_page):
     test = open_page("explore", tab="Which criterion?", corpus="demo-math")
     table = next(f.value for f in test.dataframe if "gate weights" in f.value)
     table = table.set_index("criterion")
-    from analysis.store import SHIPPED_STATS
+    from analysis.stats.store import SHIPPED_STATS
 
     (path,) = SHIPPED_STATS.glob("demo-demo-math-*/manifest.json")
     made = json.loads(path.read_text())["made"]
@@ -219,7 +219,7 @@ class TestSeveralModels:
 
     @pytest.fixture
     def stats_dir(self, folders, tmp_path):
-        from analysis.store import SHIPPED_STATS
+        from analysis.stats.store import SHIPPED_STATS
 
         stats = shutil.copytree(folders[1], tmp_path / "stats")
         (source,) = SHIPPED_STATS.glob("demo-demo-math-*")

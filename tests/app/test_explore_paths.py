@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 import app.cli
-from analysis.stats import Grid
-from analysis.store import SHIPPED_STATS, StatsStore, load_sample_stats
-from analysis.trajectory import Weighing, follow, representative_samples
+from analysis.ranking.trajectory import Weighing, follow, representative_samples
+from analysis.stats.store import SHIPPED_STATS, StatsStore, load_sample_stats
+from analysis.stats.tables import Grid
 
 CORPORA = ("demo-code", "demo-math", "demo-prose")
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import app.cli
-from analysis.store import SHIPPED_STATS
+from analysis.stats.store import SHIPPED_STATS
 from app.parts.explore.bins import random_note
 
 NEURONS = {"granularity": "Neurons"}

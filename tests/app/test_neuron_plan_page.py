@@ -14,16 +14,16 @@ import app.cli
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from app.choices.neuron_plan import experts_in, saved_sentence
-from app.choices.neurons import decide_neurons, neuron_evidence
 from app.jobs.store import JobStore
-from app.requests.recipe import Machine, neuron_request
 from app.session.neuron_plan_data import ready_neurons, shown_neurons
 from app.settings import stats_store
 from pruning import load_pruned
 from pruning.atoms.kept import count_atoms
 from pruning.plan import plan_from_json
+from pruning.planning.neuron_plan import experts_in, saved_sentence
+from pruning.planning.neurons import decide_neurons, neuron_evidence
 from pruning.recipe_file import recipe_from_yaml
+from pruning.requests.recipe import Machine, neuron_request
 
 NEURONS = {"granularity": "Neurons", "sparsity": "40%"}
 ALL = 6 * 32 * 64  # of the demo

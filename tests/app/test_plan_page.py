@@ -13,7 +13,11 @@ from typer.testing import CliRunner
 import app.cli
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from app.choices.planning import (
+from app.session.plan_state import OnScreen, edited_cells
+from pruning.budget import sparsity_budget
+from pruning.constraints import Constraints
+from pruning.plan import keep_all
+from pruning.planning.planning import (
     SCHEDULE_NAMES,
     counts_in,
     counts_text,
@@ -21,10 +25,6 @@ from app.choices.planning import (
     ranges,
     schedule_label,
 )
-from app.session.plan_state import OnScreen, edited_cells
-from pruning.budget import sparsity_budget
-from pruning.constraints import Constraints
-from pruning.plan import keep_all
 from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import Spending
 

@@ -10,12 +10,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from analysis.model import load_model_index
-from analysis.store import SHIPPED_STATS, StatsStore
-from app.choices.comparing import compare_request
+from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.plots.listing import VIEWS
 from app.plots.scene import Scene
 from app.report.contents import report_of, views_of
 from app.report.page import report_html
+from pruning.planning.comparing import compare_request
 
 PAGES = ("explore", "compare", "export")
 

@@ -6,9 +6,9 @@ import pytest
 import typer
 
 from app.cli import cli
-from app.requests.base import SelectRequest
-from app.requests.neurons import NeuronRequest
 from app.session.job_queue import KINDS
+from pruning.requests.base import SelectRequest
+from pruning.requests.neurons import NeuronRequest
 
 KIND_OF = {**KINDS, SelectRequest: "plan", NeuronRequest: "plan"}
 PLAN = {"kept": {"0": [0]}}

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from analysis.store import SHIPPED_STATS
-from app.choices.search_estimate import (
+from analysis.stats.store import SHIPPED_STATS
+from pruning.planning.search_estimate import (
     duration_text,
     estimate_search,
     most_candidates,

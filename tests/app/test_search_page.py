@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import app.cli
 from analysis.model import load_model_index
-from analysis.store import SHIPPED_STATS
+from analysis.stats.store import SHIPPED_STATS
 from app.jobs.model import JobState
 from app.jobs.process import signal_worker
 from app.jobs.store import JobStore

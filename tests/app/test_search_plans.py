@@ -4,11 +4,11 @@ from typer.testing import CliRunner
 
 import app.cli
 from analysis.model import load_model_index
-from analysis.store import SHIPPED_STATS
-from app.choices.ranking import select
-from app.choices.search_plans import searched_selection
-from app.requests.base import SelectRequest
+from analysis.stats.store import SHIPPED_STATS
 from app.settings import stats_store
+from pruning.planning.ranking import select
+from pruning.planning.search_plans import searched_selection
+from pruning.requests.base import SelectRequest
 from pruning.search.store import order_digest, read_known
 
 

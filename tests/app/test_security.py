@@ -24,12 +24,12 @@ from analysis.attention import Attention
 from analysis.checkpoint import open_checkpoint, read_config
 from analysis.errors import CheckpointError
 from app.literal import literal, literal_in_badge
-from app.requests.base import CalibrateRequest
-from app.requests.evaluation import EvaluateRequest
 from app.server import server_config
 from app.session import data
 from app.tables.spreadsheets import csv_text
 from pruning.recipe import CalibrateSection
+from pruning.requests.base import CalibrateRequest
+from pruning.requests.evaluation import EvaluateRequest
 
 ROOT = Path(__file__).parents[2]
 HEADERS = {

@@ -13,7 +13,7 @@ from analysis.calibration.experts import collecting
 from analysis.calibration.sums import GroupSums, sums_of
 from analysis.checkpoint import open_checkpoint
 from analysis.model import describe_model
-from analysis.stats import MOMENT_COLUMNS
+from analysis.stats.tables import MOMENT_COLUMNS
 
 LAYERS, EXPERTS, TOP_K, HIDDEN, WIDTH = 4, 64, 8, 512, 512
 BATCH, LENGTH = 4, 512

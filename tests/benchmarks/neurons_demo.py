@@ -14,7 +14,6 @@ import torch
 from transformers import AutoTokenizer
 
 from analysis.calibration.loading import CalibrationSettings, load_model
-from analysis.choose import CorpusWeight, choose_stats
 from analysis.corpora import Sampling, tokenize
 from analysis.corpora.documents import demo_document
 from analysis.criteria import get_criterion
@@ -22,10 +21,11 @@ from analysis.demo.build import held_out_loss
 from analysis.demo.texts import demo_texts
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
-from analysis.neuron_norms import NeuronScores, neuron_norms
-from analysis.neurons import choose_neurons, neuron_saliency
-from analysis.ranking import rank_experts
-from analysis.store import SHIPPED_STATS, StatsStore
+from analysis.ranking.experts import rank_experts
+from analysis.ranking.neurons import choose_neurons, neuron_saliency
+from analysis.ranking.norms import NeuronScores, neuron_norms
+from analysis.stats.choose import CorpusWeight, choose_stats
+from analysis.stats.store import SHIPPED_STATS, StatsStore
 from analysis.widths import expert_widths
 from pruning.atoms.budget import atom_sparsity_budget
 from pruning.atoms.kept import KeptAtoms

@@ -6,8 +6,8 @@ import numpy as np
 from timing import in_turns, report
 
 from analysis.families import MoELayer
-from analysis.overlap import variant_overlaps
-from analysis.stats import EXPERT_COLUMNS, ExpertStats, Grid, MeasuredModel, RunManifest
+from analysis.ranking.overlap import variant_overlaps
+from analysis.stats.tables import EXPERT_COLUMNS, ExpertStats, Grid, MeasuredModel, RunManifest
 
 LAYERS = tuple(MoELayer(index, 128, 8) for index in range(48))
 

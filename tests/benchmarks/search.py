@@ -17,10 +17,10 @@ import torch
 from analysis.calibration.distributed import Processes
 from analysis.calibration.feed import model_inputs
 from analysis.drain import drain
-from analysis.store import SHIPPED_STATS
-from app.requests.search import SearchRequest
+from analysis.stats.store import SHIPPED_STATS
 from app.tasks.search import problem_of
 from pruning.masking import masked
+from pruning.requests.search import SearchRequest
 from pruning.search.fitness import MaskedFitness
 from pruning.search.log import open_log
 from pruning.search.run import search

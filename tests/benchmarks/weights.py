@@ -12,7 +12,7 @@ from timing import in_turns, peak_memory_mib, report
 from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
 from analysis.model import describe_model
-from analysis.weights import measure_weights
+from analysis.stats.weights import measure_weights
 
 # Three layers of OLMoE-1B-7B.
 LAYERS, EXPERTS, HIDDEN, WIDTH = 3, 64, 2048, 1024

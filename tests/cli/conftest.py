@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from analysis.drain import drain
-from analysis.store import StatsStore
+from analysis.stats.store import StatsStore
 from app.cli import main
-from app.requests.base import CalibrateRequest, WeightsRequest
 from app.tasks.calibration import calibrate_run, weights_run
 from builders import VOCAB, tiny_checkpoint
+from pruning.requests.base import CalibrateRequest, WeightsRequest
 
 # Tiny matrices: a second thread only waits for the first.
 torch.set_num_threads(1)

@@ -8,10 +8,10 @@ import pytest
 
 from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.store import load_expert_stats
-from app.choices.neurons import decide_neurons, neuron_evidence
-from app.requests.neurons import NeuronRequest
+from analysis.stats.store import load_expert_stats
 from app.settings import stats_store
+from pruning.planning.neurons import decide_neurons, neuron_evidence
+from pruning.requests.neurons import NeuronRequest
 from pruning.sizes import format_bytes
 
 PLAN = ("plan", "demo", "--granularity", "atomic", "--criterion", "neuron-norms")

@@ -8,9 +8,9 @@ import pytest
 
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, write_task
-from app.requests.base import validated
-from app.requests.benchmark import RUNS_CODE, BenchmarkRequest
 from app.tasks.kinds import TASKS
+from pruning.requests.base import validated
+from pruning.requests.benchmark import RUNS_CODE, BenchmarkRequest
 
 TASK = "demo-math-exact"
 RESULTS = {

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from analysis.drain import drain
-from app.requests.base import validated
-from app.requests.evaluation import EvaluateRequest
 from app.tasks.kinds import TASKS
+from pruning.requests.base import validated
+from pruning.requests.evaluation import EvaluateRequest
 
 
 @pytest.fixture

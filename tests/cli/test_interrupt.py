@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from analysis.drain import drain
-from analysis.store import StatsStore, load_expert_stats
+from analysis.stats.store import StatsStore, load_expert_stats
 from app.console import follow
-from app.requests.base import CalibrateRequest
 from app.tasks.calibration import calibrate_run
 from builders import tiny_checkpoint
+from pruning.requests.base import CalibrateRequest
 
 
 @pytest.fixture

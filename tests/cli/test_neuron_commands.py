@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.store import NEURONS, StatsStore, read_table
+from analysis.stats.store import NEURONS, StatsStore, read_table
 
 HEAPR = ("--granularity", "atomic", "--criterion", "heapr")
 

@@ -5,9 +5,9 @@ import json
 import pandas as pd
 import pytest
 
-from app.requests.recipe import Machine, calibrate_requests
 from builders import tiny_checkpoint
 from pruning.recipe import Recipe
+from pruning.requests.recipe import Machine, calibrate_requests
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from analysis.model import load_model_index
-from app.choices.ranking import select
-from app.requests.base import SelectRequest
 from app.settings import stats_store
+from pruning.planning.ranking import select
+from pruning.requests.base import SelectRequest
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.store import SHIPPED_STATS
+from analysis.stats.store import SHIPPED_STATS
 from pruning.evaluate.bins import BIN_COLUMNS, Binning
 from pruning.evaluate.bins_record import BINS
 from pruning.evaluate.variance_record import VARIANCE_COLUMNS, VarianceStore

@@ -17,10 +17,10 @@ from app.console import follow
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
 from app.jobs.worker import CancelSwitch, run_task
-from app.requests.search import SearchRequest
 from app.tasks.kinds import TASKS
 from app.tasks.search import search_run
 from pruning.plan import load_plan
+from pruning.requests.search import SearchRequest
 from pruning.search.result import load_search
 
 ROOT = Path(__file__).parents[2]

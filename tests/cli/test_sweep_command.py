@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 
 from analysis.drain import drain
-from app.requests.base import validated
-from app.requests.evaluation import SweepRequest
 from app.tasks.kinds import TASKS
 from pruning.evaluate.record import TABLE_COLUMNS
+from pruning.requests.base import validated
+from pruning.requests.evaluation import SweepRequest
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from playwright.sync_api import Browser, Page, TimeoutError, expect
 from tabs import choose, metric, settled
 
 from analysis.model import load_model_index
-from analysis.store import SHIPPED_STATS, StatsStore
-from app.choices.comparing import compare_request
+from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.frame.tour import STEPS
 from app.plots.scene import Scene
 from app.report.contents import report_of, views_of
 from app.report.page import report_html
+from pruning.planning.comparing import compare_request
 
 pytestmark = pytest.mark.e2e
 VIEWS = ("overlap-map", "coverage", "kept-by", "sizes")

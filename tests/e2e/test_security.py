@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from tabs import settled, visit
 
 from analysis.model import DEMO_CHECKPOINT
-from analysis.store import SHIPPED_STATS
+from analysis.stats.store import SHIPPED_STATS
 from app.parts.evaluate.benchmark_forms import take_results
 
 pytestmark = pytest.mark.e2e

@@ -19,9 +19,9 @@ from analysis.calibration.sums import sums_of
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.stats import MOMENT_COLUMNS
-from analysis.store import StatsStore, load_expert_stats, read_vectors
-from analysis.weights import measure_weights
+from analysis.stats.store import StatsStore, load_expert_stats, read_vectors
+from analysis.stats.tables import MOMENT_COLUMNS
+from analysis.stats.weights import measure_weights
 from families.built import Built, stock_load
 from families.configs import CASES, VOCAB, Case
 from families.physical import block_of, logits_of, physically_pruned, router_of

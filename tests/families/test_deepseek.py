@@ -304,7 +304,7 @@ from analysis.calibration.run import CalibrationSettings, calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.store import StatsStore, load_expert_stats
+from analysis.stats.store import StatsStore, load_expert_stats
 
 sequences = TokenSequences("a", (np.arange(3, 11, dtype=np.int32),), 1, 0)
 settings = CalibrationSettings(seq_len=8, device="cpu")

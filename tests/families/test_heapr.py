@@ -20,9 +20,9 @@ from analysis.calibration.run import calibrate
 from analysis.corpora import TokenSequences
 from analysis.criteria import get_criterion
 from analysis.drain import drain
-from analysis.neuron_stats import load_neuron_stats
-from analysis.ranking import rank_experts
-from analysis.store import StatsStore, load_expert_stats
+from analysis.ranking.experts import rank_experts
+from analysis.stats.neurons import load_neuron_stats
+from analysis.stats.store import StatsStore, load_expert_stats
 from families.built import stock_load
 from families.configs import CASES, VOCAB
 from families.physical import block_of

@@ -11,7 +11,7 @@ from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.model import load_model_index
-from analysis.weights import measure_weights
+from analysis.stats.weights import measure_weights
 from families.configs import CASES
 from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.surgery.export import export_checkpoint

@@ -14,8 +14,8 @@ from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
-from analysis.store import StatsStore, load_expert_stats
-from analysis.weights import measure_weights
+from analysis.stats.store import StatsStore, load_expert_stats
+from analysis.stats.weights import measure_weights
 from families.configs import CASES, VOCAB, redraw
 from families.physical import TOKENS, logits_of, physically_pruned
 from pruning.masking import masked

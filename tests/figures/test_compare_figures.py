@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.compare import FATES
+from analysis.ranking.compare import FATES
 from app.figures import kept_by, layer_agreement, rank_rank
 
 

@@ -32,13 +32,13 @@ from analysis.criteria import CRITERIA, RANKABLE, get_criterion
 from analysis.drain import drain
 from analysis.errors import CriterionError
 from analysis.model import load_model_index
-from analysis.neuron_norms import NEURON_NORMS, neuron_norms
-from analysis.neuron_stats import load_neuron_stats
-from analysis.neurons import rank_neurons, score_neurons
-from analysis.ranking import rank_experts, score_experts
-from analysis.stats import GATES, NoStats
-from analysis.store import StatsStore, load_expert_stats, load_weight_stats
-from analysis.weights import weight_statistics
+from analysis.ranking.experts import rank_experts, score_experts
+from analysis.ranking.neurons import rank_neurons, score_neurons
+from analysis.ranking.norms import NEURON_NORMS, neuron_norms
+from analysis.stats.neurons import load_neuron_stats
+from analysis.stats.store import StatsStore, load_expert_stats, load_weight_stats
+from analysis.stats.tables import GATES, NoStats
+from analysis.stats.weights import weight_statistics
 from pruning.plan import ModelRef, select_experts
 from pruning.schedules import uniform
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from analysis.neuron_norms import neuron_norms
+from analysis.ranking.norms import neuron_norms
 from families.configs import BY_NAME, CASES, tiny_model
 from families.physical import block_of
 from families.plain import matrices_of

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, DeepseekV3Config
 from analysis.errors import PlanError
 from analysis.families import FAMILIES, MoELayer
 from analysis.model import ModelRef
-from analysis.ranking import order_of
-from analysis.stats import Grid, MeasuredModel
+from analysis.ranking.experts import order_of
+from analysis.stats.tables import Grid, MeasuredModel
 from pruning.allocation import Allocation, check_kept
 from pruning.masking import masked
 from pruning.plan import PruningPlan, select_experts

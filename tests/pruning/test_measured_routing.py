@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from analysis.errors import StatsError
-from analysis.store import SHIPPED_STATS, StatsStore, load_expert_stats
+from analysis.stats.store import SHIPPED_STATS, StatsStore, load_expert_stats
 from pruning.active import active_experts
 from pruning.measured_routing import measured_routing, ranked_by
 from pruning.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref

@@ -13,7 +13,7 @@ from analysis.calibration.run import CalibrationSettings, calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.store import StatsStore, load_expert_stats
+from analysis.stats.store import StatsStore, load_expert_stats
 from families.physical import TOKENS, logits_of, router_of
 from pruning import load_pruned
 from pruning.masking import masked

@@ -26,7 +26,8 @@ except ImportError:
 
 # What numba compiles cannot be looked into.
 with atheris.instrument_imports(
-    include=["analysis", "pruning", "app"], exclude=["analysis.weights", "analysis.weight_sums"]
+    include=["analysis", "pruning", "app"],
+    exclude=["analysis.stats.weights", "analysis.stats.weight_sums"],
 ):
     from tests.reliability.fuzz import Tally, attempt
     from tests.reliability.reader import Reader

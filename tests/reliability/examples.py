@@ -15,14 +15,14 @@ from tokenizers.pre_tokenizers import Whitespace
 from analysis.drain import drain
 from analysis.model import DEMO_CHECKPOINT, load_model_index
 from analysis.published import PUBLISHED
-from analysis.store import SHIPPED_STATS, StatsStore
+from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.jobs.store import JobStore
 from app.jobs.table import canonical_json
-from app.requests.base import CalibrateRequest, WeightsRequest
 from app.tasks.calibration import calibrate_run, weights_run
 from builders import tiny_checkpoint
 from families.configs import CASES, tiny_model
 from pruning.plan import Provenance, PruningPlan, model_ref, save_plan
+from pruning.requests.base import CalibrateRequest, WeightsRequest
 from pruning.surgery.export import ExportOptions, export_checkpoint
 
 # Families whose configurations differ most: groups, lists of layers, a text part, biases.

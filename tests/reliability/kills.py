@@ -31,7 +31,7 @@ import torch
 
 from analysis.calibration import partial
 from analysis.durable import PARTIAL
-from analysis.store import MANIFEST, file_sha256
+from analysis.stats.store import MANIFEST, file_sha256
 from app.cli import main as moeprune
 from builders import VOCAB, tiny_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME

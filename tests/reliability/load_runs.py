@@ -9,7 +9,7 @@ from statistics import median
 
 import pandas as pd
 
-from analysis.store import MANIFEST, StatsStore, run_name
+from analysis.stats.store import MANIFEST, StatsStore, run_name
 from tests.reliability.load_client import Session, connected
 from tests.reliability.load_sessions import PAGE, QUERY
 from tests.reliability.load_world import MODEL, TURNS, World, median_ms

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.blend import Mixture
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
 from analysis.corpora.apart import task_documents
 from analysis.corpora.documents import DEFAULT_FIELDS
@@ -24,13 +23,13 @@ from analysis.criteria import get_criterion
 from analysis.criteria.base import Criterion
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
-from analysis.neuron_stats import load_neuron_stats
-from analysis.neurons import rank_neurons
 from analysis.published import read_published
-from analysis.ranking import rank_experts
-from analysis.shards import stats_at
-from analysis.stats import ExpertStats
-from analysis.store import (
+from analysis.ranking.experts import rank_experts
+from analysis.ranking.neurons import rank_neurons
+from analysis.stats.blend import Mixture
+from analysis.stats.neurons import load_neuron_stats
+from analysis.stats.shards import stats_at
+from analysis.stats.store import (
     COACTIVATION,
     EXPERTS,
     MANIFEST,
@@ -48,11 +47,9 @@ from analysis.store import (
     read_run,
     read_table,
 )
-from app.choices.neurons import plan_of_file
+from analysis.stats.tables import ExpertStats
 from app.jobs.store import JobStore
 from app.plots.evaluations import results_of
-from app.requests.base import CalibrateRequest, validated
-from app.requests.neurons import NeuronRequest
 from app.session.uploads import uploaded_text
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import BenchmarkStore
@@ -61,7 +58,10 @@ from pruning.evaluate.bins_record import BinsStore, bins_overview
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.variance_record import VarianceStore, variance_table
 from pruning.plan import fit_plan, keep_all, load_plan, plan_from_json
+from pruning.planning.neurons import plan_of_file
 from pruning.recipe_file import load_recipe, recipe_from_yaml
+from pruning.requests.base import CalibrateRequest, validated
+from pruning.requests.neurons import NeuronRequest
 from pruning.schedules import read_counts
 from pruning.search.log import open_log
 from pruning.search.result import load_search, progress_of

@@ -14,12 +14,12 @@ from analysis.corpora.files import open_documents
 from analysis.corpora.representatives import CheckpointEmbedding
 from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.neuron_norms import neuron_norms
-from analysis.store import StatsStore, load_expert_stats
-from analysis.weights import weight_statistics
-from app.requests.base import CalibrateRequest
+from analysis.ranking.norms import neuron_norms
+from analysis.stats.store import StatsStore, load_expert_stats
+from analysis.stats.weights import weight_statistics
 from app.tasks.calibration import calibrate_run
 from pruning.plan import keep_all
+from pruning.requests.base import CalibrateRequest
 from pruning.surgery.card import CARD_NAME
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.verify import verify_export

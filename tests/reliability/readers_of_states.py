@@ -8,8 +8,8 @@ from pathlib import Path
 from analysis.calibration import partial
 from analysis.drain import drain
 from analysis.durable import PARTIAL
-from app.requests.base import CalibrateRequest
 from app.tasks.calibration import calibrate_run
+from pruning.requests.base import CalibrateRequest
 from tests.reliability import examples
 from tests.reliability.reader import TENSORS, Reader, scratch
 

@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from analysis.choose import parse_corpus_weight
 from analysis.corpora.spec import parse_corpus
 from analysis.criteria import get_criterion
-from analysis.groups import parse_groups
 from analysis.json_text import parse_json
 from analysis.sparsity import num_removed, parse_sparsity
+from analysis.stats.choose import parse_corpus_weight
+from analysis.stats.groups import parse_groups
 from app.frame.login import read_login
 from app.jobs.slurm import parse_options
-from app.requests.base import (
+from pruning.budget import parse_gib
+from pruning.constraints import parse_counts, parse_experts, parse_numbers
+from pruning.evaluate.result import parse_measures
+from pruning.requests.base import (
     CalibrateRequest,
     ExportRequest,
     OverlapRequest,
@@ -28,14 +31,11 @@ from app.requests.base import (
     WeightsRequest,
     validated,
 )
-from app.requests.benchmark import BenchmarkRequest, ImportRequest
-from app.requests.evaluation import AskRequest, BinsRequest, EvaluateRequest, SweepRequest
-from app.requests.neurons import NeuronRequest
-from app.requests.search import SearchRequest
-from app.requests.variance import VarianceRequest
-from pruning.budget import parse_gib
-from pruning.constraints import parse_counts, parse_experts, parse_numbers
-from pruning.evaluate.result import parse_measures
+from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
+from pruning.requests.evaluation import AskRequest, BinsRequest, EvaluateRequest, SweepRequest
+from pruning.requests.neurons import NeuronRequest
+from pruning.requests.search import SearchRequest
+from pruning.requests.variance import VarianceRequest
 from pruning.schedules import get_schedule
 from pruning.surgery.resharding import parse_size
 from tests.reliability.mutations import word_changed

@@ -69,8 +69,8 @@ crowd(work, processes)
 SAVE = """
 import numpy as np
 from analysis.families import MoELayer
-from analysis.stats import EXPERT_COLUMNS, CorpusRef, Grid, MeasuredModel, RunManifest
-from analysis.store import StatsStore, digest_of, save_expert_stats
+from analysis.stats.tables import EXPERT_COLUMNS, CorpusRef, Grid, MeasuredModel, RunManifest
+from analysis.stats.store import StatsStore, digest_of, save_expert_stats
 
 def work(number):
     saved = []
@@ -95,7 +95,7 @@ REWRITE = """
 from dataclasses import replace
 from analysis.durable import write_durably
 from analysis.model import load_model_index
-from analysis.store import SHIPPED_STATS
+from analysis.stats.store import SHIPPED_STATS
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import keep_all, save_plan
 from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
@@ -157,7 +157,7 @@ def test_of_a_thousand_jobs_each_is_queued_claimed_and_finished_once(tmp_path):
 
 
 def test_runs_that_several_processes_save_are_all_there_and_whole(tmp_path):
-    from analysis.store import StatsStore
+    from analysis.stats.store import StatsStore
 
     saved = run_crowd(SAVE, tmp_path, RUNS)
     assert {name for mine in saved for name in mine} == {f"tiny-{each}" for each in range(RUNS)}

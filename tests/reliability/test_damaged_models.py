@@ -23,7 +23,7 @@ from analysis.drain import drain
 from analysis.errors import CheckpointError, CorpusError, StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, load_model_index
 from analysis.published import PUBLISHED, read_published
-from analysis.store import StatsStore
+from analysis.stats.store import StatsStore
 from families.configs import CASES, tiny_model
 from pruning.constraints import parse_counts, parse_experts
 from pruning.evaluate.answers import prompt_ids

@@ -22,7 +22,7 @@ from analysis.drain import drain
 from analysis.durable import PARTIAL
 from analysis.errors import UserError
 from analysis.model import load_model_index
-from analysis.store import SHIPPED_STATS, StatsStore, save_expert_stats
+from analysis.stats.store import SHIPPED_STATS, StatsStore, save_expert_stats
 from app.commands.files import write_csv, write_table
 from app.figures.files import write_figure
 from app.jobs.store import JobStore

@@ -24,9 +24,9 @@ from analysis.errors import (
 from analysis.families import family_of
 from analysis.json_text import parse_json
 from analysis.model import load_model_index
-from analysis.neuron_stats import load_neuron_stats
-from analysis.shards import stats_at
-from analysis.store import (
+from analysis.stats.neurons import load_neuron_stats
+from analysis.stats.shards import stats_at
+from analysis.stats.store import (
     MANIFEST,
     SHIPPED_STATS,
     load_expert_stats,

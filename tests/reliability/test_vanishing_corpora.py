@@ -11,16 +11,16 @@ import pytest
 from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.model import load_model_index
-from app.requests.base import CalibrateRequest, WeightsRequest
-from app.requests.benchmark import BenchmarkRequest
-from app.requests.evaluation import EvaluateRequest
-from app.requests.search import SearchRequest
 from app.tasks.benchmark import benchmark_run
 from app.tasks.calibration import calibrate_run, weights_run
 from app.tasks.evaluation import evaluate_run
 from app.tasks.search import search_run
 from builders import VOCAB, tiny_checkpoint
 from pruning.plan import keep_all
+from pruning.requests.base import CalibrateRequest, WeightsRequest
+from pruning.requests.benchmark import BenchmarkRequest
+from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.search import SearchRequest
 from tests.reliability.kills import artifacts
 
 ROWS = 40

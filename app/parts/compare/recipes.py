@@ -6,11 +6,9 @@ from typing import Final
 
 import streamlit as st
 
-from analysis.compare import Comparison
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
-from analysis.stats import GATES
-from app.choices.comparing import CompareRequest, compare_selections
-from app.choices.ranking import Selection, select
+from analysis.ranking.compare import Comparison
+from analysis.stats.tables import GATES
 from app.figures.rank_rank import brushed
 from app.frame.cards import card
 from app.frame.charts import csv_button, selection_of, show_chart
@@ -25,11 +23,13 @@ from app.plots.comparison import (
     recipe_text,
 )
 from app.plots.evidence import most_moved, rank_flow_chart
-from app.requests.base import SelectRequest
 from app.session import data
 from app.session.chosen_expert import chosen_expert
 from app.session.needed import what_is_missing
 from app.session.state import BLEND, View, chosen_shares, corpora_of
+from pruning.planning.comparing import CompareRequest, compare_selections
+from pruning.planning.ranking import Selection, select
+from pruning.requests.base import SelectRequest
 
 SIDES: Final = ("a", "b")
 DEFAULT_CRITERIA: Final = {"a": "reap", "b": "man"}

@@ -8,17 +8,17 @@ from typing import Any, Final
 import streamlit as st
 
 from analysis.model import DEMO_MODEL
-from app.choices.planning import Shown
 from app.frame.controls import one_of
 from app.jobs.model import Job, JobState
 from app.literal import literal
 from app.parts.evaluate.candidates import candidate_part, plan_name
-from app.requests.base import validated
-from app.requests.evaluation import AskRequest
 from app.session.data import shown_model
 from app.session.job_queue import job_store
 from app.session.queueing import own_model, queue, shown_request
 from app.session.state import View
+from pruning.planning.planning import Shown
+from pruning.requests.base import validated
+from pruning.requests.evaluation import AskRequest
 
 _LENGTHS: Final = (16, 32, 64, 128, 256, 512)
 _MOST_LETTERS: Final = 20_000

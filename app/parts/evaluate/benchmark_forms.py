@@ -11,18 +11,18 @@ import streamlit as st
 from analysis.demo.tasks import LOCAL_TASKS
 from analysis.errors import UserError
 from analysis.model import DEMO_MODEL
-from app.choices.planning import Shown
 from app.frame.controls import one_of
 from app.literal import literal
 from app.parts.evaluate.candidates import candidate_part, plan_name
 from app.parts.evaluate.sweep_fields import DTYPES, dtype_field
-from app.requests.base import command_line, validated
-from app.requests.benchmark import BenchmarkRequest, ImportRequest
 from app.session import data
 from app.session.queueing import own_model, queue, shown_request
 from app.session.state import View
 from app.settings import shown_path
 from app.tasks.benchmark import import_results
+from pruning.planning.planning import Shown
+from pruning.requests.base import command_line, validated
+from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 _FULL, _PLAN, _EXPORT, _WORDS = "full", "plan", "export", "words"

@@ -6,14 +6,14 @@ from typing import Final
 import streamlit as st
 
 from analysis.criteria import CRITERIA
-from app.choices.percents import possible_percents
-from app.choices.planning import PlanChoice, Shown
 from app.frame.controls import one_of
 from app.literal import literal
 from app.session.data import routed_runs
 from app.session.plan_data import made_plan
 from app.session.plan_state import noted_plan
 from app.session.state import View
+from pruning.planning.percents import possible_percents
+from pruning.planning.planning import PlanChoice, Shown
 
 _OF_PLAN_PAGE: Final = "(plan page)"
 _FIRST: Final = "reap"

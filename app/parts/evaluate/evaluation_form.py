@@ -6,18 +6,18 @@ from typing import Any, Final
 
 import streamlit as st
 
-from app.choices.planning import Shown
 from app.literal import literal
 from app.parts.evaluate.candidates import plan_name
 from app.parts.evaluate.sweep_fields import DTYPES, dtype_field, sweep_fields
-from app.requests.base import validated
-from app.requests.evaluation import EvaluateRequest, SweepRequest
 from app.session.data import shown_model
 from app.session.plan_state import noted_plan
 from app.session.queueing import own_model, queue, shown_request
 from app.session.state import View
 from app.session.texts import held_out_texts
 from pruning.evaluate.record import EvaluationRecord
+from pruning.planning.planning import Shown
+from pruning.requests.base import validated
+from pruning.requests.evaluation import EvaluateRequest, SweepRequest
 
 _PLAN: Final = "plan"
 _WHAT: Final = {_PLAN: "The plan on the Plan page", "sweep": "Criteria at sparsities"}

@@ -7,7 +7,6 @@ import pandas as pd
 import streamlit as st
 
 from analysis.errors import UserError
-from app.choices.planning import PlanChoice, Shown
 from app.literal import literal
 from app.parts.evaluate.candidates import plan_name, usual_percent
 from app.plots.evaluations import of_plan
@@ -16,6 +15,7 @@ from app.session.plan_data import made_plan
 from app.session.plan_state import noted_plan
 from app.session.state import View
 from pruning.evaluate.result import MEASURES
+from pruning.planning.planning import PlanChoice, Shown
 
 _SEEN: Final = "recipe_view"
 

@@ -19,14 +19,14 @@ from app.plots.variance import (
     variance_chart,
     variance_results,
 )
-from app.requests.base import validated
-from app.requests.variance import VarianceRequest
 from app.session.plan_state import noted_plan
 from app.session.queueing import own_model, queue, shown_request
 from app.session.records import records_of
 from app.session.state import View
 from app.session.texts import held_out_texts
 from pruning.evaluate.variance_record import VarianceStore
+from pruning.requests.base import validated
+from pruning.requests.variance import VarianceRequest
 
 _PREFIX: Final = "variance"
 

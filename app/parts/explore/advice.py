@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import streamlit as st
 
-from analysis.advice import ADVICE, Purpose, read_overlaps
 from analysis.criteria import get_criterion
-from app.choices.ranking import criterion_badge
+from analysis.ranking.advice import ADVICE, Purpose, read_overlaps
 from app.frame.charts import csv_button, show_table
 from app.frame.controls import switch
 from app.literal import literal
@@ -14,6 +13,7 @@ from app.parts.explore.overlap import can_compare_texts, mean_variant_overlaps
 from app.session import data
 from app.session.state import BLEND, View, apply_preset
 from app.tables.costs import needs_and_costs
+from pruning.planning.ranking import criterion_badge
 
 _PURPOSES: Mapping[Purpose, str] = {
     "agnostic": "Task-agnostic: keep all abilities",

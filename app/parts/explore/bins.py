@@ -14,8 +14,6 @@ from app.frame.job_panel import job_panel
 from app.literal import literal
 from app.plots import loss_bins as plots
 from app.plots.names import criterion_label
-from app.requests.base import validated
-from app.requests.evaluation import BinsRequest
 from app.session.granularity import NEURON_CRITERIA
 from app.session.queueing import own_model, queue, shown_request
 from app.session.records import records_of
@@ -23,6 +21,8 @@ from app.session.state import View
 from app.session.texts import held_out_texts
 from pruning.evaluate.bins_record import BinsRecord, BinsStore
 from pruning.plan import ATOMIC_GRANULARITY
+from pruning.requests.base import validated
+from pruning.requests.evaluation import BinsRequest
 
 _ORDERS = {"saliency": "By saliency", "index": "By place"}
 _SHOWN = ("score", "ranked on", "agreement", "first bin", "last bin", "bins", "order")

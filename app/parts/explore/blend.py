@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import streamlit as st
 
-from analysis.coverage import Blender, fair_blend
 from analysis.criteria import Criterion
+from analysis.ranking.coverage import Blender, fair_blend
 from app.frame.charts import show_chart
 from app.literal import literal
 from app.plots import explore as plots

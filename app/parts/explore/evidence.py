@@ -9,18 +9,18 @@ import streamlit as st
 from analysis.corpora import PRESETS, corpus_name
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.demo.texts import TEXTS
-from analysis.proxy import proxy_quality
-from analysis.shards import can_rank
-from analysis.stats import Gate
-from analysis.store import SHARDS, Run
+from analysis.ranking.proxy import proxy_quality
+from analysis.stats.shards import can_rank
+from analysis.stats.store import SHARDS, Run
+from analysis.stats.tables import Gate
 from app.frame.charts import show_chart, show_table
 from app.literal import literal
 from app.parts.explore.overlap import RunKeys, run_keys
 from app.plots import evidence, explore
 from app.plots.chart import made_by
-from app.requests.base import CalibrateRequest
 from app.session import data
 from app.session.state import BLEND, View
+from pruning.requests.base import CalibrateRequest
 
 _SHARES = {"kendall_tau": "Kendall tau", "pearson_log": "Pearson of logs"}
 

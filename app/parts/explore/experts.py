@@ -7,8 +7,7 @@ from fractions import Fraction
 import streamlit as st
 
 from analysis.criteria import Criterion
-from analysis.overlap import chance_overlap
-from app.choices.ranking import criterion_badge
+from analysis.ranking.overlap import chance_overlap
 from app.frame.cards import card
 from app.frame.charts import chart_files, show_chart
 from app.parts.explore.overlap import pair_overlaps
@@ -18,6 +17,7 @@ from app.session import data
 from app.session.needed import needed_stats
 from app.session.state import View, chosen_baseline
 from app.tables import maps
+from pruning.planning.ranking import criterion_badge
 from pruning.sizes import format_bytes
 
 

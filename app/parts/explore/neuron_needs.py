@@ -3,13 +3,13 @@
 import streamlit as st
 
 from analysis.corpora import corpus_name
-from analysis.groups import groups_for, ordered
-from analysis.store import Run
+from analysis.stats.groups import groups_for, ordered
+from analysis.stats.store import Run
 from app.literal import literal
-from app.requests.base import CalibrateRequest, validated
 from app.session.queueing import own_model, queue, shown_request
 from app.session.state import View
 from app.session.texts import calibration_texts, text_label
+from pruning.requests.base import CalibrateRequest, validated
 
 
 def neurons_missing_part(view: View) -> None:

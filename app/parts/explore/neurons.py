@@ -7,8 +7,7 @@ import streamlit as st
 
 from analysis.arrays import BoolArray
 from analysis.errors import UserError
-from analysis.store import NEURONS
-from app.choices.neuron_scopes import SCOPES
+from analysis.stats.store import NEURONS
 from app.frame.cards import card
 from app.frame.charts import show_chart
 from app.frame.controls import switch
@@ -19,7 +18,6 @@ from app.parts.explore.same_bytes import same_bytes_part
 from app.plots import neuron_evidence as plots
 from app.plots.chart import made_by
 from app.plots.names import criterion_label
-from app.requests.base import command_line
 from app.session import neuron_explore_data as found
 from app.session.chosen_expert import chosen_expert
 from app.session.granularity import chosen_neuron_criterion, chosen_scope
@@ -28,6 +26,8 @@ from app.session.state import View
 from pruning.atoms.cuts import expert_shares, neurons_of
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.neuron_scopes import SCOPES
+from pruning.requests.base import command_line
 
 PARTS: Final = {
     "saliency": "Saliency",

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pandas as pd
 import streamlit as st
 
-from analysis.stats import ExpertStats, Gate
+from analysis.stats.tables import ExpertStats, Gate
 from app.frame.charts import show_table
 from app.literal import literal_in_badge
 from app.session import data

@@ -7,10 +7,9 @@ import pandas as pd
 import streamlit as st
 
 from analysis.criteria import Criterion, get_criterion
-from analysis.overlap import criterion_overlap, mean_overlaps, variant_overlaps
-from analysis.stats import ExpertStats, Gate
-from analysis.store import Run
-from app.choices.percents import possible_percents
+from analysis.ranking.overlap import criterion_overlap, mean_overlaps, variant_overlaps
+from analysis.stats.store import Run
+from analysis.stats.tables import ExpertStats, Gate
 from app.figures import variant_map as variant_figure
 from app.figures.variant_grid import clicked_cell
 from app.frame.charts import show_chart
@@ -22,6 +21,7 @@ from app.plots.chart import Chart, made_by
 from app.session import data
 from app.session.state import View, apply_exponents
 from app.tables import maps
+from pruning.planning.percents import possible_percents
 
 _MAP = "overlap-map"
 _KINDS = {"pairs": "Between texts", "sparsity": "Against sparsity"}

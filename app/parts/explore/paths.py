@@ -8,8 +8,8 @@ import streamlit as st
 
 from analysis.criteria.pathfinder import DEFAULT_PATHS, PATHFINDER
 from analysis.errors import UserError
-from analysis.store import Run
-from analysis.trajectory import Parts, Steps, Weighing, weighing_of
+from analysis.ranking.trajectory import Parts, Steps, Weighing, weighing_of
+from analysis.stats.store import Run
 from app.frame.charts import show_chart
 from app.frame.controls import switch
 from app.literal import literal

@@ -8,13 +8,13 @@ from app.frame.charts import show_chart
 from app.frame.controls import one_of
 from app.literal import literal
 from app.plots import neuron_evidence as plots
-from app.requests.base import command_line
 from app.session import data
 from app.session.records import records_of
 from app.session.state import View
 from pruning.atoms.selection import AtomScope
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import ATOMIC_GRANULARITY
+from pruning.requests.base import command_line
 
 
 def same_bytes_part(view: View) -> None:

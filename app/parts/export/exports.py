@@ -11,8 +11,6 @@ import streamlit as st
 
 from analysis.errors import ExportError, UserError
 from analysis.model import MoEModel
-from app.choices.planning import Shown, schedule_label
-from app.choices.ranking import criterion_badge
 from app.frame.charts import show_chart
 from app.jobs.model import Job, JobState
 from app.literal import literal
@@ -20,13 +18,15 @@ from app.parts.engines import readers_text, reasons_table
 from app.parts.export.options import ExportChoice, ExportWidths, options_part
 from app.plots.chart import made_by
 from app.plots.explore import sizes_chart
-from app.requests.base import ExportRequest, validated
 from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, submit
 from app.session.state import View
 from app.settings import shown_path
 from pruning.engines import Verdict
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.planning.planning import Shown, schedule_label
+from pruning.planning.ranking import criterion_badge
+from pruning.requests.base import ExportRequest, validated
 from pruning.sizes import SizeReport, format_bytes
 from pruning.surgery.verify import logits_memory
 

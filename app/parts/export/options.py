@@ -8,13 +8,13 @@ import streamlit as st
 
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
-from app.choices.planning import Shown
 from app.frame.controls import one_of
 from app.session.state import View
 from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode, WidthPlan, plan_widths
 from pruning.engines import Verdict, contents_of, verdicts
 from pruning.heads import heads_depend_on
 from pruning.plan import PruningPlan, fit_plan
+from pruning.planning.planning import Shown
 from pruning.surgery.width_sizes import WidthOption
 
 Mtp = Literal["keep", "drop", "prune"]

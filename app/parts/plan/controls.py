@@ -2,7 +2,6 @@
 
 import streamlit as st
 
-from app.choices.planning import MOST_TEXT, MULTIPLES, SCHEDULE_NAMES, PlanChoice, schedule_label
 from app.parts.plan.files import upload_part
 from app.session.plan_state import (
     DEFAULTS,
@@ -13,6 +12,13 @@ from app.session.plan_state import (
 )
 from app.session.search_data import ordered_for, searches_of
 from app.session.state import View
+from pruning.planning.planning import (
+    MOST_TEXT,
+    MULTIPLES,
+    SCHEDULE_NAMES,
+    PlanChoice,
+    schedule_label,
+)
 from pruning.schedules import SCHEDULES
 from pruning.search.store import SEARCH
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pandas as pd
 import streamlit as st
 
-from app.choices.planning import PlanChoice, Shown, recipe_of, schedule_label
 from app.components.schedule_editor import Bars, schedule_editor
 from app.frame.cards import card
 from app.frame.charts import csv_button, show_chart
@@ -33,6 +32,7 @@ from app.session.state import View
 from pruning.budget import count_budget
 from pruning.engines import contents_of, verdicts
 from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.planning import PlanChoice, Shown, recipe_of, schedule_label
 from pruning.schedules import Spending
 from pruning.sizes import SizeReport, format_bytes
 

@@ -9,10 +9,6 @@ import streamlit as st
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel
-from app.choices.neuron_plan import controls_of
-from app.choices.percents import percent_removing, possible_percents
-from app.choices.planning import MULTIPLES, not_here, ranges, recipe_of
-from app.choices.ranking import Selection
 from app.session.data import shown_model
 from app.session.plan_state import (
     forget_import,
@@ -35,6 +31,10 @@ from pruning.plan import (
     fit_plan,
     plan_from_json,
 )
+from pruning.planning.neuron_plan import controls_of
+from pruning.planning.percents import percent_removing, possible_percents
+from pruning.planning.planning import MULTIPLES, not_here, ranges, recipe_of
+from pruning.planning.ranking import Selection
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.schedules import counts_from_text

@@ -5,8 +5,6 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
-from app.choices.neuron_plan import UNITS, WIDTH_MODES, WIDTH_MULTIPLES, NeuronPlanChoice
-from app.choices.planning import MOST_TEXT, MULTIPLES
 from app.frame.controls import one_of
 from app.parts.plan.files import upload_part
 from app.session.granularity import (
@@ -18,6 +16,8 @@ from app.session.granularity import (
 from app.session.plan_state import forget_import
 from app.session.state import View
 from pruning.atoms.widths import DEFAULT_MULTIPLE
+from pruning.planning.neuron_plan import UNITS, WIDTH_MODES, WIDTH_MULTIPLES, NeuronPlanChoice
+from pruning.planning.planning import MOST_TEXT, MULTIPLES
 
 Value = TypeVar("Value")
 # Declared to each widget as well, see `app.session.state.DEFAULTS`.

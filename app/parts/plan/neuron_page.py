@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app.choices.neuron_plan import NeuronPlanChoice, ShownNeurons
 from app.parts.explore.neuron_needs import neurons_missing_part
 from app.parts.export.exports import preflight_part, start_part
 from app.parts.export.options import ExportWidths
@@ -30,6 +29,7 @@ from app.session.neuron_plan_data import (
 )
 from app.session.plan_state import note_plan
 from app.session.state import View
+from pruning.planning.neuron_plan import NeuronPlanChoice, ShownNeurons
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,15 +6,6 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.choices.neuron_plan import (
-    NeuronPlanChoice,
-    ShownNeurons,
-    WayToSave,
-    neuron_recipe,
-    saved_sentence,
-    ways_to_save,
-)
-from app.choices.planning import sampling_of
 from app.frame.cards import card
 from app.frame.charts import csv_button, show_chart
 from app.literal import literal
@@ -28,6 +19,15 @@ from app.session.neuron_plan_data import NeuronSizes, ReadyNeurons, scopes_besid
 from app.session.plan_state import imported_plan
 from app.session.state import View
 from pruning.atoms.sizes import PLAN_ALONE
+from pruning.planning.neuron_plan import (
+    NeuronPlanChoice,
+    ShownNeurons,
+    WayToSave,
+    neuron_recipe,
+    saved_sentence,
+    ways_to_save,
+)
+from pruning.planning.planning import sampling_of
 from pruning.sizes import format_bytes
 
 _ROWS = 12  # of the table by layer, before it scrolls

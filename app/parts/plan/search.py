@@ -9,8 +9,6 @@ import pandas as pd
 import streamlit as st
 
 from analysis.errors import UserError
-from app.choices.planning import PlanChoice
-from app.choices.search_estimate import duration_text, most_candidates
 from app.frame.cards import card
 from app.frame.charts import show_chart, show_table
 from app.frame.job_panel import progress_text
@@ -23,8 +21,6 @@ from app.plots.search import (
     progress_chart,
     schedules_of_searches,
 )
-from app.requests.base import validated
-from app.requests.search import SearchRequest
 from app.session import data
 from app.session.job_queue import job_store, runner, user
 from app.session.plan_data import Prepared
@@ -39,7 +35,11 @@ from app.session.search_data import (
     searches_of,
 )
 from app.session.state import View
+from pruning.planning.planning import PlanChoice
+from pruning.planning.search_estimate import duration_text, most_candidates
 from pruning.recipe import SearchSection
+from pruning.requests.base import validated
+from pruning.requests.search import SearchRequest
 from pruning.search.result import RESULT_NAME
 from pruning.search.store import SEARCH, KnownSearch, best_fitting
 

@@ -5,12 +5,7 @@ from typing import Any, Final
 import streamlit as st
 
 from analysis.errors import UserError
-from app.choices.planning import PlanChoice
-from app.choices.search_estimate import duration_text, estimate_search, start_seconds
-from app.choices.search_plans import new_search_id, searching_recipe
 from app.literal import literal
-from app.requests.base import validated
-from app.requests.search import SearchRequest
 from app.session import data
 from app.session.job_queue import submit
 from app.session.plan_data import Prepared
@@ -19,7 +14,12 @@ from app.session.state import View
 from app.session.texts import calibration_texts, text_label
 from app.settings import shown_path
 from pruning.evaluate.result import MEASURES
+from pruning.planning.planning import PlanChoice
+from pruning.planning.search_estimate import duration_text, estimate_search, start_seconds
+from pruning.planning.search_plans import new_search_id, searching_recipe
 from pruning.recipe import Recipe, SearchSection
+from pruning.requests.base import validated
+from pruning.requests.search import SearchRequest
 from pruning.search.settings import SearchSettings
 from pruning.search.store import KnownSearch
 

@@ -8,13 +8,13 @@ from analysis.corpora import Count, Packing
 from analysis.model import DEMO_MODEL
 from app.frame.charts import csv_button
 from app.literal import literal, literal_in_badge
-from app.requests.base import DEFAULT_SEQ_LEN, CalibrateRequest, WeightsRequest
 from app.session import data
 from app.session.queueing import own_model, queue, shown_request
 from app.session.state import View
 from app.session.texts import calibration_texts, text_label
 from app.tables.costs import SHOWN_COSTS, cost_table
 from app.tables.maps import never_routed
+from pruning.requests.base import DEFAULT_SEQ_LEN, CalibrateRequest, WeightsRequest
 
 _TOKENS = (8_192, 16_384, 65_536, 262_144, 524_288, 1_048_576)
 _PACKINGS = {

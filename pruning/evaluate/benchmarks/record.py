@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from analysis.model import ModelRef
-from analysis.store import digest_of, now, run_name
+from analysis.stats.store import digest_of, now, run_name
 from pruning.evaluate.record import MADE_BY
 from pruning.evaluate.store import RecordKind, RecordStore, file_json
 from pruning.plan import ATOMIC_GRANULARITY

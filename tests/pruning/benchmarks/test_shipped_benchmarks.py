@@ -3,12 +3,12 @@
 import pytest
 
 from analysis.calibration.loading import CalibrationSettings
-from analysis.choose import CorpusWeight, choose_stats
 from analysis.criteria import get_criterion
 from analysis.demo.tasks import LOCAL_TASKS, write_task
 from analysis.drain import drain
-from analysis.ranking import rank_experts
-from analysis.store import SHIPPED_STATS, StatsStore
+from analysis.ranking.experts import rank_experts
+from analysis.stats.choose import CorpusWeight, choose_stats
+from analysis.stats.store import SHIPPED_STATS, StatsStore
 from pruning.evaluate.benchmarks.candidates import planned
 from pruning.evaluate.benchmarks.harness import Asked
 from pruning.evaluate.benchmarks.record import (

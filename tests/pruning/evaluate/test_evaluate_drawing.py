@@ -9,7 +9,7 @@ from analysis.corpora import Sampling, tokenize
 from analysis.corpora.streams import open_corpus
 from analysis.demo.texts import demo_texts
 from analysis.errors import CorpusError
-from analysis.stats import CorpusRef, MeasuredModel, RunManifest
+from analysis.stats.tables import CorpusRef, MeasuredModel, RunManifest
 from pruning.evaluate import drawing
 from pruning.evaluate.drawing import Wanted, draw
 

@@ -10,7 +10,7 @@ import pytest
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from analysis.neuron_norms import neuron_norms
+from analysis.ranking.norms import neuron_norms
 from builders import NUM_EXPERTS, tiny_checkpoint, tiny_model
 from pruning.evaluate.bins import (
     BIN_COLUMNS,

@@ -4,12 +4,12 @@ import pandas as pd
 import pytest
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
-from analysis.choose import CorpusWeight, choose_stats
 from analysis.corpora.streams import open_corpus
 from analysis.criteria import get_criterion
 from analysis.drain import drain
-from analysis.ranking import rank_experts
-from analysis.store import SHIPPED_STATS, StatsStore
+from analysis.ranking.experts import rank_experts
+from analysis.stats.choose import CorpusWeight, choose_stats
+from analysis.stats.store import SHIPPED_STATS, StatsStore
 from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
 from pruning.evaluate.drawing import HELD_OUT, Wanted, draw
 from pruning.evaluate.full_side import run_full

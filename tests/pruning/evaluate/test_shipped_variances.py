@@ -6,7 +6,7 @@ import torch
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
 from analysis.corpora.streams import open_corpus
-from analysis.store import SHIPPED_STATS
+from analysis.stats.store import SHIPPED_STATS
 from pruning.evaluate.drawing import Wanted, draw
 from pruning.evaluate.variance_record import VarianceStore, variance_overview
 

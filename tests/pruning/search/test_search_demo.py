@@ -7,15 +7,14 @@ import torch
 from transformers import PreTrainedModel
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
-from analysis.choose import choose_stats
 from analysis.corpora import TokenSequences
 from analysis.corpora.streams import open_corpus
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.model import MoEModel
-from analysis.ranking import rank_experts
-from analysis.store import SHIPPED_STATS, StatsStore
-from app.requests.search import SearchRequest
+from analysis.ranking.experts import rank_experts
+from analysis.stats.choose import choose_stats
+from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.tasks.search import search_run
 from pruning import load_pruned
 from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
@@ -23,6 +22,7 @@ from pruning.evaluate.drawing import Wanted, draw
 from pruning.evaluate.full_side import FullSide, run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import load_plan, model_ref, select_experts
+from pruning.requests.search import SearchRequest
 from pruning.schedules.base import allocation_of
 from pruning.search.result import load_search
 from pruning.surgery.export import export_checkpoint

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from analysis.errors import PlanError
-from analysis.store import SHIPPED_STATS
+from analysis.stats.store import SHIPPED_STATS
 from pruning.search.store import SearchStore, best_fitting, read_known, search_in
 
 NAMES = ["demo-ean", "demo-frequency", "demo-reap", "demo-seer"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.store import SHIPPED_STATS
+from analysis.stats.store import SHIPPED_STATS
 from pruning.schedules import read_counts
 from pruning.search.result import load_search
 

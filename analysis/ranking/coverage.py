@@ -1,0 +1,151 @@
+"""Coverage of each corpus by the experts that a blend keeps, and the weights of a fair blend."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+
+from analysis.arrays import BoolArray, FloatArray
+from analysis.criteria import Criterion
+from analysis.errors import CriterionError
+from analysis.ranking.experts import saliency_grid
+from analysis.ranking.overlap import pruned_mask
+from analysis.stats.blend import DERIVED_COLUMNS, NOT_MIXED, Mixture
+from analysis.stats.tables import Gate
+
+_STEPS = 60
+_FIRST_STEP = 1.0
+_STARTS_AT = 0.8  # weight of the corpus that a start leans to
+_GRID = 20
+_GRID_CORPORA = 3
+
+
+def coverage(saliency: FloatArray, kept: BoolArray) -> float:
+    """Share of a corpus' saliency that the kept experts hold: mean over layers, 0..1.
+
+    A layer without any saliency has nothing to lose: 1.
+
+    Args:
+        saliency: (layers, experts), not negative; NaN where there is no expert.
+        kept: (layers, experts), True where an expert stays.
+    """
+    total = np.nansum(saliency, axis=1)
+    held = np.where(kept, np.nan_to_num(saliency), 0.0).sum(axis=1)
+    return float(np.divide(held, total, out=np.ones_like(total), where=total > 0).mean())
+
+
+@dataclass(frozen=True, slots=True)
+class FairBlend:
+    """Weights under which the worst-covered corpus is covered best.
+
+    Args:
+        weights: share of each corpus, in the order of the runs; they add up to 1.
+        coverage: of each corpus by the experts that this blend keeps.
+    """
+
+    weights: tuple[float, ...]
+    coverage: tuple[float, ...]
+
+
+class Blender:
+    """Coverage of every corpus as a function of the weights, at one criterion and sparsity.
+
+    Args:
+        mixture: the runs, one for each corpus.
+        criterion: of routed tokens.
+        gate: gate convention.
+        sparsity: of a uniform schedule.
+
+    Raises:
+        CriterionError: the criterion reads no routed tokens, so no corpus changes its choice; or
+            it reads what no blend has.
+    """
+
+    def __init__(
+        self, mixture: Mixture, criterion: Criterion, gate: Gate, sparsity: Fraction
+    ) -> None:
+        if criterion.source != "routed":
+            raise CriterionError(
+                f"{criterion.label} reads no calibration text, so there is nothing to blend."
+            )
+        if criterion.order:
+            raise CriterionError(
+                f"{criterion.label} ranks by places in an order, which do not add up to a "
+                "coverage; choose another criterion."
+            )
+        self._mixture, self._criterion, self._gate = mixture, criterion, gate
+        self._sparsity = sparsity
+        self._grid = mixture.stats[0].grid
+        self._alone = [saliency_grid(criterion, each, gate) for each in mixture.stats]
+        if not set(NOT_MIXED).isdisjoint(criterion.columns(gate)):
+            raise CriterionError(
+                f"{criterion.label} reads maxima of neurons, which a blend does not have; choose "
+                "one corpus."
+            )
+        is_derived = not set(DERIVED_COLUMNS).isdisjoint(criterion.columns(gate))
+        self._table = mixture.table if is_derived else mixture.sums_table
+
+    @property
+    def num_corpora(self) -> int:
+        """Runs of the mixture."""
+        return len(self._alone)
+
+    def kept(self, weights: Sequence[float] | FloatArray) -> BoolArray:
+        """(layers, experts): the experts that this blend keeps."""
+        score = self._criterion.score(self._table(weights), self._gate)
+        saliency = self._grid.fold(self._criterion.saliency(score))
+        return ~pruned_mask(saliency, self._grid, self._sparsity) & self._grid.present
+
+    def coverage(self, weights: Sequence[float] | FloatArray) -> FloatArray:
+        """Coverage of each corpus by the experts that this blend keeps."""
+        kept = self.kept(weights)
+        return np.array([coverage(saliency, kept) for saliency in self._alone])
+
+
+def _starts(count: int) -> list[FloatArray]:
+    """Equal weights, and one start that leans to each corpus."""
+    rest = (1 - _STARTS_AT) / max(count - 1, 1)
+    leaning = [np.where(np.arange(count) == corpus, _STARTS_AT, rest) for corpus in range(count)]
+    return [np.full(count, 1 / count), *leaning]
+
+
+def _updates(
+    cover: Callable[[FloatArray], FloatArray], start: FloatArray
+) -> list[tuple[FloatArray, FloatArray]]:
+    """(weights, coverage) along multiplicative updates: what is covered less gains weight."""
+    weights, path = start, []
+    for step in range(_STEPS):
+        covered = cover(weights)
+        path.append((weights, covered))
+        spread = float(np.ptp(covered))
+        if spread == 0:
+            break
+        # In units of the spread: coverages lie close together, and by how much differs.
+        push = (covered.mean() - covered) / spread
+        weights = weights * np.exp(_FIRST_STEP / np.sqrt(step + 1) * push)
+        weights = weights / weights.sum()
+    return path
+
+
+def _grid_points(count: int) -> Iterator[FloatArray]:
+    """All weights in steps of 0.05, for as many corpora as that is quick."""
+    if count <= _GRID_CORPORA:
+        for parts in product(range(_GRID + 1), repeat=count - 1):
+            if sum(parts) <= _GRID:
+                yield np.array([*parts, _GRID - sum(parts)]) / _GRID
+
+
+def fair_blend(blender: Blender) -> FairBlend:
+    """The weights that cover the worst-covered corpus best, of all that were tried.
+
+    Tried are multiplicative updates from equal weights and from each corpus. The kept set changes
+    by jumps, where they can miss a better point, so up to three corpora a grid of 0.05 is tried
+    as well. Ties go to the point that was tried first.
+    """
+    cover, count = blender.coverage, blender.num_corpora
+    tried = [point for start in _starts(count) for point in _updates(cover, start)]
+    tried += [(weights, cover(weights)) for weights in _grid_points(count)]
+    weights, covered = max(tried, key=lambda point: point[1].min())
+    return FairBlend(tuple(weights.tolist()), tuple(covered.tolist()))

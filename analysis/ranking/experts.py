@@ -1,0 +1,118 @@
+"""Rankings: criterion and statistics -> which expert of a layer is kept first."""
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import FloatArray, IntArray
+from analysis.criteria import Criterion
+from analysis.errors import CriterionError
+from analysis.families import MoELayer
+from analysis.stats.tables import OPTIONAL_COLUMNS, ExpertStats, Gate, Grid, NoStats, WeightStats
+
+RANKING_COLUMNS = ("layer", "expert", "score", "saliency", "rank", "num_tokens")
+Stats = ExpertStats | WeightStats | NoStats
+
+
+def _table(criterion: Criterion, stats: Stats) -> pd.DataFrame:
+    if criterion.source == "routed" and not isinstance(stats, ExpertStats):
+        raise CriterionError(f"{criterion.label} needs calibration statistics, not weights alone.")
+    if criterion.source == "weights" and not isinstance(stats, WeightStats):
+        raise CriterionError(f"{criterion.label} needs weight statistics; run `moeprune weights`.")
+    table = stats.per_expert() if isinstance(stats, WeightStats) else stats.table
+    if criterion.from_samples and isinstance(stats, ExpertStats) and stats.samples:
+        made = criterion.from_samples(stats.samples)
+        table = table.assign(**{str(name): made[name].to_numpy() for name in made})
+    for column, hint in OPTIONAL_COLUMNS.items():
+        if column in criterion.columns("applied") and column not in table:
+            raise CriterionError(f"These statistics lack {column} for {criterion.label}: {hint}.")
+    return table
+
+
+def has_columns(criterion: Criterion, stats: ExpertStats) -> bool:
+    """Whether these statistics of routed tokens have what the criterion reads."""
+    if criterion.from_samples:
+        return bool(stats.samples)
+    return set(criterion.columns("applied")) <= set(stats.table.columns)
+
+
+def scored(criterion: Criterion, stats: Stats, gate: Gate) -> tuple[FloatArray, FloatArray]:
+    """Score, the paper's number, and saliency of every expert, in (layer, expert) order.
+
+    Raises:
+        CriterionError: see `score_experts`.
+    """
+    if criterion.is_constant:
+        raise CriterionError(f"{criterion.label} is the same for every expert; it ranks nothing.")
+    table = _table(criterion, stats)
+    score = criterion.score(table, gate)
+    return score, criterion.order(table) if criterion.order else criterion.saliency(score)
+
+
+def score_experts(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
+    """The paper's number for every expert, in (layer, expert) order.
+
+    Raises:
+        CriterionError: the criterion cannot rank, or `stats` is of the wrong kind or lacks what
+            it reads.
+    """
+    return scored(criterion, stats, gate)[0]
+
+
+def order_of(saliency: FloatArray, grid: Grid | None = None) -> IntArray:
+    """(layers, experts) saliency -> expert ids from first to keep to last, within each layer.
+
+    Ties keep the lower id first; absent experts (NaN) come last. With `grid`, the groups of a
+    router that chooses among groups take turns: whatever number is kept, if it can be kept at
+    all, its first experts are the best of each group.
+    """
+    order = np.argsort(-saliency, axis=1, kind="stable")
+    for row, layer in enumerate(grid.layers if grid else ()):
+        if layer.num_groups > 1:
+            order[row, : layer.num_experts] = _in_turns(order[row, : layer.num_experts], layer)
+    return order
+
+
+def _in_turns(order: IntArray, layer: MoELayer) -> IntArray:
+    """The best of each group, then the second best of each, and so on."""
+    size = layer.num_experts // layer.num_groups
+    group = order // size
+    turn = np.empty_like(order)
+    for each in range(layer.num_groups):
+        turn[group == each] = np.arange(size)
+    return order[np.argsort(turn, kind="stable")]
+
+
+def rank_of(order: IntArray) -> IntArray:
+    """Inverse of `order_of`: rank of each expert, 0 = first to keep."""
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.arange(order.shape[1])[None, :], axis=1)
+    return ranks
+
+
+def saliency_grid(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
+    """(layers, experts) saliency, higher = keep; NaN where a layer has no such expert."""
+    return stats.grid.fold(scored(criterion, stats, gate)[1])
+
+
+def rank_experts(criterion: Criterion, stats: Stats, gate: Gate) -> pd.DataFrame:
+    """Table `layer, expert, score, saliency, rank, num_tokens`, one row an expert.
+
+    rank 0 is the first to keep within its layer, see `order_of`. num_tokens is empty for criteria
+    that read no routed tokens.
+    """
+    grid: Grid = stats.grid
+    score, saliency = scored(criterion, stats, gate)
+    ranks = rank_of(order_of(grid.fold(saliency), grid))[grid.present]
+    routed = criterion.source == "routed"
+    # A blend has fractional numbers of tokens.
+    num_tokens = (
+        stats.table["num_tokens"].reset_index(drop=True).convert_dtypes()
+        if routed
+        else pd.Series(pd.NA, index=range(len(score)), dtype="Int64")
+    )
+    return grid.index().assign(
+        score=score,
+        saliency=saliency,
+        rank=ranks,
+        num_tokens=num_tokens,
+    )

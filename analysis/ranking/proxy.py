@@ -1,0 +1,97 @@
+"""How well a sum that costs nothing stands in for the exact damage (arXiv:2606.15716, Figure 3)."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import FloatArray
+from analysis.criteria import RANKABLE, Criterion, get_criterion, unified
+from analysis.ranking.compare import kendall_tau
+from analysis.ranking.experts import saliency_grid, score_experts
+from analysis.ranking.overlap import chance_overlap, pruned_mask, set_overlap
+from analysis.stats.tables import ExpertStats, Gate
+
+PROXY = (0, 1, 1)  # sum of g ||f||
+SPARSITIES = (Fraction(1, 4), Fraction(1, 2))
+
+
+def proxy_overlap(stats: ExpertStats, sparsities: Sequence[Fraction] = SPARSITIES) -> pd.DataFrame:
+    """Table `sparsity, overlap, chance`: pruned sets of the exact damage and of its proxy.
+
+    overlap is the mean over layers of the share of one set that is in the other; chance that of
+    two random sets.
+
+    Raises:
+        CriterionError: the statistics lack the group `damage`.
+    """
+    exact = saliency_grid(get_criterion("damage"), stats, "applied")
+    proxy = saliency_grid(unified(*PROXY), stats, "applied")
+    rows = []
+    for sparsity in sparsities:
+        masks = [pruned_mask(saliency, stats.grid, sparsity) for saliency in (exact, proxy)]
+        overlap, chance = set_overlap(*masks), chance_overlap(stats.grid, sparsity)
+        rows.append((float(sparsity), overlap, chance))
+    return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance"])
+
+
+def damage_table(stats: ExpertStats, proxy: Criterion, gate: Gate) -> pd.DataFrame:
+    """Table `layer, expert, num_tokens, damage, proxy`: the exact damage and a criterion's score.
+
+    Raises:
+        CriterionError: the statistics lack the group `damage`.
+    """
+    exact = score_experts(get_criterion("damage"), stats, "applied")
+    return stats.table[["layer", "expert", "num_tokens"]].assign(
+        damage=exact, proxy=score_experts(proxy, stats, gate)
+    )
+
+
+def proxy_quality(
+    stats: ExpertStats, gate: Gate, sparsities: Sequence[Fraction] = SPARSITIES
+) -> pd.DataFrame:
+    """Table `criterion, label, kendall_tau, pearson_log, overlap_25, ...`, one row a variant.
+
+    How well each rankable variant stands in for the exact damage. kendall_tau, -1..1, is that of
+    the two orders, mean over layers; pearson_log, -1..1, that of the logarithms of the two numbers
+    over all experts where both are positive; overlap_P, 0..1, the share of pruned experts in
+    common at P percent, mean over layers. Best overlap at the last sparsity first.
+
+    Raises:
+        CriterionError: the statistics lack the group `damage`.
+    """
+    exact = saliency_grid(get_criterion("damage"), stats, "applied")
+    gone = [pruned_mask(exact, stats.grid, sparsity) for sparsity in sparsities]
+    names = [f"overlap_{float(100 * sparsity):g}" for sparsity in sparsities]
+    rows = []
+    for exponents in RANKABLE:
+        proxy = unified(*exponents)
+        saliency = saliency_grid(proxy, stats, gate)
+        masks = [pruned_mask(saliency, stats.grid, sparsity) for sparsity in sparsities]
+        overlaps = [set_overlap(first, second) for first, second in zip(gone, masks, strict=True)]
+        tau, pearson = _mean_tau(exact, saliency), _pearson_log(exact, saliency)
+        rows.append((proxy.name, proxy.label, tau, pearson, *overlaps))
+    columns = ["criterion", "label", "kendall_tau", "pearson_log", *names]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.sort_values(names[-1], ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _mean_tau(first: FloatArray, second: FloatArray) -> float:
+    """Mean of Kendall's tau over the layers where both rank anything; NaN where none does."""
+    present = ~np.isnan(first)
+    taus = [
+        kendall_tau(one[here], other[here])
+        for one, other, here in zip(first, second, present, strict=True)
+    ]
+    known = [tau for tau in taus if not np.isnan(tau)]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def _pearson_log(first: FloatArray, second: FloatArray) -> float:
+    """Pearson's r of the logarithms where both are positive; NaN where one of them is constant."""
+    both = (first > 0) & (second > 0)  # False where NaN
+    one, other = np.log(first[both]), np.log(second[both])
+    if both.sum() < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return float("nan")
+    return float(np.corrcoef(one, other)[0, 1])

@@ -1,0 +1,328 @@
+"""Experts on the heaviest paths through the layers, sample by sample (MoE Pathfinder).
+
+For a sample X with N tokens, every expert i of every layer is run on every token h_t, not only on
+those routed to it:
+
+    a_i = mean_t ||E_i(h_t)||_2        r_i = mean_t softmax(router logits)_i
+    L_i = mean_t ||Y_t - E_i(h_t)||^2  (Y the routed output of the layer)
+
+A path takes one expert a layer. The paper weighs it by its experts' importance e = softmax(-L) and
+by the steps t_ij = a_i r_j between neighbours (Eq. 5, 8, 11). Since t factorises, the weight is a
+sum over layers of log e_i + log a_i (but in the last) + log r_i (but in the first); the corrections
+of Eq. 9-10 add exactly the two that are missing, so that every layer has the same
+
+    u_i = log softmax(-L)_i + log a_i + log r_i.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal, cast, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.arrays import FloatArray, IntArray
+from analysis.errors import StatsError, UserError, unknown_name
+from analysis.ranking.clusters import nearest_to_centroids
+from analysis.ranking.paths import top_paths_of_samples, top_paths_through
+from analysis.stats.samples import SampleStats
+from analysis.stats.tables import Grid
+
+Parts = Literal["both", "importance", "transition"]
+PARTS: Final[tuple[Parts, ...]] = get_args(Parts)
+Steps = Literal["paper", "measured"]
+STEPS: Final[tuple[Steps, ...]] = get_args(Steps)
+PATH_COLUMNS: Final = (
+    "layer",
+    "expert",
+    "num_samples",
+    "path_weight",
+    "node_weight",
+    "rank",
+)
+# Paths of one sample that are worth following: beyond, the order of the nodes decides.
+MOST_PATHS: Final = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Weighing:
+    """What weighs a path.
+
+    Args:
+        parts: `importance` leaves the steps out (the paper's "IS only"), `transition` leaves the
+            importance out ("TI only", Table 5): what is left out counts as 1. The corrections at
+            both ends belong to the importance (Eq. 9-10).
+        steps: `paper`: t_ij = a_i r_j. `measured`: t_ij = a_i P(j | i), where P is the share of
+            the tokens that i selected which go on to j, of all that they go on to; not in the
+            paper, whose step knows no pairs.
+    """
+
+    parts: Parts = "both"
+    steps: Steps = "paper"
+
+    def __post_init__(self) -> None:
+        if self.parts not in PARTS:
+            raise UserError(unknown_name("weight of paths", self.parts, PARTS))
+        if self.steps not in STEPS:
+            raise UserError(unknown_name("kind of transitions", self.steps, STEPS))
+
+
+PAPER: Final = Weighing()
+
+
+def weighing_of(parts: str, steps: str) -> Weighing:
+    """What a person asked for by name.
+
+    Raises:
+        UserError: an unknown name.
+    """
+    return Weighing(cast(Parts, parts), cast(Steps, steps))
+
+
+def _means(stats: SampleStats) -> tuple[list[FloatArray], list[FloatArray], list[FloatArray]]:
+    """log softmax(-L), log a and log r, each (samples, experts) of every layer."""
+    starts = np.cumsum([0, *stats.grid.counts])[1:-1]
+    tokens = stats.num_tokens[:, None]
+
+    def by_layer(sums: FloatArray) -> list[FloatArray]:
+        return np.split(sums / tokens, starts, axis=1)
+
+    # An expert whose output is 0 on the whole sample is on no path: log 0.
+    with np.errstate(divide="ignore"):
+        return (
+            [_log_softmax(-loss) for loss in by_layer(stats.loss)],
+            [np.log(mean) for mean in by_layer(stats.activation)],
+            [np.log(mean) for mean in by_layer(stats.probability)],
+        )
+
+
+def _log_softmax(values: FloatArray) -> FloatArray:
+    """Along the last axis; only differences count, so nothing under- or overflows."""
+    shifted: FloatArray = values - values.max(axis=-1, keepdims=True)
+    total: FloatArray = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted - total
+
+
+def node_weights(stats: SampleStats, parts: Parts = "both") -> list[FloatArray]:
+    """u of every expert and sample, (samples, experts) of each layer; natural logarithms.
+
+    Args:
+        stats: of samples that all have tokens.
+        parts: see `Weighing`.
+    """
+    importance, activation, probability = _means(stats)
+    last = len(importance) - 1
+    nodes = []
+    for at, each in enumerate(importance):
+        weight = np.zeros_like(each)
+        if parts != "transition":
+            weight = weight + each
+        if parts == "both" or (at == last) == (parts == "importance"):
+            weight = weight + activation[at]
+        if parts == "both" or (at == 0) == (parts == "importance"):
+            weight = weight + probability[at]
+        nodes.append(weight)
+    return nodes
+
+
+def measured_steps(
+    stats: SampleStats, parts: Parts = "both"
+) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Nodes, (samples, experts) of each layer, and steps log P(j | i), the same for every sample.
+
+    log a_i of a step is part of its node.
+
+    Raises:
+        StatsError: the transitions were not counted.
+    """
+    if stats.transitions is None:
+        raise StatsError(
+            "These statistics lack measured transitions: they were made before those were counted; "
+            "calibrate again with --groups routed,dense."
+        )
+    importance, activation, probability = _means(stats)
+    last = len(importance) - 1
+    nodes = []
+    for at, each in enumerate(importance):
+        weight = np.zeros_like(each) if parts == "transition" else each.copy()
+        if parts != "transition" or at < last:
+            weight = weight + activation[at]
+        if parts != "transition" and at == 0:
+            weight = weight + probability[at]
+        nodes.append(weight)
+    return nodes, [_log_shares(counts) for counts in stats.transitions]
+
+
+def _log_shares(counts: IntArray) -> FloatArray:
+    total = counts.sum(axis=1, keepdims=True)
+    shares = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
+    with np.errstate(divide="ignore"):
+        logarithms: FloatArray = np.log(shares)
+    return logarithms
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectories:
+    """The heaviest paths of every sample, as far as they tell experts apart.
+
+    Args:
+        grid: the layers and their experts.
+        first: (samples, experts of all layers) place of the first path that an expert is on; where
+            it is on none of those followed, `followed`.
+        weights: (samples, experts) logarithm of that path's weight; -inf where there is none.
+        nodes: (experts,) mean over samples of u; -inf where an expert's output is 0 on one of them.
+        followed: how many paths of each sample were followed.
+    """
+
+    grid: Grid
+    first: IntArray
+    weights: FloatArray
+    nodes: FloatArray
+    followed: int
+
+    def union_size(self, count: int) -> int:
+        """Experts on the first `count` paths of any sample."""
+        return int((self.first < count).any(axis=0).sum())
+
+    def smallest_count(self, num_kept: int) -> int:
+        """The smallest number of paths whose union has `num_kept` experts; `followed` if none."""
+        enters = np.sort(self.first.min(axis=0))
+        return min(int(enters[num_kept - 1]) + 1, self.followed)
+
+    def table(self, count: int) -> pd.DataFrame:
+        """PATH_COLUMNS: how much the first `count` paths of each sample need an expert.
+
+        Returns:
+            `num_samples` whose paths hold it, `path_weight` of the best of these paths (NaN
+            where there is none), `node_weight` its mean u, and `rank` over all layers, 0 =
+            first to keep, see `path_order`.
+        """
+        held = self.first < count
+        num_samples = held.sum(axis=0)
+        best = np.where(held, self.weights, -np.inf).max(axis=0)
+        return self.grid.index().assign(
+            num_samples=num_samples,
+            path_weight=np.where(num_samples > 0, best, np.nan),
+            node_weight=self.nodes,
+            rank=path_order(num_samples, best, self.nodes),
+        )[list(PATH_COLUMNS)]
+
+
+def path_order(
+    num_samples: NDArray[np.generic], path_weight: FloatArray, node_weight: FloatArray
+) -> IntArray:
+    """Rank of each expert over all layers, 0 = first to keep.
+
+    More samples whose paths hold it, then the heavier of its paths, then the larger mean u, then
+    the lower layer and expert, in whose order the arrays are.
+    """
+    first = np.lexsort((-node_weight, -path_weight, -num_samples.astype(np.float64)))
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[first] = np.arange(len(first))
+    return rank
+
+
+def follow(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajectories:
+    """The first `count` paths of every sample.
+
+    Args:
+        stats: of every sample; those without a token are left out.
+        count: paths of each sample, the paper's m.
+        weighing: what weighs a path.
+
+    Raises:
+        UserError: more than MOST_PATHS paths.
+        StatsError: no sample has a token; or see `measured_steps`.
+    """
+    if count > MOST_PATHS:
+        raise UserError(
+            f"{count:,} paths of each sample cannot be followed; ask for 1 to {MOST_PATHS:,}."
+        )
+    stats = chosen_samples(stats, np.flatnonzero(stats.num_tokens))
+    samples = len(stats.num_tokens)
+    if not samples:
+        raise StatsError("No sample has a token to follow.")
+    nodes = node_weights(stats, weighing.parts)
+    first = np.full((samples, int(sum(stats.grid.counts))), count, dtype=np.int64)
+    weights = np.full(first.shape, -np.inf)
+    for block, experts, path_weights in _paths(stats, nodes, count, weighing):
+        _note(experts + _offsets(stats.grid), path_weights, first[block], weights[block])
+    # A mean over logarithms: -inf of one sample is -inf of all.
+    mean = np.mean(np.concatenate(nodes, axis=1), axis=0)
+    return Trajectories(stats.grid, first, weights, mean, count)
+
+
+def _paths(
+    stats: SampleStats, nodes: list[FloatArray], count: int, weighing: Weighing
+) -> Iterator[tuple[slice, IntArray, FloatArray]]:
+    """What `top_paths_of_samples` yields."""
+    # Without steps there is nothing to measure.
+    if weighing.steps == "paper" or weighing.parts == "importance":
+        yield from top_paths_of_samples(nodes, count)
+        return
+    nodes, steps = measured_steps(stats, weighing.parts)
+    for sample in range(len(stats.num_tokens)):
+        paths = top_paths_through([node[sample] for node in nodes], steps, count)
+        yield slice(sample, sample + 1), paths.experts[None], paths.weights[None]
+
+
+def _offsets(grid: Grid) -> IntArray:
+    """Place of each layer's first expert among those of all layers."""
+    return np.cumsum([0, *grid.counts])[:-1]
+
+
+def _note(ids: IntArray, path_weights: FloatArray, first: IntArray, weights: FloatArray) -> None:
+    """Write down where each expert is first met; impossible paths meet nobody.
+
+    Args:
+        ids: (samples, paths, layers) experts, numbered over all layers.
+        path_weights: (samples, paths).
+        first, weights: (samples, experts) of `Trajectories`, filled in.
+    """
+    sample, path = np.nonzero(np.isfinite(path_weights))
+    met = ids[sample, path]
+    np.minimum.at(first, (sample[:, None], met), path[:, None])
+    found = first < path_weights.shape[1]
+    weights[found] = path_weights[np.nonzero(found)[0], first[found]]
+
+
+def follow_until(
+    stats: SampleStats, num_kept: int, weighing: Weighing = PAPER, *, limit: int = MOST_PATHS
+) -> Trajectories:
+    """Follow ever more paths until their union has `num_kept` experts, or `limit` are followed."""
+    count = 1
+    while True:
+        found = follow(stats, count, weighing)
+        if found.union_size(count) >= num_kept or count >= limit:
+            return found
+        count = min(4 * count, limit)
+
+
+def chosen_samples(stats: SampleStats, samples: IntArray) -> SampleStats:
+    """Some of the samples, in this order; the transitions stay those of all."""
+    return replace(
+        stats,
+        num_tokens=stats.num_tokens[samples],
+        activation=stats.activation[samples],
+        probability=stats.probability[samples],
+        loss=stats.loss[samples],
+    )
+
+
+def representative_samples(stats: SampleStats, clusters: int, seed: int = 42) -> SampleStats:
+    """Of each of `clusters` clusters the sample nearest the centre, by k-means.
+
+    The paper clusters calibration texts before the model runs and names no features. These are
+    chosen from what was measured already, by how the routers spread over the experts: r of all
+    layers side by side.
+
+    Raises:
+        CorpusError: fewer distinct samples than clusters.
+        UserError: no cluster.
+    """
+    if clusters < 1:
+        raise UserError(f"{clusters} clusters are none; ask for at least 1.")
+    having = chosen_samples(stats, np.flatnonzero(stats.num_tokens))
+    features = having.probability / having.num_tokens[:, None]
+    return chosen_samples(having, np.array(nearest_to_centroids(features, clusters, seed)))

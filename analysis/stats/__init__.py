@@ -1,0 +1,1 @@
+"""What a run measured: tables with stated columns, the cache that keeps them, merges, blends."""

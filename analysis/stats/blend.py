@@ -1,0 +1,179 @@
+"""Blends: the statistics of several corpora mixed after the fact, with any weights.
+
+Sums add, so a mix of corpora needs no new calibration: every corpus' sums are divided by its
+number of tokens, weighted, and added.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import FloatArray
+from analysis.errors import StatsError
+from analysis.stats.merging import check_addable
+from analysis.stats.neurons import neuron_table, sum_by_expert
+from analysis.stats.samples import SamplePart
+from analysis.stats.store import NEURONS, Run, digest_of, load_expert_stats, read_vectors
+from analysis.stats.tables import ExpertStats
+
+# Columns of experts that follow from their neurons' maxima, which do not mix.
+NOT_MIXED = ("neuron_norm_sum", "neuron_peak_sum")
+# Columns that follow from sums which are not in the table; a mix makes the others of them anew.
+DERIVED_COLUMNS = ("vector_sum_sq", "neuron_product", *NOT_MIXED)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One run of a blend; `weight` is its corpus' share of the mix, before normalisation."""
+
+    run: Run
+    weight: float = 1.0
+
+
+def _tokens(stats: ExpertStats) -> float:
+    """Tokens that were counted: each is routed to top_k experts of a layer."""
+    first = stats.layers[0]
+    routed = stats.table["num_tokens"][stats.table["layer"] == first.index].sum()
+    return float(routed) / first.top_k
+
+
+class Mixture:
+    """The sums of several runs, ready to be mixed at any weights.
+
+    Args:
+        runs: calibration runs of one model, one element type and different tokens.
+
+    Raises:
+        StatsError: nothing to blend, or see `check_addable`.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        if not runs:
+            raise StatsError("Nothing to blend; name at least one corpus.")
+        check_addable(runs)
+        self.runs = tuple(runs)
+        self.stats = tuple(load_expert_stats(run) for run in runs)
+        shared = set.intersection(*(set(each.table.columns) for each in self.stats))
+        self._columns = [
+            name
+            for name in self.stats[0].table.columns
+            if name in shared and name not in ("layer", "expert", *DERIVED_COLUMNS)
+        ]
+        self._index = self.stats[0].table[["layer", "expert"]]
+        self._sums = np.stack(
+            [each.table[self._columns].to_numpy(dtype=np.float64) for each in self.stats]
+        )
+
+    @cached_property
+    def _vector_products(self) -> FloatArray:
+        """(runs, runs, experts): inner products of the vector sums, all that their mix needs."""
+        vectors = [read_vectors(run) for run in self.runs]
+        return np.array([[(a * b).sum(axis=1) for b in vectors] for a in vectors])
+
+    @cached_property
+    def _neuron_products(self) -> FloatArray | None:
+        """(runs, runs, experts): sum_c of one run's output_sq times the other's slope_sq.
+
+        All that a mix's `neuron_product` needs; None where a run lacks the neurons.
+        """
+        if not all(NEURONS in run.manifest.files for run in self.runs):
+            return None
+        tables = [neuron_table(run) for run in self.runs]
+        grid = self.stats[0].grid
+        return np.array(
+            [
+                [sum_by_expert(a["output_sq"] * b["slope_sq"], a, grid) for b in tables]
+                for a in tables
+            ]
+        )
+
+    def factors(self, weights: Sequence[float] | FloatArray) -> FloatArray:
+        """What each run's sums are multiplied by.
+
+        The mix is as large as it can be without using a corpus more than once, so that the
+        numbers of tokens keep their meaning: equal weights of equally long corpora are a merge.
+
+        Raises:
+            StatsError: a weight that is negative or not finite, or none that is positive.
+        """
+        shares = np.asarray(weights, dtype=np.float64)
+        for share, run in zip(shares, self.runs, strict=True):
+            if not (share >= 0 and np.isfinite(share)):
+                raise StatsError(f"The weight {share} of {run.manifest.corpus} must be >= 0.")
+        if not shares.any():
+            raise StatsError("Every weight of the blend is 0; give one corpus a positive weight.")
+        per_token = shares / [_tokens(each) for each in self.stats]
+        factors: FloatArray = per_token / per_token.max()
+        return factors
+
+    def table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
+        """Table of EXPERT_COLUMNS (num_tokens fractional) of the mix.
+
+        With `neuron_product` where all runs have it; maxima of neurons have no mix.
+        """
+        return self._mixed(self.factors(weights))
+
+    def sums_table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
+        """`table` without DERIVED_COLUMNS, which few criteria read and which take long."""
+        return self._summed(self.factors(weights))
+
+    def mixed(self, weights: Sequence[float]) -> ExpertStats:
+        """Statistics of the mix, under a manifest of their own."""
+        manifests = [run.manifest for run in self.runs]
+        manifest = replace(
+            manifests[0],
+            run_id="+".join(each.run_id for each in manifests),
+            digest=digest_of(
+                {each.digest: weight for each, weight in zip(manifests, weights, strict=True)}
+            ),
+            corpora=tuple(corpus for each in manifests for corpus in each.corpora),
+            made={},
+        )
+        return ExpertStats(manifest, self.table(weights), self._samples(weights))
+
+    def _samples(self, weights: Sequence[float]) -> tuple[SamplePart, ...]:
+        """The samples of all runs, each counting as its run's sums do."""
+        if not all(each.samples for each in self.stats):
+            return ()
+        return tuple(
+            replace(part, factor=part.factor * float(factor))
+            for each, factor in zip(self.stats, self.factors(weights), strict=True)
+            for part in each.samples
+        )
+
+    def _summed(self, factors: FloatArray) -> pd.DataFrame:
+        sums = pd.DataFrame(np.tensordot(factors, self._sums, axes=1), columns=self._columns)
+        return pd.concat([self._index, sums], axis=1)
+
+    def _mixed(self, factors: FloatArray) -> pd.DataFrame:
+        products = {
+            "vector_sum_sq": self._vector_products,
+            "neuron_product": self._neuron_products,
+        }
+        return self._summed(factors).assign(
+            **{
+                name: np.einsum("a,b,abe->e", factors, factors, product)
+                for name, product in products.items()
+                if product is not None
+            }
+        )
+
+
+def blend(parts: Sequence[Part]) -> ExpertStats:
+    """Statistics of a mix of corpora, each counting by its weight and not by its length.
+
+    Every criterion of routed tokens works on the result; num_tokens becomes fractional.
+
+    Raises:
+        StatsError: nothing to blend, a weight that is not positive, or see `check_addable`.
+    """
+    for part in parts:
+        if not (part.weight > 0 and np.isfinite(part.weight)):
+            raise StatsError(f"The weight {part.weight} of {part.run.manifest.corpus} must be > 0.")
+    mixture = Mixture([part.run for part in parts])
+    if len(parts) == 1:
+        return mixture.stats[0]  # a common factor changes no ranking and no mean
+    return mixture.mixed([part.weight for part in parts])

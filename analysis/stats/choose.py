@@ -1,0 +1,253 @@
+"""Which statistics a criterion ranks by: the runs of this model, by corpus or by id."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from analysis.corpora import HUB, corpus_name
+from analysis.criteria import Criterion
+from analysis.errors import StatsError, unknown_name
+from analysis.model import MoEModel
+from analysis.ranking.experts import Stats
+from analysis.stats.blend import Part, blend
+from analysis.stats.groups import groups_for
+from analysis.stats.store import Run, StatsStore, load_weight_stats
+from analysis.stats.tables import NoStats
+
+Chosen = TypeVar("Chosen")
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusWeight:
+    """A corpus and its weight in a blend."""
+
+    corpus: str
+    weight: float = 1.0
+
+
+def parse_corpus_weight(text: str) -> CorpusWeight:
+    """`NAME` or `NAME:WEIGHT`; the colon of `hub:owner/name` begins no weight.
+
+    Raises:
+        StatsError: a weight that is no positive number.
+    """
+    name, colon, weight = text.rpartition(":")
+    if not colon or f"{name}:" == HUB:
+        return CorpusWeight(text)
+    try:
+        value = float(weight)
+    except ValueError as error:
+        raise StatsError(
+            f"{weight!r} in {text!r} is no weight; write CORPUS:2 or CORPUS."
+        ) from error
+    if not 0 < value < math.inf:
+        raise StatsError(f"The weight in {text!r} must be a number greater than 0.")
+    return CorpusWeight(name, value)
+
+
+def _check_run(run: Run, model: MoEModel) -> None:
+    if run.manifest.kind != "routed":
+        raise StatsError(
+            f"The run {run.manifest.run_id} holds weight statistics, which need no --run; name a "
+            "calibration run."
+        )
+    if run.manifest.model.identity != model.identity:
+        raise StatsError(
+            f"The run {run.manifest.run_id} holds statistics of another model "
+            f"({run.manifest.model.name}, identity {run.manifest.model.identity[:8]}), not of "
+            f"{model.name} ({model.identity[:8]})."
+        )
+
+
+def weight_run(store: StatsStore, model: MoEModel) -> Run:
+    """The model's weight statistics.
+
+    Raises:
+        StatsError: there are none.
+    """
+    runs = store.of_model(model.identity, "weights")
+    if not runs:
+        raise StatsError(
+            f"There are no weight statistics of {model.name}; run `moeprune weights MODEL`."
+        )
+    return runs[0]
+
+
+def _has_columns(run: Run, criterion: Criterion | None) -> bool:
+    """Whether the run has the statistic groups that the criterion reads."""
+    needed = groups_for(criterion.columns("applied")) if criterion else ()
+    return set(needed) <= set(run.manifest.groups)
+
+
+def _named_runs(
+    store: StatsStore, model: MoEModel, corpora: Sequence[object], run_ids: Sequence[str]
+) -> list[Run]:
+    """The runs of these ids, checked; none where corpora are to decide."""
+    if run_ids and corpora:
+        raise StatsError("A run and a corpus were both named; give --run or --corpus, not both.")
+    named = [store.get(run_id) for run_id in run_ids]
+    for run in named:
+        _check_run(run, model)
+    return named
+
+
+def sample_runs(
+    store: StatsStore, model: MoEModel, corpora: Sequence[str], run_ids: Sequence[str]
+) -> list[Run]:
+    """Calibration runs with statistics of samples: by id, by corpus, or the only one there is.
+
+    Raises:
+        StatsError: none fits, several fit and none was named, or one is of another model.
+    """
+    if named := _named_runs(store, model, corpora, run_ids):
+        return named
+    runs = store.of_model(model.identity, "routed")
+    having = newest_by_corpus([run for run in runs if "dense" in run.manifest.groups])
+    if not having:
+        raise StatsError(
+            f"There are no statistics of samples of {model.name}; run `moeprune calibrate MODEL "
+            "--corpus CORPUS --groups routed,dense`."
+        )
+    if not corpora and len(having) > 1:
+        raise StatsError(
+            f"{model.name} has statistics of samples of {', '.join(having)}; choose with --corpus."
+        )
+    names = [corpus_name(corpus) for corpus in corpora] or list(having)
+    for name in names:
+        if name not in having:
+            raise StatsError(unknown_name(f"corpus with samples of {model.name}", name, having))
+    return [having[name] for name in names]
+
+
+def newest_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> dict[str, Run]:
+    """The newest calibration run of each corpus, by name of the corpus.
+
+    Runs that have what `criterion` reads go before newer ones that lack it. Merged runs are left
+    out: beside their parts they would count the same tokens twice. They are chosen by id.
+    """
+    single = [run for run in runs if len(run.manifest.corpora) == 1]
+    single.sort(
+        key=lambda run: (_has_columns(run, criterion), str(run.manifest.made.get("created_at")))
+    )
+    newest = {run.manifest.corpus: run for run in single}
+    return {corpus: newest[corpus] for corpus in sorted(newest)}
+
+
+def notes_on_others(
+    chosen: Iterable[Run], runs: Sequence[Run], criterion: Criterion | None = None
+) -> tuple[str, ...]:
+    """One line for each chosen run beside which others of its corpus exist, with other settings."""
+    notes = []
+    for run in chosen:
+        corpora = run.manifest.corpora
+        same = [
+            other
+            for other in runs
+            if [each.name for each in other.manifest.corpora] == [each.name for each in corpora]
+        ]
+        if len(same) > 1:
+            lacking = not all(_has_columns(other, criterion) for other in same)
+            needs = f" with what {criterion.label} reads" if criterion and lacking else ""
+            notes.append(
+                f"{run.manifest.corpus} has {len(same)} runs of different settings; used is the "
+                f"newest{needs}; --run chooses another (`moeprune runs list`)"
+            )
+    return tuple(notes)
+
+
+def routed_runs(
+    store: StatsStore,
+    model: MoEModel,
+    corpora: Sequence[CorpusWeight],
+    run_ids: Sequence[str],
+    criterion: Criterion | None = None,
+) -> list[Part]:
+    """The calibration runs that were asked for: by id, by corpus, or the only one there is.
+
+    Of several runs of a corpus, the newest one with what `criterion` reads.
+
+    Raises:
+        StatsError: none fits, several fit and none was named, or one is of another model.
+    """
+    if named := _named_runs(store, model, corpora, run_ids):
+        return [Part(run) for run in named]
+    by_corpus = newest_by_corpus(store.of_model(model.identity, "routed"), criterion)
+    if not by_corpus:
+        raise StatsError(
+            f"There are no calibration statistics of {model.name} in "
+            f"{', '.join(str(path) for path in store.directories)}; run `moeprune calibrate MODEL "
+            "--corpus CORPUS`, or name a merged run with --run."
+        )
+    if not corpora:
+        if len(by_corpus) == 1:
+            return [Part(next(iter(by_corpus.values())))]
+        raise StatsError(
+            f"{model.name} was calibrated on {', '.join(by_corpus)}; choose with --corpus."
+        )
+    parts = []
+    for wanted in corpora:
+        # A file is known by its name, wherever it lies.
+        name = corpus_name(wanted.corpus)
+        if name not in by_corpus:
+            raise StatsError(unknown_name(f"calibrated corpus of {model.name}", name, by_corpus))
+        parts.append(Part(by_corpus[name], wanted.weight))
+    return parts
+
+
+@dataclass(frozen=True, eq=False)
+class Choice(Generic[Chosen]):
+    """Statistics to rank by, and the runs that they come from.
+
+    Args:
+        stats: the statistics.
+        runs: what they were read from.
+        corpora: the calibration corpora, with their weights.
+        notes: what a person should know of the choice, one line each.
+    """
+
+    stats: Chosen
+    runs: tuple[Run, ...]
+    corpora: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def routed_choice(parts: Sequence[Part]) -> Choice[Stats]:
+    """The statistics of calibration runs, blended."""
+    return Choice(blend(parts), tuple(part.run for part in parts), corpus_names(parts))
+
+
+def corpus_names(parts: Sequence[Part]) -> tuple[str, ...]:
+    """The corpora of these runs as `--corpus` takes them, with weights other than 1."""
+    return tuple(
+        part.run.manifest.corpus + (f":{part.weight:g}" if part.weight != 1 else "")
+        for part in parts
+    )
+
+
+def choose_stats(
+    criterion: Criterion,
+    store: StatsStore,
+    model: MoEModel,
+    corpora: Sequence[CorpusWeight] = (),
+    run_ids: Sequence[str] = (),
+) -> Choice[Stats]:
+    """The statistics that `criterion` needs.
+
+    Raises:
+        StatsError: see `routed_runs` and `weight_run`.
+    """
+    if criterion.source == "routed":
+        choice = routed_choice(routed_runs(store, model, corpora, run_ids, criterion))
+        if run_ids:
+            return choice
+        runs = store.of_model(model.identity, "routed")
+        return replace(choice, notes=notes_on_others(choice.runs, runs, criterion))
+    if corpora or run_ids:
+        raise StatsError(
+            f"{criterion.label} reads no calibration text; leave --corpus and --run out."
+        )
+    if criterion.source == "none":
+        return Choice(NoStats(model.layers), (), ())
+    run = weight_run(store, model)
+    return Choice(load_weight_stats(run), (run,), ())

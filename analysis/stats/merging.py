@@ -1,0 +1,127 @@
+"""Runs whose sums are added: which may be, and the run that they make."""
+
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.errors import StatsError
+from analysis.stats.groups import GROUP_COLUMNS, ordered
+from analysis.stats.neurons import expert_columns, joined_neurons, neuron_table
+from analysis.stats.samples import joined_samples, joined_transitions
+from analysis.stats.shards import add_shards
+from analysis.stats.store import (
+    COACTIVATION,
+    NEURONS,
+    ROUTER,
+    SAMPLES,
+    SHARDS,
+    TRANSITIONS,
+    Run,
+    digest_of,
+    load_expert_stats,
+    now,
+    read_table,
+    read_vectors,
+    run_name,
+    save_expert_stats,
+)
+from analysis.stats.tables import Grid, RunManifest
+
+# What the rows of a table are; all other columns add up.
+_INDEX = frozenset(("layer", "expert", "shard", "other"))
+# Lengths of sums and products of sums do not add up: they are made from the sums again.
+_NOT_ADDED = frozenset(("vector_sum_sq", *GROUP_COLUMNS["gradient"]))
+
+
+def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
+    """A run that holds the sums of several, as if their corpora had been one.
+
+    It has the statistic groups that all of them have; a group that one lacks is left out. Token
+    shard s of the result is shard s of each: every corpus is there with its own s-th eighth, so a
+    part of the merge is the merge of the parts.
+
+    Raises:
+        StatsError: fewer than two, weight statistics, different models, element types or
+            schemas, or the same tokens twice.
+    """
+    if len(runs) < 2:
+        raise StatsError("A merge needs at least two calibration runs.")
+    check_addable(runs)
+    merged = _merged_manifest([run.manifest for run in runs])
+    more = {
+        name: _added([read_table(run, name) for run in runs])
+        for name in (SHARDS, ROUTER, COACTIVATION)
+        if all(name in run.manifest.files for run in runs)
+    }
+    # The totals are the sum of the shards, also where they could be added themselves.
+    stats = [load_expert_stats(run).table for run in runs]
+    total = add_shards(more[SHARDS]) if SHARDS in more else _added(stats)
+    if all(NEURONS in run.manifest.files for run in runs):
+        more[NEURONS] = joined_neurons([neuron_table(run) for run in runs])
+        total = total.join(expert_columns(more[NEURONS], Grid(merged.model.layers)))
+    if all(SAMPLES in run.manifest.files for run in runs):
+        more[SAMPLES] = joined_samples([read_table(run, SAMPLES) for run in runs])
+    if all(TRANSITIONS in run.manifest.files for run in runs):
+        tables = [read_table(run, TRANSITIONS) for run in runs]
+        more[TRANSITIONS] = joined_transitions(tables)
+    vectors = np.sum([read_vectors(run) for run in runs], axis=0)
+    return save_expert_stats(parent, merged, total, vectors, more)
+
+
+def _merged_manifest(manifests: Sequence[RunManifest]) -> RunManifest:
+    first = manifests[0]
+    corpora = tuple(corpus for manifest in manifests for corpus in manifest.corpora)
+    digest = digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
+    shared = set.intersection(*(set(manifest.groups) for manifest in manifests))
+    lost = set().union(*(manifest.groups for manifest in manifests)) - shared
+    made = {"merged_from": [manifest.run_id for manifest in manifests], "created_at": now()}
+    return RunManifest(
+        kind="routed",
+        run_id=run_name(first.model.name, *sorted(each.name for each in corpora), digest=digest),
+        digest=digest,
+        model=first.model,
+        corpora=corpora,
+        settings=first.settings,
+        made=made | ({"groups_left_out": sorted(lost)} if lost else {}),
+        groups=ordered(sorted(shared)),
+    )
+
+
+def _added(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Tables with the same rows, added; columns that one lacks are left out."""
+    shared = [name for name in tables[0].columns if all(name in table for table in tables)]
+    added = [name for name in shared if name not in _INDEX | _NOT_ADDED]
+    sums = {name: reduce(np.add, (table[name].to_numpy() for table in tables)) for name in added}
+    return tables[0][[name for name in shared if name in _INDEX]].assign(**sums)
+
+
+def check_addable(runs: Sequence[Run]) -> None:
+    """Check that the sums of these runs may be added.
+
+    Raises:
+        StatsError: weight statistics, different models or element types, or the same tokens twice.
+    """
+    first = runs[0].manifest
+    seen: set[str] = set()
+    for run in runs:
+        other = run.manifest
+        if other.kind != "routed":
+            raise StatsError("Only calibration runs add up; weight statistics are whole already.")
+        if first.model.identity != other.model.identity:
+            raise StatsError(
+                f"{first.run_id} and {other.run_id} are statistics of different models."
+            )
+        if first.settings["dtype"] != other.settings["dtype"]:
+            raise StatsError(
+                f"{first.run_id} was computed in {first.settings['dtype']}, {other.run_id} in "
+                f"{other.settings['dtype']}; calibrate both in one element type."
+            )
+        for corpus in other.corpora:
+            if corpus.digest in seen:
+                raise StatsError(
+                    f"The tokens of {corpus.name} are in two of the runs; count them once."
+                )
+            seen.add(corpus.digest)

@@ -1,0 +1,136 @@
+"""NeuronStats: what a run with the group `gradient` measured of every neuron."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from analysis.arrays import FloatArray, IntArray
+from analysis.errors import StatsError
+from analysis.stats.store import NEURONS, Run, load_expert_stats, read_table
+from analysis.stats.tables import Grid, RunManifest
+
+NEURON_INDEX = ("layer", "expert", "neuron")
+NEURON_COLUMNS: Mapping[str, str] = {
+    **dict.fromkeys(NEURON_INDEX, "int64"),
+    "output_sq": "float64",
+    "slope_sq": "float64",
+    "output_max": "float64",
+}
+# All other columns add up over tokens.
+MAXIMA = ("output_max",)
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronStats:
+    """Sums of every neuron over the tokens that were routed to its expert.
+
+    `table` has NEURON_COLUMNS, sorted by NEURON_INDEX, and `num_tokens`, the same in every row of
+    an expert. A blend lacks `output_max` and has fractional numbers of tokens.
+    """
+
+    manifest: RunManifest
+    table: pd.DataFrame
+
+    def __post_init__(self) -> None:
+        needed = {"num_tokens", *NEURON_COLUMNS} - set(MAXIMA)
+        if missing := sorted(needed - set(self.table)):
+            raise StatsError(f"The statistics of neurons lack the columns {', '.join(missing)}.")
+
+
+def neuron_table(run: Run) -> pd.DataFrame:
+    """NEURON_COLUMNS of a run that has them.
+
+    Raises:
+        StatsError: damaged, or neurons that the experts of the model cannot have.
+    """
+    table = read_table(run, NEURONS, NEURON_COLUMNS)
+    owners = table[["layer", "expert"]].drop_duplicates(ignore_index=True)
+    grid = Grid(run.manifest.model.layers).index()
+    # Widths may differ, and an expert that was pruned to nothing has no rows.
+    known = owners.merge(grid, on=["layer", "expert"])
+    numbers = table.groupby(["layer", "expert"], sort=False).cumcount()
+    in_order = owners.equals(owners.sort_values(["layer", "expert"], ignore_index=True))
+    if not (len(known) == len(owners) > 0 and in_order and (numbers == table["neuron"]).all()):
+        raise StatsError(
+            f"{NEURONS} of the run {run.manifest.run_id} does not hold each neuron of its experts "
+            "once, in order; remove the run and make it again."
+        )
+    return table
+
+
+def load_neuron_stats(run: Run) -> NeuronStats:
+    """What a run measured of every neuron.
+
+    Raises:
+        StatsError: the run was made without the group `gradient`, or its file is damaged.
+    """
+    if NEURONS not in run.manifest.files:
+        raise StatsError(
+            f"The run {run.manifest.run_id} has no statistics of neurons; calibrate with --groups "
+            "routed,gradient."
+        )
+    table = neuron_table(run)
+    tokens = load_expert_stats(run).table[["layer", "expert", "num_tokens"]]
+    return NeuronStats(run.manifest, table.merge(tokens, on=["layer", "expert"], how="left"))
+
+
+def expert_columns(table: pd.DataFrame, grid: Grid) -> pd.DataFrame:
+    """Table `neuron_product, neuron_norm_sum, neuron_peak_sum`, one row an expert of the grid.
+
+    All that the criteria of whole experts need of their neurons: sum_c output_sq * slope_sq,
+    sum_c sqrt(output_sq) and sum_c output_max. An expert without neurons has 0.
+
+    Args:
+        table: NEURON_COLUMNS.
+        grid: the experts, in order.
+    """
+    terms = {
+        "neuron_product": table["output_sq"] * table["slope_sq"],
+        "neuron_norm_sum": np.sqrt(table["output_sq"]),
+        "neuron_peak_sum": table["output_max"],
+    }
+    return pd.DataFrame({name: sum_by_expert(each, table, grid) for name, each in terms.items()})
+
+
+def sum_by_expert(values: ArrayLike, table: pd.DataFrame, grid: Grid) -> FloatArray:
+    """A number of every neuron, added up for each expert of the grid, in its order.
+
+    Args:
+        values: one for each row of `table`.
+        table: NEURON_INDEX.
+        grid: the experts; those without neurons get 0.
+    """
+    weights = np.asarray(values, dtype=np.float64)
+    return np.bincount(_owners(table, grid), weights, grid.num_experts).astype(np.float64)
+
+
+def num_neurons(table: pd.DataFrame, grid: Grid) -> IntArray:
+    """Neurons of each expert of the grid, in its order.
+
+    Args:
+        table: NEURON_INDEX.
+        grid: the experts; those without neurons get 0.
+    """
+    return np.bincount(_owners(table, grid), minlength=grid.num_experts)
+
+
+def _owners(table: pd.DataFrame, grid: Grid) -> IntArray:
+    """Place of each row's expert among those of the grid."""
+    experts = pd.MultiIndex.from_frame(grid.index())
+    return experts.get_indexer(pd.MultiIndex.from_frame(table[["layer", "expert"]]))
+
+
+def joined_neurons(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Tables of NEURON_COLUMNS of the same neurons as one: sums added, of maxima the largest."""
+    first = tables[0]
+    joined = {
+        name: (np.maximum if name in MAXIMA else np.add).reduce(
+            [table[name].to_numpy() for table in tables]
+        )
+        for name in NEURON_COLUMNS
+        if name not in NEURON_INDEX
+    }
+    return first[list(NEURON_INDEX)].assign(**joined)

@@ -1,0 +1,173 @@
+"""SampleStats: what the group `dense` measured of every expert on every sample."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import FloatArray, IntArray
+from analysis.errors import StatsError
+from analysis.stats.tables import Grid
+
+# One row for each sample, layer and expert; sums over the sample's tokens.
+SAMPLE_COLUMNS: Final = (
+    "sample",
+    "layer",
+    "expert",
+    "num_tokens",
+    "activation_sum",
+    "probability_sum",
+    "loss_sum",
+)
+
+
+# One row for each pair of experts of neighbouring sparse layers that some token chose both of.
+TRANSITION_COLUMNS: Final = ("layer", "expert", "next_expert", "num_tokens")
+
+
+@dataclass(frozen=True, eq=False)
+class SampleStats:
+    """Dense statistics of every sample.
+
+    Args:
+        grid: the layers and their experts, in the order of the arrays' last axis.
+        num_tokens: (samples,) tokens that count.
+        activation, probability, loss: (samples, experts of all layers) sums of ||E_i(h)||_2, of the
+            router's softmax, and of ||Y - E_i(h)||^2.
+        transitions: for each layer but the last, (experts, experts of the next) tokens of all
+            samples together that chose both; None in runs from before this was counted.
+    """
+
+    grid: Grid
+    num_tokens: IntArray
+    activation: FloatArray
+    probability: FloatArray
+    loss: FloatArray
+    transitions: tuple[IntArray, ...] | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples with at least one token."""
+        return int((self.num_tokens > 0).sum())
+
+    def to_table(self) -> pd.DataFrame:
+        """SAMPLE_COLUMNS, by sample, layer and expert."""
+        index, samples = self.grid.index(), len(self.num_tokens)
+        repeated = pd.concat([index] * samples, ignore_index=True)
+        return repeated.assign(
+            sample=np.repeat(np.arange(samples, dtype=np.int64), len(index)),
+            num_tokens=np.repeat(self.num_tokens, len(index)),
+            activation_sum=self.activation.reshape(-1),
+            probability_sum=self.probability.reshape(-1),
+            loss_sum=self.loss.reshape(-1),
+        )[list(SAMPLE_COLUMNS)]
+
+
+def sample_stats(table: pd.DataFrame, grid: Grid) -> SampleStats:
+    """Inverse of `SampleStats.to_table`.
+
+    Raises:
+        StatsError: the rows are not each expert of each sample once, in order.
+    """
+    index = grid.index()
+    samples, rest = divmod(len(table), len(index))
+    wanted = np.tile(index.to_numpy(), (samples, 1))
+    if rest or not (table[["layer", "expert"]].to_numpy() == wanted).all():
+        raise StatsError("The table of samples does not hold each expert of each sample once.")
+    shape = (samples, len(index))
+
+    def column(name: str) -> FloatArray:
+        return table[name].to_numpy(dtype=np.float64).reshape(shape)
+
+    tokens = table["num_tokens"].to_numpy(dtype=np.int64).reshape(shape)[:, 0]
+    sums = column("activation_sum"), column("probability_sum"), column("loss_sum")
+    return SampleStats(grid, tokens, *sums)
+
+
+def joined_samples(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The samples of several runs of a model, one run after the other."""
+    offsets = np.cumsum([0, *(table["sample"].max() + 1 for table in tables)])
+    numbered = [
+        table.assign(sample=table["sample"] + offset)
+        for table, offset in zip(tables, offsets[:-1], strict=True)
+    ]
+    return pd.concat(numbered, ignore_index=True)
+
+
+def joined_stats(parts: Sequence[SampleStats]) -> SampleStats:
+    """The samples of several runs of a model together; transitions add up where all have them."""
+
+    def stacked(name: str) -> FloatArray:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    counted = [part.transitions for part in parts if part.transitions is not None]
+    together = None
+    if len(counted) == len(parts):
+        together = tuple(sum(each[1:], start=each[0]) for each in zip(*counted, strict=True))
+    tokens = np.concatenate([part.num_tokens for part in parts])
+    sums = stacked("activation"), stacked("probability"), stacked("loss")
+    return SampleStats(parts[0].grid, tokens, *sums, transitions=together)
+
+
+@dataclass(frozen=True, eq=False)
+class SamplePart:
+    """The samples of a run as a part of statistics: read only when something asks for them.
+
+    They may be large. What was made of them is small, and is kept instead.
+
+    Args:
+        read: reads them.
+        factor: what each of them counts for in a blend.
+    """
+
+    read: Callable[[], SampleStats]
+    factor: float = 1.0
+    _made: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
+
+    def table(self, name: str, make: Callable[[SampleStats], pd.DataFrame]) -> pd.DataFrame:
+        """The table of this name, made when it is first asked for."""
+        if name not in self._made:
+            self._made[name] = make(self.read())
+        return self._made[name]
+
+
+def transition_table(grid: Grid, counts: Sequence[IntArray]) -> pd.DataFrame:
+    """TRANSITION_COLUMNS of counts as in `SampleStats.transitions`; pairs of no token left out."""
+    parts = []
+    for layer, square in zip(grid.layers, counts, strict=False):
+        experts, others = np.nonzero(square)
+        chosen = (np.full(len(experts), layer.index), experts, others, square[experts, others])
+        parts.append(pd.DataFrame(dict(zip(TRANSITION_COLUMNS, chosen, strict=True))))
+    empty = pd.DataFrame(columns=list(TRANSITION_COLUMNS))
+    return (pd.concat(parts, ignore_index=True) if parts else empty).astype("int64")
+
+
+def transitions_of(table: pd.DataFrame, grid: Grid) -> tuple[IntArray, ...]:
+    """Inverse of `transition_table`.
+
+    Raises:
+        StatsError: a row is of no pair of experts of this model.
+    """
+    counts = []
+    for layer, after in pairwise(grid.layers):
+        square = np.zeros((layer.num_experts, after.num_experts), dtype=np.int64)
+        rows = table[table["layer"] == layer.index]
+        experts, others = rows["expert"].to_numpy(), rows["next_expert"].to_numpy()
+        inside = (experts >= 0) & (experts < len(square)) & (others >= 0)
+        if not (inside & (others < square.shape[1])).all():
+            raise StatsError(f"The transitions of layer {layer.index} name experts it has not.")
+        np.add.at(square, (experts, others), rows["num_tokens"].to_numpy())
+        counts.append(square)
+    if sum(int(square.sum()) for square in counts) != int(table["num_tokens"].sum()):
+        raise StatsError("The transitions name layers that the model has not.")
+    return tuple(counts)
+
+
+def joined_transitions(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The transitions of several runs of a model, added."""
+    index = list(TRANSITION_COLUMNS[:-1])
+    together = pd.concat(tables, ignore_index=True).groupby(index)["num_tokens"].sum()
+    return together.reset_index().astype("int64")

@@ -1,0 +1,140 @@
+"""Token shards: the sums of a run kept in equal parts, so that a part of its tokens can be read."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+
+from analysis.corpora import TOKEN_SHARDS
+from analysis.criteria import Criterion
+from analysis.errors import StatsError
+from analysis.ranking.experts import has_columns, saliency_grid
+from analysis.ranking.overlap import chance_overlap, pruned_mask, set_overlap
+from analysis.stats.store import SHARDS, Run, load_expert_stats, read_table
+from analysis.stats.tables import (
+    EXPERT_COLUMNS,
+    MOMENT_COLUMNS,
+    CorpusRef,
+    ExpertStats,
+    Gate,
+    Grid,
+)
+
+SHARD_INDEX = ("layer", "expert", "shard")
+
+
+def add_shards(table: pd.DataFrame, parts: int = TOKEN_SHARDS) -> pd.DataFrame:
+    """Sums over the first `parts` shards, one row per (layer, expert).
+
+    Args:
+        table: SHARD_INDEX and sums, with TOKEN_SHARDS rows an expert, sorted.
+        parts: how many shards.
+    """
+    columns = [name for name in table.columns if name not in SHARD_INDEX]
+    index = table.loc[table["shard"] == 0, ["layer", "expert"]].reset_index(drop=True)
+    sums = {
+        # One after the other, so that the result does not depend on how numpy groups them.
+        name: np.add.accumulate(table[name].to_numpy().reshape(-1, TOKEN_SHARDS), axis=1)
+        for name in columns
+    }
+    return index.assign(**{name: values[:, parts - 1] for name, values in sums.items()})
+
+
+def stats_at(run: Run, parts: int) -> ExpertStats:
+    """The statistics after the first `parts` eighths of the tokens of each corpus.
+
+    With all of them, those of `load_expert_stats`; with fewer, without the vector sum.
+
+    Raises:
+        StatsError: `parts` is not in 1..8, or the run was made before shards were kept.
+    """
+    if not 1 <= parts <= TOKEN_SHARDS:
+        raise StatsError(f"{parts} of {TOKEN_SHARDS} parts of the tokens: choose 1 to 8.")
+    if parts == TOKEN_SHARDS:
+        return load_expert_stats(run)
+    if SHARDS not in run.manifest.files:
+        raise StatsError(
+            f"The run {run.manifest.run_id} was made before token shards were kept; remove it "
+            f"with `moeprune runs remove {run.manifest.run_id}` and calibrate again."
+        )
+    manifest = replace(
+        run.manifest,
+        run_id=f"{run.manifest.run_id}@{parts}of{TOKEN_SHARDS}",
+        corpora=tuple(_part(corpus, parts) for corpus in run.manifest.corpora),
+        made={**run.manifest.made, "token_shards": list(range(parts))},
+    )
+    return ExpertStats(manifest, add_shards(_shard_table(run), parts))
+
+
+def _shard_table(run: Run) -> pd.DataFrame:
+    """The table of shards, each expert with all of its parts in order."""
+    columns = [*SHARD_INDEX, *MOMENT_COLUMNS]
+    table = read_table(run, SHARDS, {name: EXPERT_COLUMNS.get(name, "int64") for name in columns})
+    index = Grid(run.manifest.model.layers).index().to_numpy()
+    wanted = np.column_stack(
+        [np.repeat(index, TOKEN_SHARDS, axis=0), np.tile(np.arange(TOKEN_SHARDS), len(index))]
+    )
+    if not np.array_equal(table[list(SHARD_INDEX)].to_numpy(), wanted):
+        raise StatsError(
+            f"{SHARDS} of the run {run.manifest.run_id} does not hold each expert's parts once, in "
+            "order; remove the run and make it again."
+        )
+    return table
+
+
+def _part(corpus: CorpusRef, parts: int) -> CorpusRef:
+    """The corpus as if only these shards of its counted tokens had been fed."""
+    # Token number i of N lies in shard i * 8 // N, so this many lie before the next one.
+    counted = -(-parts * corpus.num_summed // TOKEN_SHARDS)
+    return replace(corpus, num_tokens=counted, num_counted=counted)
+
+
+def token_parts() -> Sequence[int]:
+    """The parts that are shown: an eighth, a quarter, a half, all."""
+    return (1, 2, 4, TOKEN_SHARDS)
+
+
+def parts_overlap(run: Run, criterion: Criterion, gate: Gate, sparsity: Fraction) -> pd.DataFrame:
+    """Table `tokens, overlap, chance` of `overlap_of_parts`, of the parts of a run.
+
+    Raises:
+        StatsError: see `stats_at`.
+        CriterionError: see `overlap_of_parts`.
+    """
+    seen = [stats_at(run, parts) for parts in token_parts()]
+    return overlap_of_parts(seen, criterion, gate, sparsity)
+
+
+def overlap_of_parts(
+    seen: Sequence[ExpertStats], criterion: Criterion, gate: Gate, sparsity: Fraction
+) -> pd.DataFrame:
+    """Table `tokens, overlap, chance`: pruned sets of parts of the tokens and of all of them.
+
+    tokens is how many of each corpus, added up, were counted in the first part; overlap the mean
+    over layers of the share of its pruned set that all tokens prune too; chance that of two random
+    sets. Both are 0..1.
+
+    Args:
+        seen: the statistics of growing parts of one run, as by `stats_at`; the last are of all.
+
+    Raises:
+        CriterionError: the criterion reads what is not kept for a part of the tokens.
+    """
+    masks = [
+        pruned_mask(saliency_grid(criterion, each, gate), each.grid, sparsity) for each in seen
+    ]
+    chance = chance_overlap(seen[-1].grid, sparsity)
+    return pd.DataFrame(
+        {
+            "tokens": [sum(each.num_summed for each in part.manifest.corpora) for part in seen],
+            "overlap": [set_overlap(mask, masks[-1]) for mask in masks],
+            "chance": chance,
+        }
+    )
+
+
+def can_rank(criterion: Criterion, part: ExpertStats) -> bool:
+    """Whether the criterion finds what it reads in a part of a run."""
+    return criterion.source == "routed" and has_columns(criterion, part)

@@ -1,0 +1,429 @@
+"""The cache: run directories of parquet and a manifest; list, load, save, verify, remove."""
+
+import functools
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import FileLock
+
+from analysis.arrays import FloatArray
+from analysis.durable import PARTIAL, partial_of, sync_file, sync_folder, write_durably
+from analysis.errors import StatsError
+from analysis.json_text import parse_json_once
+from analysis.stats.groups import GROUP_COLUMNS
+from analysis.stats.samples import (
+    SAMPLE_COLUMNS,
+    TRANSITION_COLUMNS,
+    SamplePart,
+    SampleStats,
+    sample_stats,
+    transitions_of,
+)
+from analysis.stats.stored_tables import read_parquet
+from analysis.stats.tables import (
+    EXPERT_COLUMNS,
+    OPTIONAL_COLUMNS,
+    SCHEMA_VERSION,
+    WEIGHT_COLUMNS,
+    ExpertStats,
+    Grid,
+    MeasuredModel,
+    RunManifest,
+    WeightStats,
+    corpus_from_json,
+)
+
+# The demo's runs, which lie beside the packages in a clone and in an installation.
+SHIPPED_STATS = Path(__file__).parents[2] / "cached_stats"
+MANIFEST = "manifest.json"
+# A file may be written twice within one tick of the clock that dates it; older ones are settled.
+_SETTLED_NS = 2 * 10**9
+EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parquet"
+SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
+NEURONS = "neurons.parquet"
+SAMPLES, TRANSITIONS = "samples.parquet", "transitions.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run in a statistics directory."""
+
+    path: Path
+    manifest: RunManifest
+
+
+def digest_of(parts: Mapping[str, Any]) -> str:
+    """SHA-256 of canonical JSON, as 64 hex digits."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def run_name(*words: str, digest: str) -> str:
+    """Directory name: safe readable words and 8 hex of the digest."""
+    text = "-".join(words).lower()
+    safe = "".join(char if char.isalnum() or char in "-_+." else "-" for char in text)
+    return f"{safe.strip('.-')[:80]}-{digest[:8]}"
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def now() -> str:
+    """The time in UTC, fine enough to tell which of two runs is newer."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _manifest_json(manifest: RunManifest) -> str:
+    raw = asdict(manifest) | {"model": manifest.model.to_json()}
+    return json.dumps(raw, indent=2) + "\n"
+
+
+def _parse_manifest(raw: Mapping[str, Any], where: Path) -> RunManifest:
+    version = raw["schema_version"]
+    if version != SCHEMA_VERSION:
+        raise StatsError(
+            f"The run {where.name} has schema {version!r}, this program reads {SCHEMA_VERSION}; "
+            "remake it with `moeprune calibrate` (or `moeprune weights`)."
+        )
+    return RunManifest(
+        kind=_kind(raw["kind"]),
+        run_id=str(raw["run_id"]),
+        digest=str(raw["digest"]),
+        model=MeasuredModel.from_json(raw["model"]),
+        corpora=tuple(map(corpus_from_json, raw["corpora"])),
+        settings=dict(raw["settings"]),
+        made=dict(raw["made"]),
+        files={str(name): str(digest) for name, digest in dict(raw["files"]).items()},
+        # Runs from before there was a choice have the routed sums.
+        groups=tuple(map(str, raw.get("groups", ["routed"] if raw["kind"] == "routed" else []))),
+    )
+
+
+def _kind(raw: object) -> Literal["routed", "weights"]:
+    if raw == "routed":
+        return "routed"
+    if raw == "weights":
+        return "weights"
+    raise ValueError(f"{raw!r} is no kind of run")
+
+
+def read_run(path: Path) -> Run:
+    """The run in a directory.
+
+    Raises:
+        StatsError: no manifest (so not finished), unreadable, or of another schema.
+    """
+    file = path / MANIFEST
+    if not file.is_file():
+        raise StatsError(f"{path} has no {MANIFEST}; it is not a finished run.")
+    try:
+        return Run(path, _manifest_of(path))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StatsError(
+            f"The manifest of {path.name} cannot be read ({error!r}); delete {path} and make the "
+            "run again."
+        ) from error
+
+
+def _manifest_of(path: Path) -> RunManifest:
+    """What a run's manifest says; parsed once, for pages list all runs at every click."""
+    state = (path / MANIFEST).stat()
+    if time.time_ns() - state.st_mtime_ns < _SETTLED_NS:
+        return _read_manifest(str(path))
+    return _known_manifest(str(path), (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_manifest(path: str, state: tuple[int, int, int]) -> RunManifest:
+    del state  # part of the key only
+    return _read_manifest(path)
+
+
+def _read_manifest(path: str) -> RunManifest:
+    where = Path(path)
+    return _parse_manifest(parse_json_once((where / MANIFEST).read_bytes()), where)
+
+
+def _vector_table(index: pd.DataFrame, vectors: FloatArray) -> pa.Table:
+    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    return pa.table(
+        {
+            "layer": pa.array(index["layer"].to_numpy()),
+            "expert": pa.array(index["expert"].to_numpy()),
+            "vector_sum": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
+        }
+    )
+
+
+def read_vectors(run: Run) -> FloatArray:
+    """(experts of all layers, hidden size) float64: sum_t f, in (layer, expert) order."""
+    column = _read_table(run, VECTORS, {"vector_sum": "list"})["vector_sum"].combine_chunks()
+    rows = sum(layer.num_experts for layer in run.manifest.model.layers)
+    if not pa.types.is_fixed_size_list(column.type) or len(column) != rows:
+        raise _damaged(run, VECTORS, "it does not hold a vector for each expert")
+    flat = np.asarray(column.flatten(), dtype=np.float64)
+    return flat.reshape(rows, column.type.list_size)
+
+
+def _damaged(run: Run, name: str, reason: object) -> StatsError:
+    run_id = run.manifest.run_id
+    return StatsError(
+        f"{name} of the run {run_id} is damaged or missing ({' '.join(str(reason).split())}); "
+        f"remove the run with `moeprune runs remove {run_id}` and make it again."
+    )
+
+
+def _read_table(
+    run: Run,
+    name: str,
+    needed: Mapping[str, str],
+    optional: Mapping[str, str] = MappingProxyType({}),
+) -> pa.Table:
+    try:
+        return read_parquet(run.path / name, needed, optional)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise _damaged(run, name, reason) from error
+
+
+def read_table(
+    run: Run, name: str, needed: Mapping[str, str] = MappingProxyType({})
+) -> pd.DataFrame:
+    """One of a run's tables, such as SHARDS; which there are is in `manifest.files`.
+
+    Args:
+        run: where it lies.
+        name: of the file.
+        needed: columns that it must have, with their element types.
+
+    Raises:
+        StatsError: damaged or missing.
+    """
+    table: pd.DataFrame = _read_table(run, name, needed).to_pandas()
+    return table
+
+
+def load_expert_stats(run: Run) -> ExpertStats:
+    """Routed statistics of a run."""
+    needed = {name: kind for name, kind in EXPERT_COLUMNS.items() if name not in OPTIONAL_COLUMNS}
+    of_groups = (name for columns in GROUP_COLUMNS.values() for name in columns)
+    optional = dict.fromkeys((*OPTIONAL_COLUMNS, *of_groups), "number")
+    table: pd.DataFrame = _read_table(run, EXPERTS, needed, optional).to_pandas()
+    if (table["num_tokens"] < 0).any():
+        raise _damaged(run, EXPERTS, "it counts fewer than no tokens")
+    has_samples = SAMPLES in run.manifest.files
+    samples = (SamplePart(lambda: load_sample_stats(run)),) if has_samples else ()
+    return ExpertStats(run.manifest, table, samples)
+
+
+def load_sample_stats(run: Run) -> SampleStats:
+    """The dense statistics of a run.
+
+    Raises:
+        StatsError: the run was made without the group `dense`, or its file is damaged.
+    """
+    if SAMPLES not in run.manifest.files:
+        raise StatsError(
+            f"The run {run.manifest.run_id} has no statistics of samples; calibrate with --groups "
+            "routed,dense."
+        )
+    grid = Grid(run.manifest.model.layers)
+    sums = {name: "float64" if name.endswith("_sum") else "int64" for name in SAMPLE_COLUMNS}
+    stats = sample_stats(read_table(run, SAMPLES, sums), grid)
+    if TRANSITIONS not in run.manifest.files:
+        return stats
+    counts = read_table(run, TRANSITIONS, dict.fromkeys(TRANSITION_COLUMNS, "int64"))
+    return replace(stats, transitions=transitions_of(counts, grid))
+
+
+def load_weight_stats(run: Run) -> WeightStats:
+    """Weight statistics of a run."""
+    return WeightStats(run.manifest, read_table(run, WEIGHTS, WEIGHT_COLUMNS))
+
+
+def _save(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -> Run:
+    """Write everything beside its final place, the manifest last, then rename once."""
+    parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(parent / f".{manifest.run_id}.write{PARTIAL}.lock")
+    with lock:
+        run = _write_run(parent, manifest, tables)
+    Path(lock.lock_file).unlink(missing_ok=True)
+    return run
+
+
+def _write_run(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -> Run:
+    target = parent / manifest.run_id
+    partial = partial_of(target)
+    partial.mkdir(exist_ok=True)
+    files = {}
+    for name, table in tables.items():
+        pq.write_table(table, partial / name, compression="zstd")
+        sync_file(partial / name)
+        files[name] = file_sha256(partial / name)
+    finished = replace(manifest, files=files)
+    write_durably(partial / MANIFEST, _manifest_json(finished).encode())
+    if target.exists():  # the same digest: the same numbers, made by someone else meanwhile
+        shutil.rmtree(partial)
+        return read_run(target)
+    partial.replace(target)
+    sync_folder(parent)
+    # The state of a resumable run goes last: until the rename it is what a resume needs.
+    for leftover in target.iterdir():
+        if leftover.name not in (*tables, MANIFEST):
+            leftover.unlink()
+    return Run(target, finished)
+
+
+def add_files(run: Run, files: Sequence[Path], manifest: RunManifest) -> Run:
+    """Copy further data files into a run, then replace its manifest by one that names them.
+
+    Until that last step the run is what it was; files of a step that was interrupted are in no
+    manifest, and the next attempt overwrites them.
+
+    Raises:
+        StatsError: the run was extended by another process meanwhile.
+    """
+    lock = FileLock(run.path.parent / f".{run.manifest.run_id}.write{PARTIAL}.lock")
+    with lock:
+        if read_run(run.path).manifest != run.manifest:
+            raise StatsError(f"The run {run.manifest.run_id} changed meanwhile; try again.")
+        for file in files:
+            write_durably(run.path / file.name, file.read_bytes())
+        write_durably(run.path / MANIFEST, _manifest_json(manifest).encode())
+    Path(lock.lock_file).unlink(missing_ok=True)
+    return Run(run.path, manifest)
+
+
+def save_expert_stats(
+    parent: Path,
+    manifest: RunManifest,
+    table: pd.DataFrame,
+    vectors: FloatArray,
+    more: Mapping[str, pd.DataFrame] | None = None,
+) -> Run:
+    """Store a calibration run.
+
+    Args:
+        parent: statistics directory.
+        manifest: of the run; `files` is filled in.
+        table: sums of each expert, sorted by layer and expert.
+        vectors: sum_t f in the table's row order.
+        more: further tables by file name: SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES,
+            TRANSITIONS.
+    """
+    frame = table.assign(vector_sum_sq=(vectors**2).sum(axis=1)).astype(dict(EXPERT_COLUMNS))
+    groups = (name for added in GROUP_COLUMNS.values() for name in added)
+    columns = [*EXPERT_COLUMNS, *(name for name in groups if name in frame)]
+    stats = ExpertStats(manifest, frame[columns])
+    tables = {EXPERTS: stats.table, **(more or {})}
+    arrow = {
+        name: pa.Table.from_pandas(each, preserve_index=False) for name, each in tables.items()
+    }
+    return _save(parent, manifest, {**arrow, VECTORS: _vector_table(stats.table, vectors)})
+
+
+def save_weight_stats(parent: Path, manifest: RunManifest, table: pd.DataFrame) -> Run:
+    """Store weight statistics."""
+    stats = WeightStats(manifest, table)
+    return _save(
+        parent, manifest, {WEIGHTS: pa.Table.from_pandas(stats.table, preserve_index=False)}
+    )
+
+
+class StatsStore:
+    """Runs of one or more statistics directories; new runs go to the first."""
+
+    def __init__(self, *directories: Path) -> None:
+        self.directories = tuple(dict.fromkeys(path.expanduser() for path in directories))
+
+    @property
+    def target(self) -> Path:
+        """Where new runs are written."""
+        return self.directories[0]
+
+    def runs(self, on_problem: Callable[[StatsError], None] | None = None) -> list[Run]:
+        """Finished runs by name; unreadable ones are reported and left out."""
+        found: dict[str, Run] = {}
+        for path in self._candidates():
+            try:
+                run = read_run(path)
+            except StatsError as error:
+                if on_problem:
+                    on_problem(error)
+                continue
+            found.setdefault(run.manifest.run_id, run)
+        return [found[name] for name in sorted(found)]
+
+    def _candidates(self) -> Iterator[Path]:
+        for directory in self.directories:
+            if directory.is_dir():
+                yield from sorted(
+                    path
+                    for path in directory.iterdir()
+                    if (path / MANIFEST).is_file() and not path.name.endswith(PARTIAL)
+                )
+
+    def get(self, run_id: str) -> Run:
+        """The run of this id or of the unique id that starts so.
+
+        Raises:
+            StatsError: none, or several.
+        """
+        runs = self.runs()
+        matches = [run for run in runs if run.manifest.run_id == run_id] or [
+            run for run in runs if run.manifest.run_id.startswith(run_id)
+        ]
+        if len(matches) == 1:
+            return matches[0]
+        names = ", ".join(run.manifest.run_id for run in (matches or runs)) or "none"
+        problem = "is not unique" if matches else "is unknown"
+        raise StatsError(f"The run {run_id!r} {problem}. Runs: {names}.")
+
+    def of_model(self, identity: str, kind: str) -> list[Run]:
+        """Runs of one kind whose model identity matches."""
+        return [
+            run
+            for run in self.runs()
+            if run.manifest.model.identity == identity and run.manifest.kind == kind
+        ]
+
+    def verify(self, run: Run) -> None:
+        """Check every data file against the manifest.
+
+        Raises:
+            StatsError: a file is missing or differs, or a table is not what it should be.
+        """
+        for name, expected in run.manifest.files.items():
+            path = run.path / name
+            if not path.is_file():
+                raise StatsError(f"{run.manifest.run_id}: {name} is missing.")
+            if file_sha256(path) != expected:
+                raise StatsError(f"{run.manifest.run_id}: {name} has changed since it was written.")
+        if run.manifest.kind == "routed":
+            load_expert_stats(run)
+        else:
+            load_weight_stats(run)
+
+    def remove(self, run: Run) -> None:
+        """Delete a run for good."""
+        # Renamed first: what is left after an interruption does not pass for a finished run.
+        doomed = partial_of(run.path)
+        if doomed.exists():
+            shutil.rmtree(doomed)
+        run.path.replace(doomed)
+        shutil.rmtree(doomed)

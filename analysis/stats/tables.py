@@ -1,0 +1,334 @@
+"""ExpertStats and WeightStats: what a run measured, as tables with stated columns."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from analysis.arrays import BoolArray, FloatArray, IntArray
+from analysis.errors import StatsError
+from analysis.families import MoELayer
+from analysis.model import ModelRef, MoEModel
+
+if TYPE_CHECKING:
+    from analysis.stats.samples import SamplePart
+
+SCHEMA_VERSION = 1
+_MOST_EXPERTS = 1 << 16  # of a layer; a manifest that says more is damaged
+Gate = Literal["applied", "renormalized"]
+GATES: tuple[Gate, ...] = get_args(Gate)
+EXPONENTS = (0, 1, 2)
+
+
+def moment_column(alpha: int, beta: int, gate: Gate) -> str:
+    """Column of sum_t g^alpha ||f||^beta; alpha = 0 does not depend on the gate convention."""
+    if (alpha, beta) == (0, 0):
+        return "num_tokens"
+    return f"g0_f{beta}" if alpha == 0 else f"{gate}_g{alpha}_f{beta}"
+
+
+# The fifteen sums, the first of them a count.
+MOMENT_COLUMNS = tuple(
+    dict.fromkeys(
+        moment_column(alpha, beta, gate)
+        for gate in GATES
+        for alpha in EXPONENTS
+        for beta in EXPONENTS
+    )
+)
+EXPERT_COLUMNS: Mapping[str, str] = {
+    "layer": "int64",
+    "expert": "int64",
+    "num_tokens": "int64",
+    **{column: "float64" for column in MOMENT_COLUMNS if column != "num_tokens"},
+    "vector_sum_sq": "float64",  # || sum_t f ||^2, all that MoNE needs of the vector sum
+}
+
+# One row for each projection of an expert.
+WEIGHT_COLUMNS: Mapping[str, str] = {
+    "layer": "int64",
+    "expert": "int64",
+    "projection": "object",
+    "l1": "float64",
+    "l2_squared": "float64",
+    "numel": "int64",
+}
+
+_OF_ONE_TEXT = (
+    "calibrate with --groups routed,gradient; it holds maxima, which no blend and no part has"
+)
+# Columns that a table may lack, and what to do about it.
+OPTIONAL_COLUMNS: Mapping[str, str] = {
+    "vector_sum_sq": "it is kept for all tokens together, not for a part of them",
+    "damage": "calibrate with --groups routed,damage",
+    "neuron_product": "calibrate with --groups routed,gradient",
+    "neuron_norm_sum": _OF_ONE_TEXT,
+    "neuron_peak_sum": _OF_ONE_TEXT,
+    "path_samples": "calibrate with --groups routed,dense; it counts whole samples, which no part "
+    "of a run has",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel(ModelRef):
+    """The model that statistics belong to, with what is needed to read them without it."""
+
+    model_type: str
+    layers: tuple[MoELayer, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; layers as [index, num_experts, top_k], two more numbers where it has groups.
+
+        Those are its number of groups and the experts that each must keep.
+        """
+        layers = [
+            list(astuple(layer)) if _has_groups(layer) else list(astuple(layer)[:3])
+            for layer in self.layers
+        ]
+        return {
+            "name": self.name,
+            "identity": self.identity,
+            "model_type": self.model_type,
+            "layers": layers,
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "MeasuredModel":
+        """Inverse of `to_json`."""
+        layers = tuple(_layer_from_json(layer) for layer in raw["layers"])
+        indices = [layer.index for layer in layers]
+        if not layers or indices != sorted(set(indices)):
+            raise ValueError("the layers are not in ascending order")
+        return cls(str(raw["name"]), str(raw["identity"]), str(raw["model_type"]), layers)
+
+
+def _layer_from_json(raw: Sequence[object]) -> MoELayer:
+    """A layer of a manifest; a ValueError for one that no model has."""
+    numbers = [number for number in raw if type(number) is int]
+    layer = MoELayer(*numbers)
+    is_whole = len(numbers) == len(raw) and 0 <= layer.index <= _MOST_EXPERTS
+    is_whole = is_whole and 1 <= layer.num_groups <= layer.num_experts
+    if not (is_whole and 1 <= layer.top_k <= layer.num_experts <= _MOST_EXPERTS):
+        raise ValueError(f"{raw} is no layer of experts")
+    return layer
+
+
+def _has_groups(layer: MoELayer) -> bool:
+    return (layer.num_groups, layer.least_per_group) != (1, 1)
+
+
+def measured_model(model: MoEModel) -> MeasuredModel:
+    """What a manifest says of a model."""
+    return MeasuredModel(model.name, model.identity, model.family.model_type, model.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusRef:
+    """The tokens that a run saw.
+
+    Args:
+        name: as the user gave it.
+        digest: of the token ids and sequence ends; see `TokenSequences.digest`.
+        num_documents, num_sequences, num_tokens: what was fed; padding is not counted.
+        num_padded: padding positions that the batches held.
+        num_dropped: tokens read but left out.
+        num_counted: tokens that entered the sums; None: all of them, as in older manifests.
+        num_dropped_documents: documents read of which nothing was fed.
+        prepared: how the sequences were made: packing, truncation, selection, source.
+    """
+
+    name: str
+    digest: str
+    num_documents: int
+    num_sequences: int
+    num_tokens: int
+    num_padded: int
+    num_dropped: int
+    num_counted: int | None = None
+    num_dropped_documents: int = 0
+    prepared: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_summed(self) -> int:
+        """Tokens that entered the sums."""
+        return self.num_tokens if self.num_counted is None else self.num_counted
+
+
+def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
+    """What a manifest says of a corpus.
+
+    Raises:
+        TypeError, ValueError: a key is missing, unknown, or of the wrong kind.
+    """
+    corpus = CorpusRef(**raw)
+    for name, value in raw.items():
+        is_text = name in ("name", "digest")
+        is_absent = name == "num_counted" and value is None
+        if name == "prepared":
+            dict(value)
+        elif not is_absent and type(value) is not (str if is_text else int):
+            raise ValueError(f"{value!r} is no {name} of a corpus")
+    return corpus
+
+
+@dataclass(frozen=True, slots=True)
+class RunManifest:
+    """What a run is and how it was made; `manifest.json` of a run directory.
+
+    Args:
+        kind: "routed" for calibration, "weights" for weight statistics.
+        run_id: readable name and 8 hex of the digest; the directory's name.
+        digest: of everything that changes the numbers.
+        model: the model it belongs to.
+        corpora: one entry for a calibration run, several after a merge, none for weights.
+        settings: what changes the numbers: seq_len, seed, dtype.
+        made: what is shown but changes nothing: versions, batch size, host, time, memory.
+        files: SHA-256 of each data file.
+        groups: statistic groups of a calibration run, see `analysis.stats.groups`.
+    """
+
+    kind: Literal["routed", "weights"]
+    run_id: str
+    digest: str
+    model: MeasuredModel
+    corpora: tuple[CorpusRef, ...]
+    settings: Mapping[str, Any]
+    made: Mapping[str, Any]
+    files: Mapping[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+    groups: tuple[str, ...] = ()
+
+    @property
+    def corpus(self) -> str:
+        """Name of the corpus; names joined by + after a merge."""
+        return "+".join(corpus.name for corpus in self.corpora)
+
+    @property
+    def num_tokens(self) -> int:
+        """Calibration tokens of all corpora."""
+        return sum(corpus.num_tokens for corpus in self.corpora)
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """How (layer, expert) rows lie in a (layers, experts) array.
+
+    Layers may differ in their number of experts; positions beyond a layer's own are NaN.
+    """
+
+    layers: tuple[MoELayer, ...]
+
+    @property
+    def counts(self) -> IntArray:
+        """Experts of each layer."""
+        return np.array([layer.num_experts for layer in self.layers], dtype=np.int64)
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of all layers."""
+        return int(self.counts.sum())
+
+    @property
+    def present(self) -> BoolArray:
+        """(layers, max experts): True where there is an expert."""
+        return np.arange(self.counts.max(initial=0))[None, :] < self.counts[:, None]
+
+    def fold(self, rows: ArrayLike) -> FloatArray:
+        """Rows in (layer, expert) order -> array, NaN where there is no expert."""
+        present = self.present
+        array = np.full(present.shape, np.nan)
+        array[present] = np.asarray(rows, dtype=np.float64)
+        return array
+
+    def index(self) -> pd.DataFrame:
+        """Table `layer, expert`, in order."""
+        return pd.DataFrame(
+            [(layer.index, expert) for layer in self.layers for expert in range(layer.num_experts)],
+            columns=["layer", "expert"],
+        ).astype("int64")
+
+
+def _check_cover(table: pd.DataFrame, layers: Sequence[MoELayer], what: str) -> None:
+    expected = Grid(tuple(layers)).index()
+    found = table[["layer", "expert"]].reset_index(drop=True)
+    if not found.equals(expected):
+        raise StatsError(f"The {what} do not cover every expert of every layer exactly once.")
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertStats:
+    """Routed-token sums of one run.
+
+    `table` has EXPERT_COLUMNS, sorted by layer and expert, and the columns of further groups
+    (`analysis.stats.groups.GROUP_COLUMNS`); a part of a run lacks what is kept for all tokens only.
+    `samples` are those of the group `dense`, of each run that is in the sums; empty where one
+    lacks them.
+    """
+
+    manifest: RunManifest
+    table: pd.DataFrame
+    samples: "tuple[SamplePart, ...]" = ()
+
+    def __post_init__(self) -> None:
+        needed = [column for column in EXPERT_COLUMNS if column not in OPTIONAL_COLUMNS]
+        missing = [column for column in needed if column not in self.table]
+        if missing:
+            raise StatsError(f"The statistics lack the columns {', '.join(missing)}.")
+        _check_cover(self.table, self.layers, "statistics")
+
+    @property
+    def layers(self) -> tuple[MoELayer, ...]:
+        """The model's sparse layers."""
+        return self.manifest.model.layers
+
+    @property
+    def grid(self) -> Grid:
+        """Shape of the arrays made from the table."""
+        return Grid(self.layers)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightStats:
+    """Weight norms of one model; `table` as made by `analysis.stats.weights.measure_weights`."""
+
+    manifest: RunManifest
+    table: pd.DataFrame
+
+    def __post_init__(self) -> None:
+        per_expert = self.table.drop_duplicates(["layer", "expert"])
+        _check_cover(per_expert, self.layers, "weight statistics")
+
+    @property
+    def layers(self) -> tuple[MoELayer, ...]:
+        """The model's sparse layers."""
+        return self.manifest.model.layers
+
+    @property
+    def grid(self) -> Grid:
+        """Shape of the arrays made from the table."""
+        return Grid(self.layers)
+
+    def per_expert(self) -> pd.DataFrame:
+        """Table `layer, expert, l1, l2_squared, numel`, summed over the three projections."""
+        columns = ["l1", "l2_squared", "numel"]
+        return self.table.groupby(["layer", "expert"], as_index=False)[columns].sum()
+
+
+@dataclass(frozen=True)
+class NoStats:
+    """What a criterion reads that reads nothing: which experts there are."""
+
+    layers: tuple[MoELayer, ...]
+
+    @property
+    def grid(self) -> Grid:
+        """Shape of the arrays made from the table."""
+        return Grid(self.layers)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Table `layer, expert`."""
+        return self.grid.index()

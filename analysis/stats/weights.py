@@ -1,0 +1,248 @@
+"""Weight statistics: L1 and L2 norms of every expert's matrices, streamed from safetensors.
+
+No model is instantiated and no matrix is held whole: a shard is mapped, measured chunk by chunk,
+and its pages are given back. Biases are left out.
+"""
+
+import mmap
+import os
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numba
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.elements import FLOAT_BYTES
+from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.families import PROJECTIONS, MoEFamily
+from analysis.model import LocatedTensor, MoEModel, is_expert_weight
+from analysis.progress import Progress
+from analysis.stats.store import Run, StatsStore, digest_of, now, run_name, save_weight_stats
+from analysis.stats.tables import SCHEMA_VERSION, WEIGHT_COLUMNS, RunManifest, measured_model
+from analysis.stats.weight_sums import absolute_and_square_sums
+
+_CHUNK_BYTES = 1 << 23  # measured at once, so that what must be widened or moved stays small
+_GROUP_BYTES = 1 << 25  # handed to a thread at once, and given back at once
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns first, first + step, ... below last of a matrix with rows of `row` elements."""
+
+    row: int
+    first: int
+    last: int
+    step: int
+
+    def of(self, rows: NDArray[np.uint8], item: int) -> NDArray[np.uint8]:
+        """Their bytes, moved together."""
+        matrix = rows.reshape(-1, self.row, item)
+        return np.ascontiguousarray(matrix[:, self.first : self.last : self.step]).reshape(-1)
+
+    def __len__(self) -> int:
+        return len(range(self.first, self.last, self.step))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A byte range that holds elements of one projection of one expert; if columns, only those."""
+
+    layer: int
+    expert: int
+    projection: str
+    shard: str
+    dtype: str
+    start: int
+    end: int
+    columns: _Columns | None = None
+
+    @property
+    def item(self) -> int:
+        return FLOAT_BYTES[self.dtype]
+
+    @property
+    def numel(self) -> int:
+        elements = (self.end - self.start) // self.item
+        return elements // self.columns.row * len(self.columns) if self.columns else elements
+
+
+class _MappedShard:
+    """A shard's bytes, mapped: read when touched, given back when measured."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        # Touching a page beyond the end of a file kills the process, so the size is checked.
+        if path.stat().st_size < size:
+            raise CheckpointError(f"{path.name} became shorter while it was read.")
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._bytes = np.frombuffer(self._map, dtype=np.uint8)
+
+    def measure(self, group: Sequence[_Piece]) -> list[tuple[float, float]]:
+        """Both sums over each piece of a group of neighbours."""
+        sums = [self._sums(piece) for piece in group]
+        self._release(group[0].start, group[-1].end)
+        return sums
+
+    def _sums(self, piece: _Piece) -> tuple[float, float]:
+        whole_rows = piece.columns.row * piece.item if piece.columns else 1
+        chunk = max(1, _CHUNK_BYTES // whole_rows) * whole_rows
+        parts = []
+        for start in range(piece.start, piece.end, chunk):
+            data = self._bytes[start : min(start + chunk, piece.end)]
+            data = piece.columns.of(data, piece.item) if piece.columns else data
+            parts.append(absolute_and_square_sums(data, piece.dtype))
+        return sum(first for first, _ in parts), sum(second for _, second in parts)
+
+    def _release(self, start: int, stop: int) -> None:
+        if hasattr(mmap, "MADV_DONTNEED"):
+            aligned = start // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, aligned, stop - aligned)
+
+
+def _columns(family: MoEFamily, width: int) -> dict[str, _Columns]:
+    """Where gate and up lie in rows of `width` elements."""
+    if family.is_interleaved:
+        return {"gate": _Columns(width, 0, width, 2), "up": _Columns(width, 1, width, 2)}
+    half = width // 2
+    return {"gate": _Columns(width, 0, half, 1), "up": _Columns(width, half, width, 1)}
+
+
+def _stacked_pieces(family: MoEFamily, tensor: LocatedTensor) -> Iterator[_Piece]:
+    entry, slot = tensor.entry, tensor.slot
+    step = entry.nbytes // entry.shape[0]
+    for expert in range(entry.shape[0]):
+        start = entry.start + expert * step
+        where = (entry.shard, entry.dtype, start, start + step)
+        if slot.projection != "gate_up":
+            yield _Piece(slot.layer, expert, slot.projection, *where)
+        elif family.is_transposed:
+            for part, columns in _columns(family, entry.shape[-1]).items():
+                yield _Piece(slot.layer, expert, part, *where, columns)
+        else:  # the gate rows come first
+            middle = start + step // 2
+            for part, span in (("gate", (start, middle)), ("up", (middle, start + step))):
+                yield _Piece(slot.layer, expert, part, entry.shard, entry.dtype, *span)
+
+
+def _tensor_pieces(family: MoEFamily, tensor: LocatedTensor) -> Iterator[_Piece]:
+    entry, slot = tensor.entry, tensor.slot
+    if not is_expert_weight(slot):
+        return
+    if slot.expert is None:
+        yield from _stacked_pieces(family, tensor)
+    else:
+        where = (entry.shard, entry.dtype, entry.start, entry.end)
+        yield _Piece(slot.layer, slot.expert, slot.projection, *where)
+
+
+def _pieces(model: MoEModel) -> list[_Piece]:
+    pieces = [
+        piece
+        for layer in model.layers
+        for tensor in model.located[layer.index]
+        for piece in _tensor_pieces(model.family, tensor)
+    ]
+    for piece in pieces:
+        if piece.dtype not in FLOAT_BYTES:
+            raise UnsupportedModelError(
+                f"Expert weights of type {piece.dtype} in {piece.shard} cannot be measured; "
+                f"supported: {', '.join(FLOAT_BYTES)}. Dequantise the checkpoint first."
+            )
+    return sorted(pieces, key=lambda piece: (piece.shard, piece.start))
+
+
+def _table(pieces: list[_Piece], sums: list[tuple[float, float]]) -> pd.DataFrame:
+    rows = [
+        (piece.layer, piece.expert, piece.projection, l1, l2_squared, piece.numel)
+        for piece, (l1, l2_squared) in zip(pieces, sums, strict=True)
+    ]
+    table = pd.DataFrame(rows, columns=list(WEIGHT_COLUMNS)).astype(WEIGHT_COLUMNS)
+    bad = table[~np.isfinite(table["l2_squared"])]
+    if len(bad):
+        layer, expert, projection = bad[["layer", "expert", "projection"]].iloc[0]
+        raise CheckpointError(
+            f"The {projection} projection of expert {expert} in layer {layer} holds values that "
+            "are no finite numbers; fetch the checkpoint again."
+        )
+    order = table["projection"].map({name: index for index, name in enumerate(PROJECTIONS)})
+    return (
+        table.assign(order=order)
+        .sort_values(["layer", "expert", "order"], ignore_index=True)
+        .drop(columns="order")
+    )
+
+
+def _groups(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, ...]]:
+    """Neighbours in one shard, so that small experts do not cost a hand-over each."""
+    for _, in_shard in groupby(pieces, key=lambda piece: piece.shard):
+        group: list[_Piece] = []
+        for piece in in_shard:
+            group.append(piece)
+            if piece.end - group[0].start >= _GROUP_BYTES:
+                yield tuple(group)
+                group = []
+        if group:
+            yield tuple(group)
+
+
+def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
+    """Table `layer, expert, projection, l1, l2_squared, numel`: one row per expert matrix.
+
+    l1 = sum |w|, l2_squared = sum w^2 (float64), numel = elements; projections gate, up, down
+    (no gate where experts have none).
+
+    Raises:
+        UnsupportedModelError: a quantised element type.
+        CheckpointError: a shard became shorter, or holds values that are no finite numbers.
+    """
+    pieces = _pieces(model)
+    total = sum(piece.end - piece.start for piece in pieces)
+    names = dict.fromkeys(piece.shard for piece in pieces)
+    sizes = {shard.name: shard.size for shard in model.checkpoint.shards}
+    shards = {name: _MappedShard(model.checkpoint.path / name, sizes[name]) for name in names}
+
+    def measure(group: tuple[_Piece, ...]) -> list[tuple[float, float]]:
+        return shards[group[0].shard].measure(group)
+
+    sums: list[tuple[float, float]] = []
+    done = 0
+    groups = list(_groups(pieces))
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for group, result in zip(groups, pool.map(measure, groups), strict=True):
+            sums.extend(result)
+            done += sum(piece.end - piece.start for piece in group)
+            yield Progress("reading weights", done, total, "bytes")
+    return _table(pieces, sums)
+
+
+def weight_statistics(model: MoEModel, store: StatsStore) -> Generator[Progress, None, Run]:
+    """The model's weight statistics: from the cache, else measured and stored."""
+    if cached := store.of_model(model.identity, "weights"):
+        run = cached[0]
+        yield Progress("cached", 1, 1, "", f"{run.manifest.run_id} is in the cache")
+        return run
+    started = time.monotonic()
+    table = yield from measure_weights(model)
+    digest = digest_of(
+        {"kind": "weights", "model": model.identity, "schema_version": SCHEMA_VERSION}
+    )
+    manifest = RunManifest(
+        kind="weights",
+        run_id=run_name(Path(model.name).name, "weights", digest=digest),
+        digest=digest,
+        model=measured_model(model),
+        corpora=(),
+        settings={"dtype": model.dtype},
+        made={
+            "created_at": now(),
+            "seconds": round(time.monotonic() - started, 3),
+            "versions": {"numba": numba.__version__, "numpy": np.__version__},
+        },
+    )
+    return save_weight_stats(store.target, manifest, table)

@@ -1,0 +1,124 @@
+"""How long a search would take: from searches of the model, else from its calibrations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from analysis.stats.store import Run
+from pruning.recipe import SearchSection
+from pruning.requests.base import DEFAULT_SEQ_LEN
+from pruning.search.store import KnownSearch
+
+# Another load of the machine, other samples, candidates that differ in earlier layers.
+_UP_TO: Final = 1.5
+# How much faster this machine may be than the one where a search that ships was made.
+_FASTER_HERE: Final = 4.0
+# What a calibration adds to a forward (sums, exact damage, a backward) and what samples that are
+# shorter than a sequence save: on the demo, a search ran at 4 times the pace of its calibrations.
+_CALIBRATION_SLOWER: Final = 5.0
+# Before the first candidate: libraries, the search samples, the text that the order was made on.
+# Measured with the demo on a busy machine of two cores: 24 s. The least is an assumption.
+_START_UP: Final = (5.0, 30.0)
+# Bytes a second at which weights are assumed to arrive: from a fast disk, and over a network.
+_READING: Final = (2 * 2**30, 2**28)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEstimate:
+    """A range of seconds, the start not counted, see `start_seconds`.
+
+    Args:
+        low, high: seconds; None where nothing tells the speed of this model.
+        candidates: at most so many.
+        how: where the range comes from, in a sentence.
+    """
+
+    low: float | None
+    high: float | None
+    candidates: int
+    how: str
+
+
+def most_candidates(asked: SearchSection) -> int:
+    """Candidates of a search in which every generation brings as many new ones as it has room for.
+
+    P of the initial population, then P - m in each generation: the elites stay.
+    """
+    return asked.population + asked.generations * (asked.population - asked.elites)
+
+
+def estimate_search(
+    asked: SearchSection, known: Sequence[KnownSearch], runs: Sequence[Run]
+) -> SearchEstimate:
+    """What a search would take on the machine that the measured work ran on.
+
+    Args:
+        asked: the search.
+        known: searches of the model.
+        runs: calibration runs of the model.
+    """
+    candidates = most_candidates(asked)
+    here = [each for each in known if each.recipe and each.result.cost["layers"]]
+    if measured := here or [each for each in known if each.result.cost["layers"]]:
+        paces = [_seconds_of_a_sample(each) for each in measured]
+        whole, reused = candidates * asked.samples, min(map(_share_that_ran, measured))
+        fastest = min(paces) if here else min(paces) / _FASTER_HERE
+        return SearchEstimate(
+            whole * fastest * reused,
+            whole * max(paces) * _UP_TO,
+            candidates,
+            f"From the layer evaluations of {_named(measured)}: at best with as much reuse as there"
+            + ("" if here else f" and {_FASTER_HERE:g} times as fast as where it was made")
+            + f", at worst with none and {_UP_TO:g} times as slow.",
+        )
+    speeds = [float(run.manifest.made.get("tokens_per_second", 0)) for run in runs]
+    if not any(speeds):
+        return SearchEstimate(
+            None,
+            None,
+            candidates,
+            "Nothing was measured with this model yet; the running search says how long it takes.",
+        )
+    high = candidates * asked.samples * DEFAULT_SEQ_LEN / max(speeds)
+    return SearchEstimate(
+        high / _CALIBRATION_SLOWER,
+        high,
+        candidates,
+        f"From its calibrations ({max(speeds):,.0f} tokens a second), which do more than a search "
+        f"and on longer texts; samples count as {DEFAULT_SEQ_LEN} tokens.",
+    )
+
+
+def start_seconds(nbytes: int) -> tuple[float, float]:
+    """From the click to the first candidate, at best and at worst.
+
+    Args:
+        nbytes: of the model's weights.
+    """
+    (least, most), (fast, slow) = _START_UP, _READING
+    return least + nbytes / fast, most + nbytes / slow
+
+
+def _named(searches: Sequence[KnownSearch]) -> str:
+    names = [each.search_id for each in searches]
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _seconds_of_a_sample(search: KnownSearch) -> float:
+    """Time of one sample through all layers, nothing reused."""
+    cost, blocks = search.result.cost, -(-search.samples // search.batch_size)
+    of_a_layer_on_a_batch = cost["seconds"] / cost["layers"]
+    layers_of_a_candidate = cost["whole_layers"] / cost["candidates"] / blocks
+    return of_a_layer_on_a_batch * layers_of_a_candidate * blocks / search.samples
+
+
+def _share_that_ran(search: KnownSearch) -> float:
+    """Layer evaluations, of those that whole forwards would have taken."""
+    return float(search.result.cost["layers"] / search.result.cost["whole_layers"])
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds for people: 40 s, 12 min, 3 h."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

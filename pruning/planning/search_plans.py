@@ -1,0 +1,158 @@
+"""Plans and recipes of searches: what a search found as a plan, what the form asks for."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from analysis.criteria import get_criterion
+from analysis.errors import PlanError, UserError
+from analysis.model import MoEModel
+from analysis.stats.store import StatsStore, digest_of, run_name
+from analysis.stats.tables import GATES
+from pruning.planning.planning import PlanChoice, plan_request, recipe_of
+from pruning.planning.ranking import FREQUENCY, Selection, select
+from pruning.recipe import Recipe
+from pruning.recipe_file import recipe_from_yaml
+from pruning.requests.base import SelectRequest, validated
+from pruning.requests.recipe import by_layer, weighed_corpora
+from pruning.schedules import SCHEDULES
+from pruning.search.store import KnownSearch, order_digest
+
+Reading = tuple[tuple[str, ...], str]
+"""Corpora as --corpus takes them, and a gate convention."""
+
+
+def searched_selection(
+    base: SelectRequest,
+    search: KnownSearch,
+    where: tuple[MoEModel, StatsStore],
+    readings: Iterable[Reading],
+) -> Selection:
+    """The selection that makes the plan of a search: its numbers, in the order it was made on.
+
+    A search says which order it was made on, by its digest, and not which text gave that order;
+    the first of `readings` that gives the same order is taken, else the first single run: newer
+    runs of a text stand before the one that the search has read.
+
+    Args:
+        base: model, sparsity and place of the statistics.
+        search: of that model and sparsity.
+        where: the model, and its statistics.
+        readings: texts and gate conventions to try, the likeliest first.
+
+    Raises:
+        PlanError: none of them gives that order.
+    """
+    model, store = where
+    runs = [run.manifest.run_id for run in store.of_model(model.identity, "routed")]
+    for request in _requests(base, search, readings, runs):
+        try:
+            selection = select(request, model, store)
+        except UserError:
+            continue  # a run that lacks what this criterion reads
+        if order_digest(selection.ranking()) == search.order:
+            return selection
+    raise PlanError(
+        f"The search {search.search_id} was made on an order by {search.criterion} that no "
+        f"statistics of {model.name} here give, perhaps because it was calibrated again since. Its "
+        f"numbers alone serve with the order of any criterion: `moeprune plan --schedule-file "
+        f"{search.path.name}`."
+    )
+
+
+def _requests(
+    base: SelectRequest, search: KnownSearch, readings: Iterable[Reading], runs: Iterable[str]
+) -> Iterator[SelectRequest]:
+    criterion = get_criterion(search.criterion)
+    tried: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [((), (), "applied")]
+    if criterion.source == "routed":
+        tried = [(corpora, (), gate) for corpora, gate in readings]
+        tried += [((), (run,), gate) for gate in GATES for run in runs]
+    if not criterion.uses_gate:
+        tried = [(corpora, named, "applied") for corpora, named, _ in tried]
+    for corpora, named, gate in dict.fromkeys(tried):
+        values = {
+            **base.model_dump(),
+            "criterion": search.criterion,
+            "corpora": corpora,
+            "runs": named,
+            "gate": gate,
+            "schedule": "file",
+            "schedule_file": search.path,
+            **_limits(search),
+        }
+        yield validated(SelectRequest, values)
+
+
+def _limits(search: KnownSearch) -> dict[str, Any]:
+    """The constraints of a search, as the command line writes them."""
+    asked = search.constraints
+    return {
+        "multiple_of": asked.get("multiple_of", 1),
+        "floor": asked.get("floor", 0),
+        "protect": tuple(map(str, asked.get("protected", ()))),
+        "pin": by_layer(asked.get("pinned", {})),
+        "drop": by_layer(asked.get("dropped", {})),
+        "layer_set": tuple(f"{layer}={kept}" for layer, kept in asked.get("fixed", {}).items()),
+    }
+
+
+def readings_of(
+    shown: Reading, recipe: Recipe | None, calibrated: Sequence[str]
+) -> tuple[Reading, ...]:
+    """Texts and gates that may have given the order of a search, the likeliest first.
+
+    Args:
+        shown: what is on screen.
+        recipe: of the search, if it is there.
+        calibrated: names of all texts that the model was calibrated on.
+    """
+    own = []
+    if recipe is not None:
+        own = [(weighed_corpora(recipe), str(recipe.gate))]
+    single = [((corpus,), gate) for gate in GATES for corpus in calibrated]
+    return tuple(dict.fromkeys([*own, shown, *single]))
+
+
+def searching_recipe(selection: Selection, choice: PlanChoice, asked: Mapping[str, Any]) -> Recipe:
+    """The recipe that searches on the budget, under the constraints and in the order on screen.
+
+    The schedule on screen is among the first candidates, where it is one that a recipe can name.
+
+    Args:
+        selection: criterion, statistics and sparsity on screen.
+        choice: the schedule and what it must respect.
+        asked: key search of the recipe.
+
+    Raises:
+        UserError: layers that cannot be read, or values that no search can have.
+    """
+    named = choice.schedule if choice.schedule in SCHEDULES else "uniform"
+    request = plan_request(selection.request, PlanChoice(named, choice.multiple_of, choice.protect))
+    if selection.criterion.source != "routed" and named != FREQUENCY:
+        request = request.model_copy(update={"corpora": ()})
+    base = recipe_of(replace(selection, request=request)).to_dict()
+    return recipe_from_yaml(yaml.safe_dump({**base, "search": dict(asked)}), name="of the search")
+
+
+def new_search_id(recipe: Recipe, model: MoEModel, order: str) -> str:
+    """Name of the folder of a search: the same for all that its log goes on with.
+
+    Generations are left out: where fewer ended, more go on.
+
+    Args:
+        recipe: with the key search.
+        model: that it names.
+        order: see `order_digest`.
+    """
+    if recipe.search is None:
+        raise ValueError("the recipe does not search")
+    alike = recipe.model_copy(
+        update={"model": "", "search": recipe.search.model_copy(update={"generations": 1})}
+    )
+    digest = digest_of({"model": model.identity, "recipe": alike.digest, "order": order})
+    words = (model.name, recipe.criterion, Path(recipe.search.corpus).stem)
+    return run_name(*words, digest=digest)

@@ -1,0 +1,76 @@
+"""The reference of criteria: every one with its formula, what it reads and which way it ranks."""
+
+from pathlib import Path
+
+from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, Criterion, unified
+from analysis.ranking.needs import needs_of
+from analysis.stats.groups import groups_for
+from tools.reference.markdown import cell, table
+
+__all__ = ["criteria", "criterion_names", "variants"]
+
+
+def criteria(_root: Path) -> str:
+    """One row for each named criterion."""
+    head = ("name", "label", "formula", "reads", "calibrate with", "keeps", "ranks", "paper")
+    return table(head, [_row(criterion) for criterion in CRITERIA.values()])
+
+
+def variants(_root: Path) -> str:
+    """One row for each member of the unified family, the one that cannot rank included."""
+    members = [unified(*exponents) for exponents in VARIANTS]
+    rows = [
+        (
+            "`{},{},{}`".format(*(exponents := member.exponents or ())),
+            f"`{member.name}`" if member.name in CRITERIA else "",
+            f"${member.formula}$",
+            "" if exponents in RANKABLE else "constant: refused",
+        )
+        for member in members
+    ]
+    return table(("b,alpha,beta", "name", "formula", "remark"), rows)
+
+
+def criterion_names(_root: Path) -> str:
+    """The names in one sentence, and how many variants of the unified family rank."""
+    names = ", ".join(f"`{name}`" for name in CRITERIA)
+    return (
+        f"{len(CRITERIA)} by name: {names}; and by exponents `b,alpha,beta` every one of the "
+        f"{len(RANKABLE)} rankable members of the unified family."
+    )
+
+
+def _row(criterion: Criterion) -> tuple[str, ...]:
+    return (
+        f"`{criterion.name}`",
+        cell(criterion.label) + (f" {criterion.exponents}" if criterion.exponents else ""),
+        f"${criterion.formula}$",
+        _reads(criterion),
+        _groups(criterion),
+        "the smaller score" if criterion.prune_larger else "the larger score",
+        _ranks(criterion),
+        cell(criterion.reference),
+    )
+
+
+def _reads(criterion: Criterion) -> str:
+    needs = needs_of(criterion)
+    parts = {
+        "text": needs.data,
+        "expert outputs": needs.activations,
+        "gate weights": needs.gates,
+        "weights": needs.weights,
+    }
+    return ", ".join(name for name, is_read in parts.items() if is_read) or "nothing"
+
+
+def _groups(criterion: Criterion) -> str:
+    if criterion.source == "routed":
+        groups = groups_for(criterion.columns("applied"))
+        return "any run" if groups == ("routed",) else f"`--groups {','.join(groups)}`"
+    return "no run: `moeprune weights`" if criterion.source == "weights" else "no run"
+
+
+def _ranks(criterion: Criterion) -> str:
+    ranked = "experts, neurons" if criterion.neuron_score else "experts"
+    return f"{ranked}; within a layer only" if criterion.within_layers else ranked
