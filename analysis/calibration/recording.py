@@ -83,13 +83,18 @@ class RoutedPairs:
 
 
 def route(index_TK: Tensor, num_experts: int) -> RoutedPairs:
-    """Sort the (T, K) selected ids by expert; those of other processes are left out."""
-    expert_S, order_S = torch.sort(index_TK.reshape(-1), stable=True)
+    """Sort the (T, K) selected ids by expert; those of other processes are left out.
+
+    An expert's tokens come by their place among its top k, then in their own order, as in the loop
+    of transformers: some kernels round a row by its place in the matrix.
+    """
+    tokens, places = index_TK.shape
+    expert_S, order_S = torch.sort(index_TK.T.reshape(-1), stable=True)
     # Ids beyond the last expert stand for experts of another process. They sort to the end.
     counts = torch.bincount(expert_S, minlength=num_experts)[:num_experts].tolist()
     routed = slice(sum(counts))
-    order_S = order_S[routed]
-    return RoutedPairs(expert_S[routed], order_S // index_TK.shape[-1], order_S, counts)
+    token_S, place_S = order_S[routed] % tokens, order_S[routed] // tokens
+    return RoutedPairs(expert_S[routed], token_S, token_S * places + place_S, counts)
 
 
 def layer_dense(collection: Collection, layer: int, device: torch.device) -> LayerDense:

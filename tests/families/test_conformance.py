@@ -33,11 +33,6 @@ from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
 
 # Where equality of bits is not asked for: how far apart logits may be, and why.
-COLLECTING_TOLERANCE = {
-    # The stock loop takes an expert's tokens by their place among the top k, ours as they come;
-    # torch's sigmoid rounds the last few numbers of a tensor otherwise than the rest.
-    "gpt_oss": 2e-6,
-}
 MASKING_TOLERANCE: dict[str, float] = {}  # none: the same numbers are added in the same order
 RELOAD_TOLERANCE: dict[str, float] = {}  # none, for the same reason
 
@@ -168,7 +163,7 @@ class TestConformance:
                 batch_mask(mask)
                 ours = model(**batch).logits
         model.set_experts_implementation(before)
-        assert_close(ours, stock, COLLECTING_TOLERANCE.get(case.model_type, 0))
+        assert_close(ours, stock, 0)
 
     @pytest.mark.parametrize("counts", ["uniform", "mixed"])
     def test_masked_is_physically_pruned(self, source, counts):

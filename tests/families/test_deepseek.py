@@ -142,7 +142,8 @@ def plain_moe(tensors, config, name, x):
     if config["norm_topk_prob"]:
         weights = weights / weights.sum(dim=-1, keepdim=True)
     for expert in range(EXPERTS):
-        rows, places = (chosen == expert).nonzero(as_tuple=True)
+        # By the place among the top k, as the loop of transformers: rows may round by their place.
+        places, rows = (chosen.T == expert).nonzero(as_tuple=True)
         if len(rows):
             f = plain_mlp(tensors, f"{name}.experts.{expert}", x[rows])
             output[rows] += f * weights[rows, places, None]
@@ -203,16 +204,20 @@ def test_a_checkpoint_of_the_hub_computes_what_the_architecture_says(hub_checkpo
     torch.testing.assert_close(found, plain_logits(wide, config, ids), rtol=0, atol=2e-5)
 
 
-def test_the_block_of_experts_equals_the_plain_one_bit_for_bit(hub_checkpoint):
+def test_the_block_of_experts_equals_the_plain_one(hub_checkpoint):
     path, config, tensors = hub_checkpoint
-    model = load(path, experts_implementation="eager")
-    x = torch.randn(1, 10, HIDDEN, generator=torch.Generator().manual_seed(4))
+    model = load(path, dtype=torch.float64, experts_implementation="eager")
+    wide = {name: tensor.double() for name, tensor in tensors.items()}
+    x = torch.randn(1, 10, HIDDEN, generator=torch.Generator().manual_seed(4)).double()
     sparse = [layer for layer in range(LAYERS) if is_sparse(config, layer)]
     assert len(sparse) == (3 if config["moe_layer_freq"] == 1 else 1)
     for layer in sparse:
         with torch.no_grad():
             found = model.model.layers[layer].mlp(x)[0]
-        assert torch.equal(found, plain_moe(tensors, config, f"model.layers.{layer}.mlp", x[0]))
+        plain = plain_moe(wide, config, f"model.layers.{layer}.mlp", x[0])
+        # Gate and up are one product there and two here, which kernels may sum in other orders:
+        # a sum of n terms of size 1 is off by at most n 2^-53, 1e-14 for the widths here.
+        torch.testing.assert_close(found, plain, rtol=0, atol=1e-12)
 
 
 def test_gate_weights_add_up_to_one_only_if_the_configuration_says_so(hub_checkpoint):
