@@ -149,7 +149,7 @@ class TestConformance:
         assert_sums(run, case, plain, 2e-6)
 
     def test_collecting_leaves_the_logits_alone(self, source):
-        case, described, model = source.case, source.described(), source.model
+        described, model = source.described(), source.model
         ids = torch.randint(3, VOCAB, (3, 8), generator=torch.Generator().manual_seed(7))
         mask = torch.ones(3, 8, dtype=torch.bool)
         mask[1, 5:] = mask[2, 2:] = False

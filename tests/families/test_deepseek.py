@@ -143,7 +143,7 @@ def plain_moe(tensors, config, name, x):
         weights = weights / weights.sum(dim=-1, keepdim=True)
     for expert in range(EXPERTS):
         # By the place among the top k, as the loop of transformers: rows may round by their place.
-        places, rows = (chosen.T == expert).nonzero(as_tuple=True)
+        places, rows = chosen.T.eq(expert).nonzero(as_tuple=True)
         if len(rows):
             f = plain_mlp(tensors, f"{name}.experts.{expert}", x[rows])
             output[rows] += f * weights[rows, places, None]
