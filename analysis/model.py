@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
 from analysis.checkpoint import Checkpoint, Config, TensorEntry, open_checkpoint
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
@@ -207,6 +204,10 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
             f"{model} is not a directory; give the folder of a checkpoint, a hub id such as "
             f"allenai/OLMoE-1B-7B-0125-Instruct, or {DEMO_MODEL!r}."
         )
+    # The hub's client takes longer to import than a local checkpoint to open.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=_HUB_FILES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:

@@ -9,14 +9,8 @@ import pytest
 from hypothesis import settings
 
 from analysis.families import MoELayer
-from analysis.stats.tables import (
-    EXPERT_COLUMNS,
-    CorpusRef,
-    ExpertStats,
-    Grid,
-    MeasuredModel,
-    RunManifest,
-)
+from analysis.stats.grid import Grid
+from analysis.stats.tables import EXPERT_COLUMNS, CorpusRef, ExpertStats, MeasuredModel, RunManifest
 
 # One thread for each worker and for what it starts: matrices of tests are tiny, and workers that
 # share the cores would only wait for each other. Read when libraries compute for the first time.

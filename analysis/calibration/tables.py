@@ -11,6 +11,7 @@ from torch import Tensor
 
 from analysis.calibration.sums import GroupSums, Widths
 from analysis.corpora import TOKEN_SHARDS
+from analysis.stats.grid import Grid
 from analysis.stats.neurons import expert_columns
 from analysis.stats.samples import SampleStats, transition_table
 from analysis.stats.shards import add_shards
@@ -24,7 +25,7 @@ from analysis.stats.store import (
     Run,
     save_expert_stats,
 )
-from analysis.stats.tables import MOMENT_COLUMNS, Grid, RunManifest
+from analysis.stats.tables import MOMENT_COLUMNS, RunManifest
 
 Array = NDArray[Any]
 

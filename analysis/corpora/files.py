@@ -1,20 +1,23 @@
 """Local files of documents, read in any order without holding them in memory."""
 
+from __future__ import annotations
+
 import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from analysis.corpora.documents import Document, Fields, row_document
 from analysis.errors import CorpusError
 from analysis.json_text import parse_json
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 # One place in the file is kept for so many documents: 16 bytes for each 16 documents.
 _STRIDE = 16
@@ -181,6 +184,9 @@ class _ParquetFile:
         self._ends = np.cumsum(groups, dtype=np.int64)
 
     def _opened(self) -> pq.ParquetFile:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         try:
             return pq.ParquetFile(self._path)
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -209,6 +215,8 @@ class _ParquetFile:
     def _rows(
         self, table: pq.ParquetFile, group: int, wanted: np.ndarray[Any, np.dtype[np.int64]]
     ) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        import pyarrow as pa
+
         first = int(self._ends[group - 1]) if group else 0
         try:
             for batch in table.iter_batches(

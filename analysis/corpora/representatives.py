@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Protocol
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from analysis.arrays import FloatArray, IntArray
 from analysis.checkpoint import Checkpoint, TensorEntry
@@ -84,6 +83,8 @@ def _embedding(checkpoint: Checkpoint) -> TensorEntry:
 
 def mean_embeddings(documents: Sequence[Encoded], embedding: EmbeddingRows) -> FloatArray:
     """(documents, hidden size): the mean embedding of each document's tokens, of length 1."""
+    from scipy.sparse import csr_array
+
     tokens, places = np.unique(np.concatenate([doc.ids for doc in documents]), return_inverse=True)
     if tokens[-1] >= embedding.num_tokens:
         raise CorpusError(

@@ -1,15 +1,19 @@
 """What a criterion is: statistics -> score, and which way the score is read."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas as pd
 
 from analysis.arrays import FloatArray
 from analysis.stats.samples import SamplePart
 from analysis.stats.tables import Gate
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 StatsSource = Literal["routed", "weights", "none"]
 Columns = Callable[[Gate], tuple[str, ...]]

@@ -1,10 +1,15 @@
 """Exact single-expert damage: how much a layer's output changes without the expert."""
 
-import pandas as pd
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
 from analysis.stats.tables import Gate
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def _score(table: pd.DataFrame, gate: Gate) -> FloatArray:

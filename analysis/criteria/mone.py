@@ -1,12 +1,18 @@
 """MoNE: mean gate weight times the spread of the expert's outputs (arXiv:2606.15716, Table 6)."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, numbers
 from analysis.criteria.unified import mean_over_routed
 from analysis.stats.tables import Gate, moment_column
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def _columns(gate: Gate) -> tuple[str, ...]:

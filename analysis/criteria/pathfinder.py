@@ -1,10 +1,12 @@
 """MoE Pathfinder: experts on the heaviest paths of each sample through the layers."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
@@ -12,6 +14,9 @@ from analysis.errors import CriterionError
 from analysis.ranking.trajectory import MOST_PATHS, follow, path_order
 from analysis.stats.samples import SamplePart, SampleStats
 from analysis.stats.tables import Gate
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Paths of each sample in the paper's Figure 2; its plans take 1 to 500.
 DEFAULT_PATHS = 100
@@ -33,7 +38,7 @@ def _order(table: pd.DataFrame) -> FloatArray:
 def _of_one_run(stats: SampleStats, count: int) -> pd.DataFrame:
     found = follow(stats, count).table(count)
     columns = (found["num_samples"], found["path_weight"].fillna(-np.inf), found["node_weight"])
-    table = pd.DataFrame(dict(zip(_COLUMNS, columns, strict=True)))
+    table = found[[]].assign(**dict(zip(_COLUMNS, columns, strict=True)))
     return table.assign(samples=stats.num_samples)
 
 
@@ -46,7 +51,7 @@ def _from_samples(parts: Sequence[SamplePart], count: int) -> pd.DataFrame:
     samples, paths, nodes = np.stack([numbers(table, *_COLUMNS) for table in tables], axis=1)
     shares = factors * np.array([table["samples"].to_numpy() for table in tables])
     mixed = (factors * samples).sum(0), paths.max(0), (shares * nodes).sum(0) / shares.sum(0)
-    return pd.DataFrame(dict(zip(_COLUMNS, mixed, strict=True)))
+    return tables[0][[]].assign(**dict(zip(_COLUMNS, mixed, strict=True)))
 
 
 @cache

@@ -1,13 +1,18 @@
 """The unified family S_j(b, alpha, beta) (arXiv:2606.15716) and its named members."""
 
+from __future__ import annotations
+
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion
 from analysis.stats.tables import EXPONENTS, Gate, moment_column
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REFERENCE = "arXiv:2606.15716, Table 1"
 VARIANTS: tuple[tuple[int, int, int], ...] = tuple(product((0, 1), EXPONENTS, EXPONENTS))

@@ -1,13 +1,18 @@
 """Criteria that need no calibration: AIMER, Magnitude, Hoyer (arXiv:2603.18492), and Random."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
 from analysis.stats.tables import Gate
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _COLUMNS = ("l1", "l2_squared", "numel")
 _RANDOM_SEED = 42
@@ -18,7 +23,7 @@ def _norms(table: pd.DataFrame) -> tuple[FloatArray, FloatArray, FloatArray]:
     return l1, np.sqrt(l2_squared), numel
 
 
-def is_zero_expert(table: pd.DataFrame) -> "pd.Series[bool]":
+def is_zero_expert(table: pd.DataFrame) -> pd.Series[bool]:
     """Experts whose weights are all zero: they get AIMER's maximum and go first."""
     return table["l2_squared"] == 0
 

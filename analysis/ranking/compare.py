@@ -13,7 +13,7 @@ from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.errors import StatsError
 from analysis.ranking.experts import order_of, rank_of
 from analysis.ranking.overlap import pruned_mask
-from analysis.stats.tables import Grid
+from analysis.stats.grid import Grid
 
 # Place in the tuple = code in `Comparison.fates`.
 FATES: Final = ("both", "only A", "only B", "neither")

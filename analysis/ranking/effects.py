@@ -7,7 +7,8 @@ import pandas as pd
 
 from analysis.criteria import Criterion
 from analysis.ranking.overlap import all_way_overlap, kept_counts, pruned_masks
-from analysis.stats.tables import ExpertStats, Gate, Grid
+from analysis.stats.grid import Grid
+from analysis.stats.tables import ExpertStats, Gate
 
 COMPONENTS = ("b", "alpha", "beta")
 

@@ -7,7 +7,8 @@ from analysis.arrays import FloatArray, IntArray
 from analysis.criteria import Criterion
 from analysis.errors import CriterionError
 from analysis.families import MoELayer
-from analysis.stats.tables import OPTIONAL_COLUMNS, ExpertStats, Gate, Grid, NoStats, WeightStats
+from analysis.stats.grid import Grid
+from analysis.stats.tables import OPTIONAL_COLUMNS, ExpertStats, Gate, NoStats, WeightStats
 
 RANKING_COLUMNS = ("layer", "expert", "score", "saliency", "rank", "num_tokens")
 Stats = ExpertStats | WeightStats | NoStats

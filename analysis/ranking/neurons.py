@@ -13,9 +13,9 @@ from analysis.model import MoEModel
 from analysis.ranking.norms import NEURON_NORMS, NeuronScores
 from analysis.stats.blend import Mixture, Part
 from analysis.stats.choose import Choice, CorpusWeight, corpus_names, notes_on_others, routed_runs
+from analysis.stats.grid import Grid
 from analysis.stats.neurons import NEURON_INDEX, NeuronStats, load_neuron_stats, num_neurons
 from analysis.stats.store import StatsStore
-from analysis.stats.tables import Grid
 
 NEURON_RANKING_COLUMNS = (*NEURON_INDEX, "score", "saliency", "rank", "num_tokens")
 

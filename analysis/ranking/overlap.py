@@ -12,7 +12,8 @@ from analysis.criteria import RANKABLE, Criterion, unified
 from analysis.errors import StatsError
 from analysis.ranking.experts import order_of, rank_of, saliency_grid
 from analysis.sparsity import num_removed
-from analysis.stats.tables import ExpertStats, Gate, Grid
+from analysis.stats.grid import Grid
+from analysis.stats.tables import ExpertStats, Gate
 
 OVERLAP_COLUMNS = (
     "criterion", "b", "alpha", "beta", "sparsity", "corpus_a", "corpus_b", "overlap", "chance",

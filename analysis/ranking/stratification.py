@@ -5,7 +5,7 @@ import pandas as pd
 
 from analysis.arrays import FloatArray, IntArray
 from analysis.ranking.experts import order_of
-from analysis.stats.tables import Grid
+from analysis.stats.grid import Grid
 
 # Half width of the ambiguous band around the boundary, in rescaled saliency.
 BAND = 0.05

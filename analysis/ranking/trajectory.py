@@ -14,12 +14,13 @@ of Eq. 9-10 add exactly the two that are missing, so that every layer has the sa
     u_i = log softmax(-L)_i + log a_i + log r_i.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.arrays import FloatArray, IntArray
@@ -27,7 +28,10 @@ from analysis.errors import StatsError, UserError, unknown_name
 from analysis.ranking.clusters import nearest_to_centroids
 from analysis.ranking.paths import top_paths_of_samples, top_paths_through
 from analysis.stats.samples import SampleStats
-from analysis.stats.tables import Grid
+
+if TYPE_CHECKING:
+    import pandas as pd
+from analysis.stats.grid import Grid
 
 Parts = Literal["both", "importance", "transition"]
 PARTS: Final[tuple[Parts, ...]] = get_args(Parts)

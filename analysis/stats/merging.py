@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import StatsError
+from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS, ordered
 from analysis.stats.neurons import expert_columns, joined_neurons, neuron_table
 from analysis.stats.samples import joined_samples, joined_transitions
@@ -28,7 +29,7 @@ from analysis.stats.store import (
     run_name,
     save_expert_stats,
 )
-from analysis.stats.tables import Grid, RunManifest
+from analysis.stats.tables import RunManifest
 
 # What the rows of a table are; all other columns add up.
 _INDEX = frozenset(("layer", "expert", "shard", "other"))

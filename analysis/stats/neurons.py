@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 
 from analysis.arrays import FloatArray, IntArray
 from analysis.errors import StatsError
+from analysis.stats.grid import Grid
 from analysis.stats.store import NEURONS, Run, load_expert_stats, read_table
-from analysis.stats.tables import Grid, RunManifest
+from analysis.stats.tables import RunManifest
 
 NEURON_INDEX = ("layer", "expert", "neuron")
 NEURON_COLUMNS: Mapping[str, str] = {

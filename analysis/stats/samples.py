@@ -1,16 +1,20 @@
 """SampleStats: what the group `dense` measured of every expert on every sample."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pandas as pd
 
 from analysis.arrays import FloatArray, IntArray
 from analysis.errors import StatsError
-from analysis.stats.tables import Grid
+from analysis.stats.grid import Grid
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # One row for each sample, layer and expert; sums over the sample's tokens.
 SAMPLE_COLUMNS: Final = (
@@ -22,8 +26,6 @@ SAMPLE_COLUMNS: Final = (
     "probability_sum",
     "loss_sum",
 )
-
-
 # One row for each pair of experts of neighbouring sparse layers that some token chose both of.
 TRANSITION_COLUMNS: Final = ("layer", "expert", "next_expert", "num_tokens")
 
@@ -55,6 +57,8 @@ class SampleStats:
 
     def to_table(self) -> pd.DataFrame:
         """SAMPLE_COLUMNS, by sample, layer and expert."""
+        import pandas as pd
+
         index, samples = self.grid.index(), len(self.num_tokens)
         repeated = pd.concat([index] * samples, ignore_index=True)
         return repeated.assign(
@@ -89,6 +93,8 @@ def sample_stats(table: pd.DataFrame, grid: Grid) -> SampleStats:
 
 def joined_samples(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The samples of several runs of a model, one run after the other."""
+    import pandas as pd
+
     offsets = np.cumsum([0, *(table["sample"].max() + 1 for table in tables)])
     numbered = [
         table.assign(sample=table["sample"] + offset)
@@ -136,6 +142,8 @@ class SamplePart:
 
 def transition_table(grid: Grid, counts: Sequence[IntArray]) -> pd.DataFrame:
     """TRANSITION_COLUMNS of counts as in `SampleStats.transitions`; pairs of no token left out."""
+    import pandas as pd
+
     parts = []
     for layer, square in zip(grid.layers, counts, strict=False):
         experts, others = np.nonzero(square)
@@ -168,6 +176,8 @@ def transitions_of(table: pd.DataFrame, grid: Grid) -> tuple[IntArray, ...]:
 
 def joined_transitions(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The transitions of several runs of a model, added."""
+    import pandas as pd
+
     index = list(TRANSITION_COLUMNS[:-1])
     together = pd.concat(tables, ignore_index=True).groupby(index)["num_tokens"].sum()
     return together.reset_index().astype("int64")

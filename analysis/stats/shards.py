@@ -12,15 +12,9 @@ from analysis.criteria import Criterion
 from analysis.errors import StatsError
 from analysis.ranking.experts import has_columns, saliency_grid
 from analysis.ranking.overlap import chance_overlap, pruned_mask, set_overlap
+from analysis.stats.grid import Grid
 from analysis.stats.store import SHARDS, Run, load_expert_stats, read_table
-from analysis.stats.tables import (
-    EXPERT_COLUMNS,
-    MOMENT_COLUMNS,
-    CorpusRef,
-    ExpertStats,
-    Gate,
-    Grid,
-)
+from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, CorpusRef, ExpertStats, Gate
 
 SHARD_INDEX = ("layer", "expert", "shard")
 

@@ -1,27 +1,28 @@
 """The cache: run directories of parquet and a manifest; list, load, save, verify, remove."""
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from filelock import FileLock
 
 from analysis.arrays import FloatArray
 from analysis.durable import PARTIAL, partial_of, sync_file, sync_folder, write_durably
 from analysis.errors import StatsError
 from analysis.json_text import parse_json_once
+from analysis.stats import stored_tables
+from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS
 from analysis.stats.samples import (
     SAMPLE_COLUMNS,
@@ -31,19 +32,20 @@ from analysis.stats.samples import (
     sample_stats,
     transitions_of,
 )
-from analysis.stats.stored_tables import read_parquet
 from analysis.stats.tables import (
     EXPERT_COLUMNS,
     OPTIONAL_COLUMNS,
     SCHEMA_VERSION,
     WEIGHT_COLUMNS,
     ExpertStats,
-    Grid,
     MeasuredModel,
     RunManifest,
     WeightStats,
     corpus_from_json,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The demo's runs, which lie beside the packages in a clone and in an installation.
 SHIPPED_STATS = Path(__file__).parents[2] / "cached_stats"
@@ -100,8 +102,10 @@ def _parse_manifest(raw: Mapping[str, Any], where: Path) -> RunManifest:
             f"The run {where.name} has schema {version!r}, this program reads {SCHEMA_VERSION}; "
             "remake it with `moeprune calibrate` (or `moeprune weights`)."
         )
+    if raw["kind"] not in ("routed", "weights"):
+        raise ValueError(f"{raw['kind']!r} is no kind of run")
     return RunManifest(
-        kind=_kind(raw["kind"]),
+        kind=raw["kind"],
         run_id=str(raw["run_id"]),
         digest=str(raw["digest"]),
         model=MeasuredModel.from_json(raw["model"]),
@@ -109,17 +113,8 @@ def _parse_manifest(raw: Mapping[str, Any], where: Path) -> RunManifest:
         settings=dict(raw["settings"]),
         made=dict(raw["made"]),
         files={str(name): str(digest) for name, digest in dict(raw["files"]).items()},
-        # Runs from before there was a choice have the routed sums.
-        groups=tuple(map(str, raw.get("groups", ["routed"] if raw["kind"] == "routed" else []))),
+        groups=tuple(map(str, raw["groups"])),
     )
-
-
-def _kind(raw: object) -> Literal["routed", "weights"]:
-    if raw == "routed":
-        return "routed"
-    if raw == "weights":
-        return "weights"
-    raise ValueError(f"{raw!r} is no kind of run")
 
 
 def read_run(path: Path) -> Run:
@@ -159,25 +154,11 @@ def _read_manifest(path: str) -> RunManifest:
     return _parse_manifest(parse_json_once((where / MANIFEST).read_bytes()), where)
 
 
-def _vector_table(index: pd.DataFrame, vectors: FloatArray) -> pa.Table:
-    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-    return pa.table(
-        {
-            "layer": pa.array(index["layer"].to_numpy()),
-            "expert": pa.array(index["expert"].to_numpy()),
-            "vector_sum": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
-        }
-    )
-
-
 def read_vectors(run: Run) -> FloatArray:
     """(experts of all layers, hidden size) float64: sum_t f, in (layer, expert) order."""
-    column = _read_table(run, VECTORS, {"vector_sum": "list"})["vector_sum"].combine_chunks()
     rows = sum(layer.num_experts for layer in run.manifest.model.layers)
-    if not pa.types.is_fixed_size_list(column.type) or len(column) != rows:
-        raise _damaged(run, VECTORS, "it does not hold a vector for each expert")
-    flat = np.asarray(column.flatten(), dtype=np.float64)
-    return flat.reshape(rows, column.type.list_size)
+    with _reading(run, VECTORS) as path:
+        return stored_tables.read_vectors(path, rows)
 
 
 def _damaged(run: Run, name: str, reason: object) -> StatsError:
@@ -188,33 +169,32 @@ def _damaged(run: Run, name: str, reason: object) -> StatsError:
     )
 
 
-def _read_table(
-    run: Run,
-    name: str,
-    needed: Mapping[str, str],
-    optional: Mapping[str, str] = MappingProxyType({}),
-) -> pa.Table:
+@contextmanager
+def _reading(run: Run, name: str) -> Iterator[Path]:
+    """The path of a data file; what reading it raises becomes one line that names the run."""
     try:
-        return read_parquet(run.path / name, needed, optional)
-    except (OSError, ValueError, pa.ArrowException) as error:
+        yield run.path / name
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise _damaged(run, name, reason) from error
 
 
 def read_table(
-    run: Run, name: str, needed: Mapping[str, str] = MappingProxyType({})
+    run: Run,
+    name: str,
+    needed: Mapping[str, str] = MappingProxyType({}),
+    optional: Mapping[str, str] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """One of a run's tables, such as SHARDS; which there are is in `manifest.files`.
 
     Args:
         run: where it lies.
         name: of the file.
-        needed: columns that it must have, with their element types.
-
-    Raises:
-        StatsError: damaged or missing.
+        needed: columns that it must have, with their dtypes.
+        optional: columns that it may have; "number" is any dtype.
     """
-    table: pd.DataFrame = _read_table(run, name, needed).to_pandas()
+    with _reading(run, name) as path:
+        table: pd.DataFrame = stored_tables.read_parquet(path, needed, optional).to_pandas()
     return table
 
 
@@ -223,7 +203,7 @@ def load_expert_stats(run: Run) -> ExpertStats:
     needed = {name: kind for name, kind in EXPERT_COLUMNS.items() if name not in OPTIONAL_COLUMNS}
     of_groups = (name for columns in GROUP_COLUMNS.values() for name in columns)
     optional = dict.fromkeys((*OPTIONAL_COLUMNS, *of_groups), "number")
-    table: pd.DataFrame = _read_table(run, EXPERTS, needed, optional).to_pandas()
+    table = read_table(run, EXPERTS, needed, optional)
     if (table["num_tokens"] < 0).any():
         raise _damaged(run, EXPERTS, "it counts fewer than no tokens")
     has_samples = SAMPLES in run.manifest.files
@@ -256,25 +236,38 @@ def load_weight_stats(run: Run) -> WeightStats:
     return WeightStats(run.manifest, read_table(run, WEIGHTS, WEIGHT_COLUMNS))
 
 
-def _save(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -> Run:
+def _save(
+    parent: Path,
+    manifest: RunManifest,
+    tables: Mapping[str, pd.DataFrame],
+    vectors: FloatArray | None = None,
+) -> Run:
     """Write everything beside its final place, the manifest last, then rename once."""
     parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(parent / f".{manifest.run_id}.write{PARTIAL}.lock")
     with lock:
-        run = _write_run(parent, manifest, tables)
+        run = _write_run(parent, manifest, tables, vectors)
     Path(lock.lock_file).unlink(missing_ok=True)
     return run
 
 
-def _write_run(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Table]) -> Run:
+def _write_run(
+    parent: Path,
+    manifest: RunManifest,
+    tables: Mapping[str, pd.DataFrame],
+    vectors: FloatArray | None,
+) -> Run:
     target = parent / manifest.run_id
     partial = partial_of(target)
     partial.mkdir(exist_ok=True)
-    files = {}
     for name, table in tables.items():
-        pq.write_table(table, partial / name, compression="zstd")
+        stored_tables.write_parquet(partial / name, table)
+    if vectors is not None:
+        stored_tables.write_vectors(partial / VECTORS, tables[EXPERTS], vectors)
+    names = [*tables, *([] if vectors is None else [VECTORS])]
+    for name in names:
         sync_file(partial / name)
-        files[name] = file_sha256(partial / name)
+    files = {name: file_sha256(partial / name) for name in names}
     finished = replace(manifest, files=files)
     write_durably(partial / MANIFEST, _manifest_json(finished).encode())
     if target.exists():  # the same digest: the same numbers, made by someone else meanwhile
@@ -284,7 +277,7 @@ def _write_run(parent: Path, manifest: RunManifest, tables: Mapping[str, pa.Tabl
     sync_folder(parent)
     # The state of a resumable run goes last: until the rename it is what a resume needs.
     for leftover in target.iterdir():
-        if leftover.name not in (*tables, MANIFEST):
+        if leftover.name not in (*names, MANIFEST):
             leftover.unlink()
     return Run(target, finished)
 
@@ -330,19 +323,12 @@ def save_expert_stats(
     groups = (name for added in GROUP_COLUMNS.values() for name in added)
     columns = [*EXPERT_COLUMNS, *(name for name in groups if name in frame)]
     stats = ExpertStats(manifest, frame[columns])
-    tables = {EXPERTS: stats.table, **(more or {})}
-    arrow = {
-        name: pa.Table.from_pandas(each, preserve_index=False) for name, each in tables.items()
-    }
-    return _save(parent, manifest, {**arrow, VECTORS: _vector_table(stats.table, vectors)})
+    return _save(parent, manifest, {EXPERTS: stats.table, **(more or {})}, vectors)
 
 
 def save_weight_stats(parent: Path, manifest: RunManifest, table: pd.DataFrame) -> Run:
     """Store weight statistics."""
-    stats = WeightStats(manifest, table)
-    return _save(
-        parent, manifest, {WEIGHTS: pa.Table.from_pandas(stats.table, preserve_index=False)}
-    )
+    return _save(parent, manifest, {WEIGHTS: WeightStats(manifest, table).table})
 
 
 class StatsStore:

@@ -1,18 +1,62 @@
-"""Parquet tables of a run, read with care: their size, their columns, their numbers."""
+"""Parquet tables of a run: written, and read with care: their size, their columns, their numbers.
+
+pyarrow and pandas are imported by the functions: runs are listed without them.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import numpy as np
+
+from analysis.arrays import FloatArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 # Sums of real texts shrink to a half or so, ids of layers and experts to next to nothing.
 _MOST_UNPACKED = 1 << 28
 _MOST_GROWTH = 1000
 _NONE: Mapping[str, str] = MappingProxyType({})
-_TYPES = {"int64": pa.int64(), "float64": pa.float64()}
+
+
+def write_parquet(path: Path, table: pd.DataFrame) -> None:
+    """Write a table without its index."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pandas(table, preserve_index=False), path, compression="zstd")
+
+
+def write_vectors(path: Path, index: pd.DataFrame, vectors: FloatArray) -> None:
+    """Write `layer, expert` and, as the column `vector_sum`, the rows of `vectors`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {name: pa.array(index[name].to_numpy()) for name in ("layer", "expert")}
+    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    columns["vector_sum"] = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+    pq.write_table(pa.table(columns), path, compression="zstd")
+
+
+def read_vectors(path: Path, rows: int) -> FloatArray:
+    """(rows, width) float64: the column `vector_sum`.
+
+    Raises:
+        ValueError, OSError: see `read_parquet`; or there are not as many vectors of one width.
+    """
+    import pyarrow as pa
+
+    column = read_parquet(path, {"vector_sum": "list"})["vector_sum"].combine_chunks()
+    if not pa.types.is_fixed_size_list(column.type) or len(column) != rows:
+        raise ValueError("it does not hold a vector for each expert")
+    flat = np.asarray(column.flatten(), dtype=np.float64)
+    return flat.reshape(rows, column.type.list_size)
 
 
 def read_parquet(
@@ -22,25 +66,37 @@ def read_parquet(
 
     Args:
         path: the file.
-        needed: columns that it must have, with their element types; it may have more.
-        optional: element types of columns that it may have; "number" is any.
+        needed: columns that it must have, with their dtypes; it may have more.
+        optional: dtypes of columns that it may have; "number" is any.
 
     Raises:
         ValueError: no parquet file, damaged, a column that is missing or there twice, a value that
             is missing or no finite number, or far more rows than a file of its size can hold.
         OSError: it cannot be read.
     """
-    with pq.ParquetFile(path) as file:
-        _check_size(file, path.stat().st_size)
-        table = file.read()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_size(file, path.stat().st_size)
+            table = file.read()
+        return _checked(table, needed, {**needed, **optional})
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from error
+
+
+def _checked(table: pa.Table, needed: Mapping[str, str], dtypes: Mapping[str, str]) -> pa.Table:
+    import pyarrow as pa
+
     names = table.column_names
     if missing := sorted(set(needed) - set(names)):
         raise ValueError(f"it lacks the columns {', '.join(missing)}")
     if len(set(names)) < len(names):
         raise ValueError("it has a column twice")
-    kinds = {**needed, **optional}
     columns = [
-        _checked(name, table.column(name).combine_chunks(), kinds.get(name, "")) for name in names
+        _checked_column(name, table.column(name).combine_chunks(), dtypes.get(name, ""))
+        for name in names
     ]
     return pa.table(columns, names=names)
 
@@ -53,21 +109,21 @@ def _check_size(file: pq.ParquetFile, size: int) -> None:
         raise ValueError(f"its {size} bytes unpack to {unpacked}, which no run needs")
 
 
-def _checked(name: str, column: pa.Array, wanted: str) -> pa.Array:
+def _checked_column(name: str, column: pa.Array, dtype: str) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types = pa.types
     if column.null_count:
         raise ValueError(f"{name} lacks {column.null_count} values")
-    if wanted == "number" and not (
-        pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    ):
+    if dtype in ("int64", "float64"):
+        column = column.cast(dtype)
+    is_number = types.is_integer(column.type) or types.is_floating(column.type)
+    is_list = types.is_fixed_size_list(column.type)
+    if (dtype == "number" and not is_number) or (types.is_nested(column.type) and not is_list):
         raise ValueError(f"{name} holds {column.type}, no numbers")
-    if kind := _TYPES.get(wanted):
-        column = column.cast(kind)
-    if pa.types.is_nested(column.type) and not pa.types.is_fixed_size_list(column.type):
-        raise ValueError(f"{name} holds {column.type}, no numbers")
-    numbers = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
-    if (
-        pa.types.is_floating(numbers.type)
-        and not pc.all(pc.is_finite(numbers), min_count=0).as_py()
-    ):
+    numbers = column.flatten() if is_list else column
+    is_float = types.is_floating(numbers.type)
+    if is_float and not pc.all(pc.is_finite(numbers), min_count=0).as_py():
         raise ValueError(f"{name} holds values that are no finite numbers")
     return column

@@ -1,20 +1,19 @@
 """ExpertStats and WeightStats: what a run measured, as tables with stated columns."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-import pandas as pd
-from numpy.typing import ArrayLike
-
-from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.model import ModelRef, MoEModel
+from analysis.stats.grid import Grid
+from analysis.stats.samples import SamplePart
 
 if TYPE_CHECKING:
-    from analysis.stats.samples import SamplePart
+    import pandas as pd
 
 SCHEMA_VERSION = 1
 _MOST_EXPERTS = 1 << 16  # of a layer; a manifest that says more is damaged
@@ -96,7 +95,7 @@ class MeasuredModel(ModelRef):
         }
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> "MeasuredModel":
+    def from_json(cls, raw: Mapping[str, Any]) -> MeasuredModel:
         """Inverse of `to_json`."""
         layers = tuple(_layer_from_json(layer) for layer in raw["layers"])
         indices = [layer.index for layer in layers]
@@ -212,45 +211,6 @@ class RunManifest:
         return sum(corpus.num_tokens for corpus in self.corpora)
 
 
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """How (layer, expert) rows lie in a (layers, experts) array.
-
-    Layers may differ in their number of experts; positions beyond a layer's own are NaN.
-    """
-
-    layers: tuple[MoELayer, ...]
-
-    @property
-    def counts(self) -> IntArray:
-        """Experts of each layer."""
-        return np.array([layer.num_experts for layer in self.layers], dtype=np.int64)
-
-    @property
-    def num_experts(self) -> int:
-        """Experts of all layers."""
-        return int(self.counts.sum())
-
-    @property
-    def present(self) -> BoolArray:
-        """(layers, max experts): True where there is an expert."""
-        return np.arange(self.counts.max(initial=0))[None, :] < self.counts[:, None]
-
-    def fold(self, rows: ArrayLike) -> FloatArray:
-        """Rows in (layer, expert) order -> array, NaN where there is no expert."""
-        present = self.present
-        array = np.full(present.shape, np.nan)
-        array[present] = np.asarray(rows, dtype=np.float64)
-        return array
-
-    def index(self) -> pd.DataFrame:
-        """Table `layer, expert`, in order."""
-        return pd.DataFrame(
-            [(layer.index, expert) for layer in self.layers for expert in range(layer.num_experts)],
-            columns=["layer", "expert"],
-        ).astype("int64")
-
-
 def _check_cover(table: pd.DataFrame, layers: Sequence[MoELayer], what: str) -> None:
     expected = Grid(tuple(layers)).index()
     found = table[["layer", "expert"]].reset_index(drop=True)
@@ -270,7 +230,7 @@ class ExpertStats:
 
     manifest: RunManifest
     table: pd.DataFrame
-    samples: "tuple[SamplePart, ...]" = ()
+    samples: tuple[SamplePart, ...] = ()
 
     def __post_init__(self) -> None:
         needed = [column for column in EXPERT_COLUMNS if column not in OPTIONAL_COLUMNS]

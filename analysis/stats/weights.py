@@ -4,18 +4,20 @@ No model is instantiated and no matrix is held whole: a shard is mapped, measure
 and its pages are given back. Biases are left out.
 """
 
+from __future__ import annotations
+
 import mmap
 import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.elements import FLOAT_BYTES
@@ -26,6 +28,9 @@ from analysis.progress import Progress
 from analysis.stats.store import Run, StatsStore, digest_of, now, run_name, save_weight_stats
 from analysis.stats.tables import SCHEMA_VERSION, WEIGHT_COLUMNS, RunManifest, measured_model
 from analysis.stats.weight_sums import absolute_and_square_sums
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _CHUNK_BYTES = 1 << 23  # measured at once, so that what must be widened or moved stays small
 _GROUP_BYTES = 1 << 25  # handed to a thread at once, and given back at once
@@ -162,6 +167,8 @@ def _table(pieces: list[_Piece], sums: list[tuple[float, float]]) -> pd.DataFram
         (piece.layer, piece.expert, piece.projection, l1, l2_squared, piece.numel)
         for piece, (l1, l2_squared) in zip(pieces, sums, strict=True)
     ]
+    import pandas as pd
+
     table = pd.DataFrame(rows, columns=list(WEIGHT_COLUMNS)).astype(WEIGHT_COLUMNS)
     bad = table[~np.isfinite(table["l2_squared"])]
     if len(bad):
@@ -210,6 +217,8 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     def measure(group: tuple[_Piece, ...]) -> list[tuple[float, float]]:
         return shards[group[0].shard].measure(group)
 
+    for dtype in {piece.dtype for piece in pieces}:  # compiles once, and not in each thread
+        absolute_and_square_sums(np.empty(0, dtype=np.uint8), dtype)
     sums: list[tuple[float, float]] = []
     done = 0
     groups = list(_groups(pieces))
@@ -242,7 +251,7 @@ def weight_statistics(model: MoEModel, store: StatsStore) -> Generator[Progress,
         made={
             "created_at": now(),
             "seconds": round(time.monotonic() - started, 3),
-            "versions": {"numba": numba.__version__, "numpy": np.__version__},
+            "versions": {"numba": version("numba"), "numpy": np.__version__},
         },
     )
     return save_weight_stats(store.target, manifest, table)

@@ -20,7 +20,8 @@ from analysis.ranking.overlap import (
     set_overlap,
 )
 from analysis.ranking.stratification import rescale, separation
-from analysis.stats.tables import ExpertStats, Gate, Grid
+from analysis.stats.grid import Grid
+from analysis.stats.tables import ExpertStats, Gate
 from app.components.expert_map import MapPanel
 
 CURVE_PERCENTS = tuple(range(5, 100, 5))

@@ -11,7 +11,6 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
@@ -179,4 +178,6 @@ def rank_agreement(table: pd.DataFrame) -> float:
     """
     if len(table) < 2 or table["saliency"].nunique() < 2 or table["loss_change"].nunique() < 2:
         return float("nan")
+    from scipy.stats import spearmanr  # slow to import
+
     return float(spearmanr(table["saliency"], table["loss_change"]).statistic)

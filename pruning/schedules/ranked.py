@@ -10,7 +10,7 @@ from analysis.arrays import FloatArray
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.ranking.stratification import rescale
-from analysis.stats.tables import Grid
+from analysis.stats.grid import Grid
 from pruning.allocation import Allocation
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, check_total, order_within, rooms_of

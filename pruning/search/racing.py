@@ -2,8 +2,6 @@
 
 import math
 
-from scipy.special import stdtrit
-
 from analysis.arrays import FloatArray
 
 _LEAST_SAMPLES = 8
@@ -23,6 +21,8 @@ def is_behind(values: FloatArray, rival: FloatArray, confidence: float) -> bool:
     count = len(values)
     if count < _LEAST_SAMPLES:
         return False
+    from scipy.special import stdtrit  # slow to import
+
     difference = values - rival[:count]
     spread = float(difference.std(ddof=1)) / math.sqrt(count)
     return float(difference.mean()) + float(stdtrit(count - 1, confidence)) * spread < 0

@@ -6,16 +6,10 @@ import pytest
 from threads import one_thread  # noqa: F401
 
 from analysis.families import MoELayer
+from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS
 from analysis.stats.store import digest_of, run_name, save_expert_stats
-from analysis.stats.tables import (
-    EXPERT_COLUMNS,
-    CorpusRef,
-    ExpertStats,
-    Grid,
-    MeasuredModel,
-    RunManifest,
-)
+from analysis.stats.tables import EXPERT_COLUMNS, CorpusRef, ExpertStats, MeasuredModel, RunManifest
 
 HIDDEN = 5
 

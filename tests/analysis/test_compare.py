@@ -13,7 +13,7 @@ from scipy.stats import kendalltau
 from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.ranking.compare import COMPARISON_COLUMNS, Comparison, Decision, kendall_tau
-from analysis.stats.tables import Grid
+from analysis.stats.grid import Grid
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
 # Layer 2 has four experts, layer 5 two, so that two places stay empty.

@@ -11,7 +11,8 @@ from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, get_criterion, unifi
 from analysis.criteria.weight_based import is_zero_expert
 from analysis.errors import CriterionError
 from analysis.families import MoELayer
-from analysis.stats.tables import GATES, Grid
+from analysis.stats.grid import Grid
+from analysis.stats.tables import GATES
 
 EVERY = (*CRITERIA.values(), *(unified(*variant) for variant in RANKABLE))
 ALL = {criterion.name: criterion for criterion in EVERY}

@@ -15,7 +15,7 @@ from analysis.ranking.effects import (
     corpora_overlap,
     effects_over_models,
 )
-from analysis.stats.tables import Grid
+from analysis.stats.grid import Grid
 
 
 def test_effects_by_hand():

@@ -28,7 +28,8 @@ from analysis.ranking.overlap import (
 )
 from analysis.ranking.stratification import rescale, separation
 from analysis.sparsity import num_removed, parse_sparsity
-from analysis.stats.tables import Grid, WeightStats
+from analysis.stats.grid import Grid
+from analysis.stats.tables import WeightStats
 
 COUNTS = (7, 5, 6)
 FREQUENCY = CRITERIA["frequency"]

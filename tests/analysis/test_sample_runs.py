@@ -12,6 +12,7 @@ from analysis.calibration.loading import Placement
 from analysis.calibration.run import calibrate
 from analysis.drain import drain
 from analysis.errors import StatsError
+from analysis.stats.grid import Grid
 from analysis.stats.merging import merge_runs
 from analysis.stats.samples import joined_stats, transitions_of
 from analysis.stats.store import (
@@ -22,7 +23,6 @@ from analysis.stats.store import (
     load_sample_stats,
     read_table,
 )
-from analysis.stats.tables import Grid
 
 GROUPS = ("routed", "dense")
 

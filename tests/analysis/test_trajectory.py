@@ -18,8 +18,8 @@ from analysis.ranking.trajectory import (
     node_weights,
     representative_samples,
 )
+from analysis.stats.grid import Grid
 from analysis.stats.samples import SampleStats, sample_stats
-from analysis.stats.tables import Grid
 
 SIZES = (3, 4, 2)
 

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 import app.cli
 from analysis.ranking.trajectory import Weighing, follow, representative_samples
+from analysis.stats.grid import Grid
 from analysis.stats.store import SHIPPED_STATS, StatsStore, load_sample_stats
-from analysis.stats.tables import Grid
 
 CORPORA = ("demo-code", "demo-math", "demo-prose")
 

@@ -7,7 +7,8 @@ from timing import in_turns, report
 
 from analysis.families import MoELayer
 from analysis.ranking.overlap import variant_overlaps
-from analysis.stats.tables import EXPERT_COLUMNS, ExpertStats, Grid, MeasuredModel, RunManifest
+from analysis.stats.grid import Grid
+from analysis.stats.tables import EXPERT_COLUMNS, ExpertStats, MeasuredModel, RunManifest
 
 LAYERS = tuple(MoELayer(index, 128, 8) for index in range(48))
 

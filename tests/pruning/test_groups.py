@@ -15,7 +15,8 @@ from analysis.errors import PlanError
 from analysis.families import FAMILIES, MoELayer
 from analysis.model import ModelRef
 from analysis.ranking.experts import order_of
-from analysis.stats.tables import Grid, MeasuredModel
+from analysis.stats.grid import Grid
+from analysis.stats.tables import MeasuredModel
 from pruning.allocation import Allocation, check_kept
 from pruning.masking import masked
 from pruning.plan import PruningPlan, select_experts

@@ -10,8 +10,9 @@ from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.trajectory import follow
+from analysis.stats.grid import Grid
 from analysis.stats.samples import SamplePart, SampleStats
-from analysis.stats.tables import MOMENT_COLUMNS, ExpertStats, Grid
+from analysis.stats.tables import MOMENT_COLUMNS, ExpertStats
 from builders import tiny_checkpoint
 from families.built import Built
 from families.configs import CASES, tiny_model

@@ -14,8 +14,9 @@ from servers import Server, an_unused_port, served
 from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
 from analysis.model import MoEModel, describe_model
+from analysis.stats.grid import Grid
 from analysis.stats.store import StatsStore, digest_of, run_name, save_expert_stats
-from analysis.stats.tables import EXPERT_COLUMNS, CorpusRef, Grid, RunManifest, measured_model
+from analysis.stats.tables import EXPERT_COLUMNS, CorpusRef, RunManifest, measured_model
 from analysis.stats.weights import weight_statistics
 from tests.benchmarks.synthetic import write_checkpoint
 

@@ -1,0 +1,54 @@
+"""Grid: the layers of a model and their experts, as rows of a table and as an array."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from analysis.arrays import BoolArray, FloatArray, IntArray
+from analysis.families import MoELayer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """How (layer, expert) rows lie in a (layers, experts) array.
+
+    Layers may differ in their number of experts; positions beyond a layer's own are NaN.
+    """
+
+    layers: tuple[MoELayer, ...]
+
+    @property
+    def counts(self) -> IntArray:
+        """Experts of each layer."""
+        return np.array([layer.num_experts for layer in self.layers], dtype=np.int64)
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of all layers."""
+        return int(self.counts.sum())
+
+    @property
+    def present(self) -> BoolArray:
+        """(layers, max experts): True where there is an expert."""
+        return np.arange(self.counts.max(initial=0))[None, :] < self.counts[:, None]
+
+    def fold(self, rows: ArrayLike) -> FloatArray:
+        """Rows in (layer, expert) order -> array, NaN where there is no expert."""
+        present = self.present
+        array = np.full(present.shape, np.nan)
+        array[present] = np.asarray(rows, dtype=np.float64)
+        return array
+
+    def index(self) -> "pd.DataFrame":
+        """Table `layer, expert`, in order."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [(layer.index, expert) for layer in self.layers for expert in range(layer.num_experts)],
+            columns=["layer", "expert"],
+        ).astype("int64")
