@@ -162,11 +162,7 @@ def _check_entries(shard: str, entries: list[TensorEntry], data_start: int) -> N
 
 
 def read_shard(path: Path) -> Shard:
-    """Header of one safetensors file.
-
-    Raises:
-        CheckpointError: the file is missing, truncated or no safetensors file.
-    """
+    """Header of one safetensors file."""
     if not path.is_file():
         raise CheckpointError(f"The shard {path.name} is missing from {path.parent}.")
     size = path.stat().st_size
@@ -194,11 +190,7 @@ def read_shard(path: Path) -> Shard:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """`config.json` of a checkpoint directory as raw JSON.
-
-    Raises:
-        CheckpointError: not a directory, or no readable `config.json` in it.
-    """
+    """`config.json` of a checkpoint directory as raw JSON."""
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a directory; give the folder of a checkpoint.")
     file = path / CONFIG_NAME

@@ -15,11 +15,7 @@ Wrapper = Callable[[Forward], Forward]
 
 
 def decoder_stack(model: nn.Module, family: MoEFamily) -> tuple[str, nn.ModuleList]:
-    """Path of the list of decoder layers in a loaded model, and the list.
-
-    Raises:
-        UnsupportedModelError: the layers are not a plain stack.
-    """
+    """Path of the list of decoder layers in a loaded model, and the list."""
     for trunk in family.module_trunks:
         try:
             layers = model.get_submodule(trunk)

@@ -23,9 +23,6 @@ def greedy_answers(
         prompts: token ids, none of them empty.
         max_new_tokens: length of an answer at most; the model's own end of text, which is part of
             the answer, ends it earlier.
-
-    Raises:
-        CorpusError: prompt and answer are longer than the positions that the model has.
     """
     longest = max(map(len, prompts))
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)

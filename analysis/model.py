@@ -189,11 +189,7 @@ def check_layers(model: MoEModel) -> None:
 
 
 def resolve_model(model: str, *, revision: str | None = None) -> Path:
-    """Local directory of MODEL: a directory, `demo`, or a hub id (fetched into the hub's cache).
-
-    Raises:
-        CheckpointError: neither a directory nor a hub id that can be fetched.
-    """
+    """Local directory of MODEL: a directory, `demo`, or a hub id (fetched into the hub's cache)."""
     path = Path(model).expanduser()
     if path.exists():
         return path

@@ -54,12 +54,7 @@ BENCHMARK_TABLES: Final = (
 
 
 def published_table(name: str) -> pd.DataFrame:
-    """One table of a paper as it stands in its file, for example `unified-table-3`.
-
-    Raises:
-        FileNotFoundError: there is no such table.
-        StatsError: the file is damaged.
-    """
+    """One table of a paper as it stands in its file, for example `unified-table-3`."""
     return read_published(PUBLISHED / f"{name}.csv", COLUMNS if name in BENCHMARK_TABLES else ())
 
 

@@ -69,11 +69,7 @@ def find_block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module | N
 
 
 def router_parts(block: nn.Module, family: MoEFamily, layer: int) -> RouterParts:
-    """What a block's router consists of.
-
-    Raises:
-        UnsupportedModelError: it holds tensors that the family's table does not name.
-    """
+    """What a block's router consists of."""
     axes: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for tensor in family.router_tensors:
         path, _, name = tensor.name.rpartition(".")

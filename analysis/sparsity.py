@@ -9,11 +9,7 @@ _DIGITS = 100
 
 
 def parse_sparsity(text: str | Fraction) -> Fraction:
-    """Exact sparsity from text such as "0.5" or "50%".
-
-    Raises:
-        PlanError: no number, or not in [0, 1).
-    """
+    """Exact sparsity from text such as "0.5" or "50%"."""
     if isinstance(text, Fraction):
         value = text
     else:

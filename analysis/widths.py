@@ -50,11 +50,7 @@ def atom_axis(family: MoEFamily, slot: Slot) -> AtomAxis | None:
 
 @lru_cache(maxsize=4)  # asked for by every size report, which the dashboard makes at each edit
 def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
-    """Atoms of every expert, by layer: one number for each expert, ascending ids.
-
-    Raises:
-        CheckpointError: the projections of an expert do not have the same width.
-    """
+    """Atoms of every expert, by layer: one number for each expert, ascending ids."""
     return MappingProxyType({n.index: _layer_widths(model, n.index) for n in model.layers})
 
 
@@ -83,11 +79,7 @@ def _width_of(family: MoEFamily, item: LocatedTensor) -> int:
 
 
 def loaded_widths(model: MoEModel) -> dict[int, int] | None:
-    """Width that each sparse layer is built with; None where one width holds for all.
-
-    Raises:
-        CheckpointError: the configuration's list does not fit its layers or the tensors.
-    """
+    """Width that each sparse layer is built with; None where one width holds for all."""
     given = model.config.get(WIDTHS_KEY)
     if given is None:
         return None

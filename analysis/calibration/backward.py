@@ -43,13 +43,7 @@ def predicted(batch: TokenBatch) -> BoolArray:
 
 
 def feed_backward(model: PreTrainedModel, batch: TokenBatch) -> None:
-    """Run the model on a batch inside `collecting`, and backward from its loss.
-
-    Raises:
-        UnsupportedModelError: documents share a sequence and would see each other.
-        StatsError: the loss is no finite number.
-        CheckpointError: the memory is not enough; says what would work.
-    """
+    """Run the model on a batch inside `collecting`, and backward from its loss."""
     try:
         with torch.enable_grad():
             _run(model, batch)
@@ -120,9 +114,6 @@ def checkpointed(model: nn.Module, family: MoEFamily) -> Iterator[None]:
 
     Not through transformers' own switch, which works in training mode alone: there some routers
     draw random numbers.
-
-    Raises:
-        UnsupportedModelError: the layers are not a plain stack.
     """
     with ExitStack() as restore:
         for layer in decoder_layers(model, family):

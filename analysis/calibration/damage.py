@@ -51,9 +51,6 @@ def reroute(
         without: see `Removal`.
         num_experts: experts of the layer.
         mask_T: True at tokens that count; None: all of them.
-
-    Raises:
-        UnsupportedModelError: some of the experts are in another process.
     """
     *_, gates_TK, ids_TK = routed
     places = ids_TK.shape[-1]

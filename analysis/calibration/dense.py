@@ -83,10 +83,6 @@ class LayerDense:
             run: one expert on some rows.
             hidden_TD: input of the experts.
             routed_TD: Y, the layer's routed output.
-
-        Raises:
-            StatsError: an expert gave a value that is not finite, on a token that it may never
-                see otherwise.
         """
         activation_NE, loss_NE = self._of("dense_activation"), self._of("dense_loss")
         for start in range(0, len(self._token_C), _ROWS):

@@ -156,9 +156,6 @@ def join(patience: timedelta = PATIENCE) -> Processes:
 
     Args:
         patience: how long to wait for a process that is alive but silent.
-
-    Raises:
-        LostProcessError: the others cannot be reached.
     """
     if launched_world() == 1:
         return Processes()

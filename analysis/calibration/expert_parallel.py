@@ -40,11 +40,7 @@ class _AllReduce(AllReduceEP):  # type: ignore[misc]
 
 
 def check_divides(model: MoEModel, processes: Processes, groups: Sequence[Group]) -> None:
-    """Refuse what cannot be dealt out to these processes.
-
-    Raises:
-        UnsupportedModelError: says what would work.
-    """
+    """Refuse what cannot be dealt out to these processes."""
     counts = {layer.num_experts for layer in model.layers}
     common = [n for n in range(2, min(counts) + 1) if all(count % n == 0 for count in counts)]
     numbers = ", ".join(map(str, common)) or "none"
@@ -67,11 +63,7 @@ def check_divides(model: MoEModel, processes: Processes, groups: Sequence[Group]
 
 
 def loading_options(model: MoEModel, processes: Processes, *, trust: bool) -> dict[str, Any]:
-    """What `from_pretrained` takes so that this process loads its block of experts.
-
-    Raises:
-        UnsupportedModelError: transformers has no such plan for the architecture.
-    """
+    """What `from_pretrained` takes so that this process loads its block of experts."""
     config = AutoConfig.from_pretrained(model.checkpoint.path, trust_remote_code=trust)
     plan = getattr(config, "base_model_ep_plan", None) or {}
     if "ep_dispatch_experts" not in plan.values():

@@ -219,11 +219,6 @@ def collecting(model: PreTrainedModel, described: MoEModel, sums: GroupSums) -> 
     """While open, every forward of `model` adds to `sums`; use `batch_mask` for padded batches.
 
     The model may hold only some of the described layers, and its layers may run one at a time.
-
-    Raises:
-        UnsupportedModelError: experts outside transformers' interface, or a router that the
-            table of families does not describe well enough for the groups of `sums`.
-        StatsError: damage is not defined for a layer; while open, values that are not finite.
     """
     if IMPLEMENTATION not in ALL_EXPERTS_FUNCTIONS:
         ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, _collecting_experts)

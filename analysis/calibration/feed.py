@@ -11,11 +11,7 @@ from analysis.model import MoEModel
 
 
 def prepare(model: PreTrainedModel, batch: TokenBatch) -> dict[str, torch.Tensor | None]:
-    """Say inside `collecting` what the next forward's positions are; returns what it takes.
-
-    Raises:
-        UnsupportedModelError: documents share a sequence and would see each other.
-    """
+    """Say inside `collecting` what the next forward's positions are; returns what it takes."""
     if batch.positions is not None:
         check_config(model.config)
     device = input_device(model)
@@ -27,11 +23,7 @@ def prepare(model: PreTrainedModel, batch: TokenBatch) -> dict[str, torch.Tensor
 
 
 def feed(model: PreTrainedModel, batch: TokenBatch) -> None:
-    """Run the model on a batch inside `collecting`.
-
-    Raises:
-        UnsupportedModelError: documents share a sequence and would see each other.
-    """
+    """Run the model on a batch inside `collecting`."""
     # The head is not needed: the statistics are complete after the last layer.
     model.base_model(**prepare(model, batch), use_cache=False)
 
@@ -64,9 +56,6 @@ def check_config(config: PreTrainedConfig, attention: str = "auto") -> None:
     Args:
         config: of the model.
         attention: the implementation asked for; "auto" is the one that the configuration has.
-
-    Raises:
-        UnsupportedModelError: they would see each other.
     """
     text = config.get_text_config()
     kinds = getattr(text, "layer_types", None) or ()
@@ -80,10 +69,6 @@ def check_model_packs(model: MoEModel, attention: str = "auto") -> None:
     Args:
         model: the model as its files describe it.
         attention: the implementation asked for, or "auto".
-
-    Raises:
-        CheckpointError: transformers cannot read the configuration.
-        UnsupportedModelError: they would see each other.
     """
     try:
         config = AutoConfig.from_pretrained(model.checkpoint.path, trust_remote_code=False)

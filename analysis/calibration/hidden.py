@@ -71,11 +71,7 @@ class HiddenStates:
                 _write(self._file(self._layer, batch), hidden_BTD)
 
     def resume(self, layer: int, num_batches: int) -> None:
-        """Go on before `layer`, from what was saved.
-
-        Raises:
-            CheckpointError: it is not there any more.
-        """
+        """Go on before `layer`, from what was saved."""
         self._layer = layer
         files = [self._file(layer, batch) for batch in range(num_batches)]
         if missing := [file for file in files if not file.is_file()]:

@@ -80,9 +80,6 @@ class CalibrationSettings:
         groups: statistics to collect.
         attention: "eager", "sdpa", "flash_attention_2"; "auto" leaves it to transformers.
         placement: where weights lie.
-
-    Raises:
-        StatsError: the groups cannot be collected in this way.
     """
 
     seq_len: int
@@ -117,9 +114,6 @@ def resolve_device(name: str) -> torch.device:
     """The device of this name; "auto" prefers an accelerator.
 
     Of several processes on one machine each gets a device of its own, unless the name has a number.
-
-    Raises:
-        CheckpointError: the device is not there.
     """
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -134,11 +128,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, model: MoEModel) -> str:
-    """Name of the element type of the computation.
-
-    Raises:
-        CheckpointError: unknown, or "auto" on a checkpoint of a type that torch cannot compute in.
-    """
+    """Name of the element type of the computation."""
     stored = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
     own = DEQUANTISED_TYPE if quantisation(model) else stored.get(model.dtype, model.dtype)
     resolved = own if name == "auto" else name
@@ -150,11 +140,7 @@ def resolve_dtype(name: str, model: MoEModel) -> str:
 
 
 def load_tokenizer(model: MoEModel, *, trust_remote_code: bool = False) -> Tokenizer:
-    """The checkpoint's own tokenizer.
-
-    Raises:
-        CheckpointError: there is none that transformers can read.
-    """
+    """The checkpoint's own tokenizer."""
     problem = f"{model.name} has no tokenizer that can be read; use a corpus of input_ids."
     if not any(any(model.checkpoint.path.glob(pattern)) for pattern in _VOCABULARIES):
         raise CheckpointError(problem)
@@ -204,10 +190,6 @@ def load_model(
         model: the checkpoint.
         settings: element type, attention, placement.
         offload: where weights go that fit nowhere else.
-
-    Raises:
-        CheckpointError: tensors are missing or do not fit, or what was asked for is not there.
-        UnsupportedModelError: weights quantised in a way that cannot be undone here.
     """
     try:
         loaded, info = auto_class_of(model).from_pretrained(

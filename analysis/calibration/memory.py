@@ -114,11 +114,7 @@ def _free(device: torch.device) -> int:
 
 
 def check_fits(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> None:
-    """Refuse a model that is larger than memory, before it is loaded.
-
-    Raises:
-        CheckpointError: says how much it needs, and which option would work.
-    """
+    """Refuse a model that is larger than memory, before it is loaded."""
     place = settings.placement
     if place.stream_layers or place.device_map or place.expert_parallel:
         return

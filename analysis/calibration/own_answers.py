@@ -50,9 +50,6 @@ def own_answers(
         model: loaded for this alone; the one that is calibrated.
         source: the corpus.
         wanted: which documents, and how.
-
-    Raises:
-        CorpusError: a document has no answer that could be replaced, or its prompt is too long.
     """
     if source.join is not None:
         raise CorpusError(

@@ -65,11 +65,7 @@ class PartialRun:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run; the directory exists meanwhile, and afterwards if something is in it.
-
-        Raises:
-            StatsError: another process holds it.
-        """
+        """Hold the run; the directory exists meanwhile, and afterwards if something is in it."""
         # Not made before the lock is held: whoever holds it may rename the directory away.
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -169,13 +169,7 @@ class Recorder:
 
     @torch.no_grad()
     def close(self, index_TK: Tensor, weights_TK: Tensor) -> None:
-        """The fifteen sums of every expert, and its damage.
-
-        Raises:
-            StatsError: an output or a gate weight is not finite.
-            UnsupportedModelError: damage is asked for, but the experts did not get what the
-                router returned.
-        """
+        """The fifteen sums of every expert, and its damage."""
         self._check_outputs()
         # Before the damage: a NaN is not even equal to itself, so gates would seem to be others.
         self._check_gates(weights_TK)

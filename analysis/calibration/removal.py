@@ -29,9 +29,6 @@ def check_removable(family: MoEFamily, layer: MoELayer) -> None:
     """Check that the router still works when any one expert is gone.
 
     A layer may be left with fewer than top_k experts: it then selects all of them.
-
-    Raises:
-        StatsError: it would not.
     """
     left_in_group = layer.num_experts // layer.num_groups - 1
     needs_group = layer.least_per_group > 1 and left_in_group < layer.least_per_group

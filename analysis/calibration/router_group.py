@@ -22,9 +22,6 @@ def add_router(
         layer: decoder index.
         routed: what the router returned: logits (T, E) first, ids (T, K) last.
         mask_T: True at tokens that count; None: all of them.
-
-    Raises:
-        StatsError: a logit is not finite, which a gate weight made of it need not show.
     """
     logits_TE, ids_TK = routed[0], routed[-1]
     logits_TE = logits_TE.reshape(-1, logits_TE.shape[-1])

@@ -68,11 +68,7 @@ def corpus_ref(sequences: TokenSequences, batch_size: int) -> CorpusRef:
 def plan_run(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
 ) -> RunManifest:
-    """The manifest that the run will have, without its measurements; nothing is loaded.
-
-    Raises:
-        CorpusError: a token that the model does not have.
-    """
+    """The manifest that the run will have, without its measurements; nothing is loaded."""
     _check_vocabulary(model, sequences)
     numbers = {
         "seq_len": settings.seq_len,
@@ -199,12 +195,6 @@ def calibrate(
 
     Under a launcher of several processes each runs its share of the batches; the first one alone
     writes, and only its result is a run that can be read.
-
-    Raises:
-        CheckpointError: the model cannot be loaded.
-        StatsError: the same run is being made by another process, or gave a value that is no
-            number.
-        LostProcessError, OtherProcessError: see `Processes.together`.
     """
     manifest, processes = plan_run(model, sequences, settings), join()
     _check_same_run(processes, manifest)

@@ -93,11 +93,7 @@ class StoredTensor:
         return list(self.entry.shape)
 
     def read_into(self, target: Tensor) -> None:
-        """Fill a contiguous tensor of as many bytes on the CPU.
-
-        Raises:
-            CheckpointError: the file has become shorter.
-        """
+        """Fill a contiguous tensor of as many bytes on the CPU."""
         if not self.entry.nbytes:
             return
         space = target.view(-1).view(torch.uint8).numpy().data
@@ -146,10 +142,6 @@ class Skeleton:
     Args:
         described: the checkpoint.
         settings: element type, device, attention.
-
-    Raises:
-        CheckpointError: transformers cannot build the model.
-        UnsupportedModelError: its layers are not a plain stack.
     """
 
     def __init__(self, described: MoEModel, settings: CalibrationSettings) -> None:
@@ -181,11 +173,7 @@ class Skeleton:
         self._files = self._by_layer()
 
     def load(self, layer: int) -> None:
-        """Read the weights of one layer, or of the embeddings.
-
-        Raises:
-            CheckpointError: a tensor is missing or does not fit.
-        """
+        """Read the weights of one layer, or of the embeddings."""
         files = self._files[layer]
         # The loader's threads would each hold a tensor, and reserve address space.
         with _environment("HF_DEACTIVATE_ASYNC_LOAD", "1"):

@@ -54,11 +54,6 @@ def stream(
 
     Goes on after the last layer that was saved. The sums are those of a run of the whole model
     with the same batches, bit for bit.
-
-    Raises:
-        CheckpointError: the model cannot be built, or lacks a tensor.
-        UnsupportedModelError: its layers cannot be run one by one.
-        StatsError: a layer gave values that are no finite numbers.
     """
     if work.partial is None or work.processes.world > 1:
         raise StatsError("Layers are streamed in one process; leave the launcher out.")
@@ -176,11 +171,7 @@ class Relay:
         self._label = label
 
     def embed(self, batch: TokenBatch) -> Tensor:
-        """Hidden states (sequences, length, width) that the first layer gets.
-
-        Raises:
-            UnsupportedModelError: more than hidden states passes from layer to layer.
-        """
+        """Hidden states (sequences, length, width) that the first layer gets."""
         seen: list[Tensor] = []
 
         def check(position: int, hidden_BTD: Tensor, others: Any) -> Tensor:

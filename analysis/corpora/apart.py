@@ -89,9 +89,6 @@ def task_documents(folders: Iterable[Path]) -> dict[str, str]:
 
     Args:
         folders: that hold tasks as `analysis.demo.tasks.write_task` writes them; need not exist.
-
-    Raises:
-        CorpusError: a task is damaged.
     """
     known = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.jsonl"))):
@@ -135,9 +132,6 @@ def open_apart(
         opened: gives its documents; not called for what is refused by its name.
         documents: see `task_documents`.
         allowed: give them all the same; the facts then name the benchmarks under `test_sets`.
-
-    Raises:
-        CorpusError: the corpus is known by its name to be such a set.
     """
     spec = parse_corpus(corpus)
     benchmark = benchmark_of(spec.dataset) if spec.dataset else None

@@ -118,9 +118,6 @@ def row_document(
         where: the row's place, for messages.
         fields: how the corpus names its fields.
         columns: all fields of the corpus, where `row` has only some of them.
-
-    Raises:
-        CorpusError: no form of a document is complete, or one is malformed.
     """
     if row.get(fields.input_ids) is not None:
         return _tokens(row, fields, where)

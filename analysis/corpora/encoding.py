@@ -66,9 +66,6 @@ def reading_by_tokenizer(what: str, instead: str) -> Iterator[None]:
     """One line for whatever a tokenizer raises over `what`; `instead` says what would work.
 
     tokenizers raises bare exceptions, and a chat template is a program, which may fail anyhow.
-
-    Raises:
-        CorpusError: it raised.
     """
     try:
         yield

@@ -56,11 +56,7 @@ class _Unchanged:
         self._name, self._was = path.name, self._of(path.stat())
 
     def check(self, now: os.stat_result) -> None:
-        """Compare it with what is read now.
-
-        Raises:
-            CorpusError: it was written to or replaced.
-        """
+        """Compare it with what is read now."""
         if self._of(now) != self._was:
             raise CorpusError(
                 f"The corpus file {self._name} changed while it was read; start again once nothing "
@@ -246,12 +242,7 @@ SUFFIXES = tuple(_OPENERS)
 
 
 def open_documents(path: Path, fields: Fields) -> DocumentFile:
-    """The documents of a local file.
-
-    Raises:
-        CorpusError: the file is missing, empty or malformed. A malformed row is found when it is
-            read.
-    """
+    """The documents of a local file."""
     if not path.is_file():
         raise CorpusError(f"The corpus file {path} does not exist.")
     documents = _OPENERS[path.suffix](path, fields)

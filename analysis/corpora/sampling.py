@@ -89,9 +89,6 @@ def tokenize(
     """Token sequences drawn in seeded order; no more documents are read than are needed.
 
     Rows of token ids need no tokenizer.
-
-    Raises:
-        CorpusError: a document is malformed, or there is not enough for one sequence.
     """
     source = documents if isinstance(documents, Source) else in_memory(documents)
     if source.join is not None:

@@ -84,11 +84,7 @@ def _demo_documents(name: str) -> list[Document]:
 
 
 def local_source(spec: CorpusSpec) -> Source:
-    """A built-in corpus or a local file.
-
-    Raises:
-        CorpusError: the file is missing, empty or malformed.
-    """
+    """A built-in corpus or a local file."""
     if spec.path is not None:
         return from_file(open_documents(spec.path, spec.fields))
     return in_memory(_demo_documents(spec.name))

@@ -55,11 +55,7 @@ def corpus_name(corpus: str) -> str:
 
 
 def parse_corpus(corpus: str) -> CorpusSpec:
-    """A built-in corpus, a preset, `hub:owner/name[,option=value ...]`, or a local file.
-
-    Raises:
-        CorpusError: none of these, or an option that there is not.
-    """
+    """A built-in corpus, a preset, `hub:owner/name[,option=value ...]`, or a local file."""
     if any(category(character) in _UNSHOWN for character in corpus):
         raise CorpusError(
             f"{corpus!r} is no corpus: it holds a line break or another character that no terminal "

@@ -35,11 +35,7 @@ _READ_ERRORS = (DatasetsError, OSError, ValueError, RuntimeError, HTTPError, pa.
 
 
 def open_corpus(corpus: str) -> Source:
-    """The documents of a corpus, wherever it is.
-
-    Raises:
-        CorpusError: it is unknown, missing, empty, out of reach or malformed.
-    """
+    """The documents of a corpus, wherever it is."""
     spec = parse_corpus(corpus)
     if spec.dataset is None:
         return local_source(spec)

@@ -1,1 +1,1 @@
-"""The demo model: corpora, tokenizer, builder, checkpoint."""
+"""The demo model: its corpora, tasks and checkpoint; `tools/demo` builds it."""

@@ -56,9 +56,6 @@ def choice_questions(texts: Sequence[DemoText], seed: int = _SEED) -> list[Row]:
         Rows of `prompt`, `choices` (4, in drawn order), `label` (number of the true one),
         `document` (its name) and `document_digest`; at most 240, drawn from all passages and left
         in their order.
-
-    Raises:
-        CorpusError: fewer than four documents have a passage.
     """
     rng = np.random.default_rng(seed)
     passages = [(text.name, *each) for text in texts for each in _passages(text.prompt)]
@@ -201,11 +198,7 @@ class WrittenTask:
 
 
 def write_task(task: LocalTask, folder: Path) -> WrittenTask:
-    """Build a local task below a folder; one that is there already is left as it is.
-
-    Raises:
-        CorpusError: this Python has too few texts.
-    """
+    """Build a local task below a folder; one that is there already is left as it is."""
     name = task.name
     rows = task.questions(benchmark_texts(task.corpus))
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()

@@ -48,9 +48,6 @@ def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = Non
         config: the whole `config.json`.
         shapes: of every tensor of the checkpoint, by name; with them, a model type that is not in
             the table is discovered if it follows the common layout.
-
-    Raises:
-        UnsupportedModelError: a dense model, or an architecture that cannot be handled.
     """
     model_type = str(config.get("model_type", ""))
     if family := FAMILIES.get(model_type):

@@ -238,11 +238,7 @@ class MoEFamily:
     assumptions: tuple[str, ...] = ()
 
     def text_config(self, config: Config) -> Config:
-        """The text model's part of a configuration, with the family's defaults.
-
-        Raises:
-            CheckpointError: a composite configuration without that part.
-        """
+        """The text model's part of a configuration, with the family's defaults."""
         part: Any = config
         for key in self.config_path:
             part = part.get(key)
@@ -256,9 +252,6 @@ class MoEFamily:
 
         Args:
             config: the text model's part.
-
-        Raises:
-            CheckpointError: no count, or two that differ (transformers would pick one silently).
         """
         present = [key for key in self.count_keys if config.get(key) is not None]
         counts = {key: self._count(config, key) for key in present}
@@ -279,11 +272,7 @@ class MoEFamily:
         return count_of(config, key) if self.allows_lists else whole_number(config, key)
 
     def layers(self, config: Config) -> tuple[MoELayer, ...]:
-        """Sparse layers only, in decoder order.
-
-        Raises:
-            CheckpointError: a key is missing from the configuration, or cannot be.
-        """
+        """Sparse layers only, in decoder order."""
         config = self.text_config(config)
         top_k = self.fixed_top_k or self._count(config, self.top_k_key)
         count = self.num_experts(config)

@@ -66,11 +66,7 @@ class DeepseekConfig(DeepseekOcr2TextConfig):  # type: ignore[misc]
         super().__post_init__(**kwargs)
 
     def validate_routing(self) -> None:
-        """Refuse what the architecture does not have.
-
-        Raises:
-            ValueError: another score than softmax, or no shared expert.
-        """
+        """Refuse what the architecture does not have."""
         if self.scoring_func != "softmax":
             raise ValueError(f"scoring_func is {self.scoring_func!r}; only softmax is known.")
         if not self.n_shared_experts:

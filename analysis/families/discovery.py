@@ -67,9 +67,6 @@ def discover(config: Config, shapes: Shapes) -> MoEFamily:
     Args:
         config: the whole configuration; it names a number of experts.
         shapes: of every tensor of the checkpoint.
-
-    Raises:
-        UnsupportedModelError: it does not follow the common layout, or could be read in two ways.
     """
     try:
         return _discover(config, shapes)

@@ -34,9 +34,6 @@ def check_packing(
         model_type: of the text model.
         layer_types: kinds of its layers, as transformers names them; empty where all are alike.
         attention: transformers' name of the attention implementation; None is its default.
-
-    Raises:
-        UnsupportedModelError: they would, or it was not shown that they do not.
     """
     states = sorted(set(layer_types) - _STATELESS)
     if states:

@@ -7,11 +7,7 @@ from analysis.errors import CheckpointError
 
 
 def whole_number(config: Config, key: str) -> int:
-    """A count of a configuration.
-
-    Raises:
-        CheckpointError: it is missing, or no whole number of at least 1.
-    """
+    """A count of a configuration."""
     if key not in config:
         raise CheckpointError(f"config.json has no {key}.")
     value = config[key]
@@ -23,11 +19,7 @@ def whole_number(config: Config, key: str) -> int:
 
 
 def index_of(config: Config, key: str) -> int:
-    """A number of layers or a layer, from 0; 0 where a configuration leaves it out.
-
-    Raises:
-        CheckpointError: it is no whole number of at least 0.
-    """
+    """A number of layers or a layer, from 0; 0 where a configuration leaves it out."""
     value = config.get(key) or 0
     if type(value) is not int or value < 0:
         raise CheckpointError(
@@ -37,11 +29,7 @@ def index_of(config: Config, key: str) -> int:
 
 
 def count_of(config: Config, key: str) -> int:
-    """A count that may be given as a list with one number per layer.
-
-    Raises:
-        CheckpointError: as `whole_number`, or numbers that differ between layers.
-    """
+    """A count that may be given as a list with one number per layer."""
     value = config.get(key)
     if not isinstance(value, list):
         return whole_number(config, key)
@@ -60,9 +48,6 @@ def check_per_layer(given: object, key: str, depth: int, sparse: Collection[int]
         key: of the configuration, for messages.
         depth: number of layers.
         sparse: the layers that have experts.
-
-    Raises:
-        CheckpointError: no such list, or one that contradicts the rest of the configuration.
     """
     if not isinstance(given, list) or not all(type(each) is int and each >= 0 for each in given):
         raise CheckpointError(
@@ -90,9 +75,6 @@ def per_layer_counts(
         key: its key of a list with one number per layer.
         depth: number of layers.
         uniform: sparse layer -> the scalar count, which is the maximum.
-
-    Raises:
-        CheckpointError: no such list, or one that contradicts the rest of the configuration.
     """
     given = config[key]
     check_per_layer(given, key, depth, uniform)

@@ -70,9 +70,6 @@ def auto_class_of(model: MoEModel, name: str | None = None) -> Any:
     Args:
         model: the checkpoint.
         name: of the auto class; by default that of its family.
-
-    Raises:
-        CheckpointError: widths in the configuration that do not fit the tensors.
     """
     family = model.family
     register_native(family.model_type)

@@ -16,9 +16,6 @@ def nearest_to_centroids(features: FloatArray, clusters: int, seed: int) -> list
         features: (rows, features); rows are documents, or samples made of them.
         clusters: at least 1.
         seed: of where k-means starts.
-
-    Raises:
-        CorpusError: fewer distinct rows than clusters.
     """
     # scikit-learn takes a second to import, and pages that never cluster load this module.
     from sklearn.cluster import KMeans

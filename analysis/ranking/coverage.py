@@ -57,10 +57,6 @@ class Blender:
         criterion: of routed tokens.
         gate: gate convention.
         sparsity: of a uniform schedule.
-
-    Raises:
-        CriterionError: the criterion reads no routed tokens, so no corpus changes its choice; or
-            it reads what no blend has.
     """
 
     def __init__(

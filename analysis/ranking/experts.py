@@ -37,11 +37,7 @@ def has_columns(criterion: Criterion, stats: ExpertStats) -> bool:
 
 
 def scored(criterion: Criterion, stats: Stats, gate: Gate) -> tuple[FloatArray, FloatArray]:
-    """Score, the paper's number, and saliency of every expert, in (layer, expert) order.
-
-    Raises:
-        CriterionError: see `score_experts`.
-    """
+    """Score, the paper's number, and saliency of every expert, in (layer, expert) order."""
     if criterion.is_constant:
         raise CriterionError(f"{criterion.label} is the same for every expert; it ranks nothing.")
     table = _table(criterion, stats)
@@ -50,12 +46,7 @@ def scored(criterion: Criterion, stats: Stats, gate: Gate) -> tuple[FloatArray, 
 
 
 def score_experts(criterion: Criterion, stats: Stats, gate: Gate) -> FloatArray:
-    """The paper's number for every expert, in (layer, expert) order.
-
-    Raises:
-        CriterionError: the criterion cannot rank, or `stats` is of the wrong kind or lacks what
-            it reads.
-    """
+    """The paper's number for every expert, in (layer, expert) order."""
     return scored(criterion, stats, gate)[0]
 
 

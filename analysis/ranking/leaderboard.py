@@ -16,9 +16,6 @@ def score_table(results: pd.DataFrame, by: str = "criterion") -> pd.DataFrame:
 
     Args:
         results: `benchmark, score` and the column `by`; one score for each pair.
-
-    Raises:
-        UserError: a pair has two scores.
     """
     twice = results[results.duplicated([by, "benchmark"])]
     if len(twice):
@@ -52,9 +49,6 @@ def weighted_average(scores: pd.DataFrame, weights: Mapping[str, float]) -> pd.S
     """The user's own average of the benchmarks; those without a weight count 1.
 
     NaN where a benchmark with weight has no score.
-
-    Raises:
-        UserError: a weight is negative, or all are 0.
     """
     factors = pd.Series({name: float(weights.get(name, 1.0)) for name in scores.columns})
     if (factors < 0).any() or factors.sum() <= 0:

@@ -55,11 +55,7 @@ def chance_overlap(grid: Grid, sparsity: Fraction) -> float:
 def pruned_masks(
     criterion: Criterion, stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
 ) -> dict[str, BoolArray]:
-    """Pruned set by corpus.
-
-    Raises:
-        StatsError: statistics of different models.
-    """
+    """Pruned set by corpus."""
     _check_one_model(stats.values())
     return {
         corpus: pruned_mask(saliency_grid(criterion, each, gate), each.grid, sparsity)

@@ -22,9 +22,6 @@ def proxy_overlap(stats: ExpertStats, sparsities: Sequence[Fraction] = SPARSITIE
 
     overlap is the mean over layers of the share of one set that is in the other; chance that of
     two random sets.
-
-    Raises:
-        CriterionError: the statistics lack the group `damage`.
     """
     exact = saliency_grid(get_criterion("damage"), stats, "applied")
     proxy = saliency_grid(unified(*PROXY), stats, "applied")
@@ -37,11 +34,7 @@ def proxy_overlap(stats: ExpertStats, sparsities: Sequence[Fraction] = SPARSITIE
 
 
 def damage_table(stats: ExpertStats, proxy: Criterion, gate: Gate) -> pd.DataFrame:
-    """Table `layer, expert, num_tokens, damage, proxy`: the exact damage and a criterion's score.
-
-    Raises:
-        CriterionError: the statistics lack the group `damage`.
-    """
+    """Table `layer, expert, num_tokens, damage, proxy`: exact damage and a criterion's score."""
     exact = score_experts(get_criterion("damage"), stats, "applied")
     return stats.table[["layer", "expert", "num_tokens"]].assign(
         damage=exact, proxy=score_experts(proxy, stats, gate)
@@ -57,9 +50,6 @@ def proxy_quality(
     the two orders, mean over layers; pearson_log, -1..1, that of the logarithms of the two numbers
     over all experts where both are positive; overlap_P, 0..1, the share of pruned experts in
     common at P percent, mean over layers. Best overlap at the last sparsity first.
-
-    Raises:
-        CriterionError: the statistics lack the group `damage`.
     """
     exact = saliency_grid(get_criterion("damage"), stats, "applied")
     gone = [pruned_mask(exact, stats.grid, sparsity) for sparsity in sparsities]

@@ -76,11 +76,7 @@ PAPER: Final = Weighing()
 
 
 def weighing_of(parts: str, steps: str) -> Weighing:
-    """What a person asked for by name.
-
-    Raises:
-        UserError: an unknown name.
-    """
+    """What a person asked for by name."""
     return Weighing(cast(Parts, parts), cast(Steps, steps))
 
 
@@ -136,9 +132,6 @@ def measured_steps(
     """Nodes, (samples, experts) of each layer, and steps log P(j | i), the same for every sample.
 
     log a_i of a step is part of its node.
-
-    Raises:
-        StatsError: the transitions were not counted.
     """
     if stats.transitions is None:
         raise StatsError(
@@ -234,10 +227,6 @@ def follow(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajec
         stats: of every sample; those without a token are left out.
         count: paths of each sample, the paper's m.
         weighing: what weighs a path.
-
-    Raises:
-        UserError: more than MOST_PATHS paths.
-        StatsError: no sample has a token; or see `measured_steps`.
     """
     if count > MOST_PATHS:
         raise UserError(
@@ -320,10 +309,6 @@ def representative_samples(stats: SampleStats, clusters: int, seed: int = 42) ->
     The paper clusters calibration texts before the model runs and names no features. These are
     chosen from what was measured already, by how the routers spread over the experts: r of all
     layers side by side.
-
-    Raises:
-        CorpusError: fewer distinct samples than clusters.
-        UserError: no cluster.
     """
     if clusters < 1:
         raise UserError(f"{clusters} clusters are none; ask for at least 1.")

@@ -45,9 +45,6 @@ class Mixture:
 
     Args:
         runs: calibration runs of one model, one element type and different tokens.
-
-    Raises:
-        StatsError: nothing to blend, or see `check_addable`.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -95,9 +92,6 @@ class Mixture:
 
         The mix is as large as it can be without using a corpus more than once, so that the
         numbers of tokens keep their meaning: equal weights of equally long corpora are a merge.
-
-        Raises:
-            StatsError: a weight that is negative or not finite, or none that is positive.
         """
         shares = np.asarray(weights, dtype=np.float64)
         for share, run in zip(shares, self.runs, strict=True):
@@ -166,9 +160,6 @@ def blend(parts: Sequence[Part]) -> ExpertStats:
     """Statistics of a mix of corpora, each counting by its weight and not by its length.
 
     Every criterion of routed tokens works on the result; num_tokens becomes fractional.
-
-    Raises:
-        StatsError: nothing to blend, a weight that is not positive, or see `check_addable`.
     """
     for part in parts:
         if not (part.weight > 0 and np.isfinite(part.weight)):

@@ -27,11 +27,7 @@ class CorpusWeight:
 
 
 def parse_corpus_weight(text: str) -> CorpusWeight:
-    """`NAME` or `NAME:WEIGHT`; the colon of `hub:owner/name` begins no weight.
-
-    Raises:
-        StatsError: a weight that is no positive number.
-    """
+    """`NAME` or `NAME:WEIGHT`; the colon of `hub:owner/name` begins no weight."""
     name, colon, weight = text.rpartition(":")
     if not colon or f"{name}:" == HUB:
         return CorpusWeight(text)
@@ -61,11 +57,7 @@ def _check_run(run: Run, model: MoEModel) -> None:
 
 
 def weight_run(store: StatsStore, model: MoEModel) -> Run:
-    """The model's weight statistics.
-
-    Raises:
-        StatsError: there are none.
-    """
+    """The model's weight statistics."""
     runs = store.of_model(model.identity, "weights")
     if not runs:
         raise StatsError(
@@ -95,11 +87,7 @@ def _named_runs(
 def sample_runs(
     store: StatsStore, model: MoEModel, corpora: Sequence[str], run_ids: Sequence[str]
 ) -> list[Run]:
-    """Calibration runs with statistics of samples: by id, by corpus, or the only one there is.
-
-    Raises:
-        StatsError: none fits, several fit and none was named, or one is of another model.
-    """
+    """Calibration runs with statistics of samples: by id, by corpus, or the only one there is."""
     if named := _named_runs(store, model, corpora, run_ids):
         return named
     runs = store.of_model(model.identity, "routed")
@@ -166,9 +154,6 @@ def routed_runs(
     """The calibration runs that were asked for: by id, by corpus, or the only one there is.
 
     Of several runs of a corpus, the newest one with what `criterion` reads.
-
-    Raises:
-        StatsError: none fits, several fit and none was named, or one is of another model.
     """
     if named := _named_runs(store, model, corpora, run_ids):
         return [Part(run) for run in named]
@@ -232,11 +217,7 @@ def choose_stats(
     corpora: Sequence[CorpusWeight] = (),
     run_ids: Sequence[str] = (),
 ) -> Choice[Stats]:
-    """The statistics that `criterion` needs.
-
-    Raises:
-        StatsError: see `routed_runs` and `weight_run`.
-    """
+    """The statistics that `criterion` needs."""
     if criterion.source == "routed":
         choice = routed_choice(routed_runs(store, model, corpora, run_ids, criterion))
         if run_ids:

@@ -35,10 +35,6 @@ def extend_run(run: Run, other: Run) -> Run:
 
     Its id, its digest and its other files stay as they are, so that what names it goes on naming
     it. The other run is left alone.
-
-    Raises:
-        StatsError: another model, other tokens or settings, other routed sums, nothing to add, or
-            a file is damaged.
     """
     gained = [group for group in _TABLES if _adds(group, run.manifest, other.manifest)]
     _check_same(run, other)

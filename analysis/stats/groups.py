@@ -16,11 +16,7 @@ GROUP_COLUMNS: Mapping[Group, tuple[str, ...]] = {
 
 
 def parse_groups(text: str) -> tuple[Group, ...]:
-    """Groups from names joined by commas, in the order of GROUPS; `routed` is always one of them.
-
-    Raises:
-        StatsError: an unknown name.
-    """
+    """Groups from names joined by commas, in the order of GROUPS; `routed` is always among them."""
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in GROUPS:

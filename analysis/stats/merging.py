@@ -43,10 +43,6 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     It has the statistic groups that all of them have; a group that one lacks is left out. Token
     shard s of the result is shard s of each: every corpus is there with its own s-th eighth, so a
     part of the merge is the merge of the parts.
-
-    Raises:
-        StatsError: fewer than two, weight statistics, different models, element types or
-            schemas, or the same tokens twice.
     """
     if len(runs) < 2:
         raise StatsError("A merge needs at least two calibration runs.")
@@ -100,11 +96,7 @@ def _added(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def check_addable(runs: Sequence[Run]) -> None:
-    """Check that the sums of these runs may be added.
-
-    Raises:
-        StatsError: weight statistics, different models or element types, or the same tokens twice.
-    """
+    """Check that the sums of these runs may be added."""
     first = runs[0].manifest
     seen: set[str] = set()
     for run in runs:

@@ -42,11 +42,7 @@ class NeuronStats:
 
 
 def neuron_table(run: Run) -> pd.DataFrame:
-    """NEURON_COLUMNS of a run that has them.
-
-    Raises:
-        StatsError: damaged, or neurons that the experts of the model cannot have.
-    """
+    """NEURON_COLUMNS of a run that has them."""
     table = read_table(run, NEURONS, NEURON_COLUMNS)
     owners = table[["layer", "expert"]].drop_duplicates(ignore_index=True)
     grid = Grid(run.manifest.model.layers).index()
@@ -63,11 +59,7 @@ def neuron_table(run: Run) -> pd.DataFrame:
 
 
 def load_neuron_stats(run: Run) -> NeuronStats:
-    """What a run measured of every neuron.
-
-    Raises:
-        StatsError: the run was made without the group `gradient`, or its file is damaged.
-    """
+    """What a run measured of every neuron."""
     if NEURONS not in run.manifest.files:
         raise StatsError(
             f"The run {run.manifest.run_id} has no statistics of neurons; calibrate with --groups "

@@ -71,11 +71,7 @@ class SampleStats:
 
 
 def sample_stats(table: pd.DataFrame, grid: Grid) -> SampleStats:
-    """Inverse of `SampleStats.to_table`.
-
-    Raises:
-        StatsError: the rows are not each expert of each sample once, in order.
-    """
+    """Inverse of `SampleStats.to_table`."""
     index = grid.index()
     samples, rest = divmod(len(table), len(index))
     wanted = np.tile(index.to_numpy(), (samples, 1))
@@ -154,11 +150,7 @@ def transition_table(grid: Grid, counts: Sequence[IntArray]) -> pd.DataFrame:
 
 
 def transitions_of(table: pd.DataFrame, grid: Grid) -> tuple[IntArray, ...]:
-    """Inverse of `transition_table`.
-
-    Raises:
-        StatsError: a row is of no pair of experts of this model.
-    """
+    """Inverse of `transition_table`."""
     counts = []
     for layer, after in pairwise(grid.layers):
         square = np.zeros((layer.num_experts, after.num_experts), dtype=np.int64)

@@ -40,9 +40,6 @@ def stats_at(run: Run, parts: int) -> ExpertStats:
     """The statistics after the first `parts` eighths of the tokens of each corpus.
 
     With all of them, those of `load_expert_stats`; with fewer, without the vector sum.
-
-    Raises:
-        StatsError: `parts` is not in 1..8, or the run was made before shards were kept.
     """
     if not 1 <= parts <= TOKEN_SHARDS:
         raise StatsError(f"{parts} of {TOKEN_SHARDS} parts of the tokens: choose 1 to 8.")
@@ -91,12 +88,7 @@ def token_parts() -> Sequence[int]:
 
 
 def parts_overlap(run: Run, criterion: Criterion, gate: Gate, sparsity: Fraction) -> pd.DataFrame:
-    """Table `tokens, overlap, chance` of `overlap_of_parts`, of the parts of a run.
-
-    Raises:
-        StatsError: see `stats_at`.
-        CriterionError: see `overlap_of_parts`.
-    """
+    """Table `tokens, overlap, chance` of `overlap_of_parts`, of the parts of a run."""
     seen = [stats_at(run, parts) for parts in token_parts()]
     return overlap_of_parts(seen, criterion, gate, sparsity)
 
@@ -112,9 +104,6 @@ def overlap_of_parts(
 
     Args:
         seen: the statistics of growing parts of one run, as by `stats_at`; the last are of all.
-
-    Raises:
-        CriterionError: the criterion reads what is not kept for a part of the tokens.
     """
     masks = [
         pruned_mask(saliency_grid(criterion, each, gate), each.grid, sparsity) for each in seen

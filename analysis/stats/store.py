@@ -212,11 +212,7 @@ def load_expert_stats(run: Run) -> ExpertStats:
 
 
 def load_sample_stats(run: Run) -> SampleStats:
-    """The dense statistics of a run.
-
-    Raises:
-        StatsError: the run was made without the group `dense`, or its file is damaged.
-    """
+    """The dense statistics of a run."""
     if SAMPLES not in run.manifest.files:
         raise StatsError(
             f"The run {run.manifest.run_id} has no statistics of samples; calibrate with --groups "
@@ -287,9 +283,6 @@ def add_files(run: Run, files: Sequence[Path], manifest: RunManifest) -> Run:
 
     Until that last step the run is what it was; files of a step that was interrupted are in no
     manifest, and the next attempt overwrites them.
-
-    Raises:
-        StatsError: the run was extended by another process meanwhile.
     """
     lock = FileLock(run.path.parent / f".{run.manifest.run_id}.write{PARTIAL}.lock")
     with lock:
@@ -365,11 +358,7 @@ class StatsStore:
                 )
 
     def get(self, run_id: str) -> Run:
-        """The run of this id or of the unique id that starts so.
-
-        Raises:
-            StatsError: none, or several.
-        """
+        """The run of this id or of the unique id that starts so."""
         runs = self.runs()
         matches = [run for run in runs if run.manifest.run_id == run_id] or [
             run for run in runs if run.manifest.run_id.startswith(run_id)
@@ -389,11 +378,7 @@ class StatsStore:
         ]
 
     def verify(self, run: Run) -> None:
-        """Check every data file against the manifest.
-
-        Raises:
-            StatsError: a file is missing or differs, or a table is not what it should be.
-        """
+        """Check every data file against the manifest."""
         for name, expected in run.manifest.files.items():
             path = run.path / name
             if not path.is_file():

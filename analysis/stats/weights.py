@@ -205,8 +205,7 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     (no gate where experts have none).
 
     Raises:
-        UnsupportedModelError: a quantised element type.
-        CheckpointError: a shard became shorter, or holds values that are no finite numbers.
+        UnsupportedModelError: a quantised dtype.
     """
     pieces = _pieces(model)
     total = sum(piece.end - piece.start for piece in pieces)

@@ -53,7 +53,7 @@ def demo(port: Port = None) -> None:
     """Open the dashboard on the shipped demo model and its statistics; works offline."""
     if not DEMO_CHECKPOINT.is_dir():
         raise CheckpointError(
-            "The demo checkpoint is not installed; build it with `python -m analysis.demo.build`."
+            "The demo checkpoint is not installed; build it with `python -m tools.demo.build`."
         )
     _serve(_settings(), port)
 

@@ -36,7 +36,7 @@ def _choose_model() -> MoEModel:
     choices = {choice.name: choice for choice in model_choices()}
     if not choices:
         raise UserError(
-            "There is no model to show. Build the demo with `python -m analysis.demo.build`, or "
+            "There is no model to show. Build the demo with `python -m tools.demo.build`, or "
             "start with `moeprune app --models-root FOLDER`."
         )
     name = st.selectbox("Model", list(choices), key="model", bind="query-params")

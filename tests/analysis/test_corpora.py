@@ -15,8 +15,8 @@ from letters import MESSAGES, LetterTokenizer, as_lists, read_documents, sequenc
 
 from analysis.corpora import Document, Sampling, TokenSequences, tokenize
 from analysis.demo.texts import TEXTS, DemoText, demo_texts
-from analysis.demo.tokenizer import train_tokenizer
 from analysis.errors import CorpusError
+from tools.demo.tokenizer import train_tokenizer
 
 
 def write(path, *rows):

@@ -5,8 +5,8 @@ import pytest
 from letters import ASSISTANT, MESSAGES, USER, LetterTokenizer, as_lists, sequences_of
 
 from analysis.corpora import Document, Sampling, tokenize
-from analysis.demo.tokenizer import train_tokenizer
 from analysis.errors import CorpusError
+from tools.demo.tokenizer import train_tokenizer
 
 TALK = (
     {"role": "user", "content": "ab"},

@@ -17,7 +17,6 @@ from analysis.calibration.loading import CalibrationSettings, load_model
 from analysis.corpora import Sampling, tokenize
 from analysis.corpora.documents import demo_document
 from analysis.criteria import get_criterion
-from analysis.demo.build import held_out_loss
 from analysis.demo.texts import demo_texts
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
@@ -35,6 +34,7 @@ from pruning.constraints import Constraints
 from pruning.masking import masked
 from pruning.neuron_views import flops_saved
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan, model_ref
+from tools.demo.build import held_out_loss
 
 SHARE = Fraction(2, 5)
 CORPORA = ("demo-code", "demo-prose", "demo-math")

@@ -1,4 +1,4 @@
-"""Builds the demo model from nothing but the Python installation: `python -m analysis.demo.build`.
+"""Builds the demo model from nothing but the Python installation: `python -m tools.demo.build`.
 
 Trains a small OLMoE on code, prose and math in equal parts, seeded, on the CPU or a GPU, and
 writes checkpoint, tokenizer and a manifest that says how it was made and its held-out losses.
@@ -23,12 +23,12 @@ from transformers import OlmoeConfig, OlmoeForCausalLM, PreTrainedTokenizerFast
 
 from analysis.corpora import Document, Sampling, demo_document, tokenize
 from analysis.demo.texts import TEXTS, demo_texts
-from analysis.demo.tokenizer import VOCAB_SIZE, train_tokenizer
 from analysis.durable import partial_of
+from analysis.model import DEMO_CHECKPOINT
+from tools.demo.tokenizer import VOCAB_SIZE, train_tokenizer
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT = Path(__file__).parent / "checkpoint"
 _EVERYTHING = 1 << 40
 _TOKENIZER_CHARS = 1_500_000
 
@@ -173,7 +173,7 @@ def _manifest(training: Training, losses: dict[str, float], seconds: float) -> d
     return {
         "schema_version": 1,
         "about": "A small model trained for this demo; its rankings are its own.",
-        "command": "python -m analysis.demo.build",
+        "command": "python -m tools.demo.build",
         "training": asdict(training)
         | {"tokens": training.steps * training.batch_size * training.seq_len},
         "corpora": "code: standard library modules without docstrings and comments; "
@@ -219,7 +219,7 @@ def build(out: Path, training: Training) -> dict[str, object]:
 def main() -> None:
     """Command line of the builder."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=CHECKPOINT, help="folder to write")
+    parser.add_argument("--out", type=Path, default=DEMO_CHECKPOINT, help="folder to write")
     parser.add_argument("--steps", type=int, default=Training().steps, help="training steps")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -1,0 +1,1 @@
+"""Builds the demo model that the program ships."""
