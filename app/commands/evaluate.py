@@ -12,8 +12,9 @@ from app.commands.files import check_place, write_result
 from app.console import counted, follow, out, show_table
 from app.tasks.evaluation import evaluate_run
 from pruning.evaluate.drawing import DEFAULT_SAMPLES
-from pruning.evaluate.record import SCHEMA_VERSION, EvaluationRecord
+from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
+from pruning.evaluate.store import SCHEMA_VERSION
 from pruning.plan import load_plan
 from pruning.requests.base import validated
 from pruning.requests.evaluation import DEFAULT_MEASURED, EvaluateRequest
@@ -92,7 +93,7 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
         (
             name,
             record.corpus["name"],
-            f"{record.plan['removed']:.1%}",
+            f"{record.plan.removed:.1%}",
             *(_shown(record.metrics.get(measure)) for measure in measured),
             _shown(record.full.get("nll")),
             record.num_tokens,

@@ -42,7 +42,7 @@ def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     the column `way`, which is empty for the others; of the unpruned model it comes last.
     """
     table = evaluation_table(records)
-    ways = {record.evaluation_id: _way(record) for record in records}
+    ways = {record.record_id: _way(record) for record in records}
     usual = next((way for way, _ in Counter(ways.values()).most_common(1)), "")
     unusual = {name: "" if way == usual else way for name, way in ways.items()}
     odd = table["evaluation"].map(unusual).astype(str)

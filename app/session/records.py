@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import streamlit as st
 
@@ -12,10 +11,8 @@ from app.session import data
 from app.session.state import View
 from pruning.evaluate.store import Kept, RecordStore
 
-Record = TypeVar("Record", bound=Kept)
 
-
-def records_of(view: View, kind: Callable[[Sequence[Path]], RecordStore[Record]]) -> list[Record]:
+def records_of(view: View, kind: Callable[[Sequence[Path]], RecordStore[Kept]]) -> list[Kept]:
     """What is known of the model; a warning for each file that cannot be read.
 
     Args:

@@ -73,7 +73,7 @@ def _corpora_read(store: StatsStore, identity: str) -> Iterator[tuple[str, Mappi
         for corpus in run.manifest.corpora:
             yield f"the calibration {run.manifest.run_id}", corpus.prepared
     for record in EvaluationStore(store.directories).records(identity):
-        yield f"the evaluation {record.evaluation_id}", record.corpus
+        yield f"the evaluation {record.record_id}", record.corpus
     for path in SearchStore(store.directories).paths().values():
         try:
             known = read_known(path)

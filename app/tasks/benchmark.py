@@ -26,6 +26,7 @@ from pruning.evaluate.benchmarks.record import (
     Candidate,
     new_record,
 )
+from pruning.evaluate.record import PlanFacts
 from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
 from pruning.requests.base import validated
@@ -222,6 +223,6 @@ def _imported_candidate(request: ImportRequest, model: MoEModel, store: StatsSto
         return _exported(model, manifest, request.source, store)
     if request.candidate:
         ref = model_ref(model)
-        return Candidate(ref, ref, request.candidate, "", {})
+        return Candidate(ref, ref, request.candidate, "", PlanFacts())
     plan = plan_from_dict(request.plan) if request.plan is not None else keep_all(model)
     return planned(model, plan, measured_routing([plan], store))

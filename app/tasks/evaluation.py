@@ -105,10 +105,10 @@ def run_settings(request: MeasureRequest, longest: int) -> "CalibrationSettings"
 def evaluate_task(raw: dict[str, Any]) -> Task:
     """Job form of `evaluate_run`."""
     records = yield from evaluate_run(validated(EvaluateRequest, raw))
-    return {"evaluations": [record.evaluation_id for record in records]}
+    return {"evaluations": [record.record_id for record in records]}
 
 
 def sweep_task(raw: dict[str, Any]) -> Task:
     """Job form of `sweep_run`."""
     records = yield from sweep_run(validated(SweepRequest, raw))
-    return {"evaluations": [record.evaluation_id for record in records]}
+    return {"evaluations": [record.record_id for record in records]}

@@ -1,22 +1,27 @@
 """Records of bins: what removing each part of the experts or neurons cost, kept as a file."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.errors import StatsError
-from analysis.model import ModelRef, MoEModel
+from analysis.model import MoEModel
 from analysis.stats.store import digest_of, now, run_name
 from pruning.evaluate.bins import BIN_COLUMNS, Bin, Binning, rank_agreement
-from pruning.evaluate.store import RecordKind, RecordStore, file_json
+from pruning.evaluate.store import (
+    SCHEMA_VERSION,
+    Count,
+    Record,
+    RecordStore,
+    RunFacts,
+    SampleFacts,
+)
 from pruning.plan import model_ref
 
-SCHEMA_VERSION = 1
 BINS_TABLE_COLUMNS = (
     *("record", "granularity", "criterion", "gate", "calibrated_on", "corpus", "order", "scope"),
     *("bins", "removed", "agreement", "first", "last", "full_loss", "num_samples", "num_tokens"),
@@ -43,38 +48,45 @@ class RankedBy:
     how: Binning
 
 
-@dataclass(frozen=True)
-class BinsRecord:
+@dataclass(frozen=True, slots=True)
+class BinRow:
+    """A bin of a record: BIN_COLUMNS; None for what is undefined."""
+
+    bin: int
+    removed: int
+    saliency: float | None
+    share: float | None
+    loss_change: float
+    low: float | None
+    high: float | None
+    pooled: float | None
+
+
+class BinsRecord(Record):
     """The loss without each bin, on one set of samples.
 
+    The digest is of model, order, what each bin removes, samples and settings.
+
     Args:
-        record_id: readable name and 8 hex digits of the digest; the file's name.
-        digest: of model, order, what each bin removes, samples and settings.
-        model: that was measured.
         ranked: what ordered the experts or neurons.
         corpus: of the samples: `name`, `digest`, and which documents were drawn.
-        rows: BIN_COLUMNS of each bin; None for what is undefined. Empty: not measured yet.
+        rows: of each bin. Empty: not measured yet.
         full_loss: of the unpruned model on the same samples, nats per token, mean over samples.
         num_samples, num_tokens: samples, and positions scored in all of them.
         settings: `dtype`, `seed` (of the bootstrap).
-        made: `created_at`, `device`, `seconds`; changes no number.
     """
 
-    record_id: str
-    digest: str
-    model: ModelRef
-    ranked: RankedBy
-    corpus: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
-    full_loss: float
-    num_samples: int
-    num_tokens: int
-    settings: Mapping[str, Any]
-    made: Mapping[str, Any]
+    folder = "bins"
+    word = "record of bins"
+    command = "bins"
 
-    def to_json(self) -> str:
-        """The content of the file."""
-        return file_json(SCHEMA_VERSION, asdict(self))
+    ranked: RankedBy
+    corpus: SampleFacts
+    rows: tuple[BinRow, ...]
+    full_loss: float
+    num_samples: Count
+    num_tokens: Count
+    settings: RunFacts
 
     @property
     def is_measured(self) -> bool:
@@ -105,23 +117,17 @@ class BinsRecord:
                 "The loss without a bin is no finite number; the model gives infinite or undefined "
                 "logits, perhaps for lack of range: try --dtype bfloat16 or float32."
             )
-        rows = tuple(
-            {str(name): _plain(value) for name, value in row.items()}
-            for row in table[list(BIN_COLUMNS)].to_dict("records")
-        )
+        plain = table[list(BIN_COLUMNS)].astype(object).where(np.isfinite(table), None)
+        rows = tuple(BinRow(*values) for values in plain.itertuples(index=False, name=None))
         full_loss, num_samples, num_tokens = measured
-        return replace(
-            self,
-            rows=rows,
-            full_loss=full_loss,
-            num_samples=num_samples,
-            num_tokens=num_tokens,
-            made={"created_at": now(), **made},
-        )
-
-
-def _plain(value: float | int) -> float | int | None:
-    return value if math.isfinite(value) else None
+        results = {
+            "rows": rows,
+            "full_loss": full_loss,
+            "num_samples": num_samples,
+            "num_tokens": num_tokens,
+            "made": {"created_at": now(), **made},
+        }
+        return self.model_copy(update=results)
 
 
 def new_bins_record(
@@ -168,50 +174,10 @@ def new_bins_record(
     )
 
 
-def _parsed(raw: Mapping[str, Any]) -> BinsRecord:
-    ranked = raw["ranked"]
-    if not raw["rows"] or any(set(row) != set(BIN_COLUMNS) for row in raw["rows"]):
-        raise ValueError(f"it needs rows of {', '.join(BIN_COLUMNS)}")
-    record = BinsRecord(
-        **{**raw}
-        | {
-            "model": ModelRef(**raw["model"]),
-            "ranked": RankedBy(
-                **ranked
-                | {
-                    "corpora": tuple(ranked["corpora"]),
-                    "runs": tuple(ranked["runs"]),
-                    "how": Binning(**ranked["how"]),
-                }
-            ),
-        }
-    )
-    _check(record)
-    return record
-
-
-def _check(record: BinsRecord) -> None:
-    """A ValueError for a record whose values are not of the kinds that its table is made of."""
-    ranked, table = record.ranked, record.table
-    words = [record.record_id, record.digest, record.model.name, record.model.identity]
-    words += [ranked.criterion, ranked.gate, ranked.granularity, *ranked.corpora, *ranked.runs]
-    words += [ranked.how.order, ranked.how.scope, record.corpus["name"], record.settings["dtype"]]
-    if strange := [word for word in words if not isinstance(word, str)]:
-        raise ValueError(f"{strange[0]!r} is no text")
-    numbers = [*table["loss_change"], *table["removed"], record.full_loss]
-    if not np.isfinite(numbers).all():
-        raise ValueError("a change of the loss is no finite number")
-    dict(record.made)
-
-
-BINS: Final = RecordKind("bins", "record of bins", "bins", SCHEMA_VERSION, parse=_parsed)
-
-
 class BinsStore(RecordStore[BinsRecord]):
     """Records of bins of one or more statistics directories; new ones go to the first."""
 
-    def __init__(self, directories: Sequence[Path]) -> None:
-        super().__init__(BINS, directories)
+    kind = BinsRecord
 
 
 def bins_overview(records: Iterable[BinsRecord]) -> pd.DataFrame:
@@ -232,7 +198,7 @@ def bins_overview(records: Iterable[BinsRecord]) -> pd.DataFrame:
                 *(len(table), int(table["removed"].sum()), rank_agreement(table)),
                 *(changes.iloc[0], changes.iloc[-1], record.full_loss),
                 *(record.num_samples, record.num_tokens, record.settings["dtype"]),
-                record.made.get("created_at", ""),
+                record.created_at,
             )
         )
     return pd.DataFrame(rows, columns=list(BINS_TABLE_COLUMNS))

@@ -1,23 +1,30 @@
 """Evaluation records: one small JSON file for each plan and corpus, kept beside the statistics."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any
 
 import pandas as pd
+from pydantic import AfterValidator, Field
 
 from analysis.errors import StatsError
-from analysis.model import ModelRef, MoEModel
+from analysis.model import MoEModel
 from analysis.stats.store import digest_of, now, run_name
 from pruning.active import Routing
 from pruning.evaluate.result import Evaluation, Metric
-from pruning.evaluate.store import RecordKind, RecordStore, file_json
+from pruning.evaluate.store import (
+    SCHEMA_VERSION,
+    Count,
+    Record,
+    RecordPart,
+    RecordStore,
+    RunFacts,
+    SampleFacts,
+)
 from pruning.plan import Provenance, PruningPlan, model_ref
 from pruning.sizes import Part, size_report
 
-SCHEMA_VERSION = 1
 TABLE_COLUMNS = (
     *("evaluation", "model", "plan", "criterion", "calibrated_on", "schedule", "granularity"),
     *("sparsity", "removed", "bytes", "active_params", "expert_flops", "corpus"),
@@ -27,19 +34,60 @@ TABLE_COLUMNS = (
 # What of a plan's facts says how it came about: it is kept apart even where the plan is the same.
 # Not the runs: made again with more groups they have other ids and the same numbers.
 MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
-_PLAN_WORDS = ("criterion", "gate", "schedule", "sparsity", "granularity")
-_PLAN_NUMBERS = ("removed", "bytes_after", "active_after", "flops_after")
 
 
-@dataclass(frozen=True)
-class EvaluationRecord:
-    """What was found out about one plan on one set of samples; `result.json`.
+class PlanFacts(RecordPart):
+    """What a record says of a plan: how it was made and what it leaves, as far as that is known.
 
     Args:
-        evaluation_id: readable name and 8 hex digits of the digest; the file's name.
-        digest: of all that changes the numbers (model, plan, samples, element type, seed) and of
-            how the plan came about, which is shown with them.
-        model: that was evaluated.
+        criterion, gate, corpora, runs, schedule, sparsity: see `Provenance`.
+        granularity: `expert` or `atomic`.
+        experts_before, experts_after: routed experts of all layers.
+        removed: the fraction of the weights of routed experts that goes, neurons included; where
+            whole experts go that is the fraction of experts.
+        bytes_before, bytes_after: of all weights of the checkpoint.
+        active_before, active_after: parameters that one token uses.
+        flops_before, flops_after: of a token in routed experts.
+        measured: whether `active` and `flops` know how often experts are chosen.
+    """
+
+    criterion: str = ""
+    gate: str = ""
+    corpora: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    schedule: str = ""
+    sparsity: str = ""
+    granularity: str = ""
+    experts_before: Count | None = None
+    experts_after: Count | None = None
+    removed: Annotated[float, Field(ge=0)] | None = None
+    bytes_before: Count | None = None
+    bytes_after: Count | None = None
+    active_before: Count | None = None
+    active_after: Count | None = None
+    flops_before: Count | None = None
+    flops_after: Count | None = None
+    measured: bool | None = None
+
+
+def _complete(facts: PlanFacts) -> PlanFacts:
+    if missing := [name for name, value in facts if value is None]:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    if missing := sorted(set(MADE_BY) - facts.model_fields_set):
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return facts
+
+
+AllPlanFacts = Annotated[PlanFacts, AfterValidator(_complete)]
+
+
+class EvaluationRecord(Record):
+    """What was found out about one plan on one set of samples; `result.json`.
+
+    The digest is of all that changes the numbers (model, plan, samples, dtype, seed) and of how
+    the plan came about, which is shown with them.
+
+    Args:
         plan_digest: see `PruningPlan.digest`; of the unpruned model, that of keeping everything.
         plan: what a person should know of the plan, see `plan_facts`.
         corpus: `name`, `digest`, and which documents were drawn, see `Drawn.facts`.
@@ -47,34 +95,26 @@ class EvaluationRecord:
         metrics: measure -> number.
         full: `nll` and `ppl` of the unpruned model on the same samples.
         settings: `dtype`, `seed` (of bootstrap and draws).
-        made: `created_at`, `device`, `seconds`, `versions`; changes no number.
     """
 
-    evaluation_id: str
-    digest: str
-    model: ModelRef
+    folder = "evaluations"
+    word = "evaluation"
+    command = "evaluate"
+
+    record_id: str = Field(alias="evaluation_id")
     plan_digest: str
-    plan: Mapping[str, Any]
-    corpus: Mapping[str, Any]
-    num_samples: int
-    num_tokens: int
+    plan: AllPlanFacts
+    corpus: SampleFacts
+    num_samples: Count
+    num_tokens: Count
     metrics: Mapping[str, Metric]
     full: Mapping[str, Metric]
-    settings: Mapping[str, Any]
-    made: Mapping[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+    settings: RunFacts
 
     @property
-    def record_id(self) -> str:
-        """The file's name, for the store."""
-        return self.evaluation_id
-
-    def to_json(self) -> str:
-        """The content of the file."""
-        return file_json(SCHEMA_VERSION, asdict(self))
+    def is_measured(self) -> bool:
+        """Whether it has results."""
+        return bool(self.metrics)
 
     def with_results(self, result: Evaluation, made: Mapping[str, Any]) -> "EvaluationRecord":
         """The record with the measures of an evaluation added to those that it has.
@@ -86,40 +126,34 @@ class EvaluationRecord:
         for name, metric in metrics.items():
             if not all(math.isfinite(value) for value in (metric.mean, metric.pooled)):
                 raise StatsError(
-                    f"The measure {name} of {self.evaluation_id} is no finite number; the model "
+                    f"The measure {name} of {self.record_id} is no finite number; the model "
                     "gives infinite or undefined logits, perhaps for lack of range: try --dtype "
                     "bfloat16 or float32."
                 )
-        return replace(
-            self,
-            num_samples=result.num_samples,
-            num_tokens=result.num_tokens,
-            metrics=metrics,
-            full={**self.full, **result.full},
-            made={"created_at": now(), **made},
-        )
+        results = {
+            "num_samples": result.num_samples,
+            "num_tokens": result.num_tokens,
+            "metrics": metrics,
+            "full": {**self.full, **result.full},
+            "made": {"created_at": now(), **made},
+        }
+        return self.model_copy(update=results)
 
 
-def made_facts(made: Provenance) -> dict[str, Any]:
+def made_facts(made: Provenance) -> PlanFacts:
     """What a record says of how a plan came about; see `Provenance`."""
-    return {
-        "criterion": made.criterion,
-        "gate": made.gate,
-        "corpora": list(made.corpora),
-        "runs": list(made.runs),
-        "schedule": made.schedule,
-        "sparsity": made.sparsity,
-    }
+    return PlanFacts(
+        criterion=made.criterion,
+        gate=made.gate,
+        corpora=made.corpora,
+        runs=made.runs,
+        schedule=made.schedule,
+        sparsity=made.sparsity,
+    )
 
 
-def plan_facts(
-    plan: PruningPlan, model: MoEModel, routing: Routing | None = None
-) -> dict[str, Any]:
+def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = None) -> PlanFacts:
     """What a record says of a plan: how it was made and what it leaves.
-
-    `removed` is the fraction of the weights of routed experts that goes, neurons included; where
-    whole experts go that is the fraction of experts. `bytes` and `active` count all weights of the
-    checkpoint, and those that one token uses; `flops` are those of a token in routed experts.
 
     Args:
         plan: for the model.
@@ -133,8 +167,7 @@ def plan_facts(
     report = size_report(model, plan, routing)
     experts = report.table.loc[report.table["part"] == str(Part.EXPERTS)]
     after, before = (int(experts[f"params_{when}"].sum()) for when in ("after", "before"))
-    return {
-        **made_facts(plan.provenance),
+    sizes = {
         "granularity": plan.granularity,
         "experts_before": report.experts_before,
         "experts_after": report.experts_after,
@@ -147,6 +180,7 @@ def plan_facts(
         "flops_after": report.expert_flops_after,
         "measured": report.is_measured,
     }
+    return made_facts(plan.provenance).model_copy(update=sizes)
 
 
 def identify(
@@ -154,7 +188,7 @@ def identify(
     plan: PruningPlan,
     corpus: Mapping[str, Any],
     settings: Mapping[str, Any],
-    facts: Mapping[str, Any],
+    facts: PlanFacts,
 ) -> tuple[str, str]:
     """Readable name and digest of what one plan was found to do on one set of samples.
 
@@ -172,11 +206,11 @@ def identify(
             "plan": plan.digest,
             "corpus": corpus["digest"],
             "settings": dict(settings),
-            "made": {key: facts[key] for key in MADE_BY},
+            "made": facts.model_dump(include=set(MADE_BY)),
         }
     )
-    whole = "plan" if facts["removed"] else "unpruned"
-    words = (model.name, facts["criterion"] or whole, str(corpus["name"]))
+    whole = "plan" if facts.removed else "unpruned"
+    words = (model.name, facts.criterion or whole, str(corpus["name"]))
     return run_name(*(Path(word).stem for word in words), digest=digest), digest
 
 
@@ -207,59 +241,10 @@ def new_record(
     )
 
 
-def _metrics(raw: Mapping[str, Any]) -> dict[str, Metric]:
-    found = {name: Metric(**values) for name, values in raw.items()}
-    for name, metric in found.items():
-        interval = [value for value in (metric.low, metric.high) if value is not None]
-        if not all(map(_is_number, (metric.mean, metric.pooled, *interval))):
-            raise ValueError(f"{name} is no finite number")
-    return found
-
-
-def _is_number(value: object) -> bool:
-    """Whether a value is a finite number that a float can hold."""
-    try:
-        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
-    except OverflowError:
-        return False
-
-
-def _check(record: EvaluationRecord) -> None:
-    """A ValueError for a record whose facts are not of the kinds that tables are made of."""
-    plan, texts = record.plan, (record.evaluation_id, record.digest, record.plan_digest)
-    words = [*texts, record.model.name, record.model.identity, record.corpus["name"]]
-    words += [*(plan[key] for key in _PLAN_WORDS), *plan["corpora"], record.settings["dtype"]]
-    if strange := [word for word in words if not isinstance(word, str)]:
-        raise ValueError(f"{strange[0]!r} is no text")
-    numbers = [plan[key] for key in _PLAN_NUMBERS] + [record.num_samples, record.num_tokens]
-    if strange := [number for number in numbers if not _is_number(number) or number < 0]:
-        raise ValueError(f"{strange[0]!r} is no number that can be")
-    dict(record.made)
-
-
-def _parsed(raw: Mapping[str, Any]) -> EvaluationRecord:
-    record = EvaluationRecord(
-        **{**raw}
-        | {
-            "model": ModelRef(**raw["model"]),
-            "metrics": _metrics(raw["metrics"]),
-            "full": _metrics(raw["full"]),
-        }
-    )
-    _check(record)
-    return record
-
-
-EVALUATIONS: Final = RecordKind(
-    "evaluations", "evaluation", "evaluate", SCHEMA_VERSION, parse=_parsed
-)
-
-
 class EvaluationStore(RecordStore[EvaluationRecord]):
     """Evaluations of one or more statistics directories; new ones go to the first."""
 
-    def __init__(self, directories: Sequence[Path]) -> None:
-        super().__init__(EVALUATIONS, directories)
+    kind = EvaluationRecord
 
 
 def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
@@ -272,23 +257,23 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
     """
     rows = [
         (
-            record.evaluation_id,
+            record.record_id,
             record.model.name,
             record.plan_digest,
-            record.plan["criterion"],
-            "+".join(record.plan["corpora"]),
-            record.plan["schedule"],
-            record.plan["granularity"],
-            record.plan["sparsity"],
-            record.plan["removed"],
-            record.plan["bytes_after"],
-            record.plan["active_after"],
-            record.plan["flops_after"],
+            record.plan.criterion,
+            "+".join(record.plan.corpora),
+            record.plan.schedule,
+            record.plan.granularity,
+            record.plan.sparsity,
+            record.plan.removed,
+            record.plan.bytes_after,
+            record.plan.active_after,
+            record.plan.flops_after,
             record.corpus["name"],
             name,
             *(metric.mean, metric.pooled, metric.low, metric.high),
             record.full[name].mean if name in record.full else None,
-            *(record.num_samples, record.num_tokens, record.made.get("created_at", "")),
+            *(record.num_samples, record.num_tokens, record.created_at),
         )
         for record in records
         for name, metric in record.metrics.items()

@@ -1,128 +1,161 @@
 """Records beside the statistics: one small JSON file each, in a folder for each kind of record."""
 
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from analysis.durable import write_durably
 from analysis.errors import StatsError
 from analysis.json_text import parse_json_once
 from analysis.model import ModelRef
 
+SCHEMA_VERSION = 1
+Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 
-class Kept(Protocol):
-    """What a record must say of itself."""
+
+def facts_with(*words: str) -> Any:
+    """The type of an open JSON object in which these keys are words."""
+
+    def check(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+        if strange := [word for word in words if not isinstance(facts.get(word), str)]:
+            raise ValueError(f"it needs a word for {strange[0]!r}")
+        return facts
+
+    return Annotated[Mapping[str, Any], AfterValidator(check)]
+
+
+SampleFacts = facts_with("name", "digest")
+RunFacts = facts_with("dtype")
+
+
+class RecordPart(BaseModel):
+    """A JSON object of known keys inside a record; no number in it is infinite or undefined."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Record(RecordPart):
+    """A record: what was found out, of what, and how.
+
+    Args:
+        record_id: readable name and 8 hex digits of the digest; the file's name.
+        digest: of all that changes the numbers; two records with the same one say the same.
+        model: the full model.
+        settings: what else changes the numbers.
+        made: `created_at`, and what changes no number: `device`, `seconds`, `versions` ...
+    """
+
+    folder: ClassVar[str]  # of the files, below a statistics directory
+    word: ClassVar[str]  # what one is called in messages
+    command: ClassVar[str]  # that makes one again
+
+    schema_version: Literal[1] = 1
+    record_id: str
+    digest: str
+    model: ModelRef
+    settings: Mapping[str, Any]
+    made: Mapping[str, Any]
 
     @property
-    def record_id(self) -> str:
-        """Readable name and 8 hex digits of the digest; the file's name."""
-        ...
+    @abstractmethod
+    def is_measured(self) -> bool:
+        """Whether it has results; only such records have a file."""
 
     @property
-    def digest(self) -> str:
-        """Of all that the record is of; two records with the same one say the same."""
-        ...
+    def created_at(self) -> str:
+        """When it was measured; empty where nothing says so."""
+        return str(self.made.get("created_at", ""))
 
-    @property
-    def model(self) -> ModelRef:
-        """The full model."""
-        ...
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        facts = self.model_dump(by_alias=True, exclude_unset=True)
+        last = {name: facts.pop(name) for name in ("settings", "made")}
+        return {"schema_version": self.schema_version, **facts, **last}
 
     def to_json(self) -> str:
         """The content of the file."""
-        ...
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
-
-Record = TypeVar("Record", bound=Kept)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordKind(Generic[Record]):
-    """One kind of record.
-
-    Args:
-        folder: where its files lie, below a statistics directory.
-        word: what one is called in messages.
-        command: that makes one again, for messages.
-        schema_version: that is read.
-        parse: the record in a parsed file without its `schema_version`; may raise KeyError,
-            TypeError, AttributeError, ValueError or OverflowError for what is malformed.
-    """
-
-    folder: str
-    word: str
-    command: str
-    schema_version: int
-    parse: Callable[[Mapping[str, Any]], Record]
-
-    def from_dict(self, raw: object, where: str) -> Record:
-        """The record in parsed JSON; `where` is for messages.
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str) -> Self:
+        """The record in the text of a file of this name.
 
         Raises:
-            StatsError: malformed, or of another schema.
+            StatsError: malformed, of another schema, or without results.
         """
-        again = f"delete it and make it again with `moeprune {self.command}`."
-        if not isinstance(raw, dict) or raw.get("schema_version") != self.schema_version:
-            raise StatsError(
-                f"The {self.word} {where} has another schema than {self.schema_version}; {again}"
-            )
+        again = f"delete it and make it again with `moeprune {cls.command}`."
         try:
-            record = self.parse({k: each for k, each in raw.items() if k != "schema_version"})
-            _check_names(record)
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            reason = " ".join(repr(error).split())
-            raise StatsError(
-                f"The {self.word} {where} cannot be read ({reason}); {again}"
-            ) from error
+            raw = parse_json_once(text)
+            version = raw.get("schema_version") if isinstance(raw, dict) else None
+            if version != SCHEMA_VERSION:
+                raise StatsError(
+                    f"The {cls.word} {name} has another schema than {SCHEMA_VERSION}; {again}"
+                )
+            # What could not be written again, such as NaN, was not written by this program.
+            plain = json.dumps(raw, ensure_ascii=False, allow_nan=False)
+            record = cls.model_validate_json(plain, strict=True)
+            problem = "" if record.is_measured else "it has no results"
+        except (ValueError, RecursionError) as error:
+            record, problem = None, first_problem(error)
+        if record is None or problem:
+            raise StatsError(f"The {cls.word} {name} cannot be read ({problem}); {again}")
         return record
 
-    def read(self, path: Path) -> Record:
+    @classmethod
+    def read(cls, path: Path) -> Self:
         """The record in a file.
 
         Raises:
-            StatsError: unreadable, malformed, or of another schema.
+            StatsError: unreadable, or see `from_json`.
         """
         try:
-            raw = parse_json_once(path.read_bytes())
-            # What could not be written again, such as NaN, was not written by this program.
-            json.dumps(raw, ensure_ascii=False, allow_nan=False).encode()
-        except (OSError, ValueError, RecursionError) as error:
-            raise StatsError(f"The {self.word} {path.name} cannot be read ({error}).") from error
-        return self.from_dict(raw, path.name)
+            text = path.read_bytes()
+        except OSError as error:
+            raise StatsError(f"The {cls.word} {path.name} cannot be read ({error}).") from error
+        return cls.from_json(text, path.name)
 
 
-def _check_names(record: Kept) -> None:
-    names = (record.record_id, record.digest, record.model.name, record.model.identity)
-    if strange := [name for name in names if not isinstance(name, str)]:
-        raise TypeError(f"{strange[0]!r} is no name")
+def first_problem(error: Exception) -> str:
+    """What is wrong, in one line; of several things that pydantic found the first."""
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return " ".join(": ".join(filter(None, (".".join(map(str, first["loc"])), message))).split())
 
 
-class RecordStore(Generic[Record]):
+Kept = TypeVar("Kept", bound=Record)
+
+
+class RecordStore(Generic[Kept]):
     """Records of one kind in one or more statistics directories; new ones go to the first."""
 
-    def __init__(self, kind: RecordKind[Record], directories: Sequence[Path]) -> None:
-        self._kind = kind
-        self._folders = tuple(directory / kind.folder for directory in directories)
+    kind: type[Kept]
 
-    def path(self, record: Record) -> Path:
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._folders = tuple(directory / self.kind.folder for directory in directories)
+
+    def path(self, record: Kept) -> Path:
         """Where a new record is written."""
         return self._folders[0] / f"{record.record_id}.json"
 
-    def find(self, wanted: Record) -> Record:
-        """What is known of this record already; `wanted` itself where nothing is.
+    def find(self, new: Kept) -> Kept:
+        """What is known of this record already; `new` itself where nothing is.
 
         Raises:
             StatsError: a file of this name cannot be read.
         """
         for folder in self._folders:
-            path = folder / f"{wanted.record_id}.json"
-            if path.is_file() and (found := self._kind.read(path)).digest == wanted.digest:
+            path = folder / f"{new.record_id}.json"
+            if path.is_file() and (found := self.kind.read(path)).digest == new.digest:
                 return found
-        return wanted
+        return new
 
-    def save(self, record: Record) -> Path:
+    def save(self, record: Kept) -> Path:
         """Write a record, in place of what was known of the same."""
         path = self.path(record)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,23 +164,16 @@ class RecordStore(Generic[Record]):
 
     def records(
         self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None
-    ) -> list[Record]:
+    ) -> list[Kept]:
         """Records by id, of one model or of all; unreadable ones are reported and left out."""
-        found: dict[str, Record] = {}
-        for folder in self._folders:
-            for path in sorted(folder.glob("*.json")):
-                try:
-                    record = self._kind.read(path)
-                except StatsError as error:
-                    if on_problem:
-                        on_problem(error)
-                    continue
-                if identity in (None, record.model.identity):
-                    found.setdefault(record.record_id, record)
+        found: dict[str, Kept] = {}
+        for path in (path for folder in self._folders for path in sorted(folder.glob("*.json"))):
+            try:
+                record = self.kind.read(path)
+            except StatsError as error:
+                if on_problem:
+                    on_problem(error)
+                continue
+            if identity in (None, record.model.identity):
+                found.setdefault(record.record_id, record)
         return [found[name] for name in sorted(found)]
-
-
-def file_json(schema_version: int, values: Mapping[str, Any]) -> str:
-    """The content of a record's file; no number in it may be infinite or undefined."""
-    whole = {"schema_version": schema_version, **values}
-    return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

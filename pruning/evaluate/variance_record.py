@@ -2,30 +2,17 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pandas as pd
 
 from analysis.errors import StatsError
-from analysis.model import ModelRef, MoEModel
+from analysis.model import MoEModel
 from analysis.stats.store import now
-from pruning.evaluate.record import identify, plan_facts
-from pruning.evaluate.store import RecordKind, RecordStore, file_json
+from pruning.evaluate.record import AllPlanFacts, identify, plan_facts
+from pruning.evaluate.store import Count, Record, RecordStore, RunFacts, SampleFacts
 from pruning.plan import PruningPlan, model_ref
 
-SCHEMA_VERSION = 1
-# What the table reads of a plan's facts, and the kinds of value that it needs there.
-_FACTS: Final[Mapping[str, type | tuple[type, ...]]] = {
-    "criterion": str,
-    "corpora": list,
-    "schedule": str,
-    "granularity": str,
-    "sparsity": str,
-    "removed": (int, float),
-    "bytes_after": int,
-}
 VARIANCE_COLUMNS = ("layer", "model", "variance", "num_tokens")
 VARIANCE_TABLE_COLUMNS = (
     *("record", "plan", "criterion", "calibrated_on", "schedule", "granularity", "sparsity"),
@@ -34,14 +21,10 @@ VARIANCE_TABLE_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class VarianceRecord:
+class VarianceRecord(Record):
     """The variance of hidden states after each decoder layer, under one plan.
 
     Args:
-        record_id: readable name and 8 hex digits of the digest; the file's name.
-        digest: of all that changes the numbers, as of an evaluation.
-        model: that was measured.
         plan_digest: see `PruningPlan.digest`; of the unpruned model, that of keeping everything.
         plan: see `plan_facts`.
         corpus: of the samples: `name`, `digest`, and which documents were drawn.
@@ -49,19 +32,18 @@ class VarianceRecord:
             measured yet.
         num_tokens: that the variance is the mean of.
         settings: `dtype`, `seed` and `tokens` (the most that are drawn).
-        made: `created_at`, `device`, `seconds`; changes no number.
     """
 
-    record_id: str
-    digest: str
-    model: ModelRef
+    folder = "variances"
+    word = "record of hidden states"
+    command = "variance"
+
     plan_digest: str
-    plan: Mapping[str, Any]
-    corpus: Mapping[str, Any]
+    plan: AllPlanFacts
+    corpus: SampleFacts
     variances: tuple[float, ...]
-    num_tokens: int
-    settings: Mapping[str, Any]
-    made: Mapping[str, Any]
+    num_tokens: Count
+    settings: RunFacts
 
     @property
     def is_measured(self) -> bool:
@@ -72,10 +54,6 @@ class VarianceRecord:
     def draw(self) -> str:
         """Names the tokens and how they were computed: only equal ones may be compared."""
         return f"{self.corpus['digest']} {self.settings}"
-
-    def to_json(self) -> str:
-        """The content of the file."""
-        return file_json(SCHEMA_VERSION, asdict(self))
 
     def with_results(
         self, variances: Sequence[float], num_tokens: int, made: Mapping[str, Any]
@@ -90,12 +68,8 @@ class VarianceRecord:
                 f"A variance of {self.record_id} is no finite number; the model's hidden states "
                 "overflow, perhaps for lack of range: try --dtype bfloat16 or float32."
             )
-        return replace(
-            self,
-            variances=tuple(map(float, variances)),
-            num_tokens=num_tokens,
-            made={"created_at": now(), **made},
-        )
+        results = {"variances": tuple(map(float, variances)), "num_tokens": num_tokens}
+        return self.model_copy(update={**results, "made": {"created_at": now(), **made}})
 
 
 def new_variance_record(
@@ -118,32 +92,10 @@ def new_variance_record(
     )
 
 
-def _parsed(raw: Mapping[str, Any]) -> VarianceRecord:
-    variances = raw["variances"]
-    if not variances or not all(type(each) is float and math.isfinite(each) for each in variances):
-        raise ValueError("it needs a finite number for each layer")
-    for key, kind in _FACTS.items():
-        if not isinstance(raw["plan"][key], kind):
-            raise TypeError(f"the plan's {key} is {raw['plan'][key]!r}")
-    for place, key in (("corpus", "name"), ("corpus", "digest"), ("settings", "dtype")):
-        if not isinstance(raw[place][key], str):
-            raise TypeError(f"{key} of its {place} is no text")
-    if not isinstance(raw["made"], dict) or type(raw["num_tokens"]) is not int:
-        raise TypeError("it needs `made` and `num_tokens`")
-    values = {"model": ModelRef(**raw["model"]), "variances": tuple(variances)}
-    return VarianceRecord(**{**raw, **values})
-
-
-VARIANCES: Final = RecordKind(
-    "variances", "record of hidden states", "variance", SCHEMA_VERSION, parse=_parsed
-)
-
-
 class VarianceStore(RecordStore[VarianceRecord]):
     """Records of hidden states of one or more statistics directories; new ones go to the first."""
 
-    def __init__(self, directories: Sequence[Path]) -> None:
-        super().__init__(VARIANCES, directories)
+    kind = VarianceRecord
 
 
 def variance_table(found: Mapping[str, VarianceRecord]) -> pd.DataFrame:
@@ -163,16 +115,16 @@ def variance_overview(records: Iterable[VarianceRecord]) -> pd.DataFrame:
     `full` is the unpruned model's variance on the same tokens, missing where it was not measured.
     """
     known = [record for record in records if record.is_measured]
-    whole = {record.draw: record.variances for record in known if not record.plan["removed"]}
+    whole = {record.draw: record.variances for record in known if not record.plan.removed}
     rows = []
     for record in known:
         plan, full = record.plan, whole.get(record.draw, ())
         described = (
-            *(record.record_id, record.plan_digest, plan["criterion"], "+".join(plan["corpora"])),
-            *(plan["schedule"], plan["granularity"], plan["sparsity"], plan["removed"]),
-            *(plan["bytes_after"], record.corpus["name"], record.draw),
+            *(record.record_id, record.plan_digest, plan.criterion, "+".join(plan.corpora)),
+            *(plan.schedule, plan.granularity, plan.sparsity, plan.removed),
+            *(plan.bytes_after, record.corpus["name"], record.draw),
         )
-        ending = (record.num_tokens, record.settings["dtype"], record.made.get("created_at", ""))
+        ending = (record.num_tokens, record.settings["dtype"], record.created_at)
         rows += [
             (*described, layer, value, full[layer] if layer < len(full) else None, *ending)
             for layer, value in enumerate(record.variances)

@@ -1,17 +1,17 @@
 """search.json: what a search found, as a file and as tables. No model, no torch."""
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import pandas as pd
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, model_validator
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.json_text import parse_json
+from pruning.evaluate.store import Count, first_problem
 from pruning.search.run import Outcome
 from pruning.search.space import Removed
 
@@ -29,9 +29,8 @@ HISTORY_COLUMNS = {
 SCHEDULE_COLUMNS = ("layer", "experts", "kept", "removed", "density")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A candidate and what it scored.
+class Entry(NamedTuple):
+    """A candidate and what it scored; an array in the file.
 
     Args:
         number: in the order in which candidates were found.
@@ -43,17 +42,16 @@ class Entry:
         removed: experts that each layer loses.
     """
 
-    number: int
-    generation: int
-    parent: int | None
+    number: Count
+    generation: Count
+    parent: Count | None
     origin: str
     fitness: float | None
-    samples: int
+    samples: Count
     removed: Removed
 
 
-@dataclass(frozen=True, eq=False)
-class SearchResult:
+class SearchResult(BaseModel):
     """What a search found, complete or so far.
 
     Args:
@@ -67,13 +65,33 @@ class SearchResult:
             seconds; depends on interruptions and machine.
     """
 
-    header: Mapping[str, Any]
+    model_config = ConfigDict(frozen=True, validate_by_name=True, allow_inf_nan=False)
+
+    header: Mapping[str, Any] = Field(validation_alias="search")
     experts: Mapping[int, int]
-    entries: tuple[Entry, ...]
+    entries: tuple[Entry, ...] = Field(validation_alias="candidates")
     generations: tuple[tuple[int, ...], ...]
-    best: int
-    is_finished: bool
-    cost: Mapping[str, float]
+    best: int = Field(validation_alias=AliasPath("best", "candidate"))
+    is_finished: bool = Field(validation_alias="finished")
+    cost: Mapping[str, int | float]
+
+    @model_validator(mode="after")
+    def _candidates_fit_together(self) -> Self:
+        numbers = {entry.number for entry in self.entries}
+        named = {self.best, *(number for members in self.generations for number in members)}
+        if missing := sorted(named - numbers):
+            raise ValueError(f"candidate {missing[0]} is named, but not there")
+        for entry in self.entries:
+            if len(entry.removed) != len(self.experts):
+                raise ValueError("a candidate has not one number for each layer")
+            pairs = zip(entry.removed, self.experts.values(), strict=True)
+            if not all(0 <= gone <= every for gone, every in pairs):
+                raise ValueError(f"candidate {entry.number} removes what layers do not have")
+        if self.best_entry.fitness is None:
+            raise ValueError("the best candidate has no fitness")
+        if missing_costs := {"candidates", "layers", "whole_layers", "seconds"} - set(self.cost):
+            raise ValueError(f"its cost lacks {min(missing_costs)}")
+        return self
 
     @property
     def best_entry(self) -> Entry:
@@ -129,8 +147,8 @@ class SearchResult:
                 }
             ),
             "cost": json.dumps(dict(self.cost)),
-            "generations": _array(map(list, self.generations)),
-            "candidates": _array(map(_row, self.entries)),
+            "generations": _array(self.generations),
+            "candidates": _array(self.entries),
         }
         lines = (f"  {json.dumps(key)}: {text}" for key, text in parts.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -172,16 +190,6 @@ def densities_of(results: Mapping[str, "SearchResult"]) -> pd.DataFrame:
     tables = [result.schedule().assign(search=name) for name, result in results.items()]
     columns = ["search", "layer", "density", "kept", "experts"]
     return pd.concat(tables, ignore_index=True)[columns]
-
-
-def _row(entry: Entry) -> list[Any]:
-    known = (entry.number, entry.generation, entry.parent, entry.origin)
-    return [*known, entry.fitness, entry.samples, list(entry.removed)]
-
-
-def _entry(*row: Any) -> Entry:
-    *known, removed = row
-    return Entry(*known, tuple(removed))  # type: ignore[call-arg]
 
 
 def result_of(
@@ -227,57 +235,15 @@ def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResu
     """
     try:
         raw = parse_json(text)
-        schema = raw["schema_version"]
-        if schema != SCHEMA_VERSION:
+        version = raw.get("schema_version") if isinstance(raw, dict) else None
+        if isinstance(raw, dict) and version != SCHEMA_VERSION:
             raise PlanError(
-                f"{name} has schema_version {schema!r}, but this version reads {SCHEMA_VERSION}; "
+                f"{name} has schema_version {version!r}, but this version reads {SCHEMA_VERSION}; "
                 "search again."
             )
-        result = SearchResult(
-            header=raw["search"],
-            experts={int(layer): count for layer, count in raw["experts"].items()},
-            entries=tuple(_entry(*row) for row in raw["candidates"]),
-            generations=tuple(tuple(members) for members in raw["generations"]),
-            best=raw["best"]["candidate"],
-            is_finished=raw["finished"],
-            cost=raw["cost"],
-        )
-        _check(result)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise PlanError(f"{name} is no result of a search: {error}.") from error
-    return result
-
-
-def _check_kinds(entry: Entry) -> None:
-    whole = [entry.number, entry.generation, entry.samples]
-    whole += [] if entry.parent is None else [entry.parent]
-    fitness = 0 if entry.fitness is None else entry.fitness
-    is_number = type(fitness) in (int, float) and math.isfinite(fitness)
-    if not (
-        is_number
-        and all(type(each) is int and 0 <= each < 1 << 62 for each in whole)
-        and type(entry.origin) is str
-    ):
-        raise ValueError(f"candidate {entry.number!r} has values of a wrong kind")
-
-
-def _check(result: SearchResult) -> None:
-    for entry in result.entries:
-        _check_kinds(entry)
-    numbers = {entry.number for entry in result.entries}
-    named = {result.best, *(number for members in result.generations for number in members)}
-    if missing := sorted(named - numbers):
-        raise ValueError(f"candidate {missing[0]!r} is named, but not there")
-    for entry in result.entries:
-        if len(entry.removed) != len(result.experts):
-            raise ValueError("a candidate has not one number for each layer")
-        pairs = zip(entry.removed, result.experts.values(), strict=True)
-        if not all(isinstance(gone, int) and 0 <= gone <= all_of for gone, all_of in pairs):
-            raise ValueError(f"candidate {entry.number!r} removes what layers do not have")
-    if result.best_entry.fitness is None:
-        raise ValueError("the best candidate has no fitness")
-    if missing_costs := {"candidates", "layers", "whole_layers", "seconds"} - set(result.cost):
-        raise ValueError(f"its cost lacks {min(missing_costs)}")
+        return SearchResult.model_validate_json(text, strict=True)
+    except ValueError as error:
+        raise PlanError(f"{name} is no result of a search: {first_problem(error)}.") from error
 
 
 def load_search(path: Path) -> SearchResult:

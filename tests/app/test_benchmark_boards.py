@@ -23,23 +23,23 @@ from pruning.evaluate.benchmarks.record import (
     new_record,
     settings_of,
 )
+from pruning.evaluate.record import PlanFacts
 
 MODEL = ModelRef("m", "11" * 32)
 WHOLE = 1000
 
 
 def facts(criterion="", share=0.0, corpora=()):
-    return {
-        "criterion": criterion,
-        "gate": "",
-        "corpora": list(corpora),
-        "schedule": "uniform",
-        "sparsity": f"{share:.0%}",
-        "granularity": "expert",
-        "removed": share,
-        "bytes_before": WHOLE,
-        "bytes_after": round(WHOLE * (1 - 0.8 * share)),
-    }
+    return PlanFacts(
+        criterion=criterion,
+        corpora=corpora,
+        schedule="uniform",
+        sparsity=f"{share:.0%}",
+        granularity="expert",
+        removed=share,
+        bytes_before=WHOLE,
+        bytes_after=round(WHOLE * (1 - 0.8 * share)),
+    )
 
 
 def record_of(plan, scores, **settings):
@@ -143,7 +143,7 @@ def test_a_metric_that_is_not_usual_is_named(records):
 
 
 def test_results_without_a_plan_are_called_what_they_were_called(records):
-    words = Candidate(MODEL, MODEL, "their pruned model", "", {})
+    words = Candidate(MODEL, MODEL, "their pruned model", "", PlanFacts())
     taken = new_record(words, "lm-eval", settings_of()).with_scores(
         [BenchmarkScore("mc", "acc_norm", 0.65), BenchmarkScore("math", "exact_match", 0.5)],
         "0",

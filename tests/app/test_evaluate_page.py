@@ -1,7 +1,6 @@
 """Evaluate: the model's own results, and the papers' tables, weighed as the address says."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -103,7 +102,7 @@ def sweep_command(test):
 def test_own_numbers_are_those_of_the_records(open_page, swept):
     test = open_page("evaluate", model="once")
     table = test.dataframe[0].value.set_index("candidate")
-    pruned = {r.plan["criterion"]: r for r in swept if r.plan["removed"]}
+    pruned = {r.plan.criterion: r for r in swept if r.plan.removed}
     assert len(table) == 2
     for criterion, label in (("reap", "REAP, on rows.jsonl"), ("random", "Random")):
         record = pruned[criterion]
@@ -112,7 +111,7 @@ def test_own_numbers_are_those_of_the_records(open_page, swept):
         assert table.loc[label, "change"] == pytest.approx(
             record.metrics["nll"].mean - record.full["nll"].mean
         )
-        saved = 1 - record.plan["bytes_after"] / record.plan["bytes_before"]
+        saved = 1 - record.plan.bytes_after / record.plan.bytes_before
         assert table.loc[label, "memory_saved"] == pytest.approx(saved)
     # Loss: the lower, the better.
     assert table["mean"].is_monotonic_increasing
@@ -133,14 +132,14 @@ def test_every_measure_against_every_size(open_page, swept, measure, against):
 
 
 def test_quality_against_memory_is_of_what_competes(swept):
-    record = next(record for record in swept if record.plan["criterion"] == "reap")
-    fewer = replace(record, evaluation_id="fewer", num_samples=2)
+    record = next(record for record in swept if record.plan.criterion == "reap")
+    fewer = record.model_copy(update={"record_id": "fewer", "num_samples": 2})
     chart = own_pareto_chart(results_of([*swept, fewer]), "nll", "rows.jsonl", "once")
     found = chart.table.set_index("candidate")
     assert sorted(found.index) == ["Full model", "REAP, on rows.jsonl, 33%", "Random, 33%"]
     for each in swept:
         rows = found[(found["value"] == each.metrics["nll"].mean)]
-        assert each.plan["bytes_after"] in rows["bytes"].tolist()
+        assert each.plan.bytes_after in rows["bytes"].tolist()
     # Of the two of one size only the better one can be on the front.
     pruned = found[~found["is_full"]]
     assert pruned.loc[pruned["on_front"], "value"].tolist() in ([pruned["value"].min()], [])
@@ -156,21 +155,21 @@ def test_lines_in_colour_are_those_that_are_best_somewhere(swept):
 def test_what_was_measured_otherwise_is_a_series_of_its_own(swept):
     plain = results_of(swept)
     assert plain["series"].str.contains("samples").sum() == 0
-    reap = next(record for record in swept if record.plan["criterion"] == "reap")
-    whole = next(record for record in swept if not record.plan["removed"])
+    reap = next(record for record in swept if record.plan.criterion == "reap")
+    whole = next(record for record in swept if not record.plan.removed)
     other = [
-        replace(record, evaluation_id=f"{record.evaluation_id}-32", num_samples=32)
+        record.model_copy(update={"record_id": f"{record.record_id}-32", "num_samples": 32})
         for record in (reap, whole)
     ]
     both = results_of([*other, *swept])
     dtype = reap.settings["dtype"]
-    (name,) = set(plain["series"][plain["evaluation"] == reap.evaluation_id])
-    (second,) = set(both["series"][both["evaluation"] == other[0].evaluation_id])
+    (name,) = set(plain["series"][plain["evaluation"] == reap.record_id])
+    (second,) = set(both["series"][both["evaluation"] == other[0].record_id])
     assert second == f"{name}, 32 samples, {dtype}"
     # One row a measure for each name; the level that is drawn is the usual one, which comes first.
     pruned = both[both["series"] != ""]
     assert not pruned.duplicated(["corpus", "series", "removed", "measure"]).any()
-    assert both[both["series"] == ""]["evaluation"].iloc[0] == whole.evaluation_id
+    assert both[both["series"] == ""]["evaluation"].iloc[0] == whole.record_id
     # On fewer samples a candidate may win by chance, so it does not compete.
     assert set(own_winner_chart(both, "m").table["winner"]) <= set(plain["series"])
     assert own_winner_chart(results_of([]), "m") is None

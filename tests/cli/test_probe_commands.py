@@ -6,7 +6,7 @@ import pytest
 
 from analysis.stats.store import SHIPPED_STATS
 from pruning.evaluate.bins import BIN_COLUMNS, Binning
-from pruning.evaluate.bins_record import BINS
+from pruning.evaluate.bins_record import BinsRecord
 from pruning.evaluate.variance_record import VARIANCE_COLUMNS, VarianceStore
 
 
@@ -48,7 +48,7 @@ def test_variance_of_criteria_is_kept_and_not_measured_again(
     table = pd.read_csv(here / "variance.csv")
     assert list(table["model"].unique()) == ["full", "reap 50%", "random 50%"]
     kept = VarianceStore([stats]).records()
-    by_criterion = {record.plan["criterion"]: record for record in kept}
+    by_criterion = {record.plan.criterion: record for record in kept}
     for name, criterion in (("full", ""), ("reap 50%", "reap"), ("random 50%", "random")):
         own = table.loc[table["model"] == name, "variance"].tolist()
         assert own == pytest.approx(list(by_criterion[criterion].variances), rel=1e-12)
@@ -95,7 +95,7 @@ def test_bins_are_kept_and_not_measured_again(works, tiny, corpora, stats, here,
     )
     works(*words)
     (path,) = (here / "kept" / "bins").iterdir()
-    record = BINS.read(path)
+    record = BinsRecord.read(path)
     assert record.ranked.how == Binning(3, "global")
     assert (record.ranked.corpora, record.ranked.runs) == ((), ())
     pd.testing.assert_frame_equal(record.table, pd.read_csv(here / "bins.csv"), rtol=1e-12)
@@ -109,7 +109,7 @@ def test_bins_by_place_remove_what_stands_together(works, tiny, corpora, stats, 
     words = ("--criterion", "random", "--granularity", "atomic", "--bins", "2", "--order", "index")
     works("bins", tiny, "--corpus", corpora[1], "--seq-len", "9", "--stats-dir", here, *words)
     (path,) = (here / "bins").iterdir()
-    record = BINS.read(path)
+    record = BinsRecord.read(path)
     drawn = np.random.default_rng(42).random(3 * 6 * 24)
     # The first half of all neurons is layer 0 and half of layer 2.
     assert record.table["saliency"].tolist() == pytest.approx(drawn.reshape(2, -1).mean(1).tolist())

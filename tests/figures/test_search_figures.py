@@ -21,7 +21,15 @@ def result(removed=(1, 3), fitness=(0.3, 0.5, 0.4, None)):
         for n, (origin, value) in enumerate(zip(origins, fitness, strict=True))
     )
     experts = {1: 5, 3: 6}
-    return SearchResult({}, experts, entries, ((0, 1), (1, 2, 3)), 1, True, {})
+    return SearchResult(
+        header={},
+        experts=experts,
+        entries=entries,
+        generations=((0, 1), (1, 2, 3)),
+        best=1,
+        is_finished=True,
+        cost=dict.fromkeys(("candidates", "layers", "whole_layers", "seconds"), 0),
+    )
 
 
 @pytest.fixture

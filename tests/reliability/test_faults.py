@@ -57,7 +57,9 @@ def write_recipe(folder, version, _model, _make):
 
 def write_record(folder, version, _model, _make):
     store = EvaluationStore([SHIPPED_STATS])
-    record = replace(store.records()[0], evaluation_id="one", made={"version": version})
+    record = store.records()[0].model_copy(
+        update={"record_id": "one", "made": {"version": version}}
+    )
     EvaluationStore([folder]).save(record)
 
 

@@ -35,9 +35,6 @@ from analysis.stats.store import (
     read_vectors,
 )
 from app.jobs.store import JobStore
-from pruning.evaluate.bins_record import BinsStore
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.variance_record import VarianceStore
 from pruning.plan import PruningPlan, fit_plan, model_ref, plan_from_json
 from pruning.search.log import open_log
 from pruning.surgery.export import export_checkpoint
@@ -167,34 +164,6 @@ def test_weight_statistics_without_a_column(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda raw: raw.update(plan=1),
-        lambda raw: raw["plan"].update(criterion=1),
-        lambda raw: raw["plan"].update(bytes_after=-1),
-        lambda raw: raw.update(corpus={}),
-        lambda raw: raw["metrics"].update(kl={"mean": 10**400, "pooled": 1, "low": 1, "high": 1}),
-        lambda raw: raw["metrics"].update(kl={"mean": "1", "pooled": 1, "low": 1, "high": 1}),
-        lambda raw: raw.update(num_samples=None),
-        lambda raw: raw["made"].update(host="\ud800"),
-        lambda raw: raw["made"].update(seconds=float("nan")),
-    ],
-)
-def test_evaluations(tmp_path, change):
-    source = min((SHIPPED_STATS / "evaluations").glob("demo-reap-*.json"))
-    (tmp_path / "evaluations").mkdir()
-    copy = shutil.copy(source, tmp_path / "evaluations" / "one.json")
-    problems = []
-    assert EvaluationStore([tmp_path]).records(on_problem=problems.append) != []
-    assert problems == []
-    edit_json(tmp_path / "evaluations" / "one.json", change)
-    assert copy.exists()
-    assert EvaluationStore([tmp_path]).records(on_problem=problems.append) == []
-    assert len(problems) == 1
-    assert "The evaluation one.json cannot be read" in str(problems[0])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
         "request = '{'",
         "request = '7'",
         "partials = 7",
@@ -248,37 +217,6 @@ def test_a_configuration_that_is_nested_too_deeply(tmp_path):
     (tmp_path / CONFIG_NAME).write_text(DEEP)
     with pytest.raises(CheckpointError, match="nested too deeply"):
         read_config(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda raw: raw["rows"][0].update(loss_change="much"),
-        lambda raw: raw["rows"][0].update(loss_change=None),
-        lambda raw: raw["rows"][0].update(share=10**400),
-        lambda raw: raw["ranked"].update(criterion=7),
-    ],
-)
-def test_records_of_bins(tmp_path, change):
-    (tmp_path / "bins").mkdir()
-    source = min((SHIPPED_STATS / "bins").glob("*.json"))
-    shutil.copy(source, tmp_path / "bins" / "one.json")
-    problems = []
-    assert len(BinsStore([tmp_path]).records(on_problem=problems.append)) == 1
-    edit_json(tmp_path / "bins" / "one.json", change)
-    assert BinsStore([tmp_path]).records(on_problem=problems.append) == []
-    assert len(problems) == 1
-    assert "delete it and make it again" in str(problems[0])
-
-
-def test_records_of_hidden_states_with_names_of_other_kinds(tmp_path):
-    (tmp_path / "variances").mkdir()
-    source = min((SHIPPED_STATS / "variances").glob("*.json"))
-    shutil.copy(source, tmp_path / "variances" / "one.json")
-    edit_json(tmp_path / "variances" / "one.json", lambda raw: raw.update(record_id=[]))
-    problems = []
-    assert VarianceStore([tmp_path]).records(on_problem=problems.append) == []
-    assert "[] is no name" in str(problems[0])
 
 
 def test_names_of_shards_with_line_breaks_stay_in_one_line(tmp_path):

@@ -1,12 +1,9 @@
 """Candidates of a benchmark: the full model, what plans leave of it, and exports of such plans."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from analysis.model import ModelRef, MoEModel
 from pruning.active import Routing
 from pruning.evaluate.benchmarks.record import Candidate, candidate_label
-from pruning.evaluate.record import made_facts, plan_facts
+from pruning.evaluate.record import PlanFacts, made_facts, plan_facts
 from pruning.plan import PruningPlan, fit_plan, model_ref
 from pruning.surgery.manifest import Manifest
 
@@ -52,16 +49,15 @@ def exported(
     return Candidate(full, model_ref(model), candidate_label(facts), plan.digest, facts)
 
 
-def _manifest_facts(model: MoEModel, manifest: Manifest) -> Mapping[str, Any]:
-    """What the manifest alone says, under the names of `plan_facts`."""
+def _manifest_facts(model: MoEModel, manifest: Manifest) -> PlanFacts:
+    """What the manifest alone says."""
     plan = manifest.plan
     after = sum(map(len, plan.kept.values()))
     gone = plan.provenance.budget.get("removed")
-    removed = None if plan.kept_atoms or not isinstance(gone, int) else gone / (after + gone)
-    return {
-        **made_facts(plan.provenance),
+    known = {
         "granularity": plan.granularity,
         "experts_after": after,
-        "removed": removed,
+        "removed": None if plan.kept_atoms or not isinstance(gone, int) else gone / (after + gone),
         "bytes_after": model.checkpoint.nbytes,
     }
+    return made_facts(plan.provenance).model_copy(update=known)

@@ -1,20 +1,16 @@
 """Benchmark records: one small JSON file for each candidate and setting, beside the statistics."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Final, Literal
-
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from analysis.model import ModelRef
 from analysis.stats.store import digest_of, now, run_name
-from pruning.evaluate.record import MADE_BY
-from pruning.evaluate.store import RecordKind, RecordStore, file_json
+from pruning.evaluate.record import MADE_BY, PlanFacts
+from pruning.evaluate.store import SCHEMA_VERSION, Record, RecordStore
 from pruning.plan import ATOMIC_GRANULARITY
 
-SCHEMA_VERSION = 1
 FULL = "full"
 BenchmarkSource = Literal["lm-eval", "evalscope"]
 # Metrics that are shares of the questions, by the name before "@" and ","; so are those in _acc.
@@ -76,15 +72,14 @@ def _is_share(metric: str) -> bool:
     return name in _SHARES or name.endswith("_acc")
 
 
-@dataclass(frozen=True)
-class BenchmarkRecord:
+class BenchmarkRecord(Record):
     """What benchmarks say of one candidate: a model, whole or pruned.
 
+    The digest is of the candidate, what ran, the tool, the settings, and how the plan came about,
+    which is shown with the scores. The model is the full one, also where an export of it ran: all
+    its candidates have it in common.
+
     Args:
-        record_id: readable name and 8 hex digits of the digest; the file's name.
-        digest: of the candidate, what ran, the tool, the settings, and how the plan
-            came about, which is shown with the scores.
-        model: the full model, also where an export of it ran: all its candidates have it in common.
         ran: what ran: the full model, in which plans are masked, or an export of it.
         candidate: what people call it: "full", or what its plan does, see `candidate_label`.
         plan_digest: see `PruningPlan.digest`; of the full model, that of keeping everything; empty
@@ -94,31 +89,29 @@ class BenchmarkRecord:
         source: the tool that gave the scores.
         tool_version: its version; empty where a file does not say.
         settings: what else changes the numbers, see `settings_of`.
-        made: `created_at`, and what changes no number: `device`, `batch_size`, `seconds` ...
     """
 
-    record_id: str
-    digest: str
-    model: ModelRef
+    folder = "benchmarks"
+    word = "benchmark"
+    command = "benchmark"
+
     ran: ModelRef
     candidate: str
     plan_digest: str
-    plan: Mapping[str, Any]
+    plan: PlanFacts
     scores: tuple[BenchmarkScore, ...]
     source: BenchmarkSource
     tool_version: str
-    settings: Mapping[str, Any]
-    made: Mapping[str, Any]
 
     @property
     def is_full(self) -> bool:
         """Whether this is the model itself, nothing removed."""
         return self.candidate == FULL
 
-    def to_json(self) -> str:
-        """The content of the file."""
-        scores = [asdict(score) for score in self.scores]
-        return file_json(SCHEMA_VERSION, {**asdict(self), "scores": scores})
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has results."""
+        return bool(self.scores)
 
     def of_task(self, task: str, version: str | None = None) -> tuple[BenchmarkScore, ...]:
         """The scores of a task, of one version of it or of any."""
@@ -132,12 +125,12 @@ class BenchmarkRecord:
         new = tuple(scores)
         tasks = {score.task for score in new}
         together = (*(score for score in self.scores if score.task not in tasks), *new)
-        return replace(
-            self,
-            scores=tuple(sorted(together, key=lambda score: (score.task, score.metric))),
-            tool_version=tool_version,
-            made={"created_at": now(), **made},
-        )
+        results = {
+            "scores": tuple(sorted(together, key=lambda score: (score.task, score.metric))),
+            "tool_version": tool_version,
+            "made": {"created_at": now(), **made},
+        }
+        return self.model_copy(update=results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +149,20 @@ class Candidate:
     ran: ModelRef
     label: str
     plan_digest: str
-    facts: Mapping[str, Any]
+    facts: PlanFacts
 
 
-def candidate_label(facts: Mapping[str, Any]) -> str:
+def candidate_label(facts: PlanFacts) -> str:
     """What people call a plan: criterion, text, share removed, and what is not usual about it."""
-    removed = facts["removed"]
+    removed = facts.removed
     if removed == 0:
         return FULL
     words = [
-        facts["criterion"] or "plan",
-        "+".join(facts["corpora"]),
-        facts["sparsity"] if removed is None else f"{removed:.0%}",
-        facts["schedule"] if facts["schedule"] not in ("", "uniform") else "",
-        "neurons" if facts["granularity"] == ATOMIC_GRANULARITY else "",
+        facts.criterion or "plan",
+        "+".join(facts.corpora),
+        facts.sparsity if removed is None else f"{removed:.0%}",
+        facts.schedule if facts.schedule not in ("", "uniform") else "",
+        "neurons" if facts.granularity == ATOMIC_GRANULARITY else "",
     ]
     return ", ".join(filter(None, words))
 
@@ -203,7 +196,8 @@ def new_record(
     candidate: Candidate, source: BenchmarkSource, settings: Mapping[str, Any]
 ) -> BenchmarkRecord:
     """A record without scores yet."""
-    facts = candidate.facts
+    # None, where results were imported without a plan.
+    made = candidate.facts.model_dump(include=set(MADE_BY), exclude_unset=True)
     digest = digest_of(
         {
             "schema_version": SCHEMA_VERSION,
@@ -213,7 +207,7 @@ def new_record(
             "plan": candidate.plan_digest,
             "tool": source,
             "settings": dict(settings),
-            "made": {key: facts.get(key) for key in MADE_BY},
+            "made": dict.fromkeys(MADE_BY) | made,
         }
     )
     words = (candidate.ran.name, candidate.label.replace(", ", "-").rstrip("%"), source)
@@ -224,7 +218,7 @@ def new_record(
         ran=candidate.ran,
         candidate=candidate.label,
         plan_digest=candidate.plan_digest,
-        plan=dict(facts),
+        plan=candidate.facts,
         scores=(),
         source=source,
         tool_version="",
@@ -233,39 +227,7 @@ def new_record(
     )
 
 
-class _Facts(BaseModel, strict=True):
-    """What the table reads of a plan's facts; there may be others."""
-
-    criterion: str = ""
-    corpora: list[str] = []
-    schedule: str = ""
-    granularity: str = ""
-    sparsity: str = ""
-    removed: float | None = None
-    bytes_after: int | None = None
-
-
-_RECORD = TypeAdapter(BenchmarkRecord)
-
-
-def _parsed(raw: Mapping[str, Any]) -> BenchmarkRecord:
-    try:
-        record = _RECORD.validate_python(dict(raw))
-        _Facts.model_validate(record.plan)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {first['msg']}") from error
-    return record
-
-
-BENCHMARKS: Final = RecordKind(
-    "benchmarks", "benchmark", "benchmark", SCHEMA_VERSION, parse=_parsed
-)
-
-
 class BenchmarkStore(RecordStore[BenchmarkRecord]):
     """Benchmarks of one or more statistics directories; new ones go to the first."""
 
-    def __init__(self, directories: Sequence[Path]) -> None:
-        super().__init__(BENCHMARKS, directories)
+    kind = BenchmarkRecord

@@ -30,7 +30,7 @@ def _newest_full(
         counts = (score.num_samples, score.num_fewshot)
         return json.dumps([*same, *what, *counts], sort_keys=True)
 
-    in_time = sorted(records, key=lambda record: str(record.made.get("created_at", "")))
+    in_time = sorted(records, key=lambda record: record.created_at)
     known = {
         key(record, score): score for record in in_time if record.is_full for score in record.scores
     }
@@ -50,18 +50,11 @@ def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
     full_of = _newest_full(known)
     rows = []
     for record in known:
-        facts, made = record.plan, record.made.get("created_at", "")
+        plan = record.plan
         described = (
-            *(
-                record.record_id,
-                record.model.name,
-                record.ran.name,
-                record.candidate,
-                record.plan_digest,
-            ),
-            *(facts.get("criterion", ""), "+".join(facts.get("corpora", ()))),
-            *(facts.get("schedule", ""), facts.get("granularity", ""), facts.get("sparsity", "")),
-            *(facts.get("removed"), facts.get("bytes_after")),
+            *(record.record_id, record.model.name, record.ran.name, record.candidate),
+            *(record.plan_digest, plan.criterion, "+".join(plan.corpora), plan.schedule),
+            *(plan.granularity, plan.sparsity, plan.removed, plan.bytes_after),
         )
         for score in record.scores:
             full = full_of(record, score)
@@ -70,6 +63,6 @@ def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
                 *(score.higher_is_better, score.num_samples),
                 *((full.value, full.stderr) if full else (None, None)),
             )
-            rows.append((*described, *measured, record.source, made))
+            rows.append((*described, *measured, record.source, record.created_at))
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
     return table.astype(dict.fromkeys(_NUMBERS, "float64") | {"higher_is_better": "bool"})

@@ -181,9 +181,9 @@ def test_an_export_without_its_source_is_known_by_its_manifest(demo, tmp_path):
     alone = exported(pruned, read_manifest(tmp_path / "out"), routing=None)
     known = planned(demo, plan)
     assert alone.model == ModelRef("demo", demo.identity)
-    assert alone.facts["experts_after"] == known.facts["experts_after"] == 162
-    assert alone.facts["removed"] == pytest.approx(known.facts["removed"]) == 30 / 192
-    assert alone.facts["bytes_after"] == known.facts["bytes_after"]
+    assert alone.facts.experts_after == known.facts.experts_after == 162
+    assert alone.facts.removed == pytest.approx(known.facts.removed) == 30 / 192
+    assert alone.facts.bytes_after == known.facts.bytes_after
     assert alone.label == known.label == "by-hand, 16%"
 
 

@@ -1,14 +1,10 @@
-"""Records of benchmarks: files read back, damaged ones named, and the table held against full."""
+"""Records of benchmarks: read back, their labels, and the table against the full model."""
 
 import json
 from dataclasses import replace
 
-import pytest
-
-from analysis.errors import StatsError
 from analysis.model import ModelRef
 from pruning.evaluate.benchmarks.record import (
-    BENCHMARKS,
     FULL,
     BenchmarkScore,
     BenchmarkStore,
@@ -18,6 +14,7 @@ from pruning.evaluate.benchmarks.record import (
     settings_of,
 )
 from pruning.evaluate.benchmarks.table import TABLE_COLUMNS, benchmark_table
+from pruning.evaluate.record import PlanFacts
 
 SETTINGS = {"limit": None, "num_fewshot": None, "dtype": "bfloat16"}
 FACTS = {
@@ -33,14 +30,16 @@ FACTS = {
 
 
 def candidate(label="reap, code+math, 50%", facts=FACTS, source="a" * 64):
-    return Candidate(ModelRef("tiny", source), ModelRef("out", "f" * 64), label, "b" * 64, facts)
+    return Candidate(
+        ModelRef("tiny", source), ModelRef("out", "f" * 64), label, "b" * 64, PlanFacts(**facts)
+    )
 
 
 def record(label="reap, code+math, 50%", value=0.5, settings=SETTINGS, at="", **of_score):
     of_candidate = candidate(label, {**FACTS, "removed": 0.0} if label == FULL else FACTS)
     score = BenchmarkScore("arc", "acc", value, 0.02, True, 100, **of_score)
     made = new_record(of_candidate, "lm-eval", settings).with_scores([score], "0.4.13", {})
-    return replace(made, made={**made.made, **({"created_at": at} if at else {})})
+    return made.model_copy(update={"made": {"created_at": at}}) if at else made
 
 
 def test_a_file_reads_back_as_it_was_written(tmp_path):
@@ -50,17 +49,6 @@ def test_a_file_reads_back_as_it_was_written(tmp_path):
     assert store.records("a" * 64) == [wanted]
     assert store.records("c" * 64) == []
     assert store.find(new_record(candidate(), "lm-eval", SETTINGS)) == wanted
-
-
-def test_the_first_directory_decides_and_others_are_read(tmp_path):
-    mine, shipped = (
-        BenchmarkStore([tmp_path / "a", tmp_path / "b"]),
-        BenchmarkStore([tmp_path / "b"]),
-    )
-    shipped.save(record(value=0.1))
-    shipped.save(record(FULL))
-    mine.save(record(value=0.9))
-    assert sorted(each.scores[0].value for each in mine.records()) == [0.5, 0.9]
 
 
 def test_other_settings_or_another_candidate_are_another_record():
@@ -90,41 +78,6 @@ def test_scores_of_a_task_replace_those_it_had():
     assert again.of_task("piqa", "other version") == ()
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"schema_version": 9},
-        {"scores": [{"task": "arc", "metric": "acc", "value": float("inf")}]},
-        {"scores": [{"task": "arc", "metric": "acc", "value": 1, "stderr": -1}]},
-        {"scores": [{"task": "arc", "metric": "acc", "value": 1, "num_samples": 0}]},
-        {"scores": [{"task": "", "metric": "acc", "value": 1}]},
-        {"scores": [{"task": "arc", "metric": "acc", "value": "much"}]},
-        {"scores": 3},
-        {"source": "elsewhere"},
-        {"plan": []},
-        {"plan": {"corpora": "code"}},
-        {"plan": {"removed": "half"}},
-        {"candidate": None},
-    ],
-)
-def test_damage_is_named_in_one_line(damage):
-    raw = json.loads(record().to_json()) | damage
-    with pytest.raises(StatsError, match=r"^The benchmark x\.json .* again") as caught:
-        BENCHMARKS.from_dict(raw, "x.json")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
-def test_a_damaged_file_is_reported_and_the_others_are_read(content, tmp_path):
-    store, good = BenchmarkStore([tmp_path]), record()
-    store.save(good)
-    (tmp_path / "benchmarks" / "broken.json").write_bytes(content)
-    problems = []
-    assert store.records(on_problem=problems.append) == [good]
-    assert len(problems) == 1
-    assert "broken.json" in str(problems[0])
-
-
 def test_the_table_has_a_row_a_score_beside_the_full_model_s():
     records = [
         record(FULL, 0.8, at="2026-01-01"),
@@ -146,7 +99,7 @@ def test_only_the_same_version_of_a_task_is_held_against():
 
 
 def test_the_newest_full_result_is_taken():
-    of_export = replace(record(FULL, 0.3, at="2026-03-01"), record_id="z", digest="z")
+    of_export = record(FULL, 0.3, at="2026-03-01").model_copy(update={"record_id": "z"})
     table = benchmark_table([of_export, record(FULL, 0.8, at="2026-01-01"), record()])
     assert table["full"].tolist() == [0.3, 0.3, 0.3]
 
@@ -162,11 +115,14 @@ def test_results_without_a_plan_have_gaps_in_the_table():
 
 
 def test_a_candidate_s_label_says_what_is_not_usual():
-    assert candidate_label({**FACTS, "removed": 0.0}) == FULL
-    assert candidate_label(FACTS) == "reap, code+math, 50%"
-    unusual = {**FACTS, "schedule": "global", "granularity": "atomic", "removed": 0.251}
-    assert candidate_label(unusual) == "reap, code+math, 25%, global, neurons"
-    assert candidate_label({**FACTS, "criterion": "", "corpora": []}) == "plan, 50%"
+    def label(**unusual):
+        return candidate_label(PlanFacts(**{**FACTS, **unusual}))
+
+    assert label(removed=0.0) == FULL
+    assert label() == "reap, code+math, 50%"
+    unusual = label(schedule="global", granularity="atomic", removed=0.251)
+    assert unusual == "reap, code+math, 25%, global, neurons"
+    assert label(criterion="", corpora=[]) == "plan, 50%"
 
 
 def test_a_file_is_plain_json_with_a_schema(tmp_path):

@@ -73,7 +73,7 @@ def test_their_plans_are_those_that_the_shipped_statistics_give(shipped, demo):
         plan = select_experts(ranking, uniform(demo.layers, "50%"), model=model_ref(demo))
         record = shipped[f"reap, demo-{text}, 50%"]
         assert record.plan_digest == plan.digest
-        assert record.plan["bytes_after"] == plan_facts(plan, demo)["bytes_after"]
+        assert record.plan.bytes_after == plan_facts(plan, demo).bytes_after
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Records of bins: what they hold, what makes them another, and damaged files."""
+"""Records of bins: what they hold, and what makes them another."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from analysis.errors import StatsError
 from analysis.model import load_model_index
 from builders import tiny_checkpoint
 from pruning.evaluate.bins import Bin, Binning
-from pruning.evaluate.bins_record import BINS, BinsStore, RankedBy, bins_overview, new_bins_record
+from pruning.evaluate.bins_record import BinsStore, RankedBy, bins_overview, new_bins_record
 from pruning.plan import keep_all
 
 CORPUS = {"name": "text.jsonl", "digest": "c" * 64, "seed": 1}
@@ -79,23 +79,6 @@ def test_overview_by_hand(model):
     assert (row["bins"], row["removed"], row["first"], row["last"]) == (3, 21, 0.1, 0.2)
     # Ranks of the changes 1, 3, 2 against 1, 2, 3: 1 - 6 (0 + 1 + 1) / (3 * 8).
     assert row["agreement"] == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rows": []}, "it needs rows of bin, removed"),
-        ({"rows": [{"bin": 0}]}, "it needs rows of bin, removed"),
-        ({"ranked": {"criterion": "reap"}}, "cannot be read"),
-        ({"schema_version": 9}, "another schema than 1"),
-    ],
-)
-def test_damaged_records_say_what_makes_them_again(model, tmp_path, change, message):
-    path = BinsStore([tmp_path]).save(new(model).with_results(table(), (2.5, 4, 60), {}))
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(StatsError, match=message) as caught:
-        BINS.read(path)
-    assert "make it again with `moeprune bins`" in str(caught.value)
 
 
 def test_a_loss_that_is_no_number_is_refused(model):

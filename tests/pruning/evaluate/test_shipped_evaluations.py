@@ -29,7 +29,7 @@ def shipped(demo):
 @pytest.fixture(scope="module")
 def swept(shipped):
     """Those of the sweep; the others are of plans of one size."""
-    return [each for each in shipped if each.plan["sparsity"] or not each.plan["criterion"]]
+    return [each for each in shipped if each.plan.sparsity or not each.plan.criterion]
 
 
 def test_every_criterion_was_evaluated_on_every_text(shipped, swept):
@@ -83,8 +83,8 @@ def test_one_of_them_can_be_made_again(shipped, demo):
     (record,) = (
         each
         for each in shipped
-        if each.plan["criterion"] == "reap"
-        and (each.plan["corpora"], each.plan["sparsity"]) == (["demo-math"], "50%")
+        if each.plan.criterion == "reap"
+        and (each.plan.corpora, each.plan.sparsity) == (("demo-math",), "50%")
         and each.corpus["name"] == "demo-math"
     )
     reap, store = get_criterion("reap"), StatsStore(SHIPPED_STATS)

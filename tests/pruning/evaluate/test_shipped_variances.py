@@ -32,7 +32,7 @@ def test_four_criteria_and_the_full_model_on_every_text(shipped):
 def test_the_full_model_on_maths_by_plain_forwards(demo, shipped):
     # Only maths is the same text on every machine; all of its 3360 tokens were drawn.
     corpus = "demo-math"
-    (record,) = (r for r in shipped if not r.plan["removed"] and r.corpus["name"] == corpus)
+    (record,) = (r for r in shipped if not r.plan.removed and r.corpus["name"] == corpus)
     tokenizer = load_tokenizer(demo)
     drawn = draw(corpus, open_corpus(corpus), [], Wanted(64, 256), lambda: tokenizer)
     assert drawn.sequences.digest == record.corpus["digest"]

@@ -303,7 +303,7 @@ def test_a_file_that_is_no_result_is_refused(text):
 def test_a_result_with_values_of_other_kinds_is_refused(tmp_path, place, value):
     raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
     raw["candidates"][1][place] = value
-    with pytest.raises(PlanError, match="has values of a wrong kind"):
+    with pytest.raises(PlanError, match=rf"result of a search: candidates\.1\.{place}: "):
         result_from_json(json.dumps(raw))
 
 

@@ -56,14 +56,14 @@ def test_a_search_of_another_model_is_not_offered(demo, folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda raw: raw.pop("candidates"), "is no result of a search: 'candidates'"),
+        (lambda raw: raw.pop("candidates"), "is no result of a search: candidates: Field required"),
         (lambda raw: raw["search"].pop("order"), "does not say which search it is"),
         (lambda raw: raw["search"].update(removed=95), "candidates of another budget"),
         (lambda raw: raw["search"].update(model="demo"), "does not say which search it is"),
         (lambda raw: raw["experts"].update({"0": 40}), "has other layers than demo"),
         (lambda raw: raw["experts"].update({"0": 4}), "candidate 0 removes what layers do not"),
         (lambda raw: raw["candidates"][3][6].append(1), "not one number for each layer"),
-        (lambda raw: raw["candidates"][2][6].__setitem__(0, "3"), "candidate 2 removes what"),
+        (lambda raw: raw["candidates"][2][6].__setitem__(0, "3"), "candidates.2.6.0: "),
         (lambda raw: raw["cost"].pop("seconds"), "its cost lacks seconds"),
         (lambda raw: raw["best"].update(candidate=9999), "candidate 9999 is named"),
     ],

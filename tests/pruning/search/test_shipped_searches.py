@@ -21,6 +21,7 @@ def test_there_is_one_for_each_main_criterion():
 def test_a_shipped_search_is_of_the_demo_and_spends_its_budget(demo, path: Path):
     result = load_search(path)
     assert path.stat().st_size < MOST_BYTES
+    assert result.to_json() == path.read_text()
     assert result.header["model"]["identity"] == demo.identity
     assert path.stem == f"demo-{result.header['criterion']}"
     assert result.is_finished
