@@ -61,11 +61,7 @@ class Answer:
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str, *, as_chat: bool) -> list[int]:
-    """Token ids of a prompt: as a user's turn in the model's own format, or as it stands.
-
-    Raises:
-        CorpusError: nothing is left of it, or the tokenizer cannot read it.
-    """
+    """Token ids of a prompt: as a user's turn in the model's own format, or as it stands."""
     if as_chat:
         turn = [{"role": "user", "content": prompt}]
         with reading_by_tokenizer("format a conversation", "ask with --raw"):
@@ -102,29 +98,18 @@ def run_answers(
         family: its architecture.
         plans: name -> what stays; None for the model as it is.
         question: the prompt.
-
-    Raises:
-        PlanError: a plan does not fit the model.
     """
     answers: list[Answer] = []
     for name, plan in plans.items():
         yield Progress("answering", len(answers), len(plans), "models")
         started = time.monotonic()
         with candidate_of(model, family, plan):
-            written = _continue(model, question)
+            (written,) = greedy_answers(model, [question.ids], question.max_new_tokens)
         text = question.tokenizer.decode(written, skip_special_tokens=True)
         first = answers[0].ids if answers else tuple(written)
-        agreed = sum(1 for _ in takewhile(_same, zip(first, written, strict=False)))
+        pairs = zip(first, written, strict=False)
+        agreed = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         seconds = time.monotonic() - started
         answers.append(Answer(name, text, tuple(written), agreed, seconds))
     yield Progress("answering", len(plans), len(plans), "models")
     return answers
-
-
-def _same(pair: tuple[int, int]) -> bool:
-    return pair[0] == pair[1]
-
-
-def _continue(model: PreTrainedModel, question: Question) -> list[int]:
-    (written,) = greedy_answers(model, [question.ids], question.max_new_tokens)
-    return written

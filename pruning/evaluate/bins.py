@@ -90,9 +90,6 @@ def expert_bins(ranking: pd.DataFrame, model: MoEModel, how: Binning) -> list[Bi
         ranking: columns layer, expert, saliency among others; every expert once, in order.
         model: the full model.
         how: see `Binning`.
-
-    Raises:
-        PlanError: a bin would leave a layer fewer experts than a token needs.
     """
     layers, experts = ranking["layer"].to_numpy(), ranking["expert"].to_numpy()
     saliency = ranking["saliency"].to_numpy(dtype=np.float64)

@@ -108,9 +108,6 @@ class BinsRecord(Record):
             table: of BIN_COLUMNS.
             measured: `full_loss`, `num_samples`, `num_tokens`.
             made: `device`, `seconds`.
-
-        Raises:
-            StatsError: a change of the loss is no finite number.
         """
         if not np.isfinite(table["loss_change"]).all():
             raise StatsError(

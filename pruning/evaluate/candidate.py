@@ -1,13 +1,12 @@
 """Evaluation of candidates: one loaded model, many plans, each switched on by masking."""
 
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -90,16 +89,6 @@ def _uniforms(batch: SampleBatch, seed: int) -> FloatArray:
     return np.concatenate(drawn)
 
 
-def collect_sums(
-    parts: Sequence[Mapping[str, FloatArray]], num_scored: NDArray[np.int64]
-) -> dict[str, SampleSums]:
-    """Sums of all samples from those of the batches, in their order."""
-    return {
-        name: SampleSums(np.concatenate([part[name] for part in parts]), num_scored)
-        for name in parts[0]
-    }
-
-
 def run_candidate(
     model: PreTrainedModel,
     family: MoEFamily,
@@ -115,9 +104,6 @@ def run_candidate(
         plan: experts and neurons that stay.
         full: the full model's side of the samples.
         settings: what is measured.
-
-    Raises:
-        PlanError: the plan does not fit the model.
     """
     total, done = len(full.samples), 0
     parts: list[dict[str, FloatArray]] = []
@@ -129,7 +115,11 @@ def run_candidate(
         parts.append(measure_hidden(full, batch, hidden_ND, settings))
         done += len(batch.samples)
     yield Progress("evaluating", done, total, "samples")
-    sums = collect_sums(parts, full.samples.num_scored)
+    num_scored = full.samples.num_scored
+    sums = {
+        name: SampleSums(np.concatenate([part[name] for part in parts]), num_scored)
+        for name in parts[0]
+    }
     measures = [name for name in settings.measures if MEASURES[name].sums]
     return make_evaluation(measures, sums, seed=settings.seed)
 

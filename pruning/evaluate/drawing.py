@@ -99,9 +99,6 @@ def draw(
         runs: calibrations of the model.
         wanted: how much, and what is predicted.
         tokenizer: loads the model's; not called where rows are token ids.
-
-    Raises:
-        CorpusError: malformed, too short, or without the answers that were asked for.
     """
     name = parse_corpus(corpus).name
     unread = _unread(name, source, runs, wanted.seed)

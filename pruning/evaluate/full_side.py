@@ -62,7 +62,8 @@ class FullSide:
         held: Tensor = safetensors.torch.load_file(file)[_NAME]
         return held
 
-    def _keep(self, batch: SampleBatch, hidden_ND: Tensor) -> None:
+    def keep(self, batch: SampleBatch, hidden_ND: Tensor) -> None:
+        """Put the final hidden states of a batch where `hidden` finds them."""
         if self.folder is None:
             self.in_memory[batch.number] = hidden_ND
             return
@@ -78,12 +79,8 @@ def final_hidden(model: PreTrainedModel, batch: SampleBatch) -> Tensor:
     with torch.no_grad():
         inputs = model_inputs(batch.tokens, input_device(model))
         hidden_BTD = model.base_model(**inputs, use_cache=False).last_hidden_state
-    return scored_rows(batch, hidden_BTD)
-
-
-def scored_rows(batch: SampleBatch, hidden_BTD: Tensor) -> Tensor:
-    """(scored positions, width): the scored positions of a batch, row after row."""
-    return hidden_BTD[torch.from_numpy(batch.scored).to(hidden_BTD.device)]
+    hidden_ND: Tensor = hidden_BTD[torch.from_numpy(batch.scored).to(hidden_BTD.device)]
+    return hidden_ND
 
 
 def run_full(
@@ -96,9 +93,6 @@ def run_full(
         samples: what it is run on.
         folder: keep them on disk here; by default in memory, or in the system's folder for
             temporary files where they would take more than a quarter of the free memory.
-
-    Raises:
-        UnsupportedModelError: documents share a sequence and would see each other.
     """
     if samples.sequences.positions is not None:
         check_config(model.config)
@@ -107,17 +101,13 @@ def run_full(
     for batch in samples.batches():
         yield Progress("running the full model", done, total, "samples")
         hidden_ND = final_hidden(model, batch).cpu().contiguous()
-        if batch.number == 0 and (folder or _is_too_much(samples, hidden_ND)):
+        size = int(samples.num_scored.sum()) * hidden_ND.shape[1] * hidden_ND.element_size()
+        if batch.number == 0 and (folder or are_too_large(size)):
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
             place = TemporaryDirectory(prefix="moeprune-full-", dir=folder)
             side = FullSide(samples, side.head, folder=place)
-        side._keep(batch, hidden_ND)
+        side.keep(batch, hidden_ND)
         done += len(batch.samples)
     yield Progress("running the full model", done, total, "samples")
     return side
-
-
-def _is_too_much(samples: Samples, hidden_ND: Tensor) -> bool:
-    width_bytes = hidden_ND.shape[1] * hidden_ND.element_size()
-    return are_too_large(int(samples.num_scored.sum()) * width_bytes)

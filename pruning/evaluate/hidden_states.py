@@ -88,9 +88,6 @@ def run_variance(
         plan: the candidate; None: the model as it is.
         samples: what it is run on.
         chosen: see `draw_tokens`.
-
-    Raises:
-        UnsupportedModelError: its layers are not a plain list.
     """
     layers = decoder_layers(model, family)
     watch = _Watch(np.zeros(len(layers)))

@@ -117,11 +117,7 @@ class EvaluationRecord(Record):
         return bool(self.metrics)
 
     def with_results(self, result: Evaluation, made: Mapping[str, Any]) -> "EvaluationRecord":
-        """The record with the measures of an evaluation added to those that it has.
-
-        Raises:
-            StatsError: a measure is no finite number.
-        """
+        """The record with the measures of an evaluation added to those that it has."""
         metrics = {**self.metrics, **result.metrics}
         for name, metric in metrics.items():
             if not all(math.isfinite(value) for value in (metric.mean, metric.pooled)):
@@ -160,9 +156,6 @@ def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = Non
         model: the full model.
         routing: how often experts are chosen, which `active` and `flops` depend on where experts
             differ in width; `measured` says whether it was given.
-
-    Raises:
-        PlanError: the plan is not for this model.
     """
     report = size_report(model, plan, routing)
     experts = report.table.loc[report.table["part"] == str(Part.EXPERTS)]

@@ -115,11 +115,7 @@ OF_FULL_MODEL: Mapping[str, Measure] = {
 
 
 def parse_measures(text: str) -> tuple[str, ...]:
-    """Names joined by commas, in the order given, each once.
-
-    Raises:
-        UserError: an unknown name, or none.
-    """
+    """Names joined by commas, in the order given, each once."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
         if name not in MEASURES:

@@ -69,13 +69,7 @@ class Evaluations:
 
 
 def planned(work: Evaluations) -> list[list[EvaluationRecord]]:
-    """What is known so far: for each corpus, the record of each plan, with or without results.
-
-    Raises:
-        PlanError: a plan does not fit the model.
-        CorpusError: a token that the model does not have.
-        StatsError: the file of an evaluation cannot be read.
-    """
+    """What is known so far: for each corpus, the record of each plan, with or without results."""
     fitted = [fit_plan(plan, work.model) for plan in work.plans]
     for drawn in work.drawn:
         _check_vocabulary(work.model, drawn.sequences)
@@ -127,10 +121,6 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
 
     Returns:
         Records, by corpus and then by plan.
-
-    Raises:
-        UserError: the model cannot be loaded, a plan does not fit it, or a corpus has nothing to
-            predict.
     """
     records = planned(work)
     total = sum(map(len, records))
@@ -144,72 +134,50 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
         loaded = load_model(work.model, work.settings, offload)
         finished: list[EvaluationRecord] = []
         for drawn, row in zip(work.drawn, records, strict=True):
-            corpus = _Corpus(work, loaded, drawn, len(finished), total)
-            finished += yield from corpus.run(row)
+            if not any(map(work.missing, row)):
+                finished += row
+                continue
+            samples = make_samples(drawn.sequences, work.settings.batch_size)
+            side = yield from run_full(loaded, samples, folder=work.hidden_states_dir)
+            for plan, record in zip(work.plans, row, strict=True):
+                if missing := work.missing(record):
+                    started = time.monotonic()
+                    task = _evaluate(work, loaded, plan, side, missing)
+                    result = yield from _overall(task, len(finished), total)
+                    made = how_made(work.settings, time.monotonic() - started)
+                    record = record.with_results(result, made)
+                    work.store.save(record)
+                finished.append(record)
     return finished
 
 
-@dataclass(frozen=True, eq=False)
-class _Corpus:
-    """The evaluations of one corpus.
+def _evaluate(
+    work: Evaluations,
+    loaded: PreTrainedModel,
+    plan: PruningPlan,
+    side: FullSide,
+    missing: Sequence[str],
+) -> Generator[Progress, None, Evaluation]:
+    family, seed = work.model.family, work.settings.seed
+    # Also where only decoding is asked for: the record counts the samples' positions.
+    at_positions = tuple(name for name in missing if name not in _DECODED) or ("esap",)
+    settings = MeasureSettings(at_positions, seed)
+    result = yield from run_candidate(loaded, family, plan, side, settings)
+    for name in set(missing) & set(_DECODED):
+        sums = yield from run_acceptance(loaded, family, plan, side.samples, Decoding(seed=seed))
+        result = replace(result, metrics={**result.metrics, name: summarise(sums, seed=seed)})
+    return result
 
-    Args:
-        work: all evaluations.
-        loaded: the model.
-        drawn: the samples.
-        before, total: evaluations of the corpora before this one, and of all.
-    """
 
-    work: Evaluations
-    loaded: PreTrainedModel
-    drawn: Drawn
-    before: int
-    total: int
-
-    def run(
-        self, row: Sequence[EvaluationRecord]
-    ) -> Generator[Progress, None, list[EvaluationRecord]]:
-        if not any(map(self.work.missing, row)):
-            return list(row)
-        samples = make_samples(self.drawn.sequences, self.work.settings.batch_size)
-        side = yield from run_full(self.loaded, samples, folder=self.work.hidden_states_dir)
-        finished = []
-        for number, (plan, record) in enumerate(zip(self.work.plans, row, strict=True)):
-            if missing := self.work.missing(record):
-                started = time.monotonic()
-                where = self.before + number
-                result = yield from self._evaluate(plan, side, missing, where)
-                made = how_made(self.work.settings, time.monotonic() - started)
-                record = record.with_results(result, made)
-                self.work.store.save(record)
-            finished.append(record)
-        return finished
-
-    def _evaluate(
-        self, plan: PruningPlan, side: FullSide, missing: Sequence[str], where: int
-    ) -> Generator[Progress, None, Evaluation]:
-        family, seed = self.work.model.family, self.work.settings.seed
-        # Also where only decoding is asked for: the record counts the samples' positions.
-        at_positions = tuple(name for name in missing if name not in _DECODED) or ("esap",)
-        settings = MeasureSettings(at_positions, seed)
-        measured = run_candidate(self.loaded, family, plan, side, settings)
-        result = yield from self._overall(measured, where)
-        for name in set(missing) & set(_DECODED):
-            decoding = Decoding(seed=seed)
-            task = run_acceptance(self.loaded, family, plan, side.samples, decoding)
-            sums = yield from self._overall(task, where)
-            result = replace(result, metrics={**result.metrics, name: summarise(sums, seed=seed)})
-        return result
-
-    def _overall(
-        self, task: Generator[Progress, None, Result], where: int
-    ) -> Generator[Progress, None, Result]:
-        """The task's steps, counted over all evaluations."""
-        while True:
-            try:
-                step = next(task)
-            except StopIteration as stop:
-                result: Result = stop.value
-                return result
-            share = step.total or 1
-            yield Progress(step.phase, where * share + step.done, self.total * share, step.unit)
+def _overall(
+    task: Generator[Progress, None, Result], done: int, total: int
+) -> Generator[Progress, None, Result]:
+    """The steps of the task after `done` of `total`, counted over all of them."""
+    while True:
+        try:
+            step = next(task)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        size = step.total or 1
+        yield Progress(step.phase, done * size + step.done, total * size, step.unit)

@@ -85,11 +85,7 @@ class Samples:
 
 
 def make_samples(sequences: TokenSequences, batch_size: int = 8) -> Samples:
-    """Samples of the sequences that have something to score.
-
-    Raises:
-        CorpusError: none has.
-    """
+    """Samples of the sequences that have something to score."""
     scored = [scored_positions(batch).any(axis=1) for batch in sequences.batches(batch_size)]
     keep = np.flatnonzero(np.concatenate(scored)) if scored else np.zeros(0, dtype=np.int64)
     if not len(keep):

@@ -78,11 +78,7 @@ class CountedDrafts(AssistedCandidateGenerator):  # type: ignore[misc]
 
 
 def sharing_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Another model object over the same weights: what masks it leaves the first one alone.
-
-    Raises:
-        UnsupportedModelError: weights are offloaded, so there is nothing to share.
-    """
+    """Another model object over the same weights: what masks it leaves the first one alone."""
     tensors = list(chain(model.parameters(), model.buffers()))
     if any(tensor.is_meta for tensor in tensors):
         raise UnsupportedModelError(
@@ -120,10 +116,6 @@ def run_acceptance(
 
     Returns:
         For each sample, accepted tokens and tested tokens.
-
-    Raises:
-        UnsupportedModelError: the model is offloaded, or its cache cannot go back to where a
-            draft was rejected.
     """
     draft = sharing_copy(model)
     counts: list[tuple[int, int]] = []
@@ -131,11 +123,17 @@ def run_acceptance(
     for number, prompt in enumerate(rows):
         yield Progress("decoding", number, len(samples), "samples")
         with candidate_of(draft, family, plan):
-            drafts = _decode(model, draft, prompt, decoding, decoding.seed + number)
+            seed = stream_seed(decoding.seed, number)
+            drafts = _decode(model, draft, prompt, decoding, seed)
         counts.append((drafts.accepted, drafts.tested))
     yield Progress("decoding", len(samples), len(samples), "samples")
     accepted, tested = np.array(counts).T
     return SampleSums(accepted.astype(np.float64), tested.astype(np.int64))
+
+
+def stream_seed(seed: int, sample: int) -> int:
+    """The seed of one sample's draws; no two samples of two seeds share a stream."""
+    return int(np.random.SeedSequence([seed, sample]).generate_state(1, np.uint64)[0])
 
 
 def _decode(

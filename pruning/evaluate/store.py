@@ -144,11 +144,7 @@ class RecordStore(Generic[Kept]):
         return self._folders[0] / f"{record.record_id}.json"
 
     def find(self, new: Kept) -> Kept:
-        """What is known of this record already; `new` itself where nothing is.
-
-        Raises:
-            StatsError: a file of this name cannot be read.
-        """
+        """What is known of this record already; `new` itself where nothing is."""
         for folder in self._folders:
             path = folder / f"{new.record_id}.json"
             if path.is_file() and (found := self.kind.read(path)).digest == new.digest:

@@ -58,11 +58,7 @@ class VarianceRecord(Record):
     def with_results(
         self, variances: Sequence[float], num_tokens: int, made: Mapping[str, Any]
     ) -> "VarianceRecord":
-        """The record with what was measured.
-
-        Raises:
-            StatsError: a variance is no finite number.
-        """
+        """The record with what was measured."""
         if not all(map(math.isfinite, variances)):
             raise StatsError(
                 f"A variance of {self.record_id} is no finite number; the model's hidden states "

@@ -228,11 +228,7 @@ def result_of(
 
 
 def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResult:
-    """The result in the text of a search.json.
-
-    Raises:
-        PlanError: not valid JSON, of another schema, or malformed.
-    """
+    """The result in the text of a search.json."""
     try:
         raw = parse_json(text)
         version = raw.get("schema_version") if isinstance(raw, dict) else None

@@ -75,11 +75,7 @@ class KnownSearch:
         return schedule_parameters(self.settings, self.fitness, self.corpus, self.samples)
 
     def check_layers(self, model: MoEModel) -> None:
-        """See that it is of a model whose identity it names.
-
-        Raises:
-            PlanError: it has other layers.
-        """
+        """See that it is of a model whose identity it names."""
         layers = {layer.index: layer.num_experts for layer in model.layers}
         if dict(self.result.experts) != layers:
             raise PlanError(f"{self.path} has other layers than {model.name}; remove the file.")
@@ -133,11 +129,7 @@ def read_known(path: Path) -> KnownSearch:
 
 
 def search_in(path: Path) -> KnownSearch | None:
-    """The search that a schedule file holds; None where it is another file of numbers.
-
-    Raises:
-        PlanError: a search that is malformed.
-    """
+    """The search that a schedule file holds; None where it is another file of numbers."""
     if path.suffix != ".json":
         return None
     try:

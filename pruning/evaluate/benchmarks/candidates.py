@@ -15,9 +15,6 @@ def planned(model: MoEModel, plan: PruningPlan, routing: Routing | None = None) 
         model: the full model.
         plan: for it.
         routing: see `plan_facts`.
-
-    Raises:
-        PlanError: the plan is not for this model.
     """
     fitted = fit_plan(plan, model)
     facts = plan_facts(fitted, model, routing)
@@ -35,9 +32,6 @@ def exported(
         manifest: its own.
         source: the full model; without it, sizes before and neurons removed are not known.
         routing: see `plan_facts`.
-
-    Raises:
-        PlanError: `source` is not what was exported.
     """
     plan = manifest.plan
     if source is None:

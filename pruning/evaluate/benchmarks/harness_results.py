@@ -27,11 +27,7 @@ def number(value: object) -> float | None:
 
 
 def part(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The object below a key; empty where there is none.
-
-    Raises:
-        StatsError: there is something else.
-    """
+    """The object below a key; empty where there is none."""
     found = raw.get(key)
     if found is None:
         return {}
@@ -104,9 +100,6 @@ def harness_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     """See `settings_of`; what a results file says of itself.
 
     The number of examples is kept with each score, since every task may have its own.
-
-    Raises:
-        StatsError: not of this form.
     """
     config = part(raw, "config")
     return settings_of(

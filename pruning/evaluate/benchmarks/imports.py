@@ -61,11 +61,7 @@ def read_results(path: Path) -> Imported:
 
 
 def parse_results(raw: object, where: str) -> Imported:
-    """The results in parsed JSON; `where` is for messages.
-
-    Raises:
-        StatsError: see `read_results`.
-    """
+    """The results in parsed JSON; `where` is for messages."""
     try:
         found = _parsed(raw)
     except StatsError as error:

@@ -65,9 +65,6 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
 
     Returns:
         Records in the order of the candidates.
-
-    Raises:
-        UserError: the model cannot be loaded, or a task is unknown or cannot be had.
     """
     settings = settings_of(
         limit=work.asked.limit,

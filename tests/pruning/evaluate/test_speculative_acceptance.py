@@ -12,7 +12,13 @@ from families.configs import BY_NAME, tiny_model
 from families.physical import logits_of, physically_pruned
 from pruning.evaluate import speculative
 from pruning.evaluate.samples import make_samples
-from pruning.evaluate.speculative import Decoding, prompts, run_acceptance, sharing_copy
+from pruning.evaluate.speculative import (
+    Decoding,
+    prompts,
+    run_acceptance,
+    sharing_copy,
+    stream_seed,
+)
 from pruning.plan import ModelRef
 
 CASE = NAMED["flex_olmo"]
@@ -80,6 +86,11 @@ def test_decoding_is_seeded_and_leaves_no_trace(make_sequences):
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(logits_of(model), before)
     assert "_get_candidate_generator" not in model.__dict__
+
+
+def test_neighbouring_seeds_share_no_stream():
+    seeds = {stream_seed(seed, sample) for seed in range(40, 44) for sample in range(64)}
+    assert len(seeds) == 4 * 64
 
 
 def test_tokens_that_look_like_padding_are_not_hidden_from_the_draft(make_sequences):
