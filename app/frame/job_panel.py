@@ -9,11 +9,10 @@ from typing import Final, Literal
 import streamlit as st
 
 from analysis.errors import UserError
+from app.jobs.kinds import KINDS
 from app.jobs.model import ACTIVE, Job, JobState
-from app.literal import literal
-from app.plots.benchmarks import way_of
 from app.plots.search import measure_label
-from app.session.job_queue import job_store, runner, user
+from app.session.job_queue import change_job, job_store, runner, user
 from app.session.search_data import read_cached
 from pruning.search.result import RESULT_NAME
 from pruning.search.store import SEARCH, KnownSearch
@@ -30,17 +29,18 @@ _COLORS: Mapping[JobState, Literal["gray", "blue", "green", "red", "orange"]] = 
 _SHOWN: Final = 12
 
 
-def job_panel(kinds: Collection[str] = ()) -> None:
+def job_panel(place: str = "") -> None:
     """Draw the jobs of this server by pages: running ones, then the newest; alive while one is.
 
     Args:
-        kinds: what the page is about, names in `app.tasks.kinds.TASKS`; without any, all. A link
-            leads to the other jobs.
+        place: draw the kinds of jobs that name this place in `KINDS`, and a link to the others;
+            empty: all jobs.
     """
+    kinds = tuple(name for name, kind in KINDS.items() if place and kind.place == place)
     st.subheader("Jobs")
     active = _is_active(job_store().counts(kinds))
     # Polling stops when nothing can change.
-    st.fragment(_jobs, run_every=1.0 if active else None)(tuple(kinds))
+    st.fragment(_jobs, run_every=1.0 if active else None)(kinds)
     if kinds:
         st.page_link("views/start.py", label="All jobs of this server", icon=":material/list:")
 
@@ -90,7 +90,7 @@ def _job(job: Job) -> None:
         elif job.error:
             st.text(job.error)
         elif job.state is JobState.DONE:
-            st.text(_result_text(job))
+            st.text(_ended_text(job))
         if kept is not None:
             st.text(_kept_text(kept))
         with st.expander("Log and command"):
@@ -130,40 +130,12 @@ def progress_text(job: Job) -> str:
     return f"{job.phase or 'starting'}{amount}{rest}"
 
 
-def _kept(count: int, what: str, of: str = "") -> str:
-    return f"1 {what}{of} is kept" if count == 1 else f"{count:,} {what}s{of} are kept"
-
-
-def _result_text(job: Job) -> str:
+def _ended_text(job: Job) -> str:
+    """When a job was done, how long it took, and what came of it."""
     seconds = (job.finished_at or 0) - (job.started_at or 0)
-    result = job.result or {}
     when = datetime.fromtimestamp(job.finished_at or 0).astimezone().strftime("%Y-%m-%d %H:%M")
-    text = f"{when}, {seconds:.1f} s"
-    if "run_id" in result:
-        return f"{text}. Statistics {result['run_id']} are in the cache."
-    if "evaluations" in result:
-        return f"{text}. {_kept(len(result['evaluations']), 'evaluation')} beside the statistics."
-    if "bins" in result:
-        return f"{text}. {result['bins']} is kept beside the statistics."
-    if "fitness" in result:
-        return f"{text}. The best of {result['candidates']} candidates has {result['fitness']:.4f}."
-    if benchmarks := result.get("benchmarks"):
-        ways = {way_of(each["source"], each.get("settings", {})) for each in benchmarks}
-        names = f"{len(benchmarks)} candidate{'s' if len(benchmarks) > 1 else ''}"
-        return f"{text}. Scores of {names} are under Evaluate, Benchmarks: {'; '.join(ways)}."
-    if "variances" in result:
-        return f"{text}. {_kept(len(result['variances']), 'record', ' of hidden states')}."
-    if "answers" in result:
-        return f"{text}. The answers are under Evaluate, Ask both models."
-    verify = result.get("verify")
-    if verify:
-        passed = sum(bool(check["ok"]) for check in verify["checks"])
-        text += f". Verified at level {verify['level']}: {passed} of {len(verify['checks'])} checks"
-        if verify.get("max_abs_diff") is not None:
-            text += (
-                f", largest logit difference to the masked original {verify['max_abs_diff']:.2g}"
-            )
-    return f"{text}. Written to {result.get('out', '?')}"
+    said = KINDS[job.kind].sentence(job.result) if job.kind in KINDS and job.result else ""
+    return f"{when}, {seconds:.1f} s. {said}".rstrip()
 
 
 def _buttons(job: Job, *, goes_on: bool) -> None:
@@ -172,7 +144,7 @@ def _buttons(job: Job, *, goes_on: bool) -> None:
             "Cancel",
             key=f"job.cancel.{job.id}",
             icon=":material/stop:",
-            on_click=_act,
+            on_click=change_job,
             args=("cancel", job.id),
             disabled=job.cancel_at is not None,
         )
@@ -181,7 +153,7 @@ def _buttons(job: Job, *, goes_on: bool) -> None:
             "Continue" if goes_on else "Retry",
             key=f"job.retry.{job.id}",
             icon=":material/refresh:",
-            on_click=_act,
+            on_click=change_job,
             args=("retry", job.id),
         )
     else:
@@ -189,22 +161,8 @@ def _buttons(job: Job, *, goes_on: bool) -> None:
             "Remove",
             key=f"job.remove.{job.id}",
             icon=":material/close:",
-            on_click=_act,
+            on_click=change_job,
             args=("remove", job.id),
             type="tertiary",
             help="Remove from this list; what it wrote stays.",
         )
-
-
-def _act(action: str, job_id: str) -> None:
-    store = job_store()
-    try:
-        if action == "cancel":
-            store.cancel(job_id, requested_by=user())
-        elif action == "retry":
-            store.retry(job_id, requested_by=user())
-        else:
-            store.remove(job_id, requested_by=user())
-        runner().tick()
-    except UserError as error:
-        st.toast(literal(error), icon=":material/error:")

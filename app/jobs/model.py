@@ -30,7 +30,7 @@ class Job:
 
     Args:
         id: 12 hexadecimal digits.
-        kind: the task that does the work, a key of the worker's `TASKS`.
+        kind: what is done, a key of the worker's `KINDS`.
         title: what a person reads in the list.
         request: what was asked, as JSON.
         command: the equivalent `moeprune ...` command line.

@@ -43,13 +43,13 @@ class LocalRunner:
         store: the jobs.
         limit: how many run at once on this machine.
         grace_seconds: how long a canceled worker may tidy up before it is killed.
-        tasks_module: the module whose `TASKS` the workers look their task up in.
+        kinds_module: the module whose `KINDS` the workers look their task up in.
     """
 
     store: JobStore
     limit: int = 1
     grace_seconds: float = 5.0
-    tasks_module: str = "app.tasks.kinds"
+    kinds_module: str = "app.jobs.kinds"
 
     def tick(self) -> None:
         """Bury dead workers, kill those that do not stop, start queued jobs up to the limit.
@@ -100,7 +100,7 @@ class LocalRunner:
         threading.Thread(target=process.wait, name=f"wait-{job.id}", daemon=True).start()
 
     def _popen(self, job: Job) -> subprocess.Popen[bytes]:
-        arguments = worker_command(self.store, self.tasks_module)
+        arguments = worker_command(self.store, self.kinds_module)
         arguments += ["--limit", str(self.limit), "--grace", str(self.grace_seconds), job.id]
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         log = os.open(job.log_path, flags, 0o600)
@@ -130,11 +130,11 @@ def _burial(job: Job) -> dict[str, Any]:
     return {"state": state, "error": error + not_deleted(left)}
 
 
-def worker_command(store: JobStore, tasks_module: str) -> list[str]:
+def worker_command(store: JobStore, kinds_module: str) -> list[str]:
     """How a worker is started on any machine; options of its place and the job's id follow."""
     # -P: the working directory, where a folder may also be called "app", is not searched.
     program = [sys.executable, "-P", "-m", "app.jobs.worker"]
-    return [*program, "--db", str(store.path), "--tasks", tasks_module]
+    return [*program, "--db", str(store.path), "--kinds", kinds_module]
 
 
 def passed_variables() -> set[str]:

@@ -83,7 +83,7 @@ class SlurmRunner:
         limit: how many are handed to SLURM at once; the others wait in our queue.
         grace_seconds: how long a canceled worker may tidy up before SLURM stops it.
         silence_seconds: how long a worker may be silent before SLURM is asked about it.
-        tasks_module: the module whose `TASKS` the workers look their task up in.
+        kinds_module: the module whose `KINDS` the workers look their task up in.
     """
 
     store: JobStore
@@ -91,7 +91,7 @@ class SlurmRunner:
     limit: int = 16
     grace_seconds: float = 30.0
     silence_seconds: float = 30.0
-    tasks_module: str = "app.tasks.kinds"
+    kinds_module: str = "app.jobs.kinds"
 
     @property
     def folder(self) -> Path:
@@ -154,7 +154,7 @@ class SlurmRunner:
         jobs.update(job.id, batch=handed.job_id)
 
     def _command(self, job: Job) -> list[str]:
-        return [*worker_command(self.store, self.tasks_module), "--batch", job.id]
+        return [*worker_command(self.store, self.kinds_module), "--batch", job.id]
 
     def _executor(self, job: Job) -> "SlurmExecutor":
         from submitit import SlurmExecutor

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -30,7 +30,7 @@ from app.jobs.table import canonical_json
 
 logger = logging.getLogger(__name__)
 
-Task = Callable[[dict[str, Any]], Generator[Progress, None, dict[str, Any]]]
+Steps = Generator[Progress, None, dict[str, Any]]
 
 _REPORT_SECONDS = 0.5
 _HEARTBEAT_SECONDS = 2.0
@@ -161,13 +161,13 @@ class Outcome:
 
 
 def run_task(
-    job: Job, tasks_module: str, switch: CancelSwitch, report: Callable[[Progress], None]
+    job: Job, kinds_module: str, switch: CancelSwitch, report: Callable[[Progress], None]
 ) -> Outcome:
     """Do the job, and say how it ended; nothing that the task raises gets out."""
     try:
         with switch.armed():
-            task = _load_task(tasks_module, job.kind)
-        result = _drain(task(job.request), switch, report)
+            steps = _start(kinds_module, job)
+        result = _drain(steps, switch, report)
         # Here, where a result that is no JSON still counts as the task's failure.
         canonical_json(result)
     except _Canceled:
@@ -190,17 +190,16 @@ def _stopped(switch: CancelSwitch) -> Outcome:
     return Outcome(JobState.CANCELED)
 
 
-def _load_task(tasks_module: str, kind: str) -> Task:
-    tasks: Mapping[str, Task] = importlib.import_module(tasks_module).TASKS
-    if kind not in tasks:
-        raise JobError(unknown_name("kind of job", kind, tasks))
-    return tasks[kind]
+def _start(kinds_module: str, job: Job) -> Steps:
+    kinds = importlib.import_module(kinds_module).KINDS
+    if job.kind not in kinds:
+        raise JobError(unknown_name("kind of job", job.kind, kinds))
+    steps: Steps = kinds[job.kind].run(job.request)
+    return steps
 
 
 def _drain(
-    steps: Generator[Progress, None, dict[str, Any]],
-    switch: CancelSwitch,
-    report: Callable[[Progress], None],
+    steps: Steps, switch: CancelSwitch, report: Callable[[Progress], None]
 ) -> dict[str, Any]:
     # Closing runs the task's `finally` blocks when a cancel comes between two steps.
     with contextlib.closing(steps):
@@ -249,17 +248,17 @@ def main() -> int:
             logger.warning("Nothing done: %s", error)
             return 1
         try:
-            return _work(store, job, arguments.tasks, switch)
+            return _work(store, job, arguments.kinds, switch)
         finally:
             # No server need be up for the queue to move on; a cluster's is not on this machine.
             if not arguments.batch:
-                LocalRunner(store, arguments.limit, arguments.grace, arguments.tasks).tick()
+                LocalRunner(store, arguments.limit, arguments.grace, arguments.kinds).tick()
 
 
-def _work(store: JobStore, job: Job, tasks_module: str, switch: CancelSwitch) -> int:
+def _work(store: JobStore, job: Job, kinds_module: str, switch: CancelSwitch) -> int:
     logger.info("Job %s: %s", job.id, job.command)
     with Reporter(store, job) as reporter:
-        outcome = run_task(job, tasks_module, switch, reporter.report)
+        outcome = run_task(job, kinds_module, switch, reporter.report)
         # While the job still counts as running, for the next one may write to the same place.
         left = () if outcome.state is JobState.DONE else delete_partials(job)
     error = f"{outcome.error}{not_deleted(left)}".lstrip()
@@ -272,7 +271,7 @@ def _work(store: JobStore, job: Job, tasks_module: str, switch: CancelSwitch) ->
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m app.jobs.worker", allow_abbrev=False)
     parser.add_argument("--db", type=Path, required=True, help="the job table")
-    parser.add_argument("--tasks", required=True, help="module that holds TASKS")
+    parser.add_argument("--kinds", required=True, help="module that holds KINDS")
     parser.add_argument("--limit", type=int, default=1, help="see LocalRunner")
     parser.add_argument("--grace", type=float, default=5.0, help="see LocalRunner")
     parser.add_argument("--batch", action="store_true", help="started by SLURM")
@@ -280,8 +279,8 @@ def _parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if not _JOB_ID.fullmatch(arguments.id):
         parser.error(f"{arguments.id!r} is no job id.")
-    if not _MODULE.fullmatch(arguments.tasks):
-        parser.error(f"{arguments.tasks!r} is no module name.")
+    if not _MODULE.fullmatch(arguments.kinds):
+        parser.error(f"{arguments.kinds!r} is no module name.")
     if not arguments.db.is_file():
         parser.error(f"{arguments.db} is no job table.")
     return arguments

@@ -46,10 +46,14 @@ def settings() -> Settings:
     return Settings.from_environment()
 
 
+def shown_checkpoint(path: Path) -> str:
+    """The checkpoint at `path` as MODEL of a command line."""
+    return DEMO_MODEL if path == DEMO_CHECKPOINT.resolve() else str(shown_path(path))
+
+
 def shown_model(model: MoEModel) -> str:
     """MODEL of a command line."""
-    path = model.checkpoint.path
-    return DEMO_MODEL if path == DEMO_CHECKPOINT.resolve() else str(shown_path(path))
+    return shown_checkpoint(model.checkpoint.path)
 
 
 def shown_stats_dir() -> Path | None:

@@ -1,32 +1,28 @@
-"""The dashboard's way to the job table."""
+"""The dashboard's way to the job table: what a page queues, and what a person does with a job."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
 
 import streamlit as st
 
-from app.jobs.model import Job
+from analysis.errors import UserError
+from app.jobs.kinds import KINDS, kind_of
 from app.jobs.places import Runner, open_store, runner_of
 from app.jobs.store import JobStore
-from app.session.data import settings
-from pruning.requests.base import CalibrateRequest, ExportRequest, Request, WeightsRequest
-from pruning.requests.benchmark import BenchmarkRequest
-from pruning.requests.evaluation import AskRequest, BinsRequest, EvaluateRequest, SweepRequest
-from pruning.requests.search import SearchRequest
-from pruning.requests.variance import VarianceRequest
+from app.literal import literal
+from app.session.data import settings, shown_checkpoint, shown_stats_dir
+from app.session.state import View
+from app.settings import shown_path
+from pruning.requests.base import Request
 
-# What may be asked for as a job -> its kind, a name in `app.tasks.kinds.TASKS`.
-KINDS: Final[Mapping[type[Request], str]] = {
-    CalibrateRequest: "calibrate",
-    WeightsRequest: "weights",
-    ExportRequest: "export",
-    EvaluateRequest: "evaluate",
-    SweepRequest: "sweep",
-    BinsRequest: "bins",
-    BenchmarkRequest: "benchmark",
-    VarianceRequest: "variance",
-    AskRequest: "ask",
-    SearchRequest: "search",
+Asked = TypeVar("Asked", bound=Request)
+# Field of a request -> how a command line typed in the working directory names it.
+_SHOWN: Final[Mapping[str, Callable[[Any], object]]] = {
+    "model": lambda value: shown_checkpoint(Path(value)),
+    "source": lambda value: shown_checkpoint(Path(value)),
+    "out": shown_path,
+    "stats_dir": lambda _: shown_stats_dir(),
 }
 
 
@@ -45,21 +41,57 @@ def user() -> str | None:
     return str(getattr(st.user, "email", None) or "") or None
 
 
-def submit(
-    request: Request,
-    *,
-    title: str,
-    command: str,
-    partials: tuple[str, ...] = (),
-) -> Job:
-    """Queue a job and start it if there is room; `request` is of a type of `KINDS`."""
-    job = job_store().submit(
-        KINDS[type(request)],
-        request.model_dump(mode="json"),
-        title=title,
-        command=command,
-        requested_by=user() or "local",
-        partials=partials,
+def own_model(view: View) -> dict[str, Any]:
+    """`model` and `stats_dir` of a request that a job works on."""
+    return {"model": str(view.model.checkpoint.path), "stats_dir": settings().stats_dir}
+
+
+def shown_request(request: Asked) -> Asked:
+    """The request with the names that its command line shows."""
+    values = {key: value for key, value in request if key in _SHOWN and value is not None}
+    shown: Asked = request.model_copy(
+        update={key: _SHOWN[key](value) for key, value in values.items()}
     )
-    runner().tick()
-    return job
+    return shown
+
+
+def queued_key(kind: str) -> str:
+    """Where the session keeps the id of the job of a kind that it queued last."""
+    return f"queued.{kind}"
+
+
+def queue(request: Request, about: str, command: str) -> None:
+    """Queue a job, show a toast and rerun; show an error where it cannot be queued.
+
+    Args:
+        request: what the job does, of a type in `KINDS`.
+        about: the model, plan or folder that its title names.
+        command: the command line that does the same.
+    """
+    name = kind_of(request)
+    kind = KINDS[name]
+    try:
+        job = job_store().submit(
+            name,
+            request.model_dump(mode="json"),
+            title=kind.title.format(about=about, request=request),
+            command=command,
+            requested_by=user() or "local",
+            partials=kind.partials(request),
+        )
+        runner().tick()
+    except UserError as error:
+        st.error(literal(error), icon=":material/error:")
+        return
+    st.session_state[queued_key(name)] = job.id
+    st.toast("Queued", icon=":material/schedule:")
+    st.rerun()
+
+
+def change_job(action: Literal["cancel", "retry", "remove"], job_id: str) -> None:
+    """Do what a button on a job says, as its callback; a toast says why it cannot be done."""
+    try:
+        getattr(job_store(), action)(job_id, requested_by=user())
+        runner().tick()
+    except UserError as error:
+        st.toast(literal(error), icon=":material/error:")

@@ -1,1 +1,4 @@
-"""What a worker runs for each kind of request, as generators of progress. No Streamlit."""
+"""What commands and jobs run, as generators of progress.
+
+Heavy libraries are imported when a task starts. No Streamlit.
+"""

@@ -1,7 +1,4 @@
-"""Tasks of benchmarks: lm-evaluation-harness on candidates, and results of other tools taken in.
-
-Heavy libraries are imported when a task starts, as in `app.tasks.kinds`.
-"""
+"""Tasks of benchmarks: lm-evaluation-harness on candidates, and results of other tools taken in."""
 
 from collections import defaultdict
 from collections.abc import Generator, Sequence
@@ -29,7 +26,6 @@ from pruning.evaluate.benchmarks.record import (
 from pruning.evaluate.record import PlanFacts
 from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
-from pruning.requests.base import validated
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
 
@@ -152,9 +148,9 @@ def _written(
     return written
 
 
-def benchmark_task(raw: dict[str, Any]) -> Task:
+def benchmark_task(request: BenchmarkRequest) -> Task:
     """Job form of `benchmark_run`."""
-    records = yield from benchmark_run(validated(BenchmarkRequest, raw))
+    records = yield from benchmark_run(request)
     return benchmark_results(records)
 
 

@@ -19,7 +19,6 @@ from pruning.evaluate.result import Evaluation
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.neurons import neuron_evidence
 from pruning.planning.ranking import select
-from pruning.requests.base import validated
 from pruning.requests.evaluation import BinsRequest
 
 if TYPE_CHECKING:
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 Binned = Generator[Progress, None, tuple[RankedBy, list[Bin]]]
 
 
-def bins_task(raw: dict[str, Any]) -> Generator[Progress, None, dict[str, Any]]:
+def bins_task(request: BinsRequest) -> Generator[Progress, None, dict[str, Any]]:
     """Job form of `bins_run`."""
-    record = yield from bins_run(validated(BinsRequest, raw))
+    record = yield from bins_run(request)
     return {"bins": record.record_id}
 
 

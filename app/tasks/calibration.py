@@ -1,7 +1,4 @@
-"""Tasks that make statistics: calibration, and the measurement of weights.
-
-Heavy libraries are imported when a task starts, as in `app.tasks.kinds`.
-"""
+"""Tasks that make statistics: calibration, and the measurement of weights."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +13,7 @@ from app.settings import stats_store
 from app.tasks.apart import open_checked
 from app.tasks.loading import loaded_model, placement_of
 from app.tasks.quiet import quiet_transformers
-from pruning.requests.base import CalibrateRequest, WeightsRequest, validated
+from pruning.requests.base import CalibrateRequest, WeightsRequest
 
 if TYPE_CHECKING:
     from analysis.calibration.estimate import Estimate
@@ -192,13 +189,13 @@ def _run_result(run: Run) -> dict[str, Any]:
     return {"run_id": run.manifest.run_id, "path": str(run.path)}
 
 
-def calibrate_task(raw: dict[str, Any]) -> Task:
+def calibrate_task(request: CalibrateRequest) -> Task:
     """Job form of `calibrate_run`."""
-    run = yield from calibrate_run(validated(CalibrateRequest, raw))
+    run = yield from calibrate_run(request)
     return _run_result(run)
 
 
-def weights_task(raw: dict[str, Any]) -> Task:
+def weights_task(request: WeightsRequest) -> Task:
     """Job form of `weights_run`."""
-    run = yield from weights_run(validated(WeightsRequest, raw))
+    run = yield from weights_run(request)
     return _run_result(run)

@@ -1,7 +1,4 @@
-"""Tasks of evaluation: plans on held-out text, and criteria against sparsities.
-
-Heavy libraries are imported when a task starts, as in `app.tasks.kinds`.
-"""
+"""Tasks of evaluation: plans on held-out text, and criteria against sparsities."""
 
 from collections.abc import Callable, Generator, Sequence
 from functools import cache
@@ -19,7 +16,7 @@ from pruning.evaluate.drawing import Drawn, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
-from pruning.requests.base import DEFAULT_SEED, validated
+from pruning.requests.base import DEFAULT_SEED
 from pruning.requests.evaluation import EvaluateRequest, MeasureRequest, SweepRequest
 
 if TYPE_CHECKING:
@@ -102,13 +99,13 @@ def run_settings(request: MeasureRequest, longest: int) -> "CalibrationSettings"
     )
 
 
-def evaluate_task(raw: dict[str, Any]) -> Task:
+def evaluate_task(request: EvaluateRequest) -> Task:
     """Job form of `evaluate_run`."""
-    records = yield from evaluate_run(validated(EvaluateRequest, raw))
+    records = yield from evaluate_run(request)
     return {"evaluations": [record.record_id for record in records]}
 
 
-def sweep_task(raw: dict[str, Any]) -> Task:
+def sweep_task(request: SweepRequest) -> Task:
     """Job form of `sweep_run`."""
-    records = yield from sweep_run(validated(SweepRequest, raw))
+    records = yield from sweep_run(request)
     return {"evaluations": [record.record_id for record in records]}

@@ -1,7 +1,4 @@
-"""The task that exports: write a pruned checkpoint, then prove it.
-
-Heavy libraries are imported when a task starts, as in all tasks.
-"""
+"""The task that exports: write a pruned checkpoint, then prove it."""
 
 from collections.abc import Generator
 from dataclasses import asdict, replace
@@ -11,7 +8,7 @@ from typing import Any
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from app.tasks.quiet import quiet_transformers
-from pruning.requests.base import ExportRequest, validated
+from pruning.requests.base import ExportRequest
 
 Task = Generator[Progress, None, dict[str, Any]]
 
@@ -55,11 +52,11 @@ def verify_result(out: Path, level: str | None, source: MoEModel | None, tokens:
     return asdict(report)
 
 
-def export_task(raw: dict[str, Any]) -> Task:
+def export_task(request: ExportRequest) -> Task:
     """Job form of `export_run`; a failed check fails the job."""
     from analysis.errors import ExportError
 
-    result = yield from export_run(validated(ExportRequest, raw))
+    result = yield from export_run(request)
     failed = [check for check in result.get("verify", {}).get("checks", ()) if not check["ok"]]
     if failed:
         raise ExportError(f"The export fails its check: {failed[0]['name']}: {failed[0]['detail']}")

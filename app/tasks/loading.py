@@ -1,7 +1,4 @@
-"""A model with its weights: where they lie, and for how long.
-
-Heavy libraries are imported when a task starts, as in `app.tasks.kinds`.
-"""
+"""A model with its weights: where they lie, and for how long."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

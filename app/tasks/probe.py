@@ -7,16 +7,15 @@ from analysis.model import load_model_index
 from analysis.progress import Progress
 from app.tasks.loading import loaded_model
 from pruning.plan import PruningPlan, fit_plan, plan_from_dict
-from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
 
 if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer, Speaker
 
 
-def ask_task(raw: dict[str, Any]) -> Generator[Progress, None, dict[str, Any]]:
+def ask_task(request: AskRequest) -> Generator[Progress, None, dict[str, Any]]:
     """Job form of `ask_run`; each answer as JSON, its tokens as their number."""
-    answers = yield from ask_run(validated(AskRequest, raw))
+    answers = yield from ask_run(request)
     return {
         "answers": [
             {

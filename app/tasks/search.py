@@ -1,7 +1,4 @@
-"""The task of a search: the statistics that it ranks by, its samples, the search itself.
-
-Heavy libraries are imported when a task starts, as in `app.tasks.kinds`.
-"""
+"""The task of a search: the statistics that it ranks by, its samples, the search itself."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -18,7 +15,7 @@ from app.tasks.loading import placement_of
 from app.tasks.quiet import quiet_transformers
 from pruning.planning.ranking import Selection, check_request, selected_from
 from pruning.recipe import Recipe, SearchSection
-from pruning.requests.base import seq_len_of, validated
+from pruning.requests.base import seq_len_of
 from pruning.requests.recipe import (
     Machine,
     calibrate_requests,
@@ -170,9 +167,8 @@ def _running(recipe: Recipe, machine: Machine, drawn: "Drawn") -> "CalibrationSe
     )
 
 
-def search_task(raw: dict[str, Any]) -> Task:
+def search_task(request: SearchRequest) -> Task:
     """Job form of `search_run`."""
-    request = validated(SearchRequest, raw)
     result = yield from search_run(request)
     best = result.best_entry
     return {"out": str(request.out), "fitness": best.fitness, "candidates": len(result.entries)}

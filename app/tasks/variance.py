@@ -14,7 +14,6 @@ from app.tasks.sweep import sweep_plans
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, new_variance_record
 from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
-from pruning.requests.base import validated
 from pruning.requests.variance import VarianceRequest
 
 if TYPE_CHECKING:
@@ -25,9 +24,9 @@ Plans = Mapping[str, PruningPlan]
 Records = Generator[Progress, None, dict[str, VarianceRecord]]
 
 
-def variance_task(raw: dict[str, Any]) -> Generator[Progress, None, dict[str, Any]]:
+def variance_task(request: VarianceRequest) -> Generator[Progress, None, dict[str, Any]]:
     """Job form of `variance_run`."""
-    records = yield from variance_run(validated(VarianceRequest, raw))
+    records = yield from variance_run(request)
     return {"variances": [record.record_id for record in records.values()]}
 
 

@@ -12,13 +12,6 @@ from app.parts.evaluate.variance import hidden_states_part
 from app.session.plan_address import keep_plan_in_address
 from app.session.state import View
 
-_JOBS = {
-    "own": ("evaluate", "sweep"),
-    "benchmarks": ("benchmark",),
-    "hidden": ("variance",),
-    "ask": ("ask",),
-}
-
 view: View = st.session_state["view"]
 keep_plan_in_address(view)
 source = switch(
@@ -43,4 +36,4 @@ else:
         hidden_states_part(view)
     else:
         ask_part(view)
-    job_panel(_JOBS[source])
+    job_panel(f"evaluate.{source}")

@@ -33,5 +33,5 @@ if is_about_neurons():
     neuron_export_page(view, st.session_state["neuron_choice"])
 else:
     expert_export_page(view, st.session_state["plan_choice"])
-job_panel(("export",))
+job_panel("export")
 proof_part(view)

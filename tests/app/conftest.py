@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ import torch
 from streamlit import config
 from streamlit.testing.v1 import AppTest
 
+from app.jobs.runner import LocalRunner
+from app.session.data import settings
+from app.session.job_queue import job_store
 from app.tasks.calibration import calibrate_run, weights_run
 from builders import VOCAB, tiny_checkpoint
 from pruning.requests.base import CalibrateRequest, WeightsRequest
@@ -73,14 +77,19 @@ def environment(models_root, stats_dir, tmp_path, export_root, monkeypatch):
     monkeypatch.setenv("MOEPRUNE_EXPORT_ROOT", str(export_root))
     monkeypatch.setenv("MOEPRUNE_STATE_DIR", str(tmp_path / "state"))
     # Settings are read once a process; the tables that other tests loaded stay good.
-    from app.session.data import settings
-
     settings.clear()
     before = config.get_option("server.address")
     config.set_option("server.address", "127.0.0.1")  # which the launcher gives as an argument
     yield
     config.set_option("server.address", before)
     settings.clear()
+
+
+@pytest.fixture
+def queued_jobs(environment, monkeypatch):
+    """What pages queue, oldest first; no worker starts any of it."""
+    monkeypatch.setattr("app.jobs.places.LocalRunner", partial(LocalRunner, limit=0))
+    return lambda: job_store().list()[::-1]
 
 
 @pytest.fixture

@@ -91,12 +91,7 @@ def test_commands_of_the_start_page_are_accepted(open_page, run, model):
     run(weights)
 
 
-def test_the_command_of_a_calibration_says_how_documents_are_fed(open_page, run, monkeypatch):
-    import app.session.queueing as parts
-
-    # What a form holds is sent with its button, which would start the work.
-    asked = []
-    monkeypatch.setattr(parts, "submit", lambda request, **_options: asked.append(request))
+def test_the_command_of_a_calibration_says_how_documents_are_fed(open_page, run, queued_jobs):
     test = open_page("start")
     presets = [option for option in test.selectbox(key="start.corpus").options if "hub" in option]
     assert presets[0] == "c4 (from the hub)"
@@ -104,9 +99,8 @@ def test_the_command_of_a_calibration_says_how_documents_are_fed(open_page, run,
     test.selectbox(key="start.packing").select("pack")
     test.selectbox(key="start.count").select("response")
     next(button for button in test.button if button.label == "Calibrate").click().run()
-    (request,) = asked
-    command = request.model_copy(update={"model": "demo"}).command()
-    assert "--packing pack --count response" in command
-    said = dict(line.split(None, 1) for line in run(f"{command} --dry-run").splitlines()[2:])
+    (job,) = queued_jobs()
+    assert "--packing pack --count response" in job.command
+    said = dict(line.split(None, 1) for line in run(f"{job.command} --dry-run").splitlines()[2:])
     assert (said["corpus"], said["packing"], said["count"]) == ("demo-math", "pack", "response")
     assert int(said["counted"].replace(",", "")) < int(said["tokens"].replace(",", ""))

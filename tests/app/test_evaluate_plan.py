@@ -2,13 +2,11 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
 from analysis.drain import drain
-from app.session.job_queue import KINDS
-from app.tasks.evaluation import evaluate_run
+from app.jobs.kinds import KINDS
 from pruning.plan import plan_from_dict
 
 HAND = {"model": "once", "sparsity": "50%", "schedule": "By hand", "counts": "4.3.2"}
@@ -21,18 +19,6 @@ def lines_of(test):
     return [line for code in test.code for line in code.value.splitlines()]
 
 
-def queued(monkeypatch):
-    """What would be queued: no worker is started."""
-    asked = []
-
-    def submit(request, **_titles):
-        asked.append(request)
-        return SimpleNamespace(id="0" * 12, kind=KINDS[type(request)])
-
-    monkeypatch.setattr("app.session.queueing.submit", submit)
-    return asked
-
-
 def press(test, label="Queue"):
     next(button for button in test.button if button.label == label).click().run()
     assert not test.exception
@@ -40,9 +26,8 @@ def press(test, label="Queue"):
 
 @pytest.mark.parametrize("address", [HAND, SEARCHED, NEURONS])
 def test_the_plan_of_the_plan_page_is_measured_and_survives_a_reload(
-    open_page, go_to, monkeypatch, address
+    open_page, go_to, queued_jobs, address
 ):
-    asked = queued(monkeypatch)
     test = open_page("plan", **address)
     made = next(line for line in lines_of(test) if line.startswith("moeprune plan"))
     go_to(test, "evaluate")
@@ -52,8 +37,8 @@ def test_the_plan_of_the_plan_page_is_measured_and_survives_a_reload(
     assert made in shown
     assert any(line.startswith("moeprune evaluate") and "plan.json" in line for line in shown)
     press(test)
-    (request,) = asked
-    plan = plan_from_dict(request.plans[0])
+    (job,) = queued_jobs()
+    plan = plan_from_dict(job.request["plans"][0])
     assert plan.digest == test.session_state["plan.noted"].plan.digest
     assert bool(plan.kept_atoms) == (address is NEURONS)
     if address is HAND:
@@ -92,14 +77,13 @@ def test_a_plan_that_the_address_does_not_make_is_told_in_one_line(open_page):
 
 
 @pytest.mark.parametrize("address", [HAND, NEURONS])
-def test_the_plan_of_the_plan_page_is_asked(open_page, go_to, monkeypatch, address):
-    asked = queued(monkeypatch)
+def test_the_plan_of_the_plan_page_is_asked(open_page, go_to, queued_jobs, address):
     test = open_page("plan", **address)
     go_to(test, "evaluate")
     test.segmented_control(key="results").set_value("ask").run()
     test.text_area[0].set_value("Hello").run()
     press(test, "Ask both")
-    plan = plan_from_dict(asked[0].plans[0])
+    plan = plan_from_dict(queued_jobs()[0].request["plans"][0])
     assert plan.digest == test.session_state["plan.noted"].plan.digest
 
 
@@ -151,22 +135,21 @@ def test_a_plan_that_was_not_measured_says_so(open_page, go_to):
     assert "plan" not in test.dataframe[0].value.columns
 
 
-def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir, monkeypatch):
-    asked = queued(monkeypatch)
+def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir, queued_jobs):
     by_hand = HAND | {"counts": "2.3.4"}
     for address in ({"model": "once", "sparsity": "50%"}, by_hand):
         test = open_page("plan", **address)
         go_to(test, "evaluate")
         press(test)
     try:
-        quick = {"samples": 3, "seq_len": 9}
-        for request in asked:
-            drain(evaluate_run(request.model_copy(update=quick)))
+        jobs = queued_jobs()
+        for job in jobs:
+            drain(KINDS["evaluate"].run(job.request | {"samples": 3, "seq_len": 9}))
         # The last session shows the plan by hand, now measured.
         test.run()
         assert not test.exception
         names = test.dataframe[0].value.set_index("candidate")["plan"]
-        digest = plan_from_dict(asked[1].plans[0]).digest[:8]
+        digest = plan_from_dict(jobs[1].request["plans"][0]).digest[:8]
         assert names.to_dict() == {
             "REAP, on rows.jsonl": "",
             f"REAP, on rows.jsonl, plan {digest}": "yours",

@@ -1,61 +1,97 @@
-"""Every kind of job that the dashboard may queue has a task, and stands where it belongs."""
+"""The table of jobs: every kind has a task, and is listed where its row says."""
 
-import time
+from importlib import import_module
 
 import pytest
 
+from app.jobs.kinds import KINDS, kind_of
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
-from app.session.job_queue import KINDS
-from app.tasks.kinds import TASKS
 
-HERE = {
+# Page and tab -> the kinds that are listed there.
+LISTED = {
     ("evaluate", "This model"): {"evaluate", "sweep"},
     ("evaluate", "Benchmarks"): {"benchmark"},
     ("evaluate", "Hidden states"): {"variance"},
     ("evaluate", "Ask both models"): {"ask"},
     ("explore", "Score and loss"): {"bins"},
     ("export", ""): {"export"},
-    ("start", ""): set(TASKS),
+    ("start", ""): set(KINDS),
 }
+SCORED = {"source": "lm-eval", "settings": {"limit": 8}}
+CHECKED = {"level": "logits", "checks": [{"ok": True}, {"ok": False}]}
+# Kind and result of a job that is done -> what the list says of it.
+SAID = [
+    ("calibrate", {"run_id": "a-run"}, "Statistics a-run are in the cache."),
+    ("weights", {"run_id": "a-run"}, "Statistics a-run are in the cache."),
+    ("evaluate", {"evaluations": ["a"]}, "1 evaluation is kept beside the statistics."),
+    ("sweep", {"evaluations": ["a", "b"]}, "2 evaluations are kept beside the statistics."),
+    ("variance", {"variances": ["a", "b"]}, "2 records of hidden states are kept."),
+    ("bins", {"bins": "a-record"}, "a-record is kept beside the statistics."),
+    ("search", {"candidates": 7, "fitness": 0.5}, "The best of 7 candidates has 0.5000."),
+    ("ask", {"answers": [{}]}, "The answers are under Evaluate, Ask both models."),
+    (
+        "benchmark",
+        {"benchmarks": [SCORED, SCORED]},
+        "Scores of 2 candidates are under Evaluate, Benchmarks: lm-eval, 8 questions.",
+    ),
+    ("export", {"out": "small"}, "Written to small"),
+    (
+        "export",
+        {"out": "small", "verify": CHECKED},
+        "Verified at level logits: 1 of 2 checks. Written to small",
+    ),
+    (
+        "export",
+        {"out": "small", "verify": CHECKED | {"max_abs_diff": 0.00125}},
+        "Verified at level logits: 1 of 2 checks, largest logit difference to the masked original "
+        "0.0013. Written to small",
+    ),
+]
 
 
-def test_every_request_names_a_task():
-    assert set(KINDS.values()) <= set(TASKS)
-    assert len(set(KINDS.values())) == len(KINDS)
+def test_every_kind_has_a_request_of_its_own_and_a_task():
+    for name, kind in KINDS.items():
+        module, _, task = kind.task.rpartition(".")
+        assert callable(getattr(import_module(module), task))
+        assert kind_of(kind.request.model_construct()) == name
+
+
+@pytest.mark.parametrize(("kind", "result", "said"), SAID, ids=str)
+def test_the_list_says_what_came_of_a_job(kind, result, said):
+    assert KINDS[kind].sentence(result) == said
+
+
+def test_every_kind_says_what_came_of_it():
+    assert {kind for kind, _, _ in SAID} == set(KINDS)
 
 
 @pytest.fixture
 def jobs(tmp_path):
-    """One ended job of each kind."""
+    """One canceled job of each kind, and one that is done."""
     store = JobStore(tmp_path / "state" / "jobs.sqlite")
-    for kind in TASKS:
+    for kind in KINDS:
         request = {"out": str(tmp_path / kind)}
         job = store.submit(kind, request, title="a title", command="moeprune", requested_by="local")
         store.cancel(job.id)
     assert {job.state for job in store.list()} == {JobState.CANCELED}
-    return store
+    done = store.submit("evaluate", {}, title="done", command="moeprune", requested_by="local")
+    with store.transaction() as rows:
+        rows.update(done.id, state=JobState.RUNNING, started_at=done.created_at)
+    store.finish(done.id, JobState.DONE, result={"evaluations": ["a"]})
 
 
-@pytest.mark.parametrize("place", HERE, ids="-".join)
-def test_a_page_lists_the_jobs_that_it_is_about(open_page, jobs, place):
+@pytest.mark.parametrize("place", LISTED, ids="-".join)
+@pytest.mark.usefixtures("jobs")
+def test_a_page_lists_the_jobs_that_it_is_about(open_page, place):
     view, part = place
     address = {"evaluate": {"results": part}, "explore": {"tab": part}}.get(view, {})
     test = open_page(view, **address)
-    listed = [text.value for text in test.text if "  a title" in text.value]
-    assert {text.partition("  ")[0] for text in listed} == HERE[place]
-    # None of them kept anything, searches neither.
+    texts = [text.value for text in test.text]
+    assert {text.partition("  ")[0] for text in texts if "  a title" in text} == LISTED[place]
+    is_told = any(
+        text.endswith(" s. 1 evaluation is kept beside the statistics.") for text in texts
+    )
+    assert is_told == ("evaluate" in LISTED[place])
+    # None of the canceled ones kept anything, searches neither.
     assert "Continue" not in {button.label for button in test.button}
-
-
-@pytest.mark.parametrize(
-    ("kept", "said"), [(1, "1 evaluation is kept beside"), (2, "2 evaluations are kept beside")]
-)
-def test_one_result_is_said_as_one(open_page, tmp_path, kept, said):
-    store = JobStore(tmp_path / "state" / "jobs.sqlite")
-    job = store.submit("evaluate", {}, title="a title", command="moeprune", requested_by="local")
-    with store.transaction() as jobs:
-        jobs.update(job.id, state=JobState.RUNNING, started_at=time.time())
-    store.finish(job.id, JobState.DONE, result={"evaluations": [{}] * kept})
-    test = open_page("evaluate", results="This model")
-    assert any(said in text.value for text in test.text)

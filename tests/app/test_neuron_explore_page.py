@@ -249,18 +249,16 @@ class TestScoreAndLoss:
         assert random_note(pd.DataFrame([row | {"criterion": "reap"}])) == ""
         assert random_note(pd.DataFrame([row | {"order": "index"}])) == ""
 
-    def test_a_measurement_is_queued_as_the_command_says(self, open_page, monkeypatch):
-        sent = []
-        monkeypatch.setattr("app.parts.explore.bins.queue", lambda *each: sent.append(each))
+    def test_a_measurement_is_queued_as_the_command_says(self, open_page, queued_jobs):
         test = open_page("explore", inside="Score and loss", **NEURONS)
         test.selectbox(key="bins.atomic.criterion").set_value("camera-p")
         test.selectbox(key="bins.atomic.corpus").set_value("demo-math")
         next(button for button in test.button if button.label == "Queue").click().run()
         assert not test.exception
-        ((request, title, command),) = sent
-        assert (request.criterion, request.corpora) == ("camera-p", ("demo-math",))
-        assert title == "bins of neurons of demo by camera-p"
-        assert "moeprune bins demo --corpus demo-math --criterion camera-p" in command
+        (job,) = queued_jobs()
+        assert (job.request["criterion"], job.request["corpora"]) == ("camera-p", ["demo-math"])
+        assert job.title == "bins of neurons of demo by camera-p"
+        assert "moeprune bins demo --corpus demo-math --criterion camera-p" in job.command
 
     @pytest.fixture
     def stats_dir(self, folders, tmp_path):

@@ -6,11 +6,12 @@ import pytest
 import typer
 
 from app.cli import cli
-from app.session.job_queue import KINDS
+from app.jobs.kinds import KINDS
 from pruning.requests.base import SelectRequest
 from pruning.requests.neurons import NeuronRequest
 
-KIND_OF = {**KINDS, SelectRequest: "plan", NeuronRequest: "plan"}
+KIND_OF = {kind.request: name for name, kind in KINDS.items()}
+KIND_OF |= {SelectRequest: "plan", NeuronRequest: "plan"}
 PLAN = {"kept": {"0": [0]}}
 SEARCHING = (
     "model: demo\ncorpora: [demo-code]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
@@ -182,8 +183,7 @@ def test_a_command_that_does_not_exist_is_refused_by_the_same_parser():
 
 
 def test_the_command_of_a_search_writes_where_the_request_says():
-    search = next(kind for kind, name in KINDS.items() if name == "search")
-    line = search(recipe=SEARCHING, out="found").command()
+    line = KINDS["search"].request(recipe=SEARCHING, out="found").command()
     assert line == "moeprune search recipe.yaml --out found"
     assert str(parsed(line)["out_dir"]) == "found"
 

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, write_task
-from app.tasks.kinds import TASKS
+from app.jobs.kinds import KINDS
 from pruning.requests.base import validated
 from pruning.requests.benchmark import RUNS_CODE, BenchmarkRequest
 
@@ -64,7 +64,7 @@ def test_a_job_asks_the_same_and_can_be_ended(here):
     request = validated(BenchmarkRequest, {"model": "demo", "tasks": TASK, "limit": 2})
     assert request.command() == f"moeprune benchmark demo --tasks {TASK} --limit 2"
     raw = request.model_dump(mode="json") | {"stats_dir": str(here / "own")}
-    task = TASKS["benchmark"](raw)
+    task = KINDS["benchmark"].run(raw)
     phases = []
     for step in task:
         phases.append(step.phase)

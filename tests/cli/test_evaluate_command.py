@@ -5,7 +5,7 @@ import json
 import pytest
 
 from analysis.drain import drain
-from app.tasks.kinds import TASKS
+from app.jobs.kinds import KINDS
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest
 
@@ -98,6 +98,6 @@ def test_the_shown_command_line_asks_the_same(tiny):
 
 def test_it_is_a_kind_of_job(tiny, corpora, stats, here):
     raw = {"model": str(tiny), "corpora": [str(corpora[1])], "seq_len": 9, "stats_dir": str(here)}
-    result = drain(TASKS["evaluate"](raw))
+    result = drain(KINDS["evaluate"].run(raw))
     (name,) = result["evaluations"]
     assert (here / "evaluations" / f"{name}.json").is_file()

@@ -14,10 +14,10 @@ import pytest
 from analysis.drain import drain
 from analysis.model import load_model_index
 from app.console import follow
+from app.jobs.kinds import KINDS
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
 from app.jobs.worker import CancelSwitch, run_task
-from app.tasks.kinds import TASKS
 from app.tasks.search import search_run
 from pruning.plan import load_plan
 from pruning.requests.search import SearchRequest
@@ -151,7 +151,7 @@ def test_a_job_that_is_stopped_keeps_the_best_and_goes_on(recipe, tiny, here, af
 
     before = signal.signal(signal.SIGTERM, switch.handle)
     try:
-        outcome = run_task(job, "app.tasks.kinds", switch, stop)
+        outcome = run_task(job, "app.jobs.kinds", switch, stop)
         tries[0].join()
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -210,7 +210,7 @@ def test_run_searches_where_the_recipe_asks_and_exports_what_it_found(recipe, wo
 def test_a_job_searches_and_says_what_it_found(recipe, here):
     values = request(recipe(), here / "job").model_dump(mode="json")
     steps = []
-    result = drain(TASKS["search"](values), steps.append)
+    result = drain(KINDS["search"].run(values), steps.append)
     assert result["fitness"] == load_search(here / "job" / "search.json").best_entry.fitness
     notes = [step.note for step in steps if step.note.startswith("generation")]
     assert [note.partition(":")[0] for note in notes] == [f"generation {n}" for n in range(4)]

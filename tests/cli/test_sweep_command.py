@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis.drain import drain
-from app.tasks.kinds import TASKS
+from app.jobs.kinds import KINDS
 from pruning.evaluate.record import TABLE_COLUMNS
 from pruning.requests.base import validated
 from pruning.requests.evaluation import SweepRequest
@@ -116,5 +116,5 @@ def test_it_is_a_kind_of_job(tiny, corpora, here):
         "seq_len": 9,
         "stats_dir": str(here),
     }
-    result = drain(TASKS["sweep"](raw))
+    result = drain(KINDS["sweep"].run(raw))
     assert len(result["evaluations"]) == 2

@@ -30,7 +30,7 @@ def tasks_on_path(monkeypatch):
 
 @pytest.fixture
 def runner(store, tasks_on_path):
-    yield LocalRunner(store, grace_seconds=0.3, tasks_module="job_tasks")
+    yield LocalRunner(store, grace_seconds=0.3, kinds_module="job_tasks")
     for job in store.list():
         if job.state is JobState.RUNNING:
             signal_worker(job, signal.SIGKILL)

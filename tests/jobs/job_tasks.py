@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from analysis.errors import UserError
 from analysis.progress import Progress
@@ -107,20 +108,5 @@ def leak_error(_request):
     raise RuntimeError(f"401 for {os.environ['HF_TOKEN']}")
 
 
-TASKS = {
-    task.__name__: task
-    for task in (
-        count,
-        boom,
-        refuse,
-        exhaust,
-        opaque,
-        stubborn,
-        write_partial,
-        spawn,
-        silent,
-        allocate,
-        leak,
-        leak_error,
-    )
-}
+TASKS = (count, boom, refuse, exhaust, opaque, stubborn, write_partial, spawn, silent, allocate)
+KINDS = {task.__name__: SimpleNamespace(run=task) for task in (*TASKS, leak, leak_error)}

@@ -27,7 +27,7 @@ from pathlib import Path
 from app.jobs.runner import LocalRunner
 from app.jobs.store import JobStore
 store = JobStore(Path(sys.argv[1]))
-runner = LocalRunner(store, tasks_module="job_tasks")
+runner = LocalRunner(store, kinds_module="job_tasks")
 """
 
 
@@ -232,5 +232,5 @@ def test_a_worker_that_cannot_be_started_fails_its_job(runner, store, submit):
 
 def test_a_missing_tasks_module_fails_the_job(runner, submit, ended):
     job = submit("count", n=1)
-    dataclasses.replace(runner, tasks_module="no_such_module").tick()
+    dataclasses.replace(runner, kinds_module="no_such_module").tick()
     assert ended(job).error == "ModuleNotFoundError: No module named 'no_such_module'"

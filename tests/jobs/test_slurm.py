@@ -45,7 +45,7 @@ def runner(store, cluster, tasks_on_path):
     from submitit import SlurmJob
 
     SlurmJob.watcher.clear()
-    return SlurmRunner(store, grace_seconds=0.3, silence_seconds=0.5, tasks_module="job_tasks")
+    return SlurmRunner(store, grace_seconds=0.3, silence_seconds=0.5, kinds_module="job_tasks")
 
 
 def test_a_job_runs_reports_and_ends(runner, store, submit, ended_by_tick):
@@ -186,7 +186,7 @@ def test_what_is_handed_over_is_private_and_does_not_stay(
 def test_the_options_are_those_of_the_script(store, submit, cluster):
     (cluster / "hold").touch()
     options = parse_options("partition=gpu,gpus_per_node=2,mem_gb=64,time=240,gres=gpu:a100:1")
-    runner = SlurmRunner(store, options, tasks_module="job_tasks")
+    runner = SlurmRunner(store, options, kinds_module="job_tasks")
     submit("count", n=1)
     runner.tick()
     (script,) = runner.folder.glob("*_submission.sh")
@@ -197,7 +197,7 @@ def test_the_options_are_those_of_the_script(store, submit, cluster):
 def test_no_more_than_the_limit_are_handed_over(store, submit, cluster):
     (cluster / "hold").touch()
     jobs = [submit("count", n=1) for _ in range(3)]
-    SlurmRunner(store, limit=2, tasks_module="job_tasks").tick()
+    SlurmRunner(store, limit=2, kinds_module="job_tasks").tick()
     assert [bool(store.get(job.id).batch) for job in jobs] == [True, True, False]
 
 

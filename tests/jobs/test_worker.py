@@ -130,7 +130,7 @@ def test_a_failed_job_loses_its_partial_output_and_nothing_else(runner, submit, 
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--tasks", "job_tasks", "../../x"], ["--tasks", "a b", "0" * 12]]
+    "wrong", [["--kinds", "job_tasks", "../../x"], ["--kinds", "a b", "0" * 12]]
 )
 def test_a_malformed_id_or_module_is_refused(store, wrong):
     command = [sys.executable, "-m", "app.jobs.worker", "--db", str(store.path), *wrong]
@@ -142,7 +142,7 @@ def test_a_malformed_id_or_module_is_refused(store, wrong):
 def test_a_worker_that_does_not_hold_the_job_does_nothing(store, submit):
     job = submit("count", n=1)
     command = [sys.executable, "-m", "app.jobs.worker", "--db", str(store.path)]
-    command += ["--tasks", "job_tasks", job.id]
+    command += ["--kinds", "job_tasks", job.id]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert "is queued and not held by this worker" in run.stdout

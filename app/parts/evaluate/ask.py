@@ -13,8 +13,7 @@ from app.jobs.model import Job, JobState
 from app.literal import literal
 from app.parts.evaluate.candidates import candidate_part, plan_name
 from app.session.data import shown_model
-from app.session.job_queue import job_store
-from app.session.queueing import own_model, queue, shown_request
+from app.session.job_queue import job_store, own_model, queue, shown_request
 from app.session.state import View
 from pruning.planning.planning import Shown
 from pruning.requests.base import validated
@@ -87,14 +86,13 @@ def _question(view: View) -> None:
     )
     commands = _commands(view, shown, request)
     if st.button("Ask both", type="primary", icon=":material/forum:", key="ask.send"):
-        title = " ".join(prompt.split())[:_TITLE_LETTERS]
-        queue(request, title, commands[-1])
+        queue(request, " ".join(prompt.split())[:_TITLE_LETTERS], commands[-1])
     st.code("\n".join(commands), language=None, wrap_lines=True)
 
 
 def _commands(view: View, shown: Shown, request: AskRequest) -> list[str]:
-    made = shown_request(view, request)
-    return [shown.plan_command(shown_model(view.model)), made.command(shown.file or "plan.json")]
+    command = shown_request(request).command(shown.file or "plan.json")
+    return [shown.plan_command(shown_model(view.model)), command]
 
 
 def _answers(asked: Sequence[Job]) -> None:

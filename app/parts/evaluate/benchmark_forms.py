@@ -16,9 +16,8 @@ from app.literal import literal
 from app.parts.evaluate.candidates import candidate_part, plan_name
 from app.parts.evaluate.sweep_fields import DTYPES, dtype_field
 from app.session import data
-from app.session.queueing import own_model, queue, shown_request
+from app.session.job_queue import own_model, queue, shown_request
 from app.session.state import View
-from app.settings import shown_path
 from app.tasks.benchmark import import_results
 from pruning.planning.planning import Shown
 from pruning.requests.base import command_line, validated
@@ -66,7 +65,7 @@ def run_form(view: View, dtype: str) -> None:
     request: BenchmarkRequest = validated(BenchmarkRequest, values)
     commands = _commands(view, shown, request)
     if st.button("Queue", icon=":material/play_arrow:", type="primary", key="bench.run.send"):
-        queue(request, f"benchmarks of {_title(view, request, shown)}", commands[-1])
+        queue(request, _about(view, request, shown), commands[-1])
     st.code("\n".join(commands), language=None, wrap_lines=True)
 
 
@@ -138,16 +137,12 @@ def exports_of(view: View) -> dict[str, Path]:
 
 
 def _commands(view: View, shown: Shown | None, request: BenchmarkRequest) -> list[str]:
-    made = shown_request(view, request)
-    if request.source is not None:
-        ran = str(shown_path(Path(request.model)))
-        made = made.model_copy(update={"model": ran, "source": data.shown_model(view.model)})
     plan = [] if shown is None else [shown.plan_command(data.shown_model(view.model))]
     file = (shown.file if shown else "") or "plan.json"
-    return [*plan, made.command((file,))]
+    return [*plan, shown_request(request).command((file,))]
 
 
-def _title(view: View, request: BenchmarkRequest, shown: Shown | None) -> str:
+def _about(view: View, request: BenchmarkRequest, shown: Shown | None) -> str:
     if shown is not None:
         return plan_name(shown)
     return Path(request.model).name if request.source is not None else view.model.name

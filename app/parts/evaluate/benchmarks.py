@@ -22,8 +22,7 @@ from app.plots.benchmarks import (
     ways_of,
 )
 from app.plots.names import FULL
-from app.session.job_queue import job_store
-from app.session.queueing import queued_key
+from app.session.job_queue import job_store, queued_key
 from app.session.records import records_of
 from app.session.state import View
 from pruning.evaluate.benchmarks.record import BenchmarkStore

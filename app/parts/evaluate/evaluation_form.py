@@ -10,8 +10,8 @@ from app.literal import literal
 from app.parts.evaluate.candidates import plan_name
 from app.parts.evaluate.sweep_fields import DTYPES, dtype_field, sweep_fields
 from app.session.data import shown_model
+from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_state import noted_plan
-from app.session.queueing import own_model, queue, shown_request
 from app.session.state import View
 from app.session.texts import held_out_texts
 from pruning.evaluate.record import EvaluationRecord
@@ -64,9 +64,9 @@ def _plan_form(view: View, noted: Shown, records: Sequence[EvaluationRecord]) ->
         return
     asked = {**own_model(view), **values, "plans": (noted.plan.to_dict(),)}
     request: EvaluateRequest = validated(EvaluateRequest, asked)
-    command = shown_request(view, request).command((noted.file or "plan.json",))
+    command = shown_request(request).command((noted.file or "plan.json",))
     if sent:
-        queue(request, f"evaluation of {plan_name(noted)}", command)
+        queue(request, plan_name(noted), command)
     lines = [noted.plan_command(shown_model(view.model)), command]
     st.code("\n".join(lines), language=None, wrap_lines=True)
 
@@ -79,9 +79,9 @@ def _sweep_form(view: View, records: Sequence[EvaluationRecord]) -> None:
         st.text("Choose at least one criterion, one sparsity and one text.")
         return
     request: SweepRequest = validated(SweepRequest, {**own_model(view), **values})
-    command = shown_request(view, request).command()
+    command = shown_request(request).command()
     if sent:
-        queue(request, f"sweep of {view.model.name}", command)
+        queue(request, view.model.name, command)
     st.code(command, language=None, wrap_lines=True)
 
 

@@ -19,8 +19,8 @@ from app.plots.variance import (
     variance_chart,
     variance_results,
 )
+from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_state import noted_plan
-from app.session.queueing import own_model, queue, shown_request
 from app.session.records import records_of
 from app.session.state import View
 from app.session.texts import held_out_texts
@@ -114,9 +114,9 @@ def _form(view: View) -> None:
         st.text("Choose a text, and criteria with a sparsity or the plan of the Plan page.")
         return
     request: VarianceRequest = validated(VarianceRequest, {**own_model(view), **values})
-    command = shown_request(view, request).command()
+    command = shown_request(request).command()
     if sent:
-        queue(request, f"hidden states of {view.model.name}", command)
+        queue(request, view.model.name, command)
     st.code(command, language=None, wrap_lines=True)
 
 

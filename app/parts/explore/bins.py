@@ -15,7 +15,7 @@ from app.literal import literal
 from app.plots import loss_bins as plots
 from app.plots.names import criterion_label
 from app.session.granularity import NEURON_CRITERIA
-from app.session.queueing import own_model, queue, shown_request
+from app.session.job_queue import own_model, queue, shown_request
 from app.session.records import records_of
 from app.session.state import View
 from app.session.texts import held_out_texts
@@ -46,7 +46,7 @@ def bins_part(view: View, granularity: str) -> None:
             icon=":material/info:",
         )
     _form(view, granularity)
-    job_panel(("bins",))
+    job_panel("explore.loss")
 
 
 def _charts(view: View, records: list[BinsRecord], granularity: str) -> None:
@@ -150,10 +150,9 @@ def _form(view: View, granularity: str) -> None:
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
-    command = shown_request(view, request).command()
+    command = shown_request(request).command()
     if sent:
-        what = f"{WORDS[granularity]} of {view.model.name} by {request.criterion}"
-        queue(request, f"bins of {what}", command)
+        queue(request, f"{WORDS[granularity]} of {view.model.name}", command)
     st.code(command, language=None, wrap_lines=True)
 
 

@@ -6,7 +6,7 @@ from analysis.corpora import corpus_name
 from analysis.stats.groups import groups_for, ordered
 from analysis.stats.store import Run
 from app.literal import literal
-from app.session.queueing import own_model, queue, shown_request
+from app.session.job_queue import own_model, queue, shown_request
 from app.session.state import View
 from app.session.texts import calibration_texts, text_label
 from pruning.requests.base import CalibrateRequest, validated
@@ -45,10 +45,10 @@ def neurons_missing_part(view: View) -> None:
             **_as_before(view.runs.get(corpus_name(corpus))),
         },
     )
-    command = shown_request(view, request).command()
+    command = shown_request(request).command()
     label, icon = "Collect statistics of neurons", ":material/play_arrow:"
     if st.button(label, icon=icon, type="primary", key="neurons.collect"):
-        queue(request, f"neurons of {view.model.name} on {corpus}", command)
+        queue(request, f"neurons of {view.model.name}", command)
     st.code(command, language=None, wrap_lines=True)
 
 

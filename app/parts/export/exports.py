@@ -19,9 +19,8 @@ from app.parts.export.options import ExportChoice, ExportWidths, options_part
 from app.plots.chart import made_by
 from app.plots.explore import sizes_chart
 from app.session.data import settings, shown_model
-from app.session.job_queue import job_store, submit
+from app.session.job_queue import job_store, queue, shown_request
 from app.session.state import View
-from app.settings import shown_path
 from pruning.engines import Verdict
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 from pruning.planning.planning import Shown, schedule_label
@@ -241,9 +240,7 @@ def start_part(view: View, shown: Shown, ready: Preflight, choice: ExportChoice)
             "keep_list": choice.keep_list,
         },
     )
-    written = request.model_copy(
-        update={"model": shown_model(view.model), "out": shown_path(ready.out)}
-    )
+    written = shown_request(request)
     if st.button(
         "Start export",
         type="primary",
@@ -252,7 +249,7 @@ def start_part(view: View, shown: Shown, ready: Preflight, choice: ExportChoice)
         key="export.start",
         width="stretch",
     ):
-        _start(request, written.command(), ready)
+        _start(request, written.command())
     st.markdown("**The same from the command line**")
     commands = [shown.plan_command(shown_model(view.model))]
     if ready.out != settings().export_root:  # a name that can be used
@@ -260,20 +257,13 @@ def start_part(view: View, shown: Shown, ready: Preflight, choice: ExportChoice)
     st.code("\n".join(commands), language=None, wrap_lines=True)
 
 
-def _start(request: ExportRequest, command: str, ready: Preflight) -> None:
+def _start(request: ExportRequest, command: str) -> None:
     try:
         settings().export_root.mkdir(parents=True, exist_ok=True)
-        submit(
-            request,
-            title=ready.out.name,
-            command=command,
-            partials=(str(ready.out.with_name(ready.out.name + ".partial")),),
-        )
-    except (UserError, OSError) as error:
+    except OSError as error:
         st.error(literal(error), icon=":material/error:")
-        return
-    st.toast("Export queued", icon=":material/output:")
-    st.rerun()
+    else:
+        queue(request, request.out.name, command)
 
 
 def proof_part(view: View) -> None:

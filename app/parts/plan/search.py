@@ -14,7 +14,7 @@ from app.frame.charts import show_chart, show_table
 from app.frame.job_panel import progress_text
 from app.jobs.model import Job
 from app.literal import literal
-from app.parts.plan.search_form import WATCHED, queue_search, search_form
+from app.parts.plan.search_form import search_form
 from app.plots.search import (
     best_chart,
     measure_label,
@@ -22,7 +22,7 @@ from app.plots.search import (
     schedules_of_searches,
 )
 from app.session import data
-from app.session.job_queue import job_store, runner, user
+from app.session.job_queue import change_job, job_store, queue, queued_key, runner, shown_request
 from app.session.plan_data import Prepared
 from app.session.plan_state import forget_import
 from app.session.search_data import (
@@ -45,6 +45,7 @@ from pruning.search.store import SEARCH, KnownSearch, best_fitting
 
 _POLL_SECONDS: Final = 2.0
 _SIDE_BY_SIDE: Final = 6
+_WATCHED: Final = queued_key(SEARCH)
 _WHAT: Final = (
     "**Search**: schedules of this budget are tried on the model itself, judged on a text of their "
     "own; the best ones breed (EvoESAP, arXiv:2603.06003)."
@@ -58,7 +59,7 @@ def search_part(view: View, choice: PlanChoice, ready: Prepared | None) -> None:
     for problem in found.problems:
         st.warning(literal(problem), icon=":material/warning:")
     if job is not None and not job.is_finished:
-        st.session_state[WATCHED] = job.id
+        st.session_state[_WATCHED] = job.id
         st.fragment(_live, run_every=_POLL_SECONDS)(view, choice, job.id)
     else:
         _at_rest(view, choice, found, job)
@@ -141,8 +142,8 @@ def _live(view: View, choice: PlanChoice, job_id: str) -> None:
             "Stop and keep the best",
             key="search.stop",
             icon=":material/stop:",
-            on_click=_stop,
-            args=(job.id,),
+            on_click=change_job,
+            args=("cancel", job.id),
             disabled=job.cancel_at is not None,
         )
     path = _folder_of(job) / RESULT_NAME
@@ -153,18 +154,10 @@ def _live(view: View, choice: PlanChoice, job_id: str) -> None:
     _pictures(view, read_cached(path))
 
 
-def _stop(job_id: str) -> None:
-    try:
-        job_store().cancel(job_id, requested_by=user())
-        runner().tick()
-    except UserError as error:
-        st.toast(literal(error), icon=":material/error:")
-
-
 def _at_rest(view: View, choice: PlanChoice, found: Searches, job: Job | None) -> None:
     """What became of the search that was watched, the one whose schedule is shown, or the last."""
     chosen = chosen_search(view, choice) if choice.schedule == SEARCH else None
-    watched = job if job is not None and job.id == st.session_state.get(WATCHED) else None
+    watched = job if job is not None and job.id == st.session_state.get(_WATCHED) else None
     last = found.named(_folder_of(job).name) if job is not None else None
     if watched is None and last is not None and last.removed != removed_on_screen(view):
         last = None  # its schedule could not be shown at this sparsity
@@ -190,15 +183,8 @@ def _at_rest(view: View, choice: PlanChoice, found: Searches, job: Job | None) -
                 args=(search.search_id,),
                 type="primary",
             )
-        if search.recipe and not search.result.is_finished:
-            st.button(
-                "Continue",
-                key="search.continue",
-                icon=":material/play_arrow:",
-                on_click=_continue,
-                args=(search,),
-                help="It goes on from its log, and ends as one that was never stopped.",
-            )
+        if search.recipe is not None and not search.result.is_finished:
+            _continue_button(search, search.recipe)
     _numbers(search, None)
     _pictures(view, search)
 
@@ -211,19 +197,22 @@ def _show(search_id: str) -> None:
     st.query_params["searched"] = search_id
 
 
-def _continue(search: KnownSearch) -> None:
-    if search.recipe is None:
+def _continue_button(search: KnownSearch, recipe: Path) -> None:
+    if not st.button(
+        "Continue",
+        key="search.continue",
+        icon=":material/play_arrow:",
+        help="It goes on from its log, and ends as one that was never stopped.",
+    ):
         return
     values = {
-        "recipe": search.recipe.read_text(encoding="utf-8"),
-        "out": search.recipe.parent,
+        "recipe": recipe.read_text(encoding="utf-8"),
+        "out": recipe.parent,
         "batch_size": search.batch_size,
         "stats_dir": data.settings().stats_dir,
     }
-    try:
-        queue_search(validated(SearchRequest, values))
-    except UserError as error:
-        st.toast(literal(error), icon=":material/error:")
+    request: SearchRequest = validated(SearchRequest, values)
+    queue(request, request.out.name, shown_request(request).command())
 
 
 def _numbers(search: KnownSearch, left: float | None) -> None:

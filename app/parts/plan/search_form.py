@@ -7,12 +7,11 @@ import streamlit as st
 from analysis.errors import UserError
 from app.literal import literal
 from app.session import data
-from app.session.job_queue import submit
+from app.session.job_queue import queue, shown_request
 from app.session.plan_data import Prepared
 from app.session.search_data import search_store, searches_of
 from app.session.state import View
 from app.session.texts import calibration_texts, text_label
-from app.settings import shown_path
 from pruning.evaluate.result import MEASURES
 from pruning.planning.planning import PlanChoice
 from pruning.planning.search_estimate import duration_text, estimate_search, start_seconds
@@ -23,7 +22,6 @@ from pruning.requests.search import SearchRequest
 from pruning.search.settings import SearchSettings
 from pruning.search.store import KnownSearch
 
-WATCHED: Final = "search.watched"
 _RACING: Final = {0.0: "off", 0.99: "99% sure", 0.95: "95% sure", 0.9: "90% sure"}
 _FITNESS: Final = ("esap", "sap", "kl", "nll")
 _SAMPLES: Final = (4, 8, 16, 32, 64, 128, 256)
@@ -47,6 +45,7 @@ def search_form(view: View, choice: PlanChoice, ready: Prepared) -> None:
     known = searches_of(view.model)
     _say_estimate(view, section, known.known)
     request = _request(view, recipe, search_id)
+    command = shown_request(request).command()
     is_done = _is_known(known.named(search_id), section)
     if st.button(
         "Search",
@@ -55,10 +54,10 @@ def search_form(view: View, choice: PlanChoice, ready: Prepared) -> None:
         type="primary",
         disabled=is_done,
     ):
-        _start(request)
+        queue(request, request.out.name, command)
     shown = recipe.model_copy(update={"model": data.shown_model(view.model)})
     st.markdown("The same from the command line, with this recipe:")
-    st.code(shown_command(request), language=None, wrap_lines=True)
+    st.code(command, language=None, wrap_lines=True)
     st.code(shown.to_yaml(), language="yaml")
 
 
@@ -163,28 +162,3 @@ def _is_known(search: KnownSearch | None, asked: SearchSection) -> bool:
     tried = len(search.result.entries)
     st.text(f"{search.search_id} was stopped; this goes on from its {tried} candidates.")
     return False
-
-
-def shown_command(request: SearchRequest) -> str:
-    """The command line of a search, with places as a person would type them."""
-    shown = {"out": shown_path(request.out), "stats_dir": data.shown_stats_dir()}
-    return request.model_copy(update=shown).command()
-
-
-def _start(request: SearchRequest) -> None:
-    try:
-        queue_search(request)
-    except UserError as error:
-        st.error(literal(error), icon=":material/error:")
-        return
-    st.rerun()
-
-
-def queue_search(request: SearchRequest) -> None:
-    """Queue a search as a job, which the page then watches.
-
-    Raises:
-        UserError: the queue is full.
-    """
-    job = submit(request, title=request.out.name, command=shown_command(request))
-    st.session_state[WATCHED] = job.id

@@ -9,7 +9,7 @@ from analysis.model import DEMO_MODEL
 from app.frame.charts import csv_button
 from app.literal import literal, literal_in_badge
 from app.session import data
-from app.session.queueing import own_model, queue, shown_request
+from app.session.job_queue import own_model, queue, shown_request
 from app.session.state import View
 from app.session.texts import calibration_texts, text_label
 from app.tables.costs import SHOWN_COSTS, cost_table
@@ -114,9 +114,9 @@ def calibrate_form(view: View) -> None:
         packing=packing,
         count=count,
     )
-    command = shown_request(view, request).command()
+    command = shown_request(request).command()
     if sent:
-        queue(request, f"{view.model.name} on {corpus}", command)
+        queue(request, view.model.name, command)
     st.code(command, language=None, wrap_lines=True)
 
 
@@ -124,9 +124,9 @@ def weights_button(view: View) -> None:
     """Measure the weights, or say that they are."""
     st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no text.")
     request = WeightsRequest(**own_model(view))
-    command = shown_request(view, request).command()
+    command = shown_request(request).command()
     if data.weight_run(view.model) is not None:
         st.badge("weights measured", icon=":material/check:", color="green")
     elif st.button("Measure weights", icon=":material/play_arrow:", key="start.weights"):
-        queue(request, f"weights of {view.model.name}", command)
+        queue(request, view.model.name, command)
     st.code(command, language=None, wrap_lines=True)
