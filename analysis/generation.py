@@ -16,13 +16,8 @@ def greedy_answers(
 
     Shorter prompts are padded on the left, where no token sees it. So a prompt is answered as it
     would be alone, up to rounding: where two tokens are almost equally probable, another number of
-    prompts at once may decide otherwise.
-
-    Args:
-        model: loaded.
-        prompts: token ids, none of them empty.
-        max_new_tokens: length of an answer at most; the model's own end of text, which is part of
-            the answer, ends it earlier.
+    prompts at once may decide otherwise. The model's own end of text, which is part of the answer,
+    ends it before `max_new_tokens`.
     """
     longest = max(map(len, prompts))
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)

@@ -46,11 +46,8 @@ def reroute(
 ) -> Rerouted:
     """Ask a router for its choice without each expert, on the tokens that chose it.
 
-    Args:
-        routed: what it returned: gate weights (T, K) and ids (T, K) last.
-        without: see `Removal`.
-        num_experts: experts of the layer.
-        mask_T: True at tokens that count; None: all of them.
+    `routed` is what it returned: gate weights (T, K) and ids (T, K) last. `mask_T` is True at
+    tokens that count; None: all of them.
     """
     *_, gates_TK, ids_TK = routed
     places = ids_TK.shape[-1]

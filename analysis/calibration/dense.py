@@ -79,10 +79,7 @@ class LayerDense:
     def add_experts(self, run: ExpertForward, hidden_TD: Tensor, routed_TD: Tensor) -> None:
         """Add ||f||_2 and ||Y - f||^2 of every expert on every token that counts.
 
-        Args:
-            run: one expert on some rows.
-            hidden_TD: input of the experts.
-            routed_TD: Y, the layer's routed output.
+        `run` is one expert on some rows, `routed_TD` Y, the layer's routed output.
         """
         activation_NE, loss_NE = self._of("dense_activation"), self._of("dense_loss")
         for start in range(0, len(self._token_C), _ROWS):

@@ -154,8 +154,7 @@ def _noticing_loss() -> Iterator[None]:
 def join(patience: timedelta = PATIENCE) -> Processes:
     """The processes that a launcher started; joins them the first time. Alone without a launcher.
 
-    Args:
-        patience: how long to wait for a process that is alive but silent.
+    `patience` is how long to wait for a process that is alive but silent.
     """
     if launched_world() == 1:
         return Processes()

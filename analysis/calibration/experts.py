@@ -167,12 +167,9 @@ def _experts_modules(model: PreTrainedModel, described: MoEModel) -> dict[nn.Mod
 
 
 def _on_routed(layer: MoELayer, routed: tuple[Tensor, ...], without: Without | None = None) -> None:
-    """Called after each forward of a router while collection is on.
+    """Called with what a router returned, after each of its forwards while collection is on.
 
-    Args:
-        layer: its experts.
-        routed: what it returned.
-        without: what it would return without an expert; None where nobody asks.
+    `without` is what it would return without an expert; None where nobody asks.
     """
     collection = _collection()
     if collection is None:

@@ -51,11 +51,9 @@ def model_inputs(batch: TokenBatch, device: torch.device) -> dict[str, torch.Ten
 
 
 def check_config(config: PreTrainedConfig, attention: str = "auto") -> None:
-    """Refuse packed documents for a model of this configuration.
+    """Refuse packed documents where a model of this configuration would let them see each other.
 
-    Args:
-        config: of the model.
-        attention: the implementation asked for; "auto" is the one that the configuration has.
+    The attention "auto" is the one that the configuration has.
     """
     text = config.get_text_config()
     kinds = getattr(text, "layer_types", None) or ()
@@ -64,12 +62,7 @@ def check_config(config: PreTrainedConfig, attention: str = "auto") -> None:
 
 
 def check_model_packs(model: MoEModel, attention: str = "auto") -> None:
-    """Refuse packed documents before the model is loaded, where its configuration says enough.
-
-    Args:
-        model: the model as its files describe it.
-        attention: the implementation asked for, or "auto".
-    """
+    """As `check_config`, before the model is loaded, where its configuration says enough."""
     try:
         config = AutoConfig.from_pretrained(model.checkpoint.path, trust_remote_code=False)
     except ValueError:

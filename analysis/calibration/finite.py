@@ -6,12 +6,7 @@ from analysis.errors import StatsError
 
 
 def not_finite(source: str, dtype: torch.dtype) -> StatsError:
-    """The error for infinities and NaN.
-
-    Args:
-        source: subject and verb, as "Layer 3 gave".
-        dtype: element type of the computation.
-    """
+    """The error for infinities and NaN; `source` is subject and verb, as "Layer 3 gave"."""
     name = str(dtype).removeprefix("torch.")
     # Only half precision overflows where the others do not: bfloat16 reaches as far as float32.
     remedy = (

@@ -14,9 +14,8 @@ _OWN_GROUP = Path("/proc/self/cgroup")
 def free_memory(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
     """Bytes for this process; processes of one run on one machine get equal shares.
 
-    Args:
-        groups: where control groups (version 2) are mounted, which is how containers are limited.
-        own_group: names those of this process.
+    `groups` is where control groups (version 2), which limit containers, are mounted; `own_group`
+    names those of this process.
     """
     free = int(psutil.virtual_memory().available)
     shared = min([free, *_left_in_groups(groups, own_group)]) // local_world()

@@ -184,13 +184,7 @@ def _placed(model: MoEModel, settings: CalibrationSettings, offload: Path | None
 def load_model(
     model: MoEModel, settings: CalibrationSettings, offload: Path | None = None
 ) -> PreTrainedModel:
-    """The model in evaluation mode, ready to run.
-
-    Args:
-        model: the checkpoint.
-        settings: element type, attention, placement.
-        offload: where weights go that fit nowhere else.
-    """
+    """The model in evaluation mode, ready to run; `offload` takes weights that fit nowhere else."""
     try:
         loaded, info = auto_class_of(model).from_pretrained(
             model.checkpoint.path,

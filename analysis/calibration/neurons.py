@@ -58,11 +58,7 @@ class LayerNeurons:
     def listen(self, experts: nn.Module, expert: int, span: slice, a_RM: Tensor) -> None:
         """Add the activations of one expert now, and their gradient when backward gets there.
 
-        Args:
-            experts: the module, for its down projection.
-            expert: id.
-            span: its pairs among all of the layer.
-            a_RM: activations on its tokens; part of the graph.
+        `span` are its pairs among all of the layer; `a_RM`, on its tokens, is part of the graph.
         """
         real_R = None if self._mask_S is None else self._mask_S[span]
         if real_R is not None and not real_R.any():

@@ -46,10 +46,7 @@ def own_answers(
 ) -> Generator[Progress, None, Source]:
     """A source of as many documents as the sampling needs, as token ids with the model's answers.
 
-    Args:
-        model: loaded for this alone; the one that is calibrated.
-        source: the corpus.
-        wanted: which documents, and how.
+    `model` is the one that is calibrated, loaded for this alone.
     """
     if source.join is not None:
         raise CorpusError(

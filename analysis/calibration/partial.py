@@ -192,11 +192,8 @@ def resumed(
 ) -> tuple[RunState, Sums]:
     """Where the run goes on, and the sums that this process has from before; empty: none.
 
-    Args:
-        processes: who takes part.
-        partial: what was saved; None in all processes but the first.
-        way: how the run goes through the work.
-        names: the sums that it needs; a state of an older version may lack some.
+    `partial` is None in all processes but the first. What was saved in another `way` through the
+    work, or without all of the sums `names`, is dropped.
     """
     state, parts = partial.restore() if partial else (RunState(), [])
     if state.way != way or not parts or not parts[0].keys() >= set(names):

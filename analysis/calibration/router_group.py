@@ -15,13 +15,9 @@ def add_router(
     """Add one forward of a router to the sums.
 
     The probabilities are the softmax over all logits, as MoE Pathfinder defines r, also where the
-    router scores by sigmoids and its gates are others; the entropy is theirs, in nats.
-
-    Args:
-        sums: with the group `router`.
-        layer: decoder index.
-        routed: what the router returned: logits (T, E) first, ids (T, K) last.
-        mask_T: True at tokens that count; None: all of them.
+    router scores by sigmoids and its gates are others; the entropy is theirs, in nats. `routed` is
+    what the router returned: logits (T, E) first, ids (T, K) last; `mask_T` is True at tokens that
+    count.
     """
     logits_TE, ids_TK = routed[0], routed[-1]
     logits_TE = logits_TE.reshape(-1, logits_TE.shape[-1])

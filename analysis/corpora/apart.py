@@ -87,8 +87,7 @@ def is_of_benchmark(task: str, benchmark: str) -> bool:
 def task_documents(folders: Iterable[Path]) -> dict[str, str]:
     """Digest -> task, of the questions of local tasks and of the documents that they are from.
 
-    Args:
-        folders: that hold tasks as `analysis.demo.tasks.write_task` writes them; need not exist.
+    The folders hold tasks as `analysis.demo.tasks.write_task` writes them; they need not exist.
     """
     known = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.jsonl"))):
@@ -127,11 +126,9 @@ def open_apart(
 ) -> Source:
     """The documents of a corpus, which refuses those of a benchmark's test set as they are drawn.
 
-    Args:
-        corpus: as the user wrote it.
-        opened: gives its documents; not called for what is refused by its name.
-        documents: see `task_documents`.
-        allowed: give them all the same; the facts then name the benchmarks under `test_sets`.
+    `opened` gives them; it is not called for what is refused by its name. `documents` is as by
+    `task_documents`. With `allowed` they are given all the same, and the facts name the benchmarks
+    under `test_sets`.
     """
     spec = parse_corpus(corpus)
     benchmark = benchmark_of(spec.dataset) if spec.dataset else None

@@ -113,11 +113,8 @@ def row_document(
 ) -> Document:
     """The document that a row holds.
 
-    Args:
-        row: names and values.
-        where: the row's place, for messages.
-        fields: how the corpus names its fields.
-        columns: all fields of the corpus, where `row` has only some of them.
+    `where` is its place, for messages; `columns` are all fields of the corpus, where `row` has only
+    some of them.
     """
     if row.get(fields.input_ids) is not None:
         return _tokens(row, fields, where)

@@ -24,11 +24,7 @@ def _halves(corpus: str) -> tuple[tuple[DemoText, ...], frozenset[int]]:
 
 
 def fitness_source(corpus: str) -> Source:
-    """The half that evaluations and searches draw from, in an order that a seed decides.
-
-    Args:
-        corpus: `demo-code`, `demo-prose` or `demo-math`.
-    """
+    """The half that evaluations and searches draw from, in an order that a seed decides."""
 
     def drawn(seed: int) -> Iterator[Document]:
         texts, own = _halves(corpus)
@@ -40,11 +36,7 @@ def fitness_source(corpus: str) -> Source:
 
 
 def benchmark_texts(corpus: str) -> list[DemoText]:
-    """The half that benchmarks are made of, none twice, and none that the other half has as well.
-
-    Args:
-        corpus: `demo-code`, `demo-prose` or `demo-math`.
-    """
+    """The half that benchmarks are made of, none twice, and none that the other half has too."""
     texts, own = _halves(corpus)
     seen = {texts[number].prompt for number in own}
     found = []

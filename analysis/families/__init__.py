@@ -42,12 +42,10 @@ FAMILIES = {family.model_type: family for family in _LISTED}
 
 
 def family_of(config: Config, shapes: Mapping[str, tuple[int, ...]] | None = None) -> MoEFamily:
-    """The family of a configuration.
+    """The family of a whole `config.json`.
 
-    Args:
-        config: the whole `config.json`.
-        shapes: of every tensor of the checkpoint, by name; with them, a model type that is not in
-            the table is discovered if it follows the common layout.
+    With `shapes`, of every tensor of the checkpoint by name, a model type that is not in the table
+    is discovered if it follows the common layout.
     """
     model_type = str(config.get("model_type", ""))
     if family := FAMILIES.get(model_type):

@@ -248,11 +248,7 @@ class MoEFamily:
         return {**self.defaults, **given}
 
     def num_experts(self, config: Config) -> int:
-        """Routed experts of a sparse layer.
-
-        Args:
-            config: the text model's part.
-        """
+        """Routed experts of a sparse layer, from the text model's part of a configuration."""
         present = [key for key in self.count_keys if config.get(key) is not None]
         counts = {key: self._count(config, key) for key in present}
         if not counts:

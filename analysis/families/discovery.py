@@ -62,12 +62,7 @@ class _Place:
 
 
 def discover(config: Config, shapes: Shapes) -> MoEFamily:
-    """The family of a checkpoint whose model type is not listed.
-
-    Args:
-        config: the whole configuration; it names a number of experts.
-        shapes: of every tensor of the checkpoint.
-    """
+    """The family of a checkpoint whose model type is not listed, but which has experts."""
     try:
         return _discover(config, shapes)
     except _NotCommonError as error:

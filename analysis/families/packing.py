@@ -28,12 +28,10 @@ _INSTEAD = "use --packing concatenate or pad."
 def check_packing(
     model_type: str, layer_types: Collection[str], attention: str | None = None
 ) -> None:
-    """Refuse where packed documents would see each other.
+    """Refuse where packed documents would see each other, or are not known not to.
 
-    Args:
-        model_type: of the text model.
-        layer_types: kinds of its layers, as transformers names them; empty where all are alike.
-        attention: transformers' name of the attention implementation; None is its default.
+    Kinds of layers and attention are as transformers names them; without kinds all layers are
+    alike, and None is its default attention.
     """
     states = sorted(set(layer_types) - _STATELESS)
     if states:

@@ -41,14 +41,7 @@ def count_of(config: Config, key: str) -> int:
 
 
 def check_per_layer(given: object, key: str, depth: int, sparse: Collection[int]) -> None:
-    """Refuse what is not a list with one number for each layer, 0 for those without experts.
-
-    Args:
-        given: what a configuration has under the key.
-        key: of the configuration, for messages.
-        depth: number of layers.
-        sparse: the layers that have experts.
-    """
+    """Refuse what is no list with a number for each layer, 0 for those that are not in `sparse`."""
     if not isinstance(given, list) or not all(type(each) is int and each >= 0 for each in given):
         raise CheckpointError(
             f"config.json gives {key} = {given!r}; it must be a list of whole numbers."
@@ -70,11 +63,7 @@ def per_layer_counts(
 ) -> dict[int, int]:
     """The number of experts of each sparse layer where these differ.
 
-    Args:
-        config: the text model's part.
-        key: its key of a list with one number per layer.
-        depth: number of layers.
-        uniform: sparse layer -> the scalar count, which is the maximum.
+    `uniform` gives each sparse layer the scalar count, which is the maximum.
     """
     given = config[key]
     check_per_layer(given, key, depth, uniform)

@@ -65,11 +65,8 @@ def load_pruned(
 def auto_class_of(model: MoEModel, name: str | None = None) -> Any:
     """The class whose `from_pretrained` loads a checkpoint: an auto class of transformers.
 
-    It is a stock one unless layers have different numbers or widths of experts.
-
-    Args:
-        model: the checkpoint.
-        name: of the auto class; by default that of its family.
+    By default that of its family. It is a stock one unless layers have different numbers or widths
+    of experts.
     """
     family = model.family
     register_native(family.model_type)

@@ -160,12 +160,7 @@ def _tuple(words: tuple[str, ...]) -> str:
 
 
 def modeling_file(family: MoEFamily, *, widths: bool = False) -> str:
-    """The content of `modeling_pruned.py`.
-
-    Args:
-        family: the architecture.
-        widths: experts have widths of their own, see `analysis.nonuniform.widths`.
-    """
+    """The content of `modeling_pruned.py`; with `widths`, see `analysis.nonuniform.widths`."""
     names = _auto_classes(family)
     classes = (_CLASS.format(name=_class_name(name), table=_TABLES[name]) for name in names)
     parts = [inspect.getsource(each) for each in (rebuild_layers, layer_config, LayerConfig)]

@@ -21,11 +21,7 @@ _REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, Stop
 
 
 def check_buildable(family: MoEFamily, config: Config) -> None:
-    """Build the model that a configuration describes, on the meta device, and look at its layers.
-
-    Args:
-        family: the architecture.
-        config: a whole `config.json` with sizes of each layer.
+    """Build the model of a whole `config.json` on the meta device, and look at its layers.
 
     Raises:
         UnsupportedModelError: there is no such class, it cannot be built, or its layers do not get

@@ -65,15 +65,12 @@ class Reading:
 
 
 def read_overlaps(purpose: Purpose, means: pd.DataFrame) -> Reading:
-    """Hold the recommendation against the overlaps of the variants on this model.
+    """Compare the recommendation with the overlaps of the variants on this model.
 
-    Task-agnostic: borne out where no other variant depends on the text less than the better of the
-    recommended. Task-specific: borne out where each recommended variant follows the text more than
-    the median variant. Overlap is no benchmark: it says what the choice depends on, not how good
-    the pruned model is.
-
-    Args:
-        means: table `criterion, overlap`, one row a variant, as by `mean_overlaps`.
+    Task-agnostic: borne out where no other variant depends on the corpus less than the better of
+    the recommended. Task-specific: borne out where each recommended variant follows the corpus more
+    than the median variant. Overlap is no benchmark: it says what the choice depends on, not how
+    good the pruned model is. `means` has a row a variant, as by `mean_overlaps`.
     """
     advised = ADVICE[purpose].criteria
     table = means[["criterion", "overlap"]].sort_values("overlap", ascending=False, kind="stable")

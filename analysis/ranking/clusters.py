@@ -10,13 +10,7 @@ _SEED_LIMIT = 1 << 32  # of scikit-learn
 
 
 def nearest_to_centroids(features: FloatArray, clusters: int, seed: int) -> list[int]:
-    """Of each cluster the row nearest its centroid, in ascending order; `clusters` rows.
-
-    Args:
-        features: (rows, features); rows are documents, or samples made of them.
-        clusters: at least 1.
-        seed: of where k-means starts.
-    """
+    """Of each cluster of the rows of (rows, features) the one nearest its centroid, ascending."""
     # scikit-learn takes a second to import, and pages that never cluster load this module.
     from sklearn.cluster import KMeans
 

@@ -17,10 +17,7 @@ def component_effects(means: pd.DataFrame) -> pd.DataFrame:
     """Table `component, value, overlap, lowest, highest, variants` (arXiv:2606.15716, Figure 4).
 
     For each value of an exponent the mean, least and largest overlap of the rankable variants that
-    have it.
-
-    Args:
-        means: table `b, alpha, beta, overlap`, one row a variant, as by `mean_overlaps`.
+    have it. `means` has a row a variant, as by `mean_overlaps`.
     """
     rows = []
     for component in COMPONENTS:
@@ -35,9 +32,6 @@ def effects_over_models(means: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Table of `component_effects` averaged over models, each of which counts the same.
 
     lowest and highest are those of any variant of any model; variants counts all of them.
-
-    Args:
-        means: of each model a table as `component_effects` takes.
     """
     effects = pd.concat([component_effects(each) for each in means], ignore_index=True)
     return effects.groupby(["component", "value"], as_index=False, sort=False).agg(

@@ -14,8 +14,7 @@ _RIVALS = 2  # who is the best of one says nothing
 def score_table(results: pd.DataFrame, by: str = "criterion") -> pd.DataFrame:
     """Scores with a row per candidate and a column per benchmark, both in order of appearance.
 
-    Args:
-        results: `benchmark, score` and the column `by`; one score for each pair.
+    `results` has `benchmark, score` and the column `by`, one score for each pair.
     """
     twice = results[results.duplicated([by, "benchmark"])]
     if len(twice):
@@ -62,10 +61,7 @@ def ability_weights(
 ) -> dict[str, float]:
     """Weight of each benchmark when abilities are weighted: an ability's benchmarks share its own.
 
-    Args:
-        benchmarks: the columns; those without an ability get 0.
-        abilities: benchmark -> ability.
-        weights: ability -> weight; those that are absent count 1.
+    Benchmarks without an ability get 0; abilities without a weight count 1.
     """
     known = [name for name in benchmarks if name in abilities]
     members = Counter(abilities[name] for name in known)

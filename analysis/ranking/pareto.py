@@ -9,12 +9,8 @@ from analysis.arrays import BoolArray
 def pareto_front(cost: ArrayLike, quality: ArrayLike, *, higher_is_better: bool) -> BoolArray:
     """(candidates,) True where no other candidate is at least as good in both, and better in one.
 
-    Candidates that are equal in both do not beat each other. One without a number is on no front.
-
-    Args:
-        cost: (candidates,), lower = better.
-        quality: (candidates,).
-        higher_is_better: direction of the quality.
+    Candidates that are equal in both do not beat each other. One without a number is on no front. A
+    lower cost is better.
     """
     costs, worth = np.asarray(cost, dtype=np.float64), np.asarray(quality, dtype=np.float64)
     if costs.shape != worth.shape or costs.ndim != 1:

@@ -107,9 +107,7 @@ def _log_softmax(values: FloatArray) -> FloatArray:
 def node_weights(stats: SampleStats, parts: Parts = "both") -> list[FloatArray]:
     """u of every expert and sample, (samples, experts) of each layer; natural logarithms.
 
-    Args:
-        stats: of samples that all have tokens.
-        parts: see `Weighing`.
+    All samples must have tokens; `parts` as in `Weighing`.
     """
     importance, activation, probability = _means(stats)
     last = len(importance) - 1
@@ -221,13 +219,7 @@ def path_order(
 
 
 def follow(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajectories:
-    """The first `count` paths of every sample.
-
-    Args:
-        stats: of every sample; those without a token are left out.
-        count: paths of each sample, the paper's m.
-        weighing: what weighs a path.
-    """
+    """The first `count` paths (the paper's m) of every sample that has a token."""
     if count > MOST_PATHS:
         raise UserError(
             f"{count:,} paths of each sample cannot be followed; ask for 1 to {MOST_PATHS:,}."
@@ -268,10 +260,8 @@ def _offsets(grid: Grid) -> IntArray:
 def _note(ids: IntArray, path_weights: FloatArray, first: IntArray, weights: FloatArray) -> None:
     """Write down where each expert is first met; impossible paths meet nobody.
 
-    Args:
-        ids: (samples, paths, layers) experts, numbered over all layers.
-        path_weights: (samples, paths).
-        first, weights: (samples, experts) of `Trajectories`, filled in.
+    `ids` (samples, paths, layers) are numbered over all layers; `first` and `weights`, (samples,
+    experts) of `Trajectories`, are filled in.
     """
     sample, path = np.nonzero(np.isfinite(path_weights))
     met = ids[sample, path]

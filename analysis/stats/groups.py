@@ -32,10 +32,7 @@ def ordered(names: Sequence[str]) -> tuple[Group, ...]:
 def misfit(groups: Collection[str], *, streams_layers: bool, checkpoints: bool) -> str:
     """Why these groups cannot be collected in this way; empty where they can.
 
-    Args:
-        groups: what is collected.
-        streams_layers: one layer is in memory at a time.
-        checkpoints: activations are computed again in backward.
+    `checkpoints`: activations are computed again in backward.
     """
     if "gradient" in groups and streams_layers:
         return (

@@ -73,12 +73,9 @@ def load_neuron_stats(run: Run) -> NeuronStats:
 def expert_columns(table: pd.DataFrame, grid: Grid) -> pd.DataFrame:
     """Table `neuron_product, neuron_norm_sum, neuron_peak_sum`, one row an expert of the grid.
 
-    All that the criteria of whole experts need of their neurons: sum_c output_sq * slope_sq,
-    sum_c sqrt(output_sq) and sum_c output_max. An expert without neurons has 0.
-
-    Args:
-        table: NEURON_COLUMNS.
-        grid: the experts, in order.
+    All that the criteria of whole experts need of their neurons, from NEURON_COLUMNS: sum_c
+    output_sq * slope_sq, sum_c sqrt(output_sq) and sum_c output_max. An expert without neurons has
+    0.
     """
     terms = {
         "neuron_product": table["output_sq"] * table["slope_sq"],
@@ -89,24 +86,13 @@ def expert_columns(table: pd.DataFrame, grid: Grid) -> pd.DataFrame:
 
 
 def sum_by_expert(values: ArrayLike, table: pd.DataFrame, grid: Grid) -> FloatArray:
-    """A number of every neuron, added up for each expert of the grid, in its order.
-
-    Args:
-        values: one for each row of `table`.
-        table: NEURON_INDEX.
-        grid: the experts; those without neurons get 0.
-    """
+    """A number of each row of `table`, added up for each expert of the grid, in its order."""
     weights = np.asarray(values, dtype=np.float64)
     return np.bincount(_owners(table, grid), weights, grid.num_experts).astype(np.float64)
 
 
 def num_neurons(table: pd.DataFrame, grid: Grid) -> IntArray:
-    """Neurons of each expert of the grid, in its order.
-
-    Args:
-        table: NEURON_INDEX.
-        grid: the experts; those without neurons get 0.
-    """
+    """Neurons of each expert of the grid, in its order."""
     return np.bincount(_owners(table, grid), minlength=grid.num_experts)
 
 

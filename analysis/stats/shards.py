@@ -22,9 +22,7 @@ SHARD_INDEX = ("layer", "expert", "shard")
 def add_shards(table: pd.DataFrame, parts: int = TOKEN_SHARDS) -> pd.DataFrame:
     """Sums over the first `parts` shards, one row per (layer, expert).
 
-    Args:
-        table: SHARD_INDEX and sums, with TOKEN_SHARDS rows an expert, sorted.
-        parts: how many shards.
+    `table` has SHARD_INDEX and sums, with TOKEN_SHARDS rows an expert, sorted.
     """
     columns = [name for name in table.columns if name not in SHARD_INDEX]
     index = table.loc[table["shard"] == 0, ["layer", "expert"]].reset_index(drop=True)
@@ -100,10 +98,7 @@ def overlap_of_parts(
 
     tokens is how many of each corpus, added up, were counted in the first part; overlap the mean
     over layers of the share of its pruned set that all tokens prune too; chance that of two random
-    sets. Both are 0..1.
-
-    Args:
-        seen: the statistics of growing parts of one run, as by `stats_at`; the last are of all.
+    sets. Both are 0..1. `seen` are growing parts of one run, as by `stats_at`; the last has all.
     """
     masks = [
         pruned_mask(saliency_grid(criterion, each, gate), each.grid, sparsity) for each in seen

@@ -187,11 +187,7 @@ def read_table(
 ) -> pd.DataFrame:
     """One of a run's tables, such as SHARDS; which there are is in `manifest.files`.
 
-    Args:
-        run: where it lies.
-        name: of the file.
-        needed: columns that it must have, with their dtypes.
-        optional: columns that it may have; "number" is any dtype.
+    `needed` columns must be there, `optional` ones may be, each with its dtype; "number" is any.
     """
     with _reading(run, name) as path:
         table: pd.DataFrame = stored_tables.read_parquet(path, needed, optional).to_pandas()
@@ -302,15 +298,10 @@ def save_expert_stats(
     vectors: FloatArray,
     more: Mapping[str, pd.DataFrame] | None = None,
 ) -> Run:
-    """Store a calibration run.
+    """Store a calibration run in the statistics directory `parent`.
 
-    Args:
-        parent: statistics directory.
-        manifest: of the run; `files` is filled in.
-        table: sums of each expert, sorted by layer and expert.
-        vectors: sum_t f in the table's row order.
-        more: further tables by file name: SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES,
-            TRANSITIONS.
+    `table` has the sums of each expert, sorted by layer and expert, `vectors` sum_t f in the same
+    order, `more` further tables by file name. The manifest's `files` is filled in.
     """
     frame = table.assign(vector_sum_sq=(vectors**2).sum(axis=1)).astype(dict(EXPERT_COLUMNS))
     groups = (name for added in GROUP_COLUMNS.values() for name in added)

@@ -64,10 +64,7 @@ def read_parquet(
 ) -> pa.Table:
     """A table whose numbers are all there and finite.
 
-    Args:
-        path: the file.
-        needed: columns that it must have, with their dtypes; it may have more.
-        optional: dtypes of columns that it may have; "number" is any.
+    `needed` columns must be there, `optional` ones may be, each with its dtype; "number" is any.
 
     Raises:
         ValueError: no parquet file, damaged, a column that is missing or there twice, a value that

@@ -71,14 +71,10 @@ def _aligned(data: NDArray[np.uint8], item: int) -> NDArray[np.uint8]:
 
 
 def absolute_and_square_sums(data: NDArray[np.uint8], dtype: str) -> tuple[float, float]:
-    """(sum |w|, sum w^2) over elements given as contiguous bytes.
+    """(sum |w|, sum w^2) over elements given as contiguous bytes at any address.
 
     Exact to 1e-7 relative for BF16, to float64 rounding for the others; NaN or infinite where an
-    element is.
-
-    Args:
-        data: bytes of the elements, at any address.
-        dtype: safetensors name of their type: BF16, F16, F32 or F64.
+    element is. `dtype` is BF16, F16, F32 or F64.
     """
     if dtype == "BF16":
         pair_sums = _compiled(_bfloat16_pair_sums, "uint32")
