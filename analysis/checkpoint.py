@@ -114,7 +114,12 @@ class Checkpoint:
         sha = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
         for shard in self.shards:
             sha.update(hashlib.sha256(shard.header).digest())
-            sha.update(_samples(self.path / shard.name, shard))
+            span = shard.size - shard.data_start
+            with (self.path / shard.name).open("rb") as file:
+                for index in range(_SAMPLES):
+                    offset = min(index * max(1, span // _SAMPLES), max(0, span - _SAMPLE_BYTES))
+                    file.seek(shard.data_start + offset)
+                    sha.update(file.read(_SAMPLE_BYTES))
         return sha.hexdigest()
 
     @property
@@ -126,24 +131,6 @@ class Checkpoint:
     def nbytes(self) -> int:
         """Bytes of all tensors on disk."""
         return sum(entry.nbytes for entry in self.tensors.values())
-
-
-def _samples(path: Path, shard: Shard) -> bytes:
-    span = shard.size - shard.data_start
-    step = max(1, span // _SAMPLES)
-    with path.open("rb") as file:
-        parts = []
-        for index in range(_SAMPLES):
-            file.seek(shard.data_start + min(index * step, max(0, span - _SAMPLE_BYTES)))
-            parts.append(file.read(_SAMPLE_BYTES))
-    return b"".join(parts)
-
-
-def _entry(name: str, raw: Mapping[str, Any], shard: str, data_start: int) -> TensorEntry:
-    start, end = raw["data_offsets"]
-    return TensorEntry(
-        name, shard, raw["dtype"], tuple(raw["shape"]), data_start + start, data_start + end
-    )
 
 
 def _check_entries(shard: str, entries: list[TensorEntry], data_start: int) -> None:
@@ -175,7 +162,11 @@ def read_shard(path: Path) -> Shard:
     try:
         raw: dict[str, Any] = parse_json_once(header)
         metadata = raw.pop("__metadata__", {})
-        entries = [_entry(name, value, path.name, 8 + length) for name, value in raw.items()]
+        entries = []
+        for name, value in raw.items():
+            start, end = (8 + length + offset for offset in value["data_offsets"])
+            shape = tuple(value["shape"])
+            entries.append(TensorEntry(name, path.name, value["dtype"], shape, start, end))
         entries.sort(key=lambda entry: (entry.start, entry.end))
         _check_entries(path.name, entries, 8 + length)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -240,28 +231,31 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(item, key if _IMPLEMENTATION.fullmatch(key) else name)
 
 
-def _shard_names(path: Path) -> list[str]:
+def _read_index(path: Path) -> dict[str, str]:
+    """Tensor -> shard, from the index of a checkpoint; empty where there is none."""
     index = path / INDEX_NAME
-    if index.is_file():
-        try:
-            weight_map: dict[str, str] = parse_json(index.read_bytes())["weight_map"]
-            names = sorted(set(weight_map.values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{index} is not a readable shard index.") from error
-        for name in names:
-            shown = name if name.isprintable() else repr(name)
-            if Path(name).name != name or len(name.encode()) > LONGEST_NAME:
-                raise CheckpointError(
-                    f"{INDEX_NAME} names {shown}, which is no file of its own folder; shards lie "
-                    "beside their index."
-                )
-            if not (path / name).is_file():
-                raise CheckpointError(f"{INDEX_NAME} names {shown}, which is missing from {path}.")
-        return names
-    if (path / SINGLE_NAME).is_file():
-        return [SINGLE_NAME]
-    names = sorted(file.name for file in path.glob("*.safetensors"))
-    if names:
+    if not index.is_file():
+        return {}
+    try:
+        weight_map: dict[str, str] = parse_json(index.read_bytes())["weight_map"]
+        names = sorted(set(weight_map.values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index} is not a readable shard index.") from error
+    for name in names:
+        shown = name if name.isprintable() else repr(name)
+        if Path(name).name != name or len(name.encode()) > LONGEST_NAME:
+            raise CheckpointError(
+                f"{INDEX_NAME} names {shown}, which is no file of its own folder; shards lie "
+                "beside their index."
+            )
+        if not (path / name).is_file():
+            raise CheckpointError(f"{INDEX_NAME} names {shown}, which is missing from {path}.")
+    return weight_map
+
+
+def _refuse_without_index(path: Path) -> None:
+    """Say why a folder that has neither an index nor a single safetensors file is not read."""
+    if names := list(path.glob("*.safetensors")):
         raise CheckpointError(
             f"{path} holds {len(names)} safetensors files but no {INDEX_NAME}; "
             "fetch the index, or save the model again."
@@ -274,7 +268,8 @@ def _shard_names(path: Path) -> list[str]:
     raise CheckpointError(f"{path} holds no safetensors file.")
 
 
-def _check_names(shards: tuple[Shard, ...]) -> None:
+def _check_tensors(shards: tuple[Shard, ...], weight_map: Mapping[str, str]) -> None:
+    """Each tensor is in one shard only, and in the one that the index names."""
     held: dict[str, str] = {}
     for shard in shards:
         for entry in shard.tensors:
@@ -284,15 +279,7 @@ def _check_names(shards: tuple[Shard, ...]) -> None:
                     "is meant; fetch the checkpoint again."
                 )
             held[entry.name] = shard.name
-
-
-def _check_index(path: Path, shards: tuple[Shard, ...]) -> None:
-    index = path / INDEX_NAME
-    if not index.is_file():
-        return
-    weight_map: dict[str, str] = parse_json(index.read_bytes())["weight_map"]
-    held = {(entry.name, shard.name) for shard in shards for entry in shard.tensors}
-    missing = sorted(name for name, shard in weight_map.items() if (name, shard) not in held)
+    missing = sorted(name for name, shard in weight_map.items() if held.get(name) != shard)
     if missing:
         raise CheckpointError(
             f"{INDEX_NAME} places {missing[0]} in {weight_map[missing[0]]}, which does not hold "
@@ -307,7 +294,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: anything that makes the directory unusable as it stands.
     """
     config = read_config(path)
-    shards = tuple(read_shard(path / name) for name in _shard_names(path))
-    _check_names(shards)
-    _check_index(path, shards)
+    weight_map = _read_index(path)
+    if not (path / INDEX_NAME).is_file() and not (path / SINGLE_NAME).is_file():
+        _refuse_without_index(path)
+    names = sorted(set(weight_map.values())) or [SINGLE_NAME]
+    shards = tuple(read_shard(path / name) for name in names)
+    _check_tensors(shards, weight_map)
     return Checkpoint(path.resolve(), config, shards)

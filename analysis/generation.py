@@ -42,10 +42,8 @@ def greedy_answers(
     with torch.no_grad():
         whole = model.generate(ids, attention_mask=mask, generation_config=settings)
     stops = set(ends if isinstance(ends, list) else [ends])
-    return [_until(row, stops) for row in whole[:, longest:].tolist()]
-
-
-def _until(written: Sequence[int], stops: set[int | None]) -> list[int]:
-    """The tokens up to the first end of text, with it."""
-    end = next((place for place, token in enumerate(written) if token in stops), len(written))
-    return list(written[: end + 1])
+    answers = []
+    for written in whole[:, longest:].tolist():
+        end = next((place for place, token in enumerate(written) if token in stops), len(written))
+        answers.append(list(written[: end + 1]))  # up to the first end of text, with it
+    return answers

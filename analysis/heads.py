@@ -62,10 +62,16 @@ def prediction_heads(model: MoEModel) -> tuple[Head, ...]:
             head, trunk = place
             names[head].append(name)
             trunks[head] = trunk
-    return tuple(
-        Head(head, tuple(held), _located(model, trunks[head], held), trunks[head])
-        for head, held in sorted(names.items())
-    )
+    heads = []
+    for head, held in sorted(names.items()):
+        family = replace(model.family, trunks=(trunks[head],))
+        located: defaultdict[int, list[LocatedTensor]] = defaultdict(list)
+        for name in held:
+            if slot := family.locate(name):
+                located[slot.layer].append(LocatedTensor(model.checkpoint.tensors[name], slot))
+        by_layer = {layer: tuple(items) for layer, items in located.items()}
+        heads.append(Head(head, tuple(held), by_layer, trunks[head]))
+    return tuple(heads)
 
 
 def _place(model: MoEModel, name: str) -> tuple[str, str] | None:
@@ -77,14 +83,3 @@ def _place(model: MoEModel, name: str) -> tuple[str, str] | None:
         if match and int(match[2]) >= model.depth:
             return match[1], trunk
     return None
-
-
-def _located(
-    model: MoEModel, trunk: str, names: list[str]
-) -> Mapping[int, tuple[LocatedTensor, ...]]:
-    family = replace(model.family, trunks=(trunk,))
-    found: defaultdict[int, list[LocatedTensor]] = defaultdict(list)
-    for name in names:
-        if slot := family.locate(name):
-            found[slot.layer].append(LocatedTensor(model.checkpoint.tensors[name], slot))
-    return {layer: tuple(items) for layer, items in found.items()}

@@ -31,15 +31,11 @@ def _parsed(text: str | bytes, **options: Any) -> Any:
         raise ValueError("it is nested too deeply") from error
     escape = rb"\ud" if isinstance(text, bytes) else r"\ud"
     if escape in text.lower():  # type: ignore[operator]  # both are of one kind
-        _check_surrogates(value)
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("it holds half of a surrogate pair") from error
     return value
-
-
-def _check_surrogates(value: Any) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("it holds half of a surrogate pair") from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

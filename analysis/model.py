@@ -9,7 +9,7 @@ from pathlib import Path
 from analysis.checkpoint import Checkpoint, Config, TensorEntry, open_checkpoint
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
-from analysis.families.base import whole_number
+from analysis.families.rules import whole_number
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")

@@ -27,15 +27,8 @@ PAPERS: Final = {
 # `uniform` or `evoesap`, empty for the full model; score is a share of 1, higher = better. The same
 # measurement may stand in several tables.
 COLUMNS: Final = (
-    "paper",
-    "table",
-    "model",
-    "sparsity",
-    "criterion",
-    "schedule",
-    "calibration",
-    "benchmark",
-    "score",
+    *("paper", "table", "model", "sparsity", "criterion", "schedule", "calibration"),
+    *("benchmark", "score"),
 )
 # Benchmark -> the ability that it measures, as the papers group them; averages belong to none.
 ABILITIES: Final = {
@@ -66,7 +59,11 @@ def read_published(path: Path, needed: Collection[str] = COLUMNS) -> pd.DataFram
             share of 1.
     """
     try:
-        _check_header(pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False))
+        first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
+        names = first.iloc[0].tolist()
+        # Reading the whole would rename the second of two columns.
+        if doubled := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"it has the columns {', '.join(doubled)} twice")  # noqa: TRY301
         table = pd.read_csv(path, keep_default_na=False, na_values={"score": [""]})
         table = _checked(table, needed)
     except (ValueError, TypeError, OverflowError) as error:
@@ -75,13 +72,6 @@ def read_published(path: Path, needed: Collection[str] = COLUMNS) -> pd.DataFram
             f"The published table {path.name} is damaged ({reason}); install the program again."
         ) from error
     return table
-
-
-def _check_header(first: pd.DataFrame) -> None:
-    """A file's first row names each column once; reading the table would rename the second."""
-    names = first.iloc[0].tolist()
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"it has the columns {', '.join(doubled)} twice")
 
 
 def _checked(table: pd.DataFrame, needed: Collection[str]) -> pd.DataFrame:

@@ -11,11 +11,11 @@ from types import MappingProxyType
 
 from analysis.checkpoint import TensorEntry
 from analysis.errors import CheckpointError
-from analysis.families import MoEFamily, Slot, SlotKind
+from analysis.families import MoEFamily, MoELayer, Slot, SlotKind
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.names import any_of
 from analysis.families.rules import check_per_layer
-from analysis.model import LocatedTensor, MoEModel, is_expert_weight
+from analysis.model import MoEModel, is_expert_weight
 
 SCALE_ROLE = "weight_scale_inv"  # of an FP8 matrix: one number for each block of its weights
 
@@ -51,31 +51,27 @@ def atom_axis(family: MoEFamily, slot: Slot) -> AtomAxis | None:
 @lru_cache(maxsize=4)  # asked for by every size report, which the dashboard makes at each edit
 def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
     """Atoms of every expert, by layer: one number for each expert, ascending ids."""
-    return MappingProxyType({n.index: _layer_widths(model, n.index) for n in model.layers})
+    found = {layer.index: _layer_widths(model, layer) for layer in model.layers}
+    return MappingProxyType(found)
 
 
-def _layer_widths(model: MoEModel, layer: int) -> tuple[int, ...]:
+def _layer_widths(model: MoEModel, layer: MoELayer) -> tuple[int, ...]:
     found: dict[int, int] = {}
-    count = next(each.num_experts for each in model.layers if each.index == layer)
-    for item in model.located[layer]:
+    for item in model.located[layer.index]:
         if not is_expert_weight(item.slot) or item.slot.role != "weight":
             continue
-        width = _width_of(model.family, item)
-        ids = range(count) if item.slot.expert is None else (item.slot.expert,)
+        where = atom_axis(model.family, item.slot)
+        if where is None or where.axis >= len(item.entry.shape):
+            raise CheckpointError(f"{item.entry.name} of shape {item.entry.shape} is no matrix.")
+        width = item.entry.shape[where.axis] // where.parts
+        ids = range(layer.num_experts) if item.slot.expert is None else (item.slot.expert,)
         for expert in ids:
             if found.setdefault(expert, width) != width:
                 raise CheckpointError(
                     f"{item.entry.name} is for {width} neurons, but other projections of expert "
-                    f"{expert} in layer {layer} for {found[expert]}."
+                    f"{expert} in layer {layer.index} for {found[expert]}."
                 )
     return tuple(found[expert] for expert in sorted(found))
-
-
-def _width_of(family: MoEFamily, item: LocatedTensor) -> int:
-    where = atom_axis(family, item.slot)
-    if where is None or where.axis >= len(item.entry.shape):
-        raise CheckpointError(f"{item.entry.name} of shape {item.entry.shape} is no matrix.")
-    return item.entry.shape[where.axis] // where.parts
 
 
 def loaded_widths(model: MoEModel) -> dict[int, int] | None:
@@ -141,7 +137,10 @@ def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
     if shared is None or shared.width_key != model.family.width_key:
         return {}
     sparse = {each.index for each in model.layers}
-    pattern = _shared_pattern(model.family)
+    pattern = re.compile(
+        rf"(?:{any_of(model.family.trunks)})\.(\d+)\.{re.escape(model.family.disk_block)}"
+        r"\.shared_experts\.(gate_proj|up_proj|down_proj)\.(?:weight|bias)"
+    )
     found: dict[str, tuple[TensorEntry, int]] = {}
     for name, entry in model.checkpoint.tensors.items():
         match = pattern.fullmatch(name)
@@ -150,10 +149,3 @@ def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
             if match[2] != "down_proj" or is_last:  # the bias of an output has no such axis
                 found[name] = (entry, int(is_last))
     return found
-
-
-def _shared_pattern(family: MoEFamily) -> re.Pattern[str]:
-    return re.compile(
-        rf"(?:{any_of(family.trunks)})\.(\d+)\.{re.escape(family.disk_block)}\.shared_experts\."
-        r"(gate_proj|up_proj|down_proj)\.(?:weight|bias)"
-    )

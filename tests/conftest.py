@@ -56,7 +56,7 @@ def make_expert_stats() -> Callable[..., ExpertStats]:
             if name not in ("layer", "expert")
         }
         model = MeasuredModel("tiny", "0" * 64, "olmoe", layers)
-        corpora = (CorpusRef(corpus, f"{seed:064d}", 1, 1, 100, 0, 0),)
+        corpora = (CorpusRef(corpus, f"{seed:064d}", 1, 1, 100, 0, 0, 100),)
         manifest = RunManifest(
             "routed", f"tiny-{corpus}", f"{seed:064d}", model, corpora, {"dtype": "float32"}, {}
         )

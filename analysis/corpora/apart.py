@@ -18,43 +18,18 @@ from analysis.errors import CorpusError
 from analysis.json_text import parse_json
 
 TEST_SETS = "test_sets"
-# Last part of a data set's name on the hub -> how names of its tasks begin in the harness.
+# Last part of a dataset's name on the hub -> how names of its tasks begin in the harness.
 BENCHMARK_DATA: Mapping[str, str] = {
-    "ai2_arc": "arc",
-    "aime_2024": "aime24",
-    "aime_2025": "aime25",
-    "boolq": "boolq",
-    "commonsense_qa": "commonsense_qa",
-    "competition_math": "hendrycks_math",
-    "gpqa": "gpqa",
-    "gsm8k": "gsm8k",
-    "hellaswag": "hellaswag",
-    "hendrycks_math": "hendrycks_math",
-    "hendrycks_test": "mmlu",
-    "humanevalplus": "humaneval",
-    "ifeval": "ifeval",
-    "lambada_openai": "lambada",
-    "livecodebench": "livecodebench",
-    "code_generation_lite": "livecodebench",
-    "math-500": "hendrycks_math",
-    "math_qa": "mathqa",
-    "mbpp": "mbpp",
-    "mbppplus": "mbpp",
-    "medmcqa": "medmcqa",
-    "med_qa": "medqa",
-    "medqa-usmle-4-options": "medqa",
-    "medqa-usmle-4-options-hf": "medqa",
-    "mmlu": "mmlu",
-    "mmlu-pro": "mmlu_pro",
-    "openai_humaneval": "humaneval",
-    "openbookqa": "openbookqa",
-    "piqa": "piqa",
-    "pubmed_qa": "pubmedqa",
-    "rte": "rte",
-    "sciq": "sciq",
-    "social_i_qa": "social_iqa",
-    "truthful_qa": "truthfulqa",
-    "winogrande": "winogrande",
+    **{name: name for name in ("boolq", "commonsense_qa", "gpqa", "gsm8k", "hellaswag")},
+    **{name: name for name in ("ifeval", "livecodebench", "mbpp", "medmcqa", "mmlu")},
+    **{name: name for name in ("openbookqa", "piqa", "rte", "sciq", "winogrande")},
+    **dict.fromkeys(("competition_math", "hendrycks_math", "math-500"), "hendrycks_math"),
+    **dict.fromkeys(("humanevalplus", "openai_humaneval"), "humaneval"),
+    **dict.fromkeys(("med_qa", "medqa-usmle-4-options", "medqa-usmle-4-options-hf"), "medqa"),
+    **{"ai2_arc": "arc", "aime_2024": "aime24", "aime_2025": "aime25", "math_qa": "mathqa"},
+    **{"code_generation_lite": "livecodebench", "hendrycks_test": "mmlu", "mbppplus": "mbpp"},
+    **{"lambada_openai": "lambada", "mmlu-pro": "mmlu_pro", "pubmed_qa": "pubmedqa"},
+    **{"social_i_qa": "social_iqa", "truthful_qa": "truthfulqa"},
 }
 _COLLECTIONS = ("glue", "super_glue", "superglue")  # each configuration is a benchmark
 _COLLECTED = ("boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc")
@@ -91,30 +66,17 @@ def task_documents(folders: Iterable[Path]) -> dict[str, str]:
     """
     known = {}
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.jsonl"))):
-        for prompt, digest in _questions(path):
-            known[document_digest(prompt)] = path.stem
-            known[digest] = path.stem
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            try:
+                row = parse_json(line)
+                digests = document_digest(row["prompt"]), row["document_digest"]
+                known.update(dict.fromkeys(map(str.strip, digests), path.stem))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise CorpusError(
+                    f"Line {number} of the benchmark {path} is no question; remove its folder, and "
+                    "the next `moeprune benchmark` makes it again."
+                ) from error
     return known
-
-
-def _questions(path: Path) -> Iterator[tuple[str, str]]:
-    """The prompt of each question of a task, and the digest of the document that it is from."""
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        try:
-            row = parse_json(line)
-            prompt, digest = row["prompt"], row["document_digest"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise _damaged(path, number) from error
-        if not isinstance(prompt, str) or not isinstance(digest, str):
-            raise _damaged(path, number)
-        yield prompt, digest
-
-
-def _damaged(path: Path, line: int) -> CorpusError:
-    return CorpusError(
-        f"Line {line} of the benchmark {path} is no question; remove its folder, and the next "
-        "`moeprune benchmark` makes it again."
-    )
 
 
 def open_apart(

@@ -53,19 +53,16 @@ class _Unchanged:
     """A file as it was when it was opened first: places and numbers hold for nothing else."""
 
     def __init__(self, path: Path) -> None:
-        self._name, self._was = path.name, self._of(path.stat())
+        self._name, self._was = path.name, path.stat()
 
     def check(self, now: os.stat_result) -> None:
         """Compare it with what is read now."""
-        if self._of(now) != self._was:
-            raise CorpusError(
-                f"The corpus file {self._name} changed while it was read; start again once nothing "
-                "writes to it."
-            )
-
-    @staticmethod
-    def _of(found: os.stat_result) -> tuple[int, ...]:
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        for fact in ("st_dev", "st_ino", "st_size", "st_mtime_ns"):
+            if getattr(now, fact) != getattr(self._was, fact):
+                raise CorpusError(
+                    f"The corpus file {self._name} changed while it was read; start again once "
+                    "nothing writes to it."
+                )
 
 
 def _json_lines(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
@@ -100,7 +97,7 @@ def _paragraphs(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
         offset += len(data)
         if data in (b"\n", b"\r\n") and parts.endswith(b"\n"):
             if _has_text(parts, start, name):
-                yield _Record(start, begun, _without_end(parts))
+                yield _Record(start, begun, bytes(parts[: -2 if parts.endswith(b"\r\n") else -1]))
             start, begun, parts = offset, number + 1, bytearray()
         else:
             parts += data
@@ -108,10 +105,6 @@ def _paragraphs(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
                 _has_text(parts, start, name)
     if _has_text(parts, start, name):
         yield _Record(start, begun, bytes(parts))
-
-
-def _without_end(data: bytearray) -> bytes:
-    return bytes(data[: -2 if data.endswith(b"\r\n") else -1])
 
 
 def _plain_text(record: _Record, name: str, fields: Fields) -> Document:

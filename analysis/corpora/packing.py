@@ -74,13 +74,6 @@ def _counted(item: Encoded) -> BoolArray:
     return np.ones(len(item.ids), dtype=np.bool_) if item.counted is None else item.counted
 
 
-def _joined(items: Sequence[Encoded]) -> Encoded:
-    return Encoded(
-        np.concatenate([item.ids for item in items]),
-        np.concatenate([_counted(item) for item in items]),
-    )
-
-
 def concatenate(documents: Iterator[Encoded], limits: Limits) -> Packed:
     """Documents joined end to end and cut into sequences of equal length.
 
@@ -97,7 +90,10 @@ def concatenate(documents: Iterator[Encoded], limits: Limits) -> Packed:
             break
     length = min(wanted, packed.num_read // limits.seq_len * limits.seq_len)
     if length:
-        stream = _joined(items)
+        stream = Encoded(
+            np.concatenate([item.ids for item in items]),
+            np.concatenate([_counted(item) for item in items]),
+        )
         for start in range(0, length, limits.seq_len):
             packed.add([stream.part(start, start + limits.seq_len)])
     return packed

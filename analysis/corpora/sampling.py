@@ -1,6 +1,6 @@
 """Token sequences of a corpus: which documents, how they are cut, and what counts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -111,7 +111,9 @@ def tokenize(
     packed = PACKERS[packing](encoded, limits)
     if not packed.rows:
         raise CorpusError(_nothing(packed, sampling, packing, corpus))
-    facts = _facts(packing, sampling, selection)
+    facts: dict[str, object] = {"packing": packing, "count": sampling.count}
+    if selection is not None:
+        facts["select"] = selection.description
     if packing != "concatenate":
         facts["truncate"] = "none" if whole else sampling.truncate
     return _sequences(packed, source, sampling, corpus, facts)
@@ -179,7 +181,7 @@ def _one_text(
     chosen = order[: sampling.tokens // sampling.seq_len]
     packed.rows = [packed.rows[number] for number in chosen]
     packed.counted = [packed.counted[number] for number in chosen]
-    facts = _facts("concatenate", sampling, None) | {"drawn": "sequences of one text"}
+    facts = {"packing": "concatenate", "count": "all", "drawn": "sequences of one text"}
     return _sequences(packed, source, sampling, corpus, facts)
 
 
@@ -199,15 +201,8 @@ def _whole_text(source: Source, corpus: str) -> str:
     return (source.join or "").join(parts)
 
 
-def _facts(packing: Packing, sampling: Sampling, selection: Selection | None) -> dict[str, object]:
-    facts: dict[str, object] = {"packing": packing, "count": sampling.count}
-    if selection is not None:
-        facts["select"] = selection.description
-    return facts
-
-
 def _sequences(
-    packed: Packed, source: Source, sampling: Sampling, corpus: str, facts: dict[str, object]
+    packed: Packed, source: Source, sampling: Sampling, corpus: str, facts: Mapping[str, object]
 ) -> TokenSequences:
     counted = tuple(packed.counted)
     if sampling.count == "response" and not any(row.any() for row in counted):

@@ -79,12 +79,8 @@ def seeded_order(count: int, seed: int) -> Iterator[int]:
             yield number
 
 
-def _demo_documents(name: str) -> list[Document]:
-    return [demo_document(text.prompt, text.response) for text in demo_texts(name)]
-
-
 def local_source(spec: CorpusSpec) -> Source:
     """A built-in corpus or a local file."""
     if spec.path is not None:
         return from_file(open_documents(spec.path, spec.fields))
-    return in_memory(_demo_documents(spec.name))
+    return in_memory([demo_document(text.prompt, text.response) for text in demo_texts(spec.name)])

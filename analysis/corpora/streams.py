@@ -20,7 +20,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]
 from analysis.corpora.documents import DEFAULT_FIELDS, Document, Fields, row_document
 from analysis.corpora.presets import HubDataset
 from analysis.corpora.sources import Source, local_source
-from analysis.corpora.spec import CorpusSpec, parse_corpus
+from analysis.corpora.spec import parse_corpus
 from analysis.errors import CorpusError
 
 # Documents held back while shuffling a stream; the order of files is shuffled as a whole.
@@ -47,7 +47,13 @@ def open_corpus(corpus: str) -> Source:
         stream, facts = _hub_stream(spec.dataset, corpus)
     else:
         stream, facts = _local_stream(spec.path, spec.name, joined=join is not None)
-    return _source(stream, spec, join, facts)
+
+    def drawn(seed: int) -> Iterator[Document]:
+        rows = stream if join is not None else stream.shuffle(seed, buffer_size=SHUFFLE_BUFFER)
+        return _documents(rows, spec.name, spec.fields)
+
+    order = {} if join is not None else {"shuffle_buffer": SHUFFLE_BUFFER}
+    return Source(drawn, join, {"source": facts | order})
 
 
 def _reason(error: BaseException) -> str:
@@ -138,17 +144,6 @@ def _local_stream(
     return stream, {"copy": path.name, "files": len(files)}
 
 
-def _source(
-    stream: datasets.IterableDataset, spec: CorpusSpec, join: str | None, facts: dict[str, Any]
-) -> Source:
-    def drawn(seed: int) -> Iterator[Document]:
-        rows = stream if join is not None else stream.shuffle(seed, buffer_size=SHUFFLE_BUFFER)
-        return _documents(rows, spec.name, spec.fields)
-
-    order = {} if join is not None else {"shuffle_buffer": SHUFFLE_BUFFER}
-    return Source(drawn, join, {"source": facts | order})
-
-
 def _documents(
     rows: datasets.IterableDataset, name: str, fields: Fields = DEFAULT_FIELDS
 ) -> Iterator[Document]:
@@ -159,7 +154,6 @@ def _documents(
         except StopIteration:
             return
         except _READ_ERRORS as error:
-            raise CorpusError(
-                f"The data set {name} cannot be read on: {_reason(error)}."
-            ) from error
+            reason = _reason(error)
+            raise CorpusError(f"The data set {name} cannot be read on: {reason}.") from error
         yield row_document(row, f"{name}, row {number} as drawn", fields)

@@ -11,21 +11,6 @@ from analysis.errors import CheckpointError
 from analysis.families.names import NamePatterns
 from analysis.families.rules import count_of, every_layer, per_layer_counts, whole_number
 
-__all__ = [
-    "HEAD_KEYS",
-    "PER_LAYER_KEY",
-    "PROJECTIONS",
-    "WIDTHS_KEY",
-    "GroupRule",
-    "MoEFamily",
-    "MoELayer",
-    "RouterTensor",
-    "SharedExperts",
-    "Slot",
-    "SlotKind",
-    "whole_number",
-]
-
 PROJECTIONS = ("gate", "up", "down")
 # Number of routed experts of each layer, 0 for a dense one; the scalar count is then the maximum.
 PER_LAYER_KEY = "per_layer_num_experts"
@@ -287,16 +272,16 @@ class MoEFamily:
         counts = dict.fromkeys(indices, count)
         if config.get(PER_LAYER_KEY) is not None:
             counts = per_layer_counts(config, PER_LAYER_KEY, depth, counts)
-        return tuple(self._layer(config, index, own, top_k) for index, own in counts.items())
-
-    def _layer(self, config: Config, index: int, count: int, top_k: int) -> MoELayer:
-        if count < self.fixed_top_k:
-            raise CheckpointError(
-                f"Layer {index} has {count} experts according to config.json, but the router of "
-                f"{self.label} always selects {self.fixed_top_k}."
-            )
-        top_k = min(top_k, count)
-        return MoELayer(index, count, top_k, *self._groups(config, count, top_k))
+        for index, own in counts.items():
+            if own < self.fixed_top_k:
+                raise CheckpointError(
+                    f"Layer {index} has {own} experts according to config.json, but the router of "
+                    f"{self.label} always selects {self.fixed_top_k}."
+                )
+        return tuple(
+            MoELayer(index, own, min(top_k, own), *self._groups(config, own, min(top_k, own)))
+            for index, own in counts.items()
+        )
 
     def _groups(self, config: Config, count: int, top_k: int) -> tuple[int, int]:
         """Number of groups, and the experts that each must keep."""

@@ -1,8 +1,8 @@
 """DeepSeekMoE-16B: the first DeepSeek MoE; gate weights renormalised only if norm_topk_prob."""
 
 from analysis.checkpoint import Config
-from analysis.families.base import MoEFamily, SharedExperts, whole_number
-from analysis.families.rules import index_of
+from analysis.families.base import MoEFamily, SharedExperts
+from analysis.families.rules import index_of, whole_number
 
 
 def _is_sparse(config: Config, layer: int) -> bool:

@@ -83,7 +83,11 @@ def _discover(config: Config, shapes: Shapes) -> MoEFamily:
     top_k_key = _one([key for key in _TOP_K_KEYS if text.get(key)], "key of experts per token")
     place = _place(shapes)
     projections, stacked = _layout(place)
-    router = _router(place, _experts_of_layers(place, text, counts[0]))
+    # Of a pruned checkpoint, layers may differ.
+    given = text.get(PER_LAYER_KEY)
+    own = dict(enumerate(given)) if isinstance(given, list) else {}
+    count = _whole(text, counts[0])
+    router = _router(place, {layer: own.get(layer, count) for layer in place.layers})
     has_groups = _whole(text, "n_group") > 1
     trunks = (place.trunk, *(f"{p}.layers" for p in ("model.language_model", "model") if path))
     return MoEFamily(
@@ -180,13 +184,6 @@ def _is_transposed(place: _Place, config: Config) -> bool:
     if usual == other:
         raise _NotCommonError(f"stacked experts of shapes {first} and {last} can be read two ways")
     return other
-
-
-def _experts_of_layers(place: _Place, config: Config, count_key: str) -> dict[int, int]:
-    """Experts of each sparse layer: of a pruned checkpoint they may differ."""
-    count, given = _whole(config, count_key), config.get(PER_LAYER_KEY)
-    own = dict(enumerate(given)) if isinstance(given, list) else {}
-    return {layer: own.get(layer, count) for layer in place.layers}
 
 
 def _router(place: _Place, counts: Mapping[int, int]) -> tuple[RouterTensor, ...]:

@@ -131,11 +131,6 @@ def measured_steps(
 
     log a_i of a step is part of its node.
     """
-    if stats.transitions is None:
-        raise StatsError(
-            "These statistics lack measured transitions: they were made before those were counted; "
-            "calibrate again with --groups routed,dense."
-        )
     importance, activation, probability = _means(stats)
     last = len(importance) - 1
     nodes = []
@@ -232,7 +227,9 @@ def follow(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajec
     first = np.full((samples, int(sum(stats.grid.counts))), count, dtype=np.int64)
     weights = np.full(first.shape, -np.inf)
     for block, experts, path_weights in _paths(stats, nodes, count, weighing):
-        _note(experts + _offsets(stats.grid), path_weights, first[block], weights[block])
+        # Experts are numbered over all layers.
+        ids = experts + np.cumsum([0, *stats.grid.counts])[:-1]
+        _note(ids, path_weights, first[block], weights[block])
     # A mean over logarithms: -inf of one sample is -inf of all.
     mean = np.mean(np.concatenate(nodes, axis=1), axis=0)
     return Trajectories(stats.grid, first, weights, mean, count)
@@ -250,11 +247,6 @@ def _paths(
     for sample in range(len(stats.num_tokens)):
         paths = top_paths_through([node[sample] for node in nodes], steps, count)
         yield slice(sample, sample + 1), paths.experts[None], paths.weights[None]
-
-
-def _offsets(grid: Grid) -> IntArray:
-    """Place of each layer's first expert among those of all layers."""
-    return np.cumsum([0, *grid.counts])[:-1]
 
 
 def _note(ids: IntArray, path_weights: FloatArray, first: IntArray, weights: FloatArray) -> None:

@@ -33,13 +33,6 @@ class Part:
     weight: float = 1.0
 
 
-def _tokens(stats: ExpertStats) -> float:
-    """Tokens that were counted: each is routed to top_k experts of a layer."""
-    first = stats.layers[0]
-    routed = stats.table["num_tokens"][stats.table["layer"] == first.index].sum()
-    return float(routed) / first.top_k
-
-
 class Mixture:
     """The sums of several runs, ready to be mixed at any weights.
 
@@ -99,20 +92,35 @@ class Mixture:
                 raise StatsError(f"The weight {share} of {run.manifest.corpus} must be >= 0.")
         if not shares.any():
             raise StatsError("Every weight of the blend is 0; give one corpus a positive weight.")
-        per_token = shares / [_tokens(each) for each in self.stats]
+        # Each token is routed to top_k experts of a layer.
+        first = self.stats[0].layers[0]
+        tables = [each.table[each.table["layer"] == first.index] for each in self.stats]
+        per_token = shares / [table["num_tokens"].sum() / first.top_k for table in tables]
         factors: FloatArray = per_token / per_token.max()
         return factors
+
+    def sums_table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
+        """`table` without DERIVED_COLUMNS, which few criteria read and which take long."""
+        sums = np.tensordot(self.factors(weights), self._sums, axes=1)
+        return pd.concat([self._index, pd.DataFrame(sums, columns=self._columns)], axis=1)
 
     def table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
         """Table of EXPERT_COLUMNS (num_tokens fractional) of the mix.
 
         With `neuron_product` where all runs have it; maxima of neurons have no mix.
         """
-        return self._mixed(self.factors(weights))
-
-    def sums_table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
-        """`table` without DERIVED_COLUMNS, which few criteria read and which take long."""
-        return self._summed(self.factors(weights))
+        factors = self.factors(weights)
+        products = {
+            "vector_sum_sq": self._vector_products,
+            "neuron_product": self._neuron_products,
+        }
+        return self.sums_table(weights).assign(
+            **{
+                name: np.einsum("a,b,abe->e", factors, factors, product)
+                for name, product in products.items()
+                if product is not None
+            }
+        )
 
     def mixed(self, weights: Sequence[float]) -> ExpertStats:
         """Statistics of the mix, under a manifest of their own."""
@@ -136,23 +144,6 @@ class Mixture:
             replace(part, factor=part.factor * float(factor))
             for each, factor in zip(self.stats, self.factors(weights), strict=True)
             for part in each.samples
-        )
-
-    def _summed(self, factors: FloatArray) -> pd.DataFrame:
-        sums = pd.DataFrame(np.tensordot(factors, self._sums, axes=1), columns=self._columns)
-        return pd.concat([self._index, sums], axis=1)
-
-    def _mixed(self, factors: FloatArray) -> pd.DataFrame:
-        products = {
-            "vector_sum_sq": self._vector_products,
-            "neuron_product": self._neuron_products,
-        }
-        return self._summed(factors).assign(
-            **{
-                name: np.einsum("a,b,abe->e", factors, factors, product)
-                for name, product in products.items()
-                if product is not None
-            }
         )
 
 

@@ -19,7 +19,7 @@ from analysis.stats.store import (
     load_expert_stats,
     now,
 )
-from analysis.stats.tables import MOMENT_COLUMNS, RunManifest
+from analysis.stats.tables import MOMENT_COLUMNS
 
 # Groups whose tables stand alone; the others are columns of tables that a run has already.
 _TABLES: Final[Mapping[Group, tuple[str, ...]]] = {
@@ -36,7 +36,8 @@ def extend_run(run: Run, other: Run) -> Run:
     Its id, its digest and its other files stay as they are, so that what names it goes on naming
     it. The other run is left alone.
     """
-    gained = [group for group in _TABLES if _adds(group, run.manifest, other.manifest)]
+    new = set(other.manifest.groups) - set(run.manifest.groups)
+    gained = [group for group in _TABLES if group in new]
     _check_same(run, other)
     if not gained:
         raise StatsError(
@@ -44,8 +45,8 @@ def extend_run(run: Run, other: Run) -> Run:
             "router and dense are added where the other run has them and this one lacks them."
         )
     StatsStore(other.path.parent).verify(other)
-    names = [name for group in gained for name in _TABLES[group] if name in other.manifest.files]
-    made = dict(run.manifest.made)
+    names = [name for group in gained for name in _TABLES[group]]
+    made = run.manifest.made
     added = {
         "groups": gained,
         "run": other.manifest.run_id,
@@ -61,19 +62,12 @@ def extend_run(run: Run, other: Run) -> Run:
     return add_files(run, [other.path / name for name in names], manifest)
 
 
-def _adds(group: Group, manifest: RunManifest, other: RunManifest) -> bool:
-    return group in other.groups and group not in manifest.groups
-
-
 def _check_same(run: Run, other: Run) -> None:
     mine, theirs = run.manifest, other.manifest
     facts = {
         "kind": (mine.kind, theirs.kind),
         "model": (mine.model.identity, theirs.model.identity),
-        "text": (
-            [corpus.digest for corpus in mine.corpora],
-            [corpus.digest for corpus in theirs.corpora],
-        ),
+        "text": tuple([each.digest for each in side.corpora] for side in (mine, theirs)),
         "settings": (dict(mine.settings), dict(theirs.settings)),
     }
     for name, (one, another) in facts.items():

@@ -40,7 +40,7 @@ class SampleStats:
         activation, probability, loss: (samples, experts of all layers) sums of ||E_i(h)||_2, of the
             router's softmax, and of ||Y - E_i(h)||^2.
         transitions: for each layer but the last, (experts, experts of the next) tokens of all
-            samples together that chose both; None in runs from before this was counted.
+            samples together that chose both.
     """
 
     grid: Grid
@@ -48,7 +48,7 @@ class SampleStats:
     activation: FloatArray
     probability: FloatArray
     loss: FloatArray
-    transitions: tuple[IntArray, ...] | None = None
+    transitions: tuple[IntArray, ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -100,15 +100,13 @@ def joined_samples(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def joined_stats(parts: Sequence[SampleStats]) -> SampleStats:
-    """The samples of several runs of a model together; transitions add up where all have them."""
+    """The samples of several runs of a model together; transitions add up."""
 
     def stacked(name: str) -> FloatArray:
         return np.concatenate([getattr(part, name) for part in parts])
 
-    counted = [part.transitions for part in parts if part.transitions is not None]
-    together = None
-    if len(counted) == len(parts):
-        together = tuple(sum(each[1:], start=each[0]) for each in zip(*counted, strict=True))
+    squares = zip(*(part.transitions for part in parts), strict=True)
+    together = tuple(sum(each[1:], start=each[0]) for each in squares)
     tokens = np.concatenate([part.num_tokens for part in parts])
     sums = stacked("activation"), stacked("probability"), stacked("loss")
     return SampleStats(parts[0].grid, tokens, *sums, transitions=together)

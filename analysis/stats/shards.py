@@ -17,6 +17,7 @@ from analysis.stats.store import SHARDS, Run, load_expert_stats, read_table
 from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, CorpusRef, ExpertStats, Gate
 
 SHARD_INDEX = ("layer", "expert", "shard")
+TOKEN_PARTS = (1, 2, 4, TOKEN_SHARDS)  # that are shown: an eighth, a quarter, a half, all
 
 
 def add_shards(table: pd.DataFrame, parts: int = TOKEN_SHARDS) -> pd.DataFrame:
@@ -24,12 +25,12 @@ def add_shards(table: pd.DataFrame, parts: int = TOKEN_SHARDS) -> pd.DataFrame:
 
     `table` has SHARD_INDEX and sums, with TOKEN_SHARDS rows an expert, sorted.
     """
-    columns = [name for name in table.columns if name not in SHARD_INDEX]
     index = table.loc[table["shard"] == 0, ["layer", "expert"]].reset_index(drop=True)
+    # Added one after the other, so that the result does not depend on how numpy groups them.
     sums = {
-        # One after the other, so that the result does not depend on how numpy groups them.
         name: np.add.accumulate(table[name].to_numpy().reshape(-1, TOKEN_SHARDS), axis=1)
-        for name in columns
+        for name in table.columns
+        if name not in SHARD_INDEX
     }
     return index.assign(**{name: values[:, parts - 1] for name, values in sums.items()})
 
@@ -43,11 +44,6 @@ def stats_at(run: Run, parts: int) -> ExpertStats:
         raise StatsError(f"{parts} of {TOKEN_SHARDS} parts of the tokens: choose 1 to 8.")
     if parts == TOKEN_SHARDS:
         return load_expert_stats(run)
-    if SHARDS not in run.manifest.files:
-        raise StatsError(
-            f"The run {run.manifest.run_id} was made before token shards were kept; remove it "
-            f"with `moeprune runs remove {run.manifest.run_id}` and calibrate again."
-        )
     manifest = replace(
         run.manifest,
         run_id=f"{run.manifest.run_id}@{parts}of{TOKEN_SHARDS}",
@@ -76,18 +72,13 @@ def _shard_table(run: Run) -> pd.DataFrame:
 def _part(corpus: CorpusRef, parts: int) -> CorpusRef:
     """The corpus as if only these shards of its counted tokens had been fed."""
     # Token number i of N lies in shard i * 8 // N, so this many lie before the next one.
-    counted = -(-parts * corpus.num_summed // TOKEN_SHARDS)
+    counted = -(-parts * corpus.num_counted // TOKEN_SHARDS)
     return replace(corpus, num_tokens=counted, num_counted=counted)
-
-
-def token_parts() -> Sequence[int]:
-    """The parts that are shown: an eighth, a quarter, a half, all."""
-    return (1, 2, 4, TOKEN_SHARDS)
 
 
 def parts_overlap(run: Run, criterion: Criterion, gate: Gate, sparsity: Fraction) -> pd.DataFrame:
     """Table `tokens, overlap, chance` of `overlap_of_parts`, of the parts of a run."""
-    seen = [stats_at(run, parts) for parts in token_parts()]
+    seen = [stats_at(run, parts) for parts in TOKEN_PARTS]
     return overlap_of_parts(seen, criterion, gate, sparsity)
 
 
@@ -106,7 +97,7 @@ def overlap_of_parts(
     chance = chance_overlap(seen[-1].grid, sparsity)
     return pd.DataFrame(
         {
-            "tokens": [sum(each.num_summed for each in part.manifest.corpora) for part in seen],
+            "tokens": [sum(each.num_counted for each in part.manifest.corpora) for part in seen],
             "overlap": [set_overlap(mask, masks[-1]) for mask in masks],
             "chance": chance,
         }

@@ -139,19 +139,14 @@ def _manifest_of(path: Path) -> RunManifest:
     """What a run's manifest says; parsed once, for pages list all runs at every click."""
     state = (path / MANIFEST).stat()
     if time.time_ns() - state.st_mtime_ns < _SETTLED_NS:
-        return _read_manifest(str(path))
-    return _known_manifest(str(path), (state.st_mtime_ns, state.st_size, state.st_ino))
+        return _read_manifest.__wrapped__(path)
+    return _read_manifest(path, (state.st_mtime_ns, state.st_size, state.st_ino))
 
 
 @functools.lru_cache(maxsize=4096)
-def _known_manifest(path: str, state: tuple[int, int, int]) -> RunManifest:
+def _read_manifest(path: Path, state: tuple[int, ...] = ()) -> RunManifest:
     del state  # part of the key only
-    return _read_manifest(path)
-
-
-def _read_manifest(path: str) -> RunManifest:
-    where = Path(path)
-    return _parse_manifest(parse_json_once((where / MANIFEST).read_bytes()), where)
+    return _parse_manifest(parse_json_once((path / MANIFEST).read_bytes()), path)
 
 
 def read_vectors(run: Run) -> FloatArray:
@@ -217,8 +212,6 @@ def load_sample_stats(run: Run) -> SampleStats:
     grid = Grid(run.manifest.model.layers)
     sums = {name: "float64" if name.endswith("_sum") else "int64" for name in SAMPLE_COLUMNS}
     stats = sample_stats(read_table(run, SAMPLES, sums), grid)
-    if TRANSITIONS not in run.manifest.files:
-        return stats
     counts = read_table(run, TRANSITIONS, dict.fromkeys(TRANSITION_COLUMNS, "int64"))
     return replace(stats, transitions=transitions_of(counts, grid))
 
@@ -226,6 +219,15 @@ def load_sample_stats(run: Run) -> SampleStats:
 def load_weight_stats(run: Run) -> WeightStats:
     """Weight statistics of a run."""
     return WeightStats(run.manifest, read_table(run, WEIGHTS, WEIGHT_COLUMNS))
+
+
+@contextmanager
+def _writing(parent: Path, run_id: str) -> Iterator[None]:
+    """Keep other processes from writing the same run."""
+    lock = FileLock(parent / f".{run_id}.write{PARTIAL}.lock")
+    with lock:
+        yield
+    Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def _save(
@@ -236,41 +238,28 @@ def _save(
 ) -> Run:
     """Write everything beside its final place, the manifest last, then rename once."""
     parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(parent / f".{manifest.run_id}.write{PARTIAL}.lock")
-    with lock:
-        run = _write_run(parent, manifest, tables, vectors)
-    Path(lock.lock_file).unlink(missing_ok=True)
-    return run
-
-
-def _write_run(
-    parent: Path,
-    manifest: RunManifest,
-    tables: Mapping[str, pd.DataFrame],
-    vectors: FloatArray | None,
-) -> Run:
     target = parent / manifest.run_id
     partial = partial_of(target)
-    partial.mkdir(exist_ok=True)
-    for name, table in tables.items():
-        stored_tables.write_parquet(partial / name, table)
-    if vectors is not None:
-        stored_tables.write_vectors(partial / VECTORS, tables[EXPERTS], vectors)
-    names = [*tables, *([] if vectors is None else [VECTORS])]
-    for name in names:
-        sync_file(partial / name)
-    files = {name: file_sha256(partial / name) for name in names}
-    finished = replace(manifest, files=files)
-    write_durably(partial / MANIFEST, _manifest_json(finished).encode())
-    if target.exists():  # the same digest: the same numbers, made by someone else meanwhile
-        shutil.rmtree(partial)
-        return read_run(target)
-    partial.replace(target)
-    sync_folder(parent)
-    # The state of a resumable run goes last: until the rename it is what a resume needs.
-    for leftover in target.iterdir():
-        if leftover.name not in (*names, MANIFEST):
-            leftover.unlink()
+    with _writing(parent, manifest.run_id):
+        partial.mkdir(exist_ok=True)
+        for name, table in tables.items():
+            stored_tables.write_parquet(partial / name, table)
+        if vectors is not None:
+            stored_tables.write_vectors(partial / VECTORS, tables[EXPERTS], vectors)
+        names = [*tables, *([] if vectors is None else [VECTORS])]
+        for name in names:
+            sync_file(partial / name)
+        finished = replace(manifest, files={name: file_sha256(partial / name) for name in names})
+        write_durably(partial / MANIFEST, _manifest_json(finished).encode())
+        if target.exists():  # the same digest: the same numbers, made by someone else meanwhile
+            shutil.rmtree(partial)
+            return read_run(target)
+        partial.replace(target)
+        sync_folder(parent)
+        # The state of a resumable run goes last: until the rename it is what a resume needs.
+        for leftover in target.iterdir():
+            if leftover.name not in (*names, MANIFEST):
+                leftover.unlink()
     return Run(target, finished)
 
 
@@ -280,14 +269,12 @@ def add_files(run: Run, files: Sequence[Path], manifest: RunManifest) -> Run:
     Until that last step the run is what it was; files of a step that was interrupted are in no
     manifest, and the next attempt overwrites them.
     """
-    lock = FileLock(run.path.parent / f".{run.manifest.run_id}.write{PARTIAL}.lock")
-    with lock:
+    with _writing(run.path.parent, run.manifest.run_id):
         if read_run(run.path).manifest != run.manifest:
             raise StatsError(f"The run {run.manifest.run_id} changed meanwhile; try again.")
         for file in files:
             write_durably(run.path / file.name, file.read_bytes())
         write_durably(run.path / MANIFEST, _manifest_json(manifest).encode())
-    Path(lock.lock_file).unlink(missing_ok=True)
     return Run(run.path, manifest)
 
 
@@ -329,7 +316,10 @@ class StatsStore:
     def runs(self, on_problem: Callable[[StatsError], None] | None = None) -> list[Run]:
         """Finished runs by name; unreadable ones are reported and left out."""
         found: dict[str, Run] = {}
-        for path in self._candidates():
+        folders = [folder for folder in self.directories if folder.is_dir()]
+        for path in (path for folder in folders for path in sorted(folder.iterdir())):
+            if path.name.endswith(PARTIAL) or not (path / MANIFEST).is_file():
+                continue
             try:
                 run = read_run(path)
             except StatsError as error:
@@ -338,15 +328,6 @@ class StatsStore:
                 continue
             found.setdefault(run.manifest.run_id, run)
         return [found[name] for name in sorted(found)]
-
-    def _candidates(self) -> Iterator[Path]:
-        for directory in self.directories:
-            if directory.is_dir():
-                yield from sorted(
-                    path
-                    for path in directory.iterdir()
-                    if (path / MANIFEST).is_file() and not path.name.endswith(PARTIAL)
-                )
 
     def get(self, run_id: str) -> Run:
         """The run of this id or of the unique id that starts so."""

@@ -56,7 +56,7 @@ WEIGHT_COLUMNS: Mapping[str, str] = {
     "numel": "int64",
 }
 
-_OF_ONE_TEXT = (
+_OF_ONE_CORPUS = (
     "calibrate with --groups routed,gradient; it holds maxima, which no blend and no part has"
 )
 # Columns that a table may lack, and what to do about it.
@@ -64,8 +64,8 @@ OPTIONAL_COLUMNS: Mapping[str, str] = {
     "vector_sum_sq": "it is kept for all tokens together, not for a part of them",
     "damage": "calibrate with --groups routed,damage",
     "neuron_product": "calibrate with --groups routed,gradient",
-    "neuron_norm_sum": _OF_ONE_TEXT,
-    "neuron_peak_sum": _OF_ONE_TEXT,
+    "neuron_norm_sum": _OF_ONE_CORPUS,
+    "neuron_peak_sum": _OF_ONE_CORPUS,
     "path_samples": "calibrate with --groups routed,dense; it counts whole samples, which no part "
     "of a run has",
 }
@@ -83,16 +83,10 @@ class MeasuredModel(ModelRef):
 
         Those are its number of groups and the experts that each must keep.
         """
-        layers = [
-            list(astuple(layer)) if _has_groups(layer) else list(astuple(layer)[:3])
-            for layer in self.layers
-        ]
-        return {
-            "name": self.name,
-            "identity": self.identity,
-            "model_type": self.model_type,
-            "layers": layers,
-        }
+        layers = [astuple(layer) for layer in self.layers]
+        layers = [layer if layer[3:] != (1, 1) else layer[:3] for layer in layers]
+        names = {"name": self.name, "identity": self.identity, "model_type": self.model_type}
+        return {**names, "layers": list(map(list, layers))}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> MeasuredModel:
@@ -108,15 +102,11 @@ def _layer_from_json(raw: Sequence[object]) -> MoELayer:
     """A layer of a manifest; a ValueError for one that no model has."""
     numbers = [number for number in raw if type(number) is int]
     layer = MoELayer(*numbers)
-    is_whole = len(numbers) == len(raw) and 0 <= layer.index <= _MOST_EXPERTS
-    is_whole = is_whole and 1 <= layer.num_groups <= layer.num_experts
-    if not (is_whole and 1 <= layer.top_k <= layer.num_experts <= _MOST_EXPERTS):
+    fits = len(numbers) == len(raw) and 0 <= layer.index <= _MOST_EXPERTS
+    fits = fits and 1 <= layer.num_groups <= layer.num_experts
+    if not (fits and 1 <= layer.top_k <= layer.num_experts <= _MOST_EXPERTS):
         raise ValueError(f"{raw} is no layer of experts")
     return layer
-
-
-def _has_groups(layer: MoELayer) -> bool:
-    return (layer.num_groups, layer.least_per_group) != (1, 1)
 
 
 def measured_model(model: MoEModel) -> MeasuredModel:
@@ -134,7 +124,7 @@ class CorpusRef:
         num_documents, num_sequences, num_tokens: what was fed; padding is not counted.
         num_padded: padding positions that the batches held.
         num_dropped: tokens read but left out.
-        num_counted: tokens that entered the sums; None: all of them, as in older manifests.
+        num_counted: tokens that entered the sums.
         num_dropped_documents: documents read of which nothing was fed.
         prepared: how the sequences were made: packing, truncation, selection, source.
     """
@@ -146,14 +136,9 @@ class CorpusRef:
     num_tokens: int
     num_padded: int
     num_dropped: int
-    num_counted: int | None = None
+    num_counted: int
     num_dropped_documents: int = 0
     prepared: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def num_summed(self) -> int:
-        """Tokens that entered the sums."""
-        return self.num_tokens if self.num_counted is None else self.num_counted
 
 
 def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
@@ -164,11 +149,9 @@ def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
     """
     corpus = CorpusRef(**raw)
     for name, value in raw.items():
-        is_text = name in ("name", "digest")
-        is_absent = name == "num_counted" and value is None
         if name == "prepared":
             dict(value)
-        elif not is_absent and type(value) is not (str if is_text else int):
+        elif type(value) is not (str if name in ("name", "digest") else int):
             raise ValueError(f"{value!r} is no {name} of a corpus")
     return corpus
 
@@ -211,15 +194,31 @@ class RunManifest:
         return sum(corpus.num_tokens for corpus in self.corpora)
 
 
-def _check_cover(table: pd.DataFrame, layers: Sequence[MoELayer], what: str) -> None:
-    expected = Grid(tuple(layers)).index()
-    found = table[["layer", "expert"]].reset_index(drop=True)
-    if not found.equals(expected):
+def _check_cover(table: pd.DataFrame, grid: Grid, what: str) -> None:
+    if not table[["layer", "expert"]].reset_index(drop=True).equals(grid.index()):
         raise StatsError(f"The {what} do not cover every expert of every layer exactly once.")
 
 
 @dataclass(frozen=True, eq=False)
-class ExpertStats:
+class _OfOneRun:
+    """A table of one run, and the run's manifest."""
+
+    manifest: RunManifest
+    table: pd.DataFrame
+
+    @property
+    def layers(self) -> tuple[MoELayer, ...]:
+        """The model's sparse layers."""
+        return self.manifest.model.layers
+
+    @property
+    def grid(self) -> Grid:
+        """Shape of the arrays made from the table."""
+        return Grid(self.layers)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertStats(_OfOneRun):
     """Routed-token sums of one run.
 
     `table` has EXPERT_COLUMNS, sorted by layer and expert, and the columns of further groups
@@ -228,48 +227,22 @@ class ExpertStats:
     lacks them.
     """
 
-    manifest: RunManifest
-    table: pd.DataFrame
     samples: tuple[SamplePart, ...] = ()
 
     def __post_init__(self) -> None:
         needed = [column for column in EXPERT_COLUMNS if column not in OPTIONAL_COLUMNS]
-        missing = [column for column in needed if column not in self.table]
-        if missing:
+        if missing := [column for column in needed if column not in self.table]:
             raise StatsError(f"The statistics lack the columns {', '.join(missing)}.")
-        _check_cover(self.table, self.layers, "statistics")
-
-    @property
-    def layers(self) -> tuple[MoELayer, ...]:
-        """The model's sparse layers."""
-        return self.manifest.model.layers
-
-    @property
-    def grid(self) -> Grid:
-        """Shape of the arrays made from the table."""
-        return Grid(self.layers)
+        _check_cover(self.table, self.grid, "statistics")
 
 
 @dataclass(frozen=True, eq=False)
-class WeightStats:
+class WeightStats(_OfOneRun):
     """Weight norms of one model; `table` as made by `analysis.stats.weights.measure_weights`."""
-
-    manifest: RunManifest
-    table: pd.DataFrame
 
     def __post_init__(self) -> None:
         per_expert = self.table.drop_duplicates(["layer", "expert"])
-        _check_cover(per_expert, self.layers, "weight statistics")
-
-    @property
-    def layers(self) -> tuple[MoELayer, ...]:
-        """The model's sparse layers."""
-        return self.manifest.model.layers
-
-    @property
-    def grid(self) -> Grid:
-        """Shape of the arrays made from the table."""
-        return Grid(self.layers)
+        _check_cover(per_expert, self.grid, "weight statistics")
 
     def per_expert(self) -> pd.DataFrame:
         """Table `layer, expert, l1, l2_squared, numel`, summed over the three projections."""

@@ -209,7 +209,7 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
                 "documents": corpus.num_documents,
                 "sequences": corpus.num_sequences,
                 "tokens": corpus.num_tokens,
-                "counted": corpus.num_summed,
+                "counted": corpus.num_counted,
                 "padded": corpus.num_padded,
                 "dropped": f"{corpus.num_dropped:,} tokens, {corpus.num_dropped_documents:,} "
                 "whole documents",

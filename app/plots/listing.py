@@ -11,7 +11,7 @@ from analysis.criteria.pathfinder import PATHFINDER
 from analysis.errors import PlanError, StatsError, unknown_name
 from analysis.ranking.overlap import criterion_overlap
 from analysis.stats.choose import choose_stats, newest_by_corpus, parse_corpus_weight
-from analysis.stats.shards import stats_at, token_parts
+from analysis.stats.shards import TOKEN_PARTS, stats_at
 from analysis.stats.store import load_sample_stats
 from analysis.stats.tables import ExpertStats
 from app.plots import benchmarks, comparison, evaluations, evidence, explore, published
@@ -117,7 +117,7 @@ def _overlap_by_tokens(scene: Scene) -> Chart:
     scene.check_removes()
     names = dict.fromkeys((scene.routed_criterion().name, *explore.CURVE_BESIDE))
     parts = {
-        corpus: [stats_at(run, count) for count in token_parts()]
+        corpus: [stats_at(run, count) for count in TOKEN_PARTS]
         for corpus, run in scene.runs.items()
     }
     request, criteria = scene.request, [get_criterion(name) for name in names]

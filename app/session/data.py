@@ -14,7 +14,7 @@ from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
 from analysis.stats.blend import Mixture
 from analysis.stats.choose import newest_by_corpus
 from analysis.stats.samples import SampleStats
-from analysis.stats.shards import stats_at, token_parts
+from analysis.stats.shards import TOKEN_PARTS, stats_at
 from analysis.stats.store import (
     Run,
     load_expert_stats,
@@ -175,7 +175,7 @@ def parts_of_key(key: RunKey) -> list[ExpertStats]:
 @st.cache_resource(max_entries=8)
 def _part_stats(path: str, digest: str) -> list[ExpertStats]:
     run = _run_at(path, digest)
-    return [stats_at(run, parts) for parts in token_parts()]
+    return [stats_at(run, parts) for parts in TOKEN_PARTS]
 
 
 def calibrated_models() -> dict[str, dict[str, Run]]:

@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 from analysis.errors import PlanError, unknown_name
-from analysis.families.base import WIDTHS_KEY, whole_number
+from analysis.families.base import WIDTHS_KEY
+from analysis.families.rules import whole_number
 from analysis.model import MoEModel
 from analysis.widths import (
     expert_widths,

@@ -21,16 +21,7 @@ def _layers(counts, top_k=2):
 
 def _manifest(counts, corpora, identity, dtype, kind="routed"):
     refs = tuple(
-        CorpusRef(
-            name=name,
-            digest=digest_of({"tokens of": name}),
-            num_documents=3,
-            num_sequences=2,
-            num_tokens=40,
-            num_padded=6,
-            num_dropped=1,
-        )
-        for name in corpora
+        CorpusRef(name, digest_of({"tokens of": name}), 3, 2, 40, 6, 1, 40) for name in corpora
     )
     digest = digest_of({"model": identity, "corpora": list(corpora), "dtype": dtype, "kind": kind})
     return RunManifest(

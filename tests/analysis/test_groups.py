@@ -1,7 +1,5 @@
 """Statistic groups and token shards: what is chosen, kept, reused, merged, and read in part."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,7 +20,7 @@ from analysis.ranking.experts import rank_experts
 from analysis.ranking.proxy import proxy_overlap
 from analysis.stats.groups import parse_groups
 from analysis.stats.merging import merge_runs
-from analysis.stats.shards import SHARD_INDEX, stats_at, token_parts
+from analysis.stats.shards import SHARD_INDEX, TOKEN_PARTS, stats_at
 from analysis.stats.store import (
     COACTIVATION,
     EXPERTS,
@@ -149,7 +147,7 @@ def test_a_part_is_a_calibration_on_the_first_tokens(run, described, tmp_path, p
     alone = load_expert_stats(run_of(described, tmp_path, start))
     part = stats_at(run, parts)
     assert part.manifest.num_tokens == alone.manifest.num_tokens == wanted
-    assert part.manifest.corpora[0].num_summed == wanted
+    assert part.manifest.corpora[0].num_counted == wanted
     assert part.table["num_tokens"].tolist() == alone.table["num_tokens"].tolist()
     assert part.table["num_tokens"].sum() == 3 * TOP_K * wanted
     columns = [name for name in part.table.columns if name != "num_tokens"]
@@ -159,7 +157,7 @@ def test_a_part_is_a_calibration_on_the_first_tokens(run, described, tmp_path, p
 
 
 def test_all_parts_are_the_run_itself(run):
-    assert token_parts() == (1, 2, 4, 8)
+    assert TOKEN_PARTS == (1, 2, 4, 8)
     whole = stats_at(run, 8)
     pd.testing.assert_frame_equal(whole.table, load_expert_stats(run).table, check_exact=True)
     assert whole.manifest == run.manifest
@@ -177,13 +175,6 @@ def test_a_part_ranks_by_everything_but_the_vector_sum(run):
             assert len(rank_experts(criterion, half, "applied")) == len(half.table)
     with pytest.raises(CriterionError, match=r"lack vector_sum_sq for MoNE: .* all tokens"):
         rank_experts(CRITERIA["mone"], half, "applied")
-
-
-def test_a_run_from_before_shards_says_so(run):
-    files = {name: digest for name, digest in run.manifest.files.items() if name != SHARDS}
-    old = replace(run, manifest=replace(run.manifest, files=files))
-    with pytest.raises(StatsError, match=rf"runs remove {run.manifest.run_id}` and calibrate"):
-        stats_at(old, 4)
 
 
 def test_a_merge_adds_every_group_shard_by_shard(run, described, tmp_path):

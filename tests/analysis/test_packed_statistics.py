@@ -81,4 +81,4 @@ def test_answers_and_the_rest_add_up_to_all(model, tmp_path, packing):
     per_layer = some.groupby("layer")["num_tokens"].sum().unique().tolist()
     assert per_layer == [counted * model.layers[0].top_k]
     (corpus,) = runs[0].manifest.corpora
-    assert (corpus.num_summed, corpus.num_tokens) == (counted, sum(LENGTHS))
+    assert (corpus.num_counted, corpus.num_tokens) == (counted, sum(LENGTHS))

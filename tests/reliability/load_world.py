@@ -117,7 +117,7 @@ def store_run(stats_dir: Path, model: MoEModel, corpus: str, seed: int) -> None:
         run_name(model.name, corpus, digest=digest),
         digest,
         measured_model(model),
-        (CorpusRef(corpus, digest, 1, 1, 65536, 0, 0),),
+        (CorpusRef(corpus, digest, 1, 1, 65536, 0, 0, 65536),),
         {"dtype": "bfloat16"},
         {},
         groups=("routed",),

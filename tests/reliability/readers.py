@@ -149,7 +149,6 @@ def _samples(root: Path) -> None:
 
 def _transitions(root: Path) -> None:
     stats = load_sample_stats(read_run(root / examples.STATS / "dense"))
-    assert stats.transitions is not None
     assert sum(int(square.sum()) for square in stats.transitions) >= 0
 
 

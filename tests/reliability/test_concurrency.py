@@ -78,7 +78,7 @@ def work(number):
     for each in range(number // 2, count, processes // 2):
         generator = np.random.default_rng(each)
         model = MeasuredModel("tiny", "0" * 64, "olmoe", (MoELayer(1, 5, 2), MoELayer(3, 5, 2)))
-        corpus = CorpusRef(f"text{each}", f"{each:064d}", 1, 1, 9, 0, 0)
+        corpus = CorpusRef(f"text{each}", f"{each:064d}", 1, 1, 9, 0, 0, 9)
         digest = digest_of({"run": each})
         manifest = RunManifest("routed", f"tiny-{each}", digest, model, (corpus,), {}, {})
         table = Grid(model.layers).index()

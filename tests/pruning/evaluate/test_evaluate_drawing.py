@@ -51,6 +51,7 @@ def calibrated(corpus, tokens, seed=42, **prepared):
         sequences.num_tokens,
         0,
         0,
+        sequences.num_counted,
         num_dropped_documents=sequences.num_dropped_documents,
         prepared=prepared,
     )
