@@ -4,9 +4,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.run import calibrate
 from analysis.corpora import TokenSequences
+from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.stats.store import load_expert_stats
+from analysis.stats.store import StatsStore, load_expert_stats
 from builders import VOCAB, tiny_checkpoint
 
 LENGTHS = (9, 5, 7, 3, 9, 2, 6)
@@ -25,6 +27,16 @@ def part_of(sequences, start, stop):
 
 def make_settings(**changes):
     return CalibrationSettings(**{"seq_len": 9, "batch_size": 3, "device": "cpu", **changes})
+
+
+def calibration(described, stats, sequences=None, **settings):
+    """The task of a run that goes into a folder of statistics, or into a store."""
+    store = stats if isinstance(stats, StatsStore) else StatsStore(stats)
+    return calibrate(described, sequences or make_sequences(), make_settings(**settings), store)
+
+
+def calibrated(described, stats, sequences=None, **settings):
+    return drain(calibration(described, stats, sequences, **settings))
 
 
 def describe(path, model_type="olmoe", **options):

@@ -6,16 +6,14 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from calibrations import LENGTHS, describe, make_sequences, make_settings, table_of
+from calibrations import LENGTHS, calibrated, describe, make_sequences, table_of
 from safetensors.torch import load_file
 from torch.nn import functional
 
 from analysis.calibration.experts import IMPLEMENTATION, batch_mask, collecting
-from analysis.calibration.run import calibrate
 from analysis.calibration.sums import sums_of
-from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.stats.store import StatsStore, read_vectors
+from analysis.stats.store import read_vectors
 from analysis.stats.tables import MOMENT_COLUMNS
 from builders import MODEL_TYPES, SPARSE_LAYERS, TOP_K, VOCAB, tiny_checkpoint, tiny_model
 from families.plain import COLUMNS
@@ -92,7 +90,7 @@ def test_sums_equal_a_double_loop_over_tokens_and_experts(tmp_path, model_type, 
     model.save_pretrained(tmp_path / "model")
     sequences = make_sequences()
     described = load_model_index(str(tmp_path / "model"))
-    run = drain(calibrate(described, sequences, make_settings(), StatsStore(tmp_path / "stats")))
+    run = calibrated(described, tmp_path / "stats", sequences)
 
     assert run.manifest.settings["dtype"] == "float64"
     assert run.manifest.corpora[0].num_padded == (9 + 9 + 9 + 9 + 9 + 9 + 6) - sum(LENGTHS)
@@ -117,9 +115,7 @@ def test_there_are_fifteen_sums_and_each_has_a_column():
 
 def test_the_gate_conventions_differ_where_the_model_does_not_renormalise(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
-    run = drain(
-        calibrate(described, make_sequences(), make_settings(), StatsStore(tmp_path / "stats"))
-    )
+    run = calibrated(described, tmp_path / "stats")
     by_layer = (
         table_of(run).groupby("layer")[["num_tokens", "applied_g1_f0", "renormalized_g1_f0"]].sum()
     )

@@ -12,6 +12,8 @@ import torch
 from calibrations import (
     LENGTHS,
     assert_same_numbers,
+    calibrated,
+    calibration,
     describe,
     make_sequences,
     make_settings,
@@ -37,7 +39,7 @@ def test_batch_sizes_agree(tmp_path):
     tables = {}
     for size in (1, 2, 5, 64):
         store = StatsStore(tmp_path / f"stats-{size}")
-        run = drain(calibrate(described, make_sequences(), make_settings(batch_size=size), store))
+        run = calibrated(described, store, batch_size=size)
         tables[size] = table_of(run)
     for size in (2, 5, 64):
         assert tables[size]["num_tokens"].equals(tables[1]["num_tokens"])
@@ -47,11 +49,8 @@ def test_batch_sizes_agree(tmp_path):
 def test_two_halves_cut_at_a_batch_boundary_make_the_whole(tmp_path):
     described = describe(tmp_path / "model", "mixtral")
     whole, store = make_sequences(), StatsStore(tmp_path / "halves")
-    once = drain(calibrate(described, whole, make_settings(), StatsStore(tmp_path / "whole")))
-    halves = [
-        drain(calibrate(described, part_of(whole, *span), make_settings(), store))
-        for span in ((0, 3), (3, None))
-    ]
+    once = calibrated(described, tmp_path / "whole", whole)
+    halves = [calibrated(described, store, part_of(whole, *span)) for span in ((0, 3), (3, None))]
     merged = merge_runs(halves, tmp_path / "halves")
     np.testing.assert_allclose(table_of(merged), table_of(once), rtol=1e-12)
     np.testing.assert_allclose(read_vectors(merged), read_vectors(once), rtol=1e-11, atol=1e-13)
@@ -60,11 +59,9 @@ def test_two_halves_cut_at_a_batch_boundary_make_the_whole(tmp_path):
 
 def test_a_closed_calibration_resumes_with_the_same_bits(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
-    once = drain(
-        calibrate(described, make_sequences(), make_settings(), StatsStore(tmp_path / "once"))
-    )
+    once = calibrated(described, tmp_path / "once")
     store = StatsStore(tmp_path / "twice")
-    task = calibrate(described, make_sequences(), make_settings(), store)
+    task = calibration(described, store)
     done = [next(task).done for _ in range(3)]  # loading, then two of three batches
     task.close()
     assert done == [0, 9 + 5 + 7, 9 + 5 + 7 + 3 + 9 + 2]
@@ -72,7 +69,7 @@ def test_a_closed_calibration_resumes_with_the_same_bits(tmp_path):
     assert all(".partial" in path.name for path in store.target.iterdir())
 
     steps = []
-    resumed = drain(calibrate(described, make_sequences(), make_settings(), store), steps.append)
+    resumed = drain(calibration(described, store), steps.append)
     assert [step.note for step in steps if step.note] == ["resumed after 35 of 41 tokens"]
     assert [step.done for step in steps] == [0, 35, 41]
     assert_same_numbers(resumed, once)
@@ -82,7 +79,7 @@ def test_a_closed_calibration_resumes_with_the_same_bits(tmp_path):
 def test_without_resume_an_interrupted_run_starts_anew(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
     store = StatsStore(tmp_path / "stats")
-    task = calibrate(described, make_sequences(), make_settings(), store)
+    task = calibration(described, store)
     next(task), next(task)
     task.close()
     steps = []
@@ -96,13 +93,13 @@ def test_an_exception_inside_a_batch_keeps_the_last_saved_state(tmp_path):
     # The sums may hold half a batch, so they are not saved; nothing passes for finished.
     described = describe(tmp_path / "model", "olmoe")
     store = StatsStore(tmp_path / "stats")
-    task = calibrate(described, make_sequences(), make_settings(), store)
+    task = calibration(described, store)
     next(task), next(task)
     with pytest.raises(KeyboardInterrupt):
         task.throw(KeyboardInterrupt)
     assert store.runs() == []
     steps = []
-    drain(calibrate(described, make_sequences(), make_settings(), store), steps.append)
+    drain(calibration(described, store), steps.append)
     assert [step.done for step in steps] == [0, 21, 35, 41]
 
 
@@ -146,9 +143,7 @@ def start_child(model_path, stats, *, stop_after):
 
 def test_after_kill_9_the_next_run_finishes_with_the_same_bits(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
-    once = drain(
-        calibrate(described, make_sequences(), make_settings(), StatsStore(tmp_path / "once"))
-    )
+    once = calibrated(described, tmp_path / "once")
     store = StatsStore(tmp_path / "killed")
     with start_child(tmp_path / "model", store.target, stop_after=30) as child:
         assert child.stdout.readline() == "stopped at 35\n"
@@ -160,7 +155,7 @@ def test_after_kill_9_the_next_run_finishes_with_the_same_bits(tmp_path):
     assert all(".partial" in str(path.relative_to(store.target)) for path in left)
 
     steps = []
-    run = drain(calibrate(described, make_sequences(), make_settings(), store), steps.append)
+    run = drain(calibration(described, store), steps.append)
     assert steps[1].note == "resumed after 35 of 41 tokens"
     assert_same_numbers(run, once)
     assert not list(store.target.glob("*.partial"))
@@ -169,7 +164,7 @@ def test_after_kill_9_the_next_run_finishes_with_the_same_bits(tmp_path):
 def test_a_second_process_is_told_that_the_run_is_being_made(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
     store = StatsStore(tmp_path / "stats")
-    task = calibrate(described, make_sequences(), make_settings(), store)
+    task = calibration(described, store)
     next(task), next(task)
     with start_child(tmp_path / "model", store.target, stop_after=0) as child:
         answer = child.stdout.read()
@@ -181,7 +176,7 @@ def test_a_second_process_is_told_that_the_run_is_being_made(tmp_path):
 def test_a_run_in_the_cache_is_returned_at_once(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
     store = StatsStore(tmp_path / "stats")
-    first = drain(calibrate(described, make_sequences(), make_settings(), store))
+    first = drain(calibration(described, store))
     steps = []
     other = make_settings(batch_size=1)
     again = drain(calibrate(described, make_sequences(), other, store), steps.append)
@@ -209,9 +204,9 @@ def test_a_run_that_ends_without_work_leaves_nothing_behind(tmp_path):
 def test_a_damaged_run_of_the_same_name_is_reported_before_the_work(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
     store = StatsStore(tmp_path / "stats")
-    run = drain(calibrate(described, make_sequences(), make_settings(), store))
+    run = drain(calibration(described, store))
     (run.path / "manifest.json").write_text("{")
-    task = calibrate(described, make_sequences(), make_settings(), store)
+    task = calibration(described, store)
     with pytest.raises(StatsError, match="delete"):
         next(task)
 
@@ -242,9 +237,7 @@ def test_digest_covers_what_changes_the_numbers(tmp_path):
 
 def test_the_manifest_says_how_the_run_was_made(tmp_path):
     described = describe(tmp_path / "model", "qwen3_moe")
-    run = drain(
-        calibrate(described, make_sequences(), make_settings(), StatsStore(tmp_path / "stats"))
-    )
+    run = calibrated(described, tmp_path / "stats")
     assert run.manifest.settings == {"seq_len": 9, "seed": 42, "dtype": "float32"}
     made = run.manifest.made
     assert made["device"] == "cpu"
@@ -263,7 +256,7 @@ def test_values_that_are_no_numbers_end_the_run_with_nothing_stored(tmp_path):
     model.save_pretrained(tmp_path / "model")
     described, store = load_model_index(str(tmp_path / "model")), StatsStore(tmp_path / "stats")
     with pytest.raises(StatsError, match=r"no finite numbers in float32"):
-        drain(calibrate(described, make_sequences(), make_settings(), store))
+        calibrated(described, store)
     assert list(store.target.iterdir()) == []
 
 
@@ -275,7 +268,7 @@ def test_a_missing_tensor_is_named(tmp_path):
     save_file(tensors, file, metadata={"format": "pt"})
     described = load_model_index(str(tmp_path / "model"))
     with pytest.raises(CheckpointError, match=r"model\.layers\.1\.self_attn\.q_proj\.weight"):
-        drain(calibrate(described, make_sequences(), make_settings(), StatsStore(tmp_path / "s")))
+        calibrated(described, tmp_path / "s")
 
 
 def test_tokens_of_another_vocabulary_are_refused(tmp_path):
@@ -283,7 +276,7 @@ def test_tokens_of_another_vocabulary_are_refused(tmp_path):
     rows = (np.array([3, VOCAB], dtype=np.int32),)
     sequences = TokenSequences("other.jsonl", rows, 1, 0)
     with pytest.raises(CorpusError, match=rf"token id {VOCAB}, but model has {VOCAB} tokens"):
-        next(calibrate(described, sequences, make_settings(), StatsStore(tmp_path / "stats")))
+        next(calibration(described, tmp_path / "stats", sequences))
 
 
 def test_a_checkpoint_without_a_tokenizer_says_so(tmp_path):
