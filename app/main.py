@@ -6,25 +6,16 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.components.history import keep_history
-from app.frame.controls import criterion_controls
 from app.frame.login import log_out_part, require_login
 from app.frame.page_style import apply_page_style
 from app.frame.presentation import go_to, is_presented, presentation_control, stage
-from app.frame.sidebar import copy_link, expert_in_sidebar, model_and_calibration
+from app.frame.sidebar import copy_link, expert_in_sidebar
 from app.frame.tour import is_on_tour, show_tour, tour_button
 from app.literal import literal
-from app.parts.compare.recipes import recipe_controls
+from app.parts.context import chosen_context
 from app.parts.evaluate.own_plan import remember_view
 from app.parts.explore.one_expert import expert_drawer
-from app.parts.plan.controls import plan_controls
-from app.parts.plan.neuron_controls import neuron_plan_controls
-from app.parts.report import remember_recipes, report_part
-from app.session.granularity import (
-    granularity_control,
-    is_about_neurons,
-    neuron_criterion_controls,
-    with_neurons,
-)
+from app.parts.report import report_part
 
 HERE = Path(__file__).parent
 HEADINGS = {
@@ -56,41 +47,22 @@ page = st.navigation(pages, position="hidden" if is_presented() else "top")
 wanted = stage(pages, page)
 st.title(HEADINGS[page.url_path])
 try:
-    if page.url_path in ("explore", "plan", "export"):
-        granularity_control()  # first, for the sidebar asks what it says
-    view = model_and_calibration(recipe=page.url_path not in ("compare", "evaluate"))
-    if page.url_path in ("explore", "plan", "export"):
-        # Here and not on the pages: a widget of a page is another one on the next page, and
-        # neither its value nor its part of the address would come along.
-        if is_about_neurons():
-            if page.url_path == "explore":
-                with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-                    neuron_criterion_controls()
-            else:
-                st.session_state["neuron_choice"] = neuron_plan_controls(view)
-            view = with_neurons(view)
-        else:
-            view = criterion_controls(view, baseline=page.url_path == "explore")
-    if page.url_path in ("plan", "export") and not is_about_neurons():
-        st.session_state["plan_choice"] = plan_controls(view)
-    if page.url_path == "compare":
-        st.session_state["recipes"] = recipe_controls(view)
-    wants_numbers = expert_in_sidebar(view.model)
+    context = chosen_context(page.url_path)
+    wants_numbers = expert_in_sidebar(context.model)
 except UserError as error:
     st.error(literal(error), icon=":material/error:")
     st.stop()
-st.session_state["view"] = view
+st.session_state["context"] = context
 if page.url_path not in ("compare", "evaluate"):
-    remember_view(view)
-remember_recipes(view, page.url_path)
+    remember_view(context)
 try:
     page.run()
     if wants_numbers and not is_on_tour():
-        expert_drawer(view)
+        expert_drawer(context)
 except UserError as error:
     st.error(literal(error), icon=":material/error:")
 finally:  # also where a page stops early
-    report_part(view, page.url_path)
+    report_part(st.session_state["context"], page.url_path)
     copy_link()
     with st.sidebar:
         tour_button()

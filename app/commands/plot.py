@@ -20,8 +20,8 @@ from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.planning.comparing import compare_request
 
 if TYPE_CHECKING:
-    from app.plots.chart import Chart
-    from app.plots.scene import Scene
+    from app.charts.chart import Drawing
+    from app.charts.context import Context
 
 _USUAL = {EXPERT_GRANULARITY: "reap", ATOMIC_GRANULARITY: "heapr"}
 # Plotly takes a second to import, for which only those who draw should wait: inside functions.
@@ -29,10 +29,10 @@ _USUAL = {EXPERT_GRANULARITY: "reap", ATOMIC_GRANULARITY: "heapr"}
 
 def _list_views(wanted: bool) -> None:
     if wanted:
-        from app.plots.listing import PAPER_VIEWS, VIEWS
+        from app.charts.listing import CHARTS, PAPER_CHARTS
 
-        rows = [(view.name, view.page, view.title) for view in VIEWS.values()]
-        rows += [(view.name, view.page, view.title) for view in PAPER_VIEWS.values()]
+        rows = [(view.name, view.page, view.title) for view in CHARTS.values()]
+        rows += [(view.name, view.page, view.title) for view in PAPER_CHARTS.values()]
         show_table("", ("view", "page", "what it answers"), rows)
         raise typer.Exit
 
@@ -103,24 +103,24 @@ def plot(
     stats_dir: options.StatsDir = None,
 ) -> None:
     """Draw a figure of the dashboard, or write the numbers behind it, without a browser session."""
-    from app.plots.listing import PaperView, block_of, get_view
+    from app.charts.listing import PaperChart, block_of, get_chart
     from app.plots.paths import PathChoice
 
-    wanted, path = get_view(view), out_file or Path(f"{view}.html")
-    if isinstance(wanted, PaperView):
+    wanted, path = get_chart(view), out_file or Path(f"{view}.html")
+    if isinstance(wanted, PaperChart):
         _write(wanted.draw(block_of(model, block)), path, wanted.title)
         return
-    scene = _scene(
+    context = _scene(
         _recipe(criterion or _USUAL[wanted.granularity], corpus, gate, sparsity)
         | {"model": model, "revision": revision, "stats_dir": stats_dir},
         _recipe(with_criterion, with_corpus, with_gate, with_sparsity),
     )
     count = DEFAULT_PATHS if top_m is None else top_m
     choice = PathChoice(count, weighing_of(weights, transitions), clusters)
-    _write(wanted.draw(replace(scene, paths=choice)), path, wanted.title)
+    _write(wanted.draw(replace(context, paths=choice)), path, wanted.title)
 
 
-def _write(chart: "Chart", path: Path, title: str) -> None:
+def _write(chart: "Drawing", path: Path, title: str) -> None:
     from app.figures.files import write_figure
 
     if path.suffix == ".csv":
@@ -142,15 +142,15 @@ def _recipe(
     }
 
 
-def _scene(first: dict[str, Any], second: dict[str, Any]) -> "Scene":
-    from app.plots.scene import Scene
+def _scene(first: dict[str, Any], second: dict[str, Any]) -> "Context":
+    from app.charts.context import context_of
 
     request = compare_request(first, second)
     described = load_model_index(request.a.model, revision=request.a.revision)
     store = stats_store(request.a.stats_dir)
     for each in (request.a, request.b):
         follow(weights_measured(each.criterion, described, store))
-    return Scene(request, described, store)
+    return context_of(request, described, store)
 
 
 def report(
@@ -177,12 +177,12 @@ def report(
     from app.report.page import report_html
 
     views = views_of(view or (), criterion)
-    scene = _scene(
+    context = _scene(
         _recipe(criterion, corpus, gate, sparsity)
         | {"model": model, "revision": revision, "stats_dir": stats_dir},
         _recipe(with_criterion, with_corpus, with_gate, with_sparsity),
     )
-    made = report_of(scene, views, title)
+    made = report_of(context, views, title)
     if not made.sections:
         raise PlanError(f"Nothing can be drawn. {next(iter(made.omitted.values()))}")
     write_durably(out_file, report_html(made).encode())

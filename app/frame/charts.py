@@ -8,13 +8,15 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from analysis.errors import UserError
+from app.charts.chart import Drawing
+from app.charts.context import Context
+from app.charts.listing import CHARTS
 from app.figures.enlarged import enlarged
 from app.figures.files import figure_html, figure_image
 from app.figures.theme import PLOTLY_CONFIG
 from app.frame.presentation import is_presented
-from app.plots.chart import Chart
-from app.plots.listing import VIEWS
-from app.session.state import shown_recipes
+from app.literal import literal
 from app.tables.spreadsheets import csv_text
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -31,7 +33,7 @@ def is_dark() -> bool:
 
 
 def show_chart(
-    chart: Chart, *, on_select: Callable[[], None] | None = None, brush: bool = False
+    chart: Drawing, *, on_select: Callable[[], None] | None = None, brush: bool = False
 ) -> None:
     """Draw a chart, and below it what to take away.
 
@@ -43,7 +45,7 @@ def show_chart(
     selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
     if brush:
         selectable = {"on_select": "rerun", "selection_mode": ("box", "lasso")}
-    figure = chart.draw(is_dark())
+    figure = chart.figure(is_dark())
     st.plotly_chart(
         enlarged(figure) if is_presented() else figure,
         key=f"chart.{chart.name}",
@@ -55,7 +57,16 @@ def show_chart(
     chart_files(chart.name, lambda: chart)
 
 
-def chart_files(name: str, make: Callable[[], Chart]) -> None:
+def drawn(name: str, context: Context) -> Drawing | None:
+    """The chart of this name; None after saying why there is none."""
+    try:
+        return CHARTS[name].draw(context)
+    except UserError as error:
+        st.info(literal(error), icon=":material/info:")
+        return None
+
+
+def chart_files(name: str, make: Callable[[], Drawing]) -> None:
     """What to take away of the chart of this name, which is made when someone asks for it."""
     part = st.expander("Data and downloads", key=f"data.{name}", on_change="rerun")
     if part.open:
@@ -66,11 +77,15 @@ def chart_files(name: str, make: Callable[[], Chart]) -> None:
             _command(chart)
 
 
-def _command(chart: Chart) -> None:
+def _command(chart: Drawing) -> None:
     """The command line that draws the chart, where the page is about recipes."""
-    recipes = shown_recipes()
-    if recipes is not None and chart.name in VIEWS:
-        st.code(recipes.plot_command(chart.name, f"{chart.name}.svg", chart.options), language=None)
+    if chart.command:
+        st.code(chart.command, language=None)
+        return
+    context: Context = st.session_state["context"]
+    if context.is_plain and chart.name in CHARTS:
+        line = context.both.plot_command(chart.name, f"{chart.name}.svg", chart.options)
+        st.code(line, language=None)
 
 
 def selection_of(name: str) -> object:
@@ -97,7 +112,7 @@ def csv_button(table: pd.DataFrame, name: str) -> None:
     )
 
 
-def _files(chart: Chart) -> None:
+def _files(chart: Drawing) -> None:
     st.dataframe(chart.table, hide_index=True, alt=f"The numbers behind: {chart.alt}")
     with st.container(horizontal=True):
         csv_button(chart.table, chart.name)
@@ -118,7 +133,7 @@ def _files(chart: Chart) -> None:
         st.text(_NO_IMAGES)
 
 
-def _image_button(chart: Chart, kind: str) -> None:
+def _image_button(chart: Drawing, kind: str) -> None:
     st.download_button(
         kind.upper(),
         lambda: figure_image(chart.exported(), kind),

@@ -13,11 +13,9 @@ from app.session.state import (
     DEFAULTS,
     PRESETS,
     UNIFIED,
-    View,
     apply_pair,
     apply_preset,
     use_unified,
-    with_choices,
 )
 
 Choice = TypeVar("Choice", bound=str)
@@ -58,8 +56,8 @@ def _preset_chosen() -> None:
     apply_preset(st.session_state.get("preset"))
 
 
-def criterion_controls(view: View, *, baseline: bool) -> View:
-    """Draw the controls; the view with what they say."""
+def criterion_controls(*, baseline: bool) -> None:
+    """Draw the controls; `chosen_criterion` is what they say."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         st.selectbox(
             "Criterion",
@@ -92,7 +90,6 @@ def criterion_controls(view: View, *, baseline: bool) -> View:
         if baseline:
             _pair_button()
         _second_row(baseline=baseline)
-    return with_choices(view)
 
 
 def _pair_button() -> None:

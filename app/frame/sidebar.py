@@ -1,6 +1,7 @@
 """The sidebar: model, calibration text, sparsity, running jobs, link to this view."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlencode
 
@@ -9,6 +10,7 @@ import streamlit as st
 from analysis.errors import UserError
 from analysis.model import MoEModel
 from analysis.stats.store import Run
+from app.charts.context import BLEND
 from app.frame.controls import one_of
 from app.jobs.model import ACTIVE
 from app.literal import literal
@@ -16,17 +18,7 @@ from app.session.chosen_expert import expert_control
 from app.session.data import load_model, model_choices, routed_runs
 from app.session.granularity import is_about_neurons
 from app.session.job_queue import job_store
-from app.session.state import (
-    BLEND,
-    DEFAULTS,
-    EQUAL_SHARE,
-    View,
-    chosen_criterion,
-    chosen_gate,
-    chosen_shares,
-    exponents,
-    share_key,
-)
+from app.session.state import DEFAULTS, EQUAL_SHARE, chosen_shares, corpora_of, share_key
 from app.tables.shapes import experts_text
 from pruning.planning.percents import SPARSITY_STEP, possible_percents
 from pruning.sizes import format_bytes
@@ -117,7 +109,22 @@ def blend_sliders(runs: Mapping[str, Run]) -> None:
         )
 
 
-def model_and_calibration(*, recipe: bool = True) -> View:
+@dataclass(frozen=True, slots=True)
+class Sidebar:
+    """What the sidebar says.
+
+    Args:
+        model: on screen.
+        corpora: that rank, as --corpus takes them.
+        percent: sparsity.
+    """
+
+    model: MoEModel
+    corpora: tuple[str, ...]
+    percent: int
+
+
+def model_and_calibration(*, recipe: bool = True) -> Sidebar:
     """Draw the sidebar; what it says. Without `recipe`, no calibration text and no sparsity.
 
     Raises:
@@ -127,23 +134,13 @@ def model_and_calibration(*, recipe: bool = True) -> View:
         st.markdown("#### MoE Prune Studio")
         model = _choose_model()
         st.text(_facts(model))
-        runs = routed_runs(model, chosen_criterion())
+        runs = routed_runs(model)
         corpus = _corpus(runs) if recipe else next(iter(runs), "")
         if corpus == BLEND:
             blend_sliders(runs)
         percent = sparsity_slider(model, "Sparsity", "sparsity") if recipe else 0
-        view = View(
-            model=model,
-            runs=runs,
-            corpus=corpus,
-            shares=chosen_shares(runs),
-            sparsity_percent=percent,
-            exponents=exponents(),
-            criterion=chosen_criterion(),
-            gate=chosen_gate(),
-        )
         _job_badge()
-    return view
+    return Sidebar(model, corpora_of(corpus, chosen_shares(runs)), percent)
 
 
 def expert_in_sidebar(model: MoEModel) -> bool:

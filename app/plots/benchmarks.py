@@ -14,8 +14,8 @@ from analysis.ranking.leaderboard import (
     weighted_average,
     winners,
 )
+from app.charts.chart import Drawing, made_by
 from app.figures import capability, winner_map
-from app.plots.chart import Chart, made_by
 from app.plots.evaluations import is_share, series_name
 from app.plots.names import FULL
 from app.plots.pareto import Quality, drawn
@@ -190,13 +190,13 @@ def average_error(errors: pd.DataFrame, weights: Mapping[str, float]) -> pd.Seri
     return ((errors[counted.index] ** 2) @ ((counted / counted.sum()) ** 2)).pow(0.5)
 
 
-def own_profile_chart(board: Board, *, radar: bool) -> Chart:
+def own_profile_chart(board: Board, *, radar: bool) -> Drawing:
     """What each candidate keeps of each benchmark, best average rank first."""
     order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]
     scores = board.scores()
     scores = scores.loc[[*(name for name in (FULL,) if name in scores.index), *order]]
     draw = capability.capability_radar if radar else capability.capability_dots
-    return Chart(
+    return Drawing(
         "own-capability-radar" if radar else "own-capability",
         lambda dark: draw(scores, FULL, dark=dark),
         scores.rename_axis("candidate").reset_index(),
@@ -205,7 +205,7 @@ def own_profile_chart(board: Board, *, radar: bool) -> Chart:
     )
 
 
-def own_winners_chart(results: pd.DataFrame, way: str, model: str) -> Chart | None:
+def own_winners_chart(results: pd.DataFrame, way: str, model: str) -> Drawing | None:
     """The best candidate of each benchmark at each share; None where nothing was pruned."""
     blocks = []
     for share in shares_of(results, way):
@@ -218,7 +218,7 @@ def own_winners_chart(results: pd.DataFrame, way: str, model: str) -> Chart | No
         return None
     rows = pd.concat(blocks, ignore_index=True)
     rows = rows[["setting", *WINNER_COLUMNS]]
-    return Chart(
+    return Drawing(
         "benchmark-winner-map",
         lambda dark: winner_map.winner_map(rows, dark=dark),
         rows,
@@ -227,10 +227,10 @@ def own_winners_chart(results: pd.DataFrame, way: str, model: str) -> Chart | No
     )
 
 
-def benchmark_pareto_chart(board: Board, weights: Mapping[str, float]) -> Chart | None:
+def benchmark_pareto_chart(board: Board, weights: Mapping[str, float]) -> Drawing | None:
     """The user's average against memory; None where no pruned candidate has both numbers."""
     found = drawn(benchmark_points(board, weights), Quality("Average", "average score", True))
-    return Chart("benchmark-pareto", *found, made_by(board.model, board.about)) if found else None
+    return Drawing("benchmark-pareto", *found, made_by(board.model, board.about)) if found else None
 
 
 def benchmark_points(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:

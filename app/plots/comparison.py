@@ -1,8 +1,8 @@
 """The charts of Compare: two recipes side by side."""
 
 from analysis.ranking.compare import Comparison
+from app.charts.chart import Drawing
 from app.figures import kept_by, layer_agreement, rank_rank
-from app.plots.chart import Chart
 from pruning.planning.ranking import Selection, criterion_badge
 
 Names = tuple[str, str]
@@ -28,10 +28,10 @@ def about_recipes(first: Selection, second: Selection) -> tuple[str, ...]:
 
 def kept_by_chart(
     comparison: Comparison, names: Names, about: str, *, marked: tuple[int, int] | None = None
-) -> Chart:
+) -> Drawing:
     """Who keeps what; `marked` is a (layer, expert) to point out."""
     table = comparison.table()
-    return Chart(
+    return Drawing(
         "kept-by",
         lambda dark: kept_by.kept_by_map(table, names, marked=marked, dark=dark),
         table,
@@ -40,10 +40,10 @@ def kept_by_chart(
     )
 
 
-def rank_rank_chart(comparison: Comparison, names: Names, about: str) -> Chart:
+def rank_rank_chart(comparison: Comparison, names: Names, about: str) -> Drawing:
     """Rank under one recipe against rank under the other."""
     table = comparison.table()
-    return Chart(
+    return Drawing(
         "rank-rank",
         lambda dark: rank_rank.rank_rank(table, names, dark=dark),
         table,
@@ -52,10 +52,10 @@ def rank_rank_chart(comparison: Comparison, names: Names, about: str) -> Chart:
     )
 
 
-def agreement_chart(comparison: Comparison, about: str) -> Chart:
+def agreement_chart(comparison: Comparison, about: str) -> Drawing:
     """How far both agree, layer by layer."""
     by_layer = comparison.by_layer
-    return Chart(
+    return Drawing(
         "agreement",
         lambda dark: layer_agreement.layer_agreement(by_layer, dark=dark),
         by_layer,

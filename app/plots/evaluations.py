@@ -7,8 +7,8 @@ from typing import Final
 import pandas as pd
 
 from analysis.ranking.leaderboard import WINNER_COLUMNS, score_table, winners
+from app.charts.chart import Drawing, made_by
 from app.figures import sweep, winner_map
-from app.plots.chart import Chart, made_by
 from app.plots.names import criterion_label
 from pruning.evaluate.record import EvaluationRecord, evaluation_table
 from pruning.evaluate.result import MEASURES
@@ -128,12 +128,12 @@ def curves_chart(
     against: str,
     model: str,
     lit: Collection[str] | None = None,
-) -> Chart:
+) -> Drawing:
     """A measure against what is removed or left, a panel for each text; see `sweep_lines`."""
     rows = results[results["measure"] == measure]
     known = MEASURES[measure]
     text = sweep.describe(rows, label=known.label, higher_is_better=known.higher_is_better)
-    return Chart(
+    return Drawing(
         "evaluation-curves",
         lambda dark: sweep.sweep_lines(rows, label=known.axis, against=against, lit=lit, dark=dark),
         rows.reset_index(drop=True),
@@ -202,7 +202,7 @@ def at_share(results: pd.DataFrame, measure: str, share: float, corpus: str) -> 
     )
 
 
-def own_winner_chart(results: pd.DataFrame, model: str) -> Chart | None:
+def own_winner_chart(results: pd.DataFrame, model: str) -> Drawing | None:
     """The candidate with the highest ESAP for each share and text; None where none was measured.
 
     Only what was measured as most are competes: on fewer samples a candidate may win by chance.
@@ -221,7 +221,7 @@ def own_winner_chart(results: pd.DataFrame, model: str) -> Chart | None:
         blocks.append(winners(scores).assign(setting=f"{share:.0%} removed"))
     table = pd.concat(blocks, ignore_index=True)
     table = table[["setting", *WINNER_COLUMNS]]
-    return Chart(
+    return Drawing(
         "own-winner-map",
         lambda dark: winner_map.winner_map(table, dark=dark),
         table,

@@ -13,8 +13,8 @@ from analysis.ranking.overlap import mean_overlaps, pruned_mask, variant_overlap
 from analysis.ranking.proxy import damage_table
 from analysis.stats.shards import overlap_of_parts
 from analysis.stats.tables import ExpertStats, Gate
+from app.charts.chart import Drawing
 from app.figures import bump, damage_proxy, parts_curve, variant_grid
-from app.plots.chart import Chart
 
 Exponents = tuple[int, int, int]
 # The stand-in of arXiv:2606.15716, Figure 3.
@@ -44,9 +44,9 @@ def parts_table(
     return table[["corpus", "criterion", "tokens", "overlap", "chance"]]
 
 
-def parts_chart(table: pd.DataFrame, about: str) -> Chart:
+def parts_chart(table: pd.DataFrame, about: str) -> Drawing:
     """How many tokens a choice needs, of a table of `parts_table`."""
-    return Chart(
+    return Drawing(
         "overlap-by-tokens",
         lambda dark: parts_curve.parts_curve(table, dark=dark),
         table,
@@ -72,9 +72,9 @@ def fate_table(
     return table.assign(fate=np.array(damage_proxy.FATES)[codes[stats.grid.present]])
 
 
-def damage_chart(table: pd.DataFrame, proxy: Criterion, about: str) -> Chart:
+def damage_chart(table: pd.DataFrame, proxy: Criterion, about: str) -> Drawing:
     """Exact damage against a score that costs nothing, of a table of `fate_table`."""
-    return Chart(
+    return Drawing(
         "damage-proxy",
         lambda dark: damage_proxy.damage_proxy(table, proxy=proxy.label, dark=dark),
         table,
@@ -102,9 +102,9 @@ def grid_table(
     return table[["model", "sparsity", *table.columns.drop(["model", "sparsity"])]]
 
 
-def grid_chart(table: pd.DataFrame, selected: Exponents | None, about: str) -> Chart:
+def grid_chart(table: pd.DataFrame, selected: Exponents | None, about: str) -> Drawing:
     """The 18 variants at several sparsities, of a table of `grid_table`; `selected` outlined."""
-    return Chart(
+    return Drawing(
         "overlap-maps",
         lambda dark: variant_grid.variant_grid(table, selected=selected, dark=dark),
         table,
@@ -115,7 +115,7 @@ def grid_chart(table: pd.DataFrame, selected: Exponents | None, about: str) -> C
 
 def rank_flow_chart(
     comparison: Comparison, names: tuple[str, str], place: tuple[int, int | None], about: str
-) -> Chart:
+) -> Drawing:
     """The ranks of one layer under two recipes.
 
     Args:
@@ -124,7 +124,7 @@ def rank_flow_chart(
     layer, expert = place
     table = comparison.table()
     rows = table[table["layer"] == layer].reset_index(drop=True)
-    return Chart(
+    return Drawing(
         "rank-flow",
         lambda dark: bump.bump(rows, names, marked=expert, dark=dark),
         rows,

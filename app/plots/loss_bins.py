@@ -5,8 +5,8 @@ from typing import Final
 
 import pandas as pd
 
+from app.charts.chart import Drawing, made_by
 from app.figures import loss_bins as figure
-from app.plots.chart import Chart, made_by
 from app.plots.names import criterion_label
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.bins_record import BinsRecord, bins_overview
@@ -51,7 +51,7 @@ def measured_criteria(records: Iterable[BinsRecord], granularity: str) -> list[s
     )
 
 
-def bins_chart(record: BinsRecord, *, name: str = "") -> Chart:
+def bins_chart(record: BinsRecord, *, name: str = "") -> Drawing:
     """One score against the loss; `name` is the chart's, where it is not the recipe's own score."""
     ranked, table = record.ranked, record.table
     how = ranked.how
@@ -59,7 +59,7 @@ def bins_chart(record: BinsRecord, *, name: str = "") -> Chart:
     score = criterion_label(ranked.criterion)
     place = "in order of their saliency" if how.order == "saliency" else "by place"
     where = f"{score}, {figure.WORDS[ranked.granularity]} {place}"
-    return Chart(
+    return Drawing(
         name or ("neuron-loss-bins" if is_atomic else "loss-bins"),
         lambda dark: figure.loss_bins(
             table, granularity=ranked.granularity, order=how.order, dark=dark

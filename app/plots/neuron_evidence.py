@@ -10,10 +10,10 @@ import pandas as pd
 
 from analysis.arrays import BoolArray, IntArray
 from analysis.ranking.overlap import overlap_matrix
+from app.charts.chart import Drawing
 from app.figures import neuron_map, neuron_saliency
 from app.figures import overlap_matrix as matrix_figure
 from app.figures import same_bytes as bytes_figure
-from app.plots.chart import Chart
 from app.plots.names import criterion_label
 from pruning.atoms.cuts import NeuronField, expert_shares, pool_chance, pool_overlap
 from pruning.evaluate.record import EvaluationRecord, evaluation_table
@@ -38,9 +38,9 @@ _SPREAD: Final = {
 }
 
 
-def share_chart(shares: pd.DataFrame, marked: tuple[int, int] | None, about: str) -> Chart:
+def share_chart(shares: pd.DataFrame, marked: tuple[int, int] | None, about: str) -> Drawing:
     """What stays of each expert, of a table of `SHARE_COLUMNS`."""
-    return Chart(
+    return Drawing(
         "neurons-kept",
         lambda dark: neuron_map.kept_share_map(shares, marked=marked, dark=dark),
         shares,
@@ -49,9 +49,9 @@ def share_chart(shares: pd.DataFrame, marked: tuple[int, int] | None, about: str
     )
 
 
-def saliency_chart(histogram: pd.DataFrame, cuts: pd.DataFrame, about: str) -> Chart:
+def saliency_chart(histogram: pd.DataFrame, cuts: pd.DataFrame, about: str) -> Drawing:
     """The neurons of each layer by saliency, of tables of `HISTOGRAM_COLUMNS` and `CUT_COLUMNS`."""
-    return Chart(
+    return Drawing(
         "neuron-saliency",
         lambda dark: neuron_saliency.saliency_by_layer(histogram, cuts, dark=dark),
         histogram,
@@ -70,7 +70,7 @@ def most_divided(shares: pd.DataFrame) -> tuple[int, int]:
     return int(shares["layer"].iloc[row]), int(shares["expert"].iloc[row])
 
 
-def neuron_chart(table: pd.DataFrame, about: str, *, name: str = "") -> Chart:
+def neuron_chart(table: pd.DataFrame, about: str, *, name: str = "") -> Drawing:
     """The neurons of one expert, of a table of `NEURON_TABLE_COLUMNS`.
 
     Args:
@@ -78,7 +78,7 @@ def neuron_chart(table: pd.DataFrame, about: str, *, name: str = "") -> Chart:
         about: what made it.
         name: the chart's, where the expert is not the one most nearly halved.
     """
-    return Chart(
+    return Drawing(
         name or "neurons-of-expert",
         lambda dark: neuron_saliency.neuron_bars(table, dark=dark),
         table,
@@ -105,10 +105,10 @@ def text_overlaps(
     return pd.DataFrame(rows, columns=list(PAIR_COLUMNS))
 
 
-def text_overlap_chart(pairs: pd.DataFrame, texts: Sequence[str], about: str) -> Chart:
+def text_overlap_chart(pairs: pd.DataFrame, texts: Sequence[str], about: str) -> Drawing:
     """Pruned neurons between the texts, of a table of PAIR_COLUMNS."""
     table, chance = overlap_matrix(pairs, list(texts)), float(pairs["chance"].mean())
-    return Chart(
+    return Drawing(
         "neuron-overlap",
         lambda dark: matrix_figure.overlap_matrix(table, chance=chance, dark=dark),
         pairs,
@@ -136,9 +136,9 @@ def beside_experts(
     return table.assign(tenth=(place * 10 // counts).astype("int64"))[list(BESIDE_COLUMNS)]
 
 
-def experts_chart(table: pd.DataFrame, about: str) -> Chart:
+def experts_chart(table: pd.DataFrame, about: str) -> Drawing:
     """What goes of experts that the criterion of whole experts ranks low and high."""
-    return Chart(
+    return Drawing(
         "neurons-beside-experts",
         lambda dark: neuron_map.removed_by_tenth(table, dark=dark),
         table,
@@ -202,9 +202,9 @@ def _sizes(block: pd.DataFrame) -> list[tuple[float, pd.DataFrame]]:
     return found
 
 
-def same_bytes_chart(table: pd.DataFrame, model: str) -> Chart:
+def same_bytes_chart(table: pd.DataFrame, model: str) -> Drawing:
     """What candidates of one size lose, of a table of SAME_BYTES_COLUMNS."""
-    return Chart(
+    return Drawing(
         "same-bytes",
         lambda dark: bytes_figure.same_bytes(table, dark=dark),
         table,

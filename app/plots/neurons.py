@@ -4,9 +4,9 @@ import pandas as pd
 
 from analysis.drain import drain
 from analysis.errors import PlanError
+from app.charts.chart import Drawing
+from app.charts.context import Context
 from app.figures import neurons as figures
-from app.plots.chart import Chart
-from app.plots.scene import Scene
 from pruning.atoms.selection import AtomScope
 from pruning.planning.neuron_scopes import SideBySide, scopes_of, side_by_side
 from pruning.planning.neurons import arena_of, neuron_evidence
@@ -14,9 +14,9 @@ from pruning.requests.base import validated
 from pruning.requests.neurons import NeuronRequest
 
 
-def layers_chart(table: pd.DataFrame, about: str) -> Chart:
+def layers_chart(table: pd.DataFrame, about: str) -> Drawing:
     """The fraction of each layer's neurons that goes, of a table of `layer_shares`."""
-    return Chart(
+    return Drawing(
         "neuron-layers",
         lambda dark: figures.layer_lines(table, dark=dark),
         table,
@@ -25,9 +25,9 @@ def layers_chart(table: pd.DataFrame, about: str) -> Chart:
     )
 
 
-def flops_chart(table: pd.DataFrame, about: str, *, measured: bool) -> Chart:
+def flops_chart(table: pd.DataFrame, about: str, *, measured: bool) -> Drawing:
     """FLOPs of experts saved per token, of tables of `flops_saved` with a column `series`."""
-    return Chart(
+    return Drawing(
         "neuron-flops",
         lambda dark: figures.flops_lines(table, measured=measured, dark=dark),
         table,
@@ -36,24 +36,24 @@ def flops_chart(table: pd.DataFrame, about: str, *, measured: bool) -> Chart:
     )
 
 
-def layers_of_scene(scene: Scene) -> Chart:
+def layers_of_context(context: Context) -> Drawing:
     """What each layer loses under every scope, for a recipe.
 
     Raises:
         UserError: a criterion that ranks no neurons, or statistics that are missing.
     """
-    return layers_chart(_scopes(scene)[0].layers, scene.about_neurons())
+    return layers_chart(_scopes(context)[0].layers, context.about_neurons())
 
 
-def flops_of_scene(scene: Scene) -> Chart:
-    """FLOPs saved under every scope, for a recipe; see `layers_of_scene`."""
-    scopes, measured = _scopes(scene)
-    return flops_chart(scopes.flops, scene.about_neurons(), measured=measured)
+def flops_of_context(context: Context) -> Drawing:
+    """FLOPs saved under every scope, for a recipe; see `layers_of_context`."""
+    scopes, measured = _scopes(context)
+    return flops_chart(scopes.flops, context.about_neurons(), measured=measured)
 
 
-def _scopes(scene: Scene) -> tuple[SideBySide, bool]:
+def _scopes(context: Context) -> tuple[SideBySide, bool]:
     """Every scope on the sparsity of a recipe; whether FLOPs follow a measured routing."""
-    asked, model = scene.request, scene.model
+    asked, model = context.request, context.model
     base = {
         "model": asked.model,
         "criterion": asked.criterion,
@@ -65,7 +65,7 @@ def _scopes(scene: Scene) -> tuple[SideBySide, bool]:
         for scope in scopes_of(asked.criterion)
     }
     first = next(iter(requests.values()))
-    evidence = drain(neuron_evidence(first, model, scene.store))
+    evidence = drain(neuron_evidence(first, model, context.store))
     arenas = {
         scope: arena_of(request, model, evidence.saliency) for scope, request in requests.items()
     }

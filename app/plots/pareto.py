@@ -8,8 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.ranking.pareto import pareto_front
+from app.charts.chart import Drawing, made_by
 from app.figures import pareto
-from app.plots.chart import Chart, made_by
 from app.plots.names import FULL
 from pruning.evaluate.result import MEASURES
 
@@ -44,7 +44,7 @@ def pareto_table(points: pd.DataFrame, *, higher_is_better: bool) -> pd.DataFram
 def drawn(
     points: pd.DataFrame, quality: Quality
 ) -> tuple[Callable[[bool], go.Figure], pd.DataFrame, str] | None:
-    """What a chart of these candidates draws, its numbers and what it says; see `Chart`.
+    """What a chart of these candidates draws, its numbers and what it says; see `Drawing`.
 
     None where no pruned candidate has both numbers.
     """
@@ -75,7 +75,9 @@ def evaluation_points(results: pd.DataFrame, measure: str, corpus: str) -> pd.Da
     )
 
 
-def own_pareto_chart(results: pd.DataFrame, measure: str, corpus: str, model: str) -> Chart | None:
+def own_pareto_chart(
+    results: pd.DataFrame, measure: str, corpus: str, model: str
+) -> Drawing | None:
     """A model's own candidates on one text; None where none was measured."""
     known = MEASURES[measure]
     label = f"{known.label} on {corpus}"
@@ -83,4 +85,4 @@ def own_pareto_chart(results: pd.DataFrame, measure: str, corpus: str, model: st
         evaluation_points(results, measure, corpus),
         Quality(label, known.axis, known.higher_is_better),
     )
-    return Chart("pareto", *found, made_by(model, label)) if found else None
+    return Drawing("pareto", *found, made_by(model, label)) if found else None

@@ -9,8 +9,8 @@ import pandas as pd
 from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.ranking.trajectory import PAPER, Weighing, follow, representative_samples
 from analysis.stats.samples import SampleStats
+from app.charts.chart import Drawing
 from app.figures import path_frequency
-from app.plots.chart import Chart
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def path_table(stats: SampleStats, choice: PathChoice) -> pd.DataFrame:
     return table.assign(samples=stats.num_samples)
 
 
-def paths_chart(tables: Mapping[str, pd.DataFrame], choice: PathChoice, about: str) -> Chart:
+def paths_chart(tables: Mapping[str, pd.DataFrame], choice: PathChoice, about: str) -> Drawing:
     """Which experts the heaviest paths pass through.
 
     Args:
@@ -63,7 +63,7 @@ def paths_chart(tables: Mapping[str, pd.DataFrame], choice: PathChoice, about: s
         [table.assign(corpus=corpus) for corpus, table in tables.items()], ignore_index=True
     )
     columns = ["corpus", *(column for column in together if column != "corpus")]
-    return Chart(
+    return Drawing(
         "paths",
         lambda dark: path_frequency.path_frequency(together, counts, dark=dark),
         together[columns],

@@ -15,8 +15,8 @@ from analysis.ranking.leaderboard import (
     weighted_average,
     winners,
 )
+from app.charts.chart import Drawing, made_by
 from app.figures import capability, winner_map
-from app.plots.chart import Chart, made_by
 from app.plots.names import FULL, criterion_label
 
 # Table -> what it is about, for the list to choose from.
@@ -102,7 +102,7 @@ def source_of(table: str) -> str:
     return f"{PAPERS[first['paper']]}, Table {first['table']}"
 
 
-def winner_chart(table: str) -> Chart:
+def winner_chart(table: str) -> Drawing:
     """Winner map over all blocks of a table (arXiv:2606.15716, Figure 2)."""
     blocks = []
     for setting in settings_of(table):
@@ -112,7 +112,7 @@ def winner_chart(table: str) -> Chart:
         blocks.append(found.assign(setting=name))
     rows = pd.concat(blocks, ignore_index=True)
     rows = rows[["setting", *WINNER_COLUMNS]]
-    return Chart(
+    return Drawing(
         "winner-map",
         lambda dark: winner_map.winner_map(rows, dark=dark),
         rows,
@@ -121,13 +121,13 @@ def winner_chart(table: str) -> Chart:
     )
 
 
-def profile_chart(setting: Setting, *, radar: bool) -> Chart:
+def profile_chart(setting: Setting, *, radar: bool) -> Drawing:
     """Capability profile of one block, best average rank first (arXiv:2603.18492, Figure 3)."""
     scores = scores_of(setting)
     order = average_rank(scores.drop(index=FULL)).sort_values(kind="stable").index
     scores = scores.loc[[FULL, *order]]
     draw = capability.capability_radar if radar else capability.capability_dots
-    return Chart(
+    return Drawing(
         "capability-radar" if radar else "capability",
         lambda dark: draw(scores, FULL, dark=dark),
         scores.rename_axis("candidate").reset_index(),

@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 
 from analysis.criteria import get_criterion
+from app.charts.chart import Drawing, made_by
 from app.figures import search as figures
-from app.plots.chart import Chart, made_by
 from pruning.evaluate.result import MEASURES
 from pruning.search.result import densities_of, progress_of
 from pruning.search.store import KnownSearch
 
 
-def progress_chart(search: KnownSearch) -> Chart:
+def progress_chart(search: KnownSearch) -> Drawing:
     """Fitness per generation; the table has the members of each generation."""
     history = search.result.history()
     progress = progress_of(history)
     measure = measure_label(search.fitness)
-    return Chart(
+    return Drawing(
         "search",
         lambda dark: figures.search_progress(history, progress, measure=measure, dark=dark),
         history,
@@ -24,10 +24,10 @@ def progress_chart(search: KnownSearch) -> Chart:
     )
 
 
-def best_chart(search: KnownSearch) -> Chart:
+def best_chart(search: KnownSearch) -> Drawing:
     """The best schedule so far, as bars."""
     table = search.result.schedule()
-    return Chart(
+    return Drawing(
         "search-best",
         lambda dark: figures.schedule_bars(table, dark=dark),
         table,
@@ -36,11 +36,11 @@ def best_chart(search: KnownSearch) -> Chart:
     )
 
 
-def schedules_of_searches(searches: Sequence[KnownSearch]) -> Chart:
+def schedules_of_searches(searches: Sequence[KnownSearch]) -> Drawing:
     """Density schedules of several searches, as in arXiv:2603.06003, Fig. 1 and 3."""
     table = densities_of({each.search_id: each.result for each in searches})
     names = ", ".join(each.search_id for each in searches)
-    return Chart(
+    return Drawing(
         "search-schedules",
         lambda dark: figures.density_schedules(table, dark=dark),
         table,

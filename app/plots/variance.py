@@ -5,8 +5,8 @@ from typing import Final
 
 import pandas as pd
 
+from app.charts.chart import Drawing, made_by
 from app.figures import variance
-from app.plots.chart import Chart, made_by
 from app.plots.evaluations import series_name
 from app.plots.names import FULL
 from pruning.evaluate.variance_record import VarianceRecord, variance_overview
@@ -52,7 +52,7 @@ def candidates_of(results: pd.DataFrame, draw: str) -> list[str]:
 
 def variance_chart(
     results: pd.DataFrame, draw: str, model: str, lit: Collection[str] | None = None
-) -> Chart:
+) -> Drawing:
     """The candidates of one draw beside the full model; only those in `lit`, where it is given."""
     rows = results[results["draw"] == draw]
     if lit is not None:
@@ -61,7 +61,7 @@ def variance_chart(
     rows = rows.reset_index(drop=True)
     tokens = int(rows["num_tokens"].max()) if len(rows) else 0
     corpus = results.loc[results["draw"] == draw, "corpus"].iloc[0]
-    return Chart(
+    return Drawing(
         "hidden-states",
         lambda dark: variance.variance_lines(rows, FULL, dark=dark),
         rows,

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError, unknown_name
-from app.plots.chart import made_by
-from app.plots.listing import VIEWS, PlotView
-from app.plots.scene import Scene
+from app.charts.chart import Chart, made_by
+from app.charts.context import Context
+from app.charts.listing import CHARTS
 from app.tables.shapes import experts_text
 from pruning.plan import EXPERT_GRANULARITY
 from pruning.sizes import format_bytes
@@ -58,39 +58,39 @@ class Report:
     omitted: dict[str, str]
 
 
-def views_of(names: Sequence[str], criterion: str = "") -> list[PlotView]:
+def views_of(names: Sequence[str], criterion: str = "") -> list[Chart]:
     """The views of a report; where none is named all, of neurons if the criterion ranks neurons.
 
     Raises:
         PlanError: one that reports do not have.
     """
     for name in names:
-        if name not in VIEWS:
-            raise PlanError(unknown_name("view of a report", name, VIEWS))
+        if name not in CHARTS:
+            raise PlanError(unknown_name("view of a report", name, CHARTS))
     ranks_neurons = bool(criterion) and get_criterion(criterion).neuron_score is not None
-    every = [v for v in VIEWS.values() if ranks_neurons or v.granularity == EXPERT_GRANULARITY]
-    return [VIEWS[name] for name in dict.fromkeys(names)] or every
+    every = [v for v in CHARTS.values() if ranks_neurons or v.granularity == EXPERT_GRANULARITY]
+    return [CHARTS[name] for name in dict.fromkeys(names)] or every
 
 
-def report_of(scene: Scene, views: Iterable[PlotView], title: str = DEFAULT_TITLE) -> Report:
-    """The report on a scene; what cannot be drawn of it is left out, with the reason."""
+def report_of(context: Context, views: Iterable[Chart], title: str = DEFAULT_TITLE) -> Report:
+    """The report on a context; what cannot be drawn of it is left out, with the reason."""
     sections, omitted = [], {}
     chosen = list(views)
     for view in chosen:
         try:
-            chart = view.draw(scene)
+            chart = view.draw(context)
         except UserError as error:
             omitted[view.title] = str(error)
             continue
         sections.append(Section(view.name, view.title, chart.alt, chart.exported(), chart.table))
-    every = views_of((), scene.request.criterion)
+    every = views_of((), context.request.criterion)
     names = [] if chosen == every else [view.name for view in chosen]
-    command = scene.recipes.report_command(names, "report.html")
-    return Report(title, _facts(scene), command, made_by(), tuple(sections), omitted)
+    command = context.both.report_command(names, "report.html")
+    return Report(title, _facts(context), command, made_by(), tuple(sections), omitted)
 
 
-def _facts(scene: Scene) -> dict[str, str]:
-    model, (a, b) = scene.model, (scene.recipes.a, scene.recipes.b)
+def _facts(context: Context) -> dict[str, str]:
+    model, (a, b) = context.model, (context.both.a, context.both.b)
     experts = f"{len(model.layers)} layers of {experts_text(model.layers)} experts"
     shape = f"{experts}, top-{model.layers[0].top_k}"
     return {
@@ -100,7 +100,7 @@ def _facts(scene: Scene) -> dict[str, str]:
         "Shape": f"{shape}, {format_bytes(model.checkpoint.nbytes)}",
         "Recipe": _recipe(a.criterion, a.corpora, a.gate, a.sparsity),
         "Compared with": _recipe(b.criterion, b.corpora, b.gate, b.sparsity),
-        "Statistics": ", ".join(run.manifest.run_id for run in scene.runs.values()) or "none",
+        "Statistics": ", ".join(run.manifest.run_id for run in context.runs.values()) or "none",
     }
 
 

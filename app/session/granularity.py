@@ -1,7 +1,6 @@
 """Whole experts or their neurons: the switch that pages share, and what ranks neurons."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -10,9 +9,7 @@ from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.criteria.heapr import DEFAULT_LAMBDA, camera_p
 from analysis.ranking.norms import NEURON_NORMS
 from app.plots.names import criterion_label
-from app.session.data import routed_runs
 from app.session.plan_state import forget_import
-from app.session.state import View
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.planning.neuron_scopes import SCOPES, scopes_of
@@ -154,13 +151,3 @@ def scope_note() -> str:
 def neuron_criterion(name: str) -> Criterion | None:
     """The criterion of calibrated neurons of this name; None where the weights alone rank."""
     return None if name == NEURON_NORMS else get_criterion(name)
-
-
-def with_neurons(view: View) -> View:
-    """The view with what ranks neurons, once its control is drawn.
-
-    The corpora stay; of each, the run that has what the criterion reads. The criterion is None
-    where the weights alone rank.
-    """
-    criterion = neuron_criterion(chosen_neuron_criterion())
-    return replace(view, runs=routed_runs(view.model, criterion), criterion=criterion)

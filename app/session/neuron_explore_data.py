@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from analysis.arrays import BoolArray
 from analysis.criteria import CRITERIA
 from analysis.stats.store import NEURONS
+from app.charts.context import BLEND, Context
 from app.plots import neuron_evidence as plots
 from app.session import data
 from app.session.granularity import chosen_neuron_criterion, chosen_scope
 from app.session.neuron_plan_data import ReadyNeurons, ready_neurons
-from app.session.state import BLEND, View
 from app.tables import maps
 from pruning.atoms.cuts import NeuronField, field_of, layer_cuts, pruned_neurons, saliency_histogram
 from pruning.atoms.selection import AtomScope
 from pruning.planning.neuron_plan import NeuronPlanChoice
 
 
-def ready_to_explore(view: View) -> ReadyNeurons:
+def ready_to_explore(context: Context) -> ReadyNeurons:
     """The numbers of every neuron by the criterion and text in use.
 
     Raises:
@@ -31,7 +31,7 @@ def ready_to_explore(view: View) -> ReadyNeurons:
     """
     criterion = chosen_neuron_criterion()
     choice = NeuronPlanChoice(criterion=criterion, scope=chosen_scope(criterion))
-    return ready_neurons(view, choice)
+    return ready_neurons(context, choice)
 
 
 def field(ready: ReadyNeurons) -> NeuronField:
@@ -65,14 +65,14 @@ def layer_tables(
     return saliency_histogram(field(_ready), gone), layer_cuts(field(_ready), gone)
 
 
-def measured_texts(view: View) -> dict[str, ReadyNeurons]:
+def measured_texts(context: Context) -> dict[str, ReadyNeurons]:
     """By text, the numbers of every neuron; texts whose neurons were not measured are left out.
 
     Raises:
         UserError: see `ready_neurons`.
     """
-    texts = [text for text, run in view.runs.items() if NEURONS in run.manifest.files]
-    return {text: ready_to_explore(replace(view, corpus=text)) for text in texts}
+    texts = [text for text, run in context.runs.items() if NEURONS in run.manifest.files]
+    return {text: ready_to_explore(replace(context, corpora=(text,))) for text in texts}
 
 
 def text_overlaps(
@@ -92,18 +92,18 @@ def _overlaps(
     return plots.text_overlaps(masks, pools, Fraction(percent, 100))
 
 
-def beside_experts(view: View, ready: ReadyNeurons, scope: AtomScope) -> pd.DataFrame | None:
+def beside_experts(context: Context, ready: ReadyNeurons, scope: AtomScope) -> pd.DataFrame | None:
     """Table of `BESIDE_COLUMNS` against HEAPr of whole experts on the text in use.
 
     None where its neurons were not measured.
     """
-    corpora = list(view.runs) if view.corpus == BLEND else [view.corpus]
-    runs = [view.runs[text] for text in corpora if view.weights.get(text, 0) > 0]
+    corpora = list(context.runs) if context.corpus == BLEND else [context.corpus]
+    runs = [context.runs[text] for text in corpora if context.weights.get(text, 0) > 0]
     if not runs or any(NEURONS not in run.manifest.files for run in runs):
         return None
     keys = tuple(data.run_key(run) for run in runs)
-    weights = tuple(view.weights[run.manifest.corpus] for run in runs)
-    return _beside(ready.key, keys, weights, scope, view.sparsity_percent, view, ready)
+    weights = tuple(context.weights[run.manifest.corpus] for run in runs)
+    return _beside(ready.key, keys, weights, scope, context.sparsity_percent, context, ready)
 
 
 @st.cache_data(max_entries=64)
@@ -113,13 +113,13 @@ def _beside(
     weights: tuple[float, ...],
     scope: AtomScope,
     percent: int,
-    _view: View,
+    _context: Context,
     _ready: ReadyNeurons,
 ) -> pd.DataFrame:
     del key, runs, weights
-    used = {text: weight for text, weight in _view.weights.items() if weight > 0}
-    stats = data.blended_stats([_view.runs[text] for text in used], list(used.values()))
-    ranked = maps.rank(CRITERIA["heapr"], stats, _view.gate)
+    used = {text: weight for text, weight in _context.weights.items() if weight > 0}
+    stats = data.blended_stats([_context.runs[text] for text in used], list(used.values()))
+    ranked = maps.rank(CRITERIA["heapr"], stats, _context.gate)
     grid = ranked.grid
     experts = grid.index().assign(saliency=ranked.saliency[grid.present])
     gone = ranked.pruned(Fraction(percent, 100))[grid.present]

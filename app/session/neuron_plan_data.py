@@ -10,9 +10,9 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel, is_expert_weight
 from analysis.ranking.norms import NEURON_NORMS
 from analysis.stats.store import NEURONS
+from app.charts.context import Context
 from app.session.data import settings, shown_model, shown_stats_dir
 from app.session.plan_state import imported_plan
-from app.session.state import View
 from pruning.atoms.selection import AtomScope
 from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.summary import atom_summary
@@ -60,26 +60,26 @@ class ReadyNeurons:
         return _arena(f"{self.key} {scope} {limits}", asked, self.model, self.evidence)
 
 
-def request_of(view: View, choice: NeuronPlanChoice) -> NeuronRequest:
+def request_of(context: Context, choice: NeuronPlanChoice) -> NeuronRequest:
     """The plan that the controls ask for.
 
     Raises:
         UserError: values that do not fit together.
     """
-    reads_text = view.criterion is not None and view.criterion.source == "routed"
+    reads_text = context.criterion is not None and context.criterion.source == "routed"
     base = {
-        "model": shown_model(view.model),
-        "corpora": view.corpora if reads_text else (),
+        "model": shown_model(context.model),
+        "corpora": context.corpora if reads_text else (),
         "stats_dir": shown_stats_dir(),
     }
-    return plan_request(choice, view.sparsity, base)
+    return plan_request(choice, context.sparsity, base)
 
 
-def lacks_statistics(view: View) -> bool:
+def lacks_statistics(context: Context) -> bool:
     """Whether the criterion reads statistics of neurons that a chosen corpus has none of."""
-    if view.criterion is None or view.criterion.source != "routed":
+    if context.criterion is None or context.criterion.source != "routed":
         return False
-    used = [run for corpus, run in view.runs.items() if view.weights[corpus] > 0]
+    used = [run for corpus, run in context.runs.items() if context.weights[corpus] > 0]
     return not used or any(NEURONS not in run.manifest.files for run in used)
 
 
@@ -94,30 +94,32 @@ def reads_too_much(request: NeuronRequest, model: MoEModel) -> bool:
     return request.reads_weights and bytes_to_read(model) > MOST_BYTES_READ
 
 
-def ready_neurons(view: View, choice: NeuronPlanChoice) -> ReadyNeurons:
+def ready_neurons(context: Context, choice: NeuronPlanChoice) -> ReadyNeurons:
     """The numbers of every neuron; for views that lack nothing, see `lacks_statistics`.
 
     Raises:
         UserError: values that do not fit together; and see `ready_for`.
     """
-    return ready_for(view, request_of(view, choice))
+    return ready_for(context, request_of(context, choice))
 
 
-def ready_for(view: View, request: NeuronRequest) -> ReadyNeurons:
+def ready_for(context: Context, request: NeuronRequest) -> ReadyNeurons:
     """The numbers of every neuron that a request reads.
 
     Raises:
         UserError: statistics that cannot be read, or weights out of which no neurons can be cut.
     """
-    check_cuttable(view.model)
-    if reads_too_much(request, view.model):
+    check_cuttable(context.model)
+    if reads_too_much(request, context.model):
         raise PlanError(
-            f"{NEURON_NORMS} reads {format_bytes(bytes_to_read(view.model))} of weights, which a "
-            f"page does not wait for; run `{request.command()}` and open plan.json here."
+            f"{NEURON_NORMS} reads {format_bytes(bytes_to_read(context.model))} of weights, which "
+            f"a page does not wait for; run `{request.command()}` and open plan.json here."
         )
-    runs = [view.runs[corpus].manifest.digest for corpus in view.runs] if request.corpora else []
-    key = " ".join((view.model.identity, request.criterion, *request.corpora, *runs))
-    return ReadyNeurons(key, view.model, request, _evidence(key, request, view.model))
+    runs = (
+        [context.runs[corpus].manifest.digest for corpus in context.runs] if request.corpora else []
+    )
+    key = " ".join((context.model.identity, request.criterion, *request.corpora, *runs))
+    return ReadyNeurons(key, context.model, request, _evidence(key, request, context.model))
 
 
 @st.cache_resource(max_entries=8)
@@ -143,9 +145,9 @@ def shown_neurons(ready: ReadyNeurons) -> ShownNeurons:
     return ShownNeurons(made.plan, made.notes, request=ready.request, runs=runs)
 
 
-def imported_file(view: View) -> ShownNeurons | None:
+def imported_file(context: Context) -> ShownNeurons | None:
     """The plan of neurons that was imported for this model, if it is the one on screen."""
-    found = imported_plan(view.model)
+    found = imported_plan(context.model)
     if found is None or found.plan.granularity != ATOMIC_GRANULARITY:
         return None
     return ShownNeurons(found.plan, file=found.file)
@@ -180,11 +182,11 @@ class NeuronSizes:
 
 
 def neuron_sizes(
-    view: View, choice: NeuronPlanChoice, plan: PruningPlan, ready: ReadyNeurons | None
+    context: Context, choice: NeuronPlanChoice, plan: PruningPlan, ready: ReadyNeurons | None
 ) -> NeuronSizes:
     """Sizes of a plan in every width mode; FLOPs by the routing of the runs that ranked."""
-    key = f"{view.model.identity} {plan.digest} {ready.key if ready else ''}"
-    return _sizes(key, choice.width_multiple, view.model, plan, ready)
+    key = f"{context.model.identity} {plan.digest} {ready.key if ready else ''}"
+    return _sizes(key, choice.width_multiple, context.model, plan, ready)
 
 
 @st.cache_resource(max_entries=64)
@@ -203,10 +205,10 @@ def _sizes(
     )
 
 
-def export_option(view: View, choice: NeuronPlanChoice, plan: PruningPlan) -> WidthOption:
+def export_option(context: Context, choice: NeuronPlanChoice, plan: PruningPlan) -> WidthOption:
     """What an export writes in the width mode that is chosen, with its bytes."""
     widths = WidthChoice(WidthMode(choice.width_mode), choice.width_multiple)
-    return _option(f"{view.model.identity} {plan.digest} {widths}", widths, view.model, plan)
+    return _option(f"{context.model.identity} {plan.digest} {widths}", widths, context.model, plan)
 
 
 @st.cache_resource(max_entries=32)

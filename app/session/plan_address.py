@@ -13,13 +13,13 @@ import streamlit as st
 
 from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel
+from app.charts.context import Context
 from app.literal import literal
-from app.session.data import routed_runs, settings, shown_model, shown_stats_dir
+from app.session.data import settings, shown_model, shown_stats_dir
 from app.session.granularity import neuron_criterion
 from app.session.neuron_plan_data import ready_for, shown_neurons
 from app.session.plan_state import note_plan, noted_plan
 from app.session.search_data import searches_of, selection_of
-from app.session.state import View
 from app.settings import shown_path
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.planning.neuron_plan import ShownNeurons
@@ -38,12 +38,12 @@ _OF_NEURONS: Final = (*_SHARED, "params_share", "atom_scope", "width_multiple_of
 _SEARCHED: Final = "searched"
 
 
-def keep_plan_in_address(view: View) -> None:
+def keep_plan_in_address(context: Context) -> None:
     """Remember the plan in the address, and make it anew where only the address knows it."""
     given = st.query_params.get(PLAN, "")
-    if given and noted_plan(view.model) is None:
+    if given and noted_plan(context.model) is None:
         try:
-            shown = plan_of_address(view, given)
+            shown = plan_of_address(context, given)
         except UserError as error:
             st.info(
                 f"The plan in the address cannot be made here: {literal(error)}",
@@ -52,8 +52,8 @@ def keep_plan_in_address(view: View) -> None:
         else:
             if shown is not None:
                 note_plan(shown)
-    noted = noted_plan(view.model)
-    said = address_of(noted, view.model) if noted else ""
+    noted = noted_plan(context.model)
+    said = address_of(noted, context.model) if noted else ""
     if said and said != given:
         st.query_params[PLAN] = said
     elif given and not said:
@@ -88,47 +88,46 @@ def _search_in(request: SelectRequest, model: MoEModel) -> str:
     return next(names, "")
 
 
-def plan_of_address(view: View, text: str) -> Shown | None:
+def plan_of_address(context: Context, text: str) -> Shown | None:
     """The plan that an address asks for; None where it is of another model.
 
     Raises:
         UserError: text of another form, or a plan that cannot be made.
     """
     said = _read(text)
-    if said.pop("of", None) != view.model.identity[:8]:
+    if said.pop("of", None) != context.model.identity[:8]:
         return None
     granularity = said.pop("granularity", EXPERT_GRANULARITY)
     if granularity == ATOMIC_GRANULARITY:
-        return _plan_of_neurons(view, said)
+        return _plan_of_neurons(context, said)
     if _SEARCHED in said:
-        return _plan_of_search(view, said)
-    request = validated(SelectRequest, _values(view, said, _OF_EXPERTS))
-    selection = select(request, view.model, settings().store)
+        return _plan_of_search(context, said)
+    request = validated(SelectRequest, _values(context, said, _OF_EXPERTS))
+    selection = select(request, context.model, settings().store)
     return Shown(selection.decision().plan, selection=selection)
 
 
-def _plan_of_neurons(view: View, said: Mapping[str, Any]) -> Shown:
-    request = validated(NeuronRequest, _values(view, said, _OF_NEURONS))
+def _plan_of_neurons(context: Context, said: Mapping[str, Any]) -> Shown:
+    request = validated(NeuronRequest, _values(context, said, _OF_NEURONS))
     criterion = neuron_criterion(request.criterion)
-    runs = routed_runs(view.model, criterion)
-    return shown_neurons(ready_for(replace(view, runs=runs, criterion=criterion), request))
+    return shown_neurons(ready_for(replace(context, criterion=criterion), request))
 
 
-def _plan_of_search(view: View, said: Mapping[str, Any]) -> Shown:
-    search = searches_of(view.model).named(str(said[_SEARCHED]))
-    percents = {f"{percent}%": percent for percent in possible_percents(view.model)}
+def _plan_of_search(context: Context, said: Mapping[str, Any]) -> Shown:
+    search = searches_of(context.model).named(str(said[_SEARCHED]))
+    percents = {f"{percent}%": percent for percent in possible_percents(context.model)}
     percent = percents.get(str(said.get("sparsity")))
     if search is None or percent is None:
         raise PlanError("the search that it names is not known.")
-    selection = selection_of(replace(view, sparsity_percent=percent), search)
+    selection = selection_of(replace(context, sparsity=f"{percent}%"), search)
     return Shown(selection.decision().plan, selection=selection)
 
 
-def _values(view: View, said: Mapping[str, Any], allowed: tuple[str, ...]) -> dict[str, Any]:
+def _values(context: Context, said: Mapping[str, Any], allowed: tuple[str, ...]) -> dict[str, Any]:
     """The fields of a request, with the page's model and folder."""
     if unknown := sorted(set(said) - set(allowed)):
         raise PlanError(f"{unknown[0]!r} is nothing that an address may say of a plan.")
-    place = {"model": shown_model(view.model), "stats_dir": shown_stats_dir()}
+    place = {"model": shown_model(context.model), "stats_dir": shown_stats_dir()}
     return {**said, **place}
 
 

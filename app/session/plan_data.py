@@ -8,12 +8,12 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from analysis.errors import UserError
-from app.plots.chart import Chart
+from app.charts.chart import Drawing
+from app.charts.context import Context
 from app.session.data import settings, weight_run
 from app.session.needed import what_is_missing
 from app.session.plan_state import imported_plan, note_plan
 from app.session.search_data import searched_plan, searches_of
-from app.session.state import View
 from pruning.budget import sparsity_budget
 from pruning.plan import PruningPlan
 from pruning.planning.planning import (
@@ -34,7 +34,7 @@ from pruning.sizes import SizeReport, size_report
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What every schedule of one view needs.
+    """What every schedule of one context needs.
 
     Args:
         selection: criterion and statistics; its request names no schedule.
@@ -49,52 +49,52 @@ class Prepared:
     order: str
 
 
-def spending_of_choice(view: View, choice: PlanChoice) -> Spending:
+def spending_of_choice(context: Context, choice: PlanChoice) -> Spending:
     """Budget and constraints, without what is set by hand.
 
     Raises:
         PlanError: constraints that cannot be read.
     """
-    layers = view.model.layers
-    return Spending(layers, sparsity_budget(layers, view.sparsity), choice.constraints())
+    layers = context.model.layers
+    return Spending(layers, sparsity_budget(layers, context.sparsity), choice.constraints())
 
 
-def prepared(view: View) -> Prepared | None:
-    """The statistics of the view; None after saying what is missing.
+def prepared(context: Context) -> Prepared | None:
+    """The statistics of the context; None after saying what is missing.
 
     Raises:
         UserError: statistics that cannot be read.
     """
-    if view.criterion is None:
+    if context.criterion is None:
         st.info(
             "The variant (1, 0, 0) ranks nothing; choose other exponents.", icon=":material/info:"
         )
         return None
-    missing = what_is_missing(view, view.criterion)
+    missing = what_is_missing(context, context.criterion)
     if missing is not None:
         st.info(missing, icon=":material/info:")
         return None
-    base = view.request(view.criterion)
-    if view.criterion.source != "routed" and view.corpora:
+    base = context.request_by(context.criterion)
+    if context.criterion.source != "routed" and context.corpora:
         # So that the frequency schedule has its numbers as well.
-        base = base.model_copy(update={"schedule": FREQUENCY, "corpora": view.corpora})
-    runs = [run.manifest.digest for run in view.runs.values()]
-    weights = weight_run(view.model)
+        base = base.model_copy(update={"schedule": FREQUENCY, "corpora": context.corpora})
+    runs = [run.manifest.digest for run in context.runs.values()]
+    weights = weight_run(context.model)
     runs += [weights.manifest.digest] if weights else []
-    return _prepared(base.model_dump_json(), tuple(runs), view.model.identity, view, base)
+    return _prepared(base.model_dump_json(), tuple(runs), context.model.identity, context, base)
 
 
 @st.cache_resource(max_entries=16)
 def _prepared(
-    request: str, runs: tuple[str, ...], model: str, _view: View, _base: SelectRequest
+    request: str, runs: tuple[str, ...], model: str, _context: Context, _base: SelectRequest
 ) -> Prepared:
     del request, runs, model  # parts of the key only
-    selection = select(_base, _view.model, settings().store)
+    selection = select(_base, _context.model, settings().store)
     ranking = selection.ranking()
     return Prepared(selection, ranking, selection.evidence(ranking), order_digest(ranking))
 
 
-def shown_plan(view: View, choice: PlanChoice) -> Shown | None:
+def shown_plan(context: Context, choice: PlanChoice) -> Shown | None:
     """The plan that the controls, or an imported file, ask for; None after saying what is missing.
 
     The Evaluate page remembers it, see `noted_plan`.
@@ -102,37 +102,37 @@ def shown_plan(view: View, choice: PlanChoice) -> Shown | None:
     Raises:
         UserError: the budget cannot be met under the constraints.
     """
-    imported = imported_plan(view.model)
+    imported = imported_plan(context.model)
     if imported is not None:
         shown: Shown | None = Shown(imported.plan, file=imported.file)
     elif choice.schedule == SEARCH:
-        shown = searched_plan(view, choice)
+        shown = searched_plan(context, choice)
     else:
-        shown = made_plan(view, choice)
+        shown = made_plan(context, choice)
     if shown is not None:
         note_plan(shown)
     return shown
 
 
-def made_plan(view: View, choice: PlanChoice) -> Shown | None:
-    """The plan of a view's criterion under a schedule or by hand; None after saying what lacks.
+def made_plan(context: Context, choice: PlanChoice) -> Shown | None:
+    """The plan of a context's criterion under a schedule or by hand; None after saying what lacks.
 
     Raises:
         UserError: the budget cannot be met under the constraints.
     """
-    ready = prepared(view)
-    if ready is None or view.criterion is None:
+    ready = prepared(context)
+    if ready is None or context.criterion is None:
         return None
-    spending = spending_of_choice(view, choice)
+    spending = spending_of_choice(context, choice)
     kept = hand_counts(choice, spending) if choice.by_hand else None
     if choice.schedule == FREQUENCY and ready.evidence.frequency is None:
         raise UserError(
             "The frequency schedule counts routed tokens, and there is no calibration yet; start "
             "one on the Start page."
         )
-    request = plan_request(view.request(view.criterion), choice, kept)
+    request = plan_request(context.request_by(context.criterion), choice, kept)
     if choice.schedule == FREQUENCY:
-        request = request.model_copy(update={"corpora": view.corpora})
+        request = request.model_copy(update={"corpora": context.corpora})
     selection = replace(ready.selection, request=request)
     made = _decided(request.model_dump_json(), _key(ready), selection)
     if kept is not None:
@@ -169,7 +169,7 @@ def _decided(request: str, statistics: str, _selection: Selection) -> Decision:
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """All schedules on the budget of a view, see `schedules_table`; `key` says which."""
+    """All schedules on the budget of a context, see `schedules_table`; `key` says which."""
 
     key: str
     table: pd.DataFrame
@@ -184,12 +184,12 @@ class Beside:
         return dict(zip(rows["layer"].tolist(), rows["kept"].tolist(), strict=True))
 
 
-def schedules_beside(view: View, choice: PlanChoice, ready: Prepared) -> Beside:
-    """Every schedule on the budget and under the constraints of the view."""
-    spending = spending_of_choice(view, choice)
-    known = searches_of(view.model).known
+def schedules_beside(context: Context, choice: PlanChoice, ready: Prepared) -> Beside:
+    """Every schedule on the budget and under the constraints of the context."""
+    spending = spending_of_choice(context, choice)
+    known = searches_of(context.model).known
     searched = searched_rows(known, spending.budget.total, ready.order)
-    asked = (ready.selection.request.model_dump_json(), _key(ready), view.sparsity)
+    asked = (ready.selection.request.model_dump_json(), _key(ready), context.sparsity)
     made = (str(choice.multiple_of), choice.protect, searched.to_json())
     return _beside(" ".join((*asked, *made)), ready, spending, searched)
 
@@ -201,18 +201,18 @@ def _beside(key: str, _ready: Prepared, _spending: Spending, _searched: pd.DataF
 
 
 @st.cache_resource(max_entries=32)
-def drawn_once(key: str, dark: bool, _chart: Chart) -> go.Figure:
+def drawn_once(key: str, dark: bool, _chart: Drawing) -> go.Figure:
     """The figure of a chart, which `key` names with all that it shows."""
     del key  # part of the cache's key only
-    return _chart.draw(dark)
+    return _chart.figure(dark)
 
 
-def sizes_of(view: View, plan: PruningPlan) -> SizeReport:
+def sizes_of(context: Context, plan: PruningPlan) -> SizeReport:
     """Sizes before and after a plan."""
-    return _sizes(view.model.identity, plan.digest, view, plan)
+    return _sizes(context.model.identity, plan.digest, context, plan)
 
 
 @st.cache_resource(max_entries=64)
-def _sizes(model: str, digest: str, _view: View, _plan: PruningPlan) -> SizeReport:
+def _sizes(model: str, digest: str, _context: Context, _plan: PruningPlan) -> SizeReport:
     del model, digest  # parts of the key only
-    return size_report(_view.model, _plan)
+    return size_report(_context.model, _plan)

@@ -6,22 +6,22 @@ from pathlib import Path
 import streamlit as st
 
 from analysis.errors import StatsError
+from app.charts.context import Context
 from app.literal import literal
 from app.session import data
-from app.session.state import View
 from pruning.evaluate.store import Kept, RecordStore
 
 
-def records_of(view: View, kind: Callable[[Sequence[Path]], RecordStore[Kept]]) -> list[Kept]:
+def records_of(context: Context, kind: Callable[[Sequence[Path]], RecordStore[Kept]]) -> list[Kept]:
     """What is known of the model; a warning for each file that cannot be read.
 
     Args:
-        view: the page's.
+        context: the page's.
         kind: a store that is made from statistics directories, such as `EvaluationStore`.
     """
     problems: list[StatsError] = []
     store = kind(data.settings().store.directories)
-    records = store.records(view.model.identity, problems.append)
+    records = store.records(context.model.identity, problems.append)
     for problem in problems:
         st.warning(literal(problem), icon=":material/warning:")
     return records

@@ -9,9 +9,9 @@ import streamlit as st
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
+from app.charts.context import Context
 from app.literal import literal
 from app.session.data import settings
-from app.session.state import View
 from app.settings import shown_path
 from pruning.budget import sparsity_budget
 from pruning.planning.percents import percent_removing
@@ -69,17 +69,17 @@ def _read(path: str, *_version: int) -> KnownSearch:
     return read_known(Path(path))
 
 
-def removed_on_screen(view: View) -> int:
-    """Experts that the sparsity of a view removes."""
-    return sparsity_budget(view.model.layers, view.sparsity).total
+def removed_on_screen(context: Context) -> int:
+    """Experts that the sparsity of a context removes."""
+    return sparsity_budget(context.model.layers, context.sparsity).total
 
 
-def ordered_for(view: View, known: Sequence[KnownSearch]) -> list[KnownSearch]:
+def ordered_for(context: Context, known: Sequence[KnownSearch]) -> list[KnownSearch]:
     """Those that fit budget and criterion on screen first, then those that fit the budget.
 
     Of equal ones those that jobs made come first, the newest before all.
     """
-    removed, name = removed_on_screen(view), view.criterion.name if view.criterion else ""
+    removed, name = removed_on_screen(context), context.criterion.name if context.criterion else ""
     return sorted(
         known,
         key=lambda each: (
@@ -105,44 +105,44 @@ def search_label(search: KnownSearch, model: MoEModel) -> str:
     return f"{search.search_id} ({label}, {search.removed / model.num_experts:.0%} removed)"
 
 
-def chosen_search(view: View, choice: PlanChoice) -> KnownSearch | None:
+def chosen_search(context: Context, choice: PlanChoice) -> KnownSearch | None:
     """The search that is chosen; the first that fits where none is, or one that is not there."""
-    found = searches_of(view.model)
-    ordered = ordered_for(view, found.known)
+    found = searches_of(context.model)
+    ordered = ordered_for(context, found.known)
     return found.named(choice.searched) or (ordered[0] if ordered else None)
 
 
-def searched_plan(view: View, choice: PlanChoice) -> Shown | None:
+def searched_plan(context: Context, choice: PlanChoice) -> Shown | None:
     """The plan of the search that is chosen; None after saying why there is none.
 
     Raises:
         UserError: statistics that cannot be read.
     """
-    search = chosen_search(view, choice)
+    search = chosen_search(context, choice)
     if search is None:
         st.info(
-            f"No search of {literal(view.model.name)} is known yet; start one below.",
+            f"No search of {literal(context.model.name)} is known yet; start one below.",
             icon=":material/info:",
         )
         return None
-    if search.removed != removed_on_screen(view):
-        _other_budget(view, search)
+    if search.removed != removed_on_screen(context):
+        _other_budget(context, search)
         return None
-    selection = selection_of(view, search)
+    selection = selection_of(context, search)
     decision = selection.decision()
-    return Shown(decision.plan, _notes(view, choice, search, selection), selection)
+    return Shown(decision.plan, _notes(context, choice, search, selection), selection)
 
 
-def _other_budget(view: View, search: KnownSearch) -> None:
+def _other_budget(context: Context, search: KnownSearch) -> None:
     """Says what a search spent, and offers the slider's place where it has one."""
-    experts = view.model.num_experts
+    experts = context.model.num_experts
     st.info(
         f"The search {literal(search.search_id)} spent another budget: it removes {search.removed} "
         f"of {experts} experts ({search.removed / experts:.1%}), the slider asks for "
-        f"{removed_on_screen(view)} ({view.sparsity}). Nothing was changed.",
+        f"{removed_on_screen(context)} ({context.sparsity}). Nothing was changed.",
         icon=":material/info:",
     )
-    percent = percent_removing(view.model, search.removed)
+    percent = percent_removing(context.model, search.removed)
     if percent is None:
         st.text("No place of the slider removes as many; `moeprune plan --schedule-file` takes it.")
         return
@@ -159,41 +159,43 @@ def _set_sparsity(percent: int) -> None:
     st.session_state["sparsity"] = percent
 
 
-def selection_of(view: View, search: KnownSearch) -> Selection:
-    """The selection that makes the plan of a search of the view's model and budget.
+def selection_of(context: Context, search: KnownSearch) -> Selection:
+    """The selection that makes the plan of a search of the context's model and budget.
 
     Raises:
         PlanError: no statistics give the order that it was made on.
     """
-    runs = " ".join(run.manifest.digest for run in view.runs.values())
-    seen = f"{search.path} {search.order} {search.kept} {view.sparsity} {runs}"
-    return _selection(seen, view.model.identity, view, search)
+    runs = " ".join(run.manifest.digest for run in context.runs.values())
+    seen = f"{search.path} {search.order} {search.kept} {context.sparsity} {runs}"
+    return _selection(seen, context.model.identity, context, search)
 
 
 @st.cache_resource(max_entries=16)
-def _selection(seen: str, model: str, _view: View, _search: KnownSearch) -> Selection:
+def _selection(seen: str, model: str, _context: Context, _search: KnownSearch) -> Selection:
     del seen, model  # parts of the key only
     recipe = load_recipe(_search.recipe) if _search.recipe else None
-    readings = readings_of((_view.corpora, _view.gate), recipe, list(_view.runs))
-    if _view.criterion is None:
+    readings = readings_of((_context.corpora, _context.gate), recipe, list(_context.runs))
+    if _context.criterion is None:
         raise PlanError("The variant (1, 0, 0) ranks nothing; choose other exponents.")
-    base = _view.request(_view.criterion).model_copy(update={"sparsity": _view.sparsity})
-    made = searched_selection(base, _search, (_view.model, settings().store), readings)
+    base = _context.request_by(_context.criterion).model_copy(
+        update={"sparsity": _context.sparsity}
+    )
+    made = searched_selection(base, _search, (_context.model, settings().store), readings)
     shown = made.request.model_copy(update={"schedule_file": shown_path(_search.path)})
     return Selection(shown, made.model, made.criterion, made.choice, made.tokens)
 
 
 def _notes(
-    view: View, choice: PlanChoice, search: KnownSearch, selection: Selection
+    context: Context, choice: PlanChoice, search: KnownSearch, selection: Selection
 ) -> tuple[str, ...]:
     """What a person should know of the plan of a search."""
     notes = []
     own = f"{selection.criterion.label} on {' + '.join(selection.request.corpora)}".removesuffix(
         " on "
     )
-    other = view.criterion is not None and view.criterion.name != selection.criterion.name
-    moved = selection.request.corpora not in ((), view.corpora)
-    if other or moved or selection.request.gate != "applied" != view.gate:
+    other = context.criterion is not None and context.criterion.name != selection.criterion.name
+    moved = selection.request.corpora not in ((), context.corpora)
+    if other or moved or selection.request.gate != "applied" != context.gate:
         notes.append(
             "Within layers the experts go in the order that the search was made on "
             f"({own}), not in the one on screen. Counts by hand would take the order on screen."

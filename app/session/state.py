@@ -1,7 +1,6 @@
 """The state that all pages share: widgets of the entry script, bound to the URL, validated here."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
@@ -9,12 +8,10 @@ import streamlit as st
 from analysis.criteria import CRITERIA, VARIANTS, Criterion, get_criterion
 from analysis.errors import CriterionError
 from analysis.model import MoEModel
-from analysis.stats.store import Run
 from analysis.stats.tables import GATES, Gate
-from app.session.data import routed_runs, shown_model, shown_stats_dir
-from pruning.planning.comparing import CompareRequest
-from pruning.planning.ranking import criterion_badge
-from pruning.requests.base import SelectRequest
+from app.charts.context import BLEND, Context
+from app.session.data import settings, shown_model, shown_stats_dir
+from app.session.keeping import remembered
 
 UNIFIED = "unified"
 # Criteria besides the unified family, in the order of the menu.
@@ -31,11 +28,7 @@ OTHER = (
 )
 CRITERION_OPTIONS = (UNIFIED, *OTHER)
 PRESETS = tuple(CRITERIA)
-# The corpus that stands for a mix of all; no file is called so.
-BLEND = "(blend)"
 EQUAL_SHARE = 50
-# The two recipes that a page is about, in the session's state.
-RECIPES = "shown_recipes"
 # Declared to each widget as well: it is where the browser's Back button leads to.
 DEFAULTS: dict[str, Any] = {
     "criterion": UNIFIED,
@@ -48,70 +41,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class View:
-    """What the shared controls say.
-
-    Args:
-        model: the model on screen.
-        runs: its best calibration run for each corpus.
-        corpus: the corpus whose statistics rank, or BLEND; empty when there are none.
-        shares: share of each corpus in the blend, not normalised.
-        sparsity_percent: 0..95 in steps of 5.
-        exponents: the three toggles, also when they are not in use.
-        criterion: what ranks; None for (1, 0, 0), which cannot.
-        gate: gate convention.
-    """
-
-    model: MoEModel
-    runs: dict[str, Run]
-    corpus: str
-    shares: Mapping[str, int]
-    sparsity_percent: int
-    exponents: tuple[int, int, int]
-    criterion: Criterion | None
-    gate: Gate
-
-    @property
-    def sparsity(self) -> str:
-        """As the command line writes it."""
-        return f"{self.sparsity_percent}%"
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """Weight of every corpus in what ranks: shares of the blend, or 1 for the one chosen."""
-        if self.corpus != BLEND:
-            return {corpus: float(corpus == self.corpus) for corpus in self.runs}
-        return {corpus: float(self.shares[corpus]) for corpus in self.runs}
-
-    @property
-    def corpora(self) -> tuple[str, ...]:
-        """As --corpus takes them; what has no weight is left out."""
-        return corpora_of(self.corpus, self.weights)
-
-    def source_of(self, criterion: Criterion) -> str:
-        """Where a criterion's numbers come from, in a few words."""
-        if criterion.source != "routed":
-            return criterion_badge(criterion)
-        return " + ".join(self.corpora)
-
-    def about(self) -> str:
-        """Model, runs and sparsity, for the provenance of a figure."""
-        runs = ", ".join(run.manifest.run_id for run in self.runs.values())
-        facts = (f"{self.model.name} {self.model.identity[:8]}", runs, f"sparsity {self.sparsity}")
-        return " | ".join(filter(None, facts))
-
-    def request(self, criterion: Criterion) -> SelectRequest:
-        """The selection that the command line would be given."""
-        routed = criterion.source == "routed"
-        return SelectRequest(
-            model=shown_model(self.model),
-            criterion=criterion.name,
-            corpora=self.corpora if routed else (),
-            gate=self.gate if criterion.uses_gate else "applied",
-            sparsity=self.sparsity,
-            stats_dir=shown_stats_dir(),
-        )
+View = Context
 
 
 def corpora_of(corpus: str, weights: Mapping[str, float]) -> tuple[str, ...]:
@@ -184,12 +114,29 @@ def chosen_criterion() -> Criterion | None:
         return None
 
 
-def with_choices(view: View) -> View:
-    """The view with what the criterion controls say, once drawn: only then has the URL set them."""
-    criterion = chosen_criterion()
-    # The same corpora; of each, the run that has what the criterion reads.
-    runs = routed_runs(view.model, criterion)
-    return replace(view, runs=runs, exponents=exponents(), criterion=criterion, gate=chosen_gate())
+def page_context(
+    model: MoEModel, corpora: tuple[str, ...], percent: int, criterion: Criterion | None
+) -> Context:
+    """The context of a page: what the sidebar says, and the criterion controls.
+
+    Args:
+        model: on screen.
+        corpora: as --corpus takes them.
+        percent: sparsity.
+        criterion: what ranks; None where the exponents rank nothing.
+    """
+    return Context(
+        model,
+        settings().store,
+        criterion,
+        chosen_baseline(),
+        corpora=corpora,
+        gate=chosen_gate(),
+        sparsity=f"{percent}%",
+        named=shown_model(model),
+        stats_dir=shown_stats_dir(),
+        keep=remembered,
+    )
 
 
 def chosen_baseline() -> Criterion:
@@ -213,9 +160,3 @@ def chosen_gate() -> Gate:
     """The gate convention of the controls."""
     gate = _value("gate")
     return gate if gate in GATES else "applied"
-
-
-def shown_recipes() -> CompareRequest | None:
-    """The recipes that the page is about; None where it is about none."""
-    found = st.session_state.get(RECIPES)
-    return found if isinstance(found, CompareRequest) else None

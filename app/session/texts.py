@@ -3,8 +3,8 @@
 from analysis.corpora import PRESETS
 from analysis.demo.texts import TEXTS
 from analysis.model import DEMO_MODEL
+from app.charts.context import Context
 from app.session.data import text_files
-from app.session.state import View
 
 
 def calibration_texts() -> list[str]:
@@ -12,9 +12,9 @@ def calibration_texts() -> list[str]:
     return [*TEXTS, *text_files(), *PRESETS]
 
 
-def held_out_texts(view: View) -> list[str]:
+def held_out_texts(context: Context) -> list[str]:
     """What a model can be measured on here: the demo's texts, and files of the models folder."""
-    return [*(TEXTS if view.model.name == DEMO_MODEL else ()), *text_files()]
+    return [*(TEXTS if context.model.name == DEMO_MODEL else ()), *text_files()]
 
 
 def text_label(text: str) -> str:

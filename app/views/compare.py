@@ -2,29 +2,34 @@
 
 import streamlit as st
 
+from app.charts.context import Context
+from app.frame.pages import draw_page
 from app.parts.compare.recipes import (
-    RecipeChoice,
     charts,
-    compared,
+    has_statistics,
     listed_experts,
     metrics,
     rank_flow,
-    select_recipe,
     show_charts,
     show_command,
 )
-from app.session.state import View
 
-view: View = st.session_state["view"]
-choices: tuple[RecipeChoice, RecipeChoice] = st.session_state["recipes"]
-first, second = (select_recipe(view, choice) for choice in choices)
 
-if first is not None and second is not None:
-    comparison = compared((first, second))
+def compare(context: Context) -> Context:
+    """The page."""
+    has_a, has_b = (has_statistics(context, each) for each in (context.both.a, context.both.b))
+    if not (has_a and has_b):
+        return context
+    selections = (context.first, context.second)
+    comparison = context.comparison
     metrics(comparison)
-    show_charts(charts(comparison, (first, second)))
+    show_charts(charts(comparison, selections))
     with st.container(border=True):
         listed_experts(comparison)
     with st.container(border=True):
-        rank_flow(comparison, (first, second))
-    show_command((first, second))
+        rank_flow(comparison, selections)
+    show_command(context.both)
+    return context
+
+
+draw_page(compare)

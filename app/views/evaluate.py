@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from app.charts.context import Context
 from app.frame.controls import switch
 from app.frame.job_panel import job_panel
 from app.parts.evaluate.ask import ask_part
@@ -10,10 +11,9 @@ from app.parts.evaluate.own_results import own_part
 from app.parts.evaluate.published import published_part
 from app.parts.evaluate.variance import hidden_states_part
 from app.session.plan_address import keep_plan_in_address
-from app.session.state import View
 
-view: View = st.session_state["view"]
-keep_plan_in_address(view)
+context: Context = st.session_state["context"]
+keep_plan_in_address(context)
 source = switch(
     "Source",
     "results",
@@ -29,11 +29,11 @@ if source == "papers":
     published_part()
 else:
     if source == "own":
-        own_part(view)
+        own_part(context)
     elif source == "benchmarks":
-        benchmark_part(view)
+        benchmark_part(context)
     elif source == "hidden":
-        hidden_states_part(view)
+        hidden_states_part(context)
     else:
-        ask_part(view)
+        ask_part(context)
     job_panel(f"evaluate.{source}")

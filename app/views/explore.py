@@ -4,13 +4,17 @@ from functools import partial
 
 import streamlit as st
 
+from app.charts.context import Context
+from app.charts.listing import CHARTS
 from app.components.expert_map import expert_map, map_payload
+from app.frame.charts import chart_files
 from app.frame.controls import MODES, ORDERS, switch
+from app.frame.pages import draw_page
 from app.parts.explore.advice import advice_part
 from app.parts.explore.bins import bins_part
 from app.parts.explore.blend import blend_part
 from app.parts.explore.evidence import damage_part, tokens_part
-from app.parts.explore.experts import map_files, metrics, ranked_pair, separation_part, show_command
+from app.parts.explore.experts import metrics, ranked_pair, separation_part, show_command
 from app.parts.explore.neurons import neuron_page
 from app.parts.explore.one_expert import expert_part
 from app.parts.explore.overlap import (
@@ -21,8 +25,6 @@ from app.parts.explore.overlap import (
 )
 from app.parts.explore.paths import paths_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
-from app.session.granularity import is_about_neurons
-from app.session.state import View
 from app.tables.maps import Ranked, panel
 from pruning.plan import EXPERT_GRANULARITY
 
@@ -41,7 +43,7 @@ PARTS = {
 }
 
 
-def stratification(view: View, shown: Ranked, beside: Ranked) -> None:
+def stratification(context: Context, shown: Ranked, beside: Ranked) -> None:
     """The two maps, with the chosen expert marked."""
     with st.container(horizontal=True, horizontal_alignment="distribute"):
         st.markdown(
@@ -51,67 +53,70 @@ def stratification(view: View, shown: Ranked, beside: Ranked) -> None:
         with st.container(horizontal=True, width="content"):
             arrangement = switch("Order", "order", ORDERS)
             mode = switch("Show", "show", MODES)
-    fraction = view.request(shown.criterion).fraction
+    fraction = context.fraction
     expert_map(
         map_payload(
-            [layer.index for layer in view.model.layers],
+            [layer.index for layer in context.model.layers],
             [
-                panel(beside, fraction, view.source_of(beside.criterion)),
-                panel(shown, fraction, view.source_of(shown.criterion)),
+                panel(beside, fraction, context.source_of(beside.criterion)),
+                panel(shown, fraction, context.source_of(shown.criterion)),
             ],
             arrangement=arrangement,
             mode=mode,
-            selected=chosen_expert(view.model.layers),
+            selected=chosen_expert(context.model.layers),
         ),
         key=MAP,
         on_select_change=partial(choose_on_map, MAP),
     )
 
 
-def overlap_tab(view: View) -> None:
+def overlap_tab(context: Context) -> None:
     """The 18 variants beside the texts."""
     left, right = st.columns([3, 2])
     with left, st.container(border=True):
-        variant_part(view, on_select=apply_clicked_variant)
+        variant_part(context, on_select=apply_clicked_variant)
     with right, st.container(border=True):
-        overlap_part(view)
+        overlap_part(context)
 
 
-def explore(view: View, shown: Ranked, beside: Ranked) -> None:
+def explore(context: Context) -> Context:
     """The page."""
-    metrics(view, shown, beside)
+    if context.neurons is not None:
+        neuron_page(context)
+    elif (pair := ranked_pair(context)) is not None:
+        _experts(context, *pair)
+    return context
+
+
+def _experts(context: Context, shown: Ranked, beside: Ranked) -> None:
+    metrics(context, shown, beside)
     with st.container(border=True):
-        stratification(view, shown, beside)
-        map_files(view, shown, beside)
+        stratification(context, shown, beside)
+        chart_files("stratification", lambda: CHARTS["stratification"].draw(context))
     # Only one is drawn: the others would be sent with every toggle. Not `st.tabs`, whose content
     # takes the browser longer to lay out.
     part = switch("Part", "tab", PARTS)
     if part == "overlap":
-        overlap_tab(view)
+        overlap_tab(context)
     elif part == "exponents":
-        effects_part(view)
+        effects_part(context)
     elif part == "tokens":
-        tokens_part(view)
+        tokens_part(context)
     elif part == "damage":
-        damage_part(view)
+        damage_part(context)
     elif part == "blend":
-        blend_part(view, shown.criterion)
+        blend_part(context)
     elif part == "cut":
-        separation_part(view, (beside, shown))
+        separation_part(context)
     elif part == "paths":
-        paths_part(view)
+        paths_part(context)
     elif part == "loss":
-        bins_part(view, EXPERT_GRANULARITY)
+        bins_part(context, EXPERT_GRANULARITY)
     elif part == "experts":
-        expert_part(view)
+        expert_part(context)
     else:
-        advice_part(view)
-    show_command(view)
+        advice_part(context)
+    show_command(context)
 
 
-# Not `st.stop()`: what the entry script draws after the page would be missing.
-current: View = st.session_state["view"]
-if is_about_neurons():
-    neuron_page(current)
-elif (pair := ranked_pair(current)) is not None:
-    explore(current, *pair)
+draw_page(explore)

@@ -1,6 +1,6 @@
 """A selection: criterion, statistics, budget and schedule -> ranking and plan."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,8 +219,13 @@ def selected_from(
     return Selection(request, model, criterion, choose_stats(criterion, store, model), tokens)
 
 
-def select(request: SelectRequest, model: MoEModel, store: StatsStore) -> Selection:
-    """Find the statistics that a request needs.
+def select(
+    request: SelectRequest,
+    model: MoEModel,
+    store: StatsStore,
+    choose: Callable[..., Choice[Stats]] = choose_stats,
+) -> Selection:
+    """Find the statistics that a request needs; `choose` finds those of one criterion.
 
     Raises:
         UserError: an unknown criterion, or no statistics that fit.
@@ -229,9 +234,9 @@ def select(request: SelectRequest, model: MoEModel, store: StatsStore) -> Select
     corpora = [parse_corpus_weight(text) for text in request.corpora]
     if request.schedule == FREQUENCY and criterion.source != "routed":
         # The criterion reads no text, so a corpus or a run is the schedule's.
-        counted = choose_stats(CRITERIA[FREQUENCY], store, model, corpora, request.runs)
-        return Selection(request, model, criterion, choose_stats(criterion, store, model), counted)
-    choice = choose_stats(criterion, store, model, corpora, request.runs)
+        counted = choose(CRITERIA[FREQUENCY], store, model, corpora, request.runs)
+        return Selection(request, model, criterion, choose(criterion, store, model), counted)
+    choice = choose(criterion, store, model, corpora, request.runs)
     tokens = choice if isinstance(choice.stats, ExpertStats) else None
     return Selection(request, model, criterion, choice, tokens)
 

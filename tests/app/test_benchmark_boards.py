@@ -167,7 +167,7 @@ def test_without_records_there_is_nothing_to_show():
 def test_charts_are_of_the_same_numbers(records, board):
     profile = own_profile_chart(board, radar=False)
     assert profile.table["candidate"].tolist() == [FULL, "REAP, on code, 50%", "Random, 50%"]
-    assert own_profile_chart(board, radar=True).draw(True).data[0].type == "scatterpolar"
+    assert own_profile_chart(board, radar=True).figure(True).data[0].type == "scatterpolar"
     winners = own_winners_chart(benchmark_results(records), "lm-eval", "m").table
     cells = {(row.setting, row.benchmark): row.winner for row in winners.itertuples()}
     assert cells == {

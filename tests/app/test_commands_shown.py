@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import app.cli
 
-VIEWS = [
+CHARTS = [
     {"sparsity": "25%", "corpus": "demo-math"},
     {"b": "1", "alpha": "0", "beta": "2", "corpus": "demo-prose"},
     {"b": "0", "alpha": "2", "beta": "1", "gate": "Renormalized"},
@@ -53,7 +53,7 @@ def kept_on_page(test):
     }
 
 
-@pytest.mark.parametrize("address", VIEWS, ids=lambda address: "-".join(address.values()))
+@pytest.mark.parametrize("address", CHARTS, ids=lambda address: "-".join(address.values()))
 def test_plan_command_keeps_what_the_page_keeps(open_page, run, tmp_path, address):
     on_explore = open_page("explore", **address).code[0].value
     test = open_page("export", **address)

@@ -53,7 +53,7 @@ def test_the_plan_of_the_plan_page_is_measured_and_survives_a_reload(
 
 def test_a_plan_that_the_address_does_not_make_is_told_in_one_line(open_page):
     test = open_page("evaluate", model="once")
-    own = test.session_state["view"].model.identity[:8]
+    own = test.session_state["context"].model.identity[:8]
     wrong = {
         "[" * 5000: "not what this page writes",
         "[1]": "not what this page writes",

@@ -110,8 +110,8 @@ def everyone(model):
 
 def digest_on(test):
     """Digest of the plan that the page's own button would save."""
-    choice = test.session_state["neuron_choice"]
-    ready = ready_neurons(test.session_state["view"], choice)
+    choice = test.session_state["context"].neurons
+    ready = ready_neurons(test.session_state["context"], choice)
     return shown_neurons(ready).plan.digest
 
 

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-VIEWS = ("start", "explore", "compare", "export")
+CHARTS = ("start", "explore", "compare", "export")
 STATES = (None, "bare", "weighed", "once")
 VARIANTS = tuple(product((0, 1), (0, 1, 2), (0, 1, 2)))
 
@@ -21,7 +21,7 @@ def set_exponents(test, exponents):
 
 
 @pytest.mark.parametrize("model", STATES)
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", CHARTS)
 def test_page_renders(open_page, view, model):
     test = open_page(view, model)
     assert not test.exception
@@ -167,7 +167,7 @@ class TestDamage:
     def test_damaged_table(self, open_page, stats_dir):
         (broken,) = stats_dir.glob("once-*")
         (broken / "experts.parquet").write_bytes(b"PAR1")
-        for view in VIEWS:
+        for view in CHARTS:
             test = open_page(view, "once")
             (message,) = texts(test.error)
             assert "moeprune runs remove" in message

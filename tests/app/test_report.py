@@ -11,8 +11,8 @@ from streamlit.testing.v1 import AppTest
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
-from app.plots.listing import VIEWS
-from app.plots.scene import Scene
+from app.charts.context import context_of
+from app.charts.listing import CHARTS
 from app.report.contents import report_of, views_of
 from app.report.page import report_html
 from pruning.planning.comparing import compare_request
@@ -23,13 +23,15 @@ PAGES = ("explore", "compare", "export")
 def scene_of(model="demo", **changes):
     first = {"model": str(model), "criterion": "reap", "sparsity": "50%", **changes}
     request = compare_request(first, {"criterion": "frequency", "corpora": None})
-    return Scene(request, load_model_index(str(model)), StatsStore(SHIPPED_STATS))
+    return context_of(request, load_model_index(str(model)), StatsStore(SHIPPED_STATS))
 
 
 @pytest.fixture(scope="module")
 def written():
-    scene = scene_of(corpora=("demo-code",))
-    return report_html(report_of(scene, views_of(["overlap-map", "kept-by", "sizes"]), "A <title>"))
+    context = scene_of(corpora=("demo-code",))
+    return report_html(
+        report_of(context, views_of(["overlap-map", "kept-by", "sizes"]), "A <title>")
+    )
 
 
 def test_the_page_holds_plotly_once_and_names_no_other_place(written):
@@ -73,7 +75,7 @@ def test_what_cannot_be_drawn_is_left_out_with_the_reason():
     report = report_of(scene_of(criterion="aimer", sparsity="0"), views_of(["overlap", "sizes"]))
     assert [section.name for section in report.sections] == ["sizes"]
     ((title, reason),) = report.omitted.items()
-    assert title == VIEWS["overlap"].title
+    assert title == CHARTS["overlap"].title
     assert reason == (
         "AIMER reads no text, so all texts agree; choose a calibrated criterion, such as reap."
     )
@@ -83,8 +85,8 @@ def test_what_cannot_be_drawn_is_left_out_with_the_reason():
 def test_names_are_text(tmp_path, demo_checkpoint):
     hostile = tmp_path / "<script>alert(1)<|script>&<img src=x onerror=alert(2)>"
     shutil.copytree(demo_checkpoint, hostile)
-    scene = scene_of(hostile, criterion="random")
-    page = report_html(report_of(scene, views_of(["sizes", "kept-by"]), "</script><b>"))
+    context = scene_of(hostile, criterion="random")
+    page = report_html(report_of(context, views_of(["sizes", "kept-by"]), "</script><b>"))
     outside = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
     assert "<script>alert" not in page
     assert "<img" not in outside
@@ -104,7 +106,7 @@ def test_each_page_with_figures_offers_its_report_and_the_command(open_page, pag
     (command,) = commands
     assert command.startswith("moeprune report demo --criterion reap --corpus demo-code ")
     shown = (page_name, "expert")
-    wanted = [name for name, view in VIEWS.items() if (view.page, view.granularity) == shown]
+    wanted = [name for name, view in CHARTS.items() if (view.page, view.granularity) == shown]
     assert re.findall(r"--view (\S+)", command) == wanted
 
 

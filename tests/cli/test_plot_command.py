@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from app.plots.listing import PAPER_VIEWS, VIEWS
+from app.charts.listing import CHARTS, PAPER_CHARTS
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ("--criterion", "reap", "--corpus", "demo-code", "--sparsity", "50%")
@@ -35,19 +35,19 @@ def names_in(expression):
 def test_every_chart_of_a_page_is_a_view():
     # All charts go through one place, where each is named.
     assert {path for path, _ in calls_of("st.plotly_chart")} == {"frame/charts.py"}
-    made = [names_in(first) for _, (first,) in calls_of("Chart")]
+    made = [names_in(first) for _, (first,) in calls_of("Drawing")]
     assert all(made)
-    assert set().union(*made) == {*VIEWS, *PAPER_VIEWS}
+    assert set().union(*made) == {*CHARTS, *PAPER_CHARTS}
 
 
 def test_views_are_of_pages_that_exist():
     pages = {path.stem for path in (ROOT / "app" / "views").glob("*.py")}
-    assert {view.page for view in (*VIEWS.values(), *PAPER_VIEWS.values())} <= pages
+    assert {view.page for view in (*CHARTS.values(), *PAPER_CHARTS.values())} <= pages
 
 
 def test_the_list_names_every_view_and_needs_no_model(works):
     output = works("plot", "--list")
-    for view in (*VIEWS.values(), *PAPER_VIEWS.values()):
+    for view in (*CHARTS.values(), *PAPER_CHARTS.values()):
         assert view.name in output
         assert view.title in output
 
@@ -60,19 +60,19 @@ def test_a_model_without_evaluations_says_how_to_make_some(moeprune, here, view,
     assert list(here.iterdir()) == []
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", CHARTS)
 def test_the_numbers_of_every_view(works, here, view):
-    recipe = RECIPES if VIEWS[view].granularity == "expert" else NEURONS
+    recipe = RECIPES if CHARTS[view].granularity == "expert" else NEURONS
     output = works("plot", view, "demo", *recipe, "-o", "data.csv")
-    assert f"data.csv: {VIEWS[view].title}" in output
+    assert f"data.csv: {CHARTS[view].title}" in output
     assert len(pd.read_csv(here / "data.csv"))
     assert [path.name for path in here.iterdir()] == ["data.csv"]
 
 
 def test_the_numbers_of_the_papers(works, here):
-    for view in PAPER_VIEWS:
+    for view in PAPER_CHARTS:
         works("plot", view, "unified-table-5", "-o", f"{view}.csv")
-    assert {path.stem for path in here.iterdir()} == set(PAPER_VIEWS)
+    assert {path.stem for path in here.iterdir()} == set(PAPER_CHARTS)
     block = "ERNIE-4.5-21B-A3B-PT 50%"
     works("plot", "capability", "evoesap-table-1", "--block", block, "-o", "one.csv")
     made = pd.read_csv(here / "one.csv")

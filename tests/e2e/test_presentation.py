@@ -13,14 +13,14 @@ from tabs import choose, metric, settled
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
+from app.charts.context import context_of
 from app.frame.tour import STEPS
-from app.plots.scene import Scene
 from app.report.contents import report_of, views_of
 from app.report.page import report_html
 from pruning.planning.comparing import compare_request
 
 pytestmark = pytest.mark.e2e
-VIEWS = ("overlap-map", "coverage", "kept-by", "sizes")
+CHARTS = ("overlap-map", "coverage", "kept-by", "sizes")
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"model": "demo", "criterion": "reap", "corpora": ("demo-code",), "sparsity": "50%"},
         {"criterion": "man"},
     )
-    scene = Scene(request, load_model_index("demo"), StatsStore(SHIPPED_STATS))
+    context = context_of(request, load_model_index("demo"), StatsStore(SHIPPED_STATS))
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(report_html(report_of(scene, views_of(VIEWS), "<b>Title</b>")))
+    path.write_text(report_html(report_of(context, views_of(CHARTS), "<b>Title</b>")))
     return path
 
 
@@ -44,7 +44,7 @@ def test_a_report_opens_without_a_network(chromium: Browser, report: Path):
     tab.on("request", lambda request: requests.append(request.url))
     tab.goto(report.as_uri())
     tab.locator(".js-plotly-plot .main-svg").first.wait_for()
-    assert tab.locator(".js-plotly-plot").count() == len(VIEWS)
+    assert tab.locator(".js-plotly-plot").count() == len(CHARTS)
     assert tab.get_by_role("heading", level=1).inner_text() == "<b>Title</b>"
     # Every figure is drawn to its full width and says in words what it shows.
     for figure in tab.locator("figure").all():
@@ -73,7 +73,7 @@ def test_a_report_prints_a_figure_a_page(chromium: Browser, report: Path):
     tab.locator(".js-plotly-plot .main-svg").first.wait_for()
     pdf = tab.pdf(prefer_css_page_size=True)
     # The first page holds what was asked; each figure begins one of its own.
-    assert pdf.count(b"/Type /Page\n") == 1 + len(VIEWS)
+    assert pdf.count(b"/Type /Page\n") == 1 + len(CHARTS)
     context.close()
 
 

@@ -9,12 +9,13 @@ import streamlit as st
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.ranking.compare import Comparison
 from analysis.stats.tables import GATES
+from app.charts.chart import Drawing, made_by
+from app.charts.context import BLEND, Context
 from app.figures.rank_rank import brushed
 from app.frame.cards import card
 from app.frame.charts import csv_button, selection_of, show_chart
 from app.frame.controls import one_of
 from app.frame.sidebar import blend_sliders, corpus_options, sparsity_slider
-from app.plots.chart import Chart, made_by
 from app.plots.comparison import (
     about_recipes,
     agreement_chart,
@@ -26,9 +27,9 @@ from app.plots.evidence import most_moved, rank_flow_chart
 from app.session import data
 from app.session.chosen_expert import chosen_expert
 from app.session.needed import what_is_missing
-from app.session.state import BLEND, View, chosen_shares, corpora_of
-from pruning.planning.comparing import CompareRequest, compare_selections
-from pruning.planning.ranking import Selection, select
+from app.session.state import chosen_shares, corpora_of
+from pruning.planning.comparing import CompareRequest
+from pruning.planning.ranking import Selection
 from pruning.requests.base import SelectRequest
 
 SIDES: Final = ("a", "b")
@@ -63,21 +64,22 @@ def swap() -> None:
             state[first], state[second] = state[second], state[first]
 
 
-def recipe_controls(view: View) -> tuple[RecipeChoice, RecipeChoice]:
-    """Draw the controls of both recipes; what they say. For the entry script, see there."""
+def recipe_controls(context: Context) -> CompareRequest:
+    """Draw the controls of both recipes; what they say."""
     chosen = []
     for side in SIDES:
         with st.container(border=True):
-            chosen.append(_controls(view, side))
+            chosen.append(_controls(context, side))
     with st.container(horizontal=True, vertical_alignment="bottom"):
         st.button("Swap A and B", icon=":material/swap_horiz:", on_click=swap, key="swap")
         if any(choice.corpus == BLEND for choice in chosen):
             with st.popover("Shares of the blend", icon=":material/tune:"):
-                blend_sliders(view.runs)
-    return chosen[0], chosen[1]
+                blend_sliders(context.runs)
+    a, b = (recipe_request(context, choice) for choice in chosen)
+    return CompareRequest(a, b)
 
 
-def _controls(view: View, side: str) -> RecipeChoice:
+def _controls(context: Context, side: str) -> RecipeChoice:
     letter = side.upper()
     # Rows that wrap: beside the sidebar of a narrow window there is room for one control.
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -94,7 +96,7 @@ def _controls(view: View, side: str) -> RecipeChoice:
             _CRITERIA,
             DEFAULT_CRITERIA[side],
         )
-        corpus = _corpus(view, side, reads_text=get_criterion(criterion).source == "routed")
+        corpus = _corpus(context, side, reads_text=get_criterion(criterion).source == "routed")
         gate = st.segmented_control(
             f"Gate weights {letter}",
             GATES,
@@ -105,12 +107,12 @@ def _controls(view: View, side: str) -> RecipeChoice:
             format_func=str.capitalize,
             width=_WIDTH,
         )
-        percent = sparsity_slider(view.model, f"Sparsity {letter}", f"{side}_sparsity", _WIDTH)
+        percent = sparsity_slider(context.model, f"Sparsity {letter}", f"{side}_sparsity", _WIDTH)
     return RecipeChoice(criterion, corpus, one_of(gate, GATES, GATES[0]), percent)
 
 
-def _corpus(view: View, side: str, *, reads_text: bool) -> str:
-    options = corpus_options(view.runs) or [""]
+def _corpus(context: Context, side: str, *, reads_text: bool) -> str:
+    options = corpus_options(context.runs) or [""]
     chosen = st.selectbox(
         f"Calibration {side.upper()}",
         options,
@@ -123,26 +125,20 @@ def _corpus(view: View, side: str, *, reads_text: bool) -> str:
     return one_of(chosen, options, options[0])
 
 
-def select_recipe(view: View, choice: RecipeChoice) -> Selection | None:
-    """The statistics that a recipe reads; None after saying what is missing.
-
-    Raises:
-        UserError: statistics that cannot be read.
-    """
-    criterion = get_criterion(choice.criterion)
-    missing = what_is_missing(view, criterion)
+def has_statistics(context: Context, request: SelectRequest) -> bool:
+    """Whether a recipe can rank; if not, says what is missing."""
+    missing = what_is_missing(context, get_criterion(request.criterion))
     if missing is not None:
         st.info(missing, icon=":material/info:")
-        return None
-    return select(recipe_request(view, choice), view.model, data.settings().store)
+    return missing is None
 
 
-def recipe_request(view: View, choice: RecipeChoice) -> SelectRequest:
+def recipe_request(context: Context, choice: RecipeChoice) -> SelectRequest:
     """The selection that the command line would be given."""
     criterion = get_criterion(choice.criterion)
-    weights = chosen_shares(view.runs) if choice.corpus == BLEND else {}
+    weights = chosen_shares(context.runs) if choice.corpus == BLEND else {}
     return SelectRequest(
-        model=data.shown_model(view.model),
+        model=data.shown_model(context.model),
         criterion=criterion.name,
         corpora=corpora_of(choice.corpus, weights) if criterion.source == "routed" else (),
         gate="renormalized" if choice.gate == "renormalized" and criterion.uses_gate else "applied",
@@ -195,7 +191,7 @@ def _tau_metric(comparison: Comparison) -> None:
     )
 
 
-def charts(comparison: Comparison, recipes: tuple[Selection, Selection]) -> Mapping[str, Chart]:
+def charts(comparison: Comparison, recipes: tuple[Selection, Selection]) -> Mapping[str, Drawing]:
     """The charts of the page by name, but for that of one layer."""
     names = (recipe_text(recipes[0]), recipe_text(recipes[1]))
     about = made_by(*about_recipes(*recipes))
@@ -208,7 +204,7 @@ def charts(comparison: Comparison, recipes: tuple[Selection, Selection]) -> Mapp
     return {chart.name: chart for chart in drawn}
 
 
-def show_charts(shown: Mapping[str, Chart]) -> None:
+def show_charts(shown: Mapping[str, Drawing]) -> None:
     """The map across the page, the two others below it."""
     with st.container(border=True):
         st.markdown("**Who keeps what**: one cell an expert, layer 0 on top.")
@@ -279,13 +275,7 @@ def listed_experts(comparison: Comparison) -> None:
     st.text("In the file ranks count from 0, as in those of the command line.")
 
 
-def show_command(recipes: tuple[Selection, Selection]) -> None:
+def show_command(recipes: CompareRequest) -> None:
     """The command line that gives the same numbers."""
     st.markdown("**The same from the command line**")
-    request = CompareRequest(recipes[0].request, recipes[1].request)
-    st.code(request.command(), language=None, wrap_lines=True)
-
-
-def compared(recipes: tuple[Selection, Selection]) -> Comparison:
-    """The numbers of the page."""
-    return compare_selections(*recipes)
+    st.code(recipes.command(), language=None, wrap_lines=True)

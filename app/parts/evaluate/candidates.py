@@ -69,7 +69,7 @@ def candidate_part(view: View, prefix: str) -> Shown | None:
             )
             corpus = one_of(picked, list(runs))
     asked = replace(
-        view, runs=runs, corpus=corpus, sparsity_percent=percent, criterion=CRITERIA[name]
+        view, corpora=(corpus,) if corpus else (), sparsity=f"{percent}%", criterion=CRITERIA[name]
     )
     return made_plan(asked, PlanChoice())
 

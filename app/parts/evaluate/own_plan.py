@@ -47,7 +47,7 @@ def own_plan(view: View) -> OwnPlan | None:
         return OwnPlan(noted, "as Plan showed it last", is_offered=True)
     seen = st.session_state.get(_SEEN)
     if not isinstance(seen, View) or seen.model.identity != view.model.identity:
-        seen = replace(view, sparsity_percent=usual_percent(view))
+        seen = replace(view, sparsity=f"{usual_percent(view)}%")
     if seen.criterion is None or what_is_missing(seen, seen.criterion) is not None:
         return None
     try:

@@ -6,10 +6,10 @@ from typing import Final
 import streamlit as st
 
 from analysis.published import ABILITIES
+from app.charts.chart import Drawing
 from app.frame.charts import csv_button, show_chart
 from app.frame.controls import one_of, switch
 from app.literal import literal
-from app.plots.chart import Chart
 from app.plots.names import FULL
 from app.plots.published import (
     TABLES,
@@ -98,7 +98,7 @@ def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) 
     return weights
 
 
-def profile_part(draw: Callable[[bool], Chart]) -> None:
+def profile_part(draw: Callable[[bool], Drawing]) -> None:
     """The capability profile as dots or as a radar; `draw` takes whether it is a radar."""
     st.markdown("**Capability profile**: what each keeps of each benchmark.")
     shape = switch("Shape", "profile", _SHAPES)

@@ -6,12 +6,13 @@ import streamlit as st
 
 from analysis.criteria import get_criterion
 from analysis.ranking.advice import ADVICE, Purpose, read_overlaps
+from app.charts.context import BLEND, Context
 from app.frame.charts import csv_button, show_table
 from app.frame.controls import switch
 from app.literal import literal
 from app.parts.explore.overlap import can_compare_texts, mean_variant_overlaps
 from app.session import data
-from app.session.state import BLEND, View, apply_preset
+from app.session.state import apply_preset
 from app.tables.costs import needs_and_costs
 from pruning.planning.ranking import criterion_badge
 
@@ -21,7 +22,7 @@ _PURPOSES: Mapping[Purpose, str] = {
 }
 
 
-def advice_part(view: View) -> None:
+def advice_part(context: Context) -> None:
     """The recommendation, its reason, and what this model's own overlap says, side by side."""
     st.markdown("**What should the pruned model be good at?**")
     purpose = switch("Purpose", "purpose", _PURPOSES)
@@ -29,8 +30,8 @@ def advice_part(view: View) -> None:
     with left, st.container(border=True):
         _recommendation(purpose)
     with right, st.container(border=True):
-        _own_reading(view, purpose)
-    _needs(view)
+        _own_reading(context, purpose)
+    _needs(context)
 
 
 def _recommendation(purpose: Purpose) -> None:
@@ -50,18 +51,18 @@ def _recommendation(purpose: Purpose) -> None:
     st.text(advice.source)
 
 
-def _own_reading(view: View, purpose: Purpose) -> None:
+def _own_reading(context: Context, purpose: Purpose) -> None:
     st.markdown("**This model**")
-    if not can_compare_texts(view):
+    if not can_compare_texts(context):
         return
-    reading = read_overlaps(purpose, mean_variant_overlaps(view))
+    reading = read_overlaps(purpose, mean_variant_overlaps(context))
     if reading.agrees:
         st.badge("bears it out", icon=":material/check:", color="green")
     else:
         st.badge("does not bear it out", icon=":material/warning:", color="orange")
-    texts = literal(", ".join(view.runs))
+    texts = literal(", ".join(context.runs))
     st.markdown(
-        f"{reading.sentence} At {view.sparsity} sparsity over {texts}. Overlap says "
+        f"{reading.sentence} At {context.sparsity} sparsity over {texts}. Overlap says "
         "what the choice depends on, not how good the pruned model is."
     )
     st.dataframe(
@@ -77,14 +78,14 @@ def _own_reading(view: View, purpose: Purpose) -> None:
     csv_button(reading.table, "which-criterion")
 
 
-def _needs(view: View) -> None:
-    corpus = view.corpus if view.corpus != BLEND else next(iter(view.runs))
+def _needs(context: Context) -> None:
+    corpus = context.corpus if context.corpus != BLEND else next(iter(context.runs))
     st.markdown(
         "**What each criterion has to read**, and what that took on this model"
         + (f" (text: {literal(corpus)})" if corpus else "")
         + ". One run serves every criterion of its kind; the seconds are the machine's that made "
         "it."
     )
-    table = needs_and_costs(view.runs.get(corpus), data.weight_run(view.model))
+    table = needs_and_costs(context.runs.get(corpus), data.weight_run(context.model))
     show_table(table, "needs", "What each criterion reads, and the cost of its statistics")
     st.text("After arXiv:2603.18492, Tables 1 and 4.")

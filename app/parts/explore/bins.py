@@ -7,6 +7,7 @@ import streamlit as st
 
 from analysis.criteria import CRITERIA
 from analysis.errors import UserError
+from app.charts.context import Context
 from app.figures.loss_bins import WORDS, chance_agreement
 from app.frame.charts import csv_button, show_chart
 from app.frame.controls import one_of
@@ -17,7 +18,6 @@ from app.plots.names import criterion_label
 from app.session.granularity import NEURON_CRITERIA
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.records import records_of
-from app.session.state import View
 from app.session.texts import held_out_texts
 from pruning.evaluate.bins_record import BinsRecord, BinsStore
 from pruning.plan import ATOMIC_GRANULARITY
@@ -28,7 +28,7 @@ _ORDERS = {"saliency": "By saliency", "index": "By place"}
 _SHOWN = ("score", "ranked on", "agreement", "first bin", "last bin", "bins", "order")
 
 
-def bins_part(view: View, granularity: str) -> None:
+def bins_part(context: Context, granularity: str) -> None:
     """What records say of scores of experts or neurons; the form that measures more."""
     what = WORDS[granularity]
     st.markdown(
@@ -36,23 +36,23 @@ def bins_part(view: View, granularity: str) -> None:
         "bin is removed alone, and the loss on held-out text is measured (HEAPr, Figure 3). A good "
         "score has rank correlation 1."
     )
-    every = records_of(view, BinsStore)
+    every = records_of(context, BinsStore)
     records = [each for each in every if each.ranked.granularity == granularity]
     if records:
-        _charts(view, records, granularity)
+        _charts(context, records, granularity)
     else:
         st.info(
-            f"No {what} of {literal(view.model.name)} were measured yet. Queue it below.",
+            f"No {what} of {literal(context.model.name)} were measured yet. Queue it below.",
             icon=":material/info:",
         )
-    _form(view, granularity)
+    _form(context, granularity)
     job_panel("explore.loss")
 
 
-def _charts(view: View, records: list[BinsRecord], granularity: str) -> None:
+def _charts(context: Context, records: list[BinsRecord], granularity: str) -> None:
     texts = sorted({str(record.corpus["name"]) for record in records})
-    usual = view.corpus if view.corpus in texts else texts[0]
-    own = view.criterion.name if view.criterion else ""
+    usual = context.corpus if context.corpus in texts else texts[0]
+    own = context.criterion.name if context.criterion else ""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         text = st.selectbox(
             "Held-out text",
@@ -82,7 +82,7 @@ def _charts(view: View, records: list[BinsRecord], granularity: str) -> None:
     chosen = names[one_of(score, options, first)]
     record = next(each for each in records if each.record_id == chosen)
     # Only of the criterion in use does the page know a command that draws the same.
-    is_own = record is plots.record_of(records, granularity, own, view.corpora)
+    is_own = record is plots.record_of(records, granularity, own, context.corpora)
     name = "" if is_own else f"{WORDS[granularity]}-against-loss-{record.record_id}"
     chart = plots.bins_chart(record, name=name)
     st.text(chart.alt)
@@ -134,29 +134,29 @@ def random_note(overview: pd.DataFrame) -> str:
     )
 
 
-def _form(view: View, granularity: str) -> None:
+def _form(context: Context, granularity: str) -> None:
     """Queue a measurement as a job."""
     st.markdown("**Measure another score**")
     with st.form(f"bins.{granularity}", border=False):
-        values = _values(view, granularity)
+        values = _values(context, granularity)
         sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
     if not values["corpora"]:
         st.text("There is no text to measure on.")
         return
     try:
         request: BinsRequest = validated(
-            BinsRequest, {**own_model(view), "granularity": granularity, **values}
+            BinsRequest, {**own_model(context), "granularity": granularity, **values}
         )
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
     command = shown_request(request).command()
     if sent:
-        queue(request, f"{WORDS[granularity]} of {view.model.name}", command)
+        queue(request, f"{WORDS[granularity]} of {context.model.name}", command)
     st.code(command, language=None, wrap_lines=True)
 
 
-def _values(view: View, granularity: str) -> dict[str, Any]:
+def _values(context: Context, granularity: str) -> dict[str, Any]:
     """What the fields of the form say."""
     is_atomic = granularity == ATOMIC_GRANULARITY
     first, second, third = st.columns(3)
@@ -167,11 +167,11 @@ def _values(view: View, granularity: str) -> dict[str, Any]:
         key=f"bins.{granularity}.criterion",
     )
     corpus = second.selectbox(
-        "Held-out text", held_out_texts(view), key=f"bins.{granularity}.corpus"
+        "Held-out text", held_out_texts(context), key=f"bins.{granularity}.corpus"
     )
     calibrated = third.selectbox(
         "Statistics of",
-        list(view.runs),
+        list(context.runs),
         key=f"bins.{granularity}.calibrated",
         placeholder="no statistics",
     )

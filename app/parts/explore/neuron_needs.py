@@ -5,24 +5,24 @@ import streamlit as st
 from analysis.corpora import corpus_name
 from analysis.stats.groups import groups_for, ordered
 from analysis.stats.store import Run
+from app.charts.context import Context
 from app.literal import literal
 from app.session.job_queue import own_model, queue, shown_request
-from app.session.state import View
 from app.session.texts import calibration_texts, text_label
 from pruning.requests.base import CalibrateRequest, validated
 
 
-def neurons_missing_part(view: View) -> None:
+def neurons_missing_part(context: Context) -> None:
     """Says what is missing, and offers the calibration that measures every neuron."""
-    if view.criterion is None:
+    if context.criterion is None:
         raise ValueError("a criterion of weights alone lacks no statistics")
     known = calibration_texts()
     names = {corpus_name(corpus): corpus for corpus in known}
-    chosen = names.get(view.corpus, known[0])
+    chosen = names.get(context.corpus, known[0])
     st.info(
-        f"{view.criterion.label} reads what every neuron does on a text, which has not been "
-        f"measured of {literal(view.model.name)}"
-        + (f" on {literal(view.corpus)}" if view.runs else "")
+        f"{context.criterion.label} reads what every neuron does on a text, which has not been "
+        f"measured of {literal(context.model.name)}"
+        + (f" on {literal(context.corpus)}" if context.runs else "")
         + " yet. Collect it here: one forward and one backward pass; or choose Neuron norms, "
         "which read the weights alone.",
         icon=":material/info:",
@@ -35,20 +35,20 @@ def neurons_missing_part(view: View) -> None:
         key="neurons.corpus",
         width=320,
     )
-    groups = ",".join(ordered(groups_for(view.criterion.columns("applied"))))
+    groups = ",".join(ordered(groups_for(context.criterion.columns("applied"))))
     request: CalibrateRequest = validated(
         CalibrateRequest,
         {
-            **own_model(view),
+            **own_model(context),
             "corpus": corpus,
             "groups": groups,
-            **_as_before(view.runs.get(corpus_name(corpus))),
+            **_as_before(context.runs.get(corpus_name(corpus))),
         },
     )
     command = shown_request(request).command()
     label, icon = "Collect statistics of neurons", ":material/play_arrow:"
     if st.button(label, icon=icon, type="primary", key="neurons.collect"):
-        queue(request, f"neurons of {view.model.name}", command)
+        queue(request, f"neurons of {context.model.name}", command)
     st.code(command, language=None, wrap_lines=True)
 
 

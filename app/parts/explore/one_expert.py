@@ -6,20 +6,20 @@ import pandas as pd
 import streamlit as st
 
 from analysis.stats.tables import ExpertStats, Gate
+from app.charts.context import Context
 from app.frame.charts import show_table
 from app.literal import literal_in_badge
 from app.session import data
 from app.session.chosen_expert import Place, chosen_expert
-from app.session.state import View
 from app.tables import maps
 from app.tables.experts import Sources, expert_means, expert_ranks, expert_sums, rank_summary
 
 _NO_CALIBRATION = "No calibration yet: see the **Start** page."
 
 
-def expert_part(view: View) -> None:
+def expert_part(context: Context) -> None:
     """All numbers of the chosen expert, then the experts that no token reached."""
-    place = chosen_expert(view.model.layers)
+    place = chosen_expert(context.model.layers)
     if place is None:
         st.info(
             "Click an expert in the map above, or move there with the arrow keys and press Enter.",
@@ -27,32 +27,32 @@ def expert_part(view: View) -> None:
         )
     else:
         st.markdown(f"**Layer {place[0]}, expert {place[1]}**")
-        _measured(view, place, "expert")
-        _ranks(view, place, "expert")
-    _never_routed(view)
+        _measured(context, place, "expert")
+        _ranks(context, place, "expert")
+    _never_routed(context)
 
 
-def expert_drawer(view: View) -> None:
+def expert_drawer(context: Context) -> None:
     """The same beside any page, in a drawer."""
-    place = chosen_expert(view.model.layers)
+    place = chosen_expert(context.model.layers)
     if place is None:
         return
 
     def content() -> None:
-        _measured(view, place, "drawer")
-        _ranks(view, place, "drawer")
+        _measured(context, place, "drawer")
+        _ranks(context, place, "drawer")
 
     title = f"Layer {place[0]}, expert {place[1]}"
     st.dialog(title, width="medium", position="right")(content)()
 
 
-def _routed(view: View) -> dict[str, ExpertStats]:
-    return {corpus: data.expert_stats(run) for corpus, run in view.runs.items()}
+def _routed(context: Context) -> dict[str, ExpertStats]:
+    return {corpus: data.expert_stats(run) for corpus, run in context.runs.items()}
 
 
-def _measured(view: View, place: Place, where: str) -> None:
+def _measured(context: Context, place: Place, where: str) -> None:
     st.markdown("**On each text**")
-    stats = _routed(view)
+    stats = _routed(context)
     if not stats:
         st.info(_NO_CALIBRATION, icon=":material/info:")
         return
@@ -68,40 +68,44 @@ def _measured(view: View, place: Place, where: str) -> None:
             show_table(expert_sums(stats, *place), f"{where}-sums", f"Sums of {name} by text")
 
 
-def _ranks(view: View, place: Place, where: str) -> None:
-    count = next(each.num_experts for each in view.model.layers if each.index == place[0])
+def _ranks(context: Context, place: Place, where: str) -> None:
+    count = next(each.num_experts for each in context.model.layers if each.index == place[0])
     st.markdown(
         f"**Rank under every criterion**, of {count}; 1 is kept first. Criteria that read no text "
         "rank alike under each."
     )
-    run = data.weight_run(view.model)
-    runs = (*view.runs.values(), *([run] if run else []))
-    ranks = _expert_ranks(tuple(each.manifest.digest for each in runs), view.gate, place, view)
-    summary = rank_summary(ranks, Fraction(view.sparsity_percent, 100))
-    if view.sparsity_percent == 0:  # nothing goes, or the page has no sparsity of its own
+    run = data.weight_run(context.model)
+    runs = (*context.runs.values(), *([run] if run else []))
+    ranks = _expert_ranks(
+        tuple(each.manifest.digest for each in runs), context.gate, place, context
+    )
+    summary = rank_summary(ranks, Fraction(context.sparsity_percent, 100))
+    if context.sparsity_percent == 0:  # nothing goes, or the page has no sparsity of its own
         summary = summary.drop(columns="kept")
     show_table(
-        summary.rename(columns={"kept": f"kept at {view.sparsity}"}),
+        summary.rename(columns={"kept": f"kept at {context.sparsity}"}),
         f"{where}-ranks",
         f"Ranks of layer {place[0]}, expert {place[1]} under {len(summary)} criteria",
     )
 
 
 @st.cache_data(max_entries=64)
-def _expert_ranks(digests: tuple[str, ...], gate: Gate, place: Place, _view: View) -> pd.DataFrame:
+def _expert_ranks(
+    digests: tuple[str, ...], gate: Gate, place: Place, _context: Context
+) -> pd.DataFrame:
     """Table of `expert_ranks`; what was measured is told apart by the digests of the runs."""
     del digests  # part of the key only
-    run = data.weight_run(_view.model)
+    run = data.weight_run(_context.model)
     weights = None if run is None else data.weight_stats(run)
-    return expert_ranks(Sources(_routed(_view), weights, _view.model.layers), gate, place)
+    return expert_ranks(Sources(_routed(_context), weights, _context.model.layers), gate, place)
 
 
-def _never_routed(view: View) -> None:
+def _never_routed(context: Context) -> None:
     st.markdown("**Experts that no calibration token reached**")
-    if not view.runs:
+    if not context.runs:
         st.info(_NO_CALIBRATION, icon=":material/info:")
         return
-    table: pd.DataFrame = maps.never_routed_experts(_routed(view))
+    table: pd.DataFrame = maps.never_routed_experts(_routed(context))
     if table.empty:
         st.badge("every expert routed on every text", icon=":material/check:", color="green")
         return

@@ -10,14 +10,13 @@ from analysis.criteria.pathfinder import DEFAULT_PATHS, PATHFINDER
 from analysis.errors import UserError
 from analysis.ranking.trajectory import Parts, Steps, Weighing, weighing_of
 from analysis.stats.store import Run
+from app.charts.context import BLEND, Context
 from app.frame.charts import show_chart
 from app.frame.controls import switch
 from app.literal import literal
 from app.parts.explore.evidence import how_to_collect
-from app.plots.chart import made_by
 from app.plots.paths import PathChoice, path_table, paths_chart
 from app.session import data
-from app.session.state import BLEND, View
 
 # A page waits for it: beyond, the command line has the time.
 _MOST_PATHS: Final = 1000
@@ -32,7 +31,7 @@ _WEIGHTS: Final[dict[Parts, str]] = {
 _STEPS: Final[dict[Steps, str]] = {"paper": "As in the paper", "measured": "As measured"}
 
 
-def paths_part(view: View) -> None:
+def paths_part(context: Context) -> None:
     """The frequency of each expert on the heaviest paths of each text, and the plan it makes."""
     st.markdown(
         "**Which experts do the heaviest paths pass through?** A path takes one expert from each "
@@ -40,29 +39,29 @@ def paths_part(view: View) -> None:
         "the samples one of them passes there. Empty cells are on no path: MoE Pathfinder prunes "
         "them."
     )
-    runs = data.routed_runs(view.model, PATHFINDER)
+    runs = data.routed_runs(context.model, PATHFINDER)
     having = {corpus: run for corpus, run in runs.items() if "dense" in run.manifest.groups}
     if not having:
-        _say_missing(view, runs)
+        _say_missing(context, runs)
         return
     choice = _choice()
     try:
-        tables = {corpus: _table_of(view, run, choice) for corpus, run in having.items()}
+        tables = {corpus: _table_of(context, run, choice) for corpus, run in having.items()}
     except UserError as error:
         st.warning(literal(str(error)), icon=":material/warning:")
         return
-    chart = paths_chart(tables, choice, made_by(view.about(), " ".join(choice.said())))
+    chart = paths_chart(tables, choice, context.about(" ".join(choice.said())))
     st.text(chart.alt)
     show_chart(chart)
-    _command(view, list(having), choice)
+    _command(context, list(having), choice)
 
 
-def _say_missing(view: View, runs: dict[str, Run]) -> None:
+def _say_missing(context: Context, runs: dict[str, Run]) -> None:
     if not runs:
         st.info("No calibration yet: start one on the **Start** page.", icon=":material/info:")
         return
     how_to_collect(
-        view,
+        context,
         next(iter(runs.values())),
         "samples, of which every expert is run on every token: as dear as a model without routing",
         "routed,dense",
@@ -98,14 +97,14 @@ def _number(label: str, key: str, allowed: range, usual: int) -> int:
     return int(chosen) if chosen in allowed else usual
 
 
-def _table_of(view: View, run: Run, choice: PathChoice) -> pd.DataFrame:
+def _table_of(context: Context, run: Run, choice: PathChoice) -> pd.DataFrame:
     """The table of one text.
 
     Raises:
         UserError: it would take minutes; or what is asked for was not measured.
     """
     samples = choice.clusters or sum(each.num_sequences for each in run.manifest.corpora)
-    layers = view.model.layers
+    layers = context.model.layers
     squares = sum(layer.num_experts**2 for layer in layers[1:])
     is_general = choice.weighing.steps == "measured" and choice.weighing.parts != "importance"
     if is_general and samples * squares * choice.count > _MOST_STEPS:
@@ -127,11 +126,11 @@ def _cached_table(run: data.RunKey, chosen: tuple[int, str, str, int | None]) ->
     return path_table(data.sample_stats_of_key(run), choice)
 
 
-def _command(view: View, corpora: list[str], choice: PathChoice) -> None:
-    corpus = view.corpus if view.corpus in corpora else corpora[0]
-    wanted = corpora if view.corpus == BLEND else [corpus]
+def _command(context: Context, corpora: list[str], choice: PathChoice) -> None:
+    corpus = context.corpus if context.corpus in corpora else corpora[0]
+    wanted = corpora if context.corpus == BLEND else [corpus]
     st.markdown("**What the paths keep, as a plan; its table has these numbers**")
-    line = ["moeprune", "paths", data.shown_model(view.model)]
+    line = ["moeprune", "paths", data.shown_model(context.model)]
     for each in wanted:
         line += ["--corpus", each]
     line += choice.said()

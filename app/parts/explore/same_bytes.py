@@ -4,40 +4,40 @@ import pandas as pd
 import streamlit as st
 
 from analysis.widths import expert_widths
+from app.charts.context import Context
 from app.frame.charts import show_chart
 from app.frame.controls import one_of
 from app.literal import literal
 from app.plots import neuron_evidence as plots
 from app.session import data
 from app.session.records import records_of
-from app.session.state import View
 from pruning.atoms.selection import AtomScope
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests.base import command_line
 
 
-def same_bytes_part(view: View) -> None:
+def same_bytes_part(context: Context) -> None:
     """Held-out loss of plans of neurons beside plans of whole experts of the same size."""
     st.markdown(
         "**Neurons or whole experts?** Loss on held-out text of plans that leave the same bytes "
         "(within 1%), each ranked on the text that it is measured on."
     )
-    table = plots.same_bytes_table(records_of(view, EvaluationStore))
+    table = plots.same_bytes_table(records_of(context, EvaluationStore))
     if table.empty:
         st.info(
-            f"{literal(view.model.name)} has no evaluations of neurons and of whole experts of the "
-            "same size yet. Make some with the commands below.",
+            f"{literal(context.model.name)} has no evaluations of neurons and of whole experts of "
+            "the same size yet. Make some with the commands below.",
             icon=":material/info:",
         )
-        _commands(view)
+        _commands(context)
         return
     rows = _of_one_size(table)
-    chart = plots.same_bytes_chart(rows, f"{view.model.name} {view.model.identity[:8]}")
+    chart = plots.same_bytes_chart(rows, f"{context.model.name} {context.model.identity[:8]}")
     for sentence in chart.alt.rstrip(".").split(". "):
         st.text(f"{sentence}.")
     show_chart(chart)
-    _commands(view)
+    _commands(context)
 
 
 def _of_one_size(table: pd.DataFrame) -> pd.DataFrame:
@@ -54,10 +54,10 @@ def _of_one_size(table: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _commands(view: View) -> None:
+def _commands(context: Context) -> None:
     """How such evaluations are made, at the sparsity in use."""
-    experts, neurons = _of_sparsity(view)
-    model, corpus = data.shown_model(view.model), next(iter(view.runs), "CORPUS")
+    experts, neurons = _of_sparsity(context)
+    model, corpus = data.shown_model(context.model), next(iter(context.runs), "CORPUS")
     shared = ("--criterion", "heapr", "--corpus", corpus)
     atoms = ("--granularity", ATOMIC_GRANULARITY, "--atom-scope", str(AtomScope.GLOBAL))
     plans = ("--plan", "neurons.json", "--plan", "experts.json")
@@ -70,8 +70,8 @@ def _commands(view: View) -> None:
     st.code("\n".join(command_line(*line) for line in lines), language=None, wrap_lines=True)
 
 
-def _of_sparsity(view: View) -> tuple[int, int]:
+def _of_sparsity(context: Context) -> tuple[int, int]:
     """Experts that make up the sparsity in use, and as many neurons as they have together."""
-    widths = [width for held in expert_widths(view.model).values() for width in held]
-    experts = max(1, len(widths) * view.sparsity_percent // 100)
+    widths = [width for held in expert_widths(context.model).values() for width in held]
+    experts = max(1, len(widths) * context.sparsity_percent // 100)
     return experts, experts * sum(widths) // len(widths)

@@ -11,16 +11,15 @@ import streamlit as st
 
 from analysis.errors import ExportError, UserError
 from analysis.model import MoEModel
+from app.charts.context import Context
 from app.frame.charts import show_chart
 from app.jobs.model import Job, JobState
 from app.literal import literal
 from app.parts.engines import readers_text, reasons_table
 from app.parts.export.options import ExportChoice, ExportWidths, options_part
-from app.plots.chart import made_by
 from app.plots.explore import sizes_chart
 from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
-from app.session.state import View
 from pruning.engines import Verdict
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 from pruning.planning.planning import Shown, schedule_label
@@ -59,7 +58,7 @@ def export_path(root: Path, name: str) -> Path:
     return joined
 
 
-def plan_part(view: View, shown: Shown, report: SizeReport) -> None:
+def plan_part(context: Context, shown: Shown, report: SizeReport) -> None:
     """What stays, and how large it is."""
     st.markdown(f"**Plan**: {_title(shown)}")
     with st.container(horizontal=True, gap="small"):
@@ -67,7 +66,7 @@ def plan_part(view: View, shown: Shown, report: SizeReport) -> None:
         st.metric("Experts kept", kept, width="content")
         st.metric("On disk", format_bytes(report.bytes_after), width="content")
         st.metric("Per layer", _per_layer(shown.plan), width="content")
-    about = made_by(view.about(), shown.selection.criterion.label if shown.selection else "")
+    about = context.about(shown.selection.criterion.label if shown.selection else "")
     show_chart(sizes_chart(report.table, about))
     before, after = report.loaded("bfloat16")
     st.markdown(
@@ -108,10 +107,10 @@ def _per_layer(plan: PruningPlan) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
-def _default_name(view: View, shown: Shown) -> str:
+def _default_name(context: Context, shown: Shown) -> str:
     made = shown.plan.provenance
     corpora = [Path(corpus).stem for corpus in made.corpora]
-    own = [made.criterion.replace(",", ""), *corpora, str(view.sparsity_percent)]
+    own = [made.criterion.replace(",", ""), *corpora, str(context.sparsity_percent)]
     if shown.file:
         own = [Path(shown.file).stem]
     elif shown.selection is None:
@@ -121,7 +120,7 @@ def _default_name(view: View, shown: Shown) -> str:
         own.append("hand")
     elif made.schedule != "uniform":
         own.append(made.schedule)
-    words = "-".join((view.model.name, *own))
+    words = "-".join((context.model.name, *own))
     return re.sub(r"[^A-Za-z0-9._-]+", "-", words).lstrip("._-")[:100]
 
 
@@ -142,12 +141,12 @@ class Finding:
 
 
 def preflight_part(
-    view: View, shown: Shown, report: SizeReport, widths: ExportWidths | None = None
+    context: Context, shown: Shown, report: SizeReport, widths: ExportWidths | None = None
 ) -> tuple[Preflight, ExportChoice]:
     """The choices of the export, and all that can be checked before a byte is written."""
     st.markdown("**Before writing**")
     root = settings().export_root
-    offered = _default_name(view, shown)
+    offered = _default_name(context, shown)
     name = st.text_input(
         "Folder name",
         value=offered,
@@ -155,17 +154,17 @@ def preflight_part(
         help=f"A new folder below {root.name}/.",
         max_chars=100,
     )
-    choice = options_part(view, shown, report.bytes_after, widths)
+    choice = options_part(context, shown, report.bytes_after, widths)
     try:
         out = export_path(root, name)
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return Preflight(root, ok=False), choice
-    reads = choice.verdicts(view.model, shown.plan)
+    reads = choice.verdicts(context.model, shown.plan)
     findings = [
         *_place_findings(root, out, int(choice.num_bytes * _SPACE_FACTOR)),
-        *_plan_findings(view.model, shown.plan, choice),
-        _memory_finding(view.model, shown.plan),
+        *_plan_findings(context.model, shown.plan, choice),
+        _memory_finding(context.model, shown.plan),
         _readers_finding(shown.plan, reads),
     ]
     for finding in findings:
@@ -226,12 +225,12 @@ def _readers_finding(plan: PruningPlan, reads: Sequence[Verdict]) -> Finding:
     )
 
 
-def start_part(view: View, shown: Shown, ready: Preflight, choice: ExportChoice) -> None:
+def start_part(context: Context, shown: Shown, ready: Preflight, choice: ExportChoice) -> None:
     """The button, and the same from the command line."""
     request: ExportRequest = validated(
         ExportRequest,
         {
-            "model": str(view.model.checkpoint.path),
+            "model": str(context.model.checkpoint.path),
             "plan": shown.plan.to_dict(),
             "out": ready.out,
             "mtp": choice.mtp,
@@ -251,7 +250,7 @@ def start_part(view: View, shown: Shown, ready: Preflight, choice: ExportChoice)
     ):
         _start(request, written.command())
     st.markdown("**The same from the command line**")
-    commands = [shown.plan_command(shown_model(view.model))]
+    commands = [shown.plan_command(shown_model(context.model))]
     if ready.out != settings().export_root:  # a name that can be used
         commands.append(written.command(shown.file or "plan.json"))
     st.code("\n".join(commands), language=None, wrap_lines=True)
@@ -266,9 +265,9 @@ def _start(request: ExportRequest, command: str) -> None:
         queue(request, request.out.name, command)
 
 
-def proof_part(view: View) -> None:
+def proof_part(context: Context) -> None:
     """The verification of the newest export of this model: every check, not only their number."""
-    jobs = [job for job in job_store().list(kinds=("export",)) if _is_export_of(job, view.model)]
+    jobs = [job for job in job_store().list(kinds=("export",)) if _is_export_of(job, context.model)]
     if not jobs:
         return
     newest = max(jobs, key=lambda job: job.finished_at or 0.0)

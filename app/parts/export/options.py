@@ -8,8 +8,8 @@ import streamlit as st
 
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
+from app.charts.context import Context
 from app.frame.controls import one_of
-from app.session.state import View
 from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode, WidthPlan, plan_widths
 from pruning.engines import Verdict, contents_of, verdicts
 from pruning.heads import heads_depend_on
@@ -72,12 +72,12 @@ class ExportWidths:
 
 
 def options_part(
-    view: View, shown: Shown, num_bytes: int, asked: ExportWidths | None = None
+    context: Context, shown: Shown, num_bytes: int, asked: ExportWidths | None = None
 ) -> ExportChoice:
     """Draw the choices that this plan has; what they say.
 
     Args:
-        view: the model.
+        context: the model.
         shown: the plan.
         num_bytes: of an export whose widths are as they were.
         asked: the widths of a plan of neurons.
@@ -85,15 +85,18 @@ def options_part(
     Raises:
         UserError: the checkpoint has tensors that cannot be cut.
     """
-    mtp = _heads_choice(view.model, shown.plan)
+    mtp = _heads_choice(context.model, shown.plan)
     refused, width, widths, multiple = "", None, None, DEFAULT_MULTIPLE
     if asked is not None:
         option, multiple = asked.option, asked.multiple_of
         width, refused = _WIDTH_NAMES[option.mode], option.refused
         if not refused:
             num_bytes = option.disk_bytes
-            choice, complete = WidthChoice(option.mode, multiple), fit_plan(shown.plan, view.model)
-            widths = plan_widths(view.model, complete, choice)
+            choice, complete = (
+                WidthChoice(option.mode, multiple),
+                fit_plan(shown.plan, context.model),
+            )
+            widths = plan_widths(context.model, complete, choice)
     keep_list = st.toggle(
         "Also write kept_experts.json",
         key="keep_list",

@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from app.charts.context import Context
 from app.parts.plan.files import upload_part
 from app.session.plan_state import (
     DEFAULTS,
@@ -11,7 +12,6 @@ from app.session.plan_state import (
     schedule_chosen,
 )
 from app.session.search_data import ordered_for, searches_of
-from app.session.state import View
 from pruning.planning.planning import (
     MOST_TEXT,
     MULTIPLES,
@@ -29,7 +29,7 @@ _SUMMARIES = "  \n".join(
 )
 
 
-def plan_controls(view: View) -> PlanChoice:
+def plan_controls(context: Context) -> PlanChoice:
     """Draw the controls; what they say. For the entry script, see there."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         st.segmented_control(
@@ -47,7 +47,7 @@ def plan_controls(view: View) -> PlanChoice:
             "from whichever schedule was there.",
         )
         if st.session_state.get("schedule") == SEARCH:
-            _search_input(view)
+            _search_input(context)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         st.text_input(
             "Protect layers",
@@ -59,17 +59,17 @@ def plan_controls(view: View) -> PlanChoice:
             help="Layers that lose nothing; the others lose more, so that the budget stays.",
             width=150,
         )
-        _multiple_input(view)
+        _multiple_input(context)
         _hand_inputs()
         with st.popover("From a file", icon=":material/upload_file:"):
-            upload_part(view)
+            upload_part(context)
     return chosen_plan()
 
 
-def _search_input(view: View) -> None:
+def _search_input(context: Context) -> None:
     """Which search: those that fit budget and criterion on screen first."""
     # Names alone: what the list shows is what the address says.
-    known = [each.search_id for each in ordered_for(view, searches_of(view.model).known)]
+    known = [each.search_id for each in ordered_for(context, searches_of(context.model).known)]
     if not known:
         return
     if st.session_state.get("searched") not in known:
@@ -85,8 +85,8 @@ def _search_input(view: View) -> None:
     )
 
 
-def _multiple_input(view: View) -> None:
-    most = max(layer.num_experts for layer in view.model.layers)
+def _multiple_input(context: Context) -> None:
+    most = max(layer.num_experts for layer in context.model.layers)
     options = [number for number in MULTIPLES if number <= most]
     if st.session_state.get("multiple", 1) not in options:
         st.session_state["multiple"] = 1

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pandas as pd
 import streamlit as st
 
+from app.charts.context import Context
 from app.components.schedule_editor import Bars, schedule_editor
 from app.frame.cards import card
 from app.frame.charts import csv_button, show_chart
 from app.literal import literal
 from app.parts.engines import readers_text, reasons_table
 from app.parts.plan.files import save_buttons
-from app.plots.chart import made_by
 from app.plots.explore import sizes_chart
 from app.plots.schedules import schedules_chart
 from app.session.data import shown_model
@@ -28,7 +28,6 @@ from app.session.plan_state import (
     table_key,
     take_refusal,
 )
-from app.session.state import View
 from pruning.budget import count_budget
 from pruning.engines import contents_of, verdicts
 from pruning.plan import ATOMIC_GRANULARITY
@@ -75,7 +74,7 @@ def _banner(shown: Shown) -> None:
         )
 
 
-def metrics(view: View, shown: Shown, report: SizeReport) -> None:
+def metrics(context: Context, shown: Shown, report: SizeReport) -> None:
     """Four numbers: experts, disk, memory, computation."""
     first, second, third, fourth = st.columns(4)
     removed = report.experts_removed
@@ -124,7 +123,7 @@ def short_number(number: int) -> str:
     return str(number)
 
 
-def editor_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:
+def editor_part(context: Context, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:
     """The bars, and what an edit of them is held against.
 
     Raises:
@@ -141,30 +140,30 @@ def editor_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | N
             icon=":material/info:",
         )
         return
-    spending = spending_of_choice(view, choice)
+    spending = spending_of_choice(context, choice)
     ghost = beside.kept_by("uniform") if beside else None
     if shown.file:
-        spending, ghost = _spending_of_file(view, shown), None
-    locked = locked_of(view, choice, shown)
-    remember_screen(OnScreen(view.model.identity, spending, shown.kept, locked))
-    bars = Bars(view.model.identity, spending, shown.kept, locked, ghost)
+        spending, ghost = _spending_of_file(context, shown), None
+    locked = locked_of(context, choice, shown)
+    remember_screen(OnScreen(context.model.identity, spending, shown.kept, locked))
+    bars = Bars(context.model.identity, spending, shown.kept, locked, ghost)
     schedule_editor(bars, key=EDITOR, on_edit=editor_edited)
 
 
-def locked_of(view: View, choice: PlanChoice, shown: Shown) -> frozenset[int]:
+def locked_of(context: Context, choice: PlanChoice, shown: Shown) -> frozenset[int]:
     """Layers that an edit leaves alone.
 
     Raises:
         PlanError: the text names none.
     """
-    return frozenset() if shown.file else locked_layers(choice, view.model.layers)
+    return frozenset() if shown.file else locked_layers(choice, context.model.layers)
 
 
-def _spending_of_file(view: View, shown: Shown) -> Spending:
+def _spending_of_file(context: Context, shown: Shown) -> Spending:
     """The budget that a file's plan spends."""
-    from_file = {layer.index: shown.kept[layer.index] for layer in view.model.layers}
-    removed = sum(layer.num_experts - from_file[layer.index] for layer in view.model.layers)
-    return Spending(view.model.layers, count_budget(view.model.layers, removed))
+    from_file = {layer.index: shown.kept[layer.index] for layer in context.model.layers}
+    removed = sum(layer.num_experts - from_file[layer.index] for layer in context.model.layers)
+    return Spending(context.model.layers, count_budget(context.model.layers, removed))
 
 
 def notes_part(shown: Shown) -> None:
@@ -173,18 +172,18 @@ def notes_part(shown: Shown) -> None:
         st.markdown(f":material/info: {literal(note)}")
 
 
-def sides_part(view: View, choice: PlanChoice, beside: Beside) -> None:
+def sides_part(context: Context, choice: PlanChoice, beside: Beside) -> None:
     """All schedules on this budget: chart and table."""
     st.markdown(
         "**All schedules on this budget**: brighter cells keep a larger share of their layer."
     )
-    about = made_by(view.about(), view.criterion.label if view.criterion else "")
+    about = context.about(context.criterion.label if context.criterion else "")
     chart = schedules_chart(beside.counts, choice.row, about)
     left, right = st.columns([12, 13])
     with left:
         # Counts by hand change at every edit; the schedules beside do not.
         key = f"{beside.key} {choice.row}"
-        show_chart(replace(chart, draw=lambda dark: drawn_once(key, dark, chart)))
+        show_chart(replace(chart, figure=lambda dark: drawn_once(key, dark, chart)))
     with right:
         st.dataframe(
             _readable(beside.table),
@@ -219,30 +218,30 @@ def _readable(table: pd.DataFrame) -> pd.DataFrame:
     return readable
 
 
-def sizes_part(view: View, report: SizeReport) -> None:
+def sizes_part(context: Context, report: SizeReport) -> None:
     """Where the bytes go."""
     st.markdown("**What it saves**: weights by part, before and after.")
-    show_chart(sizes_chart(report.table, made_by(view.about())))
+    show_chart(sizes_chart(report.table, context.about()))
     st.markdown(f":material/science: {LATER}")
     st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
 
 
-def engines_part(view: View, shown: Shown) -> None:
+def engines_part(context: Context, shown: Shown) -> None:
     """Who reads the export, and a table of why."""
     uniform = len(set(shown.kept.values())) == 1
     icon = ":material/check_circle:" if uniform else ":material/warning:"
     kind = "one count for all layers" if uniform else "layers of different sizes"
-    found = verdicts(contents_of(view.model, shown.plan))
+    found = verdicts(contents_of(context.model, shown.plan))
     st.markdown(f"{icon} **{kind.capitalize()}**. Read by: {readers_text(found)}.")
     with st.expander("Which programs read it, and why"):
         reasons_table(found, "plan.engines")
 
 
-def table_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:
+def table_part(context: Context, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:
     """Exact values, layer by layer; editing a cell is as good as moving its bar."""
     st.markdown("**Exact values**: type a number, or lock a layer.")
     uniform = beside.kept_by("uniform") if beside else None
-    table = layer_table(view, shown.kept, uniform, locked_of(view, choice, shown))
+    table = layer_table(context, shown.kept, uniform, locked_of(context, choice, shown))
     if shown.plan.granularity == ATOMIC_GRANULARITY:
         st.dataframe(table, hide_index=True, key="plan.layers")
         return
@@ -275,13 +274,13 @@ def table_part(view: View, choice: PlanChoice, shown: Shown, beside: Beside | No
 
 
 def layer_table(
-    view: View,
+    context: Context,
     kept: Mapping[int, int],
     uniform: Mapping[int, int] | None,
     locked: frozenset[int],
 ) -> pd.DataFrame:
     """Table `layer, keeps, locked, share kept, against uniform, experts, top_k`."""
-    layers = view.model.layers
+    layers = context.model.layers
     away = [kept[n.index] - uniform[n.index] if uniform else None for n in layers]
     return pd.DataFrame(
         {
@@ -296,7 +295,7 @@ def layer_table(
     )
 
 
-def take_away_part(view: View, shown: Shown) -> None:
+def take_away_part(context: Context, shown: Shown) -> None:
     """The recipe, the command line, the files, and the way to the export."""
     left, right = st.columns(2)
     with left:
@@ -309,7 +308,7 @@ def take_away_part(view: View, shown: Shown) -> None:
             st.text("A plan from a file has no recipe here; it says itself how it was made.")
     with right:
         st.markdown("**The same from the command line**")
-        command = shown.plan_command(shown_model(view.model))
+        command = shown.plan_command(shown_model(context.model))
         st.code(command, language=None, wrap_lines=True)
         save_buttons(shown.plan, shown.selection)
         st.page_link("views/export.py", label="Export this plan", icon=":material/output:")

@@ -9,20 +9,14 @@ import streamlit as st
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel
+from app.charts.context import BLEND, Context
 from app.session.data import shown_model
 from app.session.plan_state import (
     forget_import,
     import_plan,
     keep_by_hand,
 )
-from app.session.state import (
-    BLEND,
-    CRITERION_OPTIONS,
-    View,
-    apply_exponents,
-    apply_preset,
-    share_key,
-)
+from app.session.state import CRITERION_OPTIONS, apply_exponents, apply_preset, share_key
 from app.session.uploads import MEGABYTES, uploaded_text
 from pruning.plan import (
     ATOMIC_GRANULARITY,
@@ -43,14 +37,14 @@ UPLOAD, _REFUSED = "plan.upload", "plan.upload.refused"
 _TYPES = ("json", "yaml", "yml", "csv")
 
 
-def upload_part(view: View) -> None:
+def upload_part(context: Context) -> None:
     """The place where a file is dropped, and what each kind does."""
     st.file_uploader(
         "Plan, schedule or recipe",
         type=list(_TYPES),
         key=UPLOAD,
         on_change=_uploaded,
-        args=(view,),
+        args=(context,),
         max_upload_size=MEGABYTES,
         help="plan.json is shown and exported as it is. A schedule (CSV, JSON or YAML: layer and "
         "experts kept or removed) becomes counts by hand. recipe.yaml sets the controls.",
@@ -62,17 +56,17 @@ def upload_part(view: View) -> None:
         st.error(reason, icon=":material/error:")
 
 
-def _uploaded(view: View) -> None:
+def _uploaded(context: Context) -> None:
     file = st.session_state.get(UPLOAD)
     if file is None:
         return
     try:
-        take_file(view, Path(file.name).name, file.getvalue())
+        take_file(context, Path(file.name).name, file.getvalue())
     except UserError as error:
         st.session_state[_REFUSED] = str(error)
 
 
-def take_file(view: View, name: str, content: bytes) -> None:
+def take_file(context: Context, name: str, content: bytes) -> None:
     """Show what a file asks for.
 
     Raises:
@@ -81,19 +75,20 @@ def take_file(view: View, name: str, content: bytes) -> None:
     text = uploaded_text(name, content)
     kind = _kind(name, text)
     if kind == "plan":
-        plan = fit_plan(plan_from_json(text), view.model)
+        plan = fit_plan(plan_from_json(text), context.model)
         import_plan(name, plan)
         st.session_state["granularity"] = plan.granularity
         # Where it can: an edit goes on from these counts.
-        _move_sparsity(view, {layer: len(ids) for layer, ids in plan.kept.items()})
+        _move_sparsity(context, {layer: len(ids) for layer, ids in plan.kept.items()})
     elif kind == "recipe":
-        apply_recipe(view, recipe_from_yaml(text, name=name))
+        apply_recipe(context, recipe_from_yaml(text, name=name))
     else:
-        kept = counts_from_text(text, Path(name), view.model.layers)
-        if _move_sparsity(view, kept) is None:
+        kept = counts_from_text(text, Path(name), context.model.layers)
+        if _move_sparsity(context, kept) is None:
             raise PlanError(
-                f"{name} keeps {sum(kept.values())} of {view.model.num_experts} experts, which is "
-                "none of the sparsities of this page; use it with `moeprune plan --schedule-file`."
+                f"{name} keeps {sum(kept.values())} of {context.model.num_experts} experts, which "
+                "is none of the sparsities of this page; use it with "
+                "`moeprune plan --schedule-file`."
             )
         keep_by_hand(kept, frozenset())
 
@@ -109,31 +104,31 @@ def _kind(name: str, text: str) -> str:
     return "schedule"
 
 
-def _move_sparsity(view: View, kept: Mapping[int, int]) -> int | None:
+def _move_sparsity(context: Context, kept: Mapping[int, int]) -> int | None:
     """Set the slider to what these counts spend; None, if it cannot say that."""
-    removed = sum(layer.num_experts - kept[layer.index] for layer in view.model.layers)
-    percent = percent_removing(view.model, removed)
+    removed = sum(layer.num_experts - kept[layer.index] for layer in context.model.layers)
+    percent = percent_removing(context.model, removed)
     if percent is not None:
         st.session_state["sparsity"] = percent
     return percent
 
 
-def apply_recipe(view: View, recipe: Recipe) -> None:
+def apply_recipe(context: Context, recipe: Recipe) -> None:
     """Set the controls as a recipe asks; nothing is set where one thing is not possible.
 
     Raises:
         PlanError: another model, or a key that the page has no control for.
     """
-    known = (shown_model(view.model), view.model.name)
+    known = (shown_model(context.model), context.model.name)
     if recipe.model not in known:
         raise PlanError(
-            f"The recipe is for {recipe.model}, but {view.model.name} is shown; choose that model "
-            "in the sidebar, or open the recipe with `moeprune run`."
+            f"The recipe is for {recipe.model}, but {context.model.name} is shown; choose that "
+            "model in the sidebar, or open the recipe with `moeprune run`."
         )
     if recipe.granularity == ATOMIC_GRANULARITY:
-        _apply_neurons(view, recipe)
+        _apply_neurons(context, recipe)
         return
-    percent = _percent(view, recipe)
+    percent = _percent(context, recipe)
     limits = recipe.constraints
     for key, value in (("pin", limits.pin), ("drop", limits.drop), ("lock", limits.lock)):
         if value:
@@ -144,9 +139,9 @@ def apply_recipe(view: View, recipe: Recipe) -> None:
         raise PlanError(not_here("search, as a recipe"))
     if limits.multiple_of not in MULTIPLES:
         raise PlanError(not_here(f"multiple_of: {limits.multiple_of}"))
-    kept = _set_counts(view.model, recipe)
+    kept = _set_counts(context.model, recipe)
     _apply_criterion(recipe)
-    _apply_corpora(view, recipe)
+    _apply_corpora(context, recipe)
     forget_import()
     state = st.session_state
     state["granularity"] = EXPERT_GRANULARITY
@@ -157,24 +152,24 @@ def apply_recipe(view: View, recipe: Recipe) -> None:
         keep_by_hand(kept, frozenset())
 
 
-def _apply_neurons(view: View, recipe: Recipe) -> None:
+def _apply_neurons(context: Context, recipe: Recipe) -> None:
     """Set the controls of neurons as a recipe asks.
 
     Raises:
         PlanError: a key that the page has no control for.
     """
     controls = controls_of(recipe)
-    _apply_corpora(view, recipe)
+    _apply_corpora(context, recipe)
     forget_import()
     for key, value in controls.items():
         st.session_state[key] = value
 
 
-def _percent(view: View, recipe: Recipe) -> int:
+def _percent(context: Context, recipe: Recipe) -> int:
     text = recipe.budget.sparsity if recipe.budget else None
     if text is None:
         raise PlanError(not_here("a budget other than a sparsity"))
-    for percent in possible_percents(view.model):
+    for percent in possible_percents(context.model):
         if text in (f"{percent}%", f"{percent / 100:g}"):
             return percent
     raise PlanError(not_here(f"sparsity: {text}"))
@@ -200,19 +195,19 @@ def _apply_criterion(recipe: Recipe) -> None:
         raise PlanError(not_here(f"criterion: {criterion.name}"))
 
 
-def _apply_corpora(view: View, recipe: Recipe) -> None:
+def _apply_corpora(context: Context, recipe: Recipe) -> None:
     parts = {part.corpus: part.weight for part in recipe.corpora}
-    if missing := sorted(set(parts) - set(view.runs)):
+    if missing := sorted(set(parts) - set(context.runs)):
         raise PlanError(
-            f"{view.model.name} has not been calibrated on {missing[0]}; start that on the Start "
-            "page, or run the recipe with `moeprune run`."
+            f"{context.model.name} has not been calibrated on {missing[0]}; start that on the "
+            "Start page, or run the recipe with `moeprune run`."
         )
     if len(parts) == 1:
         st.session_state["corpus"] = next(iter(parts))
     elif parts:
         st.session_state["corpus"] = BLEND
         most = max(parts.values())
-        for corpus in view.runs:
+        for corpus in context.runs:
             st.session_state[share_key(corpus)] = round(100 * parts.get(corpus, 0.0) / most)
 
 

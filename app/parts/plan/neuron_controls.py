@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
+from app.charts.context import Context
 from app.frame.controls import one_of
 from app.parts.plan.files import upload_part
 from app.session.granularity import (
@@ -14,7 +15,6 @@ from app.session.granularity import (
     scope_note,
 )
 from app.session.plan_state import forget_import
-from app.session.state import View
 from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.planning.neuron_plan import UNITS, WIDTH_MODES, WIDTH_MULTIPLES, NeuronPlanChoice
 from pruning.planning.planning import MOST_TEXT, MULTIPLES
@@ -32,7 +32,7 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
-def neuron_plan_controls(view: View) -> NeuronPlanChoice:
+def neuron_plan_controls(context: Context) -> NeuronPlanChoice:
     """Draw the controls; what they say. For the entry script, see there."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         neuron_criterion_controls()
@@ -56,7 +56,7 @@ def neuron_plan_controls(view: View) -> NeuronPlanChoice:
         _multiple_input()
         _expert_inputs()
         with st.popover("From a file", icon=":material/upload_file:"):
-            upload_part(view)
+            upload_part(context)
     return chosen_neuron_plan()
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from app.charts.context import Context
 from app.parts.explore.neuron_needs import neurons_missing_part
 from app.parts.export.exports import preflight_part, start_part
 from app.parts.export.options import ExportWidths
@@ -28,7 +29,6 @@ from app.session.neuron_plan_data import (
     shown_neurons,
 )
 from app.session.plan_state import note_plan
-from app.session.state import View
 from pruning.planning.neuron_plan import NeuronPlanChoice, ShownNeurons
 
 
@@ -47,7 +47,7 @@ class NeuronsOnScreen:
     ready: ReadyNeurons | None
 
 
-def neurons_on_screen(view: View, choice: NeuronPlanChoice) -> NeuronsOnScreen | None:
+def neurons_on_screen(context: Context, choice: NeuronPlanChoice) -> NeuronsOnScreen | None:
     """The plan that a file or the controls ask for; None after saying what is missing.
 
     The Evaluate page remembers it, see `noted_plan`.
@@ -55,64 +55,66 @@ def neurons_on_screen(view: View, choice: NeuronPlanChoice) -> NeuronsOnScreen |
     Raises:
         UserError: values or a budget that cannot be met.
     """
-    found = _on_screen(view, choice)
+    found = _on_screen(context, choice)
     if found is not None:
         note_plan(found.shown)
     return found
 
 
-def _on_screen(view: View, choice: NeuronPlanChoice) -> NeuronsOnScreen | None:
-    imported = imported_file(view)
+def _on_screen(context: Context, choice: NeuronPlanChoice) -> NeuronsOnScreen | None:
+    imported = imported_file(context)
     if imported is not None:
-        return NeuronsOnScreen(imported, neuron_sizes(view, choice, imported.plan, None), None)
-    if lacks_statistics(view):
-        neurons_missing_part(view)
+        return NeuronsOnScreen(imported, neuron_sizes(context, choice, imported.plan, None), None)
+    if lacks_statistics(context):
+        neurons_missing_part(context)
         return None
-    ready = ready_neurons(view, choice)
+    ready = ready_neurons(context, choice)
     shown = shown_neurons(ready)
-    return NeuronsOnScreen(shown, neuron_sizes(view, choice, shown.plan, ready), ready)
+    return NeuronsOnScreen(shown, neuron_sizes(context, choice, shown.plan, ready), ready)
 
 
-def neuron_plan_page(view: View, choice: NeuronPlanChoice) -> None:
+def neuron_plan_page(context: Context, choice: NeuronPlanChoice) -> None:
     """The Plan page."""
-    found = neurons_on_screen(view, choice)
+    found = neurons_on_screen(context, choice)
     if found is None:
         return
     import_banner(found.shown)
-    neuron_metrics(view, choice, found.sizes)
+    neuron_metrics(context, choice, found.sizes)
     with st.container(border=True):
-        widths_part(view, choice, found.sizes)
+        widths_part(context, choice, found.sizes)
         neuron_notes(found.shown)
         st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
     if found.ready is not None:
-        figures_part(view, choice, found.ready)
+        figures_part(context, choice, found.ready)
     with st.container(border=True):
         layers_part(found.sizes)
     with st.container(border=True):
-        neuron_files_part(view, choice, found.shown)
+        neuron_files_part(context, choice, found.shown)
 
 
-def neuron_export_page(view: View, choice: NeuronPlanChoice) -> None:
+def neuron_export_page(context: Context, choice: NeuronPlanChoice) -> None:
     """The Export page, without its jobs and proof."""
-    found = neurons_on_screen(view, choice)
+    found = neurons_on_screen(context, choice)
     if found is None:
         return
     import_banner(found.shown)
-    neuron_metrics(view, choice, found.sizes)
+    neuron_metrics(context, choice, found.sizes)
     with st.container(border=True):
-        _plan_part(view, choice, found)
+        _plan_part(context, choice, found)
     with st.container(border=True):
         left, right = st.columns(2, gap="large")
-        widths = ExportWidths(export_option(view, choice, found.shown.plan), choice.width_multiple)
+        widths = ExportWidths(
+            export_option(context, choice, found.shown.plan), choice.width_multiple
+        )
         with left:
-            ready, options = preflight_part(view, found.shown, found.sizes.report, widths)
+            ready, options = preflight_part(context, found.shown, found.sizes.report, widths)
         with right:
-            start_part(view, found.shown, ready, options)
+            start_part(context, found.shown, ready, options)
 
 
-def _plan_part(view: View, choice: NeuronPlanChoice, found: NeuronsOnScreen) -> None:
+def _plan_part(context: Context, choice: NeuronPlanChoice, found: NeuronsOnScreen) -> None:
     """What is written, and how wide it is."""
-    widths_part(view, choice, found.sizes)
+    widths_part(context, choice, found.sizes)
     with st.container(horizontal=True, vertical_alignment="center"):
         make = found.shown.plan.to_json
         download_button("Download plan.json", make, "plan.json", "application/json")

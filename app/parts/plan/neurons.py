@@ -6,18 +6,17 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from app.charts.context import Context
 from app.frame.cards import card
 from app.frame.charts import csv_button, show_chart
 from app.literal import literal
 from app.parts.plan.experts import LATER, saved_metric, short_number
 from app.parts.plan.files import download_button
-from app.plots.chart import made_by
 from app.plots.names import criterion_label
 from app.plots.neurons import flops_chart, layers_chart
 from app.session.data import shown_model
 from app.session.neuron_plan_data import NeuronSizes, ReadyNeurons, scopes_beside
 from app.session.plan_state import imported_plan
-from app.session.state import View
 from pruning.atoms.sizes import PLAN_ALONE
 from pruning.planning.neuron_plan import (
     NeuronPlanChoice,
@@ -34,13 +33,13 @@ _ROWS = 12  # of the table by layer, before it scrolls
 _RECIPE_PX = 460
 
 
-def neuron_metrics(view: View, choice: NeuronPlanChoice, sizes: NeuronSizes) -> None:
+def neuron_metrics(context: Context, choice: NeuronPlanChoice, sizes: NeuronSizes) -> None:
     """Five numbers: neurons, disk, memory, parameters and FLOPs of a token."""
     with st.container(horizontal=True):  # wraps where the window is narrow
         stay, of = int(sizes.layers["stay"].sum()), int(sizes.layers["neurons"].sum())
         card("Neurons kept", f"{stay:,}", f"-{1 - stay / of:.1%} of {of:,}")
         rows = {str(row["mode"]): row for row in sizes.table.to_dict("records")}
-        _saved_metrics(rows[choice.width_mode], view.model.checkpoint.nbytes)
+        _saved_metrics(rows[choice.width_mode], context.model.checkpoint.nbytes)
         _token_metrics(rows[PLAN_ALONE], sizes)
 
 
@@ -87,13 +86,13 @@ def _less(before: int, after: int) -> str:
     )
 
 
-def widths_part(view: View, choice: NeuronPlanChoice, sizes: NeuronSizes) -> None:
+def widths_part(context: Context, choice: NeuronPlanChoice, sizes: NeuronSizes) -> None:
     """Every width mode: bytes on disk and loaded, what a token costs, who reads it."""
     st.markdown(
         "**What each width mode saves**: transformers computes the experts of a layer in one "
         "width, so narrower ones are filled up with zeros."
     )
-    table = widths_table(sizes, view.model.checkpoint.nbytes)
+    table = widths_table(sizes, context.model.checkpoint.nbytes)
     st.dataframe(
         table,
         hide_index=True,
@@ -105,18 +104,18 @@ def widths_part(view: View, choice: NeuronPlanChoice, sizes: NeuronSizes) -> Non
         },
         key="neurons.widths",
     )
-    st.markdown(f":material/info: {saved_sentence(sizes.table, view.model.checkpoint.nbytes)}")
-    _ways_part(view, choice, sizes.table)
+    st.markdown(f":material/info: {saved_sentence(sizes.table, context.model.checkpoint.nbytes)}")
+    _ways_part(context, choice, sizes.table)
     refused = sizes.refused(choice.width_mode)
     if refused:
         st.warning(literal(refused), icon=":material/warning:")
     csv_button(table, "width-modes")
 
 
-def _ways_part(view: View, choice: NeuronPlanChoice, table: pd.DataFrame) -> None:
+def _ways_part(context: Context, choice: NeuronPlanChoice, table: pd.DataFrame) -> None:
     """Buttons that save something, where what is chosen saves nothing."""
-    ways = ways_to_save(choice, table, view.model.checkpoint.nbytes)
-    if imported_plan(view.model) is not None:
+    ways = ways_to_save(choice, table, context.model.checkpoint.nbytes)
+    if imported_plan(context.model) is not None:
         ways = [way for way in ways if way.control != "scope"]  # it would not be this plan
     if ways:
         with st.container(horizontal=True):
@@ -160,11 +159,11 @@ def _range(widths: tuple[int, int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def figures_part(view: View, choice: NeuronPlanChoice, ready: ReadyNeurons) -> None:
+def figures_part(context: Context, choice: NeuronPlanChoice, ready: ReadyNeurons) -> None:
     """What each layer loses, and the FLOPs that are saved, in every scope side by side."""
     beside = scopes_beside(ready)
     texts = ", ".join(ready.request.corpora)
-    about = made_by(view.about(), criterion_label(choice.criterion), texts)
+    about = context.about(criterion_label(choice.criterion), texts)
     left, right = st.columns(2)
     if not beside.layers.empty:
         with left, st.container(border=True):
@@ -215,7 +214,7 @@ def neuron_notes(shown: ShownNeurons) -> None:
     st.markdown(f":material/science: {LATER}")
 
 
-def neuron_files_part(view: View, choice: NeuronPlanChoice, shown: ShownNeurons) -> None:
+def neuron_files_part(context: Context, choice: NeuronPlanChoice, shown: ShownNeurons) -> None:
     """The recipe, the command line, the files, and the way to the export."""
     left, right = st.columns(2)
     recipe = ""
@@ -229,7 +228,7 @@ def neuron_files_part(view: View, choice: NeuronPlanChoice, shown: ShownNeurons)
             st.code(recipe, language="yaml", height=_RECIPE_PX if len(recipe) > 800 else "content")
     with right:
         st.markdown("**The same from the command line**")
-        command = shown.plan_command(shown_model(view.model))
+        command = shown.plan_command(shown_model(context.model))
         st.code(command, language=None, wrap_lines=True)
         with st.container(horizontal=True):
             download_button("Save plan.json", shown.plan.to_json, "plan.json", "application/json")

@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis.errors import UserError
+from app.charts.context import Context
 from app.frame.cards import card
 from app.frame.charts import show_chart, show_table
 from app.frame.job_panel import progress_text
@@ -34,7 +35,6 @@ from app.session.search_data import (
     search_label,
     searches_of,
 )
-from app.session.state import View
 from pruning.planning.planning import PlanChoice
 from pruning.planning.search_estimate import duration_text, most_candidates
 from pruning.recipe import SearchSection
@@ -52,33 +52,33 @@ _WHAT: Final = (
 )
 
 
-def search_part(view: View, choice: PlanChoice, ready: Prepared | None) -> None:
+def search_part(context: Context, choice: PlanChoice, ready: Prepared | None) -> None:
     """The running search or the one that is chosen, the form, and several side by side."""
-    found, job = searches_of(view.model), newest_job(view)
+    found, job = searches_of(context.model), newest_job(context)
     st.markdown(_WHAT)
     for problem in found.problems:
         st.warning(literal(problem), icon=":material/warning:")
     if job is not None and not job.is_finished:
         st.session_state[_WATCHED] = job.id
-        st.fragment(_live, run_every=_POLL_SECONDS)(view, choice, job.id)
+        st.fragment(_live, run_every=_POLL_SECONDS)(context, choice, job.id)
     else:
-        _at_rest(view, choice, found, job)
+        _at_rest(context, choice, found, job)
     form = st.expander("Start a search", key="search.form", on_change="rerun")
     if form.open and ready is not None:
         with form:
-            st.fragment(search_form)(view, choice, ready)
-    _side_by_side(view, found)
+            st.fragment(search_form)(context, choice, ready)
+    _side_by_side(context, found)
 
 
-def _side_by_side(view: View, found: Searches) -> None:
+def _side_by_side(context: Context, found: Searches) -> None:
     """Schedules of several searches, as densities by layer."""
     if not found.known:
         return
     part = st.expander("Searches side by side", key="search.sides", on_change="rerun")
     if not part.open:
         return
-    known = {each.search_id: each for each in ordered_for(view, found.known)}
-    alike = [name for name, each in known.items() if each.removed == removed_on_screen(view)]
+    known = {each.search_id: each for each in ordered_for(context, found.known)}
+    alike = [name for name, each in known.items() if each.removed == removed_on_screen(context)]
     with part:
         st.text(
             "The share of its experts that each layer keeps, in the best schedule of each search. "
@@ -112,9 +112,9 @@ def _found(searches: list[KnownSearch]) -> pd.DataFrame:
     )
 
 
-def newest_job(view: View) -> Job | None:
+def newest_job(context: Context) -> Job | None:
     """The last search of this model that this server was asked for."""
-    path = str(view.model.checkpoint.path)
+    path = str(context.model.checkpoint.path)
     searches = job_store().list(kinds=(SEARCH,))
     return next((job for job in searches if _model_of(job) == path), None)
 
@@ -130,7 +130,7 @@ def _folder_of(job: Job) -> Path:
     return Path(job.request["out"])
 
 
-def _live(view: View, choice: PlanChoice, job_id: str) -> None:
+def _live(context: Context, choice: PlanChoice, job_id: str) -> None:
     """A search that is queued or runs: drawn again every few seconds, the page around it not."""
     runner().tick()
     job = job_store().get(job_id)
@@ -151,15 +151,15 @@ def _live(view: View, choice: PlanChoice, job_id: str) -> None:
         st.text("The first results come with the first complete generation.")
         return
     _numbers(read_cached(path), job.eta_seconds(time.time()))
-    _pictures(view, read_cached(path))
+    _pictures(context, read_cached(path))
 
 
-def _at_rest(view: View, choice: PlanChoice, found: Searches, job: Job | None) -> None:
+def _at_rest(context: Context, choice: PlanChoice, found: Searches, job: Job | None) -> None:
     """What became of the search that was watched, the one whose schedule is shown, or the last."""
-    chosen = chosen_search(view, choice) if choice.schedule == SEARCH else None
+    chosen = chosen_search(context, choice) if choice.schedule == SEARCH else None
     watched = job if job is not None and job.id == st.session_state.get(_WATCHED) else None
     last = found.named(_folder_of(job).name) if job is not None else None
-    if watched is None and last is not None and last.removed != removed_on_screen(view):
+    if watched is None and last is not None and last.removed != removed_on_screen(context):
         last = None  # its schedule could not be shown at this sparsity
     search = last if watched else chosen or last
     if watched is not None and watched.error:
@@ -170,7 +170,7 @@ def _at_rest(view: View, choice: PlanChoice, found: Searches, job: Job | None) -
         return
     state = "finished" if search.result.is_finished else "stopped, and the best was kept"
     st.text(
-        f"{search_label(search, view.model)}, judged on {search.samples} samples of "
+        f"{search_label(search, context.model)}, judged on {search.samples} samples of "
         f"{search.corpus}: {state}."
     )
     with st.container(horizontal=True):
@@ -186,7 +186,7 @@ def _at_rest(view: View, choice: PlanChoice, found: Searches, job: Job | None) -
         if search.recipe is not None and not search.result.is_finished:
             _continue_button(search, search.recipe)
     _numbers(search, None)
-    _pictures(view, search)
+    _pictures(context, search)
 
 
 def _show(search_id: str) -> None:
@@ -232,10 +232,10 @@ def _numbers(search: KnownSearch, left: float | None) -> None:
     card("Time", duration_text(cost["seconds"]), rest, place=fourth)
 
 
-def _pictures(view: View, search: KnownSearch) -> None:
+def _pictures(context: Context, search: KnownSearch) -> None:
     """Fitness per generation, and the best schedule so far."""
-    name = view.criterion.name if view.criterion else ""
-    drawn = best_fitting(searches_of(view.model).known, name, removed_on_screen(view))
+    name = context.criterion.name if context.criterion else ""
+    drawn = best_fitting(searches_of(context.model).known, name, removed_on_screen(context))
     is_drawn = drawn is not None and drawn.search_id == search.search_id
     for place, chart in zip(
         st.columns([3, 2]), (progress_chart(search), best_chart(search)), strict=True

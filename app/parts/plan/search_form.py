@@ -5,12 +5,12 @@ from typing import Any, Final
 import streamlit as st
 
 from analysis.errors import UserError
+from app.charts.context import Context
 from app.literal import literal
 from app.session import data
 from app.session.job_queue import queue, shown_request
 from app.session.plan_data import Prepared
 from app.session.search_data import search_store, searches_of
-from app.session.state import View
 from app.session.texts import calibration_texts, text_label
 from pruning.evaluate.result import MEASURES
 from pruning.planning.planning import PlanChoice
@@ -29,22 +29,22 @@ _PAPER: Final = SearchSettings()
 _MOST: Final = 10_000
 
 
-def search_form(view: View, choice: PlanChoice, ready: Prepared) -> None:
+def search_form(context: Context, choice: PlanChoice, ready: Prepared) -> None:
     """Settings, estimate and recipe of a new search, and the button that queues it."""
-    asked = _fields(view)
+    asked = _fields(context)
     try:
         selection = ready.selection
         recipe = searching_recipe(selection, choice, asked)
-        search_id = new_search_id(recipe, view.model, ready.order)
+        search_id = new_search_id(recipe, context.model, ready.order)
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
     section = recipe.search
     if section is None:
         raise ValueError("the recipe does not search")
-    known = searches_of(view.model)
-    _say_estimate(view, section, known.known)
-    request = _request(view, recipe, search_id)
+    known = searches_of(context.model)
+    _say_estimate(context, section, known.known)
+    request = _request(context, recipe, search_id)
     command = shown_request(request).command()
     is_done = _is_known(known.named(search_id), section)
     if st.button(
@@ -55,17 +55,17 @@ def search_form(view: View, choice: PlanChoice, ready: Prepared) -> None:
         disabled=is_done,
     ):
         queue(request, request.out.name, command)
-    shown = recipe.model_copy(update={"model": data.shown_model(view.model)})
+    shown = recipe.model_copy(update={"model": data.shown_model(context.model)})
     st.markdown("The same from the command line, with this recipe:")
     st.code(command, language=None, wrap_lines=True)
     st.code(shown.to_yaml(), language="yaml")
 
 
-def _fields(view: View) -> dict[str, Any]:
+def _fields(context: Context) -> dict[str, Any]:
     """What the fields say: the key search of a recipe."""
     first, second, third = st.columns(3)
     asked: dict[str, Any] = {
-        "corpus": _corpus_field(first, view),
+        "corpus": _corpus_field(first, context),
         "samples": second.select_slider("Samples", _SAMPLES, value=64, key="search.samples"),
         "fitness": third.selectbox(
             "Judged by",
@@ -104,9 +104,9 @@ def _fields(view: View) -> dict[str, Any]:
     return asked | {"racing": racing or None}
 
 
-def _corpus_field(place: Any, view: View) -> str:
+def _corpus_field(place: Any, context: Context) -> str:
     """Texts that ranked nothing first."""
-    ranked = set(view.corpora) | {corpus for corpus, part in view.weights.items() if part}
+    ranked = set(context.corpora) | {corpus for corpus, part in context.weights.items() if part}
     chosen = place.selectbox(
         "Judged on",
         sorted(calibration_texts(), key=lambda text: text in ranked),
@@ -118,9 +118,9 @@ def _corpus_field(place: Any, view: View) -> str:
     return str(chosen)
 
 
-def _say_estimate(view: View, asked: SearchSection, known: tuple[KnownSearch, ...]) -> None:
-    estimate = estimate_search(asked, known, list(view.runs.values()))
-    start = start_seconds(view.model.checkpoint.nbytes)
+def _say_estimate(context: Context, asked: SearchSection, known: tuple[KnownSearch, ...]) -> None:
+    estimate = estimate_search(asked, known, list(context.runs.values()))
+    start = start_seconds(context.model.checkpoint.nbytes)
     text = f"At most {estimate.candidates:,} candidates on {asked.samples} samples: "
     if estimate.low is not None and estimate.high is not None:
         text += f"**{_span(estimate.low + start[0], estimate.high + start[1])}**, of which "
@@ -134,8 +134,8 @@ def _span(low: float, high: float) -> str:
     return f"{duration_text(low)} to {duration_text(high)}"
 
 
-def _request(view: View, recipe: Recipe, search_id: str) -> SearchRequest:
-    path = str(view.model.checkpoint.path)
+def _request(context: Context, recipe: Recipe, search_id: str) -> SearchRequest:
+    path = str(context.model.checkpoint.path)
     values = {
         "recipe": recipe.model_copy(update={"model": path}).to_yaml(),
         "out": search_store().folder(search_id),

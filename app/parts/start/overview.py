@@ -6,11 +6,11 @@ import streamlit as st
 
 from analysis.corpora import Count, Packing
 from analysis.model import DEMO_MODEL
+from app.charts.context import Context
 from app.frame.charts import csv_button
 from app.literal import literal, literal_in_badge
 from app.session import data
 from app.session.job_queue import own_model, queue, shown_request
-from app.session.state import View
 from app.session.texts import calibration_texts, text_label
 from app.tables.costs import SHOWN_COSTS, cost_table
 from app.tables.maps import never_routed
@@ -26,11 +26,11 @@ _PACKINGS = {
 _COUNTS = {"all": "all tokens", "response": "answers only"}
 
 
-def runs_table(view: View) -> None:
+def runs_table(context: Context) -> None:
     """One row per run of any model, with what it cost; the model on screen first."""
     runs, problems = data.all_runs()
     st.subheader("Statistics found")
-    table = cost_table(runs, view.model.identity)
+    table = cost_table(runs, context.model.identity)
     if runs:
         st.dataframe(
             table,
@@ -56,10 +56,10 @@ def runs_table(view: View) -> None:
             csv_button(table, "runs")
 
 
-def checks(view: View) -> None:
+def checks(context: Context) -> None:
     """What is worth knowing of the model on screen before trusting a ranking."""
     with st.container(horizontal=True):
-        for corpus, run in view.runs.items():
+        for corpus, run in context.runs.items():
             count = never_routed(data.expert_stats(run))
             if count:
                 word = "expert" if count == 1 else "experts"
@@ -71,7 +71,7 @@ def checks(view: View) -> None:
             else:
                 text = f"every expert routed on {literal_in_badge(corpus)}"
                 st.badge(text, icon=":material/check:", color="green")
-    if view.model.name == DEMO_MODEL:
+    if context.model.name == DEMO_MODEL:
         st.text("A small model trained for this demo; its rankings are its own.")
 
 
@@ -87,7 +87,7 @@ def _feeding() -> tuple[Packing, Count]:
     return cast(Packing, packing), cast(Count, count)
 
 
-def calibrate_form(view: View) -> None:
+def calibrate_form(context: Context) -> None:
     """Start a calibration as a job."""
     st.markdown("**Collect statistics**: run the model once over a text.")
     with st.form("start.calibrate", border=False):
@@ -107,7 +107,7 @@ def calibrate_form(view: View) -> None:
         packing, count = _feeding()
         sent = st.form_submit_button("Calibrate", icon=":material/play_arrow:", type="primary")
     request = CalibrateRequest(
-        **own_model(view),
+        **own_model(context),
         corpus=corpus,
         tokens=max(tokens, seq_len),
         seq_len=seq_len,
@@ -116,17 +116,17 @@ def calibrate_form(view: View) -> None:
     )
     command = shown_request(request).command()
     if sent:
-        queue(request, view.model.name, command)
+        queue(request, context.model.name, command)
     st.code(command, language=None, wrap_lines=True)
 
 
-def weights_button(view: View) -> None:
+def weights_button(context: Context) -> None:
     """Measure the weights, or say that they are."""
     st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no text.")
-    request = WeightsRequest(**own_model(view))
+    request = WeightsRequest(**own_model(context))
     command = shown_request(request).command()
-    if data.weight_run(view.model) is not None:
+    if data.weight_run(context.model) is not None:
         st.badge("weights measured", icon=":material/check:", color="green")
     elif st.button("Measure weights", icon=":material/play_arrow:", key="start.weights"):
-        queue(request, view.model.name, command)
+        queue(request, context.model.name, command)
     st.code(command, language=None, wrap_lines=True)

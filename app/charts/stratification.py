@@ -1,4 +1,4 @@
-"""How clearly a criterion tells kept experts from pruned, per layer, and the map to export."""
+"""The expert map of both recipes, and how clearly each tells kept experts from pruned."""
 
 from typing import Final
 
@@ -8,6 +8,8 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
 from app.figures.layer_rows import layer_axis
 from app.figures.theme import (
     SYMBOLS,
@@ -20,11 +22,40 @@ from app.figures.theme import (
     plain,
     series_color,
 )
+from app.tables.maps import ranked_experts, separations
 
 _MEASURES: Final = (
     ("gap", "gap at the cut (wider is clearer)"),
     ("band", "experts in the ambiguous band (fewer is clearer)"),
 )
+
+
+def _draw_map(context: Context) -> Drawing:
+    table = ranked_experts(context.rankings(), context.fraction)
+    return Drawing(
+        "stratification",
+        lambda dark: stratification_figure(table, dark=dark),
+        table,
+        describe_map(table),
+        context.about_both(),
+    )
+
+
+def _draw_separation(context: Context) -> Drawing:
+    context.check_removes()
+    rankings = context.rankings()
+    table = separations(rankings, context.fraction)
+    return Drawing(
+        "separation",
+        lambda dark: separation_figure(table, dark=dark),
+        table,
+        describe(table),
+        context.about(" beside ".join(each.criterion.label for each in rankings)),
+    )
+
+
+STRATIFICATION = Chart("stratification", "explore", "Which experts each criterion keeps", _draw_map)
+SEPARATION = Chart("separation", "explore", "How clear the cut is", _draw_separation)
 
 
 def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

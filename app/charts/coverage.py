@@ -1,9 +1,69 @@
 """Coverage: how much of each text's saliency the kept experts hold."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.errors import StatsError
+from analysis.ranking.coverage import Blender
+from analysis.stats.blend import Mixture
+from analysis.stats.store import Run
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
 from app.figures.theme import apply_theme, ink, paper, plain, primary, text_on
+
+
+def mixture(runs: Sequence[Run]) -> Mixture:
+    """The sums of several runs, ready to be mixed.
+
+    Raises:
+        StatsError: runs that cannot be added.
+    """
+    return Mixture(runs)
+
+
+def blender(context: Context) -> Blender:
+    """Coverage of every corpus by what a blend keeps.
+
+    Raises:
+        UserError: a criterion without corpora, or corpora that cannot be mixed.
+    """
+    context.routed_criterion()
+    # Found first: that says which corpora there are, where none or an unknown one is named.
+    criterion, runs = context.first.criterion, list(context.runs.values())
+    if len(runs) < 2:
+        raise StatsError(f"A blend mixes texts; {context.model.name} has {len(runs)}.")
+    return Blender(context.keep(mixture, runs), criterion, context.gate, context.fraction)
+
+
+def coverage_table(context: Context) -> pd.DataFrame:
+    """Table `corpus, share, coverage, equal`: of each corpus, by what is kept; see `blender`."""
+    blend, weights = blender(context), context.weights
+    mixed = list(weights.values())
+    return pd.DataFrame(
+        {
+            "corpus": list(weights),
+            "share": [weight / sum(mixed) for weight in mixed],
+            "coverage": blend.coverage(mixed),
+            "equal": blend.coverage([1.0] * len(mixed)),
+        }
+    )
+
+
+def _draw(context: Context) -> Drawing:
+    table = coverage_table(context)
+    label, corpora = context.first.criterion.label, " + ".join(context.corpora)
+    return Drawing(
+        "coverage",
+        lambda dark: coverage_figure(table, dark=dark),
+        table,
+        describe(table),
+        context.about(label, corpora),
+    )
+
+
+COVERAGE = Chart("coverage", "explore", "How much of each text's saliency is kept", _draw)
 
 
 def coverage_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

@@ -1,0 +1,79 @@
+"""A chart: how it is drawn of a context, and what that gives, a figure with its numbers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.figures.theme import add_provenance
+from pruning.plan import EXPERT_GRANULARITY, tool_version
+
+if TYPE_CHECKING:
+    from app.charts.context import Context
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A chart of one context.
+
+    Args:
+        name: widget key and stem of the files; the chart's, if a command line draws the same.
+        figure: in the dark theme or not.
+        table: the numbers behind it.
+        alt: what it says, in one sentence.
+        about: what made it; goes below exported figures.
+        options: what `moeprune plot` needs to draw it, beside the recipes.
+        command: the command line that draws the same; empty where none does.
+    """
+
+    name: str
+    figure: Callable[[bool], go.Figure]
+    table: pd.DataFrame
+    alt: str
+    about: str
+    options: tuple[str, ...] = ()
+    command: str = ""
+
+    def exported(self) -> go.Figure:
+        """The figure for a file: on white, with its provenance."""
+        return add_provenance(self.figure(False), self.about)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart of the dashboard; pages, `moeprune plot` and reports draw it in this way only.
+
+    Args:
+        name: VIEW of the command line.
+        page: the page that shows it.
+        title: what it answers, as a heading.
+        make: the drawing of a context; a UserError says what the context lacks.
+        granularity: what is removed in it.
+    """
+
+    name: str
+    page: str
+    title: str
+    make: Callable[["Context"], Drawing]
+    granularity: str = EXPERT_GRANULARITY
+
+    def draw(self, context: "Context") -> Drawing:
+        """The drawing of a context, with the command line that draws the same.
+
+        Raises:
+            UserError: the context lacks what the chart shows.
+        """
+        drawing = self.make(context)
+        if drawing.name != self.name or not context.is_plain:
+            return drawing
+        line = context.both.plot_command(self.name, f"{self.name}.svg", drawing.options)
+        return replace(drawing, command=line)
+
+
+def made_by(*facts: str) -> str:
+    """Provenance line: the facts, the version of this program, the date."""
+    today = datetime.now(UTC).date().isoformat()
+    return " | ".join([*filter(None, facts), f"moe-prune-studio {tool_version()}", today])

@@ -1,0 +1,397 @@
+"""The context that charts are drawn of: what a person chose, and the data that it asks for."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
+
+import pandas as pd
+
+from analysis.corpora import corpus_name
+from analysis.criteria import Criterion, get_criterion
+from analysis.errors import PlanError, StatsError
+from analysis.model import MoEModel
+from analysis.ranking.compare import Comparison
+from analysis.ranking.experts import Stats
+from analysis.ranking.overlap import mean_overlaps, variant_overlaps
+from analysis.sparsity import num_removed, parse_sparsity
+from analysis.stats.choose import Choice, choose_stats, newest_by_corpus, parse_corpus_weight
+from analysis.stats.store import Run, StatsStore, load_expert_stats
+from analysis.stats.tables import ExpertStats, Gate
+from app.charts.chart import made_by
+from app.plots.benchmarks import benchmark_results
+from app.plots.comparison import about_recipes
+from app.plots.evaluations import results_of
+from app.plots.paths import USUAL_PATHS, PathChoice
+from app.plots.variance import variance_results
+from app.tables.maps import Ranked, rank
+from pruning.budget import sparsity_budget
+from pruning.evaluate.benchmarks.record import BenchmarkStore
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.variance_record import VarianceStore
+from pruning.planning.comparing import CompareRequest, compare_selections
+from pruning.planning.neuron_plan import NeuronPlanChoice
+from pruning.planning.neuron_scopes import scopes_of
+from pruning.planning.planning import PlanChoice
+from pruning.planning.ranking import Selection, criterion_badge, select
+from pruning.requests.base import SelectRequest
+from pruning.search.store import KnownSearch, SearchStore, best_fitting
+
+# The corpus that stands for a mix of all; no file is called so.
+BLEND: Final = "(blend)"
+NO_PLAN: Final = PlanChoice()
+RANKS_NOTHING: Final = "The variant (1, 0, 0) ranks nothing; choose other exponents."
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Keep(Protocol):
+    """Calls a function, or returns what it returned for equal arguments before."""
+
+    def __call__(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
+        """What the function returns."""
+
+
+def call(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
+    """Call a function and keep nothing, as commands do."""
+    return function(*args, **named)
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What a person chose; what follows from it is computed when a chart first needs it.
+
+    Args:
+        model: the model of both recipes.
+        store: where their statistics are.
+        criterion: what ranks; None where the exponents rank nothing.
+        baseline: what it is compared with.
+        corpora: chosen to rank, as --corpus takes them; also where the criterion reads none.
+        gate: gate convention.
+        sparsity: as the command line writes it.
+        named: MODEL as command lines name it.
+        stats_dir: --stats-dir of command lines.
+        recipes: the recipe and the one that it is compared with, where they differ in more.
+        plan: how the budget is spread over the layers.
+        neurons: which neurons are pruned; None where whole experts are, or a command asks.
+        keep: calls the functions that compute; the dashboard's remembers what they return.
+        paths: which paths are followed, for the chart of paths.
+    """
+
+    model: MoEModel
+    store: StatsStore
+    criterion: Criterion | None
+    baseline: Criterion
+    corpora: tuple[str, ...] = ()
+    gate: Gate = "applied"
+    sparsity: str = "0%"
+    named: str = ""
+    stats_dir: Path | None = None
+    recipes: CompareRequest | None = None
+    plan: PlanChoice = NO_PLAN
+    neurons: NeuronPlanChoice | None = None
+    keep: Keep = call
+    paths: PathChoice = USUAL_PATHS
+
+    # What was chosen.
+
+    @cached_property
+    def both(self) -> CompareRequest:
+        """Both recipes.
+
+        Raises:
+            PlanError: the exponents rank nothing.
+        """
+        if self.recipes is not None:
+            return self.recipes
+        # Charts of overlap have a gate convention whatever criterion is in use.
+        gate = {"gate": self.gate}
+        a, b = (
+            self.request_by(each).model_copy(update=gate)
+            for each in (self.ranking_criterion, self.baseline)
+        )
+        return CompareRequest(a, b)
+
+    @property
+    def request(self) -> SelectRequest:
+        """The recipe; see `both`."""
+        return self.both.a
+
+    @property
+    def ranking_criterion(self) -> Criterion:
+        """What ranks; see `both`."""
+        if self.criterion is None:
+            raise PlanError(RANKS_NOTHING)
+        return self.criterion
+
+    @property
+    def fraction(self) -> Fraction:
+        """The sparsity as an exact number."""
+        return parse_sparsity(self.sparsity)
+
+    @property
+    def sparsity_percent(self) -> int:
+        """The sparsity as the slider has it."""
+        return int(100 * self.fraction)
+
+    @property
+    def corpus(self) -> str:
+        """The corpus that ranks, or BLEND; empty where there is none."""
+        if not self.corpora:
+            return ""
+        return self.corpora[0] if self.corpora[0] in self.runs else BLEND
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of every calibrated corpus in what ranks."""
+        given = [parse_corpus_weight(text) for text in self.corpora]
+        named = {corpus_name(each.corpus): each.weight for each in given}
+        return {corpus: named.get(corpus, 0.0) for corpus in self.runs}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether two recipes say all that was chosen, so that command lines draw the same."""
+        if self.recipes is None and self.criterion is None:
+            return False
+        choice = self.neurons
+        if choice is None:
+            return True
+        return choice.is_plain and choice.scope == scopes_of(choice.criterion)[0]
+
+    def request_by(self, criterion: Criterion) -> SelectRequest:
+        """The recipe with another criterion."""
+        return SelectRequest(
+            model=self.named,
+            criterion=criterion.name,
+            corpora=self.corpora if criterion.source == "routed" else (),
+            gate=self.gate if criterion.uses_gate else "applied",
+            sparsity=self.sparsity,
+            stats_dir=self.stats_dir,
+        )
+
+    def source_of(self, criterion: Criterion) -> str:
+        """Where a criterion's numbers come from, in a few words."""
+        routed = criterion.source == "routed"
+        return " + ".join(self.corpora) if routed else criterion_badge(criterion)
+
+    # What it reads.
+
+    @cached_property
+    def runs(self) -> dict[str, Run]:
+        """The run of each calibrated corpus, all of which views of overlap compare."""
+        runs = self.store.of_model(self.model.identity, "routed")
+        return newest_by_corpus(runs, self.criterion)
+
+    def stats_of(self, run: Run) -> ExpertStats:
+        """Statistics of a calibration run."""
+        return self.keep(load_expert_stats, run)
+
+    def selection(self, request: SelectRequest) -> Selection:
+        """A recipe with its statistics.
+
+        Raises:
+            UserError: no statistics that fit.
+        """
+
+        def choose(*args: Any) -> Choice[Stats]:
+            return self.keep(choose_stats, *args)
+
+        return select(request, self.model, self.store, choose)
+
+    @cached_property
+    def first(self) -> Selection:
+        """The recipe with its statistics; see `selection`."""
+        return self.selection(self.both.a)
+
+    @cached_property
+    def second(self) -> Selection:
+        """The recipe to compare with, with its statistics; see `selection`."""
+        return self.selection(self.both.b)
+
+    @cached_property
+    def corpora_stats(self) -> Mapping[str, ExpertStats]:
+        """The statistics of each corpus, for charts that compare corpora.
+
+        Raises:
+            StatsError: there are not two.
+            PlanError: nothing is pruned, so there is nothing to compare.
+        """
+        if len(self.runs) < 2:
+            raise StatsError(
+                f"This figure compares calibrations on different texts; {self.model.name} has "
+                f"{len(self.runs)}. Calibrate on another with `moeprune calibrate`."
+            )
+        self.check_removes()
+        return {corpus: self.stats_of(run) for corpus, run in self.runs.items()}
+
+    @cached_property
+    def variant_means(self) -> pd.DataFrame:
+        """Table of `mean_overlaps` of the 18 variants."""
+        pairs = self.keep(variant_overlaps, self.corpora_stats, self.gate, self.fraction)
+        return mean_overlaps(pairs)
+
+    def ranked(self, selection: Selection) -> Ranked:
+        """Scores and saliency of every expert under a recipe."""
+        criterion, stats = selection.criterion, selection.choice.stats
+        return self.keep(rank, criterion, stats, selection.request.gate)
+
+    def rankings(self) -> list[Ranked]:
+        """Both recipes' rankings, the compared one first; once where they have one name."""
+        both = [self.ranked(each) for each in (self.second, self.first)]
+        return list({each.criterion.label: each for each in both}.values())
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The recipe (A) compared with the other one (B)."""
+        return compare_selections(self.first, self.second)
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """Table of `results_of`: what was measured of pruned candidates of the model.
+
+        Raises:
+            StatsError: nothing was.
+        """
+        records = EvaluationStore(self.store.directories).records(self.model.identity)
+        if not records:
+            raise StatsError(
+                f"{self.model.name} has no evaluations yet; make some with `moeprune evaluate`."
+            )
+        return results_of(records)
+
+    @cached_property
+    def searches(self) -> list[KnownSearch]:
+        """The searches of the model on the budget of the recipe, of any criterion.
+
+        Raises:
+            StatsError: there is none.
+        """
+        removed = sparsity_budget(self.model.layers, self.request.sparsity).total
+        known = SearchStore(self.store.directories).of_model(self.model)
+        if found := [each for each in known if each.removed == removed]:
+            return found
+        others = ", ".join(f"{each.search_id} ({each.removed} experts)" for each in known)
+        raise StatsError(
+            f"{self.model.name} has no search that removes {removed} experts; make one with "
+            f"`moeprune search`. Known: {others or 'none'}."
+        )
+
+    @property
+    def search(self) -> KnownSearch:
+        """Of `searches` the one by the criterion of the recipe that looked longest.
+
+        Raises:
+            StatsError: none is by this criterion.
+        """
+        found, name = self.searches, self.ranking_criterion.name
+        search = best_fitting(found, name, found[0].removed)
+        if search is None:
+            known = ", ".join(sorted({each.criterion for each in found}))
+            raise StatsError(
+                f"No search of {self.model.name} on this budget is by {name}; known: {known}."
+            )
+        return search
+
+    @cached_property
+    def benchmarks(self) -> pd.DataFrame:
+        """Table of `benchmark_results`: what benchmarks say of the model's candidates.
+
+        Raises:
+            StatsError: nothing, or only of tasks that give no shares of right answers.
+        """
+        records = BenchmarkStore(self.store.directories).records(self.model.identity)
+        results = benchmark_results(records)
+        if results.empty:
+            raise StatsError(
+                f"{self.model.name} has no benchmark results yet; see `moeprune benchmark`."
+            )
+        return results
+
+    @cached_property
+    def hidden_states(self) -> pd.DataFrame:
+        """Table of `variance_results`: what was measured of the model's hidden states.
+
+        Raises:
+            StatsError: nothing was.
+        """
+        records = VarianceStore(self.store.directories).records(self.model.identity)
+        if not records:
+            raise StatsError(
+                f"No hidden states of {self.model.name} were measured yet; see `moeprune variance`."
+            )
+        return variance_results(records)
+
+    # What charts ask before they draw.
+
+    def routed_criterion(self) -> Criterion:
+        """The criterion.
+
+        Raises:
+            StatsError: it reads no text, so that texts cannot be compared by it.
+        """
+        criterion = self.ranking_criterion
+        if criterion.source != "routed":
+            raise StatsError(
+                f"{criterion.label} reads no text, so all texts agree; choose a calibrated "
+                "criterion, such as reap."
+            )
+        return criterion
+
+    def check_removes(self) -> None:
+        """See that the sparsity removes experts.
+
+        Raises:
+            PlanError: it removes none.
+        """
+        if not any(num_removed(layer.num_experts, self.fraction) for layer in self.model.layers):
+            least = 1 / max(layer.num_experts for layer in self.model.layers)
+            raise PlanError(
+                f"The sparsity {self.sparsity} removes no expert, so there is nothing to "
+                f"show; the least that removes one per layer is {least:.4g}."
+            )
+
+    # What made a chart.
+
+    @property
+    def head(self) -> str:
+        """The model, for provenance lines."""
+        return f"{self.model.name} {self.model.identity[:8]}"
+
+    def about(self, *facts: str) -> str:
+        """Provenance line of a chart of all corpora."""
+        runs = ", ".join(run.manifest.run_id for run in self.runs.values())
+        return made_by(self.head, runs, f"sparsity {self.sparsity}", *facts)
+
+    def about_selection(self) -> str:
+        """Provenance line of a chart of the recipe alone."""
+        first = self.first
+        runs = ", ".join(run.manifest.run_id for run in first.choice.runs)
+        return made_by(self.head, runs, first.criterion.label, f"sparsity {self.sparsity}")
+
+    def about_neurons(self) -> str:
+        """Provenance line of a chart of plans of neurons."""
+        label, corpora = self.ranking_criterion.label, self.request.corpora
+        return made_by(self.head, label, *corpora, f"sparsity {self.sparsity}")
+
+    def about_both(self) -> str:
+        """Provenance line of a chart of both recipes."""
+        return made_by(*about_recipes(self.first, self.second))
+
+
+def context_of(recipes: CompareRequest, model: MoEModel, store: StatsStore) -> Context:
+    """The context of two recipes, as command lines name them."""
+    a, b = recipes.a, recipes.b
+    return Context(
+        model,
+        store,
+        get_criterion(a.criterion),
+        get_criterion(b.criterion),
+        corpora=a.corpora,
+        gate=a.gate,
+        sparsity=a.sparsity,
+        named=a.model,
+        stats_dir=a.stats_dir,
+        recipes=recipes,
+    )

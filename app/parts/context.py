@@ -1,0 +1,65 @@
+"""The context of a page: all that its controls say, once they are drawn."""
+
+from dataclasses import replace
+
+import streamlit as st
+
+from app.charts.context import Context
+from app.frame.controls import criterion_controls
+from app.frame.sidebar import Sidebar, model_and_calibration
+from app.parts.compare.recipes import recipe_controls
+from app.parts.plan.controls import plan_controls
+from app.parts.plan.neuron_controls import neuron_plan_controls
+from app.session.granularity import (
+    chosen_neuron_criterion,
+    chosen_scope,
+    granularity_control,
+    is_about_neurons,
+    neuron_criterion,
+    neuron_criterion_controls,
+)
+from app.session.state import chosen_criterion, page_context
+from pruning.planning.neuron_plan import NeuronPlanChoice
+
+# Pages on which whole experts or neurons are pruned.
+_PRUNING = ("explore", "plan", "export")
+
+
+def chosen_context(page: str) -> Context:
+    """Draw the controls that a page shares with others; what they say.
+
+    In the entry script and not on the pages: a widget of a page is another one on the next page,
+    and neither its value nor its part of the address would come along.
+
+    Raises:
+        UserError: no model, or one that cannot be used.
+    """
+    if page in _PRUNING:
+        granularity_control()  # first, for the sidebar asks what it says
+    sidebar = model_and_calibration(recipe=page not in ("compare", "evaluate"))
+    if page == "compare":
+        context = _context(sidebar)
+        return replace(context, recipes=recipe_controls(context))
+    if page in _PRUNING and is_about_neurons():
+        return _of_neurons(_context(sidebar), page)
+    if page in _PRUNING:
+        criterion_controls(baseline=page == "explore")
+    context = _context(sidebar)
+    if page in ("plan", "export"):
+        context = replace(context, plan=plan_controls(context))
+    return context
+
+
+def _context(sidebar: Sidebar) -> Context:
+    return page_context(sidebar.model, sidebar.corpora, sidebar.percent, chosen_criterion())
+
+
+def _of_neurons(context: Context, page: str) -> Context:
+    if page == "explore":
+        with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+            neuron_criterion_controls()
+        name = chosen_neuron_criterion()
+        neurons = NeuronPlanChoice(criterion=name, scope=chosen_scope(name))
+    else:
+        neurons = neuron_plan_controls(context)
+    return replace(context, criterion=neuron_criterion(neurons.criterion), neurons=neurons)

@@ -1,0 +1,69 @@
+"""The dashboard's way to call what computes tables: results are kept for equal arguments."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
+from itertools import count
+from typing import Any, Final, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+import streamlit as st
+
+from analysis.criteria import Criterion
+from analysis.model import MoEModel
+from analysis.stats.blend import Mixture
+from analysis.stats.choose import CorpusWeight, choose_stats
+from analysis.stats.shards import stats_at
+from analysis.stats.store import Run, StatsStore, load_expert_stats
+from analysis.stats.tables import ExpertStats, NoStats, WeightStats
+from app.charts.coverage import mixture
+from pruning.requests.base import SelectRequest
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_MOST: Final = 128
+# Functions whose results are large: how many of them are kept.
+_LARGE: Final[dict[Callable[..., Any], int]] = {
+    load_expert_stats: 32,
+    choose_stats: 16,
+    mixture: 8,
+    stats_at: 24,
+}
+_numbers = count()
+_numbered: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+
+
+def run_key(run: Run) -> tuple[str, str]:
+    """Path of a run, and its digest with its groups, of which it may gain some."""
+    return str(run.path), " ".join((run.manifest.digest, *run.manifest.groups))
+
+
+def _number(value: object) -> int:
+    """A number for a value that never changes and is not compared: the same for the same object."""
+    return _numbered.setdefault(value, next(_numbers))
+
+
+_HASHES: Final[dict[Any, Callable[[Any], object]]] = {
+    **dict.fromkeys((ExpertStats, WeightStats, NoStats, Mixture), _number),
+    CorpusWeight: str,
+    Criterion: lambda criterion: criterion.name,
+    Fraction: str,
+    MoEModel: lambda model: (model.identity, model.name, str(model.checkpoint.path)),
+    Run: run_key,
+    SelectRequest: SelectRequest.model_dump_json,
+    # Whatever reads a store sees all of its runs.
+    StatsStore: lambda store: [run_key(run) for run in store.runs()],
+}
+
+
+def remembered(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
+    """What a function returns, or returned for equal arguments before; nobody may change it."""
+    found: T = _keeping(function)(*args, **named)
+    return found
+
+
+@cache
+def _keeping(function: Callable[P, T]) -> Callable[P, T]:
+    most = _LARGE.get(function, _MOST)
+    keeping = st.cache_resource(max_entries=most, hash_funcs=_HASHES, show_spinner=False)
+    return keeping(function)
