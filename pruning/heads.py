@@ -59,11 +59,7 @@ class HeadPlan:
 
 
 def parse_choice(text: str | None) -> HeadChoice | None:
-    """A choice by name; None stays None.
-
-    Raises:
-        ExportError: no such choice.
-    """
+    """A choice by name; None stays None."""
     if text is None:
         return None
     known = [str(choice) for choice in HeadChoice]

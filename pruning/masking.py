@@ -36,12 +36,6 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
         family: its architecture.
         plan: the experts and neurons that stay; checked against the model, not against the
             identity, which a loaded model does not have.
-
-    Raises:
-        PlanError: the plan names a layer, an expert or a neuron that the model lacks, or keeps
-            different numbers of experts in the groups of a router.
-        UnsupportedModelError: a router holds tensors that the family's table does not name.
-        RuntimeError: the model is masked already.
     """
     if _MARK in model.__dict__:
         raise RuntimeError("The model is masked already; leave that block before masking again.")

@@ -55,10 +55,6 @@ def outline_model(
         dtype: element type of the weights; by default that of the configuration, or bfloat16
             where it has none. A quantised model counts as if it were dequantised.
         revision: on the hub.
-
-    Raises:
-        CheckpointError: no configuration there, or transformers cannot build the model.
-        UnsupportedModelError: dense, or an architecture that cannot be handled.
     """
     if dtype is not None and dtype not in _DTYPES:
         raise CheckpointError(unknown_name("element type", dtype, list(_DTYPES)))

@@ -80,9 +80,6 @@ def open_log(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
     Args:
         path: of the file; its folder is made.
         header: plain JSON of all that decides the search.
-
-    Raises:
-        PlanError: the file is of another search, damaged, or in use.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_name(f".{path.name}{PARTIAL}.lock"), timeout=0)

@@ -89,9 +89,6 @@ def search(
         fitness: measures candidates.
         log: receives every score.
         publish: called with the state after each generation and at an early end.
-
-    Raises:
-        PlanError: a candidate has no finite fitness.
     """
     running, is_done = _Search(task, fitness, log), False
     try:

@@ -9,11 +9,7 @@ from pruning.search.space import Removed, Space
 
 
 def space_of(spending: Spending, scheduled: Allocation) -> tuple[Spending, Space]:
-    """The feasible set of a spending; locked layers keep what the schedule gave them.
-
-    Raises:
-        PlanError: the layers cannot meet the budget.
-    """
+    """The feasible set of a spending; locked layers keep what the schedule gave them."""
     limits = spending.constraints
     counts = scheduled.counts
     fixed = {**limits.fixed, **{index: counts[index] for index in limits.locked}}

@@ -19,9 +19,6 @@ class SearchSettings:
         seed: of all draws.
         racing: confidence with which a candidate must be worse than the last elite on the samples
             so far to be given up; None: every candidate sees all samples, as in the paper.
-
-    Raises:
-        PlanError: numbers with which no search is possible.
     """
 
     population: int = 32

@@ -114,10 +114,6 @@ def run_search(
         problem: what is searched.
         folder: made if need be.
         max_bytes: see `MaskedFitness`.
-
-    Raises:
-        UserError: the folder holds another search, the model cannot be loaded, or a candidate has
-            no finite fitness.
     """
     processes, header = join(), problem.header()
     published: list[SearchResult] = []

@@ -20,9 +20,6 @@ class Space:
     Args:
         rooms: what each layer may lose, with one step for all.
         total: B, experts removed from all layers together.
-
-    Raises:
-        PlanError: the layers cannot lose so many together.
     """
 
     rooms: tuple[Room, ...]

@@ -25,11 +25,7 @@ _LICENSE_KEYS = ("license", "license_name", "license_link")
 
 
 def source_metadata(path: Path) -> Mapping[str, Any]:
-    """The metadata of the source's own card; empty where it has none.
-
-    Raises:
-        ExportError: there is a card, but its metadata cannot be read, so neither can its licence.
-    """
+    """The metadata of the source's own card; empty where it has none."""
     card = path / CARD_NAME
     if not card.is_file():
         return {}
@@ -210,9 +206,6 @@ def model_card(
         heads: what became of prediction heads.
         recipe: text of the recipe that asked for the export.
         widths: of its experts, where neurons are removed.
-
-    Raises:
-        ExportError: the source's card has metadata that cannot be read.
     """
     source = source_metadata(model.checkpoint.path)
     contents = contents_of(model, plan, widths)

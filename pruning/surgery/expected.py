@@ -184,11 +184,7 @@ def _copy(entry: TensorEntry, name: str) -> Expected:
 def _cut(
     start: int, entry: TensorEntry, shape: Sequence[int], axis: int, ids: NDArray[np.int64]
 ) -> Part:
-    """Chosen entries of the elements that lie from `start` on; they come as whole bytes.
-
-    Raises:
-        ExportError: elements share bytes.
-    """
+    """Chosen entries of the elements that lie from `start` on; they come as whole bytes."""
     if entry.numel and entry.nbytes % entry.numel:
         # With elements of no bytes, nothing would be compared and all would seem well.
         raise ExportError(

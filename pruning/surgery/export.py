@@ -129,12 +129,7 @@ class PreparedExport:
 def prepare_export(
     model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions | None = None
 ) -> PreparedExport:
-    """Check everything that can be checked without writing.
-
-    Raises:
-        PlanError: the plan is not for this model.
-        ExportError: the target is not free, or the checkpoint cannot be pruned in this way.
-    """
+    """Check everything that can be checked without writing."""
     options = options or ExportOptions()
     plan = fit_plan(plan, model)
     target = Path(os.path.realpath(out.expanduser()))
@@ -159,9 +154,6 @@ def prepare_export(
 
 def _check_discovered(model: MoEModel, config: bytes) -> None:
     """Refuse sizes of their own for the layers of an architecture that cannot be built with them.
-
-    Raises:
-        ExportError: so it is.
     """
     if not (model.family.discovered and own_sizes(config, model.family)):
         return
@@ -328,11 +320,6 @@ def export_checkpoint(
 
     Ends with the manifest as the generator's value. If the caller closes the generator, or on any
     error, nothing is left; after a kill, `<out>.partial` is, and the next export removes it.
-
-    Raises:
-        PlanError: the plan is not for this model.
-        ExportError: the target is not free, the checkpoint cannot be pruned in this way, or the
-            disk is full or fails.
     """
     options = options or ExportOptions()
     prepared = prepare_export(model, plan, out, options)

@@ -29,10 +29,6 @@ def plan_heads(model: MoEModel, plan: PruningPlan, choice: HeadChoice | None = N
         plan: complete, see `fit_plan`.
         choice: None for the default: keep where no count changes or no head has experts, else
             drop.
-
-    Raises:
-        ExportError: heads with experts cannot be kept whole beside a pruned trunk, or cannot be
-            pruned.
     """
     heads = prediction_heads(model)
     if not heads_depend_on(model, plan):

@@ -14,11 +14,7 @@ from pruning.surgery.shards import PlannedShard
 
 
 def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | None:
-    """The shard index of the pruned checkpoint; None where the source has none.
-
-    Raises:
-        ExportError: the source's index does not list every tensor of its shards.
-    """
+    """The shard index of the pruned checkpoint; None where the source has none."""
     index = read_index(model.checkpoint.path)
     if index is None:
         return None

@@ -72,11 +72,7 @@ class Gather:
                 yield replace(self, start=start, rows=1, index=chosen)
 
     def read(self, file: int, target: memoryview, name: str) -> None:
-        """Fill `target` from an open file.
-
-        Raises:
-            ExportError: the file became shorter; `name` says which it is.
-        """
+        """Fill `target` from an open file."""
         if not self.count:  # an expert without neurons, of which only zeros can be made
             target[:] = bytes(len(target))
         elif self.rows == 1 and self.size >= _LONG_BYTES:
@@ -118,11 +114,7 @@ Piece = Span | Gather
 
 
 def read_into(file: int, target: memoryview, position: int, name: str) -> None:
-    """Fill `target` from a place in an open file.
-
-    Raises:
-        ExportError: the file ends before; `name` says which it is.
-    """
+    """Fill `target` from a place in an open file."""
     while target:
         got = os.preadv(file, [target], position)
         if not got:
@@ -132,11 +124,7 @@ def read_into(file: int, target: memoryview, position: int, name: str) -> None:
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes of an element; from its name, because a tensor may have none.
-
-    Raises:
-        ExportError: a type that has no such number in its name, or is not whole bytes.
-    """
+    """Bytes of an element; from its name, because a tensor may have none."""
     bits = re.search(r"\d+", dtype)
     if bits is None or int(bits[0]) % 8:
         raise ExportError(f"Neurons cannot be cut out of tensors of type {dtype}.")

@@ -19,11 +19,7 @@ _SINGLE = "model.safetensors"
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as `5GB`, `500MB`, `1.5GiB` or `1000000`.
-
-    Raises:
-        ExportError: not a size, or less than a kilobyte.
-    """
+    """Bytes of a size such as `5GB`, `500MB`, `1.5GiB` or `1000000`."""
     match = _SIZE.fullmatch(text.strip())
     unit = _UNITS.get(match[2].upper()) if match and len(text) < _LONGEST_SIZE else None
     if match is None or unit is None:

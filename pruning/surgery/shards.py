@@ -203,9 +203,6 @@ def plan_shards(
         plan: complete, see `fit_plan`.
         heads: what becomes of prediction heads; they stay as they are by default.
         widths: of the experts, where neurons are removed.
-
-    Raises:
-        ExportError: a tensor that cannot be cut.
     """
     check_located(model)
     check_scales(model, widths)

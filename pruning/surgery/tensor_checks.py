@@ -66,11 +66,7 @@ def check_against_source(
 
 
 def _pairs(path: Path, manifest: Manifest, source: MoEModel) -> Pairs:
-    """Pair the tensors of the two.
-
-    Raises:
-        ExportError: the source has a tensor of experts that nobody knows how to cut.
-    """
+    """Pair the tensors of the two."""
     check_located(source)
     plan = fit_plan(manifest.plan, source)
     widths = plan_widths(source, plan, manifest.widths)

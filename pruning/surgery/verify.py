@@ -112,11 +112,6 @@ def verify_export(
         source: the checkpoint that was exported; needed for `logits`. With it every tensor of the
             source is accounted for, and every byte of the export is compared with it.
         tokens: random tokens to run; rounded up to whole rows.
-
-    Raises:
-        ExportError: not a directory, an unknown level, `logits` without a source, no tokens, or a
-            level was asked for that loads what cannot be loaded here.
-        CheckpointError: the source cannot be read.
     """
     if not path.is_dir():
         raise ExportError(f"{path} is not a directory; give the folder of an export.")

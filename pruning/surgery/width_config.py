@@ -25,11 +25,7 @@ def config_of_widths(content: bytes, model: MoEModel, widths: WidthPlan | None) 
 def heads_beside(
     model: MoEModel, plan: PruningPlan, choice: HeadChoice | None, widths: WidthPlan | None
 ) -> HeadPlan:
-    """`plan_heads`, but heads with experts go where the one width of all experts changes.
-
-    Raises:
-        ExportError: such heads were to be kept or pruned.
-    """
+    """`plan_heads`, but heads with experts go where the one width of all experts changes."""
     width_key = model.family.width_key
     changes = widths_config(widths, model) if widths else {}
     heads = [head for head in prediction_heads(model) if head.has_experts]

@@ -54,10 +54,6 @@ def width_options(
         model: the source.
         plan: removes neurons.
         multiple_of: see `WidthChoice`.
-
-    Raises:
-        PlanError: the plan is not for this model, or removes whole experts only.
-        ExportError: the checkpoint has tensors that cannot be cut.
     """
     if plan.granularity != ATOMIC_GRANULARITY:
         raise PlanError("The plan removes whole experts only, so no width changes.")

@@ -197,9 +197,6 @@ def write_shards(
         shards: what to write.
         source: directory to read from.
         target: directory to write to; it holds none of these files yet.
-
-    Raises:
-        ExportError: a source that became shorter, or a disk that is full or fails.
     """
     total = sum(shard.nbytes for shard in shards)
     cores = os.cpu_count() or 1

@@ -119,10 +119,6 @@ def run_harness(
         model: loaded, whole, masked or pruned; it stays where it is.
         tokenizer: its own.
         asked: which tasks, and how.
-
-    Raises:
-        CorpusError: an unknown task, one whose data cannot be had, or one that would run code
-            that the model writes.
     """
 
     def work(report: Callable[[Progress], None]) -> Mapping[str, Any]:

@@ -40,12 +40,7 @@ class Imported:
 
 
 def read_results(path: Path) -> Imported:
-    """The results in a file.
-
-    Raises:
-        StatsError: unreadable, too large, not of a form that is known, without a number, or with a
-            number that cannot be.
-    """
+    """The results in a file."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise StatsError(
