@@ -1,39 +1,35 @@
 """Checks of an export that read files and compute hashes; no model is loaded."""
 
 import hashlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 from analysis.checkpoint import INDEX_NAME, Checkpoint, open_checkpoint
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.model import MoEModel, describe_model
+from analysis.model import describe_model
 from analysis.progress import Progress
-from pruning.surgery.by_shard import Reader, ask_shards
-from pruning.surgery.checks import Check, check_that
+from pruning.surgery.checks import Check, Reader, ask_shards, check_that
 from pruning.surgery.index import read_index
-from pruning.surgery.manifest import Manifest
+from pruning.surgery.manifest import Manifest, file_record
 
 _CHUNK_BYTES = 1 << 20
 
 
-def _check_presence(path: Path, manifest: Manifest) -> Check:
-    wanted = {shard.name for shard in manifest.shards}
-    held = {file.name for file in path.glob("*.safetensors")}
+def _check_sizes(path: Path, manifest: Manifest) -> Iterator[Check]:
+    expected = {shard.name: shard.bytes for shard in manifest.shards}
+    files = [file for file in path.glob("*.safetensors") if file.is_file()]
+    held = {file.name: file.stat().st_size for file in files}
     problems = [
-        *(f"{name} is missing" for name in sorted(wanted - held)),
-        *(f"{name} is no part of the export" for name in sorted(held - wanted)),
+        *(f"{name} is missing" for name in sorted(expected.keys() - held.keys())),
+        *(f"{name} is no part of the export" for name in sorted(held.keys() - expected.keys())),
     ]
-    return check_that("shards", problems, f"{len(wanted)} shards, none missing, none extra")
-
-
-def _check_sizes(path: Path, manifest: Manifest) -> Check:
-    problems = []
-    for shard in manifest.shards:
-        file = path / shard.name
-        if file.is_file() and file.stat().st_size != shard.bytes:
-            size = file.stat().st_size
-            problems.append(f"{shard.name} has {size} bytes instead of {shard.bytes}")
-    return check_that("sizes", problems, f"{manifest.nbytes} bytes in all")
+    yield check_that("shards", problems, f"{len(expected)} shards, none missing, none extra")
+    problems = [
+        f"{name} has {held[name]} bytes instead of {size}"
+        for name, size in expected.items()
+        if held.get(name, size) != size
+    ]
+    yield check_that("sizes", problems, f"{manifest.nbytes} bytes in all")
 
 
 def _hash_file(path: Path, reader: Reader) -> str:
@@ -64,11 +60,10 @@ def _check_files(path: Path, manifest: Manifest) -> Check:
         file = path / name
         if not file.is_file():
             problems.append(f"{name} is missing")
-        elif hashlib.sha256(file.read_bytes()).hexdigest() != record.sha256:
+        elif (found := file_record(file.read_bytes())).sha256 != record.sha256:
             problems.append(f"{name} was changed after the export: its SHA-256 differs")
-        elif file.stat().st_size != record.bytes:
-            size = file.stat().st_size
-            problems.append(f"{name} has {size} bytes instead of {record.bytes}")
+        elif found.bytes != record.bytes:
+            problems.append(f"{name} has {found.bytes} bytes instead of {record.bytes}")
     return check_that("files", problems, f"{len(manifest.files)} other files as they were written")
 
 
@@ -77,8 +72,7 @@ def _header_problems(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
     written = {shard.name: set(shard.tensors) for shard in manifest.shards}
     for shard in checkpoint.shards:
         held = {entry.name for entry in shard.tensors}
-        odd = sorted(held ^ written.get(shard.name, set()))
-        if odd:
+        if odd := sorted(held ^ written.get(shard.name, set())):
             problems.append(f"{shard.name} does not hold the tensors of the manifest: {odd[0]}")
         if shard.tensors and shard.size != max(entry.end for entry in shard.tensors):
             problems.append(f"{shard.name} has bytes that belong to no tensor")
@@ -90,16 +84,6 @@ def _header_problems(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
     if total != checkpoint.nbytes:
         problems.append(f"{INDEX_NAME} gives {total} bytes in all instead of {checkpoint.nbytes}")
     return problems
-
-
-def _expert_problems(model: MoEModel, manifest: Manifest) -> list[str]:
-    kept = {layer: len(ids) for layer, ids in manifest.plan.kept.items()}
-    held = {layer.index: layer.num_experts for layer in model.layers}
-    return [
-        f"layer {layer} holds {held.get(layer, 0)} experts, but the plan keeps {kept.get(layer, 0)}"
-        for layer in sorted(kept.keys() | held.keys())
-        if held.get(layer) != kept.get(layer)
-    ]
 
 
 def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
@@ -114,22 +98,21 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
         model = describe_model(checkpoint)
     except (CheckpointError, UnsupportedModelError) as error:
         return [headers, Check("experts", False, str(error))]
-    counts = [layer.num_experts for layer in model.layers]
-    spans = dict.fromkeys(f"0..{count - 1}" for count in (min(counts), max(counts)))
-    found = " to ".join(spans)
-    fine = f"ids {found} in each of {len(counts)} sparse layers, as config.json says"
-    return [headers, check_that("experts", _expert_problems(model, manifest), fine)]
+    kept = {layer: len(ids) for layer, ids in manifest.plan.kept.items()}
+    held = {layer.index: layer.num_experts for layer in model.layers}
+    problems = [
+        f"layer {layer} holds {held.get(layer, 0)} experts, but the plan keeps {kept.get(layer, 0)}"
+        for layer in sorted(kept.keys() | held.keys())
+        if held.get(layer) != kept.get(layer)
+    ]
+    fewest, most = min(held.values()), max(held.values())
+    spans = " to ".join(dict.fromkeys((f"0..{fewest - 1}", f"0..{most - 1}")))
+    fine = f"ids {spans} in each of {len(held)} sparse layers, as config.json says"
+    return [headers, check_that("experts", problems, fine)]
 
 
 def check_bytes(path: Path, manifest: Manifest) -> Generator[Progress, None, Sequence[Check]]:
-    """Put every question that bytes can answer; all are put, also when one fails.
-
-    Args:
-        path: the export.
-        manifest: its manifest.
-    """
-    checks = [_check_presence(path, manifest), _check_sizes(path, manifest)]
-    checks.append((yield from _check_hashes(path, manifest)))
-    checks.append(_check_files(path, manifest))
-    checks.extend(_check_structure(path, manifest))
-    return checks
+    """Put every question to an export that bytes can answer; all are put, also when one fails."""
+    sizes = _check_sizes(path, manifest)
+    hashes = yield from _check_hashes(path, manifest)
+    return [*sizes, hashes, _check_files(path, manifest), *_check_structure(path, manifest)]

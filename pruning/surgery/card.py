@@ -21,7 +21,6 @@ from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.width_sizes import option_of
 
 CARD_NAME = "README.md"
-_LICENSE_KEYS = ("license", "license_name", "license_link")
 
 
 def source_metadata(path: Path) -> Mapping[str, Any]:
@@ -39,17 +38,6 @@ def source_metadata(path: Path) -> Mapping[str, Any]:
         ) from error
 
 
-def _card_data(model: MoEModel, source: Mapping[str, Any]) -> ModelCardData:
-    is_hub_id = model.name.count("/") == 1
-    return ModelCardData(
-        base_model=source.get("base_model") or (model.name if is_hub_id else None),
-        library_name="transformers",
-        pipeline_tag="text-generation",
-        tags=["moe", "pruned", "expert-pruning"],
-        **{key: source[key] for key in _LICENSE_KEYS if source.get(key)},
-    )
-
-
 def _kept_table(model: MoEModel, plan: PruningPlan) -> str:
     lines = ["| layers | experts kept | of |", "|---|---|---|"]
     rows = [(layer.index, len(plan.kept[layer.index]), layer.num_experts) for layer in model.layers]
@@ -61,15 +49,10 @@ def _kept_table(model: MoEModel, plan: PruningPlan) -> str:
     return "\n".join(lines)
 
 
-def _discovered_fact(model: MoEModel) -> str:
-    """What was assumed of an architecture that the program does not know."""
-    assumed = "; ".join(model.family.assumptions)
-    return f"discovered from the checkpoint, assuming that {assumed}" if assumed else ""
-
-
 def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan) -> str:
     sizes, made = size_report(model, plan), plan.provenance
     share = sizes.experts_removed / sizes.experts_before
+    assumed = "; ".join(model.family.assumptions)
     facts = {
         "Criterion": made.criterion,
         "Gate weights": made.gate,
@@ -85,13 +68,12 @@ def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan) -> str:
         "Plan digest": f"`{plan.digest}`",
         "Program": f"MoE Prune Studio {tool_version()}",
         "Prediction heads (MTP)": heads_in_words(model, heads),
-        "Architecture": _discovered_fact(model),
+        "Architecture": assumed and f"discovered from the checkpoint, assuming that {assumed}",
     }
     return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)
 
 
 def _atom_facts(model: MoEModel, plan: PruningPlan, widths: WidthPlan | None) -> list[str]:
-    """What is to say of neurons that were removed."""
     if not (plan.kept_atoms and widths):
         return []
     kept, of = count_atoms(plan.kept_atoms, plan.kept, model)
@@ -112,20 +94,15 @@ def _in_words(values: Mapping[str, Any]) -> str:
 
 
 def _numbers(report: SizeReport) -> str:
-    rows = {
-        "parameters": (report.params_before, report.params_after),
-        "active per token": (report.active_before, report.active_after),
-    }
-    loaded = report.loaded("bfloat16")
-    sizes = {
-        "weights on disk": (report.bytes_before, report.bytes_after),
-        "loaded in bfloat16": loaded,
-    }
-    lines = ["| | before | after |", "|---|---|---|"]
-    lines += [f"| {name} | {first:,} | {last:,} |" for name, (first, last) in rows.items()]
-    for name, (first, last) in sizes.items():
-        lines.append(f"| {name} | {format_bytes(first)} | {format_bytes(last)} |")
-    return "\n".join(lines)
+    loaded_before, loaded_after = map(format_bytes, report.loaded("bfloat16"))
+    on_disk = f"{format_bytes(report.bytes_before)} | {format_bytes(report.bytes_after)}"
+    return (
+        "| | before | after |\n|---|---|---|\n"
+        f"| parameters | {report.params_before:,} | {report.params_after:,} |\n"
+        f"| active per token | {report.active_before:,} | {report.active_after:,} |\n"
+        f"| weights on disk | {on_disk} |\n"
+        f"| loaded in bfloat16 | {loaded_before} | {loaded_after} |"
+    )
 
 
 _CARD = """---
@@ -157,6 +134,8 @@ model = {load}
 tokenizer = AutoTokenizer.from_pretrained(name)
 ```
 
+| program | reads it | why |
+|---|---|---|
 {readers}
 {recipe}"""
 _RECIPE = """
@@ -186,11 +165,6 @@ def _loading(model: MoEModel, contents: Contents) -> tuple[str, str]:
     return f"from transformers import {auto_class}, AutoTokenizer", load
 
 
-def _readers_table(contents: Contents) -> str:
-    rows = (f"| {each.engine} | {each.reads} | {each.reason} |" for each in verdicts(contents))
-    return "\n".join(("| program | reads it | why |", "|---|---|---|", *rows))
-
-
 def model_card(
     model: MoEModel,
     plan: PruningPlan,
@@ -210,15 +184,28 @@ def model_card(
     source = source_metadata(model.checkpoint.path)
     contents = contents_of(model, plan, widths)
     imports, load = _loading(model, contents)
+    readers = (f"| {each.engine} | {each.reads} | {each.reason} |" for each in verdicts(contents))
+    is_hub_id = model.name.count("/") == 1
+    metadata = ModelCardData(
+        base_model=source.get("base_model") or (model.name if is_hub_id else None),
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        tags=["moe", "pruned", "expert-pruning"],
+        **{
+            key: source[key]
+            for key in ("license", "license_name", "license_link")
+            if source.get(key)
+        },
+    )
     text = _CARD.format(
-        metadata=_card_data(model, source).to_yaml(),
+        metadata=metadata.to_yaml(),
         model=model.name,
         family=model.family.label,
         licence="" if source.get("license") else _NO_LICENCE,
         kept=_kept_table(model, plan),
         imports=imports,
         load=load,
-        readers=_readers_table(contents),
+        readers="\n".join(readers),
         what="neurons of its routed experts" if plan.kept_atoms else "its routed experts",
         facts="\n".join((_facts(model, plan, heads), *_atom_facts(model, plan, widths))),
         numbers=_numbers(size_report(model, plan)),

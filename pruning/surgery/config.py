@@ -10,13 +10,16 @@ from typing import Any
 
 from analysis.checkpoint import CONFIG_NAME
 from analysis.families import MoEFamily
-from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY
+from analysis.families.base import HEAD_KEYS, PER_LAYER_KEY, WIDTHS_KEY
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import auto_map
+from pruning.atoms.widths import WidthPlan, widths_config
+from pruning.heads import HeadChoice, HeadPlan
 from pruning.plan import PruningPlan
 
 # Entries of auto_map that decide which class a model becomes.
 MODEL_CLASSES = ("AutoConfig", "AutoModel")
+Config = dict[str, Any]
 
 
 def json_file(value: Mapping[str, Any]) -> bytes:
@@ -24,53 +27,61 @@ def json_file(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _layer_counts(model: MoEModel, plan: PruningPlan) -> list[int] | None:
-    """Experts of each decoder layer after pruning, 0 in a dense one; None if all have as many.
+def pruned_config(
+    model: MoEModel, plan: PruningPlan, heads: HeadPlan, widths: WidthPlan | None
+) -> bytes:
+    """`config.json` of an export; the source's bytes where nothing in it changes.
 
     Args:
         model: the source.
         plan: complete, see `fit_plan`.
-    """
-    if len({len(ids) for ids in plan.kept.values()}) == 1:
-        return None
-    return [len(plan.kept.get(layer, ())) for layer in range(model.depth)]
-
-
-def pruned_config(model: MoEModel, plan: PruningPlan) -> bytes:
-    """`config.json` of the pruned checkpoint; the source's bytes when no count changes.
-
-    Args:
-        model: the source.
-        plan: complete, see `fit_plan`.
+        heads: what becomes of prediction heads.
+        widths: of the experts, where neurons are removed.
     """
     raw = (model.checkpoint.path / CONFIG_NAME).read_bytes()
+    source: Config = json.loads(raw)
+    config = _with_counts(source, model, plan)
+    if changes := widths_config(widths, model) if widths else {}:
+        # The balancing loss is meant for training the full set of experts.
+        config = model.family.edited(config, **changes, output_router_logits=False)
+    if heads.choice is HeadChoice.DROP:
+        config = _without_heads(config, model.family)
+    config = with_model_classes(config, model.family)
+    return raw if config == source else json_file(config)
+
+
+def _with_counts(config: Config, model: MoEModel, plan: PruningPlan) -> Config:
     kept = {layer: len(ids) for layer, ids in plan.kept.items()}
     if kept == {layer.index: layer.num_experts for layer in model.layers}:
-        return raw
-    family, counts = model.family, _layer_counts(model, plan)
-    config = family.config_with_count(json.loads(raw), max(kept.values()))
-    # Its balancing loss is meant for training the full set of experts, and for one count.
-    changes: dict[str, Any] = {"output_router_logits": False}
-    if counts or PER_LAYER_KEY in model.config:
-        changes[PER_LAYER_KEY] = counts
-    return json_file(family.edited(config, **changes))
+        return config
+    # Its balancing loss is meant for the full set of experts, and for one count.
+    changes: Config = {"output_router_logits": False}
+    is_uniform = len(set(kept.values())) == 1
+    if not is_uniform or PER_LAYER_KEY in model.config:
+        # A dense layer has 0.
+        counts = [kept.get(layer, 0) for layer in range(model.depth)]
+        changes[PER_LAYER_KEY] = None if is_uniform else counts
+    family = model.family
+    return family.edited(family.config_with_count(config, max(kept.values())), **changes)
 
 
-def own_sizes(content: bytes, family: MoEFamily) -> frozenset[str]:
-    """The keys by which a `config.json` gives layers sizes of their own: numbers, widths, both."""
-    text = family.text_config(json.loads(content))
-    return frozenset(key for key in (PER_LAYER_KEY, WIDTHS_KEY) if text.get(key) is not None)
+def _without_heads(config: Config, family: MoEFamily) -> Config:
+    inner: Any = config
+    for key in family.config_path:
+        inner = inner[key]
+    top = {key: 0 for key in HEAD_KEYS if config.get(key)}
+    return family.edited({**config, **top}, **{key: 0 for key in HEAD_KEYS if inner.get(key)})
 
 
-def with_model_classes(content: bytes, family: MoEFamily) -> bytes:
-    """`config.json` that names the classes of `modeling_pruned.py`, or none where none are needed.
+def own_sizes(config: Mapping[str, Any], family: MoEFamily) -> frozenset[str]:
+    """The keys by which a configuration gives layers sizes of their own: counts, widths, both."""
+    part = family.text_config(config)
+    return frozenset(key for key in (PER_LAYER_KEY, WIDTHS_KEY) if part.get(key) is not None)
 
-    Args:
-        content: `config.json`, otherwise finished.
-        family: the architecture.
-    """
-    config, ours = json.loads(content), auto_map(family)
-    has_own = bool(own_sizes(content, family))
+
+def with_model_classes(config: Config, family: MoEFamily) -> Config:
+    """A configuration that names the classes of `modeling_pruned.py`, where they are needed."""
+    ours, has_own = auto_map(family), bool(own_sizes(config, family))
     before = config.get("auto_map") or {}
     classes = {
         name: where
@@ -81,6 +92,6 @@ def with_model_classes(content: bytes, family: MoEFamily) -> bytes:
     if has_own:
         classes |= ours
     if classes == before:
-        return content
+        return config
     rest = {key: value for key, value in config.items() if key != "auto_map"}
-    return json_file({**rest, "auto_map": classes} if classes else rest)
+    return {**rest, "auto_map": classes} if classes else rest

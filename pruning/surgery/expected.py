@@ -56,18 +56,16 @@ class Part:
 
     def blocks(self, shard: Path) -> Iterator[NDArray[np.uint8]]:
         """The bytes that the export must hold, a few rows at a time."""
-        rows, row = self.result[0], max(1, math.prod(self.result[1:]), math.prod(self.shape[1:]))
-        step = max(1, _BLOCK_BYTES // row)
+        rows, row_bytes = self.result[0], math.prod(self.shape[1:])
+        step = max(1, _BLOCK_BYTES // max(1, math.prod(self.result[1:]), row_bytes))
         for first in range(0, rows, step):
-            yield self._rows(shard, first, min(rows, first + step))
-
-    def _rows(self, shard: Path, first: int, last: int) -> NDArray[np.uint8]:
-        if self.ids is not None and self.axis == 0:
-            whole = mapped(shard, self.start, self.shape)
-            return _chosen(whole, self.ids[first:last], 0)
-        start = self.start + first * math.prod(self.shape[1:])
-        block = mapped(shard, start, (last - first, *self.shape[1:]))
-        return block if self.ids is None else _chosen(block, self.ids, self.axis)
+            last = min(rows, first + step)
+            if self.ids is not None and self.axis == 0:
+                whole = mapped(shard, self.start, self.shape)
+                yield _chosen(whole, self.ids[first:last], 0)
+                continue
+            block = mapped(shard, self.start + first * row_bytes, (last - first, *self.shape[1:]))
+            yield block if self.ids is None else _chosen(block, self.ids, self.axis)
 
 
 def mapped(file: Path, start: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -118,16 +116,14 @@ def expected_tensors(
         heads: what became of prediction heads.
         widths: of the experts, where neurons are removed.
     """
-    blocks = scale_blocks(model)
-    maker = _Maker(model.family, plan.kept, head_slots(model, heads), widths, blocks)
+    slots = head_slots(model, heads)
+    maker = _Maker(model.family, plan.kept, slots, widths, scale_blocks(model))
     grown = shared_tensors(model) if widths and widths.shared is not None else {}
     found: dict[str, Expected] = {}
     for entry in model.checkpoint.tensors.values():
         if entry.name in grown and widths:
-            made: Expected | None = _grown(entry, grown[entry.name][1], widths)
-        else:
-            made = maker.make(entry)
-        if made:
+            found[entry.name] = _grown(entry, grown[entry.name][1], widths)
+        elif made := maker.make(entry):
             found[made.name] = made
     return found
 
@@ -162,7 +158,8 @@ class _Maker:
         where = atom_axis(self.family, slot) if widths else None
         if slot.expert is None:
             parts = tuple(_matrix(entry, where, slot, expert, widths) for expert in kept)
-            return Expected(entry.name, entry, _stacked(entry, parts), parts)
+            cut = next((part.result[:-1] for part in parts if part.ids is not None), None)
+            return Expected(entry.name, entry, (len(parts), *(cut or entry.shape[1:])), parts)
         if slot.expert not in kept:
             return None
         # In place of its old id an expert has its place among those that stay.
@@ -229,11 +226,6 @@ def _atoms(where: AtomAxis, before: int, kept: Sequence[int], after: int) -> NDA
     grid = entries.reshape(shape).T if where.interleaved else entries.reshape(shape)
     filled = np.pad(grid[:, list(kept)], ((0, 0), (0, after - len(kept))), constant_values=-1)
     return (filled.T if where.interleaved else filled).reshape(-1)
-
-
-def _stacked(entry: TensorEntry, parts: Sequence[Part]) -> tuple[int, ...]:
-    cut = next((part for part in parts if part.ids is not None), None)
-    return (len(parts), *(cut.result[:-1] if cut else entry.shape[1:]))
 
 
 def _grown(entry: TensorEntry, axis: int, widths: WidthPlan) -> Expected:

@@ -8,10 +8,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -27,23 +28,17 @@ from pruning.heads import HeadChoice, HeadPlan
 from pruning.plan import PruningPlan, fit_plan, tool_version
 from pruning.sizes import format_bytes
 from pruning.surgery.card import CARD_NAME, model_card
-from pruning.surgery.config import (
-    own_sizes,
-    pruned_config,
-    with_model_classes,
-)
-from pruning.surgery.heads import config_of_heads
+from pruning.surgery.config import own_sizes, pruned_config
+from pruning.surgery.heads import plan_heads
 from pruning.surgery.index import new_index, pruned_index
 from pruning.surgery.manifest import (
     MANIFEST_NAME,
-    FileRecord,
     Manifest,
     SourceRecord,
     library_versions,
 )
 from pruning.surgery.resharding import reshard
 from pruning.surgery.shards import PlannedShard, plan_shards
-from pruning.surgery.width_config import config_of_widths, heads_beside
 from pruning.surgery.writing import write_file, write_shards
 
 # What a reader needs besides weights, configuration and index.
@@ -135,16 +130,14 @@ def prepare_export(
     target = Path(os.path.realpath(out.expanduser()))
     _check_free(target, model.checkpoint.path)
     widths = plan_widths(model, plan, options.widths)
-    heads = heads_beside(model, plan, options.heads, widths)
+    heads = plan_heads(model, plan, options.heads, widths)
     shards = plan_shards(model, plan, heads, widths)
     if options.max_shard_bytes:
         shards = reshard(model, shards, options.max_shard_bytes)
     # The order is that of writing: the index after the configuration, both after the rest.
     files = _companions(model, plan, options)
-    config = config_of_widths(pruned_config(model, plan), model, widths)
-    config = with_model_classes(config_of_heads(config, model, heads), model.family)
-    _check_discovered(model, config)
-    files |= _modeling_file(model, config)
+    config = pruned_config(model, plan, heads, widths)
+    files |= _modeling_file(model, json.loads(config))
     files[CONFIG_NAME] = config
     if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):
         files[INDEX_NAME] = index
@@ -152,26 +145,20 @@ def prepare_export(
     return PreparedExport(model, plan, heads, widths, target, shards, files, card)
 
 
-def _check_discovered(model: MoEModel, config: bytes) -> None:
-    """Refuse sizes of their own for the layers of an architecture that cannot be built with them.
-    """
-    if not (model.family.discovered and own_sizes(config, model.family)):
-        return
-    # Here and not above: the dashboard imports this module and must start without torch.
-    from analysis.nonuniform.trial import check_buildable
-
-    try:
-        check_buildable(model.family, json.loads(config))
-    except UnsupportedModelError as error:
-        raise ExportError(
-            f"{error} Keep the same number of experts in every layer (schedule uniform), and no "
-            "neurons removed, so that the model's own code reads the export."
-        ) from error
-
-
-def _modeling_file(model: MoEModel, config: bytes) -> dict[str, bytes]:
+def _modeling_file(model: MoEModel, config: Mapping[str, Any]) -> dict[str, bytes]:
     """The file with classes for layers of their own sizes, where a configuration names them."""
     sizes = own_sizes(config, model.family)
+    if sizes and model.family.discovered:
+        # Here and not above: the dashboard imports this module and must start without torch.
+        from analysis.nonuniform.trial import check_buildable
+
+        try:
+            check_buildable(model.family, config)
+        except UnsupportedModelError as error:
+            raise ExportError(
+                f"{error} Keep the same number of experts in every layer (schedule uniform), and "
+                "no neurons removed, so that the model's own code reads the export."
+            ) from error
     if not (sizes and auto_map(model.family)):
         return {}
     return {MODELING_NAME: modeling_file(model.family, widths=WIDTHS_KEY in sizes).encode()}
@@ -179,7 +166,10 @@ def _modeling_file(model: MoEModel, config: bytes) -> dict[str, bytes]:
 
 def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> dict[str, bytes]:
     """Files beside weights, configuration and index."""
-    files = {name: (model.checkpoint.path / name).read_bytes() for name in _copied_files(model)}
+    source = model.checkpoint.path
+    found = {path for pattern in _COPIED_FILES for path in source.glob(pattern) if path.is_file()}
+    names = sorted(str(path.relative_to(source)) for path in found)
+    files = {name: (source / name).read_bytes() for name in names}
     # The one copied, if the source was pruned too, is for another set of counts or for none.
     files.pop(MODELING_NAME, None)
     if options.keep_list:
@@ -204,22 +194,6 @@ def _check_free(out: Path, source: Path) -> None:
         )
 
 
-def _copied_files(model: MoEModel) -> list[str]:
-    source = model.checkpoint.path
-    found = {path for pattern in _COPIED_FILES for path in source.glob(pattern) if path.is_file()}
-    return sorted(str(path.relative_to(source)) for path in found)
-
-
-def _check_space(prepared: PreparedExport) -> None:
-    has = shutil.disk_usage(prepared.out.parent).free
-    if has < prepared.nbytes:
-        raise ExportError(
-            f"The export needs {format_bytes(prepared.nbytes)}, but the file system of "
-            f"{prepared.out.parent} has {format_bytes(has)} free; free some space or choose "
-            "another directory."
-        )
-
-
 @contextmanager
 def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
     """An empty `<out>.partial` that only this process writes to; gone at the end.
@@ -240,7 +214,12 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
     try:
         if partial.exists():
             shutil.rmtree(partial)
-        _check_space(prepared)
+        has, needs = shutil.disk_usage(out.parent).free, prepared.nbytes
+        if has < needs:
+            raise ExportError(
+                f"The export needs {format_bytes(needs)}, but the file system of {out.parent} has "
+                f"{format_bytes(has)} free; free some space or choose another directory."
+            )
         partial.mkdir()
         yield partial
     finally:
@@ -255,8 +234,7 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
 def _hash_source(checkpoint: Checkpoint) -> Generator[Progress, None, str]:
     """SHA-256 over every byte of every shard, in the order of their names."""
     sha = hashlib.sha256()
-    total = sum(shard.size for shard in checkpoint.shards)
-    done = 0
+    done, total = 0, sum(shard.size for shard in checkpoint.shards)
     for shard in checkpoint.shards:
         with (checkpoint.path / shard.name).open("rb") as file:
             while chunk := file.read(1 << 24):
@@ -264,11 +242,6 @@ def _hash_source(checkpoint: Checkpoint) -> Generator[Progress, None, str]:
                 done += len(chunk)
                 yield Progress("hashing the source", done, total, "bytes")
     return sha.hexdigest()
-
-
-def _write_files(prepared: PreparedExport, partial: Path) -> dict[str, FileRecord]:
-    write_file(partial / CARD_NAME, prepared.card)
-    return {name: write_file(partial / name, content) for name, content in prepared.files.items()}
 
 
 def _publish(partial: Path, out: Path) -> None:
@@ -290,7 +263,9 @@ def _write_export(
     source = prepared.model.checkpoint
     content = (yield from _hash_source(source)) if options.hash_source else ""
     shards = yield from write_shards(prepared.shards, source.path, partial)
-    files = _write_files(prepared, partial)
+    write_file(partial / CARD_NAME, prepared.card)
+    files = {name: write_file(partial / name, content) for name, content in prepared.files.items()}
+    kept = {tensor.source.shard for shard in prepared.shards for tensor in shard.tensors}
     manifest = Manifest(
         source=SourceRecord(prepared.model.name, prepared.model.identity, content),
         plan=prepared.plan,
@@ -299,18 +274,12 @@ def _write_export(
         assumptions=prepared.model.family.assumptions,
         shards=shards,
         files=files,
-        dropped_shards=_dropped_shards(prepared),
+        dropped_shards=tuple(shard.name for shard in source.shards if shard.name not in kept),
         tool_version=tool_version(),
         libraries=library_versions(),
     )
     write_file(partial / MANIFEST_NAME, manifest.to_json().encode())
     return manifest
-
-
-def _dropped_shards(prepared: PreparedExport) -> tuple[str, ...]:
-    kept = {tensor.source.shard for shard in prepared.shards for tensor in shard.tensors}
-    shards = prepared.model.checkpoint.shards
-    return tuple(shard.name for shard in shards if shard.name not in kept)
 
 
 def export_checkpoint(

@@ -1,7 +1,6 @@
 """Checks of an export that load models and run them on the CPU."""
 
 import gc
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,19 +24,6 @@ _SEED = 0
 _ROW_TOKENS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class LogitsCheck:
-    """The outcome of the comparison with the masked original.
-
-    Args:
-        check: whether the logits agree.
-        max_abs_diff: largest difference of two logits.
-    """
-
-    check: Check
-    max_abs_diff: float
-
-
 def random_tokens(model: MoEModel, tokens: int) -> torch.Tensor:
     """Seeded token ids, at least so many, in rows short enough for the model's context."""
     config = model.config
@@ -59,7 +45,7 @@ def why_not_loaded(model: MoEModel) -> str:
     return ""
 
 
-def _load(model: MoEModel, dtype: "torch.dtype | str") -> tuple[Any, Any]:
+def _load(model: MoEModel, dtype: torch.dtype | str) -> tuple[Any, Any]:
     # Grouped products do not know float64.
     options: dict[str, Any] = {"experts_implementation": "eager"} if dtype is torch.float64 else {}
     # The same on every machine: where there is a GPU, transformers would keep weights quantised.
@@ -114,12 +100,12 @@ def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
 
 def check_logits(
     exported: MoEModel, source: MoEModel, plan: PruningPlan, ids: torch.Tensor
-) -> LogitsCheck:
+) -> tuple[Check, float]:
     """Compare with the original, its removed experts and neurons masked, both in float32.
 
-    Where neurons are gone, both are in float64: sums over fewer of them are the same numbers added
-    in another order, and in float32 those differ by more than is allowed. One model is in memory
-    at a time.
+    The second value is the largest difference of two logits. Where neurons are gone, both are in
+    float64: sums over fewer of them are the same numbers added in another order, and in float32
+    those differ by more than is allowed. One model is in memory at a time.
     """
     dtype = torch.float64 if plan.kept_atoms else torch.float32
     pruned, _ = _load(exported, dtype)
@@ -136,4 +122,4 @@ def check_logits(
         f"{str(dtype).removeprefix('torch.')}, against the original with what was removed masked "
         f"(allowed: {MAX_DIFFERENCE:g})"
     )
-    return LogitsCheck(Check("logits", ok, detail), difference)
+    return Check("logits", ok, detail), difference

@@ -18,8 +18,7 @@ def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | Non
     index = read_index(model.checkpoint.path)
     if index is None:
         return None
-    unlisted = [name for name in model.checkpoint.tensors if name not in index["weight_map"]]
-    if unlisted:
+    if unlisted := [name for name in model.checkpoint.tensors if name not in index["weight_map"]]:
         shard = model.checkpoint.tensors[unlisted[0]].shard
         raise ExportError(
             f"{shard} holds {unlisted[0]}, which {INDEX_NAME} does not list ({len(unlisted)} such "
@@ -33,8 +32,8 @@ def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | Non
     ):
         return (model.checkpoint.path / INDEX_NAME).read_bytes()
     placed = {tensor.source.name: (tensor.name, shard) for shard, tensor in tensors}
-    metadata = {**index.get("metadata", {})}
-    metadata["total_size"] = sum(tensor.nbytes for _, tensor in tensors)
+    total = sum(tensor.nbytes for _, tensor in tensors)
+    metadata = {**index.get("metadata", {}), "total_size": total}
     if "total_parameters" in metadata:
         metadata["total_parameters"] = sum(math.prod(tensor.shape) for _, tensor in tensors)
     weight_map = dict(placed[name] for name in index["weight_map"] if name in placed)
@@ -49,10 +48,9 @@ def read_index(path: Path) -> dict[str, Any] | None:
 
 
 def new_index(shards: Sequence[PlannedShard]) -> bytes | None:
-    """The index of shards that were made anew; None where there is one."""
+    """The index of shards of a new layout; None for a single one, which needs none."""
     if len(shards) == 1:
         return None
     placed = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
     total = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
-    index = {"metadata": {"total_size": total}, "weight_map": placed}
-    return json_file(index)
+    return json_file({"metadata": {"total_size": total}, "weight_map": placed})

@@ -56,6 +56,11 @@ class FileRecord:
     sha256: str
 
 
+def file_record(content: bytes) -> FileRecord:
+    """The record of a file with this content."""
+    return FileRecord(len(content), hashlib.sha256(content).hexdigest())
+
+
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
     """The checkpoint that was pruned; never its path.
@@ -130,11 +135,6 @@ class Manifest:
         return json.dumps(raw, indent=1, ensure_ascii=False) + "\n"
 
 
-def file_record(content: bytes) -> FileRecord:
-    """The record of a file with this content."""
-    return FileRecord(len(content), hashlib.sha256(content).hexdigest())
-
-
 def library_versions() -> dict[str, str]:
     """Versions of the libraries beside which the export was made; nothing is imported."""
     found = {"python": platform.python_version()}
@@ -173,7 +173,7 @@ def read_manifest(path: Path) -> Manifest:
         raise ExportError(f"{MANIFEST_NAME} is damaged: {error}") from error
     if manifest.plan.digest != raw.get("plan_digest"):
         raise ExportError(f"{MANIFEST_NAME} is damaged: its plan does not have its plan_digest.")
-    if manifest.has_uniform_counts != raw.get("uniform_counts", manifest.has_uniform_counts):
+    if manifest.has_uniform_counts != raw.get("uniform_counts"):
         raise ExportError(f"{MANIFEST_NAME} is damaged: its uniform_counts is not its plan's.")
     return manifest
 
@@ -186,11 +186,18 @@ def _manifest(raw: Mapping[str, Any]) -> Manifest:
     return Manifest(
         source=SourceRecord(**raw["source"]),
         plan=plan_from_dict(raw["plan"]),
-        # Exports of the first version kept heads and say nothing of them.
-        heads=HeadPlan.from_json(raw["heads"]) if "heads" in raw else HeadPlan(),
+        heads=HeadPlan.from_json(raw["heads"]),
         widths=WidthChoice.from_json(raw["widths"]) if "widths" in raw else None,
         assumptions=tuple(map(str, raw.get("discovered", ()))),
-        shards=tuple(map(_shard_record, raw["shards"])),
+        shards=tuple(
+            ShardRecord(
+                name=_own_name(shard["name"]),
+                sha256=str(shard["sha256"]),
+                tensors=tuple(map(str, shard["tensors"])),
+                **{key: int(shard[key]) for key in ("bytes", "copied", "cut", "dropped")},
+            )
+            for shard in raw["shards"]
+        ),
         files={
             _own_name(name): FileRecord(int(record["bytes"]), str(record["sha256"]))
             for name, record in raw["files"].items()
@@ -209,15 +216,3 @@ def _own_name(raw: Any) -> str:
     if not parts or parts[0] == "/" or ".." in parts or is_long or not name.isprintable():
         raise ValueError(f"{name[:80]!r} is no file of the export's own folder.")
     return name
-
-
-def _shard_record(raw: Mapping[str, Any]) -> ShardRecord:
-    return ShardRecord(
-        name=_own_name(raw["name"]),
-        bytes=int(raw["bytes"]),
-        sha256=str(raw["sha256"]),
-        tensors=tuple(map(str, raw["tensors"])),
-        copied=int(raw["copied"]),
-        cut=int(raw["cut"]),
-        dropped=int(raw["dropped"]),
-    )

@@ -26,6 +26,15 @@ class Span:
         """Length in bytes."""
         return self.end - self.start
 
+    def parts(self, limit: int) -> Iterator["Span"]:
+        """The same in parts of at most `limit` bytes."""
+        for start in range(self.start, self.end, limit):
+            yield Span(start, min(self.end, start + limit))
+
+    def read(self, file: int, target: memoryview, name: str) -> None:
+        """Fill `target` from an open file of this name."""
+        read_into(file, target, self.start, name)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gather:

@@ -1,4 +1,4 @@
-"""Tensors put into shards anew, none larger than asked for; each tensor stays in one piece."""
+"""Another layout of shards, none larger than asked for; each tensor stays in one piece."""
 
 import json
 import re
@@ -15,7 +15,6 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)", re.IGNORECASE)
 _ENTRY_BYTES = 160
 _FIXED_BYTES = 256  # length, metadata and filling of a header
 _LONGEST_SIZE = 32  # of its text
-_SINGLE = "model.safetensors"
 
 
 def parse_size(text: str) -> int:
@@ -41,11 +40,11 @@ def reshard(model: MoEModel, shards: Sequence[PlannedShard], most: int) -> tuple
     tensors = [tensor for shard in shards for tensor in shard.tensors]
     metadata = next((each.metadata for each in model.checkpoint.shards if each.metadata), {})
     groups = list(_groups(tensors, most))
-    count = len(groups)
-    names = [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
+    if len(groups) == 1:
+        return (assemble("model.safetensors", groups[0], metadata),)
     return tuple(
-        assemble(name, group, metadata)
-        for name, group in zip(names if count > 1 else [_SINGLE], groups, strict=True)
+        assemble(f"model-{number:05d}-of-{len(groups):05d}.safetensors", group, metadata)
+        for number, group in enumerate(groups, 1)
     )
 
 

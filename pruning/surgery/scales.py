@@ -28,20 +28,6 @@ def check_scales(model: MoEModel, widths: WidthPlan | None) -> None:
     blocks = scale_blocks(model)
     if widths is None or blocks is None or not widths.atoms:
         return
-    _check_way(widths)
-    for size in dict.fromkeys(blocks):
-        for layer, width in widths.loaded.items():
-            if width % size and width != max(widths.source[layer]):
-                raise ExportError(
-                    f"The experts of layer {layer} would be {width} neurons wide, but {size} "
-                    f"neighbours share a scale (FP8); use --width-multiple-of {size}."
-                )
-        for layer, experts in widths.atoms.items():
-            for expert, kept in experts.items():
-                _check_kept(layer, expert, kept, widths.source[layer][expert], size)
-
-
-def _check_way(widths: WidthPlan) -> None:
     if widths.choice.mode is WidthMode.RAGGED:
         raise ExportError(
             "Experts with FP8 scales cannot have widths of their own on disk, because scales are "
@@ -52,6 +38,16 @@ def _check_way(widths: WidthPlan) -> None:
             "Shared experts with FP8 scales are as wide as the routed ones, and cannot be filled "
             "up; use the width mode per-layer."
         )
+    for size in dict.fromkeys(blocks):
+        for layer, width in widths.loaded.items():
+            if width % size and width != max(widths.source[layer]):
+                raise ExportError(
+                    f"The experts of layer {layer} would be {width} neurons wide, but {size} "
+                    f"neighbours share a scale (FP8); use --width-multiple-of {size}."
+                )
+        for layer, experts in widths.atoms.items():
+            for expert, kept in experts.items():
+                _check_kept(layer, expert, kept, widths.source[layer][expert], size)
 
 
 def _check_kept(layer: int, expert: int, kept: Sequence[int], width: int, size: int) -> None:

@@ -92,11 +92,6 @@ class PlannedShard:
     dropped: int
 
     @property
-    def copied(self) -> int:
-        """Tensors whose bytes are those of the source, renumbered or not."""
-        return len(self.tensors) - self.cut
-
-    @property
     def nbytes(self) -> int:
         """Size of the file."""
         return len(self.prefix) + sum(reading.nbytes for reading in self.readings)
@@ -111,9 +106,11 @@ def check_located(model: MoEModel) -> None:
     layers = {layer.index for layer in model.layers}
     for name in model.checkpoint.tensors:
         index = model.family.routed_layer(name)
-        if index is None and model.family.block_layer(name) in layers:
-            index = model.family.block_layer(name)
-        if index is None and _sounds_routed(name):
+        if index is None and (block := model.family.block_layer(name)) in layers:
+            index = block
+        # A module on the way is called experts, of whatever block.
+        sounds_routed = any("experts" in part and "shared" not in part for part in name.split("."))
+        if index is None and sounds_routed:
             index = _trunk_layer(model, name)
         # Layers beyond the trunk are prediction heads; they are copied as they are.
         if index is None or index >= model.depth:
@@ -128,11 +125,6 @@ def check_located(model: MoEModel) -> None:
                 f"{name} belongs to the experts of layer {index}, but the family "
                 f"{model.family.label} does not say how to prune it; nothing was written."
             )
-
-
-def _sounds_routed(name: str) -> bool:
-    """Whether some module on the way to a tensor is called experts, of whatever block."""
-    return any("experts" in part and "shared" not in part for part in name.split("."))
 
 
 def _trunk_layer(model: MoEModel, name: str) -> int | None:
@@ -239,8 +231,7 @@ def _plan_shard(
     tensors: list[PlannedTensor] = []
     cut = dropped = 0
     for entry in shard.tensors:
-        target = plan_one(entry)
-        if target is None:
+        if (target := plan_one(entry)) is None:
             dropped += 1
         else:
             tensors.append(target)
@@ -265,17 +256,15 @@ def assemble(
     """
     # Largest elements first, as safetensors writes: a cut tensor of narrow elements must not
     # leave a wider one after it at an odd address. Sorting is stable, so most often nothing moves.
-    order = sorted(tensors, key=lambda tensor: -_item_bytes(tensor.source))
+    order = sorted(
+        tensors, key=lambda tensor: -(tensor.source.nbytes // (tensor.source.numel or 1))
+    )
     readings = tuple(
         Reading(source, _joined(span for tensor in run for span in tensor.spans))
         for source, run in groupby(order, key=lambda tensor: tensor.source.shard)
     )
     cut = sum(tensor.is_cut for tensor in order)
     return PlannedShard(name, _header(order, metadata), readings, tuple(order), cut, dropped=0)
-
-
-def _item_bytes(entry: TensorEntry) -> int:
-    return entry.nbytes // entry.numel if entry.numel else 0
 
 
 def _header(tensors: Sequence[PlannedTensor], metadata: object) -> bytes:

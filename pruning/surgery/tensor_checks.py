@@ -13,8 +13,7 @@ from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.atoms.widths import plan_widths
 from pruning.plan import fit_plan
-from pruning.surgery.by_shard import Reader, ask_shards
-from pruning.surgery.checks import Check, check_that
+from pruning.surgery.checks import Check, Reader, ask_shards, check_that
 from pruning.surgery.expected import Expected, expected_tensors, mapped
 from pruning.surgery.manifest import Manifest
 from pruning.surgery.shards import check_located
@@ -29,13 +28,13 @@ class Pairs:
     Args:
         export: its directory.
         source: the directory of the source.
-        wanted: name -> what the tensor must be.
+        expected: name -> what the tensor must be.
         found: name -> where it lies in the export.
     """
 
     export: Path
     source: Path
-    wanted: Mapping[str, Expected]
+    expected: Mapping[str, Expected]
     found: Mapping[str, TensorEntry]
 
 
@@ -46,7 +45,7 @@ def check_against_source(
 
     Args:
         path: the export.
-        manifest: its manifest.
+        manifest: its own.
         source: what it was made from.
     """
     if source.identity != manifest.source.identity:
@@ -56,7 +55,11 @@ def check_against_source(
         )
         return (Check(SOURCE, False, other),)
     try:
-        pairs = _pairs(path, manifest, source)
+        check_located(source)
+        plan = fit_plan(manifest.plan, source)
+        widths = plan_widths(source, plan, manifest.widths)
+        expected = expected_tensors(source, plan, manifest.heads, widths)
+        pairs = Pairs(path, source.checkpoint.path, expected, open_checkpoint(path).tensors)
     except (PlanError, ExportError, CheckpointError) as error:
         return (Check(SOURCE, False, str(error)),)
     accounted = _check_accounts(pairs, manifest, source)
@@ -65,17 +68,8 @@ def check_against_source(
     return accounted, (yield from _check_bytes(pairs))
 
 
-def _pairs(path: Path, manifest: Manifest, source: MoEModel) -> Pairs:
-    """Pair the tensors of the two."""
-    check_located(source)
-    plan = fit_plan(manifest.plan, source)
-    widths = plan_widths(source, plan, manifest.widths)
-    wanted = expected_tensors(source, plan, manifest.heads, widths)
-    return Pairs(path, source.checkpoint.path, wanted, open_checkpoint(path).tensors)
-
-
 def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check:
-    wanted = {name: (each.source.dtype, each.shape) for name, each in pairs.wanted.items()}
+    wanted = {name: (each.source.dtype, each.shape) for name, each in pairs.expected.items()}
     found = {name: (entry.dtype, entry.shape) for name, entry in pairs.found.items()}
     problems = [
         f"{name} should be {wanted.get(name, 'absent')}, but is {found.get(name, 'absent')}"
@@ -83,7 +77,7 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
         if wanted.get(name) != found.get(name)
     ]
     total = len(source.checkpoint.tensors)
-    cut = sum(each.is_cut for each in pairs.wanted.values())
+    cut = sum(each.is_cut for each in pairs.expected.values())
     fine = (
         f"each of the source's {total} tensors is accounted for: {len(wanted) - cut} copied, "
         f"{cut} cut, {total - len(wanted)} dropped"
@@ -98,7 +92,7 @@ def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list
     problems = []
     for shard in manifest.shards:
         held = [name for name, entry in pairs.found.items() if entry.shard == shard.name]
-        cut = sum(pairs.wanted[name].is_cut for name in held)
+        cut = sum(pairs.expected[name].is_cut for name in held)
         if (cut, len(held) - cut) != (shard.cut, shard.copied):
             problems.append(
                 f"{shard.name} holds {len(held) - cut} copied and {cut} cut tensors, but the "
@@ -108,7 +102,7 @@ def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list
 
 
 def _dropped_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list[str]:
-    stay = {each.source.name for each in pairs.wanted.values()}
+    stay = {each.source.name for each in pairs.expected.values()}
     shards = [shard for shard in source.checkpoint.shards if shard.tensors]
     lost = {shard.name: sum(each.name not in stay for each in shard.tensors) for shard in shards}
     problems = []
@@ -151,7 +145,12 @@ def _differs(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
         for wanted, found in _blocks(pairs, name):
             if not np.array_equal(wanted, found):
                 byte = place + int(np.argmax(wanted != found))
-                return _difference(pairs.wanted[name], byte)
+                made = pairs.expected[name]
+                whose = "the plan's cut" if made.is_cut else "a copy"
+                return (
+                    f"{name} is not {whose} of the source's {made.source.name}: byte {byte} of the "
+                    "tensor is the first that differs"
+                )
             place += wanted.size
             if not reader.goes_on(wanted.size):
                 return ""
@@ -160,17 +159,9 @@ def _differs(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
 
 def _blocks(pairs: Pairs, name: str) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
     """What a tensor must hold and what it holds, a few MiB at a time; both flat."""
-    wanted, entry = pairs.wanted[name], pairs.found[name]
+    wanted, entry = pairs.expected[name], pairs.found[name]
     place = entry.start
     for part in wanted.parts:
         for block in part.blocks(pairs.source / wanted.source.shard):
             yield block.reshape(-1), mapped(pairs.export / entry.shard, place, (block.size,))
             place += block.size
-
-
-def _difference(wanted: Expected, byte: int) -> str:
-    whose = "a copy" if not wanted.is_cut else "the plan's cut"
-    return (
-        f"{wanted.name} is not {whose} of the source's {wanted.source.name}: byte {byte} of the "
-        "tensor is the first that differs"
-    )

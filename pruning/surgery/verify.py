@@ -18,7 +18,6 @@ from pruning.surgery.checks import Check
 from pruning.surgery.manifest import Manifest, read_manifest
 from pruning.surgery.tensor_checks import check_against_source
 
-_FLOAT32_BYTES, _FLOAT64_BYTES = 4, 8  # see `check_logits`
 # Beside the weights: the converted copy of a layer while loading, activations, the libraries.
 _MEMORY_FACTOR, _MEMORY_EXTRA = 1.25, 1 << 29
 _ASKED_FOR = "as asked for"
@@ -56,47 +55,38 @@ class VerifyReport:
 
 def logits_memory(source: MoEModel, plan: PruningPlan) -> int:
     """Bytes of memory for the logits level, which loads one model after the other."""
-    each = _FLOAT64_BYTES if plan.kept_atoms else _FLOAT32_BYTES
-    weights = source.checkpoint.num_params * each
+    # In float32, or float64 where neurons are gone, see `check_logits`.
+    weights = source.checkpoint.num_params * (8 if plan.kept_atoms else 4)
     return int(weights * _MEMORY_FACTOR) + _MEMORY_EXTRA
 
 
-def _level(name: str | None) -> Level | None:
-    known = [level.value for level in Level]
-    if name is not None and name not in known:
-        raise ExportError(unknown_name("level", name, known))
-    return Level(name) if name else None
-
-
-def _choose(level: Level | None, manifest: Manifest, source: MoEModel | None) -> tuple[Level, str]:
+def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> tuple[Level, str]:
     """The level to go to, and why."""
-    if level is Level.LOGITS and source is None:
+    known = [each.value for each in Level]
+    if level is not None and level not in known:
+        raise ExportError(unknown_name("level", level, known))
+    if level == Level.LOGITS and source is None:
         raise ExportError(
             "The level 'logits' compares with the source; give its directory (--source), or use "
             "the level 'load'."
         )
     if level:
-        return level, _ASKED_FOR
+        return Level(level), _ASKED_FOR
     available = psutil.virtual_memory().available
-    needed = logits_memory(source, manifest.plan) if source is not None else 0
-    if source is not None and needed <= available:
-        return Level.LOGITS, (
-            f"the highest level: it needs {format_bytes(needed)} of memory, "
-            f"{format_bytes(available)} are available"
-        )
-    lacking = (
-        "no source was given to compare logits with"
-        if source is None
-        else f"the level 'logits' needs {format_bytes(needed)} of memory, "
-        f"{format_bytes(available)} are available"
-    )
+
+    def needs(nbytes: int) -> str:
+        return f"needs {format_bytes(nbytes)} of memory, {format_bytes(available)} are available"
+
+    lacking = "no source was given to compare logits with"
+    if source is not None:
+        needed = logits_memory(source, manifest.plan)
+        if needed <= available:
+            return Level.LOGITS, f"the highest level: it {needs(needed)}"
+        lacking = f"the level 'logits' {needs(needed)}"
     to_load = int(manifest.nbytes * _MEMORY_FACTOR) + _MEMORY_EXTRA
     if to_load <= available:
         return Level.LOAD, lacking
-    return Level.BYTES, (
-        f"the level 'load' needs {format_bytes(to_load)} of memory, "
-        f"{format_bytes(available)} are available"
-    )
+    return Level.BYTES, f"the level 'load' {needs(to_load)}"
 
 
 def verify_export(
@@ -122,7 +112,7 @@ def verify_export(
         manifest = read_manifest(path)
     except ExportError as error:
         return VerifyReport(Level.BYTES, "no manifest", (Check("manifest", False, str(error)),))
-    wanted, reason = _choose(_level(level), manifest, original)
+    goal, reason = _choose(level, manifest, original)
     made_by = f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}"
     found = Check("manifest", True, made_by)
     checks = (found, *(yield from check_bytes(path, manifest)))
@@ -130,9 +120,9 @@ def verify_export(
         checks = (*checks, *(yield from check_against_source(path, manifest, original)))
     if not all(check.ok for check in checks):
         return VerifyReport(Level.BYTES, "the bytes are not those of the export", checks)
-    if wanted is Level.BYTES:
-        return VerifyReport(Level.BYTES, reason, checks)
-    report = VerifyReport(wanted, reason, checks)
+    report = VerifyReport(goal, reason, checks)
+    if goal is Level.BYTES:
+        return report
     return (yield from _verify_forward(path, original, manifest, report, tokens))
 
 
@@ -162,6 +152,5 @@ def _verify_forward(
     if report.level is Level.LOAD or original is None:
         return report
     yield Progress("comparing logits", 0, 1, "models")
-    logits = check_logits(exported, original, manifest.plan, ids)
-    checks = (*report.checks, logits.check)
-    return replace(report, checks=checks, max_abs_diff=logits.max_abs_diff)
+    check, difference = check_logits(exported, original, manifest.plan, ids)
+    return replace(report, checks=(*report.checks, check), max_abs_diff=difference)

@@ -16,10 +16,10 @@ from pruning.atoms.widths import (
     widths_config,
 )
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.surgery.heads import plan_heads
 from pruning.surgery.pieces import item_bytes
 from pruning.surgery.scales import check_scales
 from pruning.surgery.shards import plan_shards
-from pruning.surgery.width_config import heads_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,7 @@ class WidthOption:
 def width_options(
     model: MoEModel, plan: PruningPlan, multiple_of: int = DEFAULT_MULTIPLE
 ) -> tuple[WidthOption, ...]:
-    """Every width mode, with what it saves or why it is not possible.
-
-    Args:
-        model: the source.
-        plan: removes neurons.
-        multiple_of: see `WidthChoice`.
-    """
+    """Every width mode, with what it saves or why it is not possible."""
     if plan.granularity != ATOMIC_GRANULARITY:
         raise PlanError("The plan removes whole experts only, so no width changes.")
     complete = fit_plan(plan, model)
@@ -96,7 +90,7 @@ def _unweighed(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOp
 
 def option_of(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> WidthOption:
     """What comes of a complete plan with these widths."""
-    shards = plan_shards(model, plan, heads_beside(model, plan, None, widths), widths)
+    shards = plan_shards(model, plan, plan_heads(model, plan, None, widths), widths)
     tensors = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
     return replace(
         _unweighed(model, plan, widths),

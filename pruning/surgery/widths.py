@@ -53,16 +53,12 @@ def resized_experts(
             rows,
             count,
             size,
-            _everything(width) if index is None else index,
+            np.arange(width, dtype=np.int32) if index is None else index,
         )
         for expert, index in zip(experts, indices, strict=True)
     )
     shape = (*inner[:axis], width, *inner[axis + 1 :])
     return Resized(shape if slot.expert is not None else (len(experts), *shape), pieces)
-
-
-def _everything(count: int) -> NDArray[np.int32]:
-    return np.arange(count, dtype=np.int32)
 
 
 def _index(where: AtomAxis, layer: int, expert: int, widths: WidthPlan) -> NDArray[np.int32] | None:
@@ -90,8 +86,8 @@ def resized_shared(model: MoEModel, widths: WidthPlan) -> dict[str, Resized]:
         before, after = entry.shape[axis], widths.shared * widths.scalar
         if before == after:
             continue
-        index = np.full(after, -1, np.int32)
-        index[:before] = _everything(before)
+        index = np.arange(after, dtype=np.int32)
+        index[before:] = -1
         rows, size = math.prod(entry.shape[:axis]), math.prod(entry.shape[axis + 1 :])
         gather = Gather(entry.start, rows, before, size * item_bytes(entry.dtype), index)
         shape = (*entry.shape[:axis], after, *entry.shape[axis + 1 :])

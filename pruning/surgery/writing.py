@@ -17,7 +17,7 @@ from analysis.durable import sync_file
 from analysis.errors import ExportError
 from analysis.progress import Progress
 from pruning.surgery.manifest import FileRecord, ShardRecord, file_record
-from pruning.surgery.pieces import Gather, Piece, Span, read_into
+from pruning.surgery.pieces import Piece, Span
 from pruning.surgery.shards import PlannedShard
 
 _BUFFER_BYTES = 1 << 22
@@ -59,7 +59,7 @@ def _blocks(spans: Sequence[Piece]) -> Iterator[list[Piece]]:
     """The same bytes in groups that fill a buffer: small tensors share one, large ones are cut."""
     block: list[Piece] = []
     room = _BUFFER_BYTES
-    for part in _parts(spans):
+    for part in (part for span in spans for part in span.parts(_BUFFER_BYTES)):
         if part.nbytes > room:
             yield block
             block, room = [], _BUFFER_BYTES
@@ -69,43 +69,17 @@ def _blocks(spans: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield block
 
 
-def _parts(spans: Sequence[Piece]) -> Iterator[Piece]:
-    """The same bytes in parts, none larger than a buffer."""
-    for span in spans:
-        if isinstance(span, Gather):
-            yield from span.parts(_BUFFER_BYTES)
-            continue
-        for start in range(span.start, span.end, _BUFFER_BYTES):
-            yield Span(start, min(span.end, start + _BUFFER_BYTES))
-
-
-def _read(file: int, block: Sequence[Piece], buffer: memoryview, name: str) -> memoryview:
-    filled = 0
-    for span in block:
-        target = buffer[filled : filled + span.nbytes]
-        if isinstance(span, Gather):
-            span.read(file, target, name)
-        else:
-            read_into(file, target, span.start, name)
-        filled += span.nbytes
-    return buffer[:filled]
-
-
 def _append(source: int, target: int, block: Sequence[Piece], content: memoryview) -> None:
     """Append a block to the target. `content` is the same bytes, for where the kernel cannot."""
     for span in block:
-        if isinstance(span, Gather):
-            _write_all(target, content[: span.nbytes])
-            content = content[span.nbytes :]
-            continue
-        position = span.start
+        copied = 0
         # Costs about half of what writing from our memory costs, and nothing on file systems
         # that let two files share their blocks.
-        while position < span.end and (
-            copied := _kernel_copy(source, target, span.end - position, position)
-        ):
-            position += copied
-        _write_all(target, content[position - span.start : span.nbytes])
+        while isinstance(span, Span) and (left := span.nbytes - copied):
+            if not (more := _kernel_copy(source, target, left, span.start + copied)):
+                break
+            copied += more
+        _write_all(target, content[copied : span.nbytes])
         content = content[span.nbytes :]
 
 
@@ -146,7 +120,11 @@ def _copy(planned: PlannedShard, target: int, work: _Work) -> str:
         if work.stop.is_set():
             raise _Cancelled
         # Reading fills one buffer while the other is still being hashed.
-        content = _read(source, block, buffers[number % 2], name)
+        content = buffers[number % 2][: sum(span.nbytes for span in block)]
+        filled = 0
+        for span in block:
+            span.read(source, content[filled : filled + span.nbytes], name)
+            filled += span.nbytes
         if hashing:
             hashing.result()
         if work.hash_aside:
@@ -159,9 +137,8 @@ def _copy(planned: PlannedShard, target: int, work: _Work) -> str:
         if unflushed >= _FLUSH_BYTES and (flushing is None or flushing.done()):
             flushing = work.hashers.submit(_flush, target)
             unflushed = 0
-    for task in (hashing, flushing):
-        if task:
-            task.result()
+    for task in filter(None, (hashing, flushing)):
+        task.result()
     os.fsync(target)
     return sha.hexdigest()
 
@@ -180,7 +157,7 @@ def _write_shard(planned: PlannedShard, work: _Work) -> ShardRecord:
         bytes=planned.nbytes,
         sha256=digest,
         tensors=tuple(tensor.name for tensor in planned.tensors),
-        copied=planned.copied,
+        copied=len(planned.tensors) - planned.cut,
         cut=planned.cut,
         dropped=planned.dropped,
     )

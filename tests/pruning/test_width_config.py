@@ -1,34 +1,40 @@
 """What width modes say: in config.json, and to who asks for the widths of a plan without any."""
 
 import json
+import shutil
 
 import pytest
 
 from analysis.drain import drain
 from analysis.errors import PlanError
+from analysis.model import load_model_index
 from families.configs import BY_NAME
 from pruning.atoms.widths import WidthChoice, WidthMode, plan_widths
+from pruning.heads import HeadPlan
 from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.surgery.config import pruned_config
 from pruning.surgery.export import ExportOptions, export_checkpoint
 from pruning.surgery.verify import verify_export
-from pruning.surgery.width_config import config_of_widths
 from pruning.surgery.width_sizes import width_option, width_options
 
 OLMOE = BY_NAME["olmoe"]
 
 
 @pytest.mark.parametrize("asked", [True, False, None])
-def test_the_balancing_loss_is_off_beside_other_widths(atom_source, asked):
+def test_the_balancing_loss_is_off_beside_other_widths(atom_source, tmp_path, asked):
     source = atom_source(OLMOE)
-    model, plan = source.described, fit_plan(source.plan, source.described)
+    plan = fit_plan(source.plan, source.described)
     config = json.loads((source.path / "config.json").read_text())
     config["output_router_logits"] = asked
-    content = json.dumps(config).encode()
+    path = shutil.copytree(source.path, tmp_path / "source")
+    (path / "config.json").write_text(json.dumps(config))
+    model = load_model_index(str(path))
     widths = plan_widths(model, plan, WidthChoice(WidthMode.UNIFORM))
-    written = json.loads(config_of_widths(content, model, widths))
+    written = json.loads(pruned_config(model, plan, HeadPlan(), widths))
     # The widest expert keeps 13 neurons, and widths are multiples of 8.
     assert written == {**config, "intermediate_size": 16, "output_router_logits": False}
-    assert config_of_widths(content, model, None) == content
+    unchanged = pruned_config(model, plan, HeadPlan(), None)
+    assert unchanged == (path / "config.json").read_bytes()
 
 
 def test_a_plan_of_whole_experts_has_no_widths(atom_source):
