@@ -4,6 +4,7 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
@@ -70,7 +71,7 @@ def _measured(
     settings: "CalibrationSettings",
 ) -> Generator[Progress, None, dict[int, Evaluation]]:
     """Number of a bin -> the evaluation of the model without it."""
-    from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+    from pruning.evaluate.candidate import MeasureSettings, run_candidate
     from pruning.evaluate.full_side import run_full
     from pruning.evaluate.samples import make_samples
 
@@ -82,7 +83,9 @@ def _measured(
         full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
         for each in bins:
             yield Progress("removing bins", len(found), len(bins), "bins")
-            found[each.number] = evaluate_candidate(loaded, model.family, each.plan, full, measured)
+            found[each.number] = drain(
+                run_candidate(loaded, model.family, each.plan, full, measured)
+            )
     return found
 
 

@@ -84,13 +84,7 @@ def bin_numbers(
 
 
 def expert_bins(ranking: pd.DataFrame, model: MoEModel, how: Binning) -> list[Bin]:
-    """Bins of experts.
-
-    Args:
-        ranking: columns layer, expert, saliency among others; every expert once, in order.
-        model: the full model.
-        how: see `Binning`.
-    """
+    """Bins of experts, from a table with columns layer, expert, saliency; every expert once."""
     layers, experts = ranking["layer"].to_numpy(), ranking["expert"].to_numpy()
     saliency = ranking["saliency"].to_numpy(dtype=np.float64)
     numbers = bin_numbers(saliency, layers, how)
@@ -109,13 +103,7 @@ def expert_bins(ranking: pd.DataFrame, model: MoEModel, how: Binning) -> list[Bi
 
 
 def neuron_bins(scores: NeuronScores, model: MoEModel, how: Binning) -> list[Bin]:
-    """Bins of neurons.
-
-    Args:
-        scores: layer -> for each expert, a saliency for each neuron; higher = keep.
-        model: the full model.
-        how: see `Binning`.
-    """
+    """Bins of neurons, from a saliency for each neuron of each expert; higher = keep."""
     field = field_of(scores)
     numbers = bin_numbers(field.saliency, np.repeat(field.layers, field.widths), how)
     owners = list(zip(field.layers.tolist(), field.experts.tolist(), strict=True))
@@ -159,12 +147,8 @@ def bin_table(
         after, before = samples["nll"], samples["full_nll"]
         change = after.means - before.means
         pooled = (after.sums.sum() - before.sums.sum()) / after.counts.sum()
-        rows.append(
-            (
-                *(each.number, each.removed, each.saliency, each.share, change.mean()),
-                *(*bootstrap_interval(change, seed), pooled),
-            )
-        )
+        made = (each.number, each.removed, each.saliency, each.share)
+        rows.append((*made, change.mean(), *bootstrap_interval(change, seed), pooled))
     return pd.DataFrame(rows, columns=list(BIN_COLUMNS))
 
 

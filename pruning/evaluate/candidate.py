@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from analysis.arrays import FloatArray
-from analysis.drain import drain
 from analysis.families import MoEFamily
 from analysis.progress import Progress
 from pruning.evaluate.full_side import FullSide, final_hidden
@@ -59,7 +58,10 @@ def measure_hidden(
     """
     names, rows = settings.functions, full.head.rows
     targets_N = torch.from_numpy(batch.targets)
-    uniforms_N = torch.from_numpy(_uniforms(batch, settings.seed))
+    # A generator for each sample, so that neither batches nor candidates change a draw.
+    counts = zip(batch.samples, batch.counts, strict=True)
+    drawn = [np.random.default_rng([settings.seed, n]).random(count) for n, count in counts]
+    uniforms_N = torch.from_numpy(np.concatenate(drawn))
     found: defaultdict[str, list[Tensor]] = defaultdict(list)
     with torch.no_grad():
         for start in range(0, len(hidden_ND), rows):
@@ -80,15 +82,6 @@ def measure_hidden(
     }
 
 
-def _uniforms(batch: SampleBatch, seed: int) -> FloatArray:
-    # By sample, so that neither batches nor candidates change a draw.
-    drawn = [
-        np.random.default_rng([seed, sample]).random(count)
-        for sample, count in zip(batch.samples, batch.counts, strict=True)
-    ]
-    return np.concatenate(drawn)
-
-
 def run_candidate(
     model: PreTrainedModel,
     family: MoEFamily,
@@ -96,14 +89,9 @@ def run_candidate(
     full: FullSide,
     settings: MeasureSettings,
 ) -> Generator[Progress, None, Evaluation]:
-    """Evaluate the model as if it were pruned by a plan; None evaluates the model as it is.
+    """Evaluate a loaded model as if it were pruned by a plan; None evaluates it as it is.
 
-    Args:
-        model: loaded, the one that `full` was made with; the mask is taken off again.
-        family: its architecture.
-        plan: experts and neurons that stay.
-        full: the full model's side of the samples.
-        settings: what is measured.
+    `full` was made with the same model, from which the mask is taken off again.
     """
     total, done = len(full.samples), 0
     parts: list[dict[str, FloatArray]] = []
@@ -129,14 +117,3 @@ def candidate_of(
 ) -> AbstractContextManager[None]:
     """Inside the block, the model is the candidate; None leaves it as it is."""
     return nullcontext() if plan is None else masked(model, family, plan)
-
-
-def evaluate_candidate(
-    model: PreTrainedModel,
-    family: MoEFamily,
-    plan: PruningPlan | None,
-    full: FullSide,
-    settings: MeasureSettings,
-) -> Evaluation:
-    """`run_candidate` to its end."""
-    return drain(run_candidate(model, family, plan, full, settings))

@@ -106,12 +106,22 @@ def draw(
     if first is None and unread.skipped:
         unread = _Unread(source, unread.seed, 0, UNSURE)
         first, documents = peek(source, unread.seed)
+    is_running = first is None or first.text is not None
+    has_answers = first is not None and (first.messages is not None or first.answer is not None)
+    answers = wanted.scored == "response" or (wanted.scored == "auto" and has_answers)
+    sampling = Sampling(
+        wanted.samples * wanted.seq_len,
+        wanted.seq_len,
+        unread.seed,
+        packing="concatenate" if is_running or source.join is not None else "pad",
+        count="response" if answers else "all",
+    )
     sequences = tokenize(
         documents,
         tokenizer() if first is None or first.input_ids is None else None,
-        _sampling(first, wanted, unread.seed, joined=source.join is not None),
+        sampling,
         corpus=name,
-        selection=None if _is_running_text(first) else _first_documents(wanted.samples),
+        selection=None if is_running else _first_documents(wanted.samples),
     )
     facts = {
         "seed": unread.seed,
@@ -122,10 +132,6 @@ def draw(
     return Drawn(sequences, facts | dict(sequences.prepared))
 
 
-def _is_running_text(first: Document | None) -> bool:
-    return first is None or first.text is not None
-
-
 def _first_documents(count: int) -> Selection:
     def choose(documents: Iterator[Encoded], seed: int) -> Iterator[Encoded]:
         del seed  # the order is drawn already
@@ -134,25 +140,12 @@ def _first_documents(count: int) -> Selection:
     return Selection(choose, f"the first {count} documents")
 
 
-def _sampling(first: Document | None, wanted: Wanted, seed: int, *, joined: bool) -> Sampling:
-    has_answers = first is not None and (first.messages is not None or first.answer is not None)
-    answers = wanted.scored == "response" or (wanted.scored == "auto" and has_answers)
-    together = joined or _is_running_text(first)
-    return Sampling(
-        wanted.samples * wanted.seq_len,
-        wanted.seq_len,
-        seed,
-        packing="concatenate" if together else "pad",
-        count="response" if answers else "all",
-    )
-
-
 def _unread(name: str, source: Source, runs: Iterable[RunManifest], seed: int | None) -> _Unread:
+    default = DEFAULT_SEED if seed is None else seed
     if name in TEXTS:
-        return _Unread(fitness_source(name), DEFAULT_SEED if seed is None else seed, 0, HELD_OUT)
-    read = _documents_read(name, runs)
-    if not read:
-        return _Unread(source, DEFAULT_SEED if seed is None else seed, 0, UNREAD)
+        return _Unread(fitness_source(name), default, 0, HELD_OUT)
+    if not (read := _documents_read(name, runs)):
+        return _Unread(source, default, 0, UNREAD)
     if seed is None:
         seed = max(read, key=lambda each: (read[each] or 0, each))
     skipped = read.get(seed)
@@ -178,6 +171,6 @@ def _documents_read(name: str, runs: Iterable[RunManifest]) -> dict[int, int | N
             count = corpus.num_documents + corpus.num_dropped_documents
             before = read.get(seed, 0)
             # Representatives were chosen among more documents than were fed.
-            unknown = before is None or "select" in corpus.prepared
-            read[seed] = None if unknown else max(before or 0, count)
+            is_unknown = before is None or "select" in corpus.prepared
+            read[seed] = None if is_unknown else max(before or 0, count)
     return read

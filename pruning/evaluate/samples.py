@@ -93,16 +93,13 @@ def make_samples(sequences: TokenSequences, batch_size: int = 8) -> Samples:
             f"No sequence of the corpus {sequences.corpus} has a token to predict; give longer "
             "sequences, or count all tokens."
         )
-    return Samples(_rows(sequences, keep.tolist()), batch_size, len(sequences.rows) - len(keep))
-
-
-def _rows(sequences: TokenSequences, numbers: list[int]) -> TokenSequences:
-    if len(numbers) == len(sequences.rows):
-        return sequences
-    counted, positions = sequences.counted, sequences.positions
-    return replace(
-        sequences,
-        rows=tuple(sequences.rows[number] for number in numbers),
-        counted=None if counted is None else tuple(counted[number] for number in numbers),
-        positions=None if positions is None else tuple(positions[number] for number in numbers),
-    )
+    num_unscored = len(sequences.rows) - len(keep)
+    if num_unscored:
+        counted, positions = sequences.counted, sequences.positions
+        sequences = replace(
+            sequences,
+            rows=tuple(sequences.rows[number] for number in keep),
+            counted=None if counted is None else tuple(counted[number] for number in keep),
+            positions=None if positions is None else tuple(positions[number] for number in keep),
+        )
+    return Samples(sequences, batch_size, num_unscored)

@@ -86,7 +86,9 @@ class MaskedFitness:
         batch = self._batches[number]
         first, entry_BTD = self._kept.entry(removed, number)
         subject = self._subject
-        with masked(subject.loaded, subject.family, self._plan_of(removed)):
+        if self._plan is None or self._plan[0] != removed:
+            self._plan = (removed, subject.plan_of(removed))
+        with masked(subject.loaded, subject.family, self._plan[1]):
             done = run_from(subject.loaded, self._layers, batch, first, entry_BTD)
         self._kept.keep(removed, number, done)
         sums = measure_hidden(subject.full, batch, done.hidden_ND, self._settings)
@@ -97,11 +99,6 @@ class MaskedFitness:
     def hold(self, candidates: Sequence[Removed]) -> None:
         """Keep the hidden states of these, the first ones first, as far as there is room."""
         self._kept.hold(candidates)
-
-    def _plan_of(self, removed: Removed) -> PruningPlan:
-        if self._plan is None or self._plan[0] != removed:
-            self._plan = (removed, self._subject.plan_of(removed))
-        return self._plan[1]
 
 
 def free_share(device: torch.device) -> int:

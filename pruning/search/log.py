@@ -41,10 +41,6 @@ class SearchLog:
         self.scores = scores
         """Scores that the log holds: removed -> score."""
 
-    def begin(self, header: Mapping[str, Any]) -> None:
-        """Write the first line."""
-        self._append(_first_line(header))
-
     def score(self, candidate: Candidate, score: Score) -> None:
         """Append a candidate's score; it survives the end of this process."""
         self.scores[candidate.removed] = score
@@ -94,10 +90,12 @@ def open_log(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
 
 
 def _opened(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
-    whole = _whole_lines(path)
+    lines = path.read_bytes().splitlines(True) if path.is_file() else []
+    whole = [line for line in lines if line.endswith(b"\n")]
+    first = {"schema_version": SCHEMA_VERSION, "search": plain_json(header)}
     scores: Scores = {}
     if whole:
-        _check_header(path, whole[0], _first_line(header))
+        _check_header(path, whole[0], first)
         scores = _scores(path, whole[1:])
     # Unbuffered: a line is with the system before anything else happens.
     with path.open("r+b" if whole else "wb", buffering=0) as file:
@@ -106,7 +104,7 @@ def _opened(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
         file.seek(0, os.SEEK_END)
         log = SearchLog(scores, file)
         if not whole:
-            log.begin(header)
+            log._append(first)
         yield log
 
 
@@ -115,27 +113,16 @@ def plain_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _first_line(header: Mapping[str, Any]) -> dict[str, Any]:
-    return {"schema_version": SCHEMA_VERSION, "search": dict(header)}
-
-
-def _whole_lines(path: Path) -> list[bytes]:
-    if not path.is_file():
-        return []
-    return [line for line in path.read_bytes().splitlines(True) if line.endswith(b"\n")]
-
-
-def _check_header(path: Path, line: bytes, wanted: Mapping[str, Any]) -> None:
+def _check_header(path: Path, line: bytes, expected: Mapping[str, Any]) -> None:
     try:
         found = parse_json(line)
     except ValueError as error:
         raise PlanError(f"{path} is no log of a search; choose another --out.") from error
-    plain = plain_json(wanted)
-    if found == plain:
+    if found == expected:
         return
     was = found.get("search") if isinstance(found, dict) else None
     was = was if isinstance(was, dict) else {}
-    changed = sorted(key for key, value in plain["search"].items() if was.get(key) != value)
+    changed = sorted(key for key, value in expected["search"].items() if was.get(key) != value)
     raise PlanError(
         f"{path} is the log of another search (it differs in {', '.join(changed) or 'its form'}); "
         "choose another --out, or remove the file."

@@ -14,15 +14,10 @@ def num_switches(max_steps: int, rng: np.random.Generator) -> int:
 def switch(removed: Removed, space: Space, max_transfer: int, rng: np.random.Generator) -> Removed:
     """Move budget from one layer to another: r_a += Delta, r_b -= Delta.
 
-    The paper draws (a, b, Delta) until the result is feasible, so each feasible triple is equally
-    likely. Here one of those is drawn at once: the same law, and no endless loop. Delta counts
-    steps of the space, which are single experts unless layers give and take several at a time.
-
-    Args:
-        removed: where to start; feasible.
-        space: the feasible set, with more than one element.
-        max_transfer: the largest Delta.
-        rng: source of the draw.
+    The paper draws (a, b, Delta <= max_transfer) until the result is feasible, so each feasible
+    triple is equally likely. Here one of those is drawn at once: the same law, and no endless loop.
+    Delta counts steps of the space, which are single experts unless layers give and take several
+    at a time. The space has more than one element.
     """
     taken = np.array(space.steps_of(removed))
     can_lose = np.minimum(np.array(space.most_steps) - taken, max_transfer)

@@ -1,5 +1,6 @@
 """The search itself: evolution and fitness brought together, each candidate scored once."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -12,10 +13,11 @@ from analysis.errors import PlanError
 from analysis.progress import Progress
 from pruning.search.evolution import Candidate, State, best_of, initial_state, next_state
 from pruning.search.log import SearchLog
-from pruning.search.racing import is_behind
 from pruning.search.scores import Fitness, Score
 from pruning.search.settings import SearchSettings
 from pruning.search.space import Removed, Space
+
+_LEAST_SAMPLES = 8  # before which no candidate is given up
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +75,8 @@ class Outcome:
         return self.whole_layers * len(self.scores) / max(1, self.layers)
 
 
-Publish = Callable[[Outcome], None]
-
-
 def search(
-    task: Task, fitness: Fitness, log: SearchLog, publish: Publish
+    task: Task, fitness: Fitness, log: SearchLog, publish: Callable[[Outcome], None]
 ) -> Generator[Progress, None, Outcome]:
     """Algorithm 1 of arXiv:2603.06003.
 
@@ -132,7 +131,9 @@ class _Search:
     def score(self, state: State) -> Generator[Progress, None, None]:
         """Give every new candidate of a population its score."""
         parents = self._best(self._generations[-1] if self._generations else ())
-        rival = self._rival(parents)
+        # The last elite, which a candidate must beat to become one itself.
+        has_rival = self._settings.racing is not None and len(parents) == self._settings.elites
+        rival = self.scores[parents[-1]].samples if has_rival else None
         # Candidates that begin alike follow each other, so that each beginning runs once.
         new = [each for each in state.found if each.number not in self.scores]
         for candidate in sorted(new, key=lambda each: each.removed):
@@ -142,7 +143,10 @@ class _Search:
                 score = self._measured(candidate.removed, rival)
                 self._log.score(candidate, score)
             self.scores[candidate.number] = score
-            self._hold(state, parents)
+            # Who will breed, as far as is known, and who bred those still to be scored.
+            scored = tuple(number for number in state.members if number in self.scores)
+            held = dict.fromkeys([*self._best(scored), *parents])
+            self._fitness.hold([state.found[number].removed for number in held])
         self._generations.append(state.members)
         self._log.generation(self._summary())
 
@@ -151,12 +155,6 @@ class _Search:
         alive = [number for number in numbers if self.scores[number].is_complete]
         alive.sort(key=lambda number: (-self.scores[number].fitness, number))
         return alive[: self._settings.elites]
-
-    def _rival(self, parents: list[int]) -> FloatArray | None:
-        """Scores of the last elite, which a candidate must beat to become one itself."""
-        if self._settings.racing is None or len(parents) < self._settings.elites:
-            return None
-        return self.scores[parents[-1]].samples
 
     def _measured(self, removed: Removed, rival: FloatArray | None) -> Score:
         started, layers, confidence = time.monotonic(), 0, self._settings.racing
@@ -175,12 +173,6 @@ class _Search:
                 "try --dtype float32, or another corpus."
             )
         return Score(values, is_complete, layers, time.monotonic() - started)
-
-    def _hold(self, state: State, parents: list[int]) -> None:
-        """Tell who will breed, as far as is known, and who bred those still to be scored."""
-        scored = tuple(number for number in state.members if number in self.scores)
-        numbers = dict.fromkeys([*self._best(scored), *parents])
-        self._fitness.hold([state.found[number].removed for number in numbers])
 
     def outcome(self) -> Outcome:
         """Where the search stands."""
@@ -223,3 +215,25 @@ class _Search:
             f"generation {now['generation']}: best {now['best']:.5f}, median {now['median']:.5f}, "
             f"{now['candidates']} candidates, {self.outcome().times_fewer_layers:.2f}x fewer layers"
         )
+
+
+def is_behind(values: FloatArray, rival: FloatArray, confidence: float) -> bool:
+    """Whether a candidate is very likely worse than a rival, on the samples so far.
+
+    Not in the paper. A one-sided paired t-test: the upper bound of the mean difference is below
+    zero. Tested again after every block, so over a whole search more good candidates than
+    1 - confidence may be lost.
+
+    Args:
+        values: (n,) of the candidate, in the order of the samples.
+        rival: (at least n,) of the rival.
+        confidence: above 0.5, below 1.
+    """
+    count = len(values)
+    if count < _LEAST_SAMPLES:
+        return False
+    from scipy.special import stdtrit  # slow to import
+
+    difference = values - rival[:count]
+    spread = float(difference.std(ddof=1)) / math.sqrt(count)
+    return float(difference.mean()) + float(stdtrit(count - 1, confidence)) * spread < 0

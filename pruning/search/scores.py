@@ -27,7 +27,7 @@ class Fitness(Protocol):
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of samples; all together are the search samples."""
+        """Blocks of samples; together they are the search samples."""
         ...
 
     @property

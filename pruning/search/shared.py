@@ -25,16 +25,7 @@ class SharedFitness:
         self._own = own
         self._processes = processes
         self._round: tuple[Removed, int, list[Measured]] | None = None
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks of all processes."""
-        return self._own.num_blocks
-
-    @property
-    def num_layers(self) -> int:
-        """Decoder layers."""
-        return self._own.num_layers
+        self.num_blocks, self.num_layers = own.num_blocks, own.num_layers
 
     def block(self, removed: Removed, number: int) -> Measured:
         """A block; the processes compute a round of as many blocks as they are."""

@@ -1,6 +1,6 @@
 """Searches kept beside the statistics: those that ship and those that jobs made. No torch."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -71,11 +71,11 @@ class KnownSearch:
         return next((e.fitness for e in self.result.entries if e.origin == "uniform"), None)
 
     def parameters(self) -> dict[str, Any]:
-        """What its plans say of how they were made, see `schedule_parameters`."""
+        """What its plans say of how they were made."""
         return schedule_parameters(self.settings, self.fitness, self.corpus, self.samples)
 
     def check_layers(self, model: MoEModel) -> None:
-        """See that it is of a model whose identity it names."""
+        """Refuse a search with other layers than the model whose identity it names."""
         layers = {layer.index: layer.num_experts for layer in model.layers}
         if dict(self.result.experts) != layers:
             raise PlanError(f"{self.path} has other layers than {model.name}; remove the file.")
@@ -153,15 +153,13 @@ class SearchStore:
     def paths(self) -> dict[str, Path]:
         """Name -> file of every search that has a result; of one name the first folder's."""
         found: dict[str, Path] = {}
-        for path in self._files():
-            name = path.parent.name if path.name == RESULT_NAME else path.stem
-            found.setdefault(name, path)
-        return dict(sorted(found.items()))
-
-    def _files(self) -> Iterator[Path]:
         for folder in self._folders:
-            yield from sorted(folder.glob(f"*/{RESULT_NAME}"))
-            yield from sorted(path for path in folder.glob("*.json") if path.name != RESULT_NAME)
+            for path in sorted(folder.glob(f"*/{RESULT_NAME}")):
+                found.setdefault(path.parent.name, path)
+            for path in sorted(folder.glob("*.json")):
+                if path.name != RESULT_NAME:
+                    found.setdefault(path.stem, path)
+        return dict(sorted(found.items()))
 
     def of_model(
         self,
@@ -192,6 +190,4 @@ class SearchStore:
 def best_fitting(known: Sequence[KnownSearch], criterion: str, removed: int) -> KnownSearch | None:
     """Of the searches by a criterion on a budget the one that looked longest; None without one."""
     fitting = [each for each in known if (each.criterion, each.removed) == (criterion, removed)]
-    effort = (each.samples * len(each.result.entries) for each in fitting)
-    ranked = sorted(zip(effort, fitting, strict=True), key=lambda pair: -pair[0])
-    return ranked[0][1] if ranked else None
+    return max(fitting, key=lambda each: each.samples * len(each.result.entries), default=None)

@@ -4,7 +4,6 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -111,10 +110,8 @@ class _Runner:
         scores = harness_scores(results)
         if not scores:
             raise StatsError(f"The benchmarks {', '.join(tasks)} gave no number.")
-        made = self._made(time.monotonic() - started)
+        made = how_made(settings, time.monotonic() - started)
+        made |= {"batch_size": self.work.asked.batch_size}
+        if self.work.read_before:
+            made |= {"read_before": dict(self.work.read_before)}
         return record.with_scores(scores, version("lm_eval"), made)
-
-    def _made(self, seconds: float) -> dict[str, Any]:
-        known = {"read_before": dict(self.work.read_before)} if self.work.read_before else {}
-        how = how_made(self.work.settings, seconds)
-        return {**how, "batch_size": self.work.asked.batch_size, **known}

@@ -1,7 +1,7 @@
 """Scores of benchmark records as a table, each beside the full model's under the same settings."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -16,25 +16,11 @@ TABLE_COLUMNS = (
 _NUMBERS = ("removed", "bytes", "value", "stderr", "num_samples", "full", "full_stderr")
 
 
-def _newest_full(
-    records: Iterable[BenchmarkRecord],
-) -> Callable[[BenchmarkRecord, BenchmarkScore], BenchmarkScore | None]:
-    """A function: the full model's score that a candidate's may be held against.
-
-    The same task in the same version, of the same tool under the same settings.
-    """
-
-    def key(record: BenchmarkRecord, score: BenchmarkScore) -> str:
-        same = (record.model.identity, record.source, dict(record.settings))
-        what = (score.task, score.metric, score.version)
-        counts = (score.num_samples, score.num_fewshot)
-        return json.dumps([*same, *what, *counts], sort_keys=True)
-
-    in_time = sorted(records, key=lambda record: record.created_at)
-    known = {
-        key(record, score): score for record in in_time if record.is_full for score in record.scores
-    }
-    return lambda record, score: known.get(key(record, score))
+def _comparable(record: BenchmarkRecord, score: BenchmarkScore) -> str:
+    """What two scores must share: model, tool, settings, task in the same version, counts."""
+    same = (record.model.identity, record.source, dict(record.settings))
+    what = (score.task, score.metric, score.version, score.num_samples, score.num_fewshot)
+    return json.dumps([*same, *what], sort_keys=True)
 
 
 def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
@@ -47,7 +33,13 @@ def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
     are the full model's value of the same task under the same settings, missing where not known.
     """
     known = list(records)
-    full_of = _newest_full(known)
+    in_time = sorted(known, key=lambda record: record.created_at)
+    full_scores = {
+        _comparable(record, score): score
+        for record in in_time
+        if record.is_full
+        for score in record.scores
+    }
     rows = []
     for record in known:
         plan = record.plan
@@ -57,7 +49,7 @@ def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
             *(plan.granularity, plan.sparsity, plan.removed, plan.bytes_after),
         )
         for score in record.scores:
-            full = full_of(record, score)
+            full = full_scores.get(_comparable(record, score))
             measured = (
                 *(score.task, score.group, score.metric, score.value, score.stderr),
                 *(score.higher_is_better, score.num_samples),

@@ -16,7 +16,7 @@ from families.configs import BY_NAME, CASES, tiny_model
 from families.physical import physically_pruned
 from pruning import load_pruned
 from pruning.evaluate import head as head_module
-from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.head import Head
 from pruning.evaluate.samples import make_samples
@@ -55,7 +55,7 @@ def plain_scores(full, pruned, sequences):
 def test_measures_equal_their_definitions_from_plain_forwards(case, make_sequences):
     model, plan, sequences = tiny_model(case), plan_for(case), make_sequences()
     full = drain(run_full(model, make_samples(sequences, batch_size=3)))
-    result = evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL)
+    result = drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
     wanted = plain_scores(model, physically_pruned(model, case, plan.kept), sequences)
     for name, values in wanted.items():
         got = result.samples[name].means
@@ -77,7 +77,7 @@ def test_the_unpruned_model_agrees_with_itself(case, make_sequences):
         ModelRef("tiny", "00" * 32), {layer: tuple(range(case.experts)) for layer in case.sparse}
     )
     for plan in (None, whole):
-        result = evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL)
+        result = drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
         assert {name: result.metrics[name].mean for name in ("esap", "sap", "kl")} == {
             "esap": 1,
             "sap": 1,
@@ -107,7 +107,7 @@ def test_chunks_and_batches_do_not_change_results(make_sequences, monkeypatch):
 
     def result(batch_size):
         full = drain(run_full(model, make_samples(sequences, batch_size)))
-        return evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL)
+        return drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
 
     wanted = result(4)
     monkeypatch.setattr(head_module, "CHUNK_BYTES", 4 * 64 * 5)  # five positions at a time
@@ -125,7 +125,7 @@ def test_hidden_states_on_disk_give_the_same_and_leave_nothing(make_sequences, t
     results = []
     for folder in (None, tmp_path / "hidden"):
         full = drain(run_full(model, samples, folder=folder))
-        results.append(evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
+        results.append(drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL)))
     assert len(list((tmp_path / "hidden").rglob("*.safetensors"))) == 2
     assert results[0].metrics == results[1].metrics
     full.folder.cleanup()
@@ -138,8 +138,8 @@ def test_many_candidates_on_one_model_leave_no_trace(make_sequences):
     full = drain(run_full(model, make_samples(make_sequences())))
     few, many = plan_for(case), PruningPlan(ModelRef("tiny", ""), {0: (1, 2, 4, 5, 6)})
     family = FAMILIES[case.model_type]
-    first = [evaluate_candidate(model, family, plan, full, ALL) for plan in (few, many, None)]
-    again = [evaluate_candidate(model, family, plan, full, ALL) for plan in (None, many, few)]
+    first = [drain(run_candidate(model, family, plan, full, ALL)) for plan in (few, many, None)]
+    again = [drain(run_candidate(model, family, plan, full, ALL)) for plan in (None, many, few)]
     assert [each.metrics for each in first] == [each.metrics for each in reversed(again)]
     assert len({each.metrics["esap"].mean for each in first}) == 3
 
@@ -150,7 +150,7 @@ def test_under_accelerate_s_offload_the_numbers_are_the_same(make_sequences):
     results = []
     for model in (tiny_model(case), cpu_offload(tiny_model(case), "cpu")):
         full = drain(run_full(model, samples))
-        results.append(evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
+        results.append(drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL)))
     assert results[0].metrics == results[1].metrics
 
 
@@ -162,9 +162,9 @@ def test_masked_and_exported_give_the_same_numbers(make_sequences, tmp_path):
     drain(export_checkpoint(described, plan, tmp_path / "pruned"))
     model = tiny_model(case)
     full = drain(run_full(model, make_samples(make_sequences())))
-    masked_result = evaluate_candidate(model, described.family, plan, full, ALL)
+    masked_result = drain(run_candidate(model, described.family, plan, full, ALL))
     exported = load_pruned(tmp_path / "pruned", dtype=torch.float32)
-    exported_result = evaluate_candidate(exported, described.family, None, full, ALL)
+    exported_result = drain(run_candidate(exported, described.family, None, full, ALL))
     assert exported_result.metrics == masked_result.metrics
 
 
@@ -175,7 +175,7 @@ def test_a_plan_of_neurons_is_measured_as_with_their_weights_zeroed(name, make_s
     described = SimpleNamespace(name="tiny", identity="00" * 32)
     plan = atomic_plan(described, case)
     full = drain(run_full(model, make_samples(sequences)))
-    result = evaluate_candidate(model, FAMILIES[case.model_type], plan, full, ALL)
+    result = drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
     wanted = plain_scores(model, zeroed(model, case, plan), sequences)
     for name, values in wanted.items():
         means = [np.mean(each) for each in values]
@@ -188,9 +188,9 @@ def test_in_bfloat16_the_full_model_still_agrees_with_itself(make_sequences):
     model = tiny_model(case).to(torch.bfloat16)
     full = drain(run_full(model, make_samples(make_sequences())))
     assert {hidden.dtype for hidden in full.in_memory.values()} == {torch.bfloat16}
-    result = evaluate_candidate(model, FAMILIES[case.model_type], None, full, ALL)
+    result = drain(run_candidate(model, FAMILIES[case.model_type], None, full, ALL))
     assert (result.metrics["esap"].mean, result.metrics["kl"].mean) == (1, 0)
-    pruned = evaluate_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL)
+    pruned = drain(run_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL))
     assert 0 < pruned.metrics["esap"].mean < 1
 
 
@@ -204,5 +204,5 @@ def test_memory_is_one_hidden_state_a_scored_position_and_chunks_of_logits(
     held = sum(hidden.nbytes for hidden in full.in_memory.values())
     assert held == int(samples.num_scored.sum()) * model.config.hidden_size * 4
     model.lm_head.register_forward_hook(lambda _m, _i, out: sizes.append(out[0].shape[0]))
-    evaluate_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL)
+    drain(run_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL))
     assert max(sizes) == 5

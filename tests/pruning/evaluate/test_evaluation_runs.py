@@ -9,7 +9,7 @@ from analysis.errors import PlanError
 from analysis.model import load_model_index
 from families.configs import BY_NAME, tiny_model
 from pruning.evaluate import run as run_module
-from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.record import EvaluationStore, evaluation_table
@@ -63,7 +63,7 @@ def test_results_are_those_of_the_loaded_model_and_say_what_they_are_of(work, de
     model = tiny_model(CASE)
     side = drain(run_full(model, make_samples(asked.drawn[0].sequences, 2)))
     settings = MeasureSettings(("esap", "kl", "nll", "ppl"))
-    wanted = evaluate_candidate(model, described.family, asked.plans[0], side, settings)
+    wanted = drain(run_candidate(model, described.family, asked.plans[0], side, settings))
     assert pruned.metrics == wanted.metrics
     assert pruned.full == wanted.full == whole.full
     assert (whole.metrics["esap"].mean, whole.plan.removed) == (1, 0)

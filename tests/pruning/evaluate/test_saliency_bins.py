@@ -22,7 +22,7 @@ from pruning.evaluate.bins import (
     neuron_bins,
     rank_agreement,
 )
-from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.result import Evaluation, SampleSums
 from pruning.evaluate.samples import make_samples
@@ -104,7 +104,7 @@ def test_losses_are_those_of_each_plan_alone(described, make_sequences):
     bins = expert_bins(ranking_of(described, np.arange(21.0)), described, Binning(3))
     family, settings = described.family, MeasureSettings(("nll",))
     found = {
-        each.number: evaluate_candidate(model, family, each.plan, full, settings) for each in bins
+        each.number: drain(run_candidate(model, family, each.plan, full, settings)) for each in bins
     }
     table = bin_table(bins, found)
     assert tuple(table.columns) == BIN_COLUMNS

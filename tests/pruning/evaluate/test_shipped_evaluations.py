@@ -10,7 +10,7 @@ from analysis.drain import drain
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
-from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.drawing import HELD_OUT, Wanted, draw
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.record import EvaluationStore, evaluation_table
@@ -97,7 +97,7 @@ def test_one_of_them_can_be_made_again(shipped, demo):
     assert drawn.sequences.digest == record.corpus["digest"]
     loaded = load_model(demo, CalibrationSettings(seq_len=256, dtype="float32", device="cpu"))
     side = drain(run_full(loaded, make_samples(drawn.sequences)))
-    again = evaluate_candidate(loaded, demo.family, plan, side, MeasureSettings(("esap", "nll")))
+    again = drain(run_candidate(loaded, demo.family, plan, side, MeasureSettings(("esap", "nll"))))
     assert again.num_tokens == record.num_tokens
     for name in ("esap", "nll"):
         # Another machine adds in another order; an expert may then be chosen for another.

@@ -17,7 +17,7 @@ from analysis.stats.choose import choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.tasks.search import search_run
 from pruning import load_pruned
-from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.drawing import Wanted, draw
 from pruning.evaluate.full_side import FullSide, run_full
 from pruning.evaluate.samples import make_samples
@@ -57,7 +57,7 @@ class Judge:
     def esap(self, plan, loaded=None):
         """On the samples that the search has not seen, of a plan or of an export of it."""
         measured = (loaded or self.loaded, self.model.family, plan, self.full)
-        result = evaluate_candidate(*measured, MeasureSettings(("esap",)))
+        result = drain(run_candidate(*measured, MeasureSettings(("esap",))))
         return result.metrics["esap"].mean
 
 

@@ -11,7 +11,7 @@ from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.forwards import decoder_layers
 from families.configs import BY_NAME, CASES, tiny_model
-from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import ModelRef, PruningPlan
@@ -125,8 +125,10 @@ def test_fitness_is_what_evaluate_says_of_the_plan_with_higher_better(measure):
     fitness = MaskedFitness(subject, measure, 5, PLENTY)
     for removed, blocks in zip(candidates, values_of(fitness, candidates), strict=True):
         settings = MeasureSettings((measure,), 5)
-        wanted = evaluate_candidate(
-            subject.loaded, subject.family, subject.plan_of(removed), subject.full, settings
+        wanted = drain(
+            run_candidate(
+                subject.loaded, subject.family, subject.plan_of(removed), subject.full, settings
+            )
         )
         sign = 1 if measure in ("esap", "sap") else -1
         got = np.concatenate([block.values for block in blocks])

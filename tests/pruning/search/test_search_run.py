@@ -28,9 +28,8 @@ from pruning.constraints import Constraints
 from pruning.schedules import Spending, allocate, read_counts
 from pruning.search.evolution import initial_state
 from pruning.search.log import open_log
-from pruning.search.racing import is_behind
 from pruning.search.result import load_search, result_from_json, result_of
-from pruning.search.run import search
+from pruning.search.run import is_behind, search
 from pruning.search.scores import Measured
 from pruning.search.seeds import seeds_of, space_of
 from pruning.search.settings import SearchSettings
