@@ -1,4 +1,4 @@
-"""Fuzzing in its short form; `python -m tests.reliability.fuzz` is the long one."""
+"""Fuzzing in its short form; `python -m tools.reliability.fuzz` is the long one."""
 
 import contextlib
 import sys
@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from analysis.errors import UserError
-from tests.reliability.fuzz import Tally, TooLongError, attempt, bounded, fuzz
-from tests.reliability.mutations import bytes_changed
-from tests.reliability.reader import Reader
-from tests.reliability.readers import READERS, copied, make_inputs
+from tools.reliability.fuzz import Tally, TooLongError, attempt, bounded, fuzz
+from tools.reliability.mutations import bytes_changed
+from tools.reliability.reader import Reader
+from tools.reliability.readers import READERS, copied, make_inputs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads its memory from /proc")
 INPUTS = 12
@@ -66,7 +66,7 @@ def test_the_harness_sees_what_must_not_happen(tmp_path, read, escape):
 
 
 def test_the_harness_ends_what_takes_too_long(tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.reliability.fuzz.SECONDS", 0.05)
+    monkeypatch.setattr("tools.reliability.fuzz.SECONDS", 0.05)
     # Also inside of what catches every exception, as around tokenizers.
     with pytest.raises(TooLongError), bounded(tmp_path), contextlib.suppress(Exception):
         while True:

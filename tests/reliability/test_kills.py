@@ -1,4 +1,4 @@
-"""kill -9 in its short form; `python -m tests.reliability.kills` is the long one."""
+"""kill -9 in its short form; `python -m tools.reliability.kills` is the long one."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ KILLS = 2
 
 @pytest.mark.slow
 def test_killed_commands_lose_nothing_and_leave_nothing_that_passes_for_complete(tmp_path):
-    words = [sys.executable, "-m", "tests.reliability.kills", "--kills", str(KILLS)]
+    words = [sys.executable, "-m", "tools.reliability.kills", "--kills", str(KILLS)]
     words += [word for name in COMMANDS for word in ("--command", name)]
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
     done = subprocess.run(

@@ -1,12 +1,12 @@
-"""Load in its short form; `python -m tests.reliability.load` is the long one. Nothing is timed."""
+"""Load in its short form; `python -m tools.reliability.load` is the long one. Nothing is timed."""
 
 import asyncio
 
 import pytest
 
-from tests.reliability import load_jobs, load_pages, load_runs, load_sessions
-from tests.reliability.load_client import Session, connected
-from tests.reliability.load_world import make_world
+from tools.reliability import load_jobs, load_pages, load_runs, load_sessions
+from tools.reliability.load_client import Session, connected
+from tools.reliability.load_world import make_world
 
 SESSIONS, TOGGLES = 3, 3
 JOBS, RUNS = 30, 40

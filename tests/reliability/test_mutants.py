@@ -1,4 +1,4 @@
-"""The harness of `python -m tests.reliability.mutants`, on a module whose mutants are known."""
+"""The harness of `python -m tools.reliability.mutants`, on a module whose mutants are known."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.operators import read_module
+from tools.reliability.operators import read_module
 
 ROOT = Path(__file__).parents[2]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="waits for processes as Linux does")
@@ -55,7 +55,7 @@ def test_planted_mutants_die_live_or_are_not_reached(tmp_path):
     (package / "__init__.py").touch()
     (package / "sums.py").write_text(MODULE)
     (tmp_path / "test_sums.py").write_text(TESTS)
-    words = ["-m", "tests.reliability.mutants", "planted", "--tests", "test_sums.py"]
+    words = ["-m", "tools.reliability.mutants", "planted", "--tests", "test_sums.py"]
     done = run(words, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     *_, names, figures = (line.split() for line in done.stdout.splitlines())
@@ -96,7 +96,7 @@ def test_a_package_that_imports_its_modules_is_changed_as_well(tmp_path):
     (package / "__init__.py").write_text(PACKAGE)
     (package / "sums.py").write_text(MODULE)
     (tmp_path / "test_sums.py").write_text(TESTS_OF_PACKAGE)
-    words = ["-m", "tests.reliability.mutants", "planted", "--tests", "test_sums.py"]
+    words = ["-m", "tools.reliability.mutants", "planted", "--tests", "test_sums.py"]
     done = run(words, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row[0]: row[1:] for row in (line.split() for line in done.stdout.splitlines()) if row}
@@ -119,7 +119,7 @@ def test_a_test_that_fails_without_any_change_ends_the_hunt(tmp_path):
     (tmp_path / "test_sums.py").write_text(
         f"{TESTS}    from pathlib import Path\n    Path({str(mark)!r}).touch(exist_ok=False)\n"
     )
-    words = ["-m", "tests.reliability.mutants", "planted", "--tests", "test_sums.py"]
+    words = ["-m", "tools.reliability.mutants", "planted", "--tests", "test_sums.py"]
     done = run(words, tmp_path)
     assert done.returncode
     assert "not changed, is killed by" in done.stdout + done.stderr
@@ -130,7 +130,7 @@ def test_children_that_hang_or_vanish_are_told_apart(tmp_path):
     said = run(
         [
             "-c",
-            "import os, time; from tests.reliability.mutants import ask_child as ask\n"
+            "import os, time; from tools.reliability.mutants import ask_child as ask\n"
             "print(ask(lambda: 'fine', 60), ask(lambda: time.sleep(60), 0.1), sep='|')\n"
             "print(ask(lambda: os._exit(0), 60), ask(lambda: 1 / 0, 60), sep='|')",
         ],

@@ -1,10 +1,10 @@
-"""Strange addresses in their short form; `python -m tests.reliability.pages` is the long one."""
+"""Strange addresses in their short form; `python -m tools.reliability.pages` is the long one."""
 
 import logging
 
 import pytest
 
-from tests.reliability.pages import PAGES, folders_of, fuzz_pages
+from tools.reliability.pages import PAGES, folders_of, fuzz_pages
 
 ADDRESSES = 1
 

@@ -21,7 +21,7 @@ from pruning.requests.base import CalibrateRequest, WeightsRequest
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.search import SearchRequest
-from tests.reliability.kills import artifacts
+from tools.reliability.kills import artifacts
 
 ROWS = 40
 

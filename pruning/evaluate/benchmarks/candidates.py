@@ -3,7 +3,7 @@
 from analysis.model import ModelRef, MoEModel
 from pruning.active import Routing
 from pruning.evaluate.benchmarks.record import Candidate, candidate_label
-from pruning.evaluate.record import PlanFacts, made_facts, plan_facts
+from pruning.evaluate.record import made_facts, plan_facts
 from pruning.plan import PruningPlan, fit_plan, model_ref
 from pruning.surgery.manifest import Manifest
 
@@ -28,11 +28,11 @@ def exported(
     if source is None:
         after = sum(map(len, plan.kept.values()))
         gone = plan.provenance.budget.get("removed")
-        is_known = isinstance(gone, int) and not plan.kept_atoms
+        removed = None if plan.kept_atoms or not isinstance(gone, int) else gone / (after + gone)
         known = {
             "granularity": plan.granularity,
             "experts_after": after,
-            "removed": gone / (after + gone) if is_known else None,
+            "removed": removed,
             "bytes_after": model.checkpoint.nbytes,
         }
         facts = made_facts(plan.provenance).model_copy(update=known)

@@ -1,6 +1,6 @@
 """The dashboard and the commands under load: sessions, jobs, runs, and a very large model.
 
-`python -m tests.reliability.load sessions --sessions 20 --toggles 15 --seed 3` prints a table; see
+`python -m tools.reliability.load sessions --sessions 20 --toggles 15 --seed 3` prints a table; see
 `--help` for the others. What must hold is asserted; times are printed, for they are the machine's.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from tests.reliability import load_browser, load_jobs, load_pages, load_runs, load_sessions
-from tests.reliability.load_world import make_world
+from tools.reliability import load_browser, load_jobs, load_pages, load_runs, load_sessions
+from tools.reliability.load_world import make_world
 
 
 def _show(table: pd.DataFrame) -> None:

@@ -1,7 +1,7 @@
 """Mutants: the program is changed at one place at a time, and a test must fail.
 
-`python -m tests.reliability.mutants pruning/surgery --seed 7 --most 300` prints the mutants that
-lived and a table. See `tests.reliability.operators` for what is changed.
+`python -m tools.reliability.mutants pruning/surgery --seed 7 --most 300` prints the mutants that
+lived and a table. See `tools.reliability.operators` for what is changed.
 
 One session of pytest collects the tests and runs none of them: all runs in children forked from
 it, which have everything imported. First each test runs once, alone, and the lines that it reaches
@@ -42,7 +42,7 @@ import pandas as pd
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tests.reliability.operators import Module, Mutant, read_module
+from tools.reliability.operators import Module, Mutant, read_module
 
 _TEST_SECONDS = 20.0  # a test that takes longer, alone, is left out
 _MOST_BYTES = 1 << 28  # of a file that a mutant writes

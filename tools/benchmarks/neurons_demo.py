@@ -1,6 +1,6 @@
 """Held-out loss of the demo without 40% of its neurons, by criterion; FLOPs saved.
 
-`OMP_NUM_THREADS=1 python tests/benchmarks/neurons_demo.py [sequences]`
+`OMP_NUM_THREADS=1 python tools/benchmarks/neurons_demo.py [sequences]`
 
 Each corpus is pruned by its own shipped statistics and measured on its own held-out text. Whole
 experts go until as many neurons are gone: 77 of 192, 40.1%.

@@ -1,6 +1,6 @@
 """Toggle to paint on the Explore page of a 48 x 128 model, in Chromium on this machine.
 
-`PYTHONPATH=.:tests python -m tests.benchmarks.dashboard`
+`PYTHONPATH=.:tests python -m tools.benchmarks.dashboard`
 """
 
 import os
@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from playwright.sync_api import Page, sync_playwright
 
-from tests.reliability.load_world import MODEL, make_world
+from tools.reliability.load_world import MODEL, make_world
 
 LAYERS, EXPERTS, ROUNDS = 48, 128, 30
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]

@@ -1,6 +1,6 @@
 """MoE blocks of the papers' shapes: plain, with the routed statistics, and with each group.
 
-`OMP_NUM_THREADS=1 python tests/benchmarks/groups.py [olmoe|qwen3] [float32|bfloat16] [tokens]`
+`OMP_NUM_THREADS=1 python tools/benchmarks/groups.py [olmoe|qwen3] [float32|bfloat16] [tokens]`
 
 Processor time of the block alone, in turns: on a shared machine wall time says little. Random
 hidden states spread the tokens evenly over the experts.

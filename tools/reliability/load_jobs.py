@@ -21,8 +21,8 @@ from app.jobs.model import Job, JobState
 from app.jobs.process import start_time
 from app.jobs.runner import LocalRunner
 from app.jobs.store import JobStore
-from tests.reliability.load_client import Drawn, Session, connected
-from tests.reliability.load_world import TURNS, World, median_ms
+from tools.reliability.load_client import Drawn, Session, connected
+from tools.reliability.load_world import TURNS, World, median_ms
 
 _REQUEST = {"model": "/models/large", "corpus": "demo-code", "tokens": 65_536, "stats_dir": "/s"}
 _COMMAND = "moeprune calibrate large --corpus demo-code --tokens 65536"

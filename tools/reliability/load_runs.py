@@ -10,9 +10,9 @@ from statistics import median
 import pandas as pd
 
 from analysis.stats.store import MANIFEST, StatsStore, run_name
-from tests.reliability.load_client import Session, connected
-from tests.reliability.load_sessions import PAGE, QUERY
-from tests.reliability.load_world import MODEL, TURNS, World, median_ms
+from tools.reliability.load_client import Session, connected
+from tools.reliability.load_sessions import PAGE, QUERY
+from tools.reliability.load_world import MODEL, TURNS, World, median_ms
 
 
 def multiply(world: World, count: int) -> None:

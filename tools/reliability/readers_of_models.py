@@ -23,9 +23,9 @@ from pruning.requests.base import CalibrateRequest
 from pruning.surgery.card import CARD_NAME
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.verify import verify_export
-from tests.reliability import examples
-from tests.reliability.mutations import bytes_changed
-from tests.reliability.reader import JSON, TENSORS, TEXT, Reader, scratch
+from tools.reliability import examples
+from tools.reliability.mutations import bytes_changed
+from tools.reliability.reader import JSON, TENSORS, TEXT, Reader, scratch
 
 _SHARD = "model-00002-of-00004.safetensors"
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")

@@ -1,6 +1,6 @@
 """kill -9 at random moments of real commands: nothing is lost, nothing passes for complete.
 
-`python -m tests.reliability.kills --kills 100 --seed 1` prints a table. Each attempt begins in an
+`python -m tools.reliability.kills --kills 100 --seed 1` prints a table. Each attempt begins in an
 empty folder. A command is killed once, twice or three times at moments drawn uniformly from the
 time that it takes; after each kill whatever looks complete must equal what an uninterrupted run
 made. Then the command runs to its end, and all must equal it.

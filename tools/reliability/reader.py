@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.reliability.mutations import (
+from tools.reliability.mutations import (
     Mutation,
     bomb,
     bytes_changed,

@@ -1,6 +1,6 @@
 """Export with sha256 and fsync against `cp` and `sync` of the bytes that it writes.
 
-`python tests/benchmarks/export.py [FOLDER] [--layers N]`: 40 layers are 8 GB. Both read from the
+`python tools/benchmarks/export.py [FOLDER] [--layers N]`: 40 layers are 8 GB. Both read from the
 disk: what they read is dropped from memory before.
 """
 

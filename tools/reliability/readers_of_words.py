@@ -38,8 +38,8 @@ from pruning.requests.search import SearchRequest
 from pruning.requests.variance import VarianceRequest
 from pruning.schedules import get_schedule
 from pruning.surgery.resharding import parse_size
-from tests.reliability.mutations import word_changed
-from tests.reliability.reader import JSON, TEXT, Reader
+from tools.reliability.mutations import word_changed
+from tools.reliability.reader import JSON, TEXT, Reader
 
 WORDS, REQUESTS, SERVER = "words", "requests", "server"
 SECRETS = """[moeprune]

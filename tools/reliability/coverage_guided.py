@@ -1,6 +1,6 @@
 """Fuzzing that is led by the branches that inputs reach (atheris), of readers in plain Python.
 
-`pip install atheris`, then `python -m tests.reliability.coverage_guided --minutes 3` prints a table
+`pip install atheris`, then `python -m tools.reliability.coverage_guided --minutes 3` prints a table
 and saves what escaped; see `fuzz` for what an escape is. Each reader has a process of its own,
 since libFuzzer ends the process that it runs in.
 """
@@ -29,9 +29,9 @@ with atheris.instrument_imports(
     include=["analysis", "pruning", "app"],
     exclude=["analysis.stats.weights", "analysis.stats.weight_sums"],
 ):
-    from tests.reliability.fuzz import Tally, attempt
-    from tests.reliability.reader import Reader
-    from tests.reliability.readers import READERS, copied, make_inputs
+    from tools.reliability.fuzz import Tally, attempt
+    from tools.reliability.reader import Reader
+    from tools.reliability.readers import READERS, copied, make_inputs
 
 # Their parsing is Python of this project, which alone can be looked into; the readers of parquet,
 # of models that run and of SQLite are others' C++, and too slow for this.

@@ -69,14 +69,14 @@ from pruning.search.store import search_in
 from pruning.sizes import size_report
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
-from tests.reliability import (
+from tools.reliability import (
     examples,
     readers_of_models,
     readers_of_states,
     readers_of_words,
 )
-from tests.reliability.mutations import bytes_changed
-from tests.reliability.reader import JSON, LINES, TABLE, TENSORS, TEXT, Reader
+from tools.reliability.mutations import bytes_changed
+from tools.reliability.reader import JSON, LINES, TABLE, TENSORS, TEXT, Reader
 
 
 def _model(folder: str) -> Callable[[Path], MoEModel]:

@@ -1,6 +1,6 @@
 """Addresses and widget values that nobody would choose, on every page of the dashboard.
 
-`python -m tests.reliability.pages --inputs 300 --seed 1` prints a table. A page must be drawn
+`python -m tools.reliability.pages --inputs 300 --seed 1` prints a table. A page must be drawn
 without an exception, within SECONDS, and write nothing below the folders of the server.
 """
 

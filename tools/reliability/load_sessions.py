@@ -16,8 +16,8 @@ import pandas as pd
 import psutil
 from servers import Server
 
-from tests.reliability.load_client import Session, connected
-from tests.reliability.load_world import MODEL, TEXTS
+from tools.reliability.load_client import Session, connected
+from tools.reliability.load_world import MODEL, TEXTS
 
 CONTROLS = {"b": ("0", "1"), "alpha": ("0", "1", "2"), "beta": ("0", "1", "2"), "corpus": TEXTS}
 PAGE, QUERY = "explore", f"model={MODEL}&criterion=unified&b=0&alpha=0&beta=1"

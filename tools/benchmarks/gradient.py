@@ -1,6 +1,6 @@
 """Statistics of neurons: one forward and one backward, against plain forwards of the same model.
 
-`OMP_NUM_THREADS=1 python tests/benchmarks/gradient.py [float32|bfloat16]`
+`OMP_NUM_THREADS=1 python tools/benchmarks/gradient.py [float32|bfloat16]`
 
 Processor time: on a shared machine wall time says little.
 """

@@ -9,9 +9,9 @@ import psutil
 from playwright.sync_api import Page, sync_playwright
 from servers import Server
 
-from tests.benchmarks.dashboard import ARGUMENTS, open_explore, toggle
-from tests.reliability.load_client import Session, connected
-from tests.reliability.load_sessions import PAGE, QUERY, cpu_seconds
+from tools.benchmarks.dashboard import ARGUMENTS, open_explore, toggle
+from tools.reliability.load_client import Session, connected
+from tools.reliability.load_sessions import PAGE, QUERY, cpu_seconds
 
 _WARM = 3
 

@@ -10,8 +10,8 @@ from analysis.drain import drain
 from analysis.durable import PARTIAL
 from app.tasks.calibration import calibrate_run
 from pruning.requests.base import CalibrateRequest
-from tests.reliability import examples
-from tests.reliability.reader import TENSORS, Reader, scratch
+from tools.reliability import examples
+from tools.reliability.reader import TENSORS, Reader, scratch
 
 BATCHES, STREAMED = "unfinished", "unfinished-streamed"
 STATE, HIDDEN = "state.safetensors", "hidden-1/1.safetensors"

@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 import pandas as pd
 import psutil
 
-from tests.reliability.load_client import Drawn, Session, connected
-from tests.reliability.load_sessions import cpu_seconds
-from tests.reliability.load_world import MODEL, World
+from tools.reliability.load_client import Drawn, Session, connected
+from tools.reliability.load_sessions import cpu_seconds
+from tools.reliability.load_world import MODEL, World
 
 PAGES = ("", "explore", "compare", "plan", "evaluate", "export")
 # Page -> controls that are set to each of some of their options.

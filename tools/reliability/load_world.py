@@ -18,7 +18,7 @@ from analysis.stats.grid import Grid
 from analysis.stats.store import StatsStore, digest_of, run_name, save_expert_stats
 from analysis.stats.tables import EXPERT_COLUMNS, CorpusRef, RunManifest, measured_model
 from analysis.stats.weights import weight_statistics
-from tests.benchmarks.synthetic import write_checkpoint
+from tools.benchmarks.synthetic import write_checkpoint
 
 MODEL = "large"
 TEXTS = ("c4", "code", "math")

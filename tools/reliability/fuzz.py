@@ -1,6 +1,6 @@
 """Fuzzing: readers are given files that are wrong somehow, and answer or say what is wrong.
 
-`python -m tests.reliability.fuzz --minutes 30 --seed 1` prints a table, and saves what escaped.
+`python -m tools.reliability.fuzz --minutes 30 --seed 1` prints a table, and saves what escaped.
 An escape is anything but a result or a `UserError`: another exception, more than SECONDS or
 MEBIBYTES of memory, a write outside the folder.
 """
@@ -25,8 +25,8 @@ import pandas as pd
 
 from analysis.errors import UserError
 from app.tasks.quiet import quiet_transformers
-from tests.reliability.reader import Reader
-from tests.reliability.readers import READERS, copied, make_inputs
+from tools.reliability.reader import Reader
+from tools.reliability.readers import READERS, copied, make_inputs
 
 SECONDS = 20
 MEBIBYTES = 768

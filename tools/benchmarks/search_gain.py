@@ -16,7 +16,7 @@ from analysis.corpora import TokenSequences
 from analysis.corpora.streams import open_corpus
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
-from pruning.evaluate.candidate import MeasureSettings, evaluate_candidate
+from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.drawing import Wanted, draw
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
@@ -43,7 +43,7 @@ def esap_of(
     full = drain(run_full(loaded, make_samples(sequences, 16)))
     found = []
     for plan in plans:
-        result = evaluate_candidate(loaded, model.family, plan, full, MeasureSettings(("esap",)))
+        result = drain(run_candidate(loaded, model.family, plan, full, MeasureSettings(("esap",))))
         metric = result.metrics["esap"]
         found.append((metric.mean, metric.low, metric.high))
     return found
