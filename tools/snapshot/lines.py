@@ -1,0 +1,206 @@
+"""The command lines that `commands` records, in their order: later ones read what earlier wrote."""
+
+_CODE = "--corpus demo-code"
+_MATH = "--corpus demo-math"
+_SMALL = "--tokens 512 --seq-len 64 --stats-dir mine --device cpu"
+_HELD_OUT = "--samples 2 --seq-len 32 --device cpu --stats-dir mine"
+_OF = "calibrate weights score overlap compare blend plan paths search evaluate sweep benchmark"
+_OF += " variance bins ask export verify run plot report app demo inspect"
+HELP = (
+    "--help",
+    *(f"{name} --help" for name in _OF.split()),
+    *("runs --help", "plans --help", "jobs --help"),
+    *(f"runs {name} --help" for name in ("list", "show", "merge", "extend", "verify", "remove")),
+    *(f"plans {name} --help" for name in ("show", "diff")),
+    *(f"jobs {name} --help" for name in ("list", "show", "logs", "cancel")),
+)
+WORKING = (
+    "",
+    "inspect demo",
+    "runs list",
+    "jobs list",
+    "plot --list",
+    f"score demo --criterion reap {_CODE} -o scores.csv",
+    "score demo --criterion aimer -o aimer.csv",
+    f"score demo --criterion heapr --granularity atomic {_CODE} -o neurons.csv",
+    "overlap demo --sparsity 50% -o overlap.csv",
+    "overlap demo --sparsity 25% --criterion reap --gate renormalized -o overlap-reap.csv",
+    "overlap demo --sparsity 50% --parts -o parts.csv",
+    "overlap demo --sparsity 50% --proxy -o proxy.csv",
+    f"compare demo --criterion reap {_CODE} --sparsity 50% --with-criterion frequency",
+    f"compare demo --criterion reap {_CODE} --sparsity 25% --with-criterion man "
+    "--with-corpus demo-math --with-sparsity 50% -o other.csv",
+    "blend demo --criterion reap --sparsity 50% --corpus demo-code:2 --corpus demo-math",
+    "blend demo --criterion ean --sparsity 25% --corpus demo-code --corpus demo-prose --fair",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% -o plan.json",
+    "plan demo --criterion aimer --sparsity 25% -o aimer.json",
+    f"plan demo --granularity atomic --criterion heapr {_CODE} --sparsity 50% -o atoms.json",
+    f"paths demo {_CODE} --sparsity 50% -o paths.json --table paths.csv",
+    "plans show plan.json",
+    "plans show atoms.json",
+    "plans diff plan.json aimer.json --experts",
+    f"calibrate demo {_MATH} {_SMALL} --dry-run",
+    f"calibrate demo {_MATH} {_SMALL}",
+    f"calibrate demo {_MATH} {_SMALL}",
+    f"calibrate demo {_MATH} {_SMALL} --groups routed,router,damage --seed 7",
+    f"calibrate demo --corpus demo-prose {_SMALL} --groups routed,gradient,dense",
+    "weights demo --stats-dir mine",
+    "runs list --stats-dir mine",
+    f"evaluate demo {_MATH} --plan plan.json --plan atoms.json {_HELD_OUT} -o result.json",
+    f"evaluate demo {_MATH} {_HELD_OUT} --seed 3 --measures nll,ppl -o full.json",
+    f"sweep demo {_MATH} --criterion reap --criterion random --sparsity 25% {_HELD_OUT} "
+    "--calibrated-on demo-code -o sweep.csv",
+    f"variance demo {_MATH} --plan plan.json {_HELD_OUT} -o variance.csv",
+    f"bins demo {_MATH} --criterion aimer --bins 4 {_HELD_OUT} -o bins.csv",
+    'ask demo --prompt "def add" --plan plan.json --max-new-tokens 8 --device cpu --raw',
+    "export demo pruned --plan plan.json --dry-run",
+    "export demo pruned --plan plan.json",
+    "verify pruned --source demo",
+    "verify pruned",
+    "inspect pruned",
+    "export demo narrow --plan atoms.json --width-mode per-layer --verify",
+    "plot sizes demo --criterion aimer -o sizes.csv",
+    "plot winner-map unified-table-5 -o winners.csv",
+    f"report demo {_CODE} --view sizes --view separation -o report.html",
+)
+REFUSED = (
+    "nothing",
+    "plan",
+    "plan demo",
+    "plan demo --nonsense",
+    "plan demo --criterion reap",
+    "plan demo --criterion reep --sparsity 50%",
+    "plan demo --criterion 3,x,1 --sparsity 50%",
+    f"plan demo --criterion 1,0,0 {_CODE} --sparsity 50%",
+    f"plan demo --criterion reap {_CODE} --sparsity 150%",
+    f"plan demo --criterion reap {_CODE} --sparsity -0.1",
+    f"plan demo --criterion reap {_CODE} --sparsity half",
+    f"plan demo --criterion reap {_CODE} --sparsity 99%",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --remove 10",
+    f"plan demo --criterion reap {_CODE} --remove 1000",
+    f"plan demo --criterion reap {_CODE} --remove many",
+    f"plan demo --criterion reap {_CODE} --target-gib 0.00001",
+    f"plan demo --criterion reap {_CODE} --target-gib big",
+    f"plan demo --criterion reap {_CODE} --target-gib 0.006 --target-dtype int3",
+    "plan demo --criterion reap --corpus demo-kode --sparsity 50%",
+    "plan demo --criterion reap --corpus demo-code:-1 --sparsity 50%",
+    "plan demo --criterion reap --corpus absent.jsonl --sparsity 50%",
+    "plan demo --criterion reap --run nothing --sparsity 50%",
+    f"plan demo --criterion reap {_CODE} --run demo-demo --sparsity 50%",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --gate other",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --schedule erly",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --schedule file",
+    f"plan demo --criterion reap {_CODE} --schedule file --schedule-file absent.csv",
+    f"plan demo --criterion reap {_CODE} --schedule file --schedule-file broken.csv",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --protect 0-9",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --pin 3",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --pin 3:5 --drop 3:5",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --set 4=99",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --multiple-of 0",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --floor 40",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --granularity layer",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% --granularity atomic",
+    f"plan demo --criterion heapr {_CODE} --sparsity 50% --atom-scope layer",
+    f"plan demo --granularity atomic --criterion heapr {_CODE} --sparsity 50% --atom-scope world",
+    f"plan demo --criterion reap {_CODE} --sparsity 50% -o absent/plan.json",
+    "plan absent --criterion reap --sparsity 50%",
+    "paths demo",
+    "paths demo --top-m 0",
+    "paths demo --sparsity 50% --weights none",
+    "score demo --criterion reep",
+    "overlap demo --sparsity 2",
+    "compare demo --criterion reap --sparsity 50%",
+    "blend demo --criterion aimer --sparsity 50% --corpus demo-code",
+    "plot sizess demo",
+    "plot sizes demo -o sizes.gif",
+    "plot capability unified-table-99",
+    "report demo --view none",
+    "inspect absent",
+    "inspect owner/name",
+    "inspect .",
+    "calibrate demo",
+    "calibrate demo --corpus demo-kode --stats-dir mine",
+    f"calibrate demo {_CODE} --tokens -5 --stats-dir mine",
+    f"calibrate demo {_MATH} --dtype float99 --stats-dir mine",
+    f"calibrate demo {_MATH} --device toaster --stats-dir mine",
+    f"calibrate demo {_CODE} --groups routed,other --stats-dir mine",
+    f"calibrate demo {_CODE} --select kmeans --stats-dir mine",
+    f"calibrate demo {_CODE} --packing tight --stats-dir mine",
+    f"evaluate demo {_CODE} --plan absent.json",
+    f"evaluate demo {_CODE} --plan broken.json",
+    f"evaluate demo {_CODE} --measures kl,other",
+    f"evaluate demo {_CODE} --samples 0",
+    f"evaluate demo {_MATH} --dtype int8",
+    f"sweep demo {_CODE} --criterion reap --sparsity x",
+    f"bins demo {_CODE} --criterion aimer --bins 0",
+    "ask demo --prompt x --plan absent.json",
+    "export demo pruned --plan plan.json",
+    "export demo new --plan absent.json",
+    "export demo new --plan broken.json",
+    "export demo new --plan plan.json --width-mode wide",
+    "export demo new --plan plan.json --max-shard-size big",
+    "export demo new --plan plan.json --mtp maybe",
+    "verify absent --source demo",
+    "verify pruned --source absent",
+    "plans show absent.json",
+    "plans show broken.json",
+    "plans diff plan.json atoms.json",
+    "plans diff plan.json",
+    "runs show absent",
+    "runs merge demo-demo-code",
+    "runs remove absent --yes",
+    "runs verify demo-weights",
+    "jobs show 7",
+    "jobs cancel 7",
+    "jobs logs 7",
+    "app --address 0.0.0.0",
+    "app --port 99999999",
+    "app --slurm nonsense",
+    "run absent.yaml",
+    "search absent.yaml",
+    "search working.yaml",
+)
+
+_USUAL = """\
+model: demo
+corpora: [demo-math]
+tokens: 65536
+seq_len: 256
+seed: 42
+dtype: float32
+criterion: reap
+"""
+# Recipes that plan, and some export, from the shipped statistics.
+RECIPES = {
+    "working": _USUAL
+    + "budget: {sparsity: 34%}\nconstraints: {multiple_of: 2, pin: {2: [0, 5]}}\n"
+    + "export: {out: recipe-pruned, verify: true}\n",
+    "global": _USUAL + "gate: renormalized\nbudget: {remove: 60}\nschedule: global\n",
+    "aimer": "model: demo\ncriterion: aimer\nbudget: {sparsity: 25%}\nexport: recipe-aimer\n",
+    "blend": _USUAL.replace("[demo-math]", "[{corpus: demo-prose, weight: 2}, demo-math]").replace(
+        "65536", "512"
+    )
+    + "budget: {target_gib: 0.006}\n",
+    "neurons": _USUAL.replace("reap", "heapr")
+    + "granularity: atomic\natom_scope: layer\nbudget: {sparsity: 50%}\nwidth_mode: per-layer\n"
+    + "export: recipe-neurons\n",
+    "calibrating": "model: demo\ncorpora: [demo-math]\ntokens: 512\nseq_len: 64\ncriterion: man\n"
+    "budget: {sparsity: 50%}\n",
+    "empty-budget": _USUAL + "budget: {}\n",
+    "no-budget": _USUAL,
+    "two-budgets": _USUAL + "budget: {sparsity: 50%, remove: 5}\n",
+    "unknown-key": _USUAL + "budget: {sparsity: 50%}\ncolour: red\n",
+    "many-problems": "model: demo\ncriterion: reep\ngate: open\nbudget: {sparsity: 300%}\n"
+    "granularity: all\ntokens: -4\n",
+    "not-yaml": "model: [demo\ncriterion",
+    "a-list": "- model\n- demo\n",
+    "empty": "",
+    "bad-pin": _USUAL + "budget: {sparsity: 50%}\nconstraints: {pin: {9: [0]}}\n",
+    "too-much": _USUAL + "budget: {sparsity: 99%}\n",
+    "unknown-schedule": _USUAL + "budget: {sparsity: 50%}\nschedule: erly\n",
+    "unknown-corpus": _USUAL.replace("demo-math", "absent.jsonl") + "budget: {sparsity: 50%}\n",
+    "bad-search": _USUAL + "budget: {sparsity: 50%}\nsearch: {corpus: demo-math, elites: 40}\n",
+    "searching": _USUAL
+    + "budget: {sparsity: 34%}\nsearch: {corpus: demo-math, samples: 2, population: 4, elites: 2, "
+    + "generations: 2}\n",
+}
