@@ -1,5 +1,6 @@
 """Tiny random MoE models on disk, with awkward sizes: counts that are no powers of two."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,13 @@ NUM_EXPERTS = {"olmoe": 7, "qwen3_moe": 6, "mixtral": 6}
 SPARSE_LAYERS = {"olmoe": (0, 1, 2), "qwen3_moe": (0, 2, 3), "mixtral": (0, 1, 2)}
 TOP_K = 2
 VOCAB = 96
+
+
+def edit_json(file: Path, **changes: Any) -> None:
+    """Set keys of a JSON file; None removes one."""
+    raw = json.loads(file.read_text()) | changes
+    dropped = {key for key, value in changes.items() if value is None}
+    file.write_text(json.dumps({key: raw[key] for key in raw if key not in dropped}))
 
 
 def tiny_config(model_type: str, **changes: Any) -> PreTrainedConfig:

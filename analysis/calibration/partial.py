@@ -4,7 +4,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class RunState:
         seconds: time spent on them.
         layers: layers done, where they are streamed.
         way: how the run goes through the work; another way cannot go on from here.
-        attention: implementation that the model used; empty in states of before this was kept.
+        attention: implementation that the model used.
         devices: where its weights lay.
     """
 
@@ -188,15 +188,14 @@ class Work:
 
 
 def resumed(
-    processes: Processes, partial: PartialRun | None, way: str, names: Collection[str]
+    processes: Processes, partial: PartialRun | None, way: str
 ) -> tuple[RunState, Sums]:
     """Where the run goes on, and the sums that this process has from before; empty: none.
 
-    `partial` is None in all processes but the first. What was saved in another `way` through the
-    work, or without all of the sums `names`, is dropped.
+    `partial` is None in all processes but the first. What was saved in another `way` is dropped.
     """
     state, parts = partial.restore() if partial else (RunState(), [])
-    if state.way != way or not parts or not parts[0].keys() >= set(names):
+    if state.way != way or not parts:
         state, parts = RunState(way=way), []
         if partial:
             partial.forget()

@@ -47,10 +47,10 @@ def made(work: Work, settings: CalibrationSettings) -> dict[str, Any]:
     return {
         "created_at": now(),
         "batch_size": settings.batch_size,
-        "device": state.devices or str(device),
+        "device": state.devices,
         "processes": work.processes.world,
         "way": _way(settings.placement),
-        "attention": state.attention or settings.attention,
+        "attention": state.attention,
         "system": f"{platform.system()} {platform.machine()}",
         "seconds": round(state.seconds, 2),
         "tokens_per_second": round(work.manifest.num_tokens / max(state.seconds, 1e-9), 1),

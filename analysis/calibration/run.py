@@ -209,8 +209,7 @@ def calibrate(
         if partial and not resume:
             partial.forget()
         sums = _empty_sums(model, sequences, settings, processes)
-        names = sums.tensors().keys()
-        state, before = resumed(processes, partial, _way(settings, processes), names)
+        state, before = resumed(processes, partial, _way(settings, processes))
         if before:
             sums.load(before)
         work = Work(manifest, processes, partial, sums, state, settings.placement.expert_parallel)

@@ -156,7 +156,7 @@ class GroupSums:
         return sums | {f"{_CHOSEN}{batch}": ids for batch, ids in self.chosen.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Inverse of `tensors`; what else is there, as in states of older versions, is left."""
+        """Inverse of `tensors`."""
         for name, layer in self._tensors:
             self._tensors[name, layer] = tensors[f"{name}.{layer}"]
         self.chosen = {

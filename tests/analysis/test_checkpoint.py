@@ -12,17 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from analysis.checkpoint import open_checkpoint, read_shard
 from analysis.errors import CheckpointError
-from builders import tiny_checkpoint
+from builders import edit_json, tiny_checkpoint
 
 INDEX = "model.safetensors.index.json"
 FIRST = "model-00001-of-00004.safetensors"
-
-
-def edit_json(file, **changes):
-    """Set keys of a JSON file; None removes one."""
-    raw = json.loads(file.read_text()) | changes
-    dropped = {key for key, value in changes.items() if value is None}
-    file.write_text(json.dumps({key: raw[key] for key in raw if key not in dropped}))
 
 
 def edit_index(path, **changes):
@@ -149,23 +142,34 @@ def test_identity_samples_a_large_shard_at_sixteen_places(tmp_path):
     assert after.identity == identity
 
 
-def only_pickled(path):
-    for file in path.glob("model*"):
-        file.unlink()
-    (path / "pytorch_model.bin").write_bytes(b"\x80")
-
-
-def no_weights(path):
-    for file in path.glob("model*"):
-        file.unlink()
-
-
-def drop_index(path):
-    (path / INDEX).unlink()
-
-
 def entry(start, end, shape=(1,), dtype="F32"):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+
+
+def headed(header, data=b""):
+    return lambda path: write_raw(path / FIRST, header, data)
+
+
+def cut(stop):
+    return lambda path: (path / FIRST).write_bytes((path / FIRST).read_bytes()[:stop])
+
+
+def indexed(**changes):
+    return lambda path: edit_index(path, **changes)
+
+
+def written(name, content):
+    return lambda path: (path / name).write_bytes(content)
+
+
+def without(pattern, pickled=b""):
+    def remove(path):
+        for file in path.glob(pattern):
+            file.unlink()
+        if pickled:
+            (path / "pytorch_model.bin").write_bytes(pickled)
+
+    return remove
 
 
 def hold_in_two_shards(path):
@@ -174,95 +178,42 @@ def hold_in_two_shards(path):
     save_file({**load_file(second), name: tensor.clone()}, second)
 
 
+def link_to_nowhere(path):
+    (path / FIRST).unlink()
+    (path / FIRST).symlink_to(path / "gone")
+
+
+W = json.dumps(entry(0, 4)).encode()
+OVERLAP = {"v": entry(0, 8, (2,)), "w": entry(4, 8)}
+UNREADABLE = rf"The header of {FIRST} cannot be read"
+EXTRA = "model.layers.9.extra.weight"
 BAD = {
-    "a name twice in a header": (
-        lambda path: write_raw(
-            path / FIRST, b'{"w":%b,"w":%b}' % ((json.dumps(entry(0, 4)).encode(),) * 2), b"0000"
-        ),
-        rf"The header of {FIRST} cannot be read: it holds w twice",
-    ),
-    "a name in two shards": (hold_in_two_shards, r"both hold lm_head\.weight, and nobody can tell"),
-    "tensors that overlap": (
-        lambda path: write_raw(path / FIRST, {"v": entry(0, 8, (2,)), "w": entry(4, 8)}, bytes(8)),
-        rf"The header of {FIRST} is damaged: w \[1\] of F32 cannot lie in bytes",
-    ),
-    "offsets that are not those of the shape": (
-        lambda path: write_raw(path / FIRST, {"w": entry(0, 8, (3,))}, bytes(8)),
-        rf"The header of {FIRST} is damaged: w \[3\] of F32 cannot lie in bytes",
-    ),
-    "a shape of words": (
-        lambda path: write_raw(path / FIRST, {"w": entry(0, 8, ("a", "b"))}, bytes(8)),
-        rf"The header of {FIRST} cannot be read",
-    ),
-    "index leads out of the folder": (
-        lambda path: edit_index(path, **{"extra": "../other.safetensors"}),
-        rf"{INDEX} names \.\./other\.safetensors, which is no file of its own folder",
-    ),
-    "a link to nowhere": (
-        lambda path: ((path / FIRST).unlink(), (path / FIRST).symlink_to(path / "gone")),
-        rf"{INDEX} names {FIRST}, which is missing from",
-    ),
-    "missing shard": (
-        lambda path: (path / FIRST).unlink(),
-        rf"{INDEX} names {FIRST}, which is missing from",
-    ),
-    "truncated shard": (
-        lambda path: (path / FIRST).write_bytes((path / FIRST).read_bytes()[:-7]),
-        rf"{FIRST} is truncated: it has \d+ bytes, its header promises \d+; fetch",
-    ),
-    "shard cut in its header": (
-        lambda path: (path / FIRST).write_bytes((path / FIRST).read_bytes()[:100]),
-        rf"{FIRST} is not a safetensors file, or it is truncated",
-    ),
-    "empty shard": (
-        lambda path: (path / FIRST).write_bytes(b""),
-        rf"{FIRST} is not a safetensors file, or it is truncated",
-    ),
-    "header is no JSON": (
-        lambda path: write_raw(path / FIRST, b"{nonsense"),
-        rf"The header of {FIRST} cannot be read",
-    ),
-    "header is no text": (
-        lambda path: write_raw(path / FIRST, b"\xff\xfe\x00\x01"),
-        rf"The header of {FIRST} cannot be read",
-    ),
-    "header is a list": (
-        lambda path: write_raw(path / FIRST, [1, 2]),
-        rf"The header of {FIRST} cannot be read",
-    ),
-    "header without offsets": (
-        lambda path: write_raw(path / FIRST, {"w": {"dtype": "F32", "shape": [1]}}),
-        rf"The header of {FIRST} cannot be read",
-    ),
-    "index names a tensor that the shard lacks": (
-        lambda path: edit_index(path, **{"model.layers.9.extra.weight": FIRST}),
-        rf"places model\.layers\.9\.extra\.weight in {FIRST}, which does not hold it \(1 such",
-    ),
-    "index names a missing file": (
-        lambda path: edit_index(path, **{"extra": "other.safetensors"}),
-        rf"{INDEX} names other\.safetensors, which is missing",
-    ),
-    "index is no JSON": (lambda path: (path / INDEX).write_text("{"), f"{INDEX} is not a readable"),
-    "index without a map": (
-        lambda path: (path / INDEX).write_text("{}"),
-        f"{INDEX} is not a readable",
-    ),
-    "no index": (drop_index, rf"4 safetensors files but no {INDEX}; fetch the index"),
-    "pickled weights only": (only_pickled, r"pickled weights only.*convert them to safetensors"),
-    "no weights": (no_weights, r"holds no safetensors file"),
-    "no config": (lambda path: (path / "config.json").unlink(), r"has no config\.json"),
-    "config is no JSON": (
-        lambda path: (path / "config.json").write_text("{'a': 1}"),
-        r"config\.json is not valid JSON",
-    ),
-    "config is a list": (
-        lambda path: (path / "config.json").write_text("[]"),
-        r"config\.json does not hold a JSON object",
-    ),
-    "config is no text": (
-        lambda path: (path / "config.json").write_bytes(b"\xff\xff\xff"),
-        r"config\.json is not valid JSON",
-    ),
+    "a name twice in a header": (headed(b'{"w":%b,"w":%b}' % (W, W), b"0000"), "holds w twice"),
+    "a name in two shards": (hold_in_two_shards, r"both hold lm_head\.weight"),
+    "tensors that overlap": (headed(OVERLAP, bytes(8)), rf"{FIRST} is damaged: w \[1\] of F32"),
+    "offsets of another shape": (headed({"w": entry(0, 8, (3,))}, bytes(8)), r"damaged: w \[3\]"),
+    "a shape of words": (headed({"w": entry(0, 8, ("a", "b"))}, bytes(8)), UNREADABLE),
+    "header is no JSON": (headed(b"{nonsense"), UNREADABLE),
+    "header is no text": (headed(b"\xff\xfe\x00\x01"), UNREADABLE),
+    "header is a list": (headed([1, 2]), UNREADABLE),
+    "header without offsets": (headed({"w": {"dtype": "F32", "shape": [1]}}), UNREADABLE),
+    "missing shard": (without(FIRST), f"{INDEX} names {FIRST}, which is missing"),
+    "a link to nowhere": (link_to_nowhere, f"{INDEX} names {FIRST}, which is missing"),
+    "truncated shard": (cut(-7), rf"{FIRST} is truncated: it has \d+ bytes, .* promises \d+"),
+    "shard cut in its header": (cut(100), f"{FIRST} is not a safetensors file"),
+    "empty shard": (cut(0), f"{FIRST} is not a safetensors file"),
+    "index leads elsewhere": (indexed(extra="../o.safetensors"), r"names \.\./o\.safetensors"),
+    "index names a missing file": (indexed(extra="o.safetensors"), r"o\.safetensors, .* missing"),
+    "index names a missing tensor": (indexed(**{EXTRA: FIRST}), rf"{EXTRA} in {FIRST}.*\(1 such"),
+    "index is no JSON": (written(INDEX, b"{"), f"{INDEX} is not a readable"),
+    "index without a map": (written(INDEX, b"{}"), f"{INDEX} is not a readable"),
+    "no index": (without(INDEX), f"4 safetensors files but no {INDEX}"),
+    "pickled weights only": (without("model*", b"\x80"), "pickled weights only.*convert"),
+    "no weights": (without("model*"), "holds no safetensors file"),
+    "no config": (without("config.json"), r"has no config\.json"),
+    "config is no JSON": (written("config.json", b"{'a': 1}"), r"config\.json is not valid JSON"),
+    "config is no text": (written("config.json", b"\xff" * 3), r"config\.json is not valid JSON"),
+    "config is a list": (written("config.json", b"[]"), "does not hold a JSON object"),
 }
 
 

@@ -66,14 +66,14 @@ BAD_ROWS = {
     "no known field": ('{"body": 1, "title": 2}', "has the fields body, title; a corpus needs one"),
     "no field": ("{}", "has the fields none"),
     "half a pair": ('{"prompt": "a"}', "has the fields prompt"),
-    "ids in words": ('{"input_ids": ["a"]}', "input_ids must be a list of token ids"),
-    "one id": ('{"input_ids": 5}', "input_ids must be a list of token ids"),
-    "a fraction": ('{"input_ids": [1.5]}', "input_ids must be a list of token ids"),
-    "a negative id": ('{"input_ids": [-1]}', "input_ids must be a list of token ids"),
-    "an id beyond 32 bits": ('{"input_ids": [2147483648]}', "input_ids must be a list"),
-    "messages in words": ('{"messages": "hi"}', "messages must be a list of objects"),
-    "a message that is no object": ('{"messages": ["hi"]}', "messages must be a list of objects"),
-    "no message": ('{"messages": []}', "messages must be a list of objects"),
+    **{
+        f"ids {ids}": (f'{{"input_ids": {ids}}}', "input_ids must be a list of token ids")
+        for ids in ('["a"]', "5", "[1.5]", "[-1]", "[2147483648]")  # the last is beyond 32 bits
+    },
+    **{
+        f"messages {each}": (f'{{"messages": {each}}}', "messages must be a list of objects")
+        for each in ('"hi"', '["hi"]', "[]")
+    },
 }
 
 
@@ -95,18 +95,16 @@ def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path):
         read_documents(str(tmp_path / "bad.txt"))
 
 
-def test_a_malformed_parquet_row_is_named_by_its_number(tmp_path):
-    table = pa.table({"text": pa.array(["abc", None], pa.string())})
-    pq.write_table(table, tmp_path / "bad.parquet")
-    with pytest.raises(CorpusError, match=r"bad\.parquet, row 2 has the fields text; a corpus"):
-        read_documents(str(tmp_path / "bad.parquet"))
-
-
-@pytest.mark.parametrize("content", [b"", b"junk that is longer than a footer", b"PAR1"])
-def test_a_file_that_is_no_parquet_says_so(tmp_path, content):
-    (tmp_path / "bad.parquet").write_bytes(content)
-    with pytest.raises(CorpusError, match=r"bad\.parquet is not a readable parquet file"):
-        read_documents(str(tmp_path / "bad.parquet"))
+@pytest.mark.parametrize("content", [None, b"", b"junk that is longer than a footer", b"PAR1"])
+def test_a_malformed_parquet_file_or_row_is_named(tmp_path, content):
+    file, message = tmp_path / "bad.parquet", "is not a readable parquet file"
+    if content is None:
+        pq.write_table(pa.table({"text": pa.array(["abc", None], pa.string())}), file)
+        message = ", row 2 has the fields text"
+    else:
+        file.write_bytes(content)
+    with pytest.raises(CorpusError, match=rf"bad\.parquet ?{message}"):
+        read_documents(str(file))
 
 
 @pytest.mark.parametrize("name", ["empty.txt", "empty.jsonl", "empty.parquet"])

@@ -277,13 +277,6 @@ def test_random_is_uniform_and_seeded():
     assert score("random", table).tolist() == expected.tolist()
 
 
-def test_all_permanent_names_are_there():
-    measured = {"mone", "damage", "heapr", "camera-p", "pathfinder"}
-    others = {"aimer", "magnitude", "hoyer", "random"}
-    assert set(CRITERIA) == {*EXPONENTS, *measured, *others}
-    assert all(name == criterion.name for name, criterion in CRITERIA.items())
-
-
 @pytest.mark.parametrize("text", ["1,0,2", " 1, 0 ,2 ", "1,  0,2", "msan"])
 def test_exponents_and_names_mean_the_same(text):
     assert get_criterion(text).exponents == (1, 0, 2)
@@ -297,33 +290,20 @@ def test_exponents_without_a_name_are_their_own_name():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1,0,0", r"1,0,0 gives every routed expert the score 1, so it ranks nothing"),
-        ("2,0,0", r"2,0,0 are out of range: b is 0 or 1, alpha and beta are 0, 1 or 2"),
-        ("0,3,0", r"0,3,0 are out of range"),
-        ("0,0,9", r"0,0,9 are out of range"),
-        ("aimr", r"Unknown criterion 'aimr'\. Did you mean 'aimer'\?.*exponents b,alpha,beta"),
-        ("REAP", r"Unknown criterion 'REAP'.*reap"),
-        ("1,0", r"Unknown criterion '1,0'"),
-        ("-1,0,0", r"Unknown criterion"),
-        ("", r"Unknown criterion ''"),
+        ("1,0,0", "1,0,0 gives .* ranks nothing"),
+        ("2,0,0", "2,0,0 are out of range"),
+        ("0,3,0", "0,3,0 are out of range"),
+        ("0,0,9", "0,0,9 are out of range"),
+        ("aimr", "'aimr'.*'aimer'.*exponents b,alpha,beta"),
+        *((name, f"Unknown criterion '{name}'") for name in ("REAP", "1,0", "-1,0,0", "")),
+        *((name, f"Unknown criterion '{name}'") for name in ("camera-p:", "camera-p:1.", "1,0,2,")),
+        *((name, f"Unknown criterion '{name}'") for name in ("camera-p:.5", "pathfinder:")),
+        ("pathfinder:1.5", "Unknown criterion 'pathfinder:1.5'"),
+        ("pathfinder:1234567890", "Unknown criterion"),  # more than nine digits
+        ("1234567890,0,0", "Unknown criterion"),
     ],
 )
 def test_what_is_no_criterion_says_what_works(text, message):
     with pytest.raises(CriterionError, match=message) as caught:
         get_criterion(text)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("exponents", "formula"),
-    [
-        ((0, 0, 0), r"S_j = \sum_{t: j \in E_t} 1"),
-        (
-            (1, 1, 2),
-            r"S_j = \frac{1}{N_j} \sum_{t: j \in E_t} g_{j,t} \lVert f_{j,t} \rVert_2^2",
-        ),
-        ((0, 2, 1), r"S_j = \sum_{t: j \in E_t} g_{j,t}^2 \lVert f_{j,t} \rVert_2"),
-    ],
-)
-def test_formulas_show_the_exponents(exponents, formula):
-    assert unified(*exponents).formula == formula

@@ -4,10 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from calibrations import describe, make_sequences, make_settings
+from calibrations import calibrated, describe, make_sequences
 
-from analysis.calibration.run import calibrate
-from analysis.drain import drain
 from analysis.durable import write_durably
 from analysis.errors import StatsError
 from analysis.stats.extending import extend_run
@@ -28,19 +26,14 @@ def described(tmp_path_factory):
     return describe(tmp_path_factory.mktemp("tiny"), "olmoe")
 
 
-def make(described, path, sequences=None, **settings):
-    chosen = make_settings(**settings)
-    return drain(calibrate(described, sequences or make_sequences(), chosen, StatsStore(path)))
-
-
 @pytest.fixture
 def run(described, tmp_path):
-    return make(described, tmp_path / "a")
+    return calibrated(described, tmp_path / "a")
 
 
 @pytest.fixture(scope="module")
 def other(described, tmp_path_factory):
-    return make(described, tmp_path_factory.mktemp("b"), groups=("routed", "router", "dense"))
+    return calibrated(described, tmp_path_factory.mktemp("b"), groups=("routed", "router", "dense"))
 
 
 def test_a_run_gains_groups_and_stays_the_same_run(run, other):
@@ -88,8 +81,8 @@ def test_an_interruption_leaves_the_run_as_it_was(run, other, monkeypatch, files
 
 
 def test_what_is_not_of_the_same_tokens_is_refused(described, run, other, tmp_path):
-    tokens = make(described, tmp_path, make_sequences(seed=9), groups=("routed", "dense"))
-    dtype = make(described, tmp_path, dtype="float64", groups=("routed", "dense"))
+    tokens = calibrated(described, tmp_path, make_sequences(seed=9), groups=("routed", "dense"))
+    dtype = calibrated(described, tmp_path, dtype="float64", groups=("routed", "dense"))
     for wrong, message in ((tokens, "another text"), (dtype, "another settings")):
         with pytest.raises(StatsError, match=message):
             extend_run(run, wrong)
@@ -99,7 +92,7 @@ def test_what_is_not_of_the_same_tokens_is_refused(described, run, other, tmp_pa
 
 
 def test_a_damaged_file_is_not_taken_over(described, run, tmp_path):
-    damaged = make(described, tmp_path / "c", groups=("routed", "dense"))
+    damaged = calibrated(described, tmp_path / "c", groups=("routed", "dense"))
     (damaged.path / TRANSITIONS).write_bytes(b"PAR1")
     with pytest.raises(StatsError, match=f"{TRANSITIONS} has changed"):
         extend_run(run, damaged)

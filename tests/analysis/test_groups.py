@@ -4,13 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from calibrations import LENGTHS, describe, make_sequences, make_settings
-from safetensors import safe_open
-from safetensors.torch import save_file
+from calibrations import LENGTHS, calibrated, calibration, describe, make_sequences, make_settings
 
-from analysis.calibration.content import content_sum
 from analysis.calibration.experts import batch_mask, collecting
-from analysis.calibration.run import calibrate, plan_run
+from analysis.calibration.run import plan_run
 from analysis.calibration.sums import sums_of
 from analysis.corpora import TOKEN_SHARDS, TokenSequences
 from analysis.criteria import CRITERIA, get_criterion
@@ -45,8 +42,7 @@ def described(tmp_path_factory):
 
 
 def run_of(described, stats, sequences=None, **settings):
-    chosen = make_settings(**{"dtype": "float64", "groups": ALL, **settings})
-    return drain(calibrate(described, sequences or make_sequences(), chosen, StatsStore(stats)))
+    return calibrated(described, stats, sequences, **{"dtype": "float64", "groups": ALL} | settings)
 
 
 @pytest.fixture(scope="module")
@@ -107,16 +103,14 @@ def test_the_digest_of_a_routed_run_is_what_it_was_before_groups(described):
 def test_a_run_with_more_groups_serves_and_one_with_fewer_does_not(described, tmp_path):
     steps = []
     more = run_of(described, tmp_path, groups=("routed", "damage"))
-    settings = make_settings(dtype="float64")
-    store = StatsStore(tmp_path)
-    again = drain(calibrate(described, make_sequences(), settings, store), steps.append)
+    again = drain(calibration(described, tmp_path, dtype="float64"), steps.append)
     assert again == more
     assert [step.phase for step in steps] == ["cached"]
     whole = run_of(described, tmp_path)
     assert whole.path != more.path
     # Two would serve: the smaller one does.
-    assert drain(calibrate(described, make_sequences(), settings, store)) == more
-    other = drain(calibrate(described, make_sequences(seed=6), settings, store))
+    assert calibrated(described, tmp_path, dtype="float64") == more
+    other = calibrated(described, tmp_path, make_sequences(seed=6), dtype="float64")
     assert other.manifest.groups == ("routed",)
 
 
@@ -247,26 +241,6 @@ def test_the_shipped_runs_have_every_group_and_a_proxy_that_works():
     files = [path.stat().st_size for run in runs for path in run.path.iterdir()]
     # 1.4 MB of each are the samples of the group dense.
     assert sum(files) < 7_500_000
-
-
-def test_a_state_with_a_sum_that_is_no_longer_kept_goes_on(tmp_path):
-    described, settings = describe(tmp_path / "model", "olmoe"), make_settings(groups=ALL)
-    once = drain(calibrate(described, make_sequences(), settings, StatsStore(tmp_path / "once")))
-    store = StatsStore(tmp_path / "twice")
-    task = calibrate(described, make_sequences(), settings, store)
-    next(task), next(task)
-    task.close()
-    (state,) = store.target.glob("*.partial/state.safetensors")
-    with safe_open(state, framework="pt") as file:
-        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    assert not [name for name in tensors if "entered" in name]
-    older = {f"0/entered.{layer.index}": torch.zeros(7).long() for layer in described.layers}
-    metadata["sum"] = content_sum(tensors | older, metadata["state"])
-    save_file(tensors | older, state, metadata=metadata)
-    steps = []
-    again = drain(calibrate(described, make_sequences(), settings, store), steps.append)
-    assert [step.note for step in steps if step.note] == ["resumed after 21 of 41 tokens"]
-    assert again.manifest.files == once.manifest.files
 
 
 def collect_with(checkpoint, described, damaged, mask, groups=()):

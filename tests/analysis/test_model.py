@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -11,18 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from analysis.errors import CheckpointError, UnsupportedModelError, UserError
+from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import FAMILIES, MoELayer, SlotKind, family_of
 from analysis.model import load_model_index, resolve_model
-from builders import MODEL_TYPES, NUM_EXPERTS, SPARSE_LAYERS, TOP_K, tiny_checkpoint
-
-
-def edit_config(path, **changes):
-    """Set keys of config.json; None removes one."""
-    file = path / "config.json"
-    raw = json.loads(file.read_text()) | changes
-    dropped = {key for key, value in changes.items() if value is None}
-    file.write_text(json.dumps({key: raw[key] for key in raw if key not in dropped}))
+from builders import MODEL_TYPES, NUM_EXPERTS, SPARSE_LAYERS, TOP_K, edit_json, tiny_checkpoint
 
 
 def edit_tensors(path, change):
@@ -31,8 +24,12 @@ def edit_tensors(path, change):
     save_file(change(load_file(file)), file, metadata={"format": "pt"})
 
 
-def assert_one_line(error):
-    assert "\n" not in str(error.value)
+@contextmanager
+def refused(error, match):
+    """Refused in one line; yields what was raised."""
+    with pytest.raises(error, match=match) as caught:
+        yield caught
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
@@ -246,11 +243,9 @@ def test_layer_names_are_whole_words():
 
 def test_an_unsupported_model_type_lists_the_supported(tmp_path):
     tiny_checkpoint(tmp_path, "olmoe")
-    edit_config(tmp_path, model_type="dbrx")
-    with pytest.raises(UnsupportedModelError, match=r"'dbrx' is not supported") as caught:
+    edit_json(tmp_path / "config.json", model_type="dbrx")
+    with refused(UnsupportedModelError, r"'dbrx' is not supported.*, mixtral, nemotron_h, olmoe, "):
         load_model_index(str(tmp_path))
-    assert ", mixtral, nemotron_h, olmoe, " in str(caught.value)
-    assert_one_line(caught)
 
 
 def test_a_dense_model_is_called_dense(tmp_path):
@@ -259,10 +254,8 @@ def test_a_dense_model_is_called_dense(tmp_path):
         num_attention_heads=1,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModelError, match=r"This llama model is dense") as caught:
+    with refused(UnsupportedModelError, r"This llama model is dense.*, nemotron_h, olmoe, "):
         load_model_index(str(tmp_path))
-    assert ", mixtral, nemotron_h, olmoe, " in str(caught.value)
-    assert_one_line(caught)
 
 
 def test_a_count_in_the_text_part_of_a_composite_model_is_seen():
@@ -273,78 +266,58 @@ def test_a_count_in_the_text_part_of_a_composite_model_is_seen():
 
 def test_a_qwen3_moe_model_without_a_sparse_layer_is_dense(tmp_path):
     tiny_checkpoint(tmp_path, "qwen3_moe")
-    edit_config(tmp_path, mlp_only_layers=[0, 1, 2, 3])
+    edit_json(tmp_path / "config.json", mlp_only_layers=[0, 1, 2, 3])
     with pytest.raises(UnsupportedModelError, match="Every layer of this Qwen3-MoE model is dense"):
         load_model_index(str(tmp_path))
 
 
 BAD_CONFIG = {
-    "two differing expert counts": (
-        {"num_local_experts": 9},
-        r"two numbers of experts: num_experts = 7, num_local_experts = 9; keep the one",
-    ),
-    "no expert count": (
-        {"num_experts": None},
-        r"none of num_experts, num_local_experts",
-    ),
+    "two expert counts": ({"num_local_experts": 9}, "num_experts = 7, num_local_experts = 9"),
+    "no expert count": ({"num_experts": None}, "none of num_experts, num_local_experts"),
     "no top_k": ({"num_experts_per_tok": None}, r"config\.json has no num_experts_per_tok"),
     "no depth": ({"num_hidden_layers": None}, r"config\.json has no num_hidden_layers"),
-    "a depth in words": ({"num_hidden_layers": "three"}, r"num_hidden_layers = 'three'"),
-    "no experts at all": ({"num_experts": 0}, r"num_experts = 0; it must be a whole number"),
+    "a depth in words": ({"num_hidden_layers": "three"}, "num_hidden_layers = 'three'"),
+    "no experts at all": ({"num_experts": 0}, "num_experts = 0; it must be a whole number"),
     "a count per layer": ({"num_experts": [7, 7, 7]}, r"num_experts = \[7, 7, 7\]"),
-    "more selected than there are": (
-        {"num_experts_per_tok": 8},
-        r"num_experts_per_tok = 8 experts per token, but the model has 7",
-    ),
-    "more experts than tensors": (
-        {"num_experts": 9},
-        r"Layer 0 lacks the expert 7's down projection \(6 such tensors missing\)",
-    ),
-    "fewer experts than tensors": (
+    "more selected than held": ({"num_experts_per_tok": 8}, "per_tok = 8 .*, but the model has 7"),
+    "fewer tensors": ({"num_experts": 9}, r"Layer 0 lacks the expert 7's down .*\(6 such"),
+    "more tensors": (
         {"num_experts": 5},
-        r"Layer 0 holds an expert 6, but config\.json says 5 experts \(0\.\.4\)",
+        r"0 holds an expert 6, .* says 5 experts \(0\.\.4\)",
     ),
-    "more layers than tensors": ({"num_hidden_layers": 4}, r"Layer 3 lacks"),
+    "fewer layers": ({"num_hidden_layers": 4}, "Layer 3 lacks"),
 }
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD_CONFIG.values(), ids=BAD_CONFIG)
 def test_a_configuration_that_cannot_be_gives_one_clear_line(tmp_path, changes, message):
     tiny_checkpoint(tmp_path, "olmoe")
-    edit_config(tmp_path, **changes)
-    with pytest.raises(CheckpointError, match=message) as caught:
+    edit_json(tmp_path / "config.json", **changes)
+    with refused(CheckpointError, message):
         load_model_index(str(tmp_path))
-    assert_one_line(caught)
 
 
 def without(*names):
     return lambda tensors: {k: v for k, v in tensors.items() if k not in names}
 
 
+EXPERTS, ROUTER = "model.layers.1.mlp.experts", "model.layers.2.mlp.gate.weight"
 BAD_TENSORS = {
-    "an expert's matrix is missing": (
+    "no matrix": (
         False,
-        without("model.layers.1.mlp.experts.4.up_proj.weight"),
-        r"Layer 1 lacks the expert 4's up projection \(1 such tensors missing\)",
+        without(f"{EXPERTS}.4.up_proj.weight"),
+        r"lacks the expert 4's up .*\(1 ",
     ),
-    "a router is missing": (
-        False,
-        without("model.layers.2.mlp.gate.weight"),
-        r"Layer 2 has no router tensor",
-    ),
+    "no router": (False, without(ROUTER), "Layer 2 has no router tensor"),
     "a router has a row less": (
         False,
-        lambda t: t | {"model.layers.2.mlp.gate.weight": torch.ones(6, 16)},
-        r"model\.layers\.2\.mlp\.gate\.weight has 6 rows, but config\.json says 7 experts",
+        lambda tensors: tensors | {ROUTER: torch.ones(6, 16)},
+        rf"{ROUTER} has 6 rows, but config\.json says 7 experts",
     ),
-    "a stack is missing": (
-        True,
-        without("model.layers.1.mlp.experts.down_proj"),
-        r"Layer 1 lacks the stacked down projection",
-    ),
+    "no stack": (True, without(f"{EXPERTS}.down_proj"), "1 lacks the stacked down projection"),
     "a stack is short": (
         True,
-        lambda t: t | {"model.layers.1.mlp.experts.down_proj": torch.ones(5, 16, 24)},
+        lambda tensors: tensors | {f"{EXPERTS}.down_proj": torch.ones(5, 16, 24)},
         r"experts\.down_proj holds 5 experts, but config\.json says 7",
     ),
 }
@@ -354,19 +327,14 @@ BAD_TENSORS = {
 def test_tensors_that_do_not_fit_the_configuration_are_named(tmp_path, fused, change, message):
     tiny_checkpoint(tmp_path, "olmoe", fused=fused, shards=1)
     edit_tensors(tmp_path, change)
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with refused(CheckpointError, message):
         load_model_index(str(tmp_path))
-    assert_one_line(caught)
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])
 def test_a_name_that_is_neither_folder_nor_hub_id_says_what_works(name):
-    with pytest.raises(
-        CheckpointError, match=r"give the folder of a checkpoint, a hub id"
-    ) as caught:
+    with refused(CheckpointError, rf"^{name} .*give the folder of a checkpoint, a hub id"):
         resolve_model(name)
-    assert name in str(caught.value)
-    assert_one_line(caught)
 
 
 def test_a_folder_is_preferred_and_gives_the_model_its_name(tmp_path):
@@ -394,11 +362,6 @@ def test_a_hub_id_without_network_gives_one_line(tmp_path, network):
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert line.startswith("some-org/some-model is not a local directory and cannot be fetched")
-
-
-def test_errors_for_the_person_share_one_class():
-    assert issubclass(CheckpointError, UserError)
-    assert issubclass(UnsupportedModelError, UserError)
 
 
 def test_a_family_is_a_value(tmp_path):

@@ -14,6 +14,8 @@ import torch
 from calibrations import (
     LENGTHS,
     assert_same_numbers,
+    calibrated,
+    calibration,
     describe,
     make_sequences,
     make_settings,
@@ -28,7 +30,6 @@ from analysis.calibration.estimate import estimate
 from analysis.calibration.experts import collecting
 from analysis.calibration.loading import Placement, load_model
 from analysis.calibration.memory import check_fits, memory_needs
-from analysis.calibration.run import calibrate
 from analysis.calibration.sums import sums_of
 from analysis.corpora import Document, Sampling, TokenSequences, tokenize
 from analysis.criteria import get_criterion
@@ -63,8 +64,8 @@ def described(request, tmp_path_factory):
 
 
 def run_of(described, stats, sequences=None, **settings):
-    chosen = make_settings(**{"dtype": "float64", "groups": GRADIENT, **settings})
-    return drain(calibrate(described, sequences or make_sequences(), chosen, StatsStore(stats)))
+    chosen = {"dtype": "float64", "groups": GRADIENT} | settings
+    return calibrated(described, stats, sequences, **chosen)
 
 
 @pytest.fixture(scope="module")
@@ -234,15 +235,12 @@ def test_a_merge_with_a_run_without_neurons_has_none(run, described, tmp_path):
 
 def test_a_resumed_run_has_the_same_bits(described, tmp_path, monkeypatch):
     monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
-    settings = make_settings(groups=GRADIENT)
-    once = drain(calibrate(described, make_sequences(), settings, StatsStore(tmp_path / "once")))
-    store = StatsStore(tmp_path / "twice")
-    task = calibrate(described, make_sequences(), settings, store)
-    for _ in range(3):
-        next(task)
+    once = calibrated(described, tmp_path / "once", groups=GRADIENT)
+    task = calibration(described, tmp_path / "twice", groups=GRADIENT)
+    next(task), next(task), next(task)
     task.close()
     steps = []
-    again = drain(calibrate(described, make_sequences(), settings, store), steps.append)
+    again = drain(calibration(described, tmp_path / "twice", groups=GRADIENT), steps.append)
     assert steps[1].note.startswith("resumed after")
     assert_same_numbers(again, once)
 

@@ -3,14 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from calibrations import calibrated, describe, table_of
 
-from analysis.calibration.loading import CalibrationSettings
-from analysis.calibration.run import calibrate
 from analysis.corpora import Document, Sampling, tokenize
-from analysis.drain import drain
-from analysis.model import load_model_index
-from analysis.stats.store import StatsStore, load_expert_stats
-from builders import VOCAB, tiny_checkpoint
+from builders import VOCAB
 
 LENGTHS = (9, 5, 7, 3, 9, 2, 6)
 RANDOM = np.random.default_rng(5)
@@ -26,18 +22,12 @@ DOCUMENTS = [
 @pytest.fixture(scope="module", params=["olmoe", "qwen3_moe", "mixtral"])
 def model(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("packed") / request.param
-    tiny_checkpoint(path, request.param)
-    return load_model_index(str(path))
+    return describe(path, request.param)
 
 
 def run_of(model, sequences, tmp_path, batch_size=2):
-    settings = CalibrationSettings(seq_len=12, batch_size=batch_size, device="cpu", dtype="float64")
-    store = StatsStore(tmp_path / sequences.digest[:8])
-    return drain(calibrate(model, sequences, settings, store))
-
-
-def sums_of_run(run):
-    return load_expert_stats(run).table
+    settings = {"seq_len": 12, "batch_size": batch_size, "dtype": "float64"}
+    return calibrated(model, tmp_path / sequences.digest[:8], sequences, **settings)
 
 
 def sequences_of(packing, count="all"):
@@ -55,10 +45,10 @@ def test_packed_documents_give_the_sums_of_the_documents_alone(model, tmp_path):
     # Rows of unequal lengths, so that the batches of packed rows hold padding too.
     assert packed.num_padded(2) > 0
     one_by_one = run_of(model, alone, tmp_path, batch_size=1)
-    assert_close(sums_of_run(run_of(model, packed, tmp_path)), sums_of_run(one_by_one))
+    assert_close(table_of(run_of(model, packed, tmp_path)), table_of(one_by_one))
     joined = sequences_of("concatenate")
     with pytest.raises(AssertionError):
-        assert_close(sums_of_run(run_of(model, joined, tmp_path)), sums_of_run(one_by_one))
+        assert_close(table_of(run_of(model, joined, tmp_path)), table_of(one_by_one))
 
 
 @pytest.mark.parametrize("packing", ["pad", "pack"])
@@ -73,7 +63,7 @@ def test_answers_and_the_rest_add_up_to_all(model, tmp_path, packing):
         positions=answers.positions,
     )
     runs = [run_of(model, part, tmp_path) for part in (answers, rest, sequences_of(packing))]
-    some, others, whole = (sums_of_run(run).drop(columns="vector_sum_sq") for run in runs)
+    some, others, whole = (table_of(run).drop(columns="vector_sum_sq") for run in runs)
     added = some + others
     added[["layer", "expert"]] = some[["layer", "expert"]]
     assert_close(added, whole)

@@ -6,12 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from calibrations import describe, make_sequences, make_settings
+from calibrations import calibrated, describe, make_sequences
 
-from analysis.calibration.run import calibrate
 from analysis.criteria import get_criterion
 from analysis.criteria.pathfinder import pathfinder
-from analysis.drain import drain
 from analysis.errors import CriterionError
 from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import has_columns, rank_experts, scored
@@ -20,7 +18,7 @@ from analysis.ranking.trajectory import MOST_PATHS, follow
 from analysis.stats.blend import Mixture, Part, blend
 from analysis.stats.samples import joined_stats
 from analysis.stats.shards import stats_at
-from analysis.stats.store import StatsStore, load_expert_stats, load_sample_stats
+from analysis.stats.store import load_expert_stats, load_sample_stats
 
 COUNT = 5
 
@@ -29,12 +27,10 @@ COUNT = 5
 def runs(tmp_path_factory):
     """Two runs of as many tokens: 5 + 7 and 8 + 4."""
     described = describe(tmp_path_factory.mktemp("tiny"), "olmoe")
-    settings = make_settings(dtype="float64", groups=("routed", "dense"))
-    store = StatsStore(tmp_path_factory.mktemp("stats"))
-    return [
-        drain(calibrate(described, make_sequences(lengths, seed, name), settings, store))
-        for lengths, seed, name in (((5, 7), 1, "a.jsonl"), ((8, 4), 2, "b.jsonl"))
-    ]
+    stats = tmp_path_factory.mktemp("stats")
+    groups = ("routed", "dense")
+    corpora = make_sequences((5, 7), 1, "a.jsonl"), make_sequences((8, 4), 2, "b.jsonl")
+    return [calibrated(described, stats, each, dtype="float64", groups=groups) for each in corpora]
 
 
 def test_score_and_order_are_those_of_the_table_of_paths(runs):

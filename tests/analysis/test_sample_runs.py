@@ -5,11 +5,15 @@ import pandas as pd
 import pytest
 import safetensors
 import safetensors.torch
-from calibrations import LENGTHS, assert_same_numbers, describe, make_sequences, make_settings
+from calibrations import (
+    LENGTHS,
+    assert_same_numbers,
+    calibration,
+    describe,
+    make_sequences,
+)
 
-from analysis.calibration.content import content_sum
 from analysis.calibration.loading import Placement
-from analysis.calibration.run import calibrate
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.stats.grid import Grid
@@ -18,7 +22,6 @@ from analysis.stats.samples import joined_stats, transitions_of
 from analysis.stats.store import (
     SAMPLES,
     TRANSITIONS,
-    StatsStore,
     load_expert_stats,
     load_sample_stats,
     read_table,
@@ -33,8 +36,8 @@ def described(tmp_path_factory):
 
 
 def start(described, stats, sequences=None, **settings):
-    chosen = make_settings(**{"dtype": "float64", "groups": GROUPS, **settings})
-    return calibrate(described, sequences or make_sequences(), chosen, StatsStore(stats))
+    chosen = {"dtype": "float64", "groups": GROUPS} | settings
+    return calibration(described, stats, sequences, **chosen)
 
 
 @pytest.fixture(scope="module")
@@ -99,26 +102,6 @@ def test_streamed_layers_that_stopped_go_on(described, run, tmp_path):
     saved = safetensors.torch.load_file(state)
     assert {f"0/chosen.{first}" for first in (0, 3, 6)} <= saved.keys()
     assert_same_numbers(drain(start(described, tmp_path, **streamed)), run)
-
-
-def test_a_state_without_transitions_starts_anew(described, run, tmp_path):
-    """As versions before transitions were counted have left them."""
-    task = start(described, tmp_path)
-    for progress in task:
-        if progress.done and progress.phase == "calibrating":
-            break
-    task.close()
-    (state,) = tmp_path.glob("*.partial/state.safetensors")
-    with safetensors.safe_open(state, framework="pt") as file:
-        metadata = file.metadata()
-    kept = {
-        name: tensor
-        for name, tensor in safetensors.torch.load_file(state).items()
-        if "transitions" not in name
-    }
-    metadata["sum"] = content_sum(kept, metadata["state"])
-    safetensors.torch.save_file(kept, state, metadata=metadata)
-    assert_same_numbers(drain(start(described, tmp_path)), run)
 
 
 def test_each_token_goes_from_all_it_chose_to_all_it_chooses(run):

@@ -81,346 +81,146 @@ _LINEAR_ATTENTION = {
     "linear_num_key_heads": 1,
     "linear_num_value_heads": 2,
 }
+_LOCAL = {"num_local_experts": 6, "intermediate_size": WIDTH}
+_OLMOE = {"num_experts": 7, "intermediate_size": WIDTH}
 _QWEN = {"moe_intermediate_size": WIDTH, "intermediate_size": 40}
 _QWEN_SHARED = {**_QWEN, "shared_expert_intermediate_size": 32}
 _QWEN3_5_TEXT = {
-    **_LINEAR_ATTENTION,
-    "moe_intermediate_size": WIDTH,
-    "shared_expert_intermediate_size": 32,
-    "num_experts": 7,
-    "num_experts_per_tok": 2,
+    **{**_LINEAR_ATTENTION, "moe_intermediate_size": WIDTH, "shared_expert_intermediate_size": 32},
+    **{"num_experts": 7, "num_experts_per_tok": 2},
 }
-_MLA = {
-    "num_key_value_heads": 2,
-    "kv_lora_rank": 8,
-    "q_lora_rank": 8,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-}
+_HEADS = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+_MLA = {**_HEADS, "num_key_value_heads": 2, "v_head_dim": 8}
 _DEEPSEEK = {
-    "intermediate_size": 40,
-    "moe_intermediate_size": WIDTH,
-    "n_shared_experts": 2,
-    "first_k_dense_replace": 1,
+    **{**_QWEN, "n_routed_experts": 7, "n_shared_experts": 2, "first_k_dense_replace": 1},
     "num_hidden_layers": 3,
 }
+_GROUPS = {**_DEEPSEEK, **_MLA, "n_routed_experts": 12, "n_group": 3, "topk_group": 2}
 _MAMBA = {"mamba_d_state": 8, "mamba_d_conv": 2, "mamba_expand": 2}
+_NEMOTRON = {"n_routed_experts": 7, "moe_intermediate_size": WIDTH, "head_dim": 8}
 _VISION = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
 
+
+def _case(
+    name: str, sparse: tuple[int, ...], experts: int, settings: Mapping[str, Any], **more: Any
+) -> Case:
+    return Case(name, name.partition("-")[0], settings, sparse, experts, **more)
+
+
 CASES = (
-    Case("olmoe", "olmoe", {"num_experts": 7, "intermediate_size": WIDTH}, (0, 1), 7),
-    Case(
-        "olmoe-normalised",
-        "olmoe",
-        {"num_experts": 7, "intermediate_size": WIDTH, "norm_topk_prob": True},
-        (0, 1),
-        7,
-    ),
-    Case(
-        "flex_olmo",
-        "flex_olmo",
-        {"num_experts": 7, "intermediate_size": WIDTH},
-        (0, 1),
-        7,
-        top_k=3,
-    ),
-    Case(
-        "qwen2_moe",
-        "qwen2_moe",
+    _case("olmoe", (0, 1), 7, _OLMOE),
+    _case("olmoe-normalised", (0, 1), 7, {**_OLMOE, "norm_topk_prob": True}),
+    _case("flex_olmo", (0, 1), 7, _OLMOE, top_k=3),
+    _case(
+        *("qwen2_moe", (0, 2), 6),
         {**_QWEN_SHARED, "num_experts": 6, "num_hidden_layers": 3, "mlp_only_layers": [1]},
-        (0, 2),
-        6,
     ),
-    Case(
-        "qwen3_moe",
-        "qwen3_moe",
-        {
-            **_QWEN,
-            "num_experts": 6,
-            "num_hidden_layers": 4,
-            "decoder_sparse_step": 2,
-            "head_dim": 8,
-            "norm_topk_prob": True,
-            "tie_word_embeddings": True,
-        },
-        (1, 3),
-        6,
+    _case(
+        *("qwen3_moe", (1, 3), 6),
+        {**_QWEN, "num_experts": 6, "num_hidden_layers": 4, "decoder_sparse_step": 2}
+        | {"head_dim": 8, "norm_topk_prob": True, "tie_word_embeddings": True},
     ),
-    Case(
-        "qwen3_next",
-        "qwen3_next",
+    _case(
+        *("qwen3_next", (1, 2), 6),
         {**_LINEAR_ATTENTION, **_QWEN_SHARED, "num_experts": 6, "mlp_only_layers": [0]},
-        (1, 2),
-        6,
     ),
-    Case("qwen3_5_moe_text", "qwen3_5_moe_text", _QWEN3_5_TEXT, (0, 1, 2), 7),
-    Case(
-        "qwen3_5_moe",
-        "qwen3_5_moe",
+    _case("qwen3_5_moe_text", (0, 1, 2), 7, _QWEN3_5_TEXT),
+    _case(
+        *("qwen3_5_moe", (0, 1, 2), 7),
         {
             "text_config": {**_COMMON, **_QWEN3_5_TEXT},
             "vision_config": {"hidden_size": 8, "intermediate_size": 8, "depth": 1}
             | {"num_heads": 1, "out_hidden_size": HIDDEN, "patch_size": 2},
         },
-        (0, 1, 2),
-        7,
         composite=True,
     ),
-    Case("mixtral", "mixtral", {"num_local_experts": 6, "intermediate_size": WIDTH}, (0, 1), 6),
-    Case(
-        "minimax",
-        "minimax",
-        {"num_local_experts": 6, "intermediate_size": WIDTH, "head_dim": 8, "block_size": 8},
-        (0, 1),
-        6,
-    ),
-    Case(
-        "minimax_m2",
-        "minimax_m2",
-        {"num_local_experts": 6, "intermediate_size": WIDTH, "head_dim": 8},
-        (0, 1),
-        6,
-    ),
-    Case("phimoe", "phimoe", {"num_local_experts": 6, "intermediate_size": WIDTH}, (0, 1), 6),
-    Case(
-        "granitemoe",
-        "granitemoe",
-        {"num_local_experts": 6, "intermediate_size": WIDTH},
-        (0, 1),
-        6,
+    _case("mixtral", (0, 1), 6, _LOCAL),
+    _case("minimax", (0, 1), 6, {**_LOCAL, "head_dim": 8, "block_size": 8}),
+    _case("minimax_m2", (0, 1), 6, {**_LOCAL, "head_dim": 8}),
+    _case("phimoe", (0, 1), 6, _LOCAL),
+    _case("granitemoe", (0, 1), 6, _LOCAL, fused_too=False),
+    _case(
+        *("granitemoeshared", (0, 1), 6),
+        {**_LOCAL, "shared_intermediate_size": 40},
         fused_too=False,
     ),
-    Case(
-        "granitemoeshared",
-        "granitemoeshared",
-        {"num_local_experts": 6, "intermediate_size": WIDTH, "shared_intermediate_size": 40},
-        (0, 1),
-        6,
+    _case(
+        *("granitemoehybrid", (0, 1), 6),
+        {**_MAMBA, **_LOCAL, "shared_intermediate_size": 40, "mamba_n_heads": 4}
+        | {"layer_types": ["linear_attention", "full_attention"]},
         fused_too=False,
     ),
-    Case(
-        "granitemoehybrid",
-        "granitemoehybrid",
-        {
-            **_MAMBA,
-            "num_local_experts": 6,
-            "intermediate_size": WIDTH,
-            "shared_intermediate_size": 40,
-            "layer_types": ["linear_attention", "full_attention"],
-            "mamba_n_heads": 4,
-        },
-        (0, 1),
-        6,
-        fused_too=False,
+    _case("deepseek", (1, 2), 7, _DEEPSEEK),
+    _case(
+        *("deepseek-normalised", (2,), 7),
+        {**_DEEPSEEK, "norm_topk_prob": True, "moe_layer_freq": 2},
     ),
-    Case("deepseek", "deepseek", {**_DEEPSEEK, "n_routed_experts": 7}, (1, 2), 7),
-    Case(
-        "deepseek-normalised",
-        "deepseek",
-        {**_DEEPSEEK, "n_routed_experts": 7, "norm_topk_prob": True, "moe_layer_freq": 2},
-        (2,),
-        7,
-    ),
-    Case("deepseek_v2", "deepseek_v2", {**_DEEPSEEK, **_MLA, "n_routed_experts": 7}, (1, 2), 7),
-    Case(
-        "deepseek_v2-groups",
-        "deepseek_v2",
-        {
-            **_DEEPSEEK,
-            **_MLA,
-            "n_routed_experts": 12,
-            "topk_method": "group_limited_greedy",
-            "n_group": 3,
-            "topk_group": 2,
-            "routed_scaling_factor": 1.5,
-        },
-        (1, 2),
-        12,
+    _case("deepseek_v2", (1, 2), 7, {**_DEEPSEEK, **_MLA}),
+    _case(
+        *("deepseek_v2-groups", (1, 2), 12),
+        {**_GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 1.5},
         top_k=3,
         groups=3,
     ),
-    Case(
-        "deepseek_v3",
-        "deepseek_v3",
-        {**_DEEPSEEK, **_MLA, "n_routed_experts": 7, "n_group": 1, "topk_group": 1},
-        (1, 2),
-        7,
+    _case("deepseek_v3", (1, 2), 7, {**_DEEPSEEK, **_MLA, "n_group": 1, "topk_group": 1}),
+    _case("deepseek_v3-groups", (1, 2), 12, _GROUPS, top_k=3, groups=3),
+    _case("glm4_moe", (1, 2), 7, {**_DEEPSEEK, "head_dim": 8, "routed_scaling_factor": 1.5}),
+    _case("dots1", (1, 2), 7, {**_DEEPSEEK, "head_dim": 8, "norm_topk_prob": True}),
+    _case(
+        *("ernie4_5_moe", (1, 3), 7),
+        {**_QWEN, "moe_num_experts": 7, "moe_k": 2, "num_hidden_layers": 4}
+        | {"moe_layer_start_index": 1, "moe_layer_interval": 2},
     ),
-    Case(
-        "deepseek_v3-groups",
-        "deepseek_v3",
-        {
-            **_DEEPSEEK,
-            **_MLA,
-            "n_routed_experts": 12,
-            "n_group": 3,
-            "topk_group": 2,
-        },
-        (1, 2),
-        12,
-        top_k=3,
-        groups=3,
-    ),
-    Case(
-        "glm4_moe",
-        "glm4_moe",
-        {**_DEEPSEEK, "n_routed_experts": 7, "head_dim": 8, "routed_scaling_factor": 1.5},
-        (1, 2),
-        7,
-    ),
-    Case(
-        "dots1",
-        "dots1",
-        {**_DEEPSEEK, "n_routed_experts": 7, "head_dim": 8, "norm_topk_prob": True},
-        (1, 2),
-        7,
-    ),
-    Case(
-        "ernie4_5_moe",
-        "ernie4_5_moe",
-        {
-            "intermediate_size": 40,
-            "moe_intermediate_size": WIDTH,
-            "moe_num_experts": 7,
-            "moe_k": 2,
-            "num_hidden_layers": 4,
-            "moe_layer_start_index": 1,
-            "moe_layer_interval": 2,
-        },
-        (1, 3),
-        7,
-    ),
-    Case(
-        "gpt_oss",
-        "gpt_oss",
-        {
-            "num_local_experts": 6,
-            "intermediate_size": WIDTH,
-            "head_dim": 8,
-            "sliding_window": 4,
-            "swiglu_limit": 1.0,  # so low that it takes effect
-        },
-        (0, 1),
-        6,
+    _case(
+        *("gpt_oss", (0, 1), 6),
+        # A limit so low that it takes effect.
+        {**_LOCAL, "head_dim": 8, "sliding_window": 4, "swiglu_limit": 1.0},
         fused_too=False,
     ),
-    Case(
-        "hunyuan_v1_moe",
-        "hunyuan_v1_moe",
-        {"num_experts": 7, "moe_topk": 2, "intermediate_size": WIDTH, "head_dim": 8},
-        (0, 1),
-        7,
+    _case("hunyuan_v1_moe", (0, 1), 7, {**_OLMOE, "moe_topk": 2, "head_dim": 8}),
+    _case(
+        *("jamba", (1, 3), 7),
+        {**_MAMBA, **_OLMOE, "num_hidden_layers": 4, "mamba_dt_rank": 4}
+        | {"attn_layer_period": 2, "attn_layer_offset": 0, "use_mamba_kernels": False},
     ),
-    Case(
-        "jamba",
-        "jamba",
-        {
-            **_MAMBA,
-            "num_experts": 7,
-            "intermediate_size": WIDTH,
-            "num_hidden_layers": 4,
-            "attn_layer_period": 2,
-            "attn_layer_offset": 0,
-            "mamba_dt_rank": 4,
-            "use_mamba_kernels": False,
-        },
-        (1, 3),
-        7,
+    _case(
+        *("lfm2_moe", (1, 2), 7),
+        {**_QWEN, "num_experts": 7, "num_hidden_layers": 3, "num_dense_layers": 1}
+        | {"layer_types": ["conv", "full_attention", "conv"], "routed_scaling_factor": 1.5},
     ),
-    Case(
-        "lfm2_moe",
-        "lfm2_moe",
-        {
-            "num_experts": 7,
-            "intermediate_size": 40,
-            "moe_intermediate_size": WIDTH,
-            "num_hidden_layers": 3,
-            "num_dense_layers": 1,
-            "layer_types": ["conv", "full_attention", "conv"],
-            "routed_scaling_factor": 1.5,
-        },
-        (1, 2),
-        7,
-    ),
-    Case(
-        "lfm2_moe-unbiased",
-        "lfm2_moe",
-        {
-            "num_experts": 6,
-            "intermediate_size": 40,
-            "moe_intermediate_size": WIDTH,
-            "num_dense_layers": 0,
-            "layer_types": ["conv", "full_attention"],
-            "use_expert_bias": False,
-        },
-        (0, 1),
-        6,
+    _case(
+        *("lfm2_moe-unbiased", (0, 1), 6),
+        {**_QWEN, "num_experts": 6, "num_dense_layers": 0, "use_expert_bias": False}
+        | {"layer_types": ["conv", "full_attention"]},
         absent=("expert_bias",),
     ),
-    Case(
-        "nemotron_h",
-        "nemotron_h",
-        {
-            "n_routed_experts": 7,
-            "intermediate_size": 40,
-            "moe_intermediate_size": WIDTH,
-            "moe_shared_expert_intermediate_size": 32,
-            "num_hidden_layers": 5,
-            "layers_block_type": ["mamba", "moe", "attention", "moe", "mlp"],
-            "head_dim": 8,
-            "ssm_state_size": 8,
-            "mamba_num_heads": 4,
-            "mamba_head_dim": 8,
-            "n_groups": 1,
-            "conv_kernel": 2,
-            "chunk_size": 8,
-            "use_mamba_kernels": False,
-        },
-        (1, 3),
-        7,
+    _case(
+        *("nemotron_h", (1, 3), 7),
+        {**_NEMOTRON, "intermediate_size": 40, "moe_shared_expert_intermediate_size": 32}
+        | {"layers_block_type": ["mamba", "moe", "attention", "moe", "mlp"], "ssm_state_size": 8}
+        | {"num_hidden_layers": 5, "mamba_num_heads": 4, "mamba_head_dim": 8, "n_groups": 1}
+        | {"conv_kernel": 2, "chunk_size": 8, "use_mamba_kernels": False},
     ),
-    Case(
-        "nemotron_h-latent",
-        "nemotron_h",
-        {
-            "n_routed_experts": 7,
-            "moe_intermediate_size": WIDTH,
-            "moe_latent_size": 8,
-            "moe_shared_expert_intermediate_size": 32,
-            "num_hidden_layers": 3,
-            "layers_block_type": ["attention", "moe", "moe"],
-            "head_dim": 8,
-            "routed_scaling_factor": 1.5,
-        },
-        (1, 2),
-        7,
+    _case(
+        *("nemotron_h-latent", (1, 2), 7),
+        {**_NEMOTRON, "moe_latent_size": 8, "moe_shared_expert_intermediate_size": 32}
+        | {"num_hidden_layers": 3, "layers_block_type": ["attention", "moe", "moe"]}
+        | {"routed_scaling_factor": 1.5},
     ),
-    Case(
-        "aria_text",
-        "aria_text",
+    _case(
+        *("aria_text", (0, 1), 6),
         {"moe_num_experts": 6, "moe_topk": 2, "intermediate_size": WIDTH},
-        (0, 1),
-        6,
         fused_too=False,
     ),
-    Case(
-        "aria",
-        "aria",
+    _case(
+        *("aria", (0, 1), 6),
         {
-            "text_config": {
-                **_COMMON,
-                "model_type": "aria_text",
-                "moe_num_experts": 6,
-                "moe_topk": 2,
-                "intermediate_size": WIDTH,
-            },
+            "text_config": {**_COMMON, "model_type": "aria_text", "intermediate_size": WIDTH}
+            | {"moe_num_experts": 6, "moe_topk": 2},
             "vision_config": {**_VISION, "model_type": "idefics3_vision"}
             | {"num_attention_heads": 1, "image_size": 4, "patch_size": 2},
             "projector_patch_to_query_dict": {4: 2},
         },
-        (0, 1),
-        6,
         fused_too=False,
         composite=True,
     ),
