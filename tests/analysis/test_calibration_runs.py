@@ -1,10 +1,6 @@
 """Calibration runs: batches, halves and interruptions, what a run is, and bad input."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,6 +14,7 @@ from calibrations import (
     make_sequences,
     make_settings,
     part_of,
+    start_child,
     table_of,
 )
 from safetensors.torch import load_file, save_file
@@ -103,49 +100,11 @@ def test_an_exception_inside_a_batch_keeps_the_last_saved_state(tmp_path):
     assert [step.done for step in steps] == [0, 21, 35, 41]
 
 
-CHILD = """
-import sys, time
-import numpy as np, torch
-torch.set_num_threads(1)
-from analysis.calibration import partial, run
-from analysis.calibration.loading import CalibrationSettings
-from analysis.corpora import TokenSequences
-from analysis.errors import UserError
-from analysis.model import load_model_index
-from analysis.stats.store import StatsStore, read_vectors
-from pathlib import Path
-
-model, stats, rows, stop_after = sys.argv[1], Path(sys.argv[2]), eval(sys.argv[3]), int(sys.argv[4])
-partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0
-rows = tuple(np.array(row, dtype=np.int32) for row in rows)
-sequences = TokenSequences("letters.jsonl", rows, len(rows), 0)
-settings = CalibrationSettings(seq_len=9, batch_size=3, device="cpu")
-try:
-    for step in run.calibrate(load_model_index(model), sequences, settings, StatsStore(stats)):
-        if step.done >= stop_after:
-            print("stopped at", step.done, flush=True)
-            time.sleep(600)
-except UserError as error:
-    print(type(error).__name__, error, flush=True)
-"""
-
-
-def start_child(model_path, stats, *, stop_after):
-    rows = json.dumps([row.tolist() for row in make_sequences().rows])
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(model_path), str(stats), rows, str(stop_after)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
 def test_after_kill_9_the_next_run_finishes_with_the_same_bits(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
     once = calibrated(described, tmp_path / "once")
     store = StatsStore(tmp_path / "killed")
-    with start_child(tmp_path / "model", store.target, stop_after=30) as child:
+    with start_child(tmp_path / "model", store.target, stop_at=30) as child:
         assert child.stdout.readline() == "stopped at 35\n"
         child.send_signal(signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL
@@ -166,7 +125,7 @@ def test_a_second_process_is_told_that_the_run_is_being_made(tmp_path):
     store = StatsStore(tmp_path / "stats")
     task = calibration(described, store)
     next(task), next(task)
-    with start_child(tmp_path / "model", store.target, stop_after=0) as child:
+    with start_child(tmp_path / "model", store.target, stop_at=0) as child:
         answer = child.stdout.read()
     assert answer.startswith("StatsError model-letters-")
     assert "being calibrated by another process" in answer

@@ -142,49 +142,27 @@ def test_the_orientation_of_stacked_experts_follows_from_their_shapes(first, las
     assert discover(CONFIG, stacked(first, last)).is_transposed is transposed
 
 
+UP = "mlp.experts.0.up_proj.weight"
+# A tensor more, or one with another shape; None removes it.
 REFUSALS = {
-    "no router": (tensors(**{f"{BLOCK}.gate.weight": None}), "one router matrix .* has none"),
-    "two routers": (tensors(**{f"{BLOCK}.router.weight": (5, 16)}), "one router matrix .* has 2"),
-    "a router with more rows": (
-        tensors(**{f"{BLOCK}.gate.weight": (7, 16)}),
-        r"mlp\.gate\.weight has the shape \(7, 16\), but there are 5 experts",
-    ),
-    "a tensor with an entry per expert": (
-        tensors(**{f"{BLOCK}.per_expert_scale": (5,)}),
-        r"mlp\.per_expert_scale may depend on the experts",
-    ),
-    "an unknown tensor of the router": (
-        tensors(**{f"{BLOCK}.gate.temperature": (1,)}),
-        r"mlp\.gate\.temperature may depend",
-    ),
-    "an unknown tensor of all experts": (
-        tensors(**{f"{BLOCK}.experts.scale": (1,)}),
-        r"mlp\.experts\.scale may depend",
-    ),
-    "two blocks": (
-        tensors(**{"model.layers.1.vision_moe.experts.0.up_proj.weight": (8, 16)}),
-        "one block with experts in a layer .* has 2: mlp, vision_moe",
-    ),
-    "two stacks of layers": (
-        tensors(**{"vision.layers.0.mlp.experts.0.up_proj.weight": (8, 16)}),
-        "one stack of layers .* has 2: model.layers, vision.layers",
-    ),
-    "experts of other parts": (
-        tensors(**{f"{BLOCK}.experts.0.fourth_proj.weight": (8, 16)}),
-        "experts hold down_proj, fourth_proj",
-    ),
-    "experts elsewhere": (
-        tensors(**{"h.0.a.b.experts.0.w.weight": (8, 16)}),
-        r"h\.0\.a\.b\.experts\.0\.w\.weight is no",
-    ),
-    "stacked experts that fit nothing": (
-        stacked((5, 24, 24), (5, 16, 16)),
-        "can be read two ways",
-    ),
+    f"{BLOCK}.gate.weight": (None, "one router matrix .* has none"),
+    f"{BLOCK}.router.weight": ((5, 16), "one router matrix .* has 2"),
+    f"{BLOCK}.per_expert_scale": ((5,), r"mlp\.per_expert_scale may depend on the experts"),
+    f"{BLOCK}.gate.temperature": ((1,), r"mlp\.gate\.temperature may depend"),
+    f"{BLOCK}.experts.scale": ((1,), r"mlp\.experts\.scale may depend"),
+    f"model.layers.1.vision_{UP}": ((8, 16), "one block .* has 2: mlp, vision_mlp"),
+    f"vision.layers.0.{UP}": ((8, 16), "one stack .* has 2: model.layers, vision.layers"),
+    f"{BLOCK}.experts.0.fourth_proj.weight": ((8, 16), "experts hold down_proj, fourth_proj"),
+    "h.0.a.b.experts.0.w.weight": ((8, 16), r"h\.0\.a\.b\.experts\.0\.w\.weight is no"),
 }
+LAYOUTS = [
+    *((tensors(**{name: shape}), message) for name, (shape, message) in REFUSALS.items()),
+    (tensors(**{f"{BLOCK}.gate.weight": (7, 16)}), r"the shape \(7, 16\), but there are 5 experts"),
+    (stacked((5, 24, 24), (5, 16, 16)), "can be read two ways"),
+]
 
 
-@pytest.mark.parametrize(("shapes", "message"), REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize(("shapes", "message"), LAYOUTS, ids=[*REFUSALS, "rows", "stacked"])
 def test_what_is_not_the_common_layout_is_refused_with_the_reason(shapes, message):
     with pytest.raises(UnsupportedModelError, match=message) as caught:
         discover(CONFIG, shapes)

@@ -1,58 +1,45 @@
 """How models are loaded: offloaded, with a chosen attention, from quantised checkpoints."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
+from calibrations import calibrated, calibration, make_sequences, make_settings
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from analysis.calibration import free, memory
 from analysis.calibration.loading import (
-    CalibrationSettings,
     Placement,
     load_model,
     resolve_device,
     resolve_dtype,
 )
-from analysis.calibration.run import calibrate
-from analysis.corpora import TokenSequences
-from analysis.drain import drain
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
-from analysis.stats.store import StatsStore
-from builders import VOCAB, tiny_checkpoint, tiny_model
+from builders import tiny_checkpoint, tiny_model
 from families.configs import CASES
 from families.configs import tiny_config as family_config
 
 STREAMED = Placement(stream_layers=True)
 
 
-def make_sequences(vocabulary=VOCAB):
-    rng = np.random.default_rng(5)
-    rows = tuple(rng.integers(3, vocabulary, size=n).astype(np.int32) for n in (9, 5, 7, 3, 9))
-    return TokenSequences("letters.jsonl", rows, len(rows), 0)
-
-
-def make_settings(**changes):
-    return CalibrationSettings(**{"seq_len": 9, "batch_size": 2, "device": "cpu", **changes})
+LENGTHS = (9, 5, 7, 3, 9)
+DISK = Placement(device_map="auto", max_memory=(("cpu", "30KB"),))
 
 
 def run(path, stats, **changes):
     described = load_model_index(str(path))
-    sequences = make_sequences(described.config["vocab_size"])
-    task = calibrate(described, sequences, make_settings(**changes), StatsStore(stats))
-    return drain(task)
+    sequences = make_sequences(LENGTHS, vocabulary=described.config["vocab_size"])
+    return calibrated(described, stats, sequences, **{"batch_size": 2, **changes})
 
 
 @pytest.mark.parametrize("model_type", ["olmoe", "qwen3_moe", "mixtral"])
 def test_weights_on_disk_give_the_numbers_of_weights_in_memory(model_type, tmp_path):
     tiny_checkpoint(tmp_path / "model", model_type)
-    place = Placement(
-        device_map="auto", max_memory=(("cpu", "30KB"),), offload_folder=tmp_path / "offload"
-    )
+    place = replace(DISK, offload_folder=tmp_path / "offload")
     offloaded = run(tmp_path / "model", tmp_path / "offloaded", placement=place)
     whole = run(tmp_path / "model", tmp_path / "whole")
     assert offloaded.manifest.files == whole.manifest.files
@@ -81,10 +68,7 @@ def test_weights_start_where_their_file_does_not_matter(place, tmp_path):
     # Fails on every processor without the alignment; the bits differ on some only.
     tiny_checkpoint(tmp_path / "model", "mixtral", fused=True)
     described = load_model_index(str(with_misaligned_weights(tmp_path / "model")))
-    settings = make_settings()
-    if place == "disk":
-        limits = (("cpu", "30KB"),)
-        settings = make_settings(placement=Placement(device_map="auto", max_memory=limits))
+    settings = make_settings(placement=DISK if place == "disk" else Placement())
     model = load_model(described, settings, tmp_path / "offload")
     starts = []
     for module in model.modules():
@@ -102,14 +86,10 @@ def test_an_interrupted_run_leaves_nothing_offloaded(tmp_path):
     tiny_checkpoint(tmp_path / "model", "olmoe")
     kept = tmp_path / "offload" / "of somebody else"
     kept.mkdir(parents=True)
-    place = Placement(
-        device_map="auto", max_memory=(("cpu", "30KB"),), offload_folder=tmp_path / "offload"
-    )
+    place = replace(DISK, offload_folder=tmp_path / "offload")
     described = load_model_index(str(tmp_path / "model"))
-    store = StatsStore(tmp_path / "stats")
-    task = calibrate(described, make_sequences(), make_settings(placement=place), store)
-    next(task)
-    next(task)
+    task = calibration(described, tmp_path / "stats", placement=place)
+    next(task), next(task)
     (own,) = set((tmp_path / "offload").iterdir()) - {kept}
     assert list(own.iterdir())
     task.close()
@@ -120,14 +100,15 @@ def test_a_model_larger_than_memory_is_refused_with_the_way_that_fits(tmp_path, 
     tiny_checkpoint(tmp_path / "model", "olmoe")
     monkeypatch.setattr(memory, "free_memory", lambda: 60_000)
     described = load_model_index(str(tmp_path / "model"))
-    needs = memory.memory_needs(described, make_sequences(), make_settings())
+    sequences = make_sequences(LENGTHS)
+    needs = memory.memory_needs(described, sequences, make_settings(batch_size=2))
     weights = sum(entry.numel for entry in described.checkpoint.tensors.values()) * 4
     layer = [e for name, e in described.checkpoint.tensors.items() if "layers.1." in name]
     assert needs.whole - needs.streamed == (
         weights
         - sum(entry.numel for entry in layer) * 4
-        - sum(map(len, make_sequences().rows)) * 16 * 4
-        - make_sequences().num_padded(2) * 16 * 4
+        - sequences.num_tokens * 16 * 4
+        - sequences.num_padded(2) * 16 * 4
     )
     with pytest.raises(CheckpointError, match=r"With --stream-layers it needs about"):
         run(tmp_path / "model", tmp_path / "stats")
@@ -183,11 +164,9 @@ def test_attention_is_chosen_and_recorded(placement, tmp_path):
         name: run(tmp_path / "model", tmp_path / name, attention=name, placement=placement)
         for name in ("eager", "sdpa", "auto")
     }
-    assert [runs[name].manifest.made["attention"] for name in runs] == [
-        "eager",
-        "sdpa",
-        "sdpa",  # what transformers chose
-    ]
+    # Of its own accord transformers chooses sdpa.
+    used = [runs[name].manifest.made["attention"] for name in runs]
+    assert used == ["eager", "sdpa", "sdpa"]
     # The same statistics but for rounding, so the same run.
     assert runs["eager"].manifest.digest == runs["sdpa"].manifest.digest
 

@@ -1,56 +1,39 @@
 """Layer-streamed runs: the numbers of the whole model, bit for bit; what interruptions leave."""
 
 import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from calibrations import calibrated, calibration, make_sequences, make_settings, start_child
 from safetensors.torch import load_file, save_file
 
 from analysis.calibration import hidden, partial
 from analysis.calibration.experts import collecting
-from analysis.calibration.loading import CalibrationSettings, Placement
-from analysis.calibration.run import calibrate
+from analysis.calibration.loading import Placement
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.calibration.streamed import Relay
 from analysis.calibration.sums import sums_of
-from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
 from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
-from builders import VOCAB, tiny_checkpoint, tiny_model
+from builders import tiny_checkpoint, tiny_model
 from families.configs import CASES
 from families.configs import tiny_model as family_model
 
-LENGTHS = (9, 5, 7, 3, 9, 2, 6)
 STREAMED = Placement(stream_layers=True)
 
 
-def make_sequences(vocabulary=VOCAB):
-    rng = np.random.default_rng(5)
-    rows = tuple(rng.integers(3, vocabulary, size=n).astype(np.int32) for n in LENGTHS)
-    return TokenSequences("letters.jsonl", rows, len(rows), 0)
-
-
-def make_settings(placement=Placement(), **changes):  # noqa: B008 - frozen
-    values = {"seq_len": 9, "batch_size": 3, "device": "cpu", "placement": placement}
-    return CalibrationSettings(**{**values, **changes})
-
-
-def run(described, stats, settings):
-    sequences = make_sequences(described.config["vocab_size"])
-    return drain(calibrate(described, sequences, settings, StatsStore(stats)))
+def run(described, stats, placement=Placement(), **changes):  # noqa: B008 - frozen
+    sequences = make_sequences(vocabulary=described.config["vocab_size"])
+    return calibrated(described, stats, sequences, placement=placement, **changes)
 
 
 def assert_same_as_whole(path, tmp_path, **changes):
     described = load_model_index(str(path))
-    whole = run(described, tmp_path / "whole", make_settings(**changes))
-    streamed = run(described, tmp_path / "streamed", make_settings(STREAMED, **changes))
+    whole = run(described, tmp_path / "whole", **changes)
+    streamed = run(described, tmp_path / "streamed", STREAMED, **changes)
     assert streamed.manifest.digest == whole.manifest.digest
     assert streamed.manifest.files == whole.manifest.files
     assert streamed.manifest.made["way"] == "layers"
@@ -87,9 +70,9 @@ def test_every_group_of_statistics(groups, tmp_path):
 def test_hidden_states_on_disk(tmp_path):
     tiny_checkpoint(tmp_path / "model", "qwen3_moe")
     described = load_model_index(str(tmp_path / "model"))
-    whole = run(described, tmp_path / "whole", make_settings())
+    whole = run(described, tmp_path / "whole")
     place = replace(STREAMED, hidden_states_dir=tmp_path / "hidden")
-    streamed = run(described, tmp_path / "streamed", make_settings(place))
+    streamed = run(described, tmp_path / "streamed", place)
     assert streamed.manifest.files == whole.manifest.files
     assert list((tmp_path / "hidden").iterdir()) == []
 
@@ -98,16 +81,15 @@ def test_large_hidden_states_go_to_disk_by_themselves(monkeypatch, tmp_path):
     tiny_checkpoint(tmp_path / "model", "olmoe")
     described = load_model_index(str(tmp_path / "model"))
     monkeypatch.setattr(hidden, "free_memory", lambda: 1000)
-    task = calibrate(
-        described, make_sequences(), make_settings(STREAMED), StatsStore(tmp_path / "stats")
-    )
+    task = calibration(described, tmp_path / "stats", placement=STREAMED)
     next(step for step in task if step.phase == "calibrating layer 1")
     assert list((tmp_path / "stats").glob("*.partial/hidden-1/0.safetensors"))
 
 
 def test_only_one_layer_is_held_at_a_time(tmp_path):
     tiny_checkpoint(tmp_path / "model", "qwen3_moe")
-    skeleton = Skeleton(load_model_index(str(tmp_path / "model")), make_settings(STREAMED))
+    settings = make_settings(placement=STREAMED)
+    skeleton = Skeleton(load_model_index(str(tmp_path / "model")), settings)
 
     def held():
         return {name for name, value in skeleton.model.named_parameters() if not value.is_meta}
@@ -123,54 +105,18 @@ def test_only_one_layer_is_held_at_a_time(tmp_path):
     assert held() == set()
 
 
-KILLED = """
-import sys, time
-sys.path[:0] = [{tests!r}, {tests!r} + "/.."]
-import numpy as np, torch
-from pathlib import Path
-from analysis.calibration import partial
-from analysis.calibration.loading import CalibrationSettings, Placement
-from analysis.calibration.run import calibrate
-from analysis.corpora import TokenSequences
-from analysis.model import load_model_index
-from analysis.stats.store import StatsStore
-
-torch.set_num_threads(1)
-partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0
-rows = tuple(np.array(row, np.int32) for row in {rows})
-sequences = TokenSequences("letters.jsonl", rows, len(rows), 0)
-settings = CalibrationSettings(
-    seq_len=9, batch_size=3, device="cpu", placement=Placement(stream_layers=True)
-)
-task = calibrate(load_model_index({model!r}), sequences, settings, StatsStore(Path({stats!r})))
-for step in task:
-    if step.phase == "calibrating layer 2":
-        print("in layer 2", flush=True)
-        time.sleep(600)
-"""
-
-
 def test_a_killed_run_goes_on_after_the_last_layer_with_the_same_bits(tmp_path):
     tiny_checkpoint(tmp_path / "model", "qwen3_moe")
     described = load_model_index(str(tmp_path / "model"))
-    once = run(described, tmp_path / "once", make_settings(STREAMED))
-    code = KILLED.format(
-        tests=str(Path(__file__).parent.parent),
-        rows=[row.tolist() for row in make_sequences().rows],
-        model=str(tmp_path / "model"),
-        stats=str(tmp_path / "s"),
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL
-    ) as child:
-        assert child.stdout.readline() == "in layer 2\n"
-        child.send_signal(signal.SIGKILL)
+    once = run(described, tmp_path / "once", STREAMED)
     store = StatsStore(tmp_path / "s")
+    stop = {"stop_at": "calibrating layer 2", "streams": True}
+    with start_child(tmp_path / "model", store.target, **stop) as child:
+        assert child.stdout.readline().startswith("stopped at")
+        child.send_signal(signal.SIGKILL)
     assert store.runs() == []
     steps = []
-    again = drain(
-        calibrate(described, make_sequences(), make_settings(STREAMED), store), steps.append
-    )
+    again = drain(calibration(described, store, placement=STREAMED), steps.append)
     assert steps[1].note == "resumed after 2 of 4 layers"
     assert again.manifest.files == once.manifest.files
     assert list(store.target.iterdir()) == [again.path]
@@ -186,13 +132,13 @@ def test_the_other_way_starts_anew_and_leaves_nothing_behind(first, steps, tmp_p
     described = load_model_index(str(tmp_path / "model"))
     second = Placement(stream_layers=not first.stream_layers)
     store = StatsStore(tmp_path / "stats")
-    task = calibrate(described, make_sequences(), make_settings(first), store)
+    task = calibration(described, store, placement=first)
     for _ in range(steps):
         next(task)
     task.close()
     assert list(store.target.glob("*.partial/state.safetensors"))
-    finished = run(described, tmp_path / "stats", make_settings(second))
-    once = run(described, tmp_path / "once", make_settings())
+    finished = run(described, tmp_path / "stats", second)
+    once = run(described, tmp_path / "once")
     assert finished.manifest.files == once.manifest.files
     assert list(store.target.iterdir()) == [finished.path]
 
@@ -213,7 +159,7 @@ def test_a_missing_tensor_is_named(name, tmp_path):
     break_tensor(tmp_path / "model", f"model.{name}", lambda tensors, name: tensors.pop(name))
     described = load_model_index(str(tmp_path / "model"))
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
-        run(described, tmp_path / "stats", make_settings(STREAMED))
+        run(described, tmp_path / "stats", STREAMED)
 
 
 def test_a_tensor_of_the_wrong_shape_is_named(tmp_path):
@@ -226,7 +172,7 @@ def test_a_tensor_of_the_wrong_shape_is_named(tmp_path):
     break_tensor(tmp_path / "model", name, cut)
     described = load_model_index(str(tmp_path / "model"))
     with pytest.raises(CheckpointError, match=r"experts\.3\.up_proj\.weight does not fit"):
-        run(described, tmp_path / "stats", make_settings(STREAMED))
+        run(described, tmp_path / "stats", STREAMED)
 
 
 def test_a_layer_that_overflows_is_named(tmp_path):
@@ -236,13 +182,13 @@ def test_a_layer_that_overflows_is_named(tmp_path):
     model.save_pretrained(tmp_path / "model")
     described = load_model_index(str(tmp_path / "model"))
     with pytest.raises(StatsError, match=r"Layer 1 gave values .* in float32; look for"):
-        run(described, tmp_path / "stats", make_settings(STREAMED))
+        run(described, tmp_path / "stats", STREAMED)
 
 
 def test_hidden_states_changed_between_layers_are_refused(tmp_path):
     tiny_checkpoint(tmp_path / "model", "olmoe")
     described = load_model_index(str(tmp_path / "model"))
-    skeleton = Skeleton(described, make_settings(STREAMED))
+    skeleton = Skeleton(described, make_settings(placement=STREAMED))
     skeleton.load(EMBEDDINGS)
     relay = Relay(skeleton.model, skeleton.layers, "OLMoE")
     skeleton.layers[1].register_forward_pre_hook(lambda _, args: (args[0] * 2, *args[1:]))
