@@ -1,111 +1,21 @@
-"""Calibration: the sums against a double loop in plain calls; the model is left alone."""
+"""Calibration: what counts and what does not; the model is left alone.
+
+That the sums are those of a double loop is shown for every family in tests/families.
+"""
 
 import contextlib
-import itertools
 
 import numpy as np
 import pytest
 import torch
-from calibrations import LENGTHS, calibrated, describe, make_sequences, table_of
-from safetensors.torch import load_file
-from torch.nn import functional
+from calibrations import LENGTHS, calibrated, describe, table_of
 
 from analysis.calibration.experts import IMPLEMENTATION, batch_mask, collecting
 from analysis.calibration.sums import sums_of
 from analysis.model import load_model_index
-from analysis.stats.store import read_vectors
 from analysis.stats.tables import MOMENT_COLUMNS
-from builders import MODEL_TYPES, SPARSE_LAYERS, TOP_K, VOCAB, tiny_checkpoint, tiny_model
+from builders import TOP_K, VOCAB, tiny_checkpoint
 from families.plain import COLUMNS
-
-# Where one expert's matrices lie on disk: gate, up, down.
-ON_DISK = {
-    "olmoe": ("mlp.experts", "gate_proj", "up_proj", "down_proj"),
-    "qwen3_moe": ("mlp.experts", "gate_proj", "up_proj", "down_proj"),
-    "mixtral": ("block_sparse_moe.experts", "w1", "w3", "w2"),
-}
-
-
-def routed_by_the_model(model, layer, row):
-    """What one router really did: its input, the gate weights and the experts of each token."""
-    seen = []
-    router = model.get_submodule(f"model.layers.{layer}.mlp.gate")
-    handle = router.register_forward_hook(lambda _, inputs, output: seen.append((inputs, output)))
-    with torch.no_grad():
-        model(input_ids=torch.from_numpy(row.astype(np.int64))[None], use_cache=False)
-    handle.remove()
-    ((hidden,), (_, weights, index)) = seen[0]
-    return hidden.reshape(len(row), -1), weights, index
-
-
-def expert_output(tensors, model_type, layer, expert, x):
-    block, gate, up, down = ON_DISK[model_type]
-    name = f"model.layers.{layer}.{block}.{expert}"
-    inner = functional.silu(functional.linear(x, tensors[f"{name}.{gate}.weight"]))
-    inner = inner * functional.linear(x, tensors[f"{name}.{up}.weight"])
-    return functional.linear(inner, tensors[f"{name}.{down}.weight"])
-
-
-def brute_force(path, model, model_type, rows):
-    """Double loop over tokens and experts, each sequence alone: nothing is padded or batched."""
-    tensors = {
-        name: tensor
-        for file in path.glob("*.safetensors")
-        for name, tensor in load_file(file).items()
-    }
-    experts = model.config.num_local_experts if model_type != "olmoe" else model.config.num_experts
-    layers = SPARSE_LAYERS[model_type]
-    sums = {(layer, e): dict.fromkeys(COLUMNS, 0.0) for layer in layers for e in range(experts)}
-    vectors = {key: torch.zeros(model.config.hidden_size, dtype=torch.float64) for key in sums}
-    for layer, row in itertools.product(layers, rows):
-        hidden, weights, index = routed_by_the_model(model, layer, row)
-        for token, expert in itertools.product(range(len(row)), range(experts)):
-            chosen = index[token].tolist()
-            if expert not in chosen:
-                continue
-            gate = float(weights[token, chosen.index(expert)])
-            gates = {"applied": gate, "renormalized": gate / float(weights[token].double().sum())}
-            f = expert_output(tensors, model_type, layer, expert, hidden[token])
-            norm = float(f.square().sum().sqrt())
-            for convention, alpha, beta in COLUMNS:
-                term = gates[convention] ** alpha * norm**beta
-                sums[layer, expert][convention, alpha, beta] += term
-            vectors[layer, expert] += f
-    return sums, vectors
-
-
-@pytest.mark.parametrize(
-    ("model_type", "changes"),
-    [
-        ("olmoe", {}),
-        ("olmoe", {"norm_topk_prob": True}),
-        ("qwen3_moe", {}),
-        ("qwen3_moe", {"norm_topk_prob": False}),
-        ("mixtral", {}),
-    ],
-    ids=["olmoe", "olmoe-normalised", "qwen3_moe", "qwen3_moe-unnormalised", "mixtral"],
-)
-def test_sums_equal_a_double_loop_over_tokens_and_experts(tmp_path, model_type, changes):
-    model = tiny_model(model_type, dtype=torch.float64, **changes)
-    model.save_pretrained(tmp_path / "model")
-    sequences = make_sequences()
-    described = load_model_index(str(tmp_path / "model"))
-    run = calibrated(described, tmp_path / "stats", sequences)
-
-    assert run.manifest.settings["dtype"] == "float64"
-    assert run.manifest.corpora[0].num_padded == (9 + 9 + 9 + 9 + 9 + 9 + 6) - sum(LENGTHS)
-    model.set_experts_implementation("eager")
-    sums, vectors = brute_force(tmp_path / "model", model, model_type, sequences.rows)
-    table = table_of(run)
-    assert list(zip(table["layer"], table["expert"], strict=True)) == list(sums)
-    for key, column in COLUMNS.items():
-        expected = [each[key] for each in sums.values()]
-        assert table[column].tolist() == pytest.approx(expected, rel=1e-9, abs=0), column
-    stacked = torch.stack(list(vectors.values())).numpy()
-    scale = np.abs(stacked).max()
-    np.testing.assert_allclose(read_vectors(run), stacked, rtol=1e-9, atol=1e-12 * scale)
-    expected = (stacked**2).sum(axis=1)
-    np.testing.assert_allclose(table["vector_sum_sq"], expected, rtol=1e-9, atol=0)
 
 
 def test_there_are_fifteen_sums_and_each_has_a_column():
@@ -131,25 +41,6 @@ def padded_batch():
     mask = torch.ones(3, 8, dtype=torch.bool)
     mask[1, 5:] = mask[2, 2:] = False
     return ids, mask
-
-
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_logits_equal_the_stock_implementation_bit_for_bit(tmp_path, model_type):
-    checkpoint = tiny_checkpoint(tmp_path, model_type)
-    described, model = load_model_index(str(tmp_path)), checkpoint.model
-    ids, mask = padded_batch()
-    model.set_experts_implementation("eager")
-    sums = sums_of(described)
-    with torch.no_grad():
-        stock = model(input_ids=ids, attention_mask=mask.long(), use_cache=False).logits
-        with collecting(model, described, sums):
-            batch_mask(mask)
-            ours = model(input_ids=ids, attention_mask=mask.long(), use_cache=False).logits
-    assert torch.equal(ours, stock)
-    counted = sum(
-        float(sums.of("moments", layer.index)[..., 0].sum()) for layer in described.layers
-    )
-    assert counted == len(described.layers) * TOP_K * int(mask.sum())
 
 
 def test_padding_is_never_counted(tmp_path):

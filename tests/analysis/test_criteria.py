@@ -255,10 +255,11 @@ def test_aimer_lies_between_one_over_root_n_and_one(w):
 
 
 @given(weights, st.floats(1e-3, 1e3))
-def test_aimer_and_hoyer_are_the_same_at_every_scale(w, factor):
+def test_aimer_and_hoyer_do_not_see_the_scale_and_magnitude_does(w, factor):
     table, scaled = weight_table(w), weight_table([factor * x for x in w])
-    for name in ("aimer", "hoyer"):
-        np.testing.assert_allclose(score(name, scaled), score(name, table), rtol=1e-9, atol=1e-9)
+    for name, times in (("aimer", 1), ("hoyer", 1), ("magnitude", factor)):
+        wanted = times * score(name, table)
+        np.testing.assert_allclose(score(name, scaled), wanted, rtol=1e-9, atol=1e-9)
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), min_size=5, max_size=5), min_size=2, max_size=6))

@@ -5,7 +5,7 @@ Nothing here knows the families' tables in `analysis`: it is the oracle of maski
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -38,77 +38,40 @@ class Tree:
 _EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
 _GATE = Tree("mlp", ("gate.weight", *_EXPERTS), ("gate.num_experts", "experts.num_experts"))
 _ROUTER = Tree(
-    "mlp",
-    ("router.weight", *_EXPERTS),
-    ("router.num_experts", "experts.num_experts"),
+    *("mlp", ("router.weight", *_EXPERTS), ("router.num_experts", "experts.num_experts")),
     router="router",
 )
-_CORRECTED = Tree(
-    "mlp",
-    ("gate.e_score_correction_bias", *_GATE.rows),
-    ("gate.num_experts", "experts.num_experts"),
-)
-_GRANITE = Tree("block_sparse_moe", _ROUTER.rows, _ROUTER.counts, router="router")
+_CORRECTED = replace(_GATE, rows=("gate.e_score_correction_bias", *_GATE.rows))
+_GRANITE = replace(_ROUTER, block="block_sparse_moe")
 
 TREES = {
-    "olmoe": _GATE,
-    "flex_olmo": _GATE,
-    "qwen2_moe": _GATE,
-    "qwen3_moe": _GATE,
-    "qwen3_next": _GATE,
-    "qwen3_5_moe": _GATE,
-    "qwen3_5_moe_text": _GATE,
-    "mixtral": _GATE,
-    "minimax": _GATE,
-    "minimax_m2": Tree("mlp", ("e_score_correction_bias", *_GATE.rows), _GATE.counts),
-    "phimoe": Tree(
-        "mlp",
-        _ROUTER.rows,
-        (*_ROUTER.counts, "router.out_features", "num_experts"),
-        router="router",
-    ),
-    "granitemoe": _GRANITE,
-    "granitemoeshared": _GRANITE,
-    "granitemoehybrid": _GRANITE,
-    "deepseek": _GATE,
-    "deepseek_v2": _GATE,
-    "deepseek_v3": _CORRECTED,
-    "glm4_moe": _CORRECTED,
-    "dots1": _CORRECTED,
-    "ernie4_5_moe": Tree(
-        "mlp",
-        _GATE.rows,
-        (*_GATE.counts, "num_experts"),
+    **dict.fromkeys(("olmoe", "flex_olmo", "qwen2_moe", "qwen3_moe", "qwen3_next"), _GATE),
+    **dict.fromkeys(("qwen3_5_moe", "qwen3_5_moe_text", "mixtral", "minimax"), _GATE),
+    **dict.fromkeys(("deepseek", "deepseek_v2"), _GATE),
+    **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1"), _CORRECTED),
+    **dict.fromkeys(("granitemoe", "granitemoeshared", "granitemoehybrid"), _GRANITE),
+    **dict.fromkeys(("aria", "aria_text"), _ROUTER),
+    "minimax_m2": replace(_GATE, rows=("e_score_correction_bias", *_GATE.rows)),
+    "phimoe": replace(_ROUTER, counts=(*_ROUTER.counts, "router.out_features", "num_experts")),
+    "ernie4_5_moe": replace(
+        _GATE,
+        counts=(*_GATE.counts, "num_experts"),
         columns=("gate.moe_statics.e_score_correction_bias",),
     ),
-    "gpt_oss": Tree(
-        "mlp",
-        (
-            "router.bias",
-            "experts.gate_up_proj_bias",
-            "experts.down_proj_bias",
-            *_ROUTER.rows,
-        ),
-        _ROUTER.counts,
-        router="router",
+    "gpt_oss": replace(
+        _ROUTER,
+        rows=("router.bias", *(f"{name}_bias" for name in _EXPERTS), *_ROUTER.rows),
     ),
     "hunyuan_v1_moe": Tree(
         "mlp", ("gate.wg.weight", *_EXPERTS), (*_GATE.counts, "gate.wg.out_features")
     ),
-    "jamba": Tree("feed_forward", _ROUTER.rows, (*_ROUTER.counts, "num_experts"), router="router"),
+    "jamba": replace(_ROUTER, block="feed_forward", counts=(*_ROUTER.counts, "num_experts")),
     "lfm2_moe": Tree("feed_forward", ("expert_bias", *_GATE.rows), _GATE.counts),
     "nemotron_h": Tree(
         "mixer",
-        (
-            "gate.weight",
-            "gate.e_score_correction_bias",
-            "experts.up_proj",
-            "experts.down_proj",
-        ),
+        ("gate.weight", *_CORRECTED.rows[:1], "experts.up_proj", "experts.down_proj"),
         _GATE.counts,
     ),
-    "aria_text": _ROUTER,
-    "aria": _ROUTER,
 }
 
 

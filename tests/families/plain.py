@@ -14,22 +14,13 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 # (gate convention, exponent of the gate, exponent of the norm) -> column, written out by hand.
+_EXPONENTS = [(alpha, beta) for alpha in (1, 2) for beta in (0, 1, 2)]
 COLUMNS = {
     ("applied", 0, 0): "num_tokens",
     ("applied", 0, 1): "g0_f1",
     ("applied", 0, 2): "g0_f2",
-    ("applied", 1, 0): "applied_g1_f0",
-    ("applied", 1, 1): "applied_g1_f1",
-    ("applied", 1, 2): "applied_g1_f2",
-    ("applied", 2, 0): "applied_g2_f0",
-    ("applied", 2, 1): "applied_g2_f1",
-    ("applied", 2, 2): "applied_g2_f2",
-    ("renormalized", 1, 0): "renormalized_g1_f0",
-    ("renormalized", 1, 1): "renormalized_g1_f1",
-    ("renormalized", 1, 2): "renormalized_g1_f2",
-    ("renormalized", 2, 0): "renormalized_g2_f0",
-    ("renormalized", 2, 1): "renormalized_g2_f1",
-    ("renormalized", 2, 2): "renormalized_g2_f2",
+    **{("applied", a, b): f"applied_g{a}_f{b}" for a, b in _EXPONENTS},
+    **{("renormalized", a, b): f"renormalized_g{a}_f{b}" for a, b in _EXPONENTS},
 }
 
 
@@ -63,14 +54,8 @@ def _transposed(experts: nn.Module, e: int) -> Matrices:
 def _interleaved(experts: nn.Module, e: int) -> Matrices:
     both = experts.gate_up_proj[e].detach()
     bias = experts.gate_up_proj_bias[e].detach()
-    return Matrices(
-        both[:, 0::2],
-        both[:, 1::2],
-        experts.down_proj[e].detach(),
-        bias[0::2],
-        bias[1::2],
-        experts.down_proj_bias[e].detach(),
-    )
+    down, down_bias = experts.down_proj[e].detach(), experts.down_proj_bias[e].detach()
+    return Matrices(both[:, 0::2], both[:, 1::2], down, bias[0::2], bias[1::2], down_bias)
 
 
 def _ungated(experts: nn.Module, e: int) -> Matrices:

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload
+from calibrations import calibrated, make_sequences
 
 from analysis.calibration.experts import batch_mask, collecting
-from analysis.calibration.run import CalibrationSettings, calibrate
 from analysis.calibration.sums import sums_of
-from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.stats.store import StatsStore, load_expert_stats, read_vectors
+from analysis.stats.store import load_expert_stats, read_vectors
 from analysis.stats.tables import MOMENT_COLUMNS
 from analysis.stats.weights import measure_weights
 from families.built import Built, stock_load
@@ -77,17 +76,6 @@ def keeps_of(case: Case) -> dict[str, tuple[int, ...]]:
     return {"uniform": (half,) * len(case.sparse), "mixed": tuple(mixed)}
 
 
-def token_rows():
-    rng = np.random.default_rng(5)
-    return tuple(rng.integers(3, VOCAB, size=n).astype(np.int32) for n in LENGTHS)
-
-
-def calibrated(source: Built, stats):
-    sequences = TokenSequences("letters.jsonl", token_rows(), len(LENGTHS), 0)
-    settings = CalibrationSettings(seq_len=7, batch_size=3, device="cpu", dtype="float64")
-    return drain(calibrate(source.described(), sequences, settings, StatsStore(stats)))
-
-
 def assert_sums(run, case: Case, wanted, tolerance):
     table = load_expert_stats(run).table
     grid = list(itertools.product(case.sparse, range(case.experts)))
@@ -134,9 +122,9 @@ class TestConformance:
             assert block.get_submodule(family.router) is router
 
     def test_statistics_equal_a_double_loop(self, source, tmp_path):
-        case, rows = source.case, token_rows()
+        case, sequences = source.case, make_sequences(LENGTHS, vocabulary=VOCAB)
         with overheard(case.model_type, case.sparse, padding=0) as heard:
-            run = calibrated(source, tmp_path)
+            run = calibrated(source.described(), tmp_path, sequences, seq_len=7, dtype="float64")
         assert run.manifest.corpora[0].num_padded == (3 * 7 + 2 * 5) - sum(LENGTHS)
         assert_sums(run, case, heard, 1e-9)
 
@@ -144,7 +132,7 @@ class TestConformance:
         # Routers round to float32, also in a float64 model, so what comes after them differs.
         model = stock_load(case, source.paths["experts"])[0].double()
         with torch.no_grad(), plain_experts(case.model_type, experts_of(model, case)) as plain:
-            for row in rows:
+            for row in sequences.rows:
                 model(input_ids=torch.from_numpy(row).long()[None], use_cache=False)
         assert_sums(run, case, plain, 2e-6)
 
@@ -203,8 +191,9 @@ class TestConformance:
         with masked(source.model, described.family, plan):
             wanted = logits_of(source.model)
         assert_close(logits_of(exported), wanted, RELOAD_TOLERANCE.get(case.model_type, 0))
-        again = load_model_index_layers(tmp_path / "out")
-        assert again == [(index, len(plan.kept[index]), case.top_k) for index in case.sparse]
+        again = load_model_index(str(tmp_path / "out")).layers
+        wanted = [(index, len(plan.kept[index]), case.top_k) for index in case.sparse]
+        assert [(each.index, each.num_experts, each.top_k) for each in again] == wanted
 
     def test_the_program_verifies_its_export(self, source, tmp_path):
         plan = plan_of(source.described(), source.case, keeps_of(source.case)["uniform"])
@@ -261,8 +250,3 @@ class TestConformance:
         assert found.keys() == wanted.keys()
         for key, (l1, l2, numel) in wanted.items():
             assert found[key] == (pytest.approx(l1, rel=1e-6), pytest.approx(l2, rel=1e-6), numel)
-
-
-def load_model_index_layers(path):
-    layers = load_model_index(str(path)).layers
-    return [(layer.index, layer.num_experts, layer.top_k) for layer in layers]

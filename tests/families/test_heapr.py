@@ -10,19 +10,15 @@ from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 import torch
+from calibrations import calibrated, make_sequences
 from torch.nn import functional
 
-from analysis.calibration.loading import CalibrationSettings, Placement
-from analysis.calibration.run import calibrate
-from analysis.corpora import TokenSequences
 from analysis.criteria import get_criterion
-from analysis.drain import drain
 from analysis.ranking.experts import rank_experts
 from analysis.stats.neurons import load_neuron_stats
-from analysis.stats.store import StatsStore, load_expert_stats
+from analysis.stats.store import load_expert_stats
 from families.built import stock_load
 from families.configs import CASES, VOCAB
 from families.physical import block_of
@@ -36,9 +32,7 @@ TOLERANCE = {
 }
 
 
-def token_rows():
-    rng = np.random.default_rng(5)
-    return tuple(rng.integers(3, VOCAB, size=n).astype(np.int32) for n in LENGTHS)
+SEQUENCES = make_sequences(LENGTHS, vocabulary=VOCAB)
 
 
 @dataclass
@@ -85,7 +79,7 @@ def definition(model, case):
     """(layer, expert) -> [HEAPr scores of its neurons], [CAMERA-P energies], tokens."""
     scores = {}
     with one_by_one(model, case) as (heard, modules):
-        for row in token_rows():
+        for row in SEQUENCES.rows:
             ids = torch.from_numpy(row).long()
             logits = model(input_ids=ids[None], use_cache=False).logits[0]
             functional.cross_entropy(logits[:-1], ids[1:], reduction="sum").backward()
@@ -112,24 +106,12 @@ def definition(model, case):
     return scores
 
 
-def calibrated(source, stats, groups=("routed", "gradient"), batch_size=3, **place):
-    sequences = TokenSequences("letters.jsonl", token_rows(), len(LENGTHS), 0)
-    settings = CalibrationSettings(
-        seq_len=7,
-        batch_size=batch_size,
-        device="cpu",
-        dtype="float64",
-        groups=groups,
-        placement=Placement(**place),
-    )
-    return drain(calibrate(source.described(), sequences, settings, StatsStore(stats)))
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_scores_equal_the_papers_definition(case, built, tmp_path):
     source = built(case)
     # Routers round to float32, also in a float64 model: the same rows at a time in both.
-    run = calibrated(source, tmp_path, batch_size=1)
+    how = {"seq_len": 7, "batch_size": 1, "dtype": "float64", "groups": ("routed", "gradient")}
+    run = calibrated(source.described(), tmp_path, SEQUENCES, **how)
     table = load_neuron_stats(run).table
     heapr, camera = get_criterion("heapr"), get_criterion("camera-p")
     table = table.assign(heapr=heapr.neuron_score(table), camera=camera.neuron_score(table))
