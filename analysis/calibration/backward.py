@@ -47,20 +47,14 @@ def feed_backward(model: PreTrainedModel, batch: TokenBatch) -> None:
     try:
         with torch.enable_grad():
             _run(model, batch)
-    except torch.OutOfMemoryError as error:
-        raise _too_large(batch) from error
-    except RuntimeError as error:
-        if _CPU_REFUSAL not in str(error):
+    except RuntimeError as error:  # torch.OutOfMemoryError among them
+        if not isinstance(error, torch.OutOfMemoryError) and _CPU_REFUSAL not in str(error):
             raise
-        raise _too_large(batch) from error
-
-
-def _too_large(batch: TokenBatch) -> CheckpointError:
-    sequences, length = batch.mask.shape
-    return CheckpointError(
-        f"The activations of {sequences} sequences of {length} tokens, which backward needs, do "
-        f"not fit into memory; what helps: {BACKWARD_OPTIONS}."
-    )
+        sequences, length = batch.mask.shape
+        raise CheckpointError(
+            f"The activations of {sequences} sequences of {length} tokens, which backward needs, "
+            f"do not fit into memory; what helps: {BACKWARD_OPTIONS}."
+        ) from error
 
 
 def _run(model: PreTrainedModel, batch: TokenBatch) -> None:
@@ -115,11 +109,11 @@ def checkpointed(model: nn.Module, family: MoEFamily) -> Iterator[None]:
     Not through transformers' own switch, which works in training mode alone: there some routers
     draw random numbers.
     """
+
+    def recomputed(inner: Forward) -> Forward:
+        return partial(checkpoint, inner, use_reentrant=False, preserve_rng_state=False)
+
     with ExitStack() as restore:
         for layer in decoder_layers(model, family):
-            wrap_forward(layer, _recomputed, restore)
+            wrap_forward(layer, recomputed, restore)
         yield
-
-
-def _recomputed(inner: Forward) -> Forward:
-    return partial(checkpoint, inner, use_reentrant=False, preserve_rng_state=False)

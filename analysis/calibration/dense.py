@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from analysis.calibration.chosen import one_hot, pair_counts
 from analysis.calibration.finite import not_finite
+from analysis.calibration.router_group import one_hot, pair_counts
 from analysis.calibration.sums import GroupSums
 
 _ROWS = 1024

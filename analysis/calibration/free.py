@@ -1,5 +1,8 @@
-"""Memory that this process may still take: of the machine, its control group and its own limit."""
+"""Memory that this process may still take, and memory that it gives back at once."""
 
+import ctypes
+import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +12,9 @@ from analysis.launcher import local_world
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
+# glibc's names for mallopt.
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+_LARGE = 1 << 17
 
 
 def free_memory(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
@@ -49,3 +55,19 @@ def _in_use(group: Path) -> int:
     held = int((group / "memory.current").read_text())
     statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     return held - int(statistics.get("inactive_file", 0))
+
+
+def give_back_memory() -> None:
+    """Let freed tensors leave the process instead of being kept for later; on Linux with glibc.
+
+    Without it a process that loads and drops one layer after the other grows by the gaps between
+    them, and every thread reserves address space of its own.
+    """
+    # Products of matrices are compiled for each number of tokens that an expert gets; by default
+    # a thousand of them are kept. Read when the first product is computed.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8")
+    if platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_ARENA_MAX, 1)
+    libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)

@@ -45,19 +45,12 @@ class HiddenStates:
             return _read(self._file(self._layer, batch))
         return self._held[batch]
 
-    def put(self, batch: int, hidden_BTD: Tensor) -> None:
-        """What the layer under way made of a batch, for the next one."""
+    def put(self, layer: int, batch: int, hidden_BTD: Tensor) -> None:
+        """What a layer gets of a batch: the first one, or the one after that under way."""
         if self._on_disk:
-            _write(self._file(self._layer + 1, batch), hidden_BTD)
+            _write(self._file(layer, batch), hidden_BTD)
         else:
-            # In place of what this layer got: it is not asked for again.
-            self._held[batch] = hidden_BTD.cpu()
-
-    def start(self, batch: int, hidden_BTD: Tensor) -> None:
-        """What the first layer gets of a batch."""
-        if self._on_disk:
-            _write(self._file(0, batch), hidden_BTD)
-        else:
+            # In place of what the layer before got: it is not asked for again.
             self._held[batch] = hidden_BTD.cpu()
 
     def advance(self) -> None:
@@ -98,19 +91,15 @@ def _read(file: Path) -> Tensor:
     try:
         header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
         hidden = safetensors.torch.load(data)
-        is_whole = content_sum(hidden) == header["__metadata__"]["sum"]
+        if content_sum(hidden) != header["__metadata__"]["sum"]:
+            raise ValueError("it is not what was saved")  # noqa: TRY301
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(file) from error
-    if not is_whole:
-        raise _damaged(file)
+        raise CheckpointError(
+            f"The hidden states {file} of the unfinished run are damaged; start anew with "
+            "--no-resume."
+        ) from error
     hidden_BTD: Tensor = hidden[_NAME]
     return hidden_BTD
-
-
-def _damaged(file: Path) -> CheckpointError:
-    return CheckpointError(
-        f"The hidden states {file} of the unfinished run are damaged; start anew with --no-resume."
-    )
 
 
 def _write(file: Path, hidden_BTD: Tensor) -> None:

@@ -17,7 +17,6 @@ from analysis.calibration.loading import (
 )
 from analysis.calibration.streamed import hidden_bytes
 from analysis.calibration.sums import sums_of
-from analysis.checkpoint import TensorEntry
 from analysis.corpora import TokenSequences
 from analysis.errors import CheckpointError
 from analysis.model import MoEModel
@@ -55,11 +54,6 @@ class MemoryNeeds:
         return "does not fit, not even layer by layer: a smaller --batch-size, or more memory"
 
 
-def _elements(entry: TensorEntry) -> int:
-    # MXFP4 packs two elements into a byte.
-    return entry.numel * 2 if entry.name.endswith("_blocks") else entry.numel
-
-
 def memory_needs(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
 ) -> MemoryNeeds:
@@ -68,7 +62,8 @@ def memory_needs(
     parts: Counter[str] = Counter()
     for entry in model.checkpoint.tensors.values():
         number = _NUMBER.search(entry.name)
-        parts[number[1] if number else entry.name] += _elements(entry) * item
+        packed = 2 if entry.name.endswith("_blocks") else 1  # MXFP4: two elements in a byte
+        parts[number[1] if number else entry.name] += entry.numel * packed * item
     kept_sums = sums_of(model, settings.groups, len(sequences.rows)).tensors()
     sums = sum(tensor.nbytes for tensor in kept_sums.values())
     longest = max(len(row) for row in sequences.rows)
@@ -79,10 +74,11 @@ def memory_needs(
     graph = _graph_bytes(model, settings, settings.batch_size * longest)
     hidden = hidden_bytes(model, sequences, settings)
     kept = 0 if are_too_large(hidden) or settings.placement.hidden_states_dir else hidden
+    device = resolve_device(settings.device)
     return MemoryNeeds(
         whole=sum(parts.values()) + sums + running + graph,
         streamed=max(parts.values()) + sums + running + kept,
-        free=_free(resolve_device(settings.device)),
+        free=torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory(),
         graph=graph,
     )
 
@@ -107,28 +103,22 @@ def _graph_bytes(model: MoEModel, settings: CalibrationSettings, tokens: int) ->
     return tokens * item * layer * layers
 
 
-def _free(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return free_memory()
-
-
 def check_fits(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> None:
     """Refuse a model that is larger than memory, before it is loaded."""
     place = settings.placement
     if place.stream_layers or place.device_map or place.expert_parallel:
         return
     needs = memory_needs(model, sequences, settings)
-    if needs.whole > needs.free and needs.graph:
+    if needs.whole <= needs.free:
+        return
+    sizes = (needs.whole, needs.free, needs.graph, needs.streamed)
+    whole, free, graph, streamed = (f"{size / _GIB:.1f} GiB" for size in sizes)
+    if needs.graph:
         raise CheckpointError(
-            f"{model.name} needs about {needs.whole / _GIB:.1f} GiB, "
-            f"{needs.graph / _GIB:.1f} GiB of them for the activations that backward needs, and "
-            f"{needs.free / _GIB:.1f} GiB are free. What helps: {BACKWARD_OPTIONS}."
+            f"{model.name} needs about {whole}, {graph} of them for the activations that backward "
+            f"needs, and {free} are free. What helps: {BACKWARD_OPTIONS}."
         )
-    if needs.whole > needs.free:
-        raise CheckpointError(
-            f"{model.name} needs about {needs.whole / _GIB:.1f} GiB, of which "
-            f"{needs.free / _GIB:.1f} GiB are free. With --stream-layers it needs about "
-            f"{needs.streamed / _GIB:.1f} GiB; or spread it with --device-map auto "
-            "--offload-folder DIR."
-        )
+    raise CheckpointError(
+        f"{model.name} needs about {whole}, of which {free} are free. With --stream-layers it "
+        f"needs about {streamed}; or spread it with --device-map auto --offload-folder DIR."
+    )

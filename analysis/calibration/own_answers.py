@@ -60,14 +60,14 @@ def own_answers(
     while tokens < sampling.tokens and (prompts := list(islice(remaining, wanted.batch_size))):
         answers = greedy_answers(model, prompts, wanted.max_new_tokens)
         for prompt, answer in zip(prompts, answers, strict=True):
-            documents.append(_document(prompt, answer))
+            is_answer = (False,) * len(prompt) + (True,) * len(answer)
+            documents.append(Document(input_ids=(*prompt, *answer), answer=is_answer))
             length = len(prompt) + len(answer)
             is_dropped = sampling.truncate == "drop" and length > sampling.seq_len
             tokens += 0 if is_dropped else min(length, sampling.seq_len)
         yield Progress("writing answers", min(tokens, sampling.tokens), sampling.tokens, "tokens")
-    facts: dict[str, Any] = {
-        "answers": {"by": "the model, greedy", "max_new_tokens": wanted.max_new_tokens}
-    }
+    said = {"by": "the model, greedy", "max_new_tokens": wanted.max_new_tokens}
+    facts: dict[str, Any] = {"answers": said}
     if wanted.selection is not None:
         facts["select"] = wanted.selection.description
     return replace(source, drawn=lambda _: iter(documents), facts={**source.facts, **facts})
@@ -112,8 +112,3 @@ def _before_last_answer(document: Encoded, corpus: str) -> tuple[int, ...]:
     if start == 0:
         raise CorpusError(f"A document of the corpus {corpus} is an answer without a prompt.")
     return tuple(document.ids[:start].tolist())
-
-
-def _document(prompt: tuple[int, ...], answer: list[int]) -> Document:
-    is_answer = (False,) * len(prompt) + (True,) * len(answer)
-    return Document(input_ids=(*prompt, *answer), answer=is_answer)

@@ -187,9 +187,7 @@ class Work:
             self.sums.load(total)
 
 
-def resumed(
-    processes: Processes, partial: PartialRun | None, way: str
-) -> tuple[RunState, Sums]:
+def resumed(processes: Processes, partial: PartialRun | None, way: str) -> tuple[RunState, Sums]:
     """Where the run goes on, and the sums that this process has from before; empty: none.
 
     `partial` is None in all processes but the first. What was saved in another `way` is dropped.

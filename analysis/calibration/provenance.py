@@ -10,7 +10,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from analysis.calibration.loading import CalibrationSettings, Placement, resolve_device
+from analysis.calibration.loading import CalibrationSettings, resolve_device
 from analysis.calibration.partial import RunState, Work
 from analysis.stats.store import now
 
@@ -35,21 +35,16 @@ def note_model(state: RunState, loaded: PreTrainedModel, settings: CalibrationSe
     state.devices = ", ".join(sorted(devices))
 
 
-def _way(place: Placement) -> str:
-    if place.stream_layers:
-        return "layers"
-    return "experts" if place.expert_parallel else "batches"
-
-
 def made(work: Work, settings: CalibrationSettings) -> dict[str, Any]:
     """The manifest's `made`: shown, but no part of the digest."""
     state, device = work.state, resolve_device(settings.device)
+    by_layers, by_experts = settings.placement.stream_layers, settings.placement.expert_parallel
     return {
         "created_at": now(),
         "batch_size": settings.batch_size,
         "device": state.devices,
         "processes": work.processes.world,
-        "way": _way(settings.placement),
+        "way": "layers" if by_layers else "experts" if by_experts else "batches",
         "attention": state.attention,
         "system": f"{platform.system()} {platform.machine()}",
         "seconds": round(state.seconds, 2),

@@ -1,9 +1,12 @@
-"""The group `router`: how routers spread their probability, and which experts work together."""
+"""The group `router`: how routers spread their probability, and which experts work together.
+
+Shape suffixes: T tokens, C those that count, K experts per token, E and F experts of two layers or
+of one.
+"""
 
 import torch
 from torch import Tensor
 
-from analysis.calibration.chosen import one_hot, pair_counts
 from analysis.calibration.finite import not_finite
 from analysis.calibration.sums import GroupSums
 
@@ -38,3 +41,19 @@ def add_router(
     coactivation_EE = sums.of("coactivation", layer, device)
     chosen_TE = one_hot(ids_TK, len(coactivation_EE))
     coactivation_EE.add_(pair_counts(chosen_TE, chosen_TE))
+
+
+def one_hot(ids_CK: Tensor, num_experts: int) -> Tensor:
+    """(C, E) float32: 1 where a token chose the expert.
+
+    Ids beyond the last expert stand for experts of another process; they are left out.
+    """
+    chosen_CE = torch.zeros(len(ids_CK), num_experts + 1, device=ids_CK.device)
+    chosen_CE.scatter_(1, ids_CK.long().clamp(max=num_experts), 1.0)
+    return chosen_CE[:, :num_experts]
+
+
+def pair_counts(first_CE: Tensor, second_CF: Tensor) -> Tensor:
+    """(E, F) int64: tokens that chose both experts of a pair, from two results of `one_hot`."""
+    # float32 counts whole numbers exactly up to 2**24, more tokens than a batch has.
+    return (first_CE.T @ second_CF).to(torch.int64)

@@ -7,17 +7,17 @@ masks, positions and whatever else a layer gets are made by the model itself.
 """
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from analysis.calibration.economy import give_back_memory
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import feed
 from analysis.calibration.finite import not_finite
+from analysis.calibration.free import give_back_memory
 from analysis.calibration.hidden import HiddenStates, are_too_large
 from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_dtype
 from analysis.calibration.partial import Work
@@ -102,7 +102,7 @@ class _Stream:
         state = self._work.state
         with collecting(self._skeleton.model, self._model, self._work.sums):
             if state.layers:
-                self._hidden.resume(state.layers, sum(1 for _ in self._batches()))
+                self._hidden.resume(state.layers, -(-len(self._sequences.rows) // self._batch_size))
                 yield self._progress(f"resumed after {state.layers} of {layers} layers")
             else:
                 self._hidden.clear()
@@ -116,28 +116,25 @@ class _Stream:
                     self._work.save()
                     self._hidden.clear(but=state.layers)
 
-    def _batches(self) -> Iterator[TokenBatch]:
-        return self._sequences.batches(self._batch_size)
-
     def _embed(self) -> Generator[Progress, None, None]:
         self._skeleton.load(EMBEDDINGS)
-        for number, batch in enumerate(self._batches()):
+        for number, batch in enumerate(self._sequences.batches(self._batch_size)):
             with torch.no_grad():
-                self._hidden.start(number, self._relay.embed(batch))
+                self._hidden.put(0, number, self._relay.embed(batch))
             yield self._progress()
         self._skeleton.drop(EMBEDDINGS)
 
     def _layer(self, layer: int, *, is_last: bool) -> Generator[Progress, None, None]:
         started, state = time.monotonic(), self._work.state
         self._skeleton.load(layer)
-        for number, batch in enumerate(self._batches()):
+        for number, batch in enumerate(self._sequences.batches(self._batch_size)):
             with torch.no_grad():
                 before = self._hidden.get(number).to(self._skeleton.device)
                 after = self._relay.layer(layer, batch, before)
             if not after[torch.from_numpy(batch.mask)].isfinite().all():
                 raise not_finite(f"Layer {layer} gave", after.dtype)
             if not is_last:
-                self._hidden.put(number, after)
+                self._hidden.put(layer + 1, number, after)
             state.tokens += int(batch.mask.sum())
             yield self._progress(layer=layer)
         self._skeleton.drop(layer)

@@ -53,8 +53,10 @@ def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         tables[NEURONS] = _neurons(get, sums.widths)
         experts = experts.join(expert_columns(tables[NEURONS], Grid(manifest.model.layers)))
     if "dense" in sums.groups:
+        grid = Grid(manifest.model.layers)
+        squares = [sums.of("transitions", layer.index).cpu() for layer in grid.layers[1:]]
         tables[SAMPLES] = _samples(manifest, get)
-        tables[TRANSITIONS] = _transitions(manifest, sums.tensors())
+        tables[TRANSITIONS] = transition_table(grid, [counts.numpy() for counts in squares])
     return save_expert_stats(parent, manifest, experts, get("vectors"), tables)
 
 
@@ -113,12 +115,6 @@ def _samples(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
 
     sums = by_sample("activation"), by_sample("probability"), by_sample("loss")
     return SampleStats(Grid(layers), num_tokens, *sums).to_table()
-
-
-def _transitions(manifest: RunManifest, tensors: Mapping[str, Tensor]) -> pd.DataFrame:
-    layers = [layer.index for layer in manifest.model.layers]
-    counts = [tensors[f"transitions.{layer}"].numpy() for layer in layers[1:]]
-    return transition_table(Grid(manifest.model.layers), counts)
 
 
 def _coactivation(manifest: RunManifest, get: _Sums) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Coverage of each corpus by the experts that a blend keeps, and the weights of a fair blend."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -100,13 +100,6 @@ class Blender:
         return np.array([coverage(saliency, kept) for saliency in self._alone])
 
 
-def _starts(count: int) -> list[FloatArray]:
-    """Equal weights, and one start that leans to each corpus."""
-    rest = (1 - _STARTS_AT) / max(count - 1, 1)
-    leaning = [np.where(np.arange(count) == corpus, _STARTS_AT, rest) for corpus in range(count)]
-    return [np.full(count, 1 / count), *leaning]
-
-
 def _updates(
     cover: Callable[[FloatArray], FloatArray], start: FloatArray
 ) -> list[tuple[FloatArray, FloatArray]]:
@@ -125,14 +118,6 @@ def _updates(
     return path
 
 
-def _grid_points(count: int) -> Iterator[FloatArray]:
-    """All weights in steps of 0.05, for as many corpora as that is quick."""
-    if count <= _GRID_CORPORA:
-        for parts in product(range(_GRID + 1), repeat=count - 1):
-            if sum(parts) <= _GRID:
-                yield np.array([*parts, _GRID - sum(parts)]) / _GRID
-
-
 def fair_blend(blender: Blender) -> FairBlend:
     """The weights that cover the worst-covered corpus best, of all that were tried.
 
@@ -141,7 +126,14 @@ def fair_blend(blender: Blender) -> FairBlend:
     as well. Ties go to the point that was tried first.
     """
     cover, count = blender.coverage, blender.num_corpora
-    tried = [point for start in _starts(count) for point in _updates(cover, start)]
-    tried += [(weights, cover(weights)) for weights in _grid_points(count)]
+    rest = (1 - _STARTS_AT) / max(count - 1, 1)
+    leaning = [np.where(np.arange(count) == corpus, _STARTS_AT, rest) for corpus in range(count)]
+    starts = [np.full(count, 1 / count), *leaning]
+    tried = [point for start in starts for point in _updates(cover, start)]
+    if count <= _GRID_CORPORA:
+        for parts in product(range(_GRID + 1), repeat=count - 1):
+            if sum(parts) <= _GRID:
+                weights = np.array([*parts, _GRID - sum(parts)]) / _GRID
+                tried.append((weights, cover(weights)))
     weights, covered = max(tried, key=lambda point: point[1].min())
     return FairBlend(tuple(weights.tolist()), tuple(covered.tolist()))

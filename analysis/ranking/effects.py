@@ -1,4 +1,4 @@
-"""What each exponent does to the overlap between texts, and the overlap of all texts at once."""
+"""What each exponent does to the overlap between corpora, and the overlap of all of them."""
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -6,8 +6,7 @@ from fractions import Fraction
 import pandas as pd
 
 from analysis.criteria import Criterion
-from analysis.ranking.overlap import all_way_overlap, kept_counts, pruned_masks
-from analysis.stats.grid import Grid
+from analysis.ranking.overlap import all_way_overlap, pruned_masks
 from analysis.stats.tables import ExpertStats, Gate
 
 COMPONENTS = ("b", "alpha", "beta")
@@ -42,17 +41,5 @@ def effects_over_models(means: Iterable[pd.DataFrame]) -> pd.DataFrame:
 def corpora_overlap(
     criterion: Criterion, stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
 ) -> float:
-    """Mean over layers of the share of a pruned set that is pruned under every text."""
+    """Mean over layers of the share of a pruned set that is pruned under every corpus."""
     return all_way_overlap(list(pruned_masks(criterion, stats, gate, sparsity).values()))
-
-
-def chance_all_way(grid: Grid, sparsity: Fraction, num_corpora: int) -> float:
-    """Expected `corpora_overlap` of random sets: sparsity^(corpora - 1), after rounding.
-
-    Over the layers that lose experts; NaN when none does.
-    """
-    removed = grid.counts - kept_counts(grid, sparsity)
-    used = removed > 0
-    if not used.any():
-        return float("nan")
-    return float(((removed[used] / grid.counts[used]) ** (num_corpora - 1)).mean())

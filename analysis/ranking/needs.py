@@ -36,12 +36,8 @@ def needs_of(criterion: Criterion) -> Needs:
     columns = criterion.columns(GATES[0]) if criterion.source == "routed" else ()
     return Needs(
         data=criterion.source == "routed",
-        activations=any(_reads_outputs(name) for name in columns),
+        # More than counts and gate weights: something of the outputs.
+        activations=any(n != "num_tokens" and not n.endswith("_f0") for n in columns),
         gates=criterion.uses_gate or not _READ_GATES.isdisjoint(columns),
         weights=criterion.source == "weights",
     )
-
-
-def _reads_outputs(column: str) -> bool:
-    """Whether a column holds more than counts and gate weights: something of the outputs."""
-    return column != "num_tokens" and not column.endswith("_f0")

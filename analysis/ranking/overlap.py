@@ -42,30 +42,27 @@ def set_overlap(first: BoolArray, second: BoolArray) -> float:
     return float(((first & second).sum(axis=1)[used] / sizes[used]).mean())
 
 
-def chance_overlap(grid: Grid, sparsity: Fraction) -> float:
-    """Expected overlap of two random pruned sets: the sparsity after rounding.
+def chance_overlap(grid: Grid, sparsity: Fraction, num_corpora: int = 2) -> float:
+    """Expected overlap of as many random pruned sets: sparsity^(corpora - 1), after rounding.
 
     Over the layers that lose experts, as `set_overlap`; NaN when none does.
     """
     removed = grid.counts - kept_counts(grid, sparsity)
     used = removed > 0
-    return float((removed[used] / grid.counts[used]).mean()) if used.any() else float("nan")
+    shares = removed[used] / grid.counts[used]
+    return float((shares ** (num_corpora - 1)).mean()) if used.any() else float("nan")
 
 
 def pruned_masks(
     criterion: Criterion, stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
 ) -> dict[str, BoolArray]:
     """Pruned set by corpus."""
-    _check_one_model(stats.values())
+    if len({each.manifest.model.identity for each in stats.values()}) > 1:
+        raise StatsError("Overlap compares runs of one model, but these are of different models.")
     return {
         corpus: pruned_mask(saliency_grid(criterion, each, gate), each.grid, sparsity)
         for corpus, each in stats.items()
     }
-
-
-def _check_one_model(stats: Iterable[ExpertStats]) -> None:
-    if len({each.manifest.model.identity for each in stats}) > 1:
-        raise StatsError("Overlap compares runs of one model, but these are of different models.")
 
 
 def _overlap_rows(

@@ -79,18 +79,6 @@ def _merged(nodes: Sequence[FloatArray], count: int) -> tuple[IntArray, FloatArr
         weights, words = (np.take_along_axis(each, best, axis=1) for each in (sums, words))
         alphabetical = words.argsort(axis=1).argsort(axis=1)
         trail.append((prefix[best], words % node.shape[1]))
-    return _followed_back(trail), weights
-
-
-def _pairs(prefixes: int, entries: int, count: int) -> tuple[IntArray, IntArray]:
-    """Prefix and entry, each from the best, of all sums that can be among the best `count`."""
-    reach = np.minimum(entries, count // np.arange(1, min(prefixes, count) + 1))
-    prefix = np.repeat(np.arange(len(reach)), reach)
-    return prefix, np.arange(len(prefix)) - np.repeat(np.cumsum(reach) - reach, reach)
-
-
-def _followed_back(trail: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
-    """(samples, paths, layers) experts, from each layer's (prefixes, experts) of its paths."""
     samples, paths = trail[-1][0].shape
     experts = np.empty((samples, paths, len(trail)), dtype=np.int64)
     at = np.broadcast_to(np.arange(paths), (samples, paths))
@@ -98,7 +86,14 @@ def _followed_back(trail: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
         prefix, expert = trail[layer]
         experts[:, :, layer] = np.take_along_axis(expert, at, axis=1)
         at = np.take_along_axis(prefix, at, axis=1)
-    return experts
+    return experts, weights
+
+
+def _pairs(prefixes: int, entries: int, count: int) -> tuple[IntArray, IntArray]:
+    """Prefix and entry, each from the best, of all sums that can be among the best `count`."""
+    reach = np.minimum(entries, count // np.arange(1, min(prefixes, count) + 1))
+    prefix = np.repeat(np.arange(len(reach)), reach)
+    return prefix, np.arange(len(prefix)) - np.repeat(np.cumsum(reach) - reach, reach)
 
 
 def top_paths_through(

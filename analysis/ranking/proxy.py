@@ -60,22 +60,13 @@ def proxy_quality(
         saliency = saliency_grid(proxy, stats, gate)
         masks = [pruned_mask(saliency, stats.grid, sparsity) for sparsity in sparsities]
         overlaps = [set_overlap(first, second) for first, second in zip(gone, masks, strict=True)]
-        tau, pearson = _mean_tau(exact, saliency), _pearson_log(exact, saliency)
+        present = zip(exact, saliency, ~np.isnan(exact), strict=True)
+        taus = pd.Series([kendall_tau(one[here], other[here]) for one, other, here in present])
+        tau, pearson = float(taus.mean()), _pearson_log(exact, saliency)
         rows.append((proxy.name, proxy.label, tau, pearson, *overlaps))
     columns = ["criterion", "label", "kendall_tau", "pearson_log", *names]
     table = pd.DataFrame(rows, columns=columns)
     return table.sort_values(names[-1], ascending=False, kind="stable").reset_index(drop=True)
-
-
-def _mean_tau(first: FloatArray, second: FloatArray) -> float:
-    """Mean of Kendall's tau over the layers where both rank anything; NaN where none does."""
-    present = ~np.isnan(first)
-    taus = [
-        kendall_tau(one[here], other[here])
-        for one, other, here in zip(first, second, present, strict=True)
-    ]
-    known = [tau for tau in taus if not np.isnan(tau)]
-    return float(np.mean(known)) if known else float("nan")
 
 
 def _pearson_log(first: FloatArray, second: FloatArray) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from analysis.arrays import FloatArray
 from analysis.criteria import Criterion
-from analysis.ranking.effects import chance_all_way, corpora_overlap
+from analysis.ranking.effects import corpora_overlap
 from analysis.ranking.experts import Stats, order_of, scored
 from analysis.ranking.overlap import (
     chance_overlap,
@@ -125,7 +125,7 @@ def overlap_curve(
             rows.append((percent / 100, overlap, chance, criterion.label, "pairs"))
         if count > 2:
             overlap = corpora_overlap(criteria[0], stats, gate, sparsity)
-            chance = chance_all_way(grid, sparsity, count)
+            chance = chance_overlap(grid, sparsity, count)
             name = f"{criteria[0].label}, all texts"
             rows.append((percent / 100, overlap, chance, name, "all texts"))
     return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance", "series", "kind"])

@@ -10,11 +10,11 @@ import pytest
 from analysis.criteria import get_criterion
 from analysis.families import MoELayer
 from analysis.ranking.effects import (
-    chance_all_way,
     component_effects,
     corpora_overlap,
     effects_over_models,
 )
+from analysis.ranking.overlap import chance_overlap
 from analysis.stats.grid import Grid
 
 
@@ -44,11 +44,11 @@ def test_overlap_of_all_texts_by_sets(make_expert_stats):
 
 def test_chance_of_all_texts():
     grid = Grid((MoELayer(0, 4, 1), MoELayer(1, 8, 1)))
-    assert chance_all_way(grid, Fraction(1, 2), 3) == 0.25
+    assert chance_overlap(grid, Fraction(1, 2), 3) == 0.25
     # 3 of 8 are 37.5%, of 4 one is 25%.
     expected = ((1 / 4) ** 2 + (3 / 8) ** 2) / 2
-    assert chance_all_way(grid, Fraction(2, 5), 3) == pytest.approx(expected)
-    assert isnan(chance_all_way(grid, Fraction(0), 3))
+    assert chance_overlap(grid, Fraction(2, 5), 3) == pytest.approx(expected)
+    assert isnan(chance_overlap(grid, Fraction(0), 3))
 
 
 def test_random_sets_reach_the_chance_of_all_texts():
@@ -57,7 +57,7 @@ def test_random_sets_reach_the_chance_of_all_texts():
     for _ in range(4000):
         first, second, third = (set(generator.permutation(8)[:4].tolist()) for _ in range(3))
         shares.append(len(first & second & third) / 4)
-    expected = chance_all_way(Grid((MoELayer(0, 8, 1),)), Fraction(1, 2), 3)
+    expected = chance_overlap(Grid((MoELayer(0, 8, 1),)), Fraction(1, 2), 3)
     assert np.mean(shares) == pytest.approx(expected, abs=0.01)
 
 
