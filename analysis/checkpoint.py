@@ -24,7 +24,7 @@ SINGLE_NAME = "model.safetensors"
 _MAX_HEADER = 100_000_000
 LONGEST_NAME = 255  # of a file, on every system, in bytes
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # 64 KiB a shard
-# Bytes of the element types whose size is a whole number of bytes.
+# Bytes of the dtypes whose size is a whole number of bytes.
 _ITEM_BYTES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
     **dict.fromkeys(("F32", "I32", "U32"), 4),
@@ -45,7 +45,7 @@ class TensorEntry:
     Args:
         name: the tensor's name in the checkpoint.
         shard: file name of its shard.
-        dtype: safetensors name of the element type, such as "BF16".
+        dtype: safetensors name of the dtype, such as "BF16".
         shape: sizes of its axes.
         start: first byte, counted from the start of the file.
         end: one past its last byte.

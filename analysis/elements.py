@@ -4,7 +4,7 @@ import numpy as np
 
 from analysis.arrays import FloatArray
 
-# Safetensors name of the element type -> bytes of an element.
+# Safetensors name of the dtype -> bytes of an element.
 FLOAT_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
 _STORED = {"BF16": "<u2", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
 

@@ -95,7 +95,7 @@ class MoEModel:
 
     @property
     def dtype(self) -> str:
-        """Safetensors name of the experts' element type."""
+        """Safetensors name of the experts' dtype."""
         first = self.located[self.layers[0].index]
         return next(item.entry.dtype for item in first if is_expert_weight(item.slot))
 

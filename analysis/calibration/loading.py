@@ -73,7 +73,7 @@ class CalibrationSettings:
     Args:
         seq_len: tokens in a sequence.
         seed: of the order of documents.
-        dtype: element type of the computation; "auto" is the checkpoint's.
+        dtype: dtype of the computation; "auto" is the checkpoint's.
         device: "cpu", "cuda", ...; "auto" is an accelerator if there is one.
         batch_size: sequences in one forward; does not change the numbers beyond rounding.
         trust_remote_code: run code that comes with the checkpoint; off unless asked for.
@@ -128,7 +128,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, model: MoEModel) -> str:
-    """Name of the element type of the computation."""
+    """Name of the dtype of the computation."""
     stored = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
     own = DEQUANTISED_TYPE if quantisation(model) else stored.get(model.dtype, model.dtype)
     resolved = own if name == "auto" else name

@@ -81,11 +81,11 @@ class StoredTensor:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Element type on disk."""
+        """Dtype on disk."""
         return _TORCH_TYPES[self.entry.dtype]
 
     def get_dtype(self) -> str:
-        """Element type by its safetensors name."""
+        """Dtype by its safetensors name."""
         return self.entry.dtype
 
     def get_shape(self) -> list[int]:
@@ -141,7 +141,7 @@ class Skeleton:
 
     Args:
         described: the checkpoint.
-        settings: element type, device, attention.
+        settings: dtype, device, attention.
     """
 
     def __init__(self, described: MoEModel, settings: CalibrationSettings) -> None:

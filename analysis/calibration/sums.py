@@ -41,7 +41,7 @@ def join_into(total: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
 def _shapes(
     layer: MoELayer, output_size: int, groups: Sequence[Group], width: int, num_samples: int
 ) -> dict[str, _Shape]:
-    """What a layer keeps: name -> shape and element type."""
+    """What a layer keeps: name -> shape and dtype."""
     count = layer.num_experts
     neurons = ((count, width), torch.float64)
     of_samples = ((num_samples, count), torch.float64)

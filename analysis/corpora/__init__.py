@@ -1,6 +1,6 @@
 """Calibration corpora: a name or a file -> documents -> token sequences, seeded and counted.
 
-Data sets of the hub are read by `analysis.corpora.streams`, which imports `datasets`; k-means
+Datasets of the hub are read by `analysis.corpora.streams`, which imports `datasets`; k-means
 selection is in `analysis.corpora.representatives`, which imports scikit-learn. Nothing here does.
 """
 

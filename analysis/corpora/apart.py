@@ -1,6 +1,6 @@
 """Kept apart: the data of benchmarks' test sets, and what calibrates, evaluates and searches.
 
-What a choice was made on cannot judge it. Known by name: data sets of the hub that are benchmarks,
+What a choice was made on cannot judge it. Known by name: datasets of the hub that are benchmarks,
 their splits for training excepted. Known by content: the documents of local tasks, compared by a
 digest of their words. Other copies of a benchmark are not noticed.
 """
@@ -42,7 +42,7 @@ def document_digest(text: str) -> str:
 
 
 def benchmark_of(dataset: HubDataset) -> str | None:
-    """The benchmark whose test data a data set of the hub is; None where it is of none known.
+    """The benchmark whose test data a dataset of the hub is; None where it is of none known.
 
     Splits for training are of none.
     """
@@ -116,8 +116,8 @@ def open_apart(
 
 def _refusal(corpus: str, why: str) -> str:
     return (
-        f"The corpus {corpus} {why}, which can then no longer judge the result; take another text "
-        "or the split for training, or add --allow-test-set (recipes: allow_test_set: true)."
+        f"The corpus {corpus} {why}, which can then no longer judge the result; take another "
+        "corpus or the split for training, or add --allow-test-set (recipes: allow_test_set: true)."
     )
 
 

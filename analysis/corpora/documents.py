@@ -88,7 +88,7 @@ def _tokens(row: Mapping[str, Any], fields: Fields, where: str) -> Document:
     for name, values in beside.items():
         if len(values) != len(ids):
             raise CorpusError(f"{where}: {name} has {len(values)} values for {len(ids)} tokens.")
-    # Padding that a data set brings along is no text; it is left out, not counted.
+    # Padding that a dataset brings along is no text; it is left out, not counted.
     seen = beside.get("attention_mask", [1] * len(ids))
     real = [place for place, is_real in enumerate(seen) if is_real]
     answer = beside.get("labels")

@@ -1,4 +1,4 @@
-"""Presets: the data sets of the papers, with the papers' settings."""
+"""Presets: the datasets of the papers, with the papers' settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ _HALF_A_MILLION = 256 * 2048
 
 @dataclass(frozen=True, slots=True)
 class HubDataset:
-    """A data set of the hub.
+    """A dataset of the hub.
 
     Args:
         repo: owner/name.
-        config: configuration, where the data set has several.
+        config: configuration, where the dataset has several.
         split: which part.
         revision: branch, tag or commit; None is the newest.
         fields: names of its fields.
@@ -30,14 +30,14 @@ class HubDataset:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A data set, and how much of it a paper used.
+    """A dataset, and how much of it a paper used.
 
     Args:
         dataset: where it is.
         tokens: tokens used.
         seq_len: tokens in a sequence.
         reference: the paper.
-        join: what stands between rows where the whole data set is one text; None where each row
+        join: what stands between rows where the whole dataset is one text; None where each row
             is a document of its own.
         seed: of the order.
     """

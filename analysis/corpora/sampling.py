@@ -196,7 +196,7 @@ def _whole_text(source: Source, corpus: str) -> str:
         if length > _LONGEST_JOINED:
             raise CorpusError(
                 f"The corpus {corpus} is joined to one text, but holds more than "
-                f"{_LONGEST_JOINED >> 20} MiB; is it a copy of another data set?"
+                f"{_LONGEST_JOINED >> 20} MiB; is it a copy of another dataset?"
             )
     return (source.join or "").join(parts)
 

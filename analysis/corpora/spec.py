@@ -30,7 +30,7 @@ class CorpusSpec:
 
     Args:
         name: what manifests and plans call it; never where a file lies.
-        dataset: a data set of the hub, or what `path` is a copy of.
+        dataset: a dataset of the hub, or what `path` is a copy of.
         path: a local file; beside `dataset` a file or folder that holds a copy of it.
         fields: names of the fields.
         preset: the preset that was named.
@@ -90,7 +90,7 @@ def _unknown(corpus: str) -> str:
         )
     return (
         unknown_name("corpus", corpus, (*TEXTS, *PRESETS))
-        + f" A local file ends in {', '.join(SUFFIXES)}; a data set of the hub is {HUB}owner/name."
+        + f" A local file ends in {', '.join(SUFFIXES)}; a dataset of the hub is {HUB}owner/name."
     )
 
 
@@ -98,7 +98,7 @@ def _hub_dataset(corpus: str) -> HubDataset:
     repo, _, rest = corpus.removeprefix(HUB).partition(",")
     if not _REPO.fullmatch(repo):
         raise CorpusError(
-            f"{corpus} names no data set; write {HUB}owner/name, with options behind commas: "
+            f"{corpus} names no dataset; write {HUB}owner/name, with options behind commas: "
             f"{', '.join((*_OPTIONS, *_FIELDS))}."
         )
     options = _options(rest, corpus, (*_OPTIONS, *_FIELDS))

@@ -1,4 +1,4 @@
-"""Streams: data sets of the hub and local copies of them, read through `datasets` as they come."""
+"""Streams: datasets of the hub and local copies of them, read through `datasets` as they come."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -74,12 +74,12 @@ def _commit(dataset: HubDataset, corpus: str) -> str:
         raise CorpusError(f"{dataset.repo} has no revision {dataset.revision!r}.") from error
     except RepositoryNotFoundError as error:
         raise CorpusError(
-            f"The hub has no data set {dataset.repo} that you may read; is the name right?"
+            f"The hub has no dataset {dataset.repo} that you may read; is the name right?"
         ) from error
     except (OfflineModeIsEnabled, HTTPError, OSError) as error:
         copy = f"{corpus}=PATH with a copy" if not corpus.startswith("hub:") else "a local file"
         raise CorpusError(
-            f"The data set {dataset.repo} cannot be reached on the hub ({_reason(error)}); "
+            f"The dataset {dataset.repo} cannot be reached on the hub ({_reason(error)}); "
             f"without a network give {copy}."
         ) from error
     return str(found.sha)
@@ -155,5 +155,5 @@ def _documents(
             return
         except _READ_ERRORS as error:
             reason = _reason(error)
-            raise CorpusError(f"The data set {name} cannot be read on: {reason}.") from error
+            raise CorpusError(f"The dataset {name} cannot be read on: {reason}.") from error
         yield row_document(row, f"{name}, row {number} as drawn", fields)

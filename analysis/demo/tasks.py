@@ -225,6 +225,6 @@ def write_task(task: LocalTask, folder: Path) -> WrittenTask:
 
 
 def _write_once(path: Path, content: bytes) -> None:
-    # The data sets library keeps what it made of a file by its time.
+    # The datasets library keeps what it made of a file by its time.
     if not path.is_file() or path.read_bytes() != content:
         write_durably(path, content)

@@ -17,13 +17,13 @@ class Advice:
 
     Args:
         criteria: names, the first one first.
-        text: the calibration text that goes with them.
+        corpus: the calibration corpus that goes with them.
         why: the paper's reason.
         source: where it says so.
     """
 
     criteria: tuple[str, ...]
-    text: str
+    corpus: str
     why: str
     source: str
 
@@ -32,17 +32,18 @@ _SOURCE: Final = "arXiv:2606.15716, sections 4.3 and 5"
 ADVICE: Final[Mapping[Purpose, Advice]] = {
     "agnostic": Advice(
         criteria=("man", "msan"),
-        text="general text, such as C4",
+        corpus="a general corpus, such as C4",
         why="Averaging over the routed tokens takes out how often an expert was chosen, leaving "
-        "out the gate weight takes out how strongly: both follow the calibration text. What is "
-        "left, the strength of the activation, depends on the text least.",
+        "out the gate weight takes out how strongly: both follow the calibration corpus. What "
+        "is left, the strength of the activation, depends on the corpus least.",
         source=_SOURCE,
     ),
     "specific": Advice(
         criteria=("gate-ean", "squared-gate-energy"),
-        text="text of the very task",
-        why="When the calibration text is the task, how often and how strongly the router chooses "
-        "an expert says how much the task needs it: keep routing frequency and gate weights.",
+        corpus="a corpus of the very task",
+        why="When the calibration corpus is of the task, how often and how strongly the router "
+        "chooses an expert says how much the task needs it: keep routing frequency and gate "
+        "weights.",
         source=_SOURCE,
     ),
 }
@@ -54,7 +55,7 @@ class Reading:
 
     Args:
         table: `criterion, label, overlap, place, recommended`, most overlap first; place 1 is the
-            variant that depends on the text least.
+            variant that depends on the corpus least.
         agrees: whether it bears the paper's reason out.
         sentence: the same in words.
     """
@@ -98,12 +99,12 @@ def _sentence(purpose: Purpose, table: pd.DataFrame, agrees: bool) -> str:
     if purpose == "agnostic":
         verdict = "which is the paper's choice" if agrees else "which is not the paper's choice"
         return (
-            f"On this model {best['label']} depends on the text least, {verdict}: overlap "
+            f"On this model {best['label']} depends on the corpus least, {verdict}: overlap "
             f"{best['overlap']:.2f}. The paper's: {chosen}."
         )
     median = table["overlap"].median()
     verdict = "more than" if agrees else "no more than"
     return (
-        f"On this model the paper's choice follows the text {verdict} the median variant "
-        f"(overlap {median:.2f}): {chosen}. Less overlap means that the text decides more."
+        f"On this model the paper's choice follows the corpus {verdict} the median variant "
+        f"(overlap {median:.2f}): {chosen}. Less overlap means that the corpus decides more."
     )

@@ -64,7 +64,7 @@ class Blender:
     ) -> None:
         if criterion.source != "routed":
             raise CriterionError(
-                f"{criterion.label} reads no calibration text, so there is nothing to blend."
+                f"{criterion.label} reads no calibration corpus, so there is nothing to blend."
             )
         if criterion.order:
             raise CriterionError(

@@ -15,7 +15,7 @@ class Needs:
     router than those.
 
     Args:
-        data: a calibration text that the model runs on.
+        data: a calibration corpus that the model runs on.
         activations: outputs of the experts on it.
         gates: gate weights of the router on it.
         weights: the experts' own weights, which need no run.

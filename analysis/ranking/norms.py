@@ -30,7 +30,7 @@ def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
     """The product of the norms of every neuron; one matrix is read at a time, in parts.
 
     Raises:
-        UnsupportedModelError: a quantised element type.
+        UnsupportedModelError: a quantised dtype.
         CheckpointError: a shard became shorter, or holds values that are no finite numbers.
     """
     widths = expert_widths(model)

@@ -1,4 +1,4 @@
-"""How much the pruned set depends on the calibration text (arXiv:2606.15716, Figures 4-5)."""
+"""How much the pruned set depends on the calibration corpus (arXiv:2606.15716, Figures 4-5)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction

@@ -288,7 +288,7 @@ def chosen_samples(stats: SampleStats, samples: IntArray) -> SampleStats:
 def representative_samples(stats: SampleStats, clusters: int, seed: int = 42) -> SampleStats:
     """Of each of `clusters` clusters the sample nearest the centre, by k-means.
 
-    The paper clusters calibration texts before the model runs and names no features. These are
+    The paper clusters the calibration corpus before the model runs and names no features. These are
     chosen from what was measured already, by how the routers spread over the experts: r of all
     layers side by side.
     """

@@ -37,7 +37,7 @@ class Mixture:
     """The sums of several runs, ready to be mixed at any weights.
 
     Args:
-        runs: calibration runs of one model, one element type and different tokens.
+        runs: calibration runs of one model, one dtype and different tokens.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:

@@ -226,7 +226,7 @@ def choose_stats(
         return replace(choice, notes=notes_on_others(choice.runs, runs, criterion))
     if corpora or run_ids:
         raise StatsError(
-            f"{criterion.label} reads no calibration text; leave --corpus and --run out."
+            f"{criterion.label} reads no calibration corpus; leave --corpus and --run out."
         )
     if criterion.source == "none":
         return Choice(NoStats(model.layers), (), ())

@@ -67,7 +67,7 @@ def _check_same(run: Run, other: Run) -> None:
     facts = {
         "kind": (mine.kind, theirs.kind),
         "model": (mine.model.identity, theirs.model.identity),
-        "text": tuple([each.digest for each in side.corpora] for side in (mine, theirs)),
+        "corpus": tuple([each.digest for each in side.corpora] for side in (mine, theirs)),
         "settings": (dict(mine.settings), dict(theirs.settings)),
     }
     for name, (one, another) in facts.items():

@@ -110,7 +110,7 @@ def check_addable(runs: Sequence[Run]) -> None:
         if first.settings["dtype"] != other.settings["dtype"]:
             raise StatsError(
                 f"{first.run_id} was computed in {first.settings['dtype']}, {other.run_id} in "
-                f"{other.settings['dtype']}; calibrate both in one element type."
+                f"{other.settings['dtype']}; calibrate both in one dtype."
             )
         for corpus in other.corpora:
             if corpus.digest in seen:

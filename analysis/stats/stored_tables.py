@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-# Sums of real texts shrink to a half or so, ids of layers and experts to next to nothing.
+# Sums of real corpora shrink to a half or so, ids of layers and experts to next to nothing.
 _MOST_UNPACKED = 1 << 28
 _MOST_GROWTH = 1000
 _NONE: Mapping[str, str] = MappingProxyType({})

@@ -32,7 +32,7 @@ def test_recommended_are_the_papers():
 def test_agnostic_is_borne_out_where_one_of_them_depends_least():
     reading = read_overlaps("agnostic", means(msan=0.9, man=0.4))
     assert reading.agrees
-    assert "MSAN depends on the text least, which is the paper's choice" in reading.sentence
+    assert "MSAN depends on the corpus least, which is the paper's choice" in reading.sentence
     assert reading.table["recommended"].sum() == 2
     assert reading.table.iloc[0][["criterion", "place"]].tolist() == ["msan", 1]
 
@@ -40,7 +40,7 @@ def test_agnostic_is_borne_out_where_one_of_them_depends_least():
 def test_agnostic_disagrees_openly():
     reading = read_overlaps("agnostic", means(frequency=0.9, man=0.8, msan=0.7))
     assert not reading.agrees
-    assert "Frequency depends on the text least, which is not the paper's" in reading.sentence
+    assert "Frequency depends on the corpus least, which is not the paper's" in reading.sentence
     assert "MAN 0.80 (place 2 of 17), MSAN 0.70 (place 3 of 17)" in reading.sentence
 
 
@@ -50,4 +50,4 @@ def test_agnostic_disagrees_openly():
 def test_specific_needs_both_below_the_median(second, agrees, words):
     reading = read_overlaps("specific", means(gate_ean=0.3, squared_gate_energy=second))
     assert reading.agrees is agrees
-    assert f"follows the text {words} the median" in reading.sentence
+    assert f"follows the corpus {words} the median" in reading.sentence

@@ -153,7 +153,7 @@ def test_options_that_would_be_ignored_are_refused(model, store, calibrated):
     with pytest.raises(StatsError, match="not both"):
         choose_stats(CRITERIA["reap"], store, model, *both)
     for criterion in (CRITERIA["aimer"], CRITERIA["random"]):
-        with pytest.raises(StatsError, match="reads no calibration text"):
+        with pytest.raises(StatsError, match="reads no calibration corpus"):
             choose_stats(criterion, store, model, [CorpusWeight("prose")])
     with pytest.raises(StatsError, match="holds weight statistics"):
         choose_stats(CRITERIA["reap"], store, model, (), [weights.manifest.run_id])

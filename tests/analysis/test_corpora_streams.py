@@ -1,4 +1,4 @@
-"""Data sets of the hub and copies of them: streamed, shuffled by a seed, refused in one line."""
+"""Datasets of the hub and copies of them: streamed, shuffled by a seed, refused in one line."""
 
 import gzip
 import json
@@ -59,7 +59,7 @@ def test_names_never_say_where_a_file_lies():
 @pytest.mark.parametrize(
     ("corpus", "message"),
     [
-        ("hub:name", "names no data set; write hub:owner/name"),
+        ("hub:name", "names no dataset; write hub:owner/name"),
         ("hub:o/n,colour=red", "'colour=red' in hub:o/n,colour=red is no option"),
         ("hub:o/n,split=", "'split=' in hub:o/n,split= is no option"),
         ("hub:o/n,split=a,split=b", "given twice"),
@@ -160,7 +160,7 @@ def test_only_as_much_is_read_as_the_shuffle_holds_and_the_tokens_need(tmp_path,
     sequences = tokens_of(f"c4={path}", Sampling(400, 4))
     assert (sequences.num_documents, sequences.num_tokens) == (100, 400)
     assert sequences.prepared["source"]["shuffle_buffer"] == 20
-    with pytest.raises(CorpusError, match=r"The data set c4 cannot be read on: JSON parse error"):
+    with pytest.raises(CorpusError, match=r"The dataset c4 cannot be read on: JSON parse error"):
         tokens_of(f"c4={path}", Sampling(4000, 4))
 
 
@@ -185,7 +185,7 @@ def test_wikitext_is_one_text_of_which_sequences_are_drawn(tmp_path):
 def test_a_text_copy_of_wikitext_keeps_its_lines(tmp_path):
     (tmp_path / "wiki.txt").write_text(" = A = \n\n b c \n")
     source = open_corpus(f"wikitext2={tmp_path / 'wiki.txt'}")
-    # As in the data set of the hub, where a row is a line with its end.
+    # As in the dataset of the hub, where a row is a line with its end.
     assert [document.text for document in source.drawn(0)] == [" = A = \n", "\n", " b c \n"]
     texts = open_corpus(f"c4={tmp_path / 'wiki.txt'}")
     assert sorted(document.text.strip() for document in texts.drawn(0)) == ["= A =", "b c"]
@@ -230,7 +230,7 @@ def test_data_sets_of_a_hub_are_streamed_and_refusals_are_one_line_each(tmp_path
         "hub:someone/cats,config=en": "BuilderConfig 'en' not found. Available: ['default']",
         "hub:someone/cats,revision=never": "someone/cats has no revision 'never'",
         "hub:someone/gated": "someone/gated is gated: accept its terms on the hub",
-        "hub:someone/gone": "The hub has no data set someone/gone that you may read",
+        "hub:someone/gone": "The hub has no dataset someone/gone that you may read",
     }
     with hub() as address:
         said = on_the_hub(address, tmp_path, *expected)
@@ -259,7 +259,7 @@ def test_a_corpus_without_a_row_is_empty():
 
 def test_what_is_wrong_with_a_copy_is_said_once(tmp_path, caplog, capfd):
     (tmp_path / "c4.jsonl").write_text('{"text": "abc"}\n{broken\n')
-    with pytest.raises(CorpusError, match=r"The data set c4 cannot be read on: JSON parse error"):
+    with pytest.raises(CorpusError, match=r"The dataset c4 cannot be read on: JSON parse error"):
         list(open_corpus(f"c4={tmp_path / 'c4.jsonl'}").drawn(0))
     assert caplog.text == ""
     assert capfd.readouterr().err == ""

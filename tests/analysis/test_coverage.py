@@ -83,5 +83,5 @@ def test_what_cannot_be_blended_is_said(demo):
         demo.table([0, 0, 0])
     with pytest.raises(StatsError, match=r"weight -1\.0 of demo-prose must be >= 0"):
         demo.table([1, -1, 0])
-    with pytest.raises(CriterionError, match="AIMER reads no calibration text"):
+    with pytest.raises(CriterionError, match="AIMER reads no calibration corpus"):
         Blender(demo, CRITERIA["aimer"], "applied", Fraction(1, 2))

@@ -83,7 +83,7 @@ def test_an_interruption_leaves_the_run_as_it_was(run, other, monkeypatch, files
 def test_what_is_not_of_the_same_tokens_is_refused(described, run, other, tmp_path):
     tokens = calibrated(described, tmp_path, make_sequences(seed=9), groups=("routed", "dense"))
     dtype = calibrated(described, tmp_path, dtype="float64", groups=("routed", "dense"))
-    for wrong, message in ((tokens, "another text"), (dtype, "another settings")):
+    for wrong, message in ((tokens, "another corpus"), (dtype, "another settings")):
         with pytest.raises(StatsError, match=message):
             extend_run(run, wrong)
     identity = replace(other.manifest.model, identity="0" * 64)

@@ -102,7 +102,7 @@ def test_rows_of_token_ids_are_cut_only_where_it_was_asked_for(works, here):
         (("--corpus", "demo-math", "--truncate", "tail"), "are not truncated"),
         (("--corpus", "demo-math", "--tokens", "10"), "less than one sequence"),
         (("--corpus", "c4=nowhere"), "The copy nowhere of c4 does not exist"),
-        (("--corpus", "hub:cats"), "names no data set; write hub:owner/name"),
+        (("--corpus", "hub:cats"), "names no dataset; write hub:owner/name"),
     ],
 )
 def test_what_is_refused_is_refused_in_one_line(moeprune, here, options, words):

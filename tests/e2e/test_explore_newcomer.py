@@ -54,8 +54,8 @@ def test_two_questions_in_five_clicks(open_tab, dashboard):
 
     # Both answers are borne out by what the next clicks show.
     person.on(tab.locator(".st-key-tab").get_by_role("radio", name="Which criterion?"))
-    reading = shown(tab.get_by_text(re.compile("On this model .* depends on the text least")))
-    assert f"On this model {name} depends on the text least" in reading
+    reading = shown(tab.get_by_text(re.compile("On this model .* depends on the corpus least")))
+    assert f"On this model {name} depends on the corpus least" in reading
     assert overlap in reading
     person.on(tab.get_by_role("button", name=re.compile(rf"^{name}, ")))
     expect(metric(tab, "Criterion")).to_have_text(name)

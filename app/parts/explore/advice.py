@@ -47,7 +47,7 @@ def _recommendation(purpose: Purpose) -> None:
                 args=(name,),
                 icon=":material/check:",
             )
-    st.markdown(f"Calibrate on **{advice.text}**. {advice.why}")
+    st.markdown(f"Calibrate on **{advice.corpus}**. {advice.why}")
     st.text(advice.source)
 
 
