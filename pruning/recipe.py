@@ -20,10 +20,8 @@ from pydantic import (
 from analysis.attention import Attention
 from analysis.corpora import Count as Counted
 from analysis.corpora import Packing, Truncate, parse_corpus
-from analysis.criteria import get_criterion
+from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import UserError
-from analysis.ranking.neurons import neuron_score_of
-from analysis.ranking.norms import NEURON_NORMS
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import parse_groups
@@ -294,8 +292,6 @@ class Recipe(Section):
     def _known_criterion(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, str):
             return value
-        if value == NEURON_NORMS:
-            return value
         _problem(get_criterion, value)
         if _ranks_by_text(value) and info.data.get("corpora") == () and not _has_file(info):
             raise ValueError(f"{value} ranks by calibration text; list some under corpora")
@@ -304,11 +300,13 @@ class Recipe(Section):
     @field_validator("granularity")
     @classmethod
     def _goes_with_the_criterion(cls, value: str, info: ValidationInfo) -> str:
-        criterion = info.data.get("criterion", NEURON_NORMS)
-        if criterion != NEURON_NORMS and value == ATOMIC_GRANULARITY:
-            _problem(neuron_score_of, get_criterion(criterion))
-        if info.data.get("criterion") == NEURON_NORMS and value != ATOMIC_GRANULARITY:
-            raise ValueError(f"{NEURON_NORMS} ranks neurons; say granularity: {ATOMIC_GRANULARITY}")
+        if "criterion" in info.data:
+            criterion = get_criterion(info.data["criterion"])
+            if criterion.score is None and value != ATOMIC_GRANULARITY:
+                raise ValueError(
+                    f"{criterion.name} ranks neurons; say granularity: {ATOMIC_GRANULARITY}"
+                )
+            _problem(lambda granularity: check_ranks(criterion, granularity), value)
         if _has_file(info) and value != ATOMIC_GRANULARITY:
             raise ValueError(f"kept_atoms names neurons; say granularity: {ATOMIC_GRANULARITY}")
         return value
@@ -413,7 +411,7 @@ class Recipe(Section):
 
 
 def _ranks_by_text(criterion: str) -> bool:
-    return criterion != NEURON_NORMS and get_criterion(criterion).source == "routed"
+    return get_criterion(criterion).source == "routed"
 
 
 def _has_file(info: ValidationInfo) -> bool:

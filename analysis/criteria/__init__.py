@@ -1,18 +1,40 @@
 """The criteria, listed once. A new one is a file beside these and a line below."""
 
-import re
+from __future__ import annotations
 
-from analysis.criteria.base import Criterion
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from analysis.arrays import FloatArray
+from analysis.criteria.base import Criterion, Granularity
 from analysis.criteria.damage import DAMAGE
 from analysis.criteria.heapr import CAMERA_P, HEAPR, camera_p
 from analysis.criteria.mone import MONE
 from analysis.criteria.pathfinder import PATHFINDER, pathfinder
 from analysis.criteria.unified import NAMED_VARIANTS, RANKABLE, VARIANTS, unified
-from analysis.criteria.weight_based import AIMER, HOYER, MAGNITUDE, RANDOM
+from analysis.criteria.weight_based import AIMER, HOYER, MAGNITUDE, NEURON_NORMS, RANDOM
 from analysis.errors import CriterionError, unknown_name
+from analysis.stats.tables import Gate
 
-__all__ = ["CRITERIA", "RANKABLE", "VARIANTS", "Criterion", "get_criterion", "unified"]
+if TYPE_CHECKING:
+    import pandas as pd
 
+__all__ = [
+    "CRITERIA",
+    "NEURON_CRITERIA",
+    "RANKABLE",
+    "VARIANTS",
+    "Criterion",
+    "Granularity",
+    "check_ranks",
+    "expert_score_of",
+    "get_criterion",
+    "neuron_score_of",
+    "unified",
+]
+
+# Those that rank whole experts.
 CRITERIA = {
     criterion.name: criterion
     for criterion in (
@@ -28,6 +50,8 @@ CRITERIA = {
         RANDOM,
     )
 }
+# Those that rank neurons: first by a calibration, then by the weights, then by nothing.
+NEURON_CRITERIA = {each.name: each for each in (HEAPR, CAMERA_P, NEURON_NORMS, RANDOM)}
 _EXPONENTS = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")
 _LAMBDA = re.compile(rf"{CAMERA_P.name}:(\d+(?:\.\d+)?)")
 _PATHS = re.compile(rf"{PATHFINDER.name}:(\d{{1,9}})")
@@ -59,8 +83,40 @@ def get_criterion(name: str) -> Criterion:
         return camera_p(float(match[1]))
     if match := _PATHS.fullmatch(name):
         return pathfinder(int(match[1]))
-    if name in CRITERIA:
-        return CRITERIA[name]
+    if found := CRITERIA.get(name) or NEURON_CRITERIA.get(name):
+        return found
     raise CriterionError(
         unknown_name("criterion", name, CRITERIA) + " Or give exponents b,alpha,beta."
     )
+
+
+def expert_score_of(criterion: Criterion) -> Callable[[pd.DataFrame, Gate], FloatArray]:
+    """How a criterion scores whole experts.
+
+    Raises:
+        CriterionError: it scores neurons only.
+    """
+    if criterion.score is None:
+        raise CriterionError(f"{criterion.name} ranks neurons; add --granularity atomic.")
+    return criterion.score
+
+
+def neuron_score_of(criterion: Criterion) -> Callable[[pd.DataFrame], FloatArray]:
+    """How a criterion scores neurons.
+
+    Raises:
+        CriterionError: it scores whole experts only; names those that score neurons.
+    """
+    if criterion.neuron_score is None:
+        known = ", ".join(NEURON_CRITERIA)
+        raise CriterionError(f"{criterion.label} scores no neurons; those that do: {known}.")
+    return criterion.neuron_score
+
+
+def check_ranks(criterion: Criterion, granularity: Granularity) -> None:
+    """Refuse a criterion that does not rank what is to be removed: whole experts, or neurons.
+
+    Raises:
+        CriterionError: it does not.
+    """
+    _ = expert_score_of(criterion) if granularity == "expert" else neuron_score_of(criterion)

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 StatsSource = Literal["routed", "weights", "none"]
+Granularity = Literal["expert", "atomic"]
 Columns = Callable[[Gate], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """One way to say which experts matter.
+    """One way to say which experts, or which of their neurons, matter.
 
     Args:
         name: permanent name, used in files and on the command line.
@@ -32,11 +33,13 @@ class Criterion:
         columns: columns of the table it reads, for a gate convention.
         score: (table, gate) -> the paper's number, float64, one per row, never NaN. The table is
             `ExpertStats.table`, `WeightStats.per_expert()`, or for "none" only layer and expert.
+            None where whole experts are not scored.
         prune_larger: True where the paper prunes the LARGEST score.
         exponents: (b, alpha, beta) of the unified family.
         uses_gate: whether the gate convention changes the score.
-        neuron_score: (`NeuronStats.table`) -> the paper's number of every neuron, float64, one per
-            row, never NaN; None where neurons are not scored.
+        neuron_score: (table) -> the paper's number of every neuron, float64, one per row, never
+            NaN. The table is `NeuronStats.table`; for "weights" it has NORM_PRODUCT, for "none"
+            only layer, expert and neuron. None where neurons are not scored.
         within_layers: whether neurons of different layers are not comparable.
         from_samples: (`ExpertStats.samples`) -> those of `columns` that are made from samples, one
             row per expert; None where the table has all.
@@ -50,7 +53,7 @@ class Criterion:
     reference: str
     source: StatsSource
     columns: Columns
-    score: Callable[[pd.DataFrame, Gate], FloatArray]
+    score: Callable[[pd.DataFrame, Gate], FloatArray] | None
     prune_larger: bool = False
     exponents: tuple[int, int, int] | None = None
     uses_gate: bool = False
@@ -62,6 +65,15 @@ class Criterion:
     def saliency(self, score: FloatArray) -> FloatArray:
         """What ranks, where no `order` does: higher = keep."""
         return -score if self.prune_larger else score
+
+    @property
+    def granularities(self) -> tuple[Granularity, ...]:
+        """What it ranks: whole experts, their neurons (atomic), or both."""
+        ranked: tuple[tuple[Granularity, object], ...] = (
+            ("expert", self.score),
+            ("atomic", self.neuron_score),
+        )
+        return tuple(name for name, score in ranked if score is not None)
 
     @property
     def is_constant(self) -> bool:

@@ -1,4 +1,4 @@
-"""Criteria that need no calibration: AIMER, Magnitude, Hoyer (arXiv:2603.18492), and Random."""
+"""Criteria that need no calibration: AIMER, Magnitude, Hoyer (arXiv:2603.18492), norms, Random."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from analysis.stats.tables import Gate
 if TYPE_CHECKING:
     import pandas as pd
 
+NORM_PRODUCT = "norm_product"
 _COLUMNS = ("l1", "l2_squared", "numel")
 _RANDOM_SEED = 42
 
@@ -88,6 +89,18 @@ HOYER = _weight_criterion(
     "hoyer",
     r"\frac{\sqrt{N} - \lVert w \rVert_1 / \lVert w \rVert_2}{\sqrt{N} - 1}",
     _hoyer,
+)
+
+# What knows nothing of which inputs occur: a default without calibration, no method of the papers.
+NEURON_NORMS = Criterion(
+    name="neuron-norms",
+    label="Neuron norms",
+    formula=r"\lVert w^{gate}_c \rVert_2 \lVert w^{up}_c \rVert_2 \lVert w^{down}_c \rVert_2",
+    reference="baseline",
+    source="weights",
+    columns=always(),
+    score=None,
+    neuron_score=lambda table: numbers(table, NORM_PRODUCT)[0],
 )
 
 

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from analysis.arrays import BoolArray, FloatArray
-from analysis.criteria import Criterion
+from analysis.criteria import Criterion, expert_score_of
 from analysis.errors import CriterionError
 from analysis.ranking.experts import saliency_grid
 from analysis.ranking.overlap import pruned_mask
@@ -72,6 +72,7 @@ class Blender:
                 "coverage; choose another criterion."
             )
         self._mixture, self._criterion, self._gate = mixture, criterion, gate
+        self._score = expert_score_of(criterion)
         self._sparsity = sparsity
         self._grid = mixture.stats[0].grid
         self._alone = [saliency_grid(criterion, each, gate) for each in mixture.stats]
@@ -90,7 +91,7 @@ class Blender:
 
     def kept(self, weights: Sequence[float] | FloatArray) -> BoolArray:
         """(layers, experts): the experts that this blend keeps."""
-        score = self._criterion.score(self._table(weights), self._gate)
+        score = self._score(self._table(weights), self._gate)
         saliency = self._grid.fold(self._criterion.saliency(score))
         return ~pruned_mask(saliency, self._grid, self._sparsity) & self._grid.present
 

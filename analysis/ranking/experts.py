@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import FloatArray, IntArray
-from analysis.criteria import Criterion
+from analysis.criteria import Criterion, expert_score_of
 from analysis.errors import CriterionError
 from analysis.families import MoELayer
 from analysis.stats.grid import Grid
@@ -40,8 +40,9 @@ def scored(criterion: Criterion, stats: Stats, gate: Gate) -> tuple[FloatArray, 
     """Score, the paper's number, and saliency of every expert, in (layer, expert) order."""
     if criterion.is_constant:
         raise CriterionError(f"{criterion.label} is the same for every expert; it ranks nothing.")
+    rule = expert_score_of(criterion)
     table = _table(criterion, stats)
-    score = criterion.score(table, gate)
+    score = rule(table, gate)
     return score, criterion.order(table) if criterion.order else criterion.saliency(score)
 
 

@@ -1,21 +1,23 @@
 """Rankings of neurons: criterion and statistics of neurons -> which are kept first."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from analysis.arrays import FloatArray
-from analysis.criteria import CRITERIA, Criterion
-from analysis.errors import CriterionError
+from analysis.criteria import Criterion, neuron_score_of
+from analysis.criteria.weight_based import NORM_PRODUCT
+from analysis.errors import CriterionError, StatsError
 from analysis.model import MoEModel
-from analysis.ranking.norms import NEURON_NORMS, NeuronScores
+from analysis.progress import Progress
+from analysis.ranking.norms import NeuronScores, neuron_norms
 from analysis.stats.blend import Mixture, Part
 from analysis.stats.choose import Choice, CorpusWeight, corpus_names, notes_on_others, routed_runs
-from analysis.stats.grid import Grid
-from analysis.stats.neurons import NEURON_INDEX, NeuronStats, load_neuron_stats, num_neurons
+from analysis.stats.neurons import NEURON_INDEX, NeuronStats, load_neuron_stats
 from analysis.stats.store import StatsStore
+from analysis.widths import expert_widths
 
 NEURON_RANKING_COLUMNS = (*NEURON_INDEX, "score", "saliency", "rank", "num_tokens")
 
@@ -45,106 +47,105 @@ def blend_neurons(parts: Sequence[Part]) -> NeuronStats:
     return NeuronStats(manifest, stats[0].table[list(NEURON_INDEX)].assign(**sums))
 
 
-def choose_neurons(
+def read_neurons(
     criterion: Criterion,
     store: StatsStore,
     model: MoEModel,
     corpora: Sequence[CorpusWeight] = (),
     run_ids: Sequence[str] = (),
-) -> Choice[NeuronStats]:
-    """The statistics of neurons that `criterion` reads: of runs by id or corpus, or the only one.
+) -> Generator[Progress, None, Choice[pd.DataFrame]]:
+    """The table that `criterion.neuron_score` takes; norms of weights are measured at once.
 
     Raises:
         CriterionError: the criterion scores no neurons.
         StatsError: see `routed_runs`; or a run has no statistics of neurons.
     """
     neuron_score_of(criterion)  # before anything is read
-    parts = routed_runs(store, model, corpora, run_ids, criterion)
-    runs = tuple(part.run for part in parts)
-    others = () if run_ids else store.of_model(model.identity, "routed")
-    return Choice(
-        blend_neurons(parts), runs, corpus_names(parts), notes_on_others(runs, others, criterion)
-    )
-
-
-def neuron_score_of(criterion: Criterion) -> Callable[[pd.DataFrame], FloatArray]:
-    """How a criterion scores neurons.
-
-    Raises:
-        CriterionError: it scores whole experts only; names those that score neurons.
-    """
-    if criterion.neuron_score is None:
-        known = ", ".join(each.name for each in CRITERIA.values() if each.neuron_score)
-        raise CriterionError(
-            f"{criterion.label} scores no neurons; those that do: {known}, and of weights "
-            f"alone {NEURON_NORMS}."
+    if criterion.source == "routed":
+        parts = routed_runs(store, model, corpora, run_ids, criterion)
+        chosen = chosen_neurons(parts)
+        others = () if run_ids else store.of_model(model.identity, "routed")
+        return replace(chosen, notes=notes_on_others(chosen.runs, others, criterion))
+    if corpora or run_ids:
+        raise StatsError(
+            f"{criterion.label} reads no calibration text; leave --corpus and --run out."
         )
-    return criterion.neuron_score
+    table = _index_of(expert_widths(model))
+    if criterion.source == "weights":
+        norms = yield from neuron_norms(model)
+        flat = [of_expert for layer in sorted(norms) for of_expert in norms[layer]]
+        table = table.assign(**{NORM_PRODUCT: np.concatenate(flat)})
+    return Choice(table, (), ())
 
 
-def score_neurons(criterion: Criterion, stats: NeuronStats) -> FloatArray:
+def chosen_neurons(parts: Sequence[Part]) -> Choice[pd.DataFrame]:
+    """The statistics of neurons of these calibration runs, blended."""
+    table = blend_neurons(parts).table
+    return Choice(table, tuple(part.run for part in parts), corpus_names(parts))
+
+
+def _index_of(widths: Mapping[int, Sequence[int]]) -> pd.DataFrame:
+    """Table of NEURON_INDEX, a row for each neuron; `widths` counts those of each expert."""
+    owners = [(layer, expert) for layer in sorted(widths) for expert in range(len(widths[layer]))]
+    counts = np.array([widths[layer][expert] for layer, expert in owners])
+    layers, experts = np.repeat(np.array(owners), counts, axis=0).T
+    neurons = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return pd.DataFrame(dict(zip(NEURON_INDEX, (layers, experts, neurons), strict=True)))
+
+
+def score_neurons(criterion: Criterion, table: pd.DataFrame) -> FloatArray:
     """The paper's number of every neuron, in the order of the table.
 
     Raises:
         CriterionError: the criterion scores whole experts only, or reads what a blend lacks.
     """
     score = neuron_score_of(criterion)
-    if criterion.within_layers and "output_max" not in stats.table:
+    if criterion.within_layers and "output_max" not in table:
         raise CriterionError(
             f"{criterion.label} reads maxima, which a blend does not have; name one corpus."
         )
-    return score(stats.table)
+    return score(table)
 
 
-def rank_neurons(criterion: Criterion, stats: NeuronStats) -> pd.DataFrame:
+def rank_neurons(criterion: Criterion, table: pd.DataFrame) -> pd.DataFrame:
     """Table `layer, expert, neuron, score, saliency, rank, num_tokens`, one row a neuron.
 
     rank 0 is the first to keep over the whole model, or within its layer where the criterion
     compares no layers. Ties keep the lower layer, expert, neuron. A neuron whose expert no token
-    reached has saliency 0, the lowest there is.
+    reached has saliency 0, the lowest there is. num_tokens is empty where no run was read.
 
     Raises:
         CriterionError: see `score_neurons`.
     """
-    score = score_neurons(criterion, stats)
+    score = score_neurons(criterion, table)
     saliency = criterion.saliency(score)
-    table = stats.table
     group = table["layer"].to_numpy() if criterion.within_layers else np.zeros(len(table))
     order = np.lexsort((np.arange(len(table)), -saliency, group))
     ranks = np.empty(len(table), dtype=np.int64)
     _, sizes = np.unique(group, return_counts=True)
     ranks[order] = np.concatenate([np.arange(size) for size in sizes])
+    unknown = pd.Series(pd.NA, index=table.index, dtype="Int64")
     return table[list(NEURON_INDEX)].assign(
-        score=score, saliency=saliency, rank=ranks, num_tokens=table["num_tokens"]
+        score=score, saliency=saliency, rank=ranks, num_tokens=table.get("num_tokens", unknown)
     )
 
 
-def unmeasured_saliency(criterion: Criterion, widths: Mapping[int, Sequence[int]]) -> NeuronScores:
-    """What a criterion that reads no statistics says of every neuron: layer -> for each expert.
+def neuron_saliency(
+    criterion: Criterion, table: pd.DataFrame, widths: Mapping[int, Sequence[int]]
+) -> NeuronScores:
+    """Layer -> for each expert, a saliency for each of its neurons; higher = keep.
 
     Args:
-        criterion: of source "none".
+        criterion: ranks neurons.
+        table: a row for each neuron in order, see `Criterion.neuron_score`.
         widths: layer -> neurons of each expert.
-    """
-    owners = [(layer, expert) for layer in sorted(widths) for expert in range(len(widths[layer]))]
-    counts = [widths[layer][expert] for layer, expert in owners]
-    table = pd.DataFrame(owners, columns=["layer", "expert"])
-    table = table.loc[np.repeat(np.arange(len(owners)), counts)].reset_index(drop=True)
-    saliency = criterion.saliency(neuron_score_of(criterion)(table))
-    parts = iter(np.split(saliency, np.cumsum(counts)[:-1]))
-    return {layer: tuple(next(parts) for _ in widths[layer]) for layer in sorted(widths)}
-
-
-def neuron_saliency(criterion: Criterion, stats: NeuronStats) -> NeuronScores:
-    """Layer -> for each expert, a saliency for each of its neurons; higher = keep.
 
     Raises:
         CriterionError: see `score_neurons`.
     """
-    saliency = criterion.saliency(score_neurons(criterion, stats))
-    grid = Grid(stats.manifest.model.layers)
-    ends = np.cumsum(num_neurons(stats.table, grid))[:-1]
-    parts = iter(np.split(saliency, ends))
-    return {
-        layer.index: tuple(next(parts) for _ in range(layer.num_experts)) for layer in grid.layers
-    }
+    saliency = criterion.saliency(score_neurons(criterion, table))
+    ends = np.cumsum([width for layer in sorted(widths) for width in widths[layer]])
+    if ends[-1] != len(saliency):
+        raise ValueError(f"{len(saliency)} saliencies of {ends[-1]} neurons")
+    parts = iter(np.split(saliency, ends[:-1]))
+    return {layer: tuple(next(parts) for _ in widths[layer]) for layer in sorted(widths)}

@@ -1,4 +1,4 @@
-"""Norms of every neuron's weights, streamed from safetensors: a criterion without calibration.
+"""Norms of every neuron's weights, streamed from safetensors; read by the criterion NEURON_NORMS.
 
 The score of neuron c is ||gate_c|| * ||up_c|| * ||down_c||: L2 norms of its rows of gate and up
 and of its column of down; where experts have no gate, of the other two. Biases are left out. The
@@ -20,7 +20,6 @@ from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.progress import Progress
 from analysis.widths import AtomAxis, atom_axis, expert_widths
 
-NEURON_NORMS = "neuron-norms"
 # Layer -> for each expert, ascending ids, one number for each of its neurons.
 NeuronScores = Mapping[int, tuple[FloatArray, ...]]
 _CHUNK_ELEMENTS = 1 << 21  # decoded at once, to float64: 16 MiB

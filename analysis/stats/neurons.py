@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from analysis.arrays import FloatArray, IntArray
+from analysis.arrays import FloatArray
 from analysis.errors import StatsError
 from analysis.stats.grid import Grid
 from analysis.stats.store import NEURONS, Run, load_expert_stats, read_table
@@ -88,18 +88,9 @@ def expert_columns(table: pd.DataFrame, grid: Grid) -> pd.DataFrame:
 def sum_by_expert(values: ArrayLike, table: pd.DataFrame, grid: Grid) -> FloatArray:
     """A number of each row of `table`, added up for each expert of the grid, in its order."""
     weights = np.asarray(values, dtype=np.float64)
-    return np.bincount(_owners(table, grid), weights, grid.num_experts).astype(np.float64)
-
-
-def num_neurons(table: pd.DataFrame, grid: Grid) -> IntArray:
-    """Neurons of each expert of the grid, in its order."""
-    return np.bincount(_owners(table, grid), minlength=grid.num_experts)
-
-
-def _owners(table: pd.DataFrame, grid: Grid) -> IntArray:
-    """Place of each row's expert among those of the grid."""
     experts = pd.MultiIndex.from_frame(grid.index())
-    return experts.get_indexer(pd.MultiIndex.from_frame(table[["layer", "expert"]]))
+    owners = experts.get_indexer(pd.MultiIndex.from_frame(table[["layer", "expert"]]))
+    return np.bincount(owners, weights, grid.num_experts).astype(np.float64)
 
 
 def joined_neurons(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -36,7 +36,7 @@ from pruning.planning.neuron_plan import NeuronPlanChoice
 from pruning.planning.neuron_scopes import scopes_of
 from pruning.planning.planning import PlanChoice
 from pruning.planning.ranking import Selection, criterion_badge, select
-from pruning.requests.base import SelectRequest
+from pruning.requests.plan import PlanRequest
 from pruning.search.store import KnownSearch, SearchStore, best_fitting
 
 # The corpus that stands for a mix of all; no file is called so.
@@ -115,7 +115,7 @@ class Context:
         return CompareRequest(a, b)
 
     @property
-    def request(self) -> SelectRequest:
+    def request(self) -> PlanRequest:
         """The recipe; see `both`."""
         return self.both.a
 
@@ -153,16 +153,17 @@ class Context:
     @property
     def is_plain(self) -> bool:
         """Whether two recipes say all that was chosen, so that command lines draw the same."""
-        if self.recipes is None and self.criterion is None:
+        ranks_experts = self.criterion is not None and self.criterion.score is not None
+        if self.recipes is None and not ranks_experts:
             return False
         choice = self.neurons
         if choice is None:
             return True
         return choice.is_plain and choice.scope == scopes_of(choice.criterion)[0]
 
-    def request_by(self, criterion: Criterion) -> SelectRequest:
+    def request_by(self, criterion: Criterion) -> PlanRequest:
         """The recipe with another criterion."""
-        return SelectRequest(
+        return PlanRequest(
             model=self.named,
             criterion=criterion.name,
             corpora=self.corpora if criterion.source == "routed" else (),
@@ -188,7 +189,7 @@ class Context:
         """Statistics of a calibration run."""
         return self.keep(load_expert_stats, run)
 
-    def selection(self, request: SelectRequest) -> Selection:
+    def selection(self, request: PlanRequest) -> Selection:
         """A recipe with its statistics.
 
         Raises:
@@ -198,7 +199,7 @@ class Context:
         def choose(*args: Any) -> Choice[Stats]:
             return self.keep(choose_stats, *args)
 
-        return select(request, self.model, self.store, choose)
+        return select(request, self.model, self.store, choose=choose)
 
     @cached_property
     def first(self) -> Selection:

@@ -37,6 +37,7 @@ from app.plots.search import best_chart, progress_chart, schedules_of_searches
 from app.plots.variance import MOST_LINES, candidates_of, draws_of, variance_chart
 from app.tables import maps
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.planning.make import evidence_of, make_plan, spending_of
 from pruning.planning.planning import searched_rows
 from pruning.schedules import side_by_side
 from pruning.search.store import SearchStore, order_digest
@@ -139,12 +140,11 @@ def _rank_flow(context: Context) -> Drawing:
 
 def _schedules(context: Context) -> Drawing:
     selection = context.first
-    ranking = selection.ranking()
-    evidence = selection.evidence(ranking)
-    spending = selection.spending(evidence)
+    evidence = evidence_of(selection, selection.request)
+    spending = spending_of(selection.request, selection.model, evidence)
     counts, _ = side_by_side(spending, evidence)
     known = SearchStore(context.store.directories).of_model(context.model)
-    order = order_digest(ranking)
+    order = order_digest(selection.table)
     counts = pd.concat([counts, searched_rows(known, spending.budget.total, order)])
     return schedules_chart(counts, context.request.schedule, context.about_selection())
 
@@ -209,7 +209,7 @@ def _own_winner_map(context: Context) -> Drawing:
 
 
 def _sizes(context: Context) -> Drawing:
-    report = size_report(context.model, context.first.plan())
+    report = size_report(context.model, make_plan(context.first, context.request).plan)
     return explore.sizes_chart(report.table, context.about_selection())
 
 

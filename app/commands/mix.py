@@ -14,7 +14,8 @@ from app.commands import options
 from app.commands.rank import say_sources
 from app.console import out, show_table
 from app.settings import stats_store
-from pruning.requests.base import SelectRequest, validated
+from pruning.requests.base import validated
+from pruning.requests.plan import PlanRequest
 from pruning.schedules.uniform import uniform
 
 
@@ -32,8 +33,8 @@ def blend(
     stats_dir: options.StatsDir = None,
 ) -> None:
     """Mix calibrated corpora: how much of each corpus' saliency the kept experts hold."""
-    request: SelectRequest = validated(
-        SelectRequest,
+    request: PlanRequest = validated(
+        PlanRequest,
         {
             "model": model,
             "criterion": criterion,
@@ -75,7 +76,7 @@ def blend(
 
 
 def _parts(
-    request: SelectRequest, model: MoEModel, criterion: Criterion
+    request: PlanRequest, model: MoEModel, criterion: Criterion
 ) -> tuple[list[Part], tuple[str, ...]]:
     """The runs to mix, and notes on how they were chosen."""
     store = stats_store(request.stats_dir)

@@ -7,12 +7,15 @@ import typer
 
 from analysis.model import MoEModel
 from app.commands import options
-from app.commands.atoms import check_granularity, neuron_request, write_atomic_plan
+from app.commands.atoms import write_atomic_plan
 from app.commands.plans import show_summary
-from app.commands.rank import say_runs, selection_of
+from app.commands.rank import say_runs, selection_for
 from app.console import out
 from pruning.plan import EXPERT_GRANULARITY, PruningPlan, save_plan
 from pruning.plan_summary import plan_summary
+from pruning.planning.make import make_plan
+from pruning.requests.base import validated
+from pruning.requests.plan import PlanRequest
 from pruning.schedules import SCHEDULES
 from pruning.sizes import format_bytes, size_report
 
@@ -103,6 +106,8 @@ def plan(
 ) -> None:
     """Choose the experts that stay, or the neurons in them; writes plan.json."""
     given = {
+        "model": model,
+        "granularity": granularity,
         "criterion": criterion,
         "sparsity": sparsity,
         "remove": remove,
@@ -120,24 +125,27 @@ def plan(
         "drop": tuple(drop or ()),
         "layer_set": tuple(layer_set or ()),
         "lock": tuple(lock or ()),
-        "revision": revision,
-        "stats_dir": stats_dir,
-    }
-    neurons = {
         "atom_scope": atom_scope,
         "kept_atoms": kept_atoms,
         "params_share": params_share,
         "width_mode": width_mode,
         "width_multiple_of": width_multiple_of,
+        "revision": revision,
+        "stats_dir": stats_dir,
     }
-    if check_granularity(granularity, {**given, **neurons}):
-        write_atomic_plan(neuron_request(model, {**given, **neurons}), out_file)
-        return
-    _check_budget([sparsity, remove, target_gib], schedule_file)
-    selection = selection_of(model, {key: each for key, each in given.items() if each is not None})
-    made = selection.decision()
-    save_plan(made.plan, out_file)
-    say_plan(selection.model, made.plan, out_file)
+    if granularity == EXPERT_GRANULARITY:
+        _check_budget([sparsity, remove, target_gib, params_share], schedule_file)
+    values = {name: value for name, value in given.items() if value is not None}
+    request: PlanRequest = validated(PlanRequest, values)
+    write = write_atomic_plan if request.is_atomic else _write_expert_plan
+    write(request, out_file)
+
+
+def _write_expert_plan(request: PlanRequest, path: Path) -> None:
+    selection = selection_for(request)
+    made = make_plan(selection, request)
+    save_plan(made.plan, path)
+    say_plan(selection.model, made.plan, path)
     for note in made.notes:
         out.print(note, markup=False)
     say_runs(selection)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analysis.criteria import get_criterion
 from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.durable import write_durably
 from analysis.errors import PlanError
@@ -15,9 +16,9 @@ from app.commands import options
 from app.commands.files import write_csv
 from app.console import follow, out, show_table
 from app.settings import stats_store
-from app.tasks.calibration import weights_measured
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.planning.comparing import compare_request
+from pruning.planning.ranking import weights_measured
 
 if TYPE_CHECKING:
     from app.charts.chart import Drawing
@@ -149,7 +150,7 @@ def _scene(first: dict[str, Any], second: dict[str, Any]) -> "Context":
     described = load_model_index(request.a.model, revision=request.a.revision)
     store = stats_store(request.a.stats_dir)
     for each in (request.a, request.b):
-        follow(weights_measured(each.criterion, described, store))
+        follow(weights_measured(get_criterion(each.criterion), described, store))
     return context_of(request, described, store)
 
 

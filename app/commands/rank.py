@@ -1,6 +1,6 @@
 """Commands on statistics: score, overlap."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,23 +9,22 @@ import typer
 
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError, unknown_name
-from analysis.model import MoEModel, load_model_index
-from analysis.ranking.neurons import choose_neurons, rank_neurons
+from analysis.model import load_model_index
 from analysis.ranking.overlap import criterion_overlap, mean_overlaps, variant_overlaps
 from analysis.ranking.proxy import SPARSITIES, proxy_overlap
 from analysis.sparsity import num_removed
 from analysis.stats.choose import newest_by_corpus, parse_corpus_weight, routed_runs
 from analysis.stats.shards import parts_overlap
-from analysis.stats.store import Run, StatsStore, load_expert_stats
+from analysis.stats.store import Run, load_expert_stats
 from analysis.stats.tables import ExpertStats
 from app.commands import options
 from app.commands.files import write_csv
 from app.console import follow, out, show_frame
 from app.settings import stats_store
-from app.tasks.calibration import weights_measured
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
-from pruning.planning.ranking import Selection, select
-from pruning.requests.base import OverlapRequest, SelectRequest, validated
+from pruning.planning.ranking import Selection, select_measured
+from pruning.requests.base import OverlapRequest, validated
+from pruning.requests.plan import PlanRequest
 
 
 def selection_of(model: str, given: dict[str, object]) -> Selection:
@@ -34,19 +33,17 @@ def selection_of(model: str, given: dict[str, object]) -> Selection:
     Raises:
         UserError: an option that is not valid, or no statistics that fit.
     """
-    return selection_for(validated(SelectRequest, {"model": model, **given}))
+    return selection_for(validated(PlanRequest, {"model": model, **given}))
 
 
-def selection_for(request: SelectRequest) -> Selection:
+def selection_for(request: PlanRequest) -> Selection:
     """The selection of a request; weights are measured first where they are needed.
 
     Raises:
         UserError: no statistics that fit.
     """
     described = load_model_index(request.model, revision=request.revision)
-    store = stats_store(request.stats_dir)
-    follow(weights_measured(request.criterion, described, store))
-    return select(request, described, store)
+    return follow(select_measured(request, described, stats_store(request.stats_dir)))
 
 
 def score(
@@ -66,18 +63,14 @@ def score(
 
     With --granularity atomic every neuron, and then also the column neuron.
     """
-    if granularity == ATOMIC_GRANULARITY:
-        described = load_model_index(model, revision=revision)
-        parts = tuple(corpus or ()), tuple(run or ())
-        _score_neurons(described, criterion, *parts, stats_store(stats_dir), out_file)
-        return
-    if granularity != EXPERT_GRANULARITY:
+    if granularity not in (EXPERT_GRANULARITY, ATOMIC_GRANULARITY):
         raise StatsError(
             unknown_name("granularity", granularity, (EXPERT_GRANULARITY, ATOMIC_GRANULARITY))
         )
     selection = selection_of(
         model,
         {
+            "granularity": granularity,
             "criterion": criterion,
             "corpora": tuple(corpus or ()),
             "runs": tuple(run or ()),
@@ -87,37 +80,16 @@ def score(
             "stats_dir": stats_dir,
         },
     )
-    table = selection.ranking()
-    write_csv(table, out_file)
-    larger = "prune first" if selection.criterion.prune_larger else "keep"
-    direction = f"larger score = {larger}"
-    out.print(
-        f"{out_file}: {len(table)} experts by {selection.criterion.label} ({direction}); "
-        "rank 0 is kept first",
-        markup=False,
-    )
+    write_csv(selection.table, out_file)
+    ranked = selection.criterion
+    if selection.is_atomic:
+        where = "of its layer" if ranked.within_layers else "of the model"
+        said = f"neurons by {ranked.label}; rank 0 is the first {where} to stay"
+    else:
+        larger = "prune first" if ranked.prune_larger else "keep"
+        said = f"experts by {ranked.label} (larger score = {larger}); rank 0 is kept first"
+    out.print(f"{out_file}: {len(selection.table)} {said}", markup=False)
     say_runs(selection)
-
-
-def _score_neurons(
-    model: MoEModel,
-    name: str,
-    corpora: Sequence[str],
-    runs: Sequence[str],
-    store: StatsStore,
-    path: Path,
-) -> None:
-    criterion = get_criterion(name)
-    weighted = [parse_corpus_weight(text) for text in corpora]
-    chosen = choose_neurons(criterion, store, model, weighted, runs)
-    table = rank_neurons(criterion, chosen.stats)
-    write_csv(table, path)
-    where = "of its layer" if criterion.within_layers else "of the model"
-    out.print(
-        f"{path}: {len(table)} neurons by {criterion.label}; rank 0 is the first {where} to stay",
-        markup=False,
-    )
-    say_sources(chosen.runs, chosen.notes)
 
 
 def overlap(

@@ -23,14 +23,7 @@ from app.tasks.calibration import calibrate_run, check_corpora, weights_run
 from app.tasks.evaluation import evaluate_run
 from app.tasks.export import export_run, verify_result
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan, save_plan
-from pruning.planning.neurons import (
-    check_neurons,
-    decide_neurons,
-    evidence_of,
-    neuron_evidence,
-    plan_of_file,
-)
-from pruning.planning.ranking import check_request, selected_from
+from pruning.planning.make import check_request, plan_from_stats
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.requests.base import ExportRequest
@@ -40,11 +33,9 @@ from pruning.requests.recipe import (
     calibrate_requests,
     evaluate_request,
     export_request,
-    is_atomic,
     machine_of,
-    neuron_request,
     other_texts,
-    select_request,
+    plan_request,
     weights_request,
 )
 from pruning.search.result import PLAN_NAME
@@ -94,14 +85,8 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel) -> None:
         PlanError: one line, or one for each problem.
     """
 
-    def check_plan() -> None:
-        if is_atomic(recipe):
-            check_neurons(neuron_request(recipe, machine), model)
-        else:
-            check_request(select_request(recipe, machine), model)
-
     checks: tuple[Callable[[], object], ...] = (
-        check_plan,
+        lambda: check_request(plan_request(recipe, machine), model),
         lambda: follow(check_corpora(calibrate_requests(recipe, machine))),
         lambda: follow(check_corpora(other_texts(recipe))),
         lambda: evaluate_request(recipe, machine),
@@ -124,17 +109,8 @@ def _decided(
     recipe: Recipe, machine: Machine, model: MoEModel, parts: Sequence[Part]
 ) -> tuple[PruningPlan, tuple[str, ...]]:
     """The plan of the budget, and what a person should know of it."""
-    store = stats_store(machine.stats_dir)
-    if not is_atomic(recipe):
-        decision = selected_from(select_request(recipe, machine), model, store, parts).decision()
-        return decision.plan, decision.notes
-    asked = neuron_request(recipe, machine)
-    if asked.kept_atoms is not None:
-        made = plan_of_file(asked, model)
-    elif parts:
-        made = decide_neurons(asked, model, evidence_of(asked, parts))
-    else:
-        made = decide_neurons(asked, model, follow(neuron_evidence(asked, model, store)))
+    asked, store = plan_request(recipe, machine), stats_store(machine.stats_dir)
+    made, _ = follow(plan_from_stats(asked, model, store, parts))
     return made.plan, made.notes
 
 

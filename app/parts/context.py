@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import streamlit as st
 
+from analysis.criteria import get_criterion
 from app.charts.context import Context
 from app.frame.controls import criterion_controls
 from app.frame.sidebar import Sidebar, model_and_calibration
@@ -15,7 +16,6 @@ from app.session.granularity import (
     chosen_scope,
     granularity_control,
     is_about_neurons,
-    neuron_criterion,
     neuron_criterion_controls,
 )
 from app.session.state import chosen_criterion, page_context
@@ -62,4 +62,4 @@ def _of_neurons(context: Context, page: str) -> Context:
         neurons = NeuronPlanChoice(criterion=name, scope=chosen_scope(name))
     else:
         neurons = neuron_plan_controls(context)
-    return replace(context, criterion=neuron_criterion(neurons.criterion), neurons=neurons)
+    return replace(context, criterion=get_criterion(neurons.criterion), neurons=neurons)

@@ -2,19 +2,14 @@
 
 from typing import Final
 
-from analysis.criteria import CRITERIA, get_criterion
+from analysis.criteria import get_criterion
 from analysis.errors import CriterionError
-from analysis.ranking.norms import NEURON_NORMS
 
 FULL: Final = "Full model"
 
 
 def criterion_label(name: str) -> str:
     """The label of a criterion; of plans made elsewhere, the name that they give."""
-    if name == NEURON_NORMS:
-        return "Neuron norms"
-    if name in CRITERIA:
-        return CRITERIA[name].label
     try:
         return get_criterion(name).label
     except CriterionError:

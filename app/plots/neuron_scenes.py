@@ -22,10 +22,11 @@ from pruning.atoms.cuts import (
 )
 from pruning.evaluate.bins_record import BinsStore
 from pruning.evaluate.record import EvaluationStore
+from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.neuron_scopes import SCOPES, scopes_of
-from pruning.planning.neurons import neuron_evidence
+from pruning.planning.ranking import select_measured
 from pruning.requests.base import validated
-from pruning.requests.neurons import NeuronRequest
+from pruning.requests.plan import PlanRequest
 
 
 def kept_of_context(context: Context) -> Drawing:
@@ -103,17 +104,18 @@ def _cut(context: Context) -> tuple[NeuronField, BoolArray, str]:
 
 def _field(context: Context, corpora: tuple[str, ...]) -> NeuronField:
     asked = context.request
-    request: NeuronRequest = validated(
-        NeuronRequest,
+    request: PlanRequest = validated(
+        PlanRequest,
         {
             "model": asked.model,
+            "granularity": ATOMIC_GRANULARITY,
             "criterion": asked.criterion,
             "corpora": corpora,
             "sparsity": asked.sparsity,
             "atom_scope": str(scopes_of(asked.criterion)[0]),
         },
     )
-    return field_of(drain(neuron_evidence(request, context.model, context.store)).saliency)
+    return field_of(drain(select_measured(request, context.model, context.store)).neurons)
 
 
 def loss_of_context(context: Context, granularity: str) -> Drawing:

@@ -8,10 +8,12 @@ from app.charts.chart import Drawing
 from app.charts.context import Context
 from app.figures import neurons as figures
 from pruning.atoms.selection import AtomScope
+from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.neuron_scopes import SideBySide, scopes_of, side_by_side
-from pruning.planning.neurons import arena_of, neuron_evidence
+from pruning.planning.neurons import arena_of
+from pruning.planning.ranking import select_measured
 from pruning.requests.base import validated
-from pruning.requests.neurons import NeuronRequest
+from pruning.requests.plan import PlanRequest
 
 
 def layers_chart(table: pd.DataFrame, about: str) -> Drawing:
@@ -56,20 +58,19 @@ def _scopes(context: Context) -> tuple[SideBySide, bool]:
     asked, model = context.request, context.model
     base = {
         "model": asked.model,
+        "granularity": ATOMIC_GRANULARITY,
         "criterion": asked.criterion,
         "corpora": asked.corpora,
         "sparsity": asked.sparsity,
     }
-    requests: dict[AtomScope, NeuronRequest] = {
-        scope: validated(NeuronRequest, {**base, "atom_scope": str(scope)})
+    requests: dict[AtomScope, PlanRequest] = {
+        scope: validated(PlanRequest, {**base, "atom_scope": str(scope)})
         for scope in scopes_of(asked.criterion)
     }
     first = next(iter(requests.values()))
-    evidence = drain(neuron_evidence(first, model, context.store))
-    arenas = {
-        scope: arena_of(request, model, evidence.saliency) for scope, request in requests.items()
-    }
-    found = side_by_side(first, model, arenas, evidence.routing)
+    ranking = drain(select_measured(first, model, context.store))
+    arenas = {scope: arena_of(ranking, request) for scope, request in requests.items()}
+    found = side_by_side(first, model, arenas, ranking.routing)
     if found.layers.empty:
         raise PlanError(next(iter(found.refused.values())))
-    return found, evidence.routing is not None
+    return found, ranking.routing is not None

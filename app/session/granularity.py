@@ -5,9 +5,8 @@ from typing import Any
 
 import streamlit as st
 
-from analysis.criteria import CRITERIA, Criterion, get_criterion
+from analysis.criteria import NEURON_CRITERIA
 from analysis.criteria.heapr import DEFAULT_LAMBDA, camera_p
-from analysis.ranking.norms import NEURON_NORMS
 from app.plots.names import criterion_label
 from app.session.plan_state import forget_import
 from pruning.atoms.selection import AtomScope
@@ -18,13 +17,6 @@ GRANULARITIES: Mapping[str, str] = {
     EXPERT_GRANULARITY: "Experts",
     ATOMIC_GRANULARITY: "Neurons",
 }
-# Those that read text first, then the weights, then what needs nothing.
-_SCORING = [name for name, each in CRITERIA.items() if each.neuron_score is not None]
-NEURON_CRITERIA = (
-    *(name for name in _SCORING if CRITERIA[name].source == "routed"),
-    NEURON_NORMS,
-    *(name for name in _SCORING if CRITERIA[name].source != "routed"),
-)
 MOST_LAMBDA = 100.0
 # Declared to each widget as well, see `app.session.state.DEFAULTS`.
 DEFAULTS: Mapping[str, Any] = {
@@ -88,7 +80,7 @@ def neuron_criterion_controls() -> None:
     """Draw what ranks neurons, and among which of them the budget is spent."""
     st.segmented_control(
         "Criterion",
-        NEURON_CRITERIA,
+        tuple(NEURON_CRITERIA),
         default=DEFAULTS["neurons"],
         key="neurons",
         bind="query-params",
@@ -146,8 +138,3 @@ def scope_note() -> str:
         f"{criterion_label(criterion)} compares neurons of one layer only, so a budget over all "
         "layers is not offered."
     )
-
-
-def neuron_criterion(name: str) -> Criterion | None:
-    """The criterion of calibrated neurons of this name; None where the weights alone rank."""
-    return None if name == NEURON_NORMS else get_criterion(name)

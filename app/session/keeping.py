@@ -17,7 +17,7 @@ from analysis.stats.shards import stats_at
 from analysis.stats.store import Run, StatsStore, load_expert_stats
 from analysis.stats.tables import ExpertStats, NoStats, WeightStats
 from app.charts.coverage import mixture
-from pruning.requests.base import SelectRequest
+from pruning.requests.plan import PlanRequest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,7 +50,7 @@ _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     Fraction: str,
     MoEModel: lambda model: (model.identity, model.name, str(model.checkpoint.path)),
     Run: run_key,
-    SelectRequest: SelectRequest.model_dump_json,
+    PlanRequest: PlanRequest.model_dump_json,
     # Whatever reads a store sees all of its runs.
     StatsStore: lambda store: [run_key(run) for run in store.runs()],
 }

@@ -42,7 +42,7 @@ def field(ready: ReadyNeurons) -> NeuronField:
 @st.cache_resource(max_entries=6)
 def _field(key: str, _ready: ReadyNeurons) -> NeuronField:
     del key  # part of the cache's key only
-    return field_of(_ready.evidence.saliency)
+    return field_of(_ready.ranking.neurons)
 
 
 @st.cache_resource(max_entries=8)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import pandas as pd
 import streamlit as st
 
+from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import MoEModel, is_expert_weight
-from analysis.ranking.norms import NEURON_NORMS
 from analysis.stats.store import NEURONS
 from app.charts.context import Context
 from app.session.data import settings, shown_model, shown_stats_dir
@@ -18,18 +18,12 @@ from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.summary import atom_summary
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.planning.make import Decision, make_plan
 from pruning.planning.neuron_plan import NeuronPlanChoice, ShownNeurons, plan_request
 from pruning.planning.neuron_scopes import SideBySide, scopes_of, side_by_side
-from pruning.planning.neurons import (
-    Arena,
-    NeuronDecision,
-    NeuronEvidence,
-    arena_of,
-    check_cuttable,
-    decide_neurons,
-    neuron_evidence,
-)
-from pruning.requests.neurons import NeuronRequest
+from pruning.planning.neurons import Arena, arena_of, check_cuttable
+from pruning.planning.ranking import Ranking, select_measured
+from pruning.requests.plan import PlanRequest
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.width_sizes import WidthOption, width_option
 
@@ -45,22 +39,22 @@ class ReadyNeurons:
         key: names them, for caches.
         model: whose neurons.
         request: its budget and scope are those on screen.
-        evidence: the numbers.
+        ranking: the numbers.
     """
 
     key: str
     model: MoEModel
-    request: NeuronRequest
-    evidence: NeuronEvidence
+    request: PlanRequest
+    ranking: Ranking
 
     def arena(self, scope: AtomScope) -> Arena:
         """The neurons that compete in a scope."""
         asked = self.request.model_copy(update={"atom_scope": str(scope)})
         limits = asked.constraints.to_dict()
-        return _arena(f"{self.key} {scope} {limits}", asked, self.model, self.evidence)
+        return _arena(f"{self.key} {scope} {limits}", asked, self.ranking)
 
 
-def request_of(context: Context, choice: NeuronPlanChoice) -> NeuronRequest:
+def request_of(context: Context, choice: NeuronPlanChoice) -> PlanRequest:
     """The plan that the controls ask for.
 
     Raises:
@@ -89,9 +83,10 @@ def bytes_to_read(model: MoEModel) -> int:
     return sum(item.entry.nbytes for item in items if is_expert_weight(item.slot))
 
 
-def reads_too_much(request: NeuronRequest, model: MoEModel) -> bool:
+def reads_too_much(request: PlanRequest, model: MoEModel) -> bool:
     """Whether the criterion reads more weights than a page may."""
-    return request.reads_weights and bytes_to_read(model) > MOST_BYTES_READ
+    reads_weights = get_criterion(request.criterion).source == "weights"
+    return reads_weights and bytes_to_read(model) > MOST_BYTES_READ
 
 
 def ready_neurons(context: Context, choice: NeuronPlanChoice) -> ReadyNeurons:
@@ -103,7 +98,7 @@ def ready_neurons(context: Context, choice: NeuronPlanChoice) -> ReadyNeurons:
     return ready_for(context, request_of(context, choice))
 
 
-def ready_for(context: Context, request: NeuronRequest) -> ReadyNeurons:
+def ready_for(context: Context, request: PlanRequest) -> ReadyNeurons:
     """The numbers of every neuron that a request reads.
 
     Raises:
@@ -112,26 +107,26 @@ def ready_for(context: Context, request: NeuronRequest) -> ReadyNeurons:
     check_cuttable(context.model)
     if reads_too_much(request, context.model):
         raise PlanError(
-            f"{NEURON_NORMS} reads {format_bytes(bytes_to_read(context.model))} of weights, which "
-            f"a page does not wait for; run `{request.command()}` and open plan.json here."
+            f"{request.criterion} reads {format_bytes(bytes_to_read(context.model))} of weights, "
+            f"which a page does not wait for; run `{request.command()}` and open plan.json here."
         )
     runs = (
         [context.runs[corpus].manifest.digest for corpus in context.runs] if request.corpora else []
     )
     key = " ".join((context.model.identity, request.criterion, *request.corpora, *runs))
-    return ReadyNeurons(key, context.model, request, _evidence(key, request, context.model))
+    return ReadyNeurons(key, context.model, request, _ranking(key, request, context.model))
 
 
 @st.cache_resource(max_entries=8)
-def _evidence(key: str, _request: NeuronRequest, _model: MoEModel) -> NeuronEvidence:
+def _ranking(key: str, _request: PlanRequest, _model: MoEModel) -> Ranking:
     del key  # part of the cache's key only
-    return drain(neuron_evidence(_request, _model, settings().store))
+    return drain(select_measured(_request, _model, settings().store))
 
 
 @st.cache_resource(max_entries=12)
-def _arena(key: str, _request: NeuronRequest, _model: MoEModel, _evidence: NeuronEvidence) -> Arena:
+def _arena(key: str, _request: PlanRequest, _ranking: Ranking) -> Arena:
     del key
-    return arena_of(_request, _model, _evidence.saliency)
+    return arena_of(_ranking, _request)
 
 
 def shown_neurons(ready: ReadyNeurons) -> ShownNeurons:
@@ -141,7 +136,7 @@ def shown_neurons(ready: ReadyNeurons) -> ShownNeurons:
         UserError: the budget cannot be met under the constraints.
     """
     made = _decided(f"{ready.key} {ready.request.model_dump_json()}", ready)
-    runs = ready.evidence.runs
+    runs = ready.ranking.choice.runs
     return ShownNeurons(made.plan, made.notes, request=ready.request, runs=runs)
 
 
@@ -154,10 +149,9 @@ def imported_file(context: Context) -> ShownNeurons | None:
 
 
 @st.cache_resource(max_entries=32)
-def _decided(key: str, _ready: ReadyNeurons) -> NeuronDecision:
+def _decided(key: str, _ready: ReadyNeurons) -> Decision:
     del key
-    arena = _ready.arena(_ready.request.scope)
-    return decide_neurons(_ready.request, _ready.model, _ready.evidence, arena)
+    return make_plan(_ready.ranking, _ready.request, _ready.arena(_ready.request.scope))
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +188,7 @@ def _sizes(
     key: str, multiple_of: int, _model: MoEModel, _plan: PruningPlan, _ready: ReadyNeurons | None
 ) -> NeuronSizes:
     del key
-    routing = _ready.evidence.routing if _ready else None
+    routing = _ready.ranking.routing if _ready else None
     complete = fit_plan(_plan, _model)
     choices = [WidthChoice(mode, multiple_of) for mode in WidthMode]
     return NeuronSizes(
@@ -227,4 +221,4 @@ def scopes_beside(ready: ReadyNeurons) -> SideBySide:
 def _beside(key: str, _ready: ReadyNeurons) -> SideBySide:
     del key
     arenas = {scope: _ready.arena(scope) for scope in scopes_of(_ready.request.criterion)}
-    return side_by_side(_ready.request, _ready.model, arenas, _ready.evidence.routing)
+    return side_by_side(_ready.request, _ready.model, arenas, _ready.ranking.routing)

@@ -11,23 +11,24 @@ from typing import Any, Final
 
 import streamlit as st
 
+from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel
 from app.charts.context import Context
 from app.literal import literal
 from app.session.data import settings, shown_model, shown_stats_dir
-from app.session.granularity import neuron_criterion
 from app.session.neuron_plan_data import ready_for, shown_neurons
 from app.session.plan_state import note_plan, noted_plan
 from app.session.search_data import searches_of, selection_of
 from app.settings import shown_path
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.planning.make import make_plan
 from pruning.planning.neuron_plan import ShownNeurons
 from pruning.planning.percents import possible_percents
 from pruning.planning.planning import Shown
 from pruning.planning.ranking import select
-from pruning.requests.base import SelectRequest, validated
-from pruning.requests.neurons import NeuronRequest
+from pruning.requests.base import validated
+from pruning.requests.plan import PlanRequest
 
 PLAN: Final = "plan"
 _MOST_LETTERS: Final = 8000
@@ -81,7 +82,7 @@ def address_of(shown: Shown, model: MoEModel) -> str:
     return json.dumps(said, separators=(",", ":"))
 
 
-def _search_in(request: SelectRequest, model: MoEModel) -> str:
+def _search_in(request: PlanRequest, model: MoEModel) -> str:
     """Name of the search whose schedule is asked for; empty where it is none that is known."""
     known = searches_of(model).known
     names = (each.search_id for each in known if shown_path(each.path) == request.schedule_file)
@@ -102,14 +103,15 @@ def plan_of_address(context: Context, text: str) -> Shown | None:
         return _plan_of_neurons(context, said)
     if _SEARCHED in said:
         return _plan_of_search(context, said)
-    request = validated(SelectRequest, _values(context, said, _OF_EXPERTS))
+    request = validated(PlanRequest, _values(context, said, _OF_EXPERTS))
     selection = select(request, context.model, settings().store)
-    return Shown(selection.decision().plan, selection=selection)
+    return Shown(make_plan(selection, selection.request).plan, selection=selection)
 
 
 def _plan_of_neurons(context: Context, said: Mapping[str, Any]) -> Shown:
-    request = validated(NeuronRequest, _values(context, said, _OF_NEURONS))
-    criterion = neuron_criterion(request.criterion)
+    values = {**_values(context, said, _OF_NEURONS), "granularity": ATOMIC_GRANULARITY}
+    request = validated(PlanRequest, values)
+    criterion = get_criterion(request.criterion)
     return shown_neurons(ready_for(replace(context, criterion=criterion), request))
 
 
@@ -120,7 +122,7 @@ def _plan_of_search(context: Context, said: Mapping[str, Any]) -> Shown:
     if search is None or percent is None:
         raise PlanError("the search that it names is not known.")
     selection = selection_of(replace(context, sparsity=f"{percent}%"), search)
-    return Shown(selection.decision().plan, selection=selection)
+    return Shown(make_plan(selection, selection.request).plan, selection=selection)
 
 
 def _values(context: Context, said: Mapping[str, Any], allowed: tuple[str, ...]) -> dict[str, Any]:

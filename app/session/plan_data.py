@@ -14,8 +14,10 @@ from app.session.data import settings, weight_run
 from app.session.needed import what_is_missing
 from app.session.plan_state import imported_plan, note_plan
 from app.session.search_data import searched_plan, searches_of
+from pruning.allocation import Allocation
 from pruning.budget import sparsity_budget
 from pruning.plan import PruningPlan
+from pruning.planning.make import Decision, make_plan
 from pruning.planning.planning import (
     PlanChoice,
     Shown,
@@ -25,9 +27,9 @@ from pruning.planning.planning import (
     schedules_table,
     searched_rows,
 )
-from pruning.planning.ranking import FREQUENCY, Decision, Selection, select
-from pruning.requests.base import SelectRequest
-from pruning.schedules import Evidence, Spending, budget_notes
+from pruning.planning.ranking import FREQUENCY, Selection, select
+from pruning.requests.plan import PlanRequest
+from pruning.schedules import Spending, budget_notes
 from pruning.search.store import SEARCH, order_digest
 from pruning.sizes import SizeReport, size_report
 
@@ -38,14 +40,10 @@ class Prepared:
 
     Args:
         selection: criterion and statistics; its request names no schedule.
-        ranking: the experts in their order.
-        evidence: what schedules look at.
         order: see `order_digest`.
     """
 
     selection: Selection
-    ranking: pd.DataFrame
-    evidence: Evidence
     order: str
 
 
@@ -86,12 +84,11 @@ def prepared(context: Context) -> Prepared | None:
 
 @st.cache_resource(max_entries=16)
 def _prepared(
-    request: str, runs: tuple[str, ...], model: str, _context: Context, _base: SelectRequest
+    request: str, runs: tuple[str, ...], model: str, _context: Context, _base: PlanRequest
 ) -> Prepared:
     del request, runs, model  # parts of the key only
     selection = select(_base, _context.model, settings().store)
-    ranking = selection.ranking()
-    return Prepared(selection, ranking, selection.evidence(ranking), order_digest(ranking))
+    return Prepared(selection, order_digest(selection.table))
 
 
 def shown_plan(context: Context, choice: PlanChoice) -> Shown | None:
@@ -125,7 +122,7 @@ def made_plan(context: Context, choice: PlanChoice) -> Shown | None:
         return None
     spending = spending_of_choice(context, choice)
     kept = hand_counts(choice, spending) if choice.by_hand else None
-    if choice.schedule == FREQUENCY and ready.evidence.frequency is None:
+    if choice.schedule == FREQUENCY and ready.selection.tokens is None:
         raise UserError(
             "The frequency schedule counts routed tokens, and there is no calibration yet; start "
             "one on the Start page."
@@ -133,11 +130,13 @@ def made_plan(context: Context, choice: PlanChoice) -> Shown | None:
     request = plan_request(context.request_by(context.criterion), choice, kept)
     if choice.schedule == FREQUENCY:
         request = request.model_copy(update={"corpora": context.corpora})
+    made = _decided(request.model_dump_json(), _key(ready), request, ready.selection)
     selection = replace(ready.selection, request=request)
-    made = _decided(request.model_dump_json(), _key(ready), selection)
     if kept is not None:
         return Shown(made.plan, _hand_notes(choice, spending, kept), selection)
-    notes = budget_notes(request.schedule, spending, made.allocation, ready.evidence)
+    keep = tuple(len(made.plan.kept[layer.index]) for layer in spending.layers)
+    allocation = Allocation(spending.layers, keep)
+    notes = budget_notes(request.schedule, spending, allocation, ready.selection.evidence)
     return Shown(made.plan, notes, selection)
 
 
@@ -162,9 +161,9 @@ def _key(ready: Prepared) -> str:
 
 
 @st.cache_resource(max_entries=32)
-def _decided(request: str, statistics: str, _selection: Selection) -> Decision:
-    del request, statistics  # parts of the key only
-    return _selection.decision()
+def _decided(key: str, statistics: str, _request: PlanRequest, _selection: Selection) -> Decision:
+    del key, statistics  # parts of the key only
+    return make_plan(_selection, _request)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +195,7 @@ def schedules_beside(context: Context, choice: PlanChoice, ready: Prepared) -> B
 
 @st.cache_resource(max_entries=16)
 def _beside(key: str, _ready: Prepared, _spending: Spending, _searched: pd.DataFrame) -> Beside:
-    made = schedules_table(_ready.selection, _ready.ranking, _spending, _ready.evidence, _searched)
+    made = schedules_table(_ready.selection, _spending, _searched)
     return Beside(key, *made)
 
 

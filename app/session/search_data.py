@@ -1,7 +1,7 @@
 """What the pages know of searches: those of a model, cached, and the plan of the one chosen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import streamlit as st
@@ -14,6 +14,7 @@ from app.literal import literal
 from app.session.data import settings
 from app.settings import shown_path
 from pruning.budget import sparsity_budget
+from pruning.planning.make import make_plan
 from pruning.planning.percents import percent_removing
 from pruning.planning.planning import PlanChoice, Shown
 from pruning.planning.ranking import Selection
@@ -129,8 +130,8 @@ def searched_plan(context: Context, choice: PlanChoice) -> Shown | None:
         _other_budget(context, search)
         return None
     selection = selection_of(context, search)
-    decision = selection.decision()
-    return Shown(decision.plan, _notes(context, choice, search, selection), selection)
+    made = make_plan(selection, selection.request)
+    return Shown(made.plan, _notes(context, choice, search, selection), selection)
 
 
 def _other_budget(context: Context, search: KnownSearch) -> None:
@@ -182,7 +183,7 @@ def _selection(seen: str, model: str, _context: Context, _search: KnownSearch) -
     )
     made = searched_selection(base, _search, (_context.model, settings().store), readings)
     shown = made.request.model_copy(update={"schedule_file": shown_path(_search.path)})
-    return Selection(shown, made.model, made.criterion, made.choice, made.tokens)
+    return replace(made, request=shown)
 
 
 def _notes(

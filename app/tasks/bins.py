@@ -9,17 +9,15 @@ from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
 from app.settings import stats_store
-from app.tasks.calibration import weights_measured
 from app.tasks.evaluation import draw_all, run_settings
 from app.tasks.loading import loaded_model
-from app.tasks.sweep import expert_request, neuron_request
+from app.tasks.sweep import plan_request
 from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
 from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy, new_bins_record
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.result import Evaluation
 from pruning.plan import ATOMIC_GRANULARITY
-from pruning.planning.neurons import neuron_evidence
-from pruning.planning.ranking import select
+from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import BinsRequest
 
 if TYPE_CHECKING:
@@ -108,21 +106,19 @@ def _finished(
 
 def _binned(request: BinsRequest, model: MoEModel, store: StatsStore) -> Binned:
     """What orders the experts or neurons, and the bins of that order."""
-    how = request.binning
-    if request.granularity == ATOMIC_GRANULARITY:
-        asked = neuron_request(request, request.criterion, how.scope, sparsity="0")
-        evidence = yield from neuron_evidence(asked, model, store)
-        runs = tuple(run.manifest.run_id for run in evidence.runs)
-        ranked = RankedBy(request.criterion, "", evidence.corpora, runs, request.granularity, how)
-        return ranked, neuron_bins(evidence.saliency, model, how)
-    yield from weights_measured(request.criterion, model, store)
-    selection = select(expert_request(request, request.criterion, sparsity="0"), model, store)
+    how, is_atomic = request.binning, request.granularity == ATOMIC_GRANULARITY
+    own = {"atom_scope": how.scope} if is_atomic else {}
+    ranking = yield from select_measured(
+        plan_request(request, request.criterion, "0", own), model, store
+    )
     ranked = RankedBy(
         request.criterion,
-        request.gate if selection.criterion.uses_gate else "",
-        selection.choice.corpora,
-        tuple(run.manifest.run_id for run in selection.choice.runs),
+        request.gate if ranking.criterion.uses_gate else "",
+        ranking.choice.corpora,
+        tuple(run.manifest.run_id for run in ranking.choice.runs),
         request.granularity,
         how,
     )
-    return ranked, expert_bins(selection.ranking(), model, how)
+    if is_atomic:
+        return ranked, neuron_bins(ranking.neurons, model, how)
+    return ranked, expert_bins(ranking.table, model, how)

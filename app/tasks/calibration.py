@@ -4,11 +4,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from analysis.criteria import get_criterion
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.groups import parse_groups
-from analysis.stats.store import Run, StatsStore
+from analysis.stats.store import Run
 from app.settings import stats_store
 from app.tasks.apart import open_checked
 from app.tasks.loading import loaded_model, placement_of
@@ -169,20 +168,6 @@ def weights_run(request: WeightsRequest) -> Generator[Progress, None, Run]:
 
     model = load_model_index(request.model, revision=request.revision)
     return (yield from weight_statistics(model, stats_store(request.stats_dir)))
-
-
-def weights_measured(
-    criterion: str, model: MoEModel, store: StatsStore
-) -> Generator[Progress, None, None]:
-    """Measure the model's weights, if the criterion reads them and nobody has.
-
-    It takes seconds and is cached: not worth a step of its own first.
-    """
-    from analysis.stats.weights import weight_statistics
-
-    reads_weights = get_criterion(criterion).source == "weights"
-    if reads_weights and not store.of_model(model.identity, "weights"):
-        yield from weight_statistics(model, store)
 
 
 def _run_result(run: Run) -> dict[str, Any]:

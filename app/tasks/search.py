@@ -13,13 +13,14 @@ from app.tasks.apart import open_checked
 from app.tasks.calibration import calibrate_run, weights_run
 from app.tasks.loading import placement_of
 from app.tasks.quiet import quiet_transformers
-from pruning.planning.ranking import Selection, check_request, selected_from
+from pruning.planning.make import check_request, evidence_of, provenance_of, spending_of
+from pruning.planning.ranking import Selection, select
 from pruning.recipe import Recipe, SearchSection
 from pruning.requests.base import seq_len_of
 from pruning.requests.recipe import (
     Machine,
     calibrate_requests,
-    select_request,
+    plan_request,
     weights_request,
 )
 from pruning.requests.search import SearchRequest
@@ -59,7 +60,7 @@ def problem_of(request: SearchRequest) -> Generator[Progress, None, "Problem"]:
     asked = _section(recipe)
     settings = _settings(asked)
     model = load_model_index(recipe.model, revision=recipe.revision)
-    check_request(select_request(recipe, machine), model)
+    check_request(plan_request(recipe, machine), model)
     with join().together():
         yield Progress("reading the search samples", 0, 0)
         drawn = _drawn(recipe, machine, model)
@@ -113,7 +114,7 @@ def _selected(
     if weights := weights_request(recipe, machine):
         yield from weights_run(weights)
     store = stats_store(machine.stats_dir)
-    return selected_from(select_request(recipe, machine), model, store, parts)
+    return select(plan_request(recipe, machine), model, store, parts)
 
 
 def _problem(
@@ -125,9 +126,8 @@ def _problem(
     from pruning.search.sitting import Problem
 
     recipe, machine = where
-    ranking = selection.ranking()
-    evidence = selection.evidence(ranking)
-    asked = selection.spending(evidence)
+    evidence = evidence_of(selection, selection.request)
+    asked = spending_of(selection.request, selection.model, evidence)
     scheduled = allocate(recipe.schedule.name, asked, evidence)
     spending, space = space_of(asked, scheduled)
     measure = _section(recipe).fitness
@@ -137,10 +137,12 @@ def _problem(
     )
     return Problem(
         model=selection.model,
-        ranking=ranking,
+        ranking=selection.table,
         constraints=spending.constraints,
         provenance=replace(
-            selection.provenance(asked), schedule=SEARCH, schedule_parameters=parameters
+            provenance_of(selection, selection.request, asked),
+            schedule=SEARCH,
+            schedule_parameters=parameters,
         ),
         task=Searched(space, seeds_of(spending, recipe.schedule.name, scheduled), settings),
         drawn=drawn,

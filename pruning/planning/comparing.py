@@ -5,19 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis.criteria import get_criterion
 from analysis.ranking.compare import Comparison, Decision
 from analysis.ranking.experts import saliency_grid
 from pruning.planning.ranking import Selection
-from pruning.requests.base import SelectRequest, repeated, validated
-from pruning.requests.criteria import reads_text
+from pruning.requests.base import repeated, validated
+from pruning.requests.plan import PlanRequest
 
 
 @dataclass(frozen=True)
 class CompareRequest:
     """Two recipes for one model."""
 
-    a: SelectRequest
-    b: SelectRequest
+    a: PlanRequest
+    b: PlanRequest
 
     def command(self, out: str = "comparison.csv") -> str:
         """The equivalent command line; of the second recipe, only what differs."""
@@ -47,9 +48,9 @@ class CompareRequest:
         return words
 
 
-def inherited_corpora(first: SelectRequest, criterion: str) -> tuple[str, ...]:
+def inherited_corpora(first: PlanRequest, criterion: str) -> tuple[str, ...]:
     """The texts of a second recipe that names none: the first one's, if its criterion reads any."""
-    return first.corpora if reads_text(criterion) else ()
+    return first.corpora if get_criterion(criterion).source == "routed" else ()
 
 
 def compare_request(first: Mapping[str, Any], second: Mapping[str, Any]) -> CompareRequest:
@@ -59,17 +60,17 @@ def compare_request(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comp
         UserError: a value that is not valid.
     """
     given = {name: value for name, value in first.items() if value is not None}
-    a: SelectRequest = validated(SelectRequest, given)
+    a: PlanRequest = validated(PlanRequest, given)
     values = given | {name: value for name, value in second.items() if value is not None}
     if second.get("corpora") is None:
         values["corpora"] = inherited_corpora(a, str(values["criterion"]))
-    return CompareRequest(a, validated(SelectRequest, values))
+    return CompareRequest(a, validated(PlanRequest, values))
 
 
 def decision(selection: Selection) -> Decision:
     """What a selection says of every expert."""
     stats, request = selection.choice.stats, selection.request
-    saliency = saliency_grid(selection.criterion, stats, request.gate)
+    saliency = saliency_grid(selection.criterion, stats, selection.gate)
     return Decision(stats.grid, saliency, request.fraction)
 
 

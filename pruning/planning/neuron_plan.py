@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from analysis.criteria import CRITERIA
+from analysis.criteria import NEURON_CRITERIA
 from analysis.errors import PlanError
-from analysis.ranking.norms import NEURON_NORMS
 from analysis.sparsity import parse_sparsity
 from analysis.stats.store import Run
 from pruning.atoms.selection import AtomScope
@@ -20,7 +19,7 @@ from pruning.planning.percents import SPARSITY_STEP
 from pruning.planning.planning import MULTIPLES, Shown, layers_in, limits_section, not_here, ranges
 from pruning.recipe import BudgetSection, Recipe
 from pruning.requests.base import validated
-from pruning.requests.neurons import ModeName, NeuronRequest
+from pruning.requests.plan import ModeName, PlanRequest
 
 BudgetUnit = Literal["neurons", "params"]
 UNITS: Mapping[BudgetUnit, str] = {"neurons": "Neurons", "params": "All parameters"}
@@ -76,7 +75,7 @@ def experts_in(text: str) -> tuple[str, ...]:
     return tuple(text.replace(";", " ").split())
 
 
-def plan_request(choice: NeuronPlanChoice, sparsity: str, base: Mapping[str, Any]) -> NeuronRequest:
+def plan_request(choice: NeuronPlanChoice, sparsity: str, base: Mapping[str, Any]) -> PlanRequest:
     """The plan that the command line would be asked for.
 
     Args:
@@ -89,10 +88,11 @@ def plan_request(choice: NeuronPlanChoice, sparsity: str, base: Mapping[str, Any
     """
     protected = ranges(layers_in(choice.protect))
     budget = "sparsity" if choice.unit == "neurons" else "params_share"
-    request: NeuronRequest = validated(
-        NeuronRequest,
+    request: PlanRequest = validated(
+        PlanRequest,
         {
             **base,
+            "granularity": ATOMIC_GRANULARITY,
             budget: sparsity,
             "criterion": choice.criterion,
             "atom_scope": str(choice.scope),
@@ -116,7 +116,7 @@ class ShownNeurons(Shown):
         runs: the calibration runs that ranked.
     """
 
-    request: NeuronRequest | None = None
+    request: PlanRequest | None = None
     runs: tuple[Run, ...] = ()
 
     def plan_command(self, model: str) -> str:
@@ -125,7 +125,7 @@ class ShownNeurons(Shown):
 
 
 def neuron_recipe(
-    request: NeuronRequest, choice: NeuronPlanChoice, sampling: Mapping[str, Any]
+    request: PlanRequest, choice: NeuronPlanChoice, sampling: Mapping[str, Any]
 ) -> Recipe:
     """The recipe that makes this plan from nothing, and would export it in these widths.
 
@@ -167,7 +167,7 @@ def controls_of(recipe: Recipe) -> dict[str, Any]:
     unfit = {
         "kept_atoms": recipe.kept_atoms is not None,
         "a target size or a number of neurons": budget is None or _share(budget) is None,
-        f"criterion: {criterion}": criterion != NEURON_NORMS and criterion not in CRITERIA,
+        f"criterion: {criterion}": criterion not in NEURON_CRITERIA,
         "constraints.floor": limits.floor > 0,
         f"multiple_of: {limits.multiple_of}": limits.multiple_of not in MULTIPLES,
         f"width_multiple_of: {multiple}": multiple not in WIDTH_MULTIPLES,

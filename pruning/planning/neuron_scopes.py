@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.widths import expert_widths
@@ -12,8 +13,7 @@ from pruning.active import Routing
 from pruning.atoms.selection import AtomScope
 from pruning.neuron_views import flops_saved, layer_shares
 from pruning.planning.neurons import Arena
-from pruning.requests.criteria import compares_layers
-from pruning.requests.neurons import NeuronRequest
+from pruning.requests.plan import PlanRequest
 
 SCOPES: Mapping[AtomScope, str] = {
     AtomScope.GLOBAL: "All layers",
@@ -26,8 +26,8 @@ _FLOPS_COLUMNS = ("series", "sparsity", "removed", "flops", "reduction")
 
 def scopes_of(criterion: str) -> tuple[AtomScope, ...]:
     """The scopes in which a criterion can compare neurons."""
-    every = compares_layers(criterion)
-    return tuple(scope for scope in SCOPES if every or scope is not AtomScope.GLOBAL)
+    within = get_criterion(criterion).within_layers
+    return tuple(scope for scope in SCOPES if scope is not AtomScope.GLOBAL or not within)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class SideBySide:
 
 
 def side_by_side(
-    request: NeuronRequest,
+    request: PlanRequest,
     model: MoEModel,
     arenas: Mapping[AtomScope, Arena],
     routing: Routing | None,

@@ -1,30 +1,16 @@
-"""A selection of neurons: criterion, statistics, budget and scope -> plan."""
+"""Plans of neurons: a ranking, a budget and a scope -> the neurons that stay."""
 
-from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError
 from analysis.json_text import parse_json_once
 from analysis.model import MoEModel
-from analysis.progress import Progress
-from analysis.ranking.neurons import (
-    blend_neurons,
-    choose_neurons,
-    neuron_saliency,
-    unmeasured_saliency,
-)
-from analysis.ranking.norms import NeuronScores, neuron_norms
-from analysis.stats.blend import Part
-from analysis.stats.choose import Choice, corpus_names, parse_corpus_weight
-from analysis.stats.neurons import NeuronStats
-from analysis.stats.store import Run, StatsStore
+from analysis.ranking.norms import NeuronScores
 from analysis.widths import expert_widths, quantised_role
-from pruning.active import Routing
 from pruning.atoms.budget import atom_count_budget, atom_sparsity_budget, budget_note
 from pruning.atoms.kept import KeptAtoms, atoms_from_json
 from pruning.atoms.rooms import atom_rooms, kept_experts
@@ -41,26 +27,8 @@ from pruning.plan import (
     plan_from_dict,
     tool_version,
 )
-from pruning.requests.neurons import NeuronRequest
-
-
-@dataclass(frozen=True, eq=False)
-class NeuronEvidence:
-    """A number for every neuron, and where it comes from.
-
-    Args:
-        saliency: higher stays.
-        runs: what was read; none where the weights alone rank.
-        corpora: their texts, with weights.
-        notes: what a person should know of the choice of runs, one line each.
-        routing: how often each expert was chosen there; None without a calibration.
-    """
-
-    saliency: NeuronScores
-    runs: tuple[Run, ...] = ()
-    corpora: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    routing: Routing | None = None
+from pruning.planning.ranking import Ranking
+from pruning.requests.plan import PlanRequest
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +43,7 @@ class Arena:
     contest: Contest
     experts: dict[int, tuple[int, ...]]
 
-    def budget(self, request: NeuronRequest, model: MoEModel) -> Budget:
+    def budget(self, request: PlanRequest, model: MoEModel) -> Budget:
         """How many neurons go.
 
         Raises:
@@ -92,58 +60,6 @@ class Arena:
         return atom_size_budget(self.contest, sizer, target, self.experts)
 
 
-@dataclass(frozen=True, eq=False)
-class NeuronDecision:
-    """A plan of neurons, and what a person should know of it, one line each."""
-
-    plan: PruningPlan
-    notes: tuple[str, ...] = ()
-
-
-def neuron_evidence(
-    request: NeuronRequest, model: MoEModel, store: StatsStore
-) -> Generator[Progress, None, NeuronEvidence]:
-    """What the criterion of a request says of every neuron; weights are measured at once.
-
-    Raises:
-        UserError: no statistics that fit, or weights that cannot be measured.
-    """
-    if request.reads_weights:
-        return NeuronEvidence((yield from neuron_norms(model)))
-    criterion = get_criterion(request.criterion)
-    if criterion.source == "none":
-        return NeuronEvidence(unmeasured_saliency(criterion, expert_widths(model)))
-    corpora = [parse_corpus_weight(text) for text in request.corpora]
-    chosen = choose_neurons(criterion, store, model, corpora, request.runs)
-    return _evidence(criterion, chosen)
-
-
-def evidence_of(request: NeuronRequest, parts: Sequence[Part]) -> NeuronEvidence:
-    """What the criterion of a request says by these calibration runs.
-
-    Raises:
-        UserError: a run has no statistics of neurons, or they cannot be blended.
-    """
-    runs = tuple(part.run for part in parts)
-    chosen = Choice(blend_neurons(parts), runs, corpus_names(parts))
-    return _evidence(get_criterion(request.criterion), chosen)
-
-
-def _evidence(criterion: Criterion, chosen: Choice[NeuronStats]) -> NeuronEvidence:
-    saliency = neuron_saliency(criterion, chosen.stats)
-    routing = neuron_routing(chosen.stats)
-    return NeuronEvidence(saliency, chosen.runs, chosen.corpora, chosen.notes, routing)
-
-
-def neuron_routing(stats: NeuronStats) -> Routing:
-    """How often the router chose each expert of the whole model."""
-    table = stats.table.drop_duplicates(["layer", "expert"])
-    counts = {layer.index: [0.0] * layer.num_experts for layer in stats.manifest.model.layers}
-    for layer, expert, tokens in table[["layer", "expert", "num_tokens"]].itertuples(index=False):
-        counts[int(layer)][int(expert)] = float(tokens)
-    return counts
-
-
 def check_cuttable(model: MoEModel) -> None:
     """Refuse a model out of whose experts no neurons can be cut.
 
@@ -157,7 +73,7 @@ def check_cuttable(model: MoEModel) -> None:
         )
 
 
-def check_neurons(request: NeuronRequest, model: MoEModel) -> None:
+def check_neurons(request: PlanRequest, model: MoEModel) -> None:
     """Refuse what no statistics could make possible, before any are made.
 
     Raises:
@@ -172,37 +88,48 @@ def check_neurons(request: NeuronRequest, model: MoEModel) -> None:
         layer: tuple(np.zeros(width) for width in widths)
         for layer, widths in expert_widths(model).items()
     }
-    arena_of(request, model, same).budget(request, model)
+    _arena(model, same, request).budget(request, model)
 
 
-def decide_neurons(
-    request: NeuronRequest,
-    model: MoEModel,
-    evidence: NeuronEvidence,
-    arena: Arena | None = None,
-) -> NeuronDecision:
-    """The neurons that stay.
+def arena_of(ranking: Ranking, request: PlanRequest) -> Arena:
+    """The neurons that compete, by scope and constraints of a request; its budget is not read.
+
+    Raises:
+        PlanError: constraints that do not fit the model.
+    """
+    return _arena(ranking.model, ranking.neurons, request)
+
+
+def _arena(model: MoEModel, saliency: NeuronScores, request: PlanRequest) -> Arena:
+    limits = request.constraints
+    experts = kept_experts(model.layers, limits)
+    rooms = atom_rooms(expert_widths(model), limits)
+    return Arena(Contest(saliency, rooms, request.scope), experts)
+
+
+def plan_neurons(
+    ranking: Ranking, request: PlanRequest, arena: Arena
+) -> tuple[PruningPlan, tuple[str, ...]]:
+    """The neurons that stay, and what a person should know of them, one line each.
 
     Args:
-        request: criterion, budget and constraints.
-        model: the source.
-        evidence: what the criterion says.
-        arena: of the same criterion, constraints and scope, if it is there already.
+        ranking: of neurons.
+        request: budget and constraints.
+        arena: the neurons that compete, see `arena_of`.
 
     Raises:
         PlanError: a budget and constraints that the experts cannot meet.
     """
-    arena = arena or arena_of(request, model, evidence.saliency)
-    contest, experts = arena.contest, arena.experts
-    budget = arena.budget(request, model)
+    contest, experts, choice = arena.contest, arena.experts, ranking.choice
+    budget = arena.budget(request, ranking.model)
     atoms = contest.kept(contest.removed(budget), experts)
     parameters: dict[str, Any] = {"scope": request.atom_scope}
     if request.target_gib is not None:
         parameters["widths"] = request.widths.to_json()
     provenance = Provenance(
         criterion=request.criterion,
-        corpora=evidence.corpora,
-        runs=tuple(run.manifest.run_id for run in evidence.runs),
+        corpora=choice.corpora,
+        runs=tuple(run.manifest.run_id for run in choice.runs),
         schedule=f"neurons by {request.atom_scope}",
         sparsity=request.sparsity,
         tool_version=tool_version(),
@@ -210,24 +137,12 @@ def decide_neurons(
         schedule_parameters=parameters,
         constraints=request.constraints.to_dict(),
     )
-    note = budget_note(contest.pools, budget)
-    plan = _plan(model, experts, atoms, provenance)
-    return NeuronDecision(plan, (*evidence.notes, *([note] if note else [])))
+    notes = (*choice.notes, budget_note(contest.pools, budget))
+    plan = _plan(ranking.model, experts, atoms, provenance)
+    return plan, tuple(filter(None, notes))
 
 
-def arena_of(request: NeuronRequest, model: MoEModel, saliency: NeuronScores) -> Arena:
-    """The neurons that compete, by scope and constraints of a request; its budget is not read.
-
-    Raises:
-        PlanError: constraints that do not fit the model.
-    """
-    limits = request.constraints
-    experts = kept_experts(model.layers, limits)
-    rooms = atom_rooms(expert_widths(model), limits)
-    return Arena(Contest(saliency, rooms, request.scope), experts)
-
-
-def plan_of_file(request: NeuronRequest, model: MoEModel) -> NeuronDecision:
+def plan_of_file(request: PlanRequest, model: MoEModel) -> PruningPlan:
     """The plan of `kept_atoms`: a plan.json of neurons, or its `kept_atoms` alone.
 
     Raises:
@@ -243,7 +158,7 @@ def plan_of_file(request: NeuronRequest, model: MoEModel) -> NeuronDecision:
         schedule_parameters={"file": path.name},
     )
     experts, atoms = _kept_in(path, model)
-    return NeuronDecision(_plan(model, experts, atoms, provenance))
+    return _plan(model, experts, atoms, provenance)
 
 
 def _kept_in(path: Path, model: MoEModel) -> tuple[dict[int, tuple[int, ...]], KeptAtoms]:

@@ -19,11 +19,11 @@ from pruning.plan import PruningPlan, model_ref, select_experts
 from pruning.planning.ranking import Selection
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.base import SelectRequest, validated
+from pruning.requests.base import validated
+from pruning.requests.plan import PlanRequest
 from pruning.schedules import (
     SCHEDULES,
     SIDE_COLUMNS,
-    Evidence,
     Spending,
     fit_counts,
     side_by_side,
@@ -160,8 +160,8 @@ def hand_counts(choice: PlanChoice, spending: Spending) -> dict[int, int]:
 
 
 def plan_request(
-    base: SelectRequest, choice: PlanChoice, kept: Mapping[int, int] | None = None
-) -> SelectRequest:
+    base: PlanRequest, choice: PlanChoice, kept: Mapping[int, int] | None = None
+) -> PlanRequest:
     """The selection that the command line would be given.
 
     Args:
@@ -173,8 +173,8 @@ def plan_request(
         UserError: values that do not fit together.
     """
     protected = ranges(layers_in(choice.protect))
-    request: SelectRequest = validated(
-        SelectRequest,
+    request: PlanRequest = validated(
+        PlanRequest,
         {
             **base.model_dump(),
             "schedule": "uniform" if choice.schedule == HAND else choice.schedule,
@@ -232,11 +232,7 @@ def searched_rows(known: Iterable[KnownSearch], removed: int, order: str) -> pd.
 
 
 def schedules_table(
-    selection: Selection,
-    ranking: pd.DataFrame,
-    spending: Spending,
-    evidence: Evidence,
-    searched: pd.DataFrame,
+    selection: Selection, spending: Spending, searched: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, str]]:
     """Every schedule on one budget: the summary, the counts, and why some are not possible.
 
@@ -246,10 +242,10 @@ def schedules_table(
     that differ from the uniform schedule, share of the pruned experts that uniform prunes as
     well, bytes of the weights.
     """
-    counts, refused = side_by_side(spending, evidence)
+    counts, refused = side_by_side(spending, selection.evidence)
     counts = pd.concat([counts, searched], ignore_index=True) if len(searched) else counts
     plans = {
-        str(name): _plan(selection.model, ranking, spending, rows)
+        str(name): _plan(selection, spending, rows)
         for name, rows in counts.groupby("schedule", sort=False)
     }
     uniform = plans.get("uniform")
@@ -270,12 +266,11 @@ def schedules_table(
     return pd.DataFrame(rows, columns=list(SIDE_TABLE_COLUMNS)), counts, refused
 
 
-def _plan(
-    model: MoEModel, ranking: pd.DataFrame, spending: Spending, rows: pd.DataFrame
-) -> PruningPlan:
+def _plan(selection: Selection, spending: Spending, rows: pd.DataFrame) -> PruningPlan:
     from_table = dict(zip(rows["layer"].tolist(), rows["kept"].tolist(), strict=True))
     keep = tuple(int(from_table[layer.index]) for layer in spending.layers)
-    return select_experts(ranking, Allocation(spending.layers, keep), model=model_ref(model))
+    allocation = Allocation(spending.layers, keep)
+    return select_experts(selection.table, allocation, model=model_ref(selection.model))
 
 
 def _changed(plan: PruningPlan, other: PruningPlan | None) -> int | None:

@@ -1,244 +1,162 @@
-"""A selection: criterion, statistics, budget and schedule -> ranking and plan."""
+"""Rankings: what a criterion says of the experts or neurons of a model, and by which statistics."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from analysis.criteria import CRITERIA, Criterion, get_criterion
-from analysis.errors import PlanError
 from analysis.model import MoEModel
-from analysis.ranking.experts import Stats, rank_experts
+from analysis.progress import Progress
+from analysis.ranking.experts import rank_experts
+from analysis.ranking.neurons import chosen_neurons, neuron_saliency, rank_neurons, read_neurons
+from analysis.ranking.norms import NeuronScores
 from analysis.stats.blend import Part
 from analysis.stats.choose import Choice, choose_stats, parse_corpus_weight, routed_choice
 from analysis.stats.store import StatsStore
-from analysis.stats.tables import ExpertStats
-from pruning.allocation import Allocation
-from pruning.budget import Budget, Spread, count_budget, size_budget, sparsity_budget
-from pruning.constraints import check_total, rooms_of
-from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
-from pruning.requests.base import SelectRequest
-from pruning.schedules import (
-    Evidence,
-    Spending,
-    allocate,
-    allocation_notes,
-    fold_ranking,
-    get_schedule,
-    read_counts,
-)
-from pruning.schedules.counts import counts_budget
-from pruning.search.store import SEARCH, order_digest, search_in
+from analysis.stats.tables import ExpertStats, Gate
+from analysis.widths import expert_widths
+from pruning.active import Routing
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.requests.plan import PlanRequest
+from pruning.schedules import Evidence, fold_ranking
 
 FREQUENCY = "frequency"
 
 
 @dataclass(frozen=True, eq=False)
-class Decision:
-    """A plan, and how it came about.
+class Ranking:
+    """What a criterion says of the experts or neurons of a model, whatever the budget.
 
     Args:
-        plan: the experts that stay.
-        allocation: how many in each layer.
-        notes: what a person should know of the allocation, one line each.
-    """
-
-    plan: PruningPlan
-    allocation: Allocation
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Selection:
-    """What was asked for, and the statistics that answer it.
-
-    Args:
-        request: what was asked for.
-        model: the model to prune.
-        criterion: ranks within each layer.
-        choice: the statistics that it reads.
+        model: whose experts or neurons.
+        criterion: ranks experts within each layer, or neurons.
+        choice: the statistics that it reads; of neurons, the table of `read_neurons`.
         tokens: statistics that count routed tokens, if there are any; the frequency schedule's.
+        gate: gate convention.
+        granularity: what is ranked.
     """
 
-    request: SelectRequest
     model: MoEModel
     criterion: Criterion
-    choice: Choice[Stats]
-    tokens: Choice[Stats] | None = None
+    choice: Choice[Any]
+    tokens: Choice[Any] | None = None
+    gate: Gate = "applied"
+    granularity: str = EXPERT_GRANULARITY
 
-    def ranking(self) -> pd.DataFrame:
-        """Table `layer, expert, score, saliency, rank, num_tokens`."""
-        return rank_experts(self.criterion, self.choice.stats, self.request.gate)
+    @property
+    def is_atomic(self) -> bool:
+        """Whether neurons are ranked, and not experts."""
+        return self.granularity == ATOMIC_GRANULARITY
 
-    def evidence(self, ranking: pd.DataFrame) -> Evidence:
-        """What schedules may look at, given the ranking of this selection.
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Table `layer, expert, score, saliency, rank, num_tokens`; of neurons also `neuron`."""
+        if self.is_atomic:
+            return rank_neurons(self.criterion, self.choice.stats)
+        return rank_experts(self.criterion, self.choice.stats, self.gate)
 
-        Raises:
-            PlanError: the schedule's file cannot be read.
-        """
-        layers, path = self.model.layers, self.request.schedule_file
-        frequency = None
+    @cached_property
+    def neurons(self) -> NeuronScores:
+        """Layer -> for each expert, a saliency for each of its neurons; higher = keep."""
+        return neuron_saliency(self.criterion, self.choice.stats, expert_widths(self.model))
+
+    @cached_property
+    def routing(self) -> Routing | None:
+        """How often each expert was chosen, where neurons are ranked by a calibration."""
+        if not self.is_atomic or self.criterion.source != "routed":
+            return None
+        # An expert that was pruned to nothing has no rows.
+        every = {layer.index: [0.0] * layer.num_experts for layer in self.model.layers}
+        first = self.choice.stats.drop_duplicates(["layer", "expert"])
+        columns = first[["layer", "expert", "num_tokens"]]
+        for layer, expert, tokens in columns.itertuples(index=False):
+            every[int(layer)][int(expert)] = float(tokens)
+        return every
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What schedules may look at: saliency, and counts of tokens where there are some."""
+        layers, frequency = self.model.layers, None
         if self.tokens is not None:
-            by_tokens = rank_experts(CRITERIA[FREQUENCY], self.tokens.stats, self.request.gate)
+            by_tokens = rank_experts(CRITERIA[FREQUENCY], self.tokens.stats, self.gate)
             frequency = fold_ranking(by_tokens, layers)
-        counts = read_counts(path, layers) if path else None
-        return Evidence(fold_ranking(ranking, layers), frequency, counts)
-
-    def spending(self, evidence: Evidence) -> Spending:
-        """The budget and the constraints.
-
-        Raises:
-            PlanError: the budget cannot be met.
-        """
-        return spending_of(self.request, self.model, evidence)
-
-    def decision(self) -> Decision:
-        """The experts that stay, and what a person should know of them.
-
-        Raises:
-            PlanError: the layers cannot meet the budget under the constraints.
-        """
-        ranking = self.ranking()
-        evidence = self.evidence(ranking)
-        spending = self.spending(evidence)
-        allocation = allocate(self.request.schedule, spending, evidence)
-        plan = select_experts(
-            ranking,
-            allocation,
-            model=model_ref(self.model),
-            provenance=self.provenance(spending),
-            constraints=spending.constraints,
-        )
-        notes = allocation_notes(self.request.schedule, spending, allocation, evidence)
-        return Decision(plan, allocation, notes)
-
-    def plan(self) -> PruningPlan:
-        """The experts that stay; see `decision`."""
-        return self.decision().plan
-
-    def provenance(self, spending: Spending) -> Provenance:
-        """How a plan of this selection comes about."""
-        request, read = self.request, [self.choice]
-        if request.schedule == FREQUENCY and self.tokens and self.tokens is not self.choice:
-            read.append(self.tokens)
-        schedule, parameters = self._schedule_said()
-        return Provenance(
-            criterion=self.criterion.name,
-            gate=request.gate if self.criterion.uses_gate else "",
-            corpora=tuple(name for choice in read for name in choice.corpora),
-            runs=tuple(run.manifest.run_id for choice in read for run in choice.runs),
-            schedule=schedule,
-            sparsity=request.sparsity,
-            tool_version=tool_version(),
-            budget=spending.budget.to_dict(),
-            schedule_parameters=parameters,
-            constraints=spending.constraints.to_dict(),
-        )
-
-    def _schedule_said(self) -> tuple[str, dict[str, Any]]:
-        """Name and parameters of the schedule: of a file, or of the search that wrote it."""
-        file = self.request.schedule_file
-        if file is None:
-            return self.request.schedule, {}
-        searched = search_in(file)
-        # Numbers of a search in another order than its own are no longer what it found.
-        if searched and searched.order == order_digest(self.ranking()):
-            return SEARCH, searched.parameters()
-        return self.request.schedule, {"file": file.name}
+        return Evidence(fold_ranking(self.table, layers), frequency)
 
 
-def spending_of(request: SelectRequest, model: MoEModel, evidence: Evidence) -> Spending:
-    """The budget and the constraints of a request.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Selection(Ranking):
+    """A ranking, and the plan that is asked of it."""
 
-    Raises:
-        PlanError: the budget cannot be met.
-    """
-    constraints = request.constraints
-    return Spending(model.layers, _budget(request, model, evidence), constraints)
-
-
-def _budget(request: SelectRequest, model: MoEModel, evidence: Evidence) -> Budget:
-    if request.sparsity:
-        return sparsity_budget(model.layers, request.sparsity)
-    if request.remove is not None:
-        return count_budget(model.layers, request.remove)
-    if request.target_gib is not None:
-        return size_budget(
-            model,
-            request.target_gib,
-            request.target_dtype,
-            request.constraints,
-            spread=_spread(request, model, evidence),
-        )
-    if evidence.counts is None or request.schedule_file is None:
-        raise PlanError("No budget was given: a sparsity, a number of experts or a size.")
-    return counts_budget(model.layers, evidence.counts, request.schedule_file.name)
-
-
-def _spread(request: SelectRequest, model: MoEModel, evidence: Evidence) -> Spread | None:
-    """What the schedule takes from each layer; None where what it looks at is not known yet."""
-    needs = get_schedule(request.schedule).needs
-    if "counts" in needs or any(getattr(evidence, need) is None for need in needs):
-        return None
-
-    def taken(total: int) -> tuple[int, ...]:
-        spending = Spending(model.layers, Budget(total, "size", ""), request.constraints)
-        return allocate(request.schedule, spending, evidence).removed
-
-    return taken
-
-
-def check_request(request: SelectRequest, model: MoEModel) -> None:
-    """Refuse what no statistics could make possible, before any are made.
-
-    Raises:
-        PlanError: the layers cannot meet the budget under the constraints.
-    """
-    path = request.schedule_file
-    seen = Evidence(counts=read_counts(path, model.layers) if path else None)
-    spending = spending_of(request, model, seen)
-    if get_schedule(request.schedule).needs <= {"counts"}:
-        allocate(request.schedule, spending, seen)
-    else:
-        check_total(spending.budget.total, rooms_of(model.layers, spending.constraints))
-
-
-def selected_from(
-    request: SelectRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part]
-) -> Selection:
-    """The selection from the calibration runs of a recipe; without any, from the weights.
-
-    Raises:
-        UserError: an unknown criterion, or no statistics that fit.
-    """
-    criterion = get_criterion(request.criterion)
-    tokens = routed_choice(parts) if parts else None
-    if criterion.source == "routed" and tokens:
-        return Selection(request, model, criterion, tokens, tokens)
-    return Selection(request, model, criterion, choose_stats(criterion, store, model), tokens)
+    request: PlanRequest
 
 
 def select(
-    request: SelectRequest,
+    request: PlanRequest,
     model: MoEModel,
     store: StatsStore,
-    choose: Callable[..., Choice[Stats]] = choose_stats,
+    parts: Sequence[Part] = (),
+    *,
+    choose: Callable[..., Choice[Any]] = choose_stats,
 ) -> Selection:
-    """Find the statistics that a request needs; `choose` finds those of one criterion.
+    """Find the statistics of experts that a request reads.
+
+    Args:
+        request: names the criterion, and corpora or runs.
+        model: to be pruned.
+        store: where statistics are looked for.
+        parts: calibration runs to read in place of those that the request names.
+        choose: finds the statistics of one criterion; a page's remembers them.
 
     Raises:
         UserError: an unknown criterion, or no statistics that fit.
     """
     criterion = get_criterion(request.criterion)
     corpora = [parse_corpus_weight(text) for text in request.corpora]
-    if request.schedule == FREQUENCY and criterion.source != "routed":
+    routed = criterion.source == "routed"
+    tokens = routed_choice(parts) if parts else None
+    if tokens is not None:
+        choice = tokens if routed else choose(criterion, store, model)
+    elif request.schedule == FREQUENCY and not routed:
         # The criterion reads no text, so a corpus or a run is the schedule's.
-        counted = choose(CRITERIA[FREQUENCY], store, model, corpora, request.runs)
-        return Selection(request, model, criterion, choose(criterion, store, model), counted)
-    choice = choose(criterion, store, model, corpora, request.runs)
-    tokens = choice if isinstance(choice.stats, ExpertStats) else None
-    return Selection(request, model, criterion, choice, tokens)
+        tokens = choose(CRITERIA[FREQUENCY], store, model, corpora, request.runs)
+        choice = choose(criterion, store, model)
+    else:
+        choice = choose(criterion, store, model, corpora, request.runs)
+        tokens = choice if isinstance(choice.stats, ExpertStats) else None
+    return Selection(model, criterion, choice, tokens, request.gate, request=request)
+
+
+def select_measured(
+    request: PlanRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part] = ()
+) -> Generator[Progress, None, Selection]:
+    """The statistics of experts or neurons that a request reads; weights are measured if missing.
+
+    That takes seconds: not worth a step of its own first. See `select`.
+    """
+    criterion = get_criterion(request.criterion)
+    if not request.is_atomic:
+        yield from weights_measured(criterion, model, store)
+        return select(request, model, store, parts)
+    if parts:
+        choice = chosen_neurons(parts)
+    else:
+        corpora = [parse_corpus_weight(text) for text in request.corpora]
+        choice = yield from read_neurons(criterion, store, model, corpora, request.runs)
+    return Selection(model, criterion, choice, granularity=ATOMIC_GRANULARITY, request=request)
+
+
+def weights_measured(
+    criterion: Criterion, model: MoEModel, store: StatsStore
+) -> Generator[Progress, None, None]:
+    """Measure the model's weights, if the criterion reads them and the store lacks them."""
+    # safetensors and numba take a second to import.
+    from analysis.stats.weights import weight_statistics
+
+    if criterion.source == "weights" and not store.of_model(model.identity, "weights"):
+        yield from weight_statistics(model, store)
 
 
 def criterion_badge(criterion: Criterion) -> str:

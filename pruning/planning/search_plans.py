@@ -16,7 +16,8 @@ from pruning.planning.planning import PlanChoice, plan_request, recipe_of
 from pruning.planning.ranking import FREQUENCY, Selection, select
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.base import SelectRequest, validated
+from pruning.requests.base import validated
+from pruning.requests.plan import PlanRequest
 from pruning.requests.recipe import by_layer, weighed_corpora
 from pruning.schedules import SCHEDULES
 from pruning.search.store import KnownSearch, order_digest
@@ -26,7 +27,7 @@ Reading = tuple[tuple[str, ...], str]
 
 
 def searched_selection(
-    base: SelectRequest,
+    base: PlanRequest,
     search: KnownSearch,
     where: tuple[MoEModel, StatsStore],
     readings: Iterable[Reading],
@@ -53,7 +54,7 @@ def searched_selection(
             selection = select(request, model, store)
         except UserError:
             continue  # a run that lacks what this criterion reads
-        if order_digest(selection.ranking()) == search.order:
+        if order_digest(selection.table) == search.order:
             return selection
     raise PlanError(
         f"The search {search.search_id} was made on an order by {search.criterion} that no "
@@ -64,8 +65,8 @@ def searched_selection(
 
 
 def _requests(
-    base: SelectRequest, search: KnownSearch, readings: Iterable[Reading], runs: Iterable[str]
-) -> Iterator[SelectRequest]:
+    base: PlanRequest, search: KnownSearch, readings: Iterable[Reading], runs: Iterable[str]
+) -> Iterator[PlanRequest]:
     criterion = get_criterion(search.criterion)
     tried: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [((), (), "applied")]
     if criterion.source == "routed":
@@ -84,7 +85,7 @@ def _requests(
             "schedule_file": search.path,
             **_limits(search),
         }
-        yield validated(SelectRequest, values)
+        yield validated(PlanRequest, values)
 
 
 def _limits(search: KnownSearch) -> dict[str, Any]:

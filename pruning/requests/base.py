@@ -20,13 +20,11 @@ from pydantic import (
 from analysis.attention import Attention
 from analysis.corpora import Count, Packing, Sampling, Truncate, parse_corpus
 from analysis.criteria import get_criterion
-from analysis.errors import PlanError, UserError
+from analysis.errors import UserError
 from analysis.sparsity import parse_sparsity
 from analysis.stats.groups import GROUPS, misfit, parse_groups
 from analysis.stats.tables import Gate
-from pruning.budget import TargetDtype
-from pruning.constraints import Constraints, parse_counts, parse_experts, parse_numbers
-from pruning.schedules import get_schedule
+from pruning.constraints import parse_numbers
 
 DEFAULT_TOKENS = 65_536
 DEFAULT_SEQ_LEN = 256
@@ -216,81 +214,6 @@ class OverlapRequest(Request):
     def fraction(self) -> Fraction:
         """The sparsity as an exact number."""
         return parse_sparsity(self.sparsity)
-
-
-class SelectRequest(OverlapRequest):
-    """A criterion, the statistics that it reads, and how much goes."""
-
-    criterion: Text
-    runs: tuple[Text, ...] = ()
-    sparsity: str = ""
-    remove: int | None = Field(default=None, ge=0, le=10**6)
-    target_gib: Text | None = None
-    target_dtype: TargetDtype = "own"
-    schedule: str = "uniform"
-    schedule_file: Path | None = None
-    multiple_of: int = Field(default=1, ge=1, le=4096)
-    floor: int = Field(default=0, ge=0, le=10**6)
-    protect: tuple[Text, ...] = ()
-    pin: tuple[Text, ...] = ()
-    drop: tuple[Text, ...] = ()
-    layer_set: tuple[Text, ...] = ()
-    lock: tuple[Text, ...] = ()
-
-    @model_validator(mode="after")
-    def _one_budget_and_schedule(self) -> "SelectRequest":
-        given = [self.sparsity or None, self.remove, self.target_gib]
-        budgets = sum(value is not None for value in given)
-        if budgets > 1 or (budgets == 0 and self.schedule_file is None):
-            raise PlanError(
-                "Give one budget: --sparsity, --remove or --target-gib"
-                + (", not several." if budgets else "; or --schedule-file, which has its own.")
-            )
-        if (get_schedule(self.schedule).name == "file") != (self.schedule_file is not None):
-            raise PlanError("--schedule file and --schedule-file FILE belong together.")
-        _ = self.constraints  # says what is wrong with them
-        return self
-
-    @property
-    def fraction(self) -> Fraction:
-        """The sparsity as an exact number.
-
-        Raises:
-            PlanError: the budget was given in another way.
-        """
-        return parse_sparsity(self.sparsity)
-
-    @property
-    def constraints(self) -> Constraints:
-        """What the plan must respect besides its budget.
-
-        Raises:
-            PlanError: layers, experts or numbers that cannot be read.
-        """
-        return Constraints(
-            multiple_of=self.multiple_of,
-            protected=layers_named(self.protect),
-            pinned=parse_experts(self.pin),
-            dropped=parse_experts(self.drop),
-            fixed=parse_counts(self.layer_set),
-            locked=layers_named(self.lock),
-            floor=self.floor,
-        )
-
-    def options(self) -> list[str]:
-        """Options that `score`, `overlap` and `plan` share, defaults left out."""
-        options = ["--criterion", self.criterion]
-        options += repeated("--corpus", self.corpora) + repeated("--run", self.runs)
-        if self.gate != "applied":
-            options += ["--gate", self.gate]
-        return options
-
-    def command(self, out: str = "plan.json") -> str:
-        """The command line that writes the plan."""
-        shared = ("criterion", "corpora", "runs", "gate", "stats_dir")
-        own = list(option_words(self, "model", *shared))
-        place = ["--stats-dir", str(self.stats_dir)] if self.stats_dir else []
-        return command_line("plan", self.model, *self.options(), *own, *place, "-o", out)
 
 
 class ExportRequest(Request):

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from analysis.attention import Attention
 from analysis.corpora import parse_corpus
+from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
 from analysis.stats.tables import Gate
@@ -26,7 +27,6 @@ from pruning.requests.base import (
     repeated,
     seq_len_of,
 )
-from pruning.requests.criteria import check_ranks, compares_layers, criterion_name
 from pruning.schedules import get_schedule
 
 DEFAULT_MEASURED = ",".join(DEFAULT_MEASURES)
@@ -114,7 +114,7 @@ class SweepRequest(MeasureRequest):
     @field_validator("criteria")
     @classmethod
     def _known_criteria(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(map(criterion_name, value)))
+        return tuple(dict.fromkeys(get_criterion(each).name for each in value))
 
     @field_validator("sparsities")
     @classmethod
@@ -136,7 +136,7 @@ class SweepRequest(MeasureRequest):
     @model_validator(mode="after")
     def _neurons_are_asked_for(self) -> "SweepRequest":
         for criterion in self.criteria:
-            check_ranks(criterion, self.granularity)
+            check_ranks(get_criterion(criterion), self.granularity)
         if self.granularity == ATOMIC_GRANULARITY and self.schedule != "uniform":
             raise PlanError("Plans of neurons have --atom-scope in place of --schedule.")
         if self.schedule == "file":
@@ -167,13 +167,13 @@ class BinsRequest(MeasureRequest):
     @field_validator("criterion")
     @classmethod
     def _known_criterion(cls, value: str) -> str:
-        return criterion_name(value)
+        return get_criterion(value).name
 
     @model_validator(mode="after")
     def _can_rank(self) -> "BinsRequest":
-        check_ranks(self.criterion, self.granularity)
-        is_atomic = self.granularity == ATOMIC_GRANULARITY
-        if is_atomic and self.scope == "global" and not compares_layers(self.criterion):
+        criterion, is_atomic = get_criterion(self.criterion), self.granularity == ATOMIC_GRANULARITY
+        check_ranks(criterion, self.granularity)
+        if is_atomic and self.scope == "global" and criterion.within_layers:
             raise PlanError(
                 f"{self.criterion} does not compare neurons of different layers; use --scope layer."
             )
@@ -185,7 +185,8 @@ class BinsRequest(MeasureRequest):
 
         A criterion may compare neurons of one layer only.
         """
-        over_all = self.granularity == ATOMIC_GRANULARITY and compares_layers(self.criterion)
+        within = get_criterion(self.criterion).within_layers
+        over_all = self.granularity == ATOMIC_GRANULARITY and not within
         usual: Scope = "global" if over_all else "layer"
         return Binning(self.bins, self.scope or usual, self.order)
 

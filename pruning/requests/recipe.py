@@ -6,20 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from analysis.criteria import get_criterion
-from analysis.ranking.norms import NEURON_NORMS
 from analysis.stats.groups import groups_for, ordered
 from pruning.atoms.widths import WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 from pruning.recipe import Recipe
-from pruning.requests.base import (
-    CalibrateRequest,
-    ExportRequest,
-    SelectRequest,
-    WeightsRequest,
-    validated,
-)
+from pruning.requests.base import CalibrateRequest, ExportRequest, WeightsRequest, validated
 from pruning.requests.evaluation import EvaluateRequest
-from pruning.requests.neurons import NeuronRequest
+from pruning.requests.plan import PlanRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +55,7 @@ def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateReques
     if not recipe.reads_text:
         return []
     own = recipe.calibrate.model_dump(exclude={"groups", "device", "batch_size"})
-    read = (
-        ()
-        if recipe.criterion == NEURON_NORMS
-        else get_criterion(recipe.criterion).columns(recipe.gate)
-    )
+    read = get_criterion(recipe.criterion).columns(recipe.gate)
     groups = ordered([*groups_for(read), *recipe.calibrate.groups])
     common: dict[str, Any] = {
         **own,
@@ -104,64 +93,41 @@ def weights_request(recipe: Recipe, machine: Machine) -> WeightsRequest | None:
 
     Norms of neurons are no statistics that are kept: they are measured where they are needed.
     """
-    if recipe.criterion == NEURON_NORMS or get_criterion(recipe.criterion).source != "weights":
+    if is_atomic(recipe) or get_criterion(recipe.criterion).source != "weights":
         return None
     return WeightsRequest(model=recipe.model, revision=recipe.revision, stats_dir=machine.stats_dir)
 
 
-def select_request(recipe: Recipe, machine: Machine) -> SelectRequest:
-    """What `moeprune plan` would be asked, of whole experts."""
+def plan_request(recipe: Recipe, machine: Machine) -> PlanRequest:
+    """What `moeprune plan` would be asked."""
     limits = recipe.constraints
-    request: SelectRequest = validated(
-        SelectRequest,
-        {
-            **_plan_options(recipe, machine),
-            "gate": recipe.gate,
-            "schedule": recipe.schedule.name,
-            "schedule_file": recipe.schedule.file,
-            "lock": _texts(limits.lock),
-            "layer_set": tuple(f"{layer}={keep}" for layer, keep in limits.set.items()),
-        },
-    )
-    return request
-
-
-def neuron_request(recipe: Recipe, machine: Machine) -> NeuronRequest:
-    """What `moeprune plan --granularity atomic` would be asked."""
-    request: NeuronRequest = validated(
-        NeuronRequest,
-        {
-            **_plan_options(recipe, machine),
-            "atom_scope": str(recipe.scope),
-            "kept_atoms": recipe.kept_atoms,
-            "width_mode": recipe.width_mode or str(WidthMode.UNIFORM),
-            "width_multiple_of": recipe.width_multiple,
-        },
-    )
-    return request
-
-
-def _plan_options(recipe: Recipe, machine: Machine) -> dict[str, Any]:
-    """What plans of experts and of neurons share, as the options of the command line write it."""
-    budget = recipe.budget.model_dump(exclude_none=True) if recipe.budget else {}
-    limits = recipe.constraints
-    return {
+    values = {
         "model": recipe.model,
         "revision": recipe.revision,
+        "granularity": recipe.granularity,
         "criterion": recipe.criterion,
         "corpora": weighed_corpora(recipe),
+        "gate": recipe.gate,
         "stats_dir": machine.stats_dir,
         "multiple_of": limits.multiple_of,
         "floor": limits.floor,
-        "protect": _texts(limits.protect),
+        "protect": tuple(map(str, limits.protect)),
         "pin": by_layer(limits.pin),
         "drop": by_layer(limits.drop),
-        **budget,
+        **(recipe.budget.model_dump(exclude_none=True) if recipe.budget else {}),
     }
-
-
-def _texts(numbers: tuple[int, ...]) -> tuple[str, ...]:
-    return tuple(map(str, numbers))
+    if is_atomic(recipe):
+        values |= {"atom_scope": str(recipe.scope), "kept_atoms": recipe.kept_atoms}
+        values |= _widths(recipe)
+    else:
+        values |= {
+            "schedule": recipe.schedule.name,
+            "schedule_file": recipe.schedule.file,
+            "lock": tuple(map(str, limits.lock)),
+            "layer_set": tuple(f"{layer}={keep}" for layer, keep in limits.set.items()),
+        }
+    request: PlanRequest = validated(PlanRequest, values)
+    return request
 
 
 def weighed_corpora(recipe: Recipe) -> tuple[str, ...]:

@@ -40,10 +40,9 @@ from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import (
     NEURON_RANKING_COLUMNS,
     blend_neurons,
-    choose_neurons,
     neuron_saliency,
     rank_neurons,
-    unmeasured_saliency,
+    read_neurons,
 )
 from analysis.stats.blend import Mixture, Part, blend
 from analysis.stats.choose import CorpusWeight
@@ -278,9 +277,12 @@ def test_a_whole_expert_in_an_uneven_blend_is_the_sum_of_its_neurons(two):
 def test_maxima_have_no_blend(two):
     parts = [Part(run) for run in two]
     with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima, which a blend does not"):
-        rank_neurons(CAMERA, blend_neurons(parts))
+        rank_neurons(CAMERA, blend_neurons(parts).table)
     with pytest.raises(CriterionError, match=r"neuron_norm_sum for CAMERA-P: .* no blend"):
         rank_experts(CAMERA, blend(parts), "applied")
+
+
+WIDTHS = {7: [1], 3: [2, 2]}  # layer -> neurons of each expert
 
 
 @pytest.fixture
@@ -303,7 +305,7 @@ def hand(make_manifest):
 
 
 def test_neurons_rank_over_the_model_and_the_unrouted_go_first(hand):
-    ranking = rank_neurons(HEAPR, hand)
+    ranking = rank_neurons(HEAPR, hand.table)
     assert tuple(ranking.columns) == NEURON_RANKING_COLUMNS
     assert ranking["score"].tolist() == [3.0, 0.5, 0.0, 0.0, 0.5]
     assert ranking["saliency"].tolist() == ranking["score"].tolist()
@@ -313,11 +315,11 @@ def test_neurons_rank_over_the_model_and_the_unrouted_go_first(hand):
 
 
 def test_camera_p_ranks_within_layers_by_its_own_lambda(hand):
-    ranking = rank_neurons(CAMERA, hand)
+    ranking = rank_neurons(CAMERA, hand.table)
     expected = [math.sqrt(8) + 2, 2 + 1.5, 0.0, 0.0, math.sqrt(2) + 1]
     assert ranking["score"].tolist() == pytest.approx(expected, rel=1e-15)
     assert ranking["rank"].tolist() == [0, 1, 2, 3, 0]
-    half = rank_neurons(get_criterion("camera-p:0.5"), hand)["score"]
+    half = rank_neurons(get_criterion("camera-p:0.5"), hand.table)["score"]
     assert half.tolist() == pytest.approx([math.sqrt(8) + 1, 2.75, 0, 0, math.sqrt(2) + 0.5])
     assert get_criterion("camera-p:1").name == "camera-p"
     assert get_criterion("camera-p:0").name == "camera-p:0"
@@ -326,7 +328,7 @@ def test_camera_p_ranks_within_layers_by_its_own_lambda(hand):
 
 
 def test_saliency_is_laid_out_by_layer_and_expert(hand):
-    laid = neuron_saliency(HEAPR, hand)
+    laid = neuron_saliency(HEAPR, hand.table, WIDTHS)
     assert {layer: [each.tolist() for each in held] for layer, held in laid.items()} == {
         3: [[3.0, 0.5], [0.0, 0.0]],
         7: [[0.5]],
@@ -335,24 +337,31 @@ def test_saliency_is_laid_out_by_layer_and_expert(hand):
 
 def test_random_ranks_neurons_by_a_fixed_seed_and_without_statistics(hand):
     drawn = np.random.default_rng(42).random(5)
-    unmeasured = unmeasured_saliency(get_criterion("random"), {7: [1], 3: [2, 2]})
+    index = hand.table[list(NEURON_COLUMNS)[:3]]
+    unmeasured = neuron_saliency(get_criterion("random"), index, WIDTHS)
     flat = [value for held in unmeasured.values() for each in held for value in each]
     assert list(unmeasured) == [3, 7]
     assert flat == drawn.tolist()
     # The same order as over neurons that were measured.
-    measured = neuron_saliency(get_criterion("random"), hand)
+    measured = neuron_saliency(get_criterion("random"), hand.table, WIDTHS)
     assert [each.tolist() for each in measured[3]] == [each.tolist() for each in unmeasured[3]]
 
 
 def test_neurons_are_chosen_by_corpus_and_only_where_they_were_measured(two, described):
     store = StatsStore(two[0].path.parent)
-    chosen = choose_neurons(HEAPR, store, described, [CorpusWeight("9.jsonl", 2.0)])
+    chosen = drain(read_neurons(HEAPR, store, described, [CorpusWeight("9.jsonl", 2.0)]))
     assert chosen.runs == (two[1],)
     assert chosen.corpora == ("9.jsonl:2",)
     with pytest.raises(CriterionError, match=r"REAP scores no neurons; those that do: heapr"):
-        choose_neurons(get_criterion("reap"), store, described)
+        drain(read_neurons(get_criterion("reap"), store, described))
     with pytest.raises(StatsError, match="choose with --corpus"):
-        choose_neurons(HEAPR, store, described)
+        drain(read_neurons(HEAPR, store, described))
+    random = get_criterion("random")
+    with pytest.raises(StatsError, match="Random reads no calibration text"):
+        drain(read_neurons(random, store, described, [CorpusWeight("9.jsonl")]))
+    # One row a neuron, in the order of the statistics.
+    read, index = drain(read_neurons(random, store, described)), ["layer", "expert", "neuron"]
+    assert read.stats[index].equals(chosen.stats[index])
 
 
 def test_fair_weights_are_sought_for_heapr_and_refused_for_maxima(two):

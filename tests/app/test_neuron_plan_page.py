@@ -20,10 +20,10 @@ from app.settings import stats_store
 from pruning import load_pruned
 from pruning.atoms.kept import count_atoms
 from pruning.plan import plan_from_json
+from pruning.planning.make import plan_from_stats
 from pruning.planning.neuron_plan import experts_in, saved_sentence
-from pruning.planning.neurons import decide_neurons, neuron_evidence
 from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.recipe import Machine, neuron_request
+from pruning.requests.recipe import Machine, plan_request
 
 NEURONS = {"granularity": "Neurons", "sparsity": "40%"}
 ALL = 6 * 32 * 64  # of the demo
@@ -94,9 +94,9 @@ def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, mon
     assert by_command.digest == digest_on(test)
     stats = Path(words[words.index("--stats-dir") + 1])
     recipe = recipe_from_yaml(recipe_on(test), name="recipe.yaml")
-    request = neuron_request(recipe, Machine(stats_dir=stats))
-    evidence = drain(neuron_evidence(request, demo, stats_store(stats)))
-    assert decide_neurons(request, demo, evidence).plan.digest == by_command.digest
+    request = plan_request(recipe, Machine(stats_dir=stats))
+    made, _ = drain(plan_from_stats(request, demo, stats_store(stats)))
+    assert made.plan.digest == by_command.digest
     # What the table says is what the plan holds.
     kept = {**everyone(demo), **by_command.kept}
     stay, of = count_atoms(by_command.kept_atoms, kept, demo)

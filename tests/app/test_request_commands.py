@@ -7,11 +7,9 @@ import typer
 
 from app.cli import cli
 from app.jobs.kinds import KINDS
-from pruning.requests.base import SelectRequest
-from pruning.requests.neurons import NeuronRequest
+from pruning.requests.plan import PlanRequest
 
-KIND_OF = {kind.request: name for name, kind in KINDS.items()}
-KIND_OF |= {SelectRequest: "plan", NeuronRequest: "plan"}
+KIND_OF = {kind.request: name for name, kind in KINDS.items()} | {PlanRequest: "plan"}
 PLAN = {"kept": {"0": [0]}}
 SEARCHING = (
     "model: demo\ncorpora: [demo-code]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
@@ -119,10 +117,14 @@ BESIDE = {
     "select": {"clusters": 3},
     "hidden_states_dir": {"stream_layers": True},
     "checkpoint_activations": {"groups": "routed,gradient"},
-    "kept_atoms": {"sparsity": None},
+    "kept_atoms": {"granularity": "atomic", "sparsity": None},
     "max_memory": {"device_map": "auto"},
     "offload_folder": {"device_map": "auto"},
-    "params_share": {"sparsity": None},
+    "params_share": {"granularity": "atomic", "sparsity": None},
+    "granularity": {"criterion": "heapr", "criteria": ("heapr",)},
+    "atom_scope": {"granularity": "atomic", "criteria": ("heapr",)},
+    "width_mode": {"granularity": "atomic"},
+    "width_multiple_of": {"granularity": "atomic"},
     "remove": {"sparsity": None},
     "target_gib": {"sparsity": None},
     "schedule_file": {"schedule": "file", "sparsity": None},
@@ -137,7 +139,8 @@ NEVER_ASKED = {
 def asked(kind, name):
     """A request of a kind in which one field has another value."""
     least = dict(LEAST[KIND_OF[kind]])
-    beside = dict(BESIDE.get(name, {}))
+    needed = BESIDE.get(name, {}).items()
+    beside = {field: value for field, value in needed if field in kind.model_fields}
     if name == "hidden_states_dir" and KIND_OF[kind] != "calibrate":
         beside = {}  # a measurement reads layer by layer as it is
     if {"plans", "names"} <= set(kind.model_fields) and name in ("plans", "names"):

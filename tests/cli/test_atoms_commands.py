@@ -10,8 +10,8 @@ from analysis.drain import drain
 from analysis.model import load_model_index
 from analysis.stats.store import load_expert_stats
 from app.settings import stats_store
-from pruning.planning.neurons import decide_neurons, neuron_evidence
-from pruning.requests.neurons import NeuronRequest
+from pruning.planning.make import plan_from_stats
+from pruning.requests.plan import PlanRequest
 from pruning.sizes import format_bytes
 
 PLAN = ("plan", "demo", "--granularity", "atomic", "--criterion", "neuron-norms")
@@ -206,13 +206,12 @@ def test_a_sparsity_that_is_no_multiple_says_what_went(works, here):
     ],
 )
 def test_the_command_of_a_request_makes_its_plan(works, here, asked):
-    request = NeuronRequest(model="demo", criterion="neuron-norms", **asked)
-    model = load_model_index("demo")
-    evidence = drain(neuron_evidence(request, model, stats_store(None)))
+    request = PlanRequest(model="demo", granularity="atomic", criterion="neuron-norms", **asked)
+    made, _ = drain(plan_from_stats(request, load_model_index("demo"), stats_store(None)))
     program, *words = shlex.split(request.command("x.json"))
     assert program == "moeprune"
     works(*words)
-    assert read(here, "x.json") == decide_neurons(request, model, evidence).plan.to_json()
+    assert read(here, "x.json") == made.plan.to_json()
 
 
 @pytest.mark.parametrize(

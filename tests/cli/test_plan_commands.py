@@ -8,8 +8,9 @@ import pytest
 
 from analysis.model import load_model_index
 from app.settings import stats_store
+from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
-from pruning.requests.base import SelectRequest
+from pruning.requests.plan import PlanRequest
 
 
 @pytest.fixture
@@ -192,11 +193,11 @@ def test_diff_and_show(make, works, moeprune, tiny, other, here):
 )
 def test_the_command_of_a_request_makes_its_plan(works, tiny, stats, corpora, here, asked):
     (here / "c.csv").write_text("layer,kept\n0,4\n2,3\n3,5\n")
-    request = SelectRequest(
+    request = PlanRequest(
         model=str(tiny), criterion="reap", corpora=(str(corpora[1]),), stats_dir=stats, **asked
     )
-    plan = select(request, load_model_index(str(tiny)), stats_store(stats)).plan()
+    selection = select(request, load_model_index(str(tiny)), stats_store(stats))
     program, *words = shlex.split(request.command("x.json"))
     assert program == "moeprune"
     works(*words)
-    assert (here / "x.json").read_text() == plan.to_json()
+    assert (here / "x.json").read_text() == make_plan(selection, request).plan.to_json()

@@ -28,17 +28,23 @@ from safetensors.torch import load_file
 
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
-from analysis.criteria import CRITERIA, RANKABLE, get_criterion
+from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, get_criterion
 from analysis.drain import drain
 from analysis.errors import CriterionError
 from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts, score_experts
-from analysis.ranking.neurons import rank_neurons, score_neurons
-from analysis.ranking.norms import NEURON_NORMS, neuron_norms
+from analysis.ranking.neurons import (
+    neuron_saliency,
+    rank_neurons,
+    read_neurons,
+    score_neurons,
+)
+from analysis.ranking.norms import neuron_norms
 from analysis.stats.neurons import load_neuron_stats
 from analysis.stats.store import StatsStore, load_expert_stats, load_weight_stats
 from analysis.stats.tables import GATES, NoStats
 from analysis.stats.weights import weight_statistics
+from analysis.widths import expert_widths
 from pruning.plan import ModelRef, select_experts
 from pruning.schedules import uniform
 
@@ -162,7 +168,7 @@ NEURONS = {
     # The next numbers of the same stream, one a neuron.
     "random": None,
     # ||gate_c|| ||up_c|| ||down_c|| = 1/2 * C/2 * 2 = C/2
-    NEURON_NORMS: tuple(
+    "neuron-norms": tuple(
         tuple(tuple(F(c, 2) for c in expert) for expert in layer) for layer in NUMBERS.answers
     ),
 }
@@ -207,8 +213,10 @@ def close(values, wanted):
 def test_every_criterion_has_its_numbers_by_hand():
     assert set(APPLIED) == set(CRITERIA)
     assert set(RENORMALIZED) == {each.name for each in CRITERIA.values() if each.uses_gate}
-    scored = {each.name for each in CRITERIA.values() if each.neuron_score}
-    assert set(NEURONS) == {*scored, NEURON_NORMS}
+    assert set(NEURONS) == set(NEURON_CRITERIA)
+    both = {each.name for each in CRITERIA.values() if each.neuron_score}
+    assert both == {each.name for each in NEURON_CRITERIA.values() if each.score}
+    assert {*CRITERIA, "neuron-norms"} == {*CRITERIA, *NEURON_CRITERIA}
     assert {each.name for each in CRITERIA.values() if each.prune_larger} == PRUNES_LARGER
 
 
@@ -255,7 +263,7 @@ def test_half_of_the_experts_go_by_man_with_its_tie(stats):
 
 
 def test_neurons_are_those_by_hand(run):
-    table = load_neuron_stats(run)
+    table = load_neuron_stats(run).table
     for name in ("heapr", "camera-p"):
         wanted = [float(x) for layer in NEURONS[name] for expert in layer for x in expert]
         close(score_neurons(get_criterion(name), table), wanted)
@@ -277,15 +285,22 @@ def test_another_lambda_weighs_the_maxima(stats):
 
 
 def test_random_neurons_are_the_same_stream(run):
-    found = score_neurons(get_criterion("random"), load_neuron_stats(run))
+    found = score_neurons(get_criterion("random"), load_neuron_stats(run).table)
     assert found[:EXPERTS].tolist() == list(APPLIED["random"][0])
     assert len(set(found.tolist())) == 24
 
 
 def test_norms_of_neurons_are_those_by_hand(path):
     found = drain(neuron_norms(load_model_index(str(path))))
-    for layer, experts in enumerate(NEURONS[NEURON_NORMS]):
+    for layer, experts in enumerate(NEURONS["neuron-norms"]):
         assert [of.tolist() for of in found[layer]] == [list(map(float, of)) for of in experts]
+    norms, model = get_criterion("neuron-norms"), load_model_index(str(path))
+    read = drain(read_neurons(norms, StatsStore(path / "none"), model))
+    as_criterion = neuron_saliency(norms, read.stats, expert_widths(model))
+    assert (read.runs, sorted(as_criterion)) == ((), sorted(found))
+    for layer in found:
+        for own, measured in zip(as_criterion[layer], found[layer], strict=True):
+            assert own.tolist() == measured.tolist()
 
 
 def test_paths_by_hand(stats):
@@ -351,7 +366,7 @@ def test_neurons_are_their_definitions(run):
         numbers = [neuron[place] for pair in definitions.PAIRS for neuron in looked[pair]]
         wanted = [float(x) for layer in NEURONS[name] for expert in layer for x in expert]
         assert numbers == pytest.approx(wanted, rel=1e-12, abs=1e-20)
-        close(score_neurons(get_criterion(name), load_neuron_stats(run)), numbers)
+        close(score_neurons(get_criterion(name), load_neuron_stats(run).table), numbers)
         assert flat(APPLIED[name]) == pytest.approx(
             [sum(neuron[place] for neuron in looked[pair]) for pair in definitions.PAIRS]
         )
@@ -370,7 +385,7 @@ def test_scores_of_weights_are_those_of_the_numbers_on_disk(path, stats):
         named = f"model.layers.{layer}.mlp.experts.{expert}"
         parts = [tensors[f"{named}.{part}_proj.weight"].tolist() for part in ("gate", "up", "down")]
         looked[layer, expert] = definitions.weight_scores(parts)
-        wanted = [float(x) for x in NEURONS[NEURON_NORMS][layer][expert]]
+        wanted = [float(x) for x in NEURONS["neuron-norms"][layer][expert]]
         assert definitions.neuron_norms(*parts) == pytest.approx(wanted, rel=1e-15)
     for name in ("aimer", "magnitude", "hoyer"):
         numbers = [scores[name] for scores in looked.values()]

@@ -21,7 +21,7 @@ from analysis.demo.texts import demo_texts
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.ranking.experts import rank_experts
-from analysis.ranking.neurons import choose_neurons, neuron_saliency
+from analysis.ranking.neurons import neuron_saliency, read_neurons
 from analysis.ranking.norms import NeuronScores, neuron_norms
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
@@ -77,9 +77,8 @@ def random_scores(like: NeuronScores, seed: int) -> NeuronScores:
 
 def scores_of(model: MoEModel, criterion: str, corpus: str) -> NeuronScores:
     wanted = get_criterion(criterion)
-    return neuron_saliency(
-        wanted, choose_neurons(wanted, STORE, model, [CorpusWeight(corpus)]).stats
-    )
+    read = drain(read_neurons(wanted, STORE, model, [CorpusWeight(corpus)]))
+    return neuron_saliency(wanted, read.stats, expert_widths(model))
 
 
 def plans_of(model: MoEModel, corpus: str) -> dict[str, PruningPlan]:

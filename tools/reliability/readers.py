@@ -61,7 +61,7 @@ from pruning.plan import fit_plan, keep_all, load_plan, plan_from_json
 from pruning.planning.neurons import plan_of_file
 from pruning.recipe_file import load_recipe, recipe_from_yaml
 from pruning.requests.base import CalibrateRequest, validated
-from pruning.requests.neurons import NeuronRequest
+from pruning.requests.plan import PlanRequest
 from pruning.schedules import read_counts
 from pruning.search.log import open_log
 from pruning.search.result import load_search, progress_of
@@ -139,7 +139,7 @@ def _vectors(root: Path) -> None:
 
 def _neurons(root: Path) -> None:
     stats = load_neuron_stats(read_run(root / examples.STATS / "routed"))
-    rank_neurons(get_criterion("heapr"), stats)
+    rank_neurons(get_criterion("heapr"), stats.table)
 
 
 def _samples(root: Path) -> None:
@@ -244,8 +244,9 @@ def _published(root: Path) -> None:
 def _kept_atoms(root: Path) -> None:
     model = load_model_index(str(root / examples.MODEL))
     path = root / examples.FILES / "kept_atoms.json"
-    request = NeuronRequest(model=str(root / examples.MODEL), criterion="heapr", kept_atoms=path)
-    size_report(model, plan_of_file(request, model).plan)
+    asked = {"granularity": "atomic", "criterion": "heapr", "kept_atoms": path}
+    request = PlanRequest(model=str(root / examples.MODEL), **asked)
+    size_report(model, plan_of_file(request, model))
 
 
 def _known_search(root: Path) -> None:

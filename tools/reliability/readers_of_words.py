@@ -27,13 +27,12 @@ from pruning.requests.base import (
     ExportRequest,
     OverlapRequest,
     Request,
-    SelectRequest,
     WeightsRequest,
     validated,
 )
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.requests.evaluation import AskRequest, BinsRequest, EvaluateRequest, SweepRequest
-from pruning.requests.neurons import NeuronRequest
+from pruning.requests.plan import PlanRequest
 from pruning.requests.search import SearchRequest
 from pruning.requests.variance import VarianceRequest
 from pruning.schedules import get_schedule
@@ -101,10 +100,13 @@ REQUESTS_READ: Mapping[str, tuple[type[Request], Mapping[str, Any]]] = {
     "weights": (WeightsRequest, _MODEL),
     "overlap": (OverlapRequest, {**_MODEL, "criterion": "reap", "sparsity": "50%"}),
     "select": (
-        SelectRequest,
+        PlanRequest,
         {**_MODEL, "criterion": "reap", "sparsity": "50%", "layer_set": ["0=4"]},
     ),
-    "neurons": (NeuronRequest, {**_MODEL, "criterion": "heapr", "sparsity": "25%"}),
+    "neurons": (
+        PlanRequest,
+        {**_MODEL, "granularity": "atomic", "criterion": "heapr", "sparsity": "25%"},
+    ),
     "export": (ExportRequest, {**_MODEL, "plan": {"kept": {"0": [1]}}, "out": "out"}),
     "evaluate": (EvaluateRequest, {**_MODEL, **_TEXT, "plans": [{"kept": {}}]}),
     "sweep": (SweepRequest, {**_MODEL, **_TEXT, **_GRID}),

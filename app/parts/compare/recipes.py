@@ -30,7 +30,7 @@ from app.session.needed import what_is_missing
 from app.session.state import chosen_shares, corpora_of
 from pruning.planning.comparing import CompareRequest
 from pruning.planning.ranking import Selection
-from pruning.requests.base import SelectRequest
+from pruning.requests.plan import PlanRequest
 
 SIDES: Final = ("a", "b")
 DEFAULT_CRITERIA: Final = {"a": "reap", "b": "man"}
@@ -125,7 +125,7 @@ def _corpus(context: Context, side: str, *, reads_text: bool) -> str:
     return one_of(chosen, options, options[0])
 
 
-def has_statistics(context: Context, request: SelectRequest) -> bool:
+def has_statistics(context: Context, request: PlanRequest) -> bool:
     """Whether a recipe can rank; if not, says what is missing."""
     missing = what_is_missing(context, get_criterion(request.criterion))
     if missing is not None:
@@ -133,11 +133,11 @@ def has_statistics(context: Context, request: SelectRequest) -> bool:
     return missing is None
 
 
-def recipe_request(context: Context, choice: RecipeChoice) -> SelectRequest:
+def recipe_request(context: Context, choice: RecipeChoice) -> PlanRequest:
     """The selection that the command line would be given."""
     criterion = get_criterion(choice.criterion)
     weights = chosen_shares(context.runs) if choice.corpus == BLEND else {}
-    return SelectRequest(
+    return PlanRequest(
         model=data.shown_model(context.model),
         criterion=criterion.name,
         corpora=corpora_of(choice.corpus, weights) if criterion.source == "routed" else (),

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from analysis.criteria import CRITERIA
+from analysis.criteria import CRITERIA, NEURON_CRITERIA
 from analysis.errors import UserError
 from app.charts.context import Context
 from app.figures.loss_bins import WORDS, chance_agreement
@@ -15,7 +15,6 @@ from app.frame.job_panel import job_panel
 from app.literal import literal
 from app.plots import loss_bins as plots
 from app.plots.names import criterion_label
-from app.session.granularity import NEURON_CRITERIA
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.records import records_of
 from app.session.texts import held_out_texts
@@ -162,7 +161,7 @@ def _values(context: Context, granularity: str) -> dict[str, Any]:
     first, second, third = st.columns(3)
     criterion = first.selectbox(
         "Score",
-        NEURON_CRITERIA if is_atomic else list(CRITERIA),
+        list(NEURON_CRITERIA if is_atomic else CRITERIA),
         format_func=criterion_label,
         key=f"bins.{granularity}.criterion",
     )

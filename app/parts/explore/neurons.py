@@ -82,7 +82,7 @@ def neuron_page(context: Context) -> None:
 
 
 def _about(context: Context, ready: ReadyNeurons, scope: AtomScope) -> str:
-    runs = ", ".join(run.manifest.run_id for run in ready.evidence.runs)
+    runs = ", ".join(run.manifest.run_id for run in ready.ranking.choice.runs)
     head = f"{context.model.name} {context.model.identity[:8]}"
     label = criterion_label(chosen_neuron_criterion())
     within = f"neurons compete within {SCOPES[scope].lower()}"
@@ -94,7 +94,7 @@ def _metrics(context: Context, ready: ReadyNeurons, scope: AtomScope, shares: pd
     removed, total = int(shares["removed"].sum()), int(shares["neurons"].sum())
     overlap, note = _overlap_of_texts(context, scope)
     inside, chance = _inside_experts(context, ready, scope)
-    source = " + ".join(ready.evidence.corpora) or "reads no text"
+    source = " + ".join(ready.ranking.choice.corpora) or "reads no text"
     cards = (
         ("Criterion", criterion_label(chosen_neuron_criterion()), literal(source), None),
         (
@@ -188,7 +188,7 @@ def _expert_part(
 def _score_command(ready: ReadyNeurons) -> None:
     """The command line that writes the score of every neuron, where there is one."""
     asked = ready.request
-    if not ready.evidence.runs:
+    if not ready.ranking.choice.runs:
         return
     corpora = [word for corpus in asked.corpora for word in ("--corpus", corpus)]
     stats = ["--stats-dir", str(asked.stats_dir)] if asked.stats_dir else []
@@ -224,7 +224,7 @@ def _texts_part(context: Context, scope: AtomScope) -> None:
         return
     pairs = found.text_overlaps(texts, scope, context.sparsity_percent)
     about = made_by(
-        ", ".join(text.evidence.runs[0].manifest.run_id for text in texts.values()),
+        ", ".join(text.ranking.choice.runs[0].manifest.run_id for text in texts.values()),
         criterion_label(chosen_neuron_criterion()),
         f"sparsity {context.sparsity}",
     )

@@ -170,7 +170,7 @@ def figures_part(context: Context, choice: NeuronPlanChoice, ready: ReadyNeurons
             st.markdown("**What each layer loses** on this budget, by who competes with whom.")
             show_chart(layers_chart(beside.layers, about))
     if not beside.flops.empty:
-        measured = ready.evidence.routing is not None
+        measured = ready.ranking.routing is not None
         with right, st.container(border=True):
             st.markdown(
                 "**Computation saved** as more neurons go: below the dotted line, experts that "

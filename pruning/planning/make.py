@@ -1,0 +1,178 @@
+"""Plans from rankings: criterion, statistics, budget and schedule or scope -> what stays."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from analysis.errors import PlanError
+from analysis.model import MoEModel
+from analysis.progress import Progress
+from analysis.stats.blend import Part
+from analysis.stats.store import StatsStore
+from pruning.budget import Budget, Spread, count_budget, size_budget, sparsity_budget
+from pruning.constraints import check_total, rooms_of
+from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
+from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
+from pruning.planning.ranking import FREQUENCY, Ranking, Selection, select_measured
+from pruning.requests.plan import PlanRequest
+from pruning.schedules import (
+    Evidence,
+    Spending,
+    allocate,
+    allocation_notes,
+    get_schedule,
+    read_counts,
+)
+from pruning.schedules.counts import counts_budget
+from pruning.search.store import SEARCH, order_digest, search_in
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """A plan, and what a person should know of it, one line each."""
+
+    plan: PruningPlan
+    notes: tuple[str, ...] = ()
+
+
+def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None) -> Decision:
+    """What stays: pure, and the one way to a plan from Python, commands, jobs and pages.
+
+    Args:
+        ranking: of the experts or neurons of a model.
+        request: budget, constraints, and schedule or scope.
+        arena: of neurons, those that compete under the request's scope and constraints, if it is
+            there already.
+
+    Raises:
+        PlanError: the layers or experts cannot meet the budget under the constraints.
+    """
+    if request.is_atomic:
+        return Decision(*plan_neurons(ranking, request, arena or arena_of(ranking, request)))
+    evidence = evidence_of(ranking, request)
+    spending = spending_of(request, ranking.model, evidence)
+    allocation = allocate(request.schedule, spending, evidence)
+    plan = select_experts(
+        ranking.table,
+        allocation,
+        model=model_ref(ranking.model),
+        provenance=provenance_of(ranking, request, spending),
+        constraints=spending.constraints,
+    )
+    notes = allocation_notes(request.schedule, spending, allocation, evidence)
+    return Decision(plan, notes)
+
+
+def plan_from_stats(
+    request: PlanRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part] = ()
+) -> Generator[Progress, None, tuple[Decision, Selection | None]]:
+    """The plan that a request asks for, and the ranking it came from; None where a file says all.
+
+    See `select_measured` for the arguments.
+
+    Raises:
+        UserError: no statistics that fit, or a budget that cannot be met.
+    """
+    if request.kept_atoms is not None:
+        return Decision(plan_of_file(request, model)), None
+    selection = yield from select_measured(request, model, store, parts)
+    return make_plan(selection, request), selection
+
+
+def evidence_of(ranking: Ranking, request: PlanRequest) -> Evidence:
+    """What the schedule of a request may look at: also its file.
+
+    Raises:
+        PlanError: the file cannot be read.
+    """
+    path = request.schedule_file
+    if path is None:
+        return ranking.evidence
+    return replace(ranking.evidence, counts=read_counts(path, ranking.model.layers))
+
+
+def provenance_of(ranking: Ranking, request: PlanRequest, spending: Spending) -> Provenance:
+    """How a plan of experts came about."""
+    read, tokens = [ranking.choice], ranking.tokens
+    if request.schedule == FREQUENCY and tokens and tokens is not ranking.choice:
+        read.append(tokens)
+    schedule, parameters = _schedule_said(ranking, request)
+    return Provenance(
+        criterion=ranking.criterion.name,
+        gate=request.gate if ranking.criterion.uses_gate else "",
+        corpora=tuple(name for choice in read for name in choice.corpora),
+        runs=tuple(run.manifest.run_id for choice in read for run in choice.runs),
+        schedule=schedule,
+        sparsity=request.sparsity,
+        tool_version=tool_version(),
+        budget=spending.budget.to_dict(),
+        schedule_parameters=parameters,
+        constraints=spending.constraints.to_dict(),
+    )
+
+
+def _schedule_said(ranking: Ranking, request: PlanRequest) -> tuple[str, dict[str, Any]]:
+    """Name and parameters of the schedule: of a file, or of the search that wrote it."""
+    file = request.schedule_file
+    if file is None:
+        return request.schedule, {}
+    searched = search_in(file)
+    # Numbers of a search in another order than its own are no longer what it found.
+    if searched and searched.order == order_digest(ranking.table):
+        return SEARCH, searched.parameters()
+    return request.schedule, {"file": file.name}
+
+
+def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Spending:
+    """The budget and the constraints of a plan of experts.
+
+    Raises:
+        PlanError: the budget cannot be met.
+    """
+    return Spending(model.layers, _budget(request, model, evidence), request.constraints)
+
+
+def _budget(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Budget:
+    if request.sparsity:
+        return sparsity_budget(model.layers, request.sparsity)
+    if request.remove is not None:
+        return count_budget(model.layers, request.remove)
+    if request.target_gib is not None:
+        spread = _spread(request, model, evidence)
+        size, limits = (request.target_gib, request.target_dtype), request.constraints
+        return size_budget(model, *size, limits, spread=spread)
+    if evidence.counts is None or request.schedule_file is None:
+        raise PlanError("No budget was given: a sparsity, a number of experts or a size.")
+    return counts_budget(model.layers, evidence.counts, request.schedule_file.name)
+
+
+def _spread(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Spread | None:
+    """What the schedule takes from each layer; None where what it looks at is not known yet."""
+    needs = get_schedule(request.schedule).needs
+    if "counts" in needs or any(getattr(evidence, need) is None for need in needs):
+        return None
+
+    def taken(total: int) -> tuple[int, ...]:
+        spending = Spending(model.layers, Budget(total, "size", ""), request.constraints)
+        return allocate(request.schedule, spending, evidence).removed
+
+    return taken
+
+
+def check_request(request: PlanRequest, model: MoEModel) -> None:
+    """Refuse what no statistics could make possible, before any are made.
+
+    Raises:
+        PlanError: a budget that cannot be met under the constraints, a file that does not fit, or
+            experts out of which no neurons can be cut.
+    """
+    if request.is_atomic:
+        check_neurons(request, model)
+        return
+    path = request.schedule_file
+    seen = Evidence(counts=read_counts(path, model.layers) if path else None)
+    spending = spending_of(request, model, seen)
+    if get_schedule(request.schedule).needs <= {"counts"}:
+        allocate(request.schedule, spending, seen)
+    else:
+        check_total(spending.budget.total, rooms_of(model.layers, spending.constraints))

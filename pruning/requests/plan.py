@@ -1,0 +1,215 @@
+"""The request for a plan, of experts or of neurons, and the command line that asks the same."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from analysis.criteria import check_ranks, get_criterion
+from analysis.errors import PlanError
+from analysis.sparsity import parse_sparsity
+from analysis.stats.tables import Gate
+from pruning.atoms.selection import AtomScope, parse_scope
+from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, parse_mode
+from pruning.budget import TargetDtype, parse_gib
+from pruning.constraints import Constraints, parse_counts, parse_experts
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.requests.base import Request, Text, command_line, layers_named, option_words, repeated
+from pruning.schedules import get_schedule
+
+ModeName = Literal["uniform", "per-layer", "ragged"]
+# Fields that plans of one granularity only have -> their options.
+_OF_EXPERTS: Mapping[str, str] = {
+    "schedule_file": "--schedule-file",
+    "schedule": "--schedule",
+    "layer_set": "--set",
+    "lock": "--lock",
+}
+_OF_NEURONS: Mapping[str, str] = {
+    "atom_scope": "--atom-scope",
+    "kept_atoms": "--kept-atoms",
+    "params_share": "--params-share",
+    "width_mode": "--width-mode",
+    "width_multiple_of": "--width-multiple-of",
+}
+# What a file of the neurons that stay leaves nothing to say of.
+_NOT_WITH_A_FILE: Mapping[str, str] = {
+    **dict.fromkeys(("sparsity", "remove", "target_gib", "params_share"), "a budget"),
+    "corpora": "--corpus",
+    "runs": "--run",
+    **{name: f"--{name.replace('_', '-')}" for name in ("multiple_of", "floor")},
+    **{name: f"--{name}" for name in ("protect", "pin", "drop")},
+}
+
+
+class PlanRequest(Request):
+    """A criterion, the statistics that it reads, and how much goes.
+
+    Of neurons (granularity atomic) budgets count neurons, and each expert keeps the multiple and
+    the floor. With `kept_atoms`, a file that says which neurons stay, `criterion` only says how it
+    was made.
+    """
+
+    model: Text
+    granularity: str = EXPERT_GRANULARITY
+    criterion: Text
+    corpora: tuple[Text, ...] = ()
+    runs: tuple[Text, ...] = ()
+    gate: Gate = "applied"
+    sparsity: str = ""
+    remove: int | None = Field(default=None, ge=0, le=10**12)
+    target_gib: Text | None = None
+    target_dtype: TargetDtype = "own"
+    params_share: Text | None = None
+    width_mode: ModeName = "uniform"
+    width_multiple_of: int = Field(default=DEFAULT_MULTIPLE, ge=1, le=1 << 16)
+    atom_scope: Text = str(AtomScope.EXPERT)
+    kept_atoms: Path | None = None
+    schedule: str = "uniform"
+    schedule_file: Path | None = None
+    multiple_of: int = Field(default=1, ge=1, le=4096)
+    floor: int = Field(default=0, ge=0, le=10**6)
+    protect: tuple[Text, ...] = ()
+    pin: tuple[Text, ...] = ()
+    drop: tuple[Text, ...] = ()
+    layer_set: tuple[Text, ...] = ()
+    lock: tuple[Text, ...] = ()
+    revision: str | None = None
+    stats_dir: Path | None = None
+
+    @field_validator("granularity")
+    @classmethod
+    def _known_granularity(cls, value: str) -> str:
+        known = (EXPERT_GRANULARITY, ATOMIC_GRANULARITY)
+        if value not in known:
+            raise PlanError(f"There is no granularity {value!r}; known: {', '.join(known)}.")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "PlanRequest":
+        if self.is_atomic:
+            self._check_neurons()
+        else:
+            self._check_experts()
+        if self.target_gib is not None:
+            parse_gib(self.target_gib)
+        _ = self.constraints  # says what is wrong with them
+        return self
+
+    def _given(self, names: Mapping[str, str]) -> list[str]:
+        """What was said of these fields, by the names that people know."""
+        fields = type(self).model_fields
+        return [said for name, said in names.items() if getattr(self, name) != fields[name].default]
+
+    def _check_experts(self) -> None:
+        if unfit := self._given(_OF_NEURONS):
+            raise PlanError(
+                f"{unfit[0]} is for plans of neurons; add --granularity {ATOMIC_GRANULARITY}, or "
+                "leave it out."
+            )
+        check_ranks(get_criterion(self.criterion), "expert")
+        if self.sparsity:
+            parse_sparsity(self.sparsity)
+        budgets = len(self._budgets())
+        if budgets > 1 or (budgets == 0 and self.schedule_file is None):
+            raise PlanError(
+                "Give one budget: --sparsity, --remove or --target-gib"
+                + (", not several." if budgets else "; or --schedule-file, which has its own.")
+            )
+        if (get_schedule(self.schedule).name == "file") != (self.schedule_file is not None):
+            raise PlanError("--schedule file and --schedule-file FILE belong together.")
+
+    def _budgets(self) -> list[str]:
+        names = ("sparsity", "remove", "target_gib", "params_share")
+        return [name for name in names if getattr(self, name) not in (None, "")]
+
+    def _check_neurons(self) -> None:
+        if unfit := self._given(_OF_EXPERTS):
+            raise PlanError(
+                f"{unfit[0]} is for plans of whole experts; a plan of neurons takes --atom-scope, "
+                "--protect, --pin, --drop, --floor and --multiple-of, or --kept-atoms."
+            )
+        if self.kept_atoms is not None:
+            if unfit := self._given(_NOT_WITH_A_FILE):
+                raise PlanError(
+                    f"A file with --kept-atoms says all that stays; leave {unfit[0]} out."
+                )
+            return
+        budgets = self._budgets()
+        if len(budgets) != 1:
+            raise PlanError(
+                "A plan of neurons needs --sparsity, --params-share, --remove or --target-gib, or "
+                "a file with --kept-atoms" + ("; not several of them." if budgets else ".")
+            )
+        for share in filter(None, (self.sparsity, self.params_share)):
+            parse_sparsity(share)
+        self._check_neuron_criterion()
+
+    def _check_neuron_criterion(self) -> None:
+        scope, criterion = self.scope, get_criterion(self.criterion)
+        check_ranks(criterion, "atomic")
+        if criterion.source != "routed" and (self.corpora or self.runs):
+            raise PlanError(f"{self.criterion} needs no calibration; leave --corpus and --run out.")
+        if scope is AtomScope.GLOBAL and criterion.within_layers:
+            raise PlanError(
+                f"{criterion.label} does not compare neurons of different layers; use "
+                "--atom-scope layer or expert."
+            )
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether neurons are removed, and not only whole experts."""
+        return self.granularity == ATOMIC_GRANULARITY
+
+    @property
+    def fraction(self) -> Fraction:
+        """The sparsity as an exact number.
+
+        Raises:
+            PlanError: the budget was given in another way.
+        """
+        return parse_sparsity(self.sparsity)
+
+    @property
+    def scope(self) -> AtomScope:
+        """Among which neurons the budget is spent."""
+        return parse_scope(self.atom_scope)
+
+    @property
+    def widths(self) -> WidthChoice:
+        """How an export would store widths: what a target size counts."""
+        return WidthChoice(parse_mode(self.width_mode), self.width_multiple_of)
+
+    @property
+    def constraints(self) -> Constraints:
+        """What the plan must respect besides its budget.
+
+        Raises:
+            PlanError: layers, experts or numbers that cannot be read.
+        """
+        return Constraints(
+            multiple_of=self.multiple_of,
+            protected=layers_named(self.protect),
+            pinned=parse_experts(self.pin),
+            dropped=parse_experts(self.drop),
+            fixed=parse_counts(self.layer_set),
+            locked=layers_named(self.lock),
+            floor=self.floor,
+        )
+
+    def options(self) -> list[str]:
+        """Options that `score`, `overlap` and `plan` share, defaults left out."""
+        options = ["--granularity", self.granularity] if self.is_atomic else []
+        options += ["--criterion", self.criterion]
+        options += repeated("--corpus", self.corpora) + repeated("--run", self.runs)
+        if self.gate != "applied":
+            options += ["--gate", self.gate]
+        return options
+
+    def command(self, out: str = "plan.json") -> str:
+        """The command line that writes the plan."""
+        shared = ("granularity", "criterion", "corpora", "runs", "gate")
+        own = option_words(self, "model", *shared)
+        return command_line("plan", self.model, *self.options(), *own, "-o", out)
