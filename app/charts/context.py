@@ -21,10 +21,10 @@ from analysis.stats.choose import Choice, choose_stats, newest_by_corpus, parse_
 from analysis.stats.store import Run, StatsStore, load_expert_stats
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import made_by
+from app.charts.comparing import about_recipes
+from app.charts.path_choice import USUAL_PATHS, PathChoice
 from app.plots.benchmarks import benchmark_results
-from app.plots.comparison import about_recipes
 from app.plots.evaluations import results_of
-from app.plots.paths import USUAL_PATHS, PathChoice
 from app.plots.variance import variance_results
 from app.tables.maps import Ranked, rank
 from pruning.budget import sparsity_budget
@@ -41,6 +41,8 @@ from pruning.search.store import KnownSearch, SearchStore, best_fitting
 
 # The corpus that stands for a mix of all; no file is called so.
 BLEND: Final = "(blend)"
+# Beside the criterion in use: the simplest one, and the one that depends least on the corpus.
+CURVE_BESIDE: Final = ("frequency", "man")
 NO_PLAN: Final = PlanChoice()
 RANKS_NOTHING: Final = "The variant (1, 0, 0) ranks nothing; choose other exponents."
 P = ParamSpec("P")
@@ -77,6 +79,10 @@ class Context:
         plan: how the budget is spread over the layers.
         neurons: which neurons are pruned; None where whole experts are, or a command asks.
         keep: calls the functions that compute; the dashboard's remembers what they return.
+        expert: layer and expert that are pointed out.
+        layer: of the chart of ranks in one layer; None for that of the expert, or a telling one.
+        beside: criteria beside the one in use, for the chart of tokens; None for the usual.
+        models: by name, the runs of each model that charts of exponents compare; None: this one.
         paths: which paths are followed, for the chart of paths.
     """
 
@@ -93,6 +99,10 @@ class Context:
     plan: PlanChoice = NO_PLAN
     neurons: NeuronPlanChoice | None = None
     keep: Keep = call
+    expert: tuple[int, int] | None = None
+    layer: int | None = None
+    beside: tuple[str, ...] | None = None
+    models: Mapping[str, Mapping[str, Run]] | None = None
     paths: PathChoice = USUAL_PATHS
 
     # What was chosen.
@@ -212,6 +222,27 @@ class Context:
         return self.selection(self.both.b)
 
     @cached_property
+    def calibrated(self) -> dict[str, ExpertStats]:
+        """The statistics of each corpus."""
+        return {corpus: self.stats_of(run) for corpus, run in self.runs.items()}
+
+    @cached_property
+    def models_stats(self) -> dict[str, Mapping[str, ExpertStats]]:
+        """By name of each model that is compared, its statistics by corpus; see `corpora_stats`."""
+        mine = self.corpora_stats
+        if not self.models:
+            return {self.model.name: mine}
+        return {
+            name: {corpus: self.stats_of(run) for corpus, run in runs.items()}
+            for name, runs in self.models.items()
+        }
+
+    @property
+    def models_said(self) -> tuple[str, ...]:
+        """The models that are compared, for provenance lines; nothing where it is this one."""
+        return (f"models: {', '.join(self.models)}",) if self.models else ()
+
+    @cached_property
     def corpora_stats(self) -> Mapping[str, ExpertStats]:
         """The statistics of each corpus, for charts that compare corpora.
 
@@ -221,11 +252,12 @@ class Context:
         """
         if len(self.runs) < 2:
             raise StatsError(
-                f"This figure compares calibrations on different texts; {self.model.name} has "
-                f"{len(self.runs)}. Calibrate on another with `moeprune calibrate`."
+                f"Overlap compares calibrations on different corpora; {self.model.name} has "
+                f"{len(self.runs)}. Calibrate on another with `moeprune calibrate` or on the page "
+                "Start."
             )
         self.check_removes()
-        return {corpus: self.stats_of(run) for corpus, run in self.runs.items()}
+        return self.calibrated
 
     @cached_property
     def variant_means(self) -> pd.DataFrame:

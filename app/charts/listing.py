@@ -2,22 +2,29 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 import pandas as pd
 
-from analysis.criteria import get_criterion
-from analysis.criteria.pathfinder import PATHFINDER
 from analysis.errors import PlanError, StatsError, unknown_name
-from analysis.ranking.overlap import criterion_overlap
-from analysis.stats.choose import choose_stats, newest_by_corpus, parse_corpus_weight
-from analysis.stats.shards import TOKEN_PARTS, stats_at
-from analysis.stats.store import load_sample_stats
-from analysis.stats.tables import ExpertStats
-from app.charts import coverage, stratification
+from app.charts import (
+    coverage,
+    damage_proxy,
+    effects,
+    kept_by,
+    layer_agreement,
+    overlap,
+    overlap_by_tokens,
+    overlap_curve,
+    overlap_map,
+    overlap_maps,
+    paths,
+    rank_flow,
+    rank_rank,
+    stratification,
+)
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.plots import benchmarks, comparison, evaluations, evidence, explore, published
+from app.plots import benchmarks, evaluations, explore, published
 from app.plots.benchmarks import Board
 from app.plots.neuron_scenes import (
     beside_of_context,
@@ -30,12 +37,10 @@ from app.plots.neuron_scenes import (
 )
 from app.plots.neurons import flops_of_context, layers_of_context
 from app.plots.pareto import own_pareto_chart
-from app.plots.paths import path_table, paths_chart
 from app.plots.published import Setting
 from app.plots.schedules import schedules_chart
 from app.plots.search import best_chart, progress_chart, schedules_of_searches
 from app.plots.variance import MOST_LINES, candidates_of, draws_of, variance_chart
-from app.tables import maps
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.planning.make import evidence_of, make_plan, spending_of
 from pruning.planning.planning import searched_rows
@@ -57,85 +62,6 @@ class PaperChart:
     page: str
     title: str
     draw: Callable[[Setting], Drawing]
-
-
-def _overlap_map(context: Context) -> Drawing:
-    about = context.about(f"gate {context.gate}")
-    return explore.overlap_map_chart(
-        context.variant_means, context.ranking_criterion.exponents, about
-    )
-
-
-def _overlap(context: Context) -> Drawing:
-    criterion, request = context.routed_criterion(), context.request
-    pairs = criterion_overlap(criterion, context.corpora_stats, request.gate, request.fraction)
-    about = context.about(criterion.label, f"gate {request.gate}")
-    return explore.overlap_chart(pairs, list(context.corpora_stats), about)
-
-
-def _overlap_by_sparsity(context: Context) -> Drawing:
-    names = dict.fromkeys((context.routed_criterion().name, *explore.CURVE_BESIDE))
-    criteria = [get_criterion(name) for name in names]
-    table = maps.overlap_curve(criteria, context.corpora_stats, context.gate)
-    about = context.about(f"gate {context.gate}")
-    return explore.curve_chart(table, float(context.request.fraction), about)
-
-
-def _component_effects(context: Context) -> Drawing:
-    return explore.effects_chart([context.variant_means], context.about(f"gate {context.gate}"))
-
-
-def _overlap_maps(context: Context) -> Drawing:
-    request = context.request
-    shares = {*(Fraction(percent, 100) for percent in evidence.GRID_PERCENTS), request.fraction}
-    table = evidence.grid_table(
-        {context.model.name: context.corpora_stats}, request.gate, sorted(shares)
-    )
-    about = context.about(f"gate {request.gate}")
-    return evidence.grid_chart(table, context.ranking_criterion.exponents, about)
-
-
-def _overlap_by_tokens(context: Context) -> Drawing:
-    context.check_removes()
-    names = dict.fromkeys((context.routed_criterion().name, *explore.CURVE_BESIDE))
-    parts = {
-        corpus: [stats_at(run, count) for count in TOKEN_PARTS]
-        for corpus, run in context.runs.items()
-    }
-    request, criteria = context.request, [get_criterion(name) for name in names]
-    table = evidence.parts_table(parts, criteria, request.gate, request.fraction)
-    return evidence.parts_chart(table, context.about(f"gate {request.gate}"))
-
-
-def _damage_proxy(context: Context) -> Drawing:
-    wanted = [parse_corpus_weight(text) for text in context.request.corpora][:1]
-    request = context.request
-    stats = choose_stats(get_criterion("damage"), context.store, context.model, wanted).stats
-    if not isinstance(stats, ExpertStats):
-        raise StatsError("The exact damage is measured on routed tokens.")
-    is_variant = context.ranking_criterion.exponents is not None
-    proxy = context.ranking_criterion if is_variant else get_criterion(evidence.PROXY)
-    table = evidence.fate_table(stats, proxy, request.gate, request.fraction)
-    return evidence.damage_chart(table, proxy, context.about(f"gate {request.gate}"))
-
-
-def _paths(context: Context) -> Drawing:
-    runs = newest_by_corpus(context.store.of_model(context.model.identity, "routed"), PATHFINDER)
-    having = {corpus: run for corpus, run in runs.items() if "dense" in run.manifest.groups}
-    if not having:
-        raise StatsError(
-            f"{context.model.name} has no statistics of samples; calibrate with --groups "
-            "routed,dense."
-        )
-    choice = context.paths
-    tables = {corpus: path_table(load_sample_stats(run), choice) for corpus, run in having.items()}
-    return paths_chart(tables, choice, context.about(" ".join(choice.said())))
-
-
-def _rank_flow(context: Context) -> Drawing:
-    layer = evidence.most_moved(context.comparison)
-    about = context.about_both()
-    return evidence.rank_flow_chart(context.comparison, _names(context), (layer, None), about)
 
 
 def _schedules(context: Context) -> Drawing:
@@ -213,43 +139,22 @@ def _sizes(context: Context) -> Drawing:
     return explore.sizes_chart(report.table, context.about_selection())
 
 
-def _kept_by(context: Context) -> Drawing:
-    return comparison.kept_by_chart(context.comparison, _names(context), context.about_both())
-
-
-def _rank_rank(context: Context) -> Drawing:
-    return comparison.rank_rank_chart(context.comparison, _names(context), context.about_both())
-
-
-def _agreement(context: Context) -> Drawing:
-    return comparison.agreement_chart(context.comparison, context.about_both())
-
-
-def _names(context: Context) -> tuple[str, str]:
-    return comparison.recipe_text(context.first), comparison.recipe_text(context.second)
-
-
 _EACH = (
     stratification.STRATIFICATION,
-    Chart("overlap-map", "explore", "Which variants depend on the text", _overlap_map),
-    Chart("overlap", "explore", "What two texts agree on", _overlap),
-    Chart(
-        "overlap-by-sparsity",
-        "explore",
-        "How the agreement of texts changes with sparsity",
-        _overlap_by_sparsity,
-    ),
-    Chart("component-effects", "explore", "What each exponent does", _component_effects),
-    Chart("overlap-maps", "explore", "The variants at several sparsities", _overlap_maps),
-    Chart("overlap-by-tokens", "explore", "How many tokens a choice needs", _overlap_by_tokens),
-    Chart("damage-proxy", "explore", "How well a score predicts exact damage", _damage_proxy),
-    Chart("paths", "explore", "Which experts the heaviest paths pass through", _paths),
+    overlap_map.OVERLAP_MAP,
+    overlap.OVERLAP,
+    overlap_curve.OVERLAP_CURVE,
+    effects.EFFECTS,
+    overlap_maps.OVERLAP_MAPS,
+    overlap_by_tokens.OVERLAP_BY_TOKENS,
+    damage_proxy.DAMAGE_PROXY,
+    paths.PATHS,
     coverage.COVERAGE,
     stratification.SEPARATION,
-    Chart("kept-by", "compare", "Which recipe keeps which expert", _kept_by),
-    Chart("rank-rank", "compare", "How far the two orders agree", _rank_rank),
-    Chart("rank-flow", "compare", "Who crosses the cut in one layer", _rank_flow),
-    Chart("agreement", "compare", "In which layers the recipes agree", _agreement),
+    kept_by.KEPT_BY,
+    rank_rank.RANK_RANK,
+    rank_flow.RANK_FLOW,
+    layer_agreement.AGREEMENT,
     Chart("schedules", "plan", "How each schedule spreads the budget", _schedules),
     Chart("pareto", "evaluate", "What quality each amount of memory buys", _pareto),
     Chart(

@@ -105,7 +105,7 @@ def plot(
 ) -> None:
     """Draw a figure of the dashboard, or write the numbers behind it, without a browser session."""
     from app.charts.listing import PaperChart, block_of, get_chart
-    from app.plots.paths import PathChoice
+    from app.charts.path_choice import PathChoice
 
     wanted, path = get_chart(view), out_file or Path(f"{view}.html")
     if isinstance(wanted, PaperChart):

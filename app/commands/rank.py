@@ -246,8 +246,8 @@ def say_run(run: Run) -> None:
 
 def _draw(means: pd.DataFrame, path: Path) -> None:
     # Plotly takes a second to import, which only those who draw should wait for.
+    from app.charts.overlap_map import variant_map
     from app.figures.files import write_figure
-    from app.figures.variant_map import variant_map
 
     write_figure(variant_map(means), path)
     out.print(str(path), markup=False)

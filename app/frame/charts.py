@@ -33,7 +33,11 @@ def is_dark() -> bool:
 
 
 def show_chart(
-    chart: Drawing, *, on_select: Callable[[], None] | None = None, brush: bool = False
+    chart: Drawing,
+    *,
+    on_select: Callable[[], None] | None = None,
+    brush: bool = False,
+    said: bool = False,
 ) -> None:
     """Draw a chart, and below it what to take away.
 
@@ -41,7 +45,10 @@ def show_chart(
         chart: what to draw.
         on_select: makes its points clickable; called before the script.
         brush: a region can be dragged over its points; see `selection_of`.
+        said: what it says stands above it.
     """
+    if said:
+        st.text(chart.alt)
     selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
     if brush:
         selectable = {"on_select": "rerun", "selection_mode": ("box", "lasso")}
@@ -55,6 +62,14 @@ def show_chart(
         **(selectable if on_select or brush else {}),
     )
     chart_files(chart.name, lambda: chart)
+
+
+def show(name: str, context: Context, **options: Any) -> Drawing | None:
+    """Draw the chart of this name, see `show_chart`; None after saying why there is none."""
+    chart = drawn(name, context)
+    if chart is not None:
+        show_chart(chart, **options)
+    return chart
 
 
 def drawn(name: str, context: Context) -> Drawing | None:

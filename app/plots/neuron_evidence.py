@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import BoolArray, IntArray
-from analysis.ranking.overlap import overlap_matrix
 from app.charts.chart import Drawing
+from app.charts.overlap import matrix_drawing
 from app.figures import neuron_map, neuron_saliency
-from app.figures import overlap_matrix as matrix_figure
 from app.figures import same_bytes as bytes_figure
 from app.plots.names import criterion_label
 from pruning.atoms.cuts import NeuronField, expert_shares, pool_chance, pool_overlap
@@ -107,14 +106,7 @@ def text_overlaps(
 
 def text_overlap_chart(pairs: pd.DataFrame, texts: Sequence[str], about: str) -> Drawing:
     """Pruned neurons between the texts, of a table of PAIR_COLUMNS."""
-    table, chance = overlap_matrix(pairs, list(texts)), float(pairs["chance"].mean())
-    return Drawing(
-        "neuron-overlap",
-        lambda dark: matrix_figure.overlap_matrix(table, chance=chance, dark=dark),
-        pairs,
-        matrix_figure.describe(table, chance=chance),
-        about,
-    )
+    return matrix_drawing("neuron-overlap", pairs, texts, about)
 
 
 def beside_experts(

@@ -13,10 +13,11 @@ from analysis.criteria import Criterion
 from analysis.model import MoEModel
 from analysis.stats.blend import Mixture
 from analysis.stats.choose import CorpusWeight, choose_stats
-from analysis.stats.shards import stats_at
 from analysis.stats.store import Run, StatsStore, load_expert_stats
 from analysis.stats.tables import ExpertStats, NoStats, WeightStats
 from app.charts.coverage import mixture
+from app.charts.overlap_by_tokens import parts_of
+from app.charts.path_choice import PathChoice
 from pruning.requests.plan import PlanRequest
 
 P = ParamSpec("P")
@@ -27,7 +28,7 @@ _LARGE: Final[dict[Callable[..., Any], int]] = {
     load_expert_stats: 32,
     choose_stats: 16,
     mixture: 8,
-    stats_at: 24,
+    parts_of: 8,
 }
 _numbers = count()
 _numbered: WeakKeyDictionary[object, int] = WeakKeyDictionary()
@@ -49,6 +50,7 @@ _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     Criterion: lambda criterion: criterion.name,
     Fraction: str,
     MoEModel: lambda model: (model.identity, model.name, str(model.checkpoint.path)),
+    PathChoice: repr,
     Run: run_key,
     PlanRequest: PlanRequest.model_dump_json,
     # Whatever reads a store sees all of its runs.

@@ -10,11 +10,8 @@ from numpy.typing import NDArray
 
 from analysis.arrays import FloatArray
 from analysis.criteria import Criterion
-from analysis.ranking.effects import corpora_overlap
 from analysis.ranking.experts import Stats, order_of, scored
 from analysis.ranking.overlap import (
-    chance_overlap,
-    criterion_overlap,
     kept_counts,
     pruned_mask,
     set_overlap,
@@ -22,9 +19,6 @@ from analysis.ranking.overlap import (
 from analysis.ranking.stratification import rescale, separation
 from analysis.stats.grid import Grid
 from analysis.stats.tables import ExpertStats, Gate
-from app.components.expert_map import MapPanel
-
-CURVE_PERCENTS = tuple(range(5, 100, 5))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +46,6 @@ def rank(criterion: Criterion, stats: Stats, gate: Gate) -> Ranked:
     score, saliency = scored(criterion, stats, gate)
     grid = stats.grid
     return Ranked(criterion, grid, grid.fold(score), grid.fold(saliency))
-
-
-def panel(ranked: Ranked, sparsity: Fraction, subtitle: str) -> MapPanel:
-    """What `expert_map` draws of a ranking."""
-    return MapPanel(
-        title=ranked.criterion.label,
-        subtitle=subtitle,
-        values=rescale(ranked.saliency),
-        order=ranked.order,
-        kept=kept_counts(ranked.grid, sparsity),
-        scores=ranked.score,
-    )
 
 
 def ranked_experts(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
@@ -104,31 +86,6 @@ def separations(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
 def same_pruned(first: Ranked, second: Ranked, sparsity: Fraction) -> float:
     """Share of the experts that `first` prunes which `second` prunes too; NaN at sparsity 0."""
     return set_overlap(first.pruned(sparsity), second.pruned(sparsity))
-
-
-def overlap_curve(
-    criteria: Sequence[Criterion], stats: Mapping[str, ExpertStats], gate: Gate
-) -> pd.DataFrame:
-    """Table `sparsity, overlap, chance, series, kind`, at each sparsity.
-
-    Mean over pairs of texts for every criterion; of three texts and more also the share that all
-    prune ("all texts"), for the first.
-    """
-    grid, count = next(iter(stats.values())).grid, len(stats)
-    rows: list[tuple[float, float, float, str, str]] = []
-    for percent in CURVE_PERCENTS:
-        sparsity = Fraction(percent, 100)
-        chance = chance_overlap(grid, sparsity)
-        for criterion in criteria:
-            table = criterion_overlap(criterion, stats, gate, sparsity)
-            overlap = float(table["overlap"].mean())
-            rows.append((percent / 100, overlap, chance, criterion.label, "pairs"))
-        if count > 2:
-            overlap = corpora_overlap(criteria[0], stats, gate, sparsity)
-            chance = chance_overlap(grid, sparsity, count)
-            name = f"{criteria[0].label}, all texts"
-            rows.append((percent / 100, overlap, chance, name, "all texts"))
-    return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance", "series", "kind"])
 
 
 def never_routed_experts(stats: Mapping[str, ExpertStats]) -> pd.DataFrame:

@@ -5,7 +5,6 @@ import streamlit as st
 from app.charts.context import Context
 from app.frame.pages import draw_page
 from app.parts.compare.recipes import (
-    charts,
     has_statistics,
     listed_experts,
     metrics,
@@ -20,14 +19,12 @@ def compare(context: Context) -> Context:
     has_a, has_b = (has_statistics(context, each) for each in (context.both.a, context.both.b))
     if not (has_a and has_b):
         return context
-    selections = (context.first, context.second)
-    comparison = context.comparison
-    metrics(comparison)
-    show_charts(charts(comparison, selections))
+    metrics(context.comparison)
+    show_charts(context)
     with st.container(border=True):
-        listed_experts(comparison)
+        listed_experts(context.comparison)
     with st.container(border=True):
-        rank_flow(comparison, selections)
+        context = rank_flow(context)
     show_command(context.both)
     return context
 

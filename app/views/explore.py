@@ -1,12 +1,15 @@
 """Explore: which experts each criterion keeps, and how much that depends on the text."""
 
+from fractions import Fraction
 from functools import partial
 
 import streamlit as st
 
+from analysis.ranking.overlap import kept_counts
+from analysis.ranking.stratification import rescale
 from app.charts.context import Context
 from app.charts.listing import CHARTS
-from app.components.expert_map import expert_map, map_payload
+from app.components.expert_map import MapPanel, expert_map, map_payload
 from app.frame.charts import chart_files
 from app.frame.controls import MODES, ORDERS, switch
 from app.frame.pages import draw_page
@@ -17,15 +20,10 @@ from app.parts.explore.evidence import damage_part, tokens_part
 from app.parts.explore.experts import metrics, ranked_pair, separation_part, show_command
 from app.parts.explore.neurons import neuron_page
 from app.parts.explore.one_expert import expert_part
-from app.parts.explore.overlap import (
-    apply_clicked_variant,
-    effects_part,
-    overlap_part,
-    variant_part,
-)
+from app.parts.explore.overlap import effects_part, overlap_tab
 from app.parts.explore.paths import paths_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
-from app.tables.maps import Ranked, panel
+from app.tables.maps import Ranked
 from pruning.plan import EXPERT_GRANULARITY
 
 MAP = "explore.map"
@@ -43,6 +41,18 @@ PARTS = {
 }
 
 
+def _panel(ranked: Ranked, sparsity: Fraction, subtitle: str) -> MapPanel:
+    """What `expert_map` draws of a ranking."""
+    return MapPanel(
+        title=ranked.criterion.label,
+        subtitle=subtitle,
+        values=rescale(ranked.saliency),
+        order=ranked.order,
+        kept=kept_counts(ranked.grid, sparsity),
+        scores=ranked.score,
+    )
+
+
 def stratification(context: Context, shown: Ranked, beside: Ranked) -> None:
     """The two maps, with the chosen expert marked."""
     with st.container(horizontal=True, horizontal_alignment="distribute"):
@@ -58,8 +68,8 @@ def stratification(context: Context, shown: Ranked, beside: Ranked) -> None:
         map_payload(
             [layer.index for layer in context.model.layers],
             [
-                panel(beside, fraction, context.source_of(beside.criterion)),
-                panel(shown, fraction, context.source_of(shown.criterion)),
+                _panel(beside, fraction, context.source_of(beside.criterion)),
+                _panel(shown, fraction, context.source_of(shown.criterion)),
             ],
             arrangement=arrangement,
             mode=mode,
@@ -68,15 +78,6 @@ def stratification(context: Context, shown: Ranked, beside: Ranked) -> None:
         key=MAP,
         on_select_change=partial(choose_on_map, MAP),
     )
-
-
-def overlap_tab(context: Context) -> None:
-    """The 18 variants beside the texts."""
-    left, right = st.columns([3, 2])
-    with left, st.container(border=True):
-        variant_part(context, on_select=apply_clicked_variant)
-    with right, st.container(border=True):
-        overlap_part(context)
 
 
 def explore(context: Context) -> Context:

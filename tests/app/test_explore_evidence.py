@@ -170,15 +170,12 @@ def test_a_click_on_the_maps(monkeypatch):
     monkeypatch.setattr(parts, "possible_percents", lambda _model: [0, 25, 50])
     point = {"selection": {"points": [{"customdata": [1, 0, 2, 25]}]}}
 
-    class View:
-        model = None
-
-    state = {"chart.overlap-maps": point, "view": View(), "sparsity": 50}
+    state = {"chart.overlap-maps": point, "sparsity": 50}
     monkeypatch.setattr(parts.st, "session_state", state)
-    parts.apply_clicked_cell()
+    parts.apply_clicked_cell(None)
     assert (taken, state["sparsity"]) == ([(1, 0, 2)], 25)
     point["selection"]["points"][0]["customdata"][3] = 75  # more than this model can lose
-    parts.apply_clicked_cell()
+    parts.apply_clicked_cell(None)
     assert state["sparsity"] == 25
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.figures import bump
+from app.charts import rank_flow as bump
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.ranking.compare import FATES
-from app.figures import kept_by, layer_agreement, rank_rank
+from app.charts import kept_by, layer_agreement, rank_rank
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.figures import damage_proxy, parts_curve, variant_grid
+from app.charts import damage_proxy
+from app.charts import overlap_by_tokens as parts_curve
+from app.charts import overlap_maps as variant_grid
 from app.figures.theme import color_at, contrast
 
 

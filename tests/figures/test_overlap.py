@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.figures import overlap_curve as curves
-from app.figures import overlap_matrix as matrices
+from app.charts import overlap as matrices
+from app.charts import overlap_curve as curves
 
 
 def test_matrix_is_symmetric_with_ones_and_gaps(corpora):

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.figures import path_frequency
+from app.charts import paths as path_frequency
 
 COUNTS = {"a": 4, "b": 2}
 

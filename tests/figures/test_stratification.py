@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from app.figures.stratification import (
+from app.charts.stratification import (
     describe,
     describe_map,
     separation_figure,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from app.charts.overlap_map import VARIANT_NAMES, clicked_variant, describe, variant_map
 from app.figures.theme import color_at, contrast
-from app.figures.variant_map import VARIANT_NAMES, clicked_variant, describe, variant_map
 
 
 def texts(fig):

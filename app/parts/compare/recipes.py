@@ -1,7 +1,6 @@
 """The Compare page: the controls of two recipes, and what comes of putting them side by side."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import streamlit as st
@@ -9,27 +8,17 @@ import streamlit as st
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.ranking.compare import Comparison
 from analysis.stats.tables import GATES
-from app.charts.chart import Drawing, made_by
 from app.charts.context import BLEND, Context
-from app.figures.rank_rank import brushed
+from app.charts.rank_flow import most_moved
+from app.charts.rank_rank import brushed
 from app.frame.cards import card
-from app.frame.charts import csv_button, selection_of, show_chart
+from app.frame.charts import csv_button, selection_of, show
 from app.frame.controls import one_of
 from app.frame.sidebar import blend_sliders, corpus_options, sparsity_slider
-from app.plots.comparison import (
-    about_recipes,
-    agreement_chart,
-    kept_by_chart,
-    rank_rank_chart,
-    recipe_text,
-)
-from app.plots.evidence import most_moved, rank_flow_chart
 from app.session import data
-from app.session.chosen_expert import chosen_expert
 from app.session.needed import what_is_missing
 from app.session.state import chosen_shares, corpora_of
 from pruning.planning.comparing import CompareRequest
-from pruning.planning.ranking import Selection
 from pruning.requests.plan import PlanRequest
 
 SIDES: Final = ("a", "b")
@@ -191,43 +180,30 @@ def _tau_metric(comparison: Comparison) -> None:
     )
 
 
-def charts(comparison: Comparison, recipes: tuple[Selection, Selection]) -> Mapping[str, Drawing]:
-    """The charts of the page by name, but for that of one layer."""
-    names = (recipe_text(recipes[0]), recipe_text(recipes[1]))
-    about = made_by(*about_recipes(*recipes))
-    place = chosen_expert(comparison.grid.layers)
-    drawn = (
-        kept_by_chart(comparison, names, about, marked=place),
-        rank_rank_chart(comparison, names, about),
-        agreement_chart(comparison, about),
-    )
-    return {chart.name: chart for chart in drawn}
-
-
-def show_charts(shown: Mapping[str, Drawing]) -> None:
+def show_charts(context: Context) -> None:
     """The map across the page, the two others below it."""
     with st.container(border=True):
         st.markdown("**Who keeps what**: one cell an expert, layer 0 on top.")
-        show_chart(shown["kept-by"])
+        show("kept-by", context)
     left, right = st.columns([3, 2])
     with left, st.container(border=True):
         st.markdown(
             "**Rank against rank**: the first to keep is at the top left. Drag over a region to "
             "list its experts below."
         )
-        show_chart(shown[_BRUSHED], brush=True)
+        show(_BRUSHED, context, brush=True)
     with right, st.container(border=True):
         st.markdown("**Layer by layer**: 1 is full agreement.")
-        show_chart(shown["agreement"])
+        show("agreement", context)
 
 
-def rank_flow(comparison: Comparison, recipes: tuple[Selection, Selection]) -> None:
-    """The ranks of one layer under both recipes."""
+def rank_flow(context: Context) -> Context:
+    """The ranks of one layer under both recipes; the context with the layer that is chosen."""
     st.markdown("**Who crosses the cut in one layer**")
-    place = chosen_expert(comparison.grid.layers)
-    usual = place[0] if place else most_moved(comparison)
+    place = context.expert
+    usual = place[0] if place else most_moved(context.comparison)
     words = f"layer {usual}: " + (f"of expert {place[1]}" if place else "least agreement")
-    options = ["", *(str(layer.index) for layer in comparison.grid.layers)]
+    options = ["", *(str(layer.index) for layer in context.comparison.grid.layers)]
     chosen = st.selectbox(
         "Layer",
         options,
@@ -236,13 +212,9 @@ def rank_flow(comparison: Comparison, recipes: tuple[Selection, Selection]) -> N
         format_func=lambda layer: f"layer {layer}" if layer else words,
         width=260,
     )
-    layer = int(one_of(chosen, options, "") or usual)
-    expert = place[1] if place and place[0] == layer else None
-    names = (recipe_text(recipes[0]), recipe_text(recipes[1]))
-    about = made_by(*about_recipes(*recipes))
-    chart = rank_flow_chart(comparison, names, (layer, expert), about)
-    st.markdown(chart.alt)
-    show_chart(chart)
+    context = replace(context, layer=int(one_of(chosen, options, "") or usual))
+    show("rank-flow", context, said=True)
+    return context
 
 
 def listed_experts(comparison: Comparison) -> None:

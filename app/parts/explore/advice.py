@@ -7,10 +7,9 @@ import streamlit as st
 from analysis.criteria import get_criterion
 from analysis.ranking.advice import ADVICE, Purpose, read_overlaps
 from app.charts.context import BLEND, Context
-from app.frame.charts import csv_button, show_table
+from app.frame.charts import csv_button, drawn, show_table
 from app.frame.controls import switch
 from app.literal import literal
-from app.parts.explore.overlap import can_compare_texts, mean_variant_overlaps
 from app.session import data
 from app.session.state import apply_preset
 from app.tables.costs import needs_and_costs
@@ -53,9 +52,9 @@ def _recommendation(purpose: Purpose) -> None:
 
 def _own_reading(context: Context, purpose: Purpose) -> None:
     st.markdown("**This model**")
-    if not can_compare_texts(context):
+    if (chart := drawn("overlap-map", context)) is None:
         return
-    reading = read_overlaps(purpose, mean_variant_overlaps(context))
+    reading = read_overlaps(purpose, chart.table)
     if reading.agrees:
         st.badge("bears it out", icon=":material/check:", color="green")
     else:

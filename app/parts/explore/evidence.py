@@ -1,23 +1,20 @@
 """Explore, what stands behind a choice: how many tokens it needs, and the damage it would do."""
 
 import shlex
-from fractions import Fraction
+from dataclasses import replace
 
-import pandas as pd
 import streamlit as st
 
 from analysis.corpora import PRESETS, corpus_name
-from analysis.criteria import CRITERIA, Criterion, get_criterion
+from analysis.criteria import CRITERIA
 from analysis.demo.texts import TEXTS
 from analysis.ranking.proxy import proxy_quality
 from analysis.stats.shards import can_rank
 from analysis.stats.store import SHARDS, Run
-from analysis.stats.tables import Gate
-from app.charts.context import BLEND, Context
-from app.frame.charts import show_chart, show_table
+from app.charts.context import BLEND, CURVE_BESIDE, Context
+from app.charts.overlap_by_tokens import parts_of
+from app.frame.charts import show, show_table
 from app.literal import literal
-from app.parts.explore.overlap import RunKeys, run_keys
-from app.plots import evidence, explore
 from app.session import data
 from pruning.requests.base import CalibrateRequest
 
@@ -32,30 +29,25 @@ def tokens_part(context: Context) -> None:
         "needed no more."
     )
     runs = _runs_with_parts(context)
-    if not runs or not _removes(context):
+    if not runs:
         return
-    part = data.parts_of_key(data.run_key(next(iter(runs.values()))))[0]
+    part = context.keep(parts_of, next(iter(runs.values())))[0]
     options = [name for name, each in CRITERIA.items() if can_rank(each, part)]
     beside = st.pills(
         "Criteria beside the one in use",
         options,
         selection_mode="multi",
-        default=list(explore.CURVE_BESIDE),
+        default=list(CURVE_BESIDE),
         key="beside",
         bind="query-params",
         format_func=lambda name: CRITERIA[name].label,
     )
-    own = [context.criterion] if context.criterion and can_rank(context.criterion, part) else []
-    if context.criterion and not own:
-        st.text(f"{context.criterion.label} cannot rank by a part of the tokens; it is left out.")
-    chosen = [CRITERIA[name] for name in beside if name in options]
-    criteria = {each.name: each for each in (*own, *chosen)}
-    if not criteria:
-        st.info("Choose a criterion above.", icon=":material/info:")
-        return
-    table = _parts(run_keys(runs), tuple(criteria), context.gate, context.sparsity_percent)
-    show_chart(evidence.parts_chart(table, context.about(f"gate {context.gate}")))
-    _command(context, "--parts", "--criterion", next(iter(criteria)))
+    if not can_rank(own := context.ranking_criterion, part):
+        st.text(f"{own.label} cannot rank by a part of the tokens; it is left out.")
+    chosen = tuple(name for name in beside if name in options)
+    if show("overlap-by-tokens", replace(context, beside=chosen)) is not None:
+        first = own if can_rank(own, part) else CRITERIA[chosen[0]]
+        _command(context, "--parts", "--criterion", first.name)
 
 
 def _runs_with_parts(context: Context) -> dict[str, Run]:
@@ -72,19 +64,6 @@ def _runs_with_parts(context: Context) -> dict[str, Run]:
     return found
 
 
-def _removes(context: Context) -> bool:
-    if context.sparsity_percent == 0:
-        st.info("Nothing is pruned at 0%. Raise the sparsity.", icon=":material/info:")
-    return context.sparsity_percent > 0
-
-
-@st.cache_data(max_entries=128)
-def _parts(runs: RunKeys, names: tuple[str, ...], gate: Gate, percent: int) -> pd.DataFrame:
-    parts = {corpus: data.parts_of_key(key) for corpus, key in runs}
-    criteria = [get_criterion(name) for name in names]
-    return evidence.parts_table(parts, criteria, gate, Fraction(percent, 100))
-
-
 def damage_part(context: Context) -> None:
     """The exact damage of removing each expert, against what costs nothing to measure."""
     st.markdown(
@@ -96,8 +75,7 @@ def damage_part(context: Context) -> None:
         return
     corpus = context.corpus if context.corpus != BLEND else next(iter(context.runs))
     run = data.routed_runs(context.model, CRITERIA["damage"])[corpus]
-    stats = data.expert_stats(run)
-    if "damage" not in stats.table:
+    if "damage" not in context.stats_of(run).table:
         how_to_collect(
             context,
             run,
@@ -106,22 +84,11 @@ def damage_part(context: Context) -> None:
             "routed,damage",
         )
         return
-    proxy = _proxy(context.criterion)
     with st.container(border=True):
-        table = evidence.fate_table(
-            stats, proxy, context.gate, Fraction(context.sparsity_percent, 100)
-        )
-        about = context.about(run.manifest.run_id, f"gate {context.gate}")
-        show_chart(evidence.damage_chart(table, proxy, about))
+        show("damage-proxy", context)
     with st.container(border=True):
-        _quality(run, context.gate, corpus)
+        _quality(context, run)
     _command(context, "--proxy")
-
-
-def _proxy(criterion: Criterion | None) -> Criterion:
-    """The variant in use; the papers' stand-in where the criterion is none of the 18."""
-    is_variant = criterion is not None and criterion.exponents is not None
-    return criterion if criterion and is_variant else get_criterion(evidence.PROXY)
 
 
 def how_to_collect(context: Context, run: Run, lacking: str, groups: str) -> None:
@@ -156,13 +123,9 @@ def _source_of(name: str) -> str:
     return next((path for path in data.text_files() if corpus_name(path) == name), name)
 
 
-@st.cache_data(max_entries=32)
-def _proxy_quality(run: data.RunKey, gate: Gate) -> pd.DataFrame:
-    return proxy_quality(data.stats_of_key(run), gate)
-
-
-def _quality(run: Run, gate: Gate, corpus: str) -> None:
-    table = _proxy_quality(data.run_key(run), gate)
+def _quality(context: Context, run: Run) -> None:
+    corpus = run.manifest.corpus
+    table = context.keep(proxy_quality, context.stats_of(run), context.gate)
     best = table.iloc[0]
     st.markdown(
         f"**Every variant as a stand-in**, on {literal(corpus)}. {best['label']} prunes "

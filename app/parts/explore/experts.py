@@ -8,9 +8,9 @@ import streamlit as st
 from analysis.criteria import Criterion
 from analysis.ranking.overlap import chance_overlap
 from app.charts.context import Context
+from app.charts.overlap import pair_overlaps
 from app.frame.cards import card
-from app.frame.charts import drawn, show_chart
-from app.parts.explore.overlap import pair_overlaps
+from app.frame.charts import show
 from app.session import data
 from app.session.needed import what_is_missing
 from app.tables import maps
@@ -89,7 +89,7 @@ def _stability_metric(context: Context, criterion: Criterion) -> None:
     if len(context.runs) < 2:
         card(label, "-", "needs two texts", note=note)
         return
-    table = pair_overlaps(context, criterion)
+    table = pair_overlaps(context)
     overlap, chance = float(table["overlap"].mean()), float(table["chance"].mean())
     st.metric(
         label,
@@ -107,8 +107,7 @@ def separation_part(context: Context) -> None:
         "The gap in rescaled saliency between the last expert kept and the first pruned, and "
         "the share of experts within 0.05 of that boundary."
     )
-    if (chart := drawn("separation", context)) is not None:
-        show_chart(chart)
+    show("separation", context)
 
 
 def show_command(context: Context) -> None:

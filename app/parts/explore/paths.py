@@ -1,21 +1,22 @@
 """Explore, paths: which experts the heaviest paths through the layers pass through, by text."""
 
 import shlex
+from dataclasses import replace
 from typing import Final
 
-import pandas as pd
 import streamlit as st
 
-from analysis.criteria.pathfinder import DEFAULT_PATHS, PATHFINDER
+from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.errors import UserError
-from analysis.ranking.trajectory import Parts, Steps, Weighing, weighing_of
+from analysis.ranking.trajectory import Parts, Steps, Weighing
 from analysis.stats.store import Run
 from app.charts.context import BLEND, Context
-from app.frame.charts import show_chart
+from app.charts.path_choice import PathChoice
+from app.charts.paths import runs_with_samples
+from app.frame.charts import drawn, show_chart
 from app.frame.controls import switch
 from app.literal import literal
 from app.parts.explore.evidence import how_to_collect
-from app.plots.paths import PathChoice, path_table, paths_chart
 from app.session import data
 
 # A page waits for it: beyond, the command line has the time.
@@ -39,30 +40,31 @@ def paths_part(context: Context) -> None:
         "the samples one of them passes there. Empty cells are on no path: MoE Pathfinder prunes "
         "them."
     )
-    runs = data.routed_runs(context.model, PATHFINDER)
-    having = {corpus: run for corpus, run in runs.items() if "dense" in run.manifest.groups}
+    having = runs_with_samples(context)
     if not having:
-        _say_missing(context, runs)
+        _say_missing(context)
         return
     choice = _choice()
     try:
-        tables = {corpus: _table_of(context, run, choice) for corpus, run in having.items()}
+        for run in having.values():
+            _check_time(context, run, choice)
     except UserError as error:
         st.warning(literal(str(error)), icon=":material/warning:")
         return
-    chart = paths_chart(tables, choice, context.about(" ".join(choice.said())))
-    st.text(chart.alt)
-    show_chart(chart)
-    _command(context, list(having), choice)
+    with st.spinner("Following paths ..."):
+        chart = drawn("paths", replace(context, paths=choice))
+    if chart is not None:
+        show_chart(chart, said=True)
+        _command(context, list(having), choice)
 
 
-def _say_missing(context: Context, runs: dict[str, Run]) -> None:
-    if not runs:
+def _say_missing(context: Context) -> None:
+    if not context.runs:
         st.info("No calibration yet: start one on the **Start** page.", icon=":material/info:")
         return
     how_to_collect(
         context,
-        next(iter(runs.values())),
+        next(iter(context.runs.values())),
         "samples, of which every expert is run on every token: as dear as a model without routing",
         "routed,dense",
     )
@@ -97,11 +99,11 @@ def _number(label: str, key: str, allowed: range, usual: int) -> int:
     return int(chosen) if chosen in allowed else usual
 
 
-def _table_of(context: Context, run: Run, choice: PathChoice) -> pd.DataFrame:
-    """The table of one text.
+def _check_time(context: Context, run: Run, choice: PathChoice) -> None:
+    """See that a page can wait for the paths of a run.
 
     Raises:
-        UserError: it would take minutes; or what is asked for was not measured.
+        UserError: they would take minutes.
     """
     samples = choice.clusters or sum(each.num_sequences for each in run.manifest.corpora)
     layers = context.model.layers
@@ -112,18 +114,6 @@ def _table_of(context: Context, run: Run, choice: PathChoice) -> pd.DataFrame:
             f"Measured transitions of {samples} samples take minutes here. Choose representative "
             "samples, such as K = 10, or fewer paths; the command `moeprune paths` has no limit."
         )
-    weighing = choice.weighing
-    return _cached_table(
-        data.run_key(run),
-        (choice.count, weighing.parts, weighing.steps, choice.clusters),
-    )
-
-
-@st.cache_data(max_entries=128, show_spinner="Following paths ...")
-def _cached_table(run: data.RunKey, chosen: tuple[int, str, str, int | None]) -> pd.DataFrame:
-    count, parts, steps, clusters = chosen
-    choice = PathChoice(count, weighing_of(parts, steps), clusters)
-    return path_table(data.sample_stats_of_key(run), choice)
 
 
 def _command(context: Context, corpora: list[str], choice: PathChoice) -> None:

@@ -6,12 +6,42 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.ranking.compare import Comparison
+from app.charts.chart import Chart, Drawing
+from app.charts.comparing import names_of
+from app.charts.context import Context
 from app.figures.theme import apply_theme, ink, muted, paper, plain, primary, series_color
 
 # Series colour and dash; A's own lines fall, B's own rise.
 _ALONE: Final = {"only A": (1, "solid"), "only B": (3, "dash")}
 _QUIET: Final = ("both", "neither")
 _PIXELS_A_RANK: Final = 12
+
+
+def most_moved(comparison: Comparison) -> int:
+    """The layer whose experts the recipes agree on least; of equals, the first."""
+    by_layer = comparison.by_layer
+    return int(by_layer["layer"].to_numpy()[by_layer["agreement"].to_numpy().argmin()])
+
+
+def _draw(context: Context) -> Drawing:
+    comparison, names, place = context.comparison, names_of(context), context.expert
+    layer = context.layer
+    if layer is None:
+        layer = place[0] if place else most_moved(comparison)
+    marked = place[1] if place and place[0] == layer else None
+    table = comparison.table()
+    rows = table[table["layer"] == layer].reset_index(drop=True)
+    return Drawing(
+        "rank-flow",
+        lambda dark: bump(rows, names, marked=marked, dark=dark),
+        rows,
+        describe(rows),
+        context.about_both(),
+    )
+
+
+RANK_FLOW = Chart("rank-flow", "compare", "Who crosses the cut in one layer", _draw)
 
 
 def bump(

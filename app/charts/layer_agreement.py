@@ -5,6 +5,8 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
 from app.figures.theme import DASHES, SYMBOLS, apply_theme, muted, series_color
 
 _SERIES: Final = (
@@ -12,6 +14,20 @@ _SERIES: Final = (
     ("jaccard", "Jaccard of the pruned"),
     ("kendall_tau", "Kendall tau"),
 )
+
+
+def _draw(context: Context) -> Drawing:
+    table = context.comparison.by_layer
+    return Drawing(
+        "agreement",
+        lambda dark: layer_agreement(table, dark=dark),
+        table,
+        describe(table),
+        context.about_both(),
+    )
+
+
+AGREEMENT = Chart("agreement", "compare", "In which layers the recipes agree", _draw)
 
 
 def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

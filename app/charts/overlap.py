@@ -1,6 +1,7 @@
 """Overlap of the pruned sets between calibration texts, as a matrix."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from analysis.ranking import overlap as overlaps
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
 from app.figures.theme import (
     color_at,
     colorbar,
@@ -18,6 +22,38 @@ from app.figures.theme import (
     text_on,
     themed,
 )
+
+
+def pair_overlaps(context: Context) -> pd.DataFrame:
+    """Table of `criterion_overlap` of the pairs of corpora."""
+    return context.keep(
+        overlaps.criterion_overlap,
+        context.routed_criterion(),
+        context.calibrated,
+        context.gate,
+        context.fraction,
+    )
+
+
+def _draw(context: Context) -> Drawing:
+    label, corpora = context.routed_criterion().label, list(context.corpora_stats)
+    about = context.about(label, f"gate {context.gate}")
+    return matrix_drawing("overlap", pair_overlaps(context), corpora, about)
+
+
+def matrix_drawing(name: str, pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> Drawing:
+    """The matrix of a table `corpus_a, corpus_b, overlap, chance` of pairs of corpora."""
+    table, chance = overlaps.overlap_matrix(pairs, list(corpora)), float(pairs["chance"].mean())
+    return Drawing(
+        name,
+        lambda dark: overlap_matrix(table, chance=chance, dark=dark),
+        pairs,
+        describe(table, chance=chance),
+        about,
+    )
+
+
+OVERLAP = Chart("overlap", "explore", "What two texts agree on", _draw)
 
 
 def overlap_matrix(

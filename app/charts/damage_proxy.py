@@ -1,16 +1,69 @@
 """Exact damage of removing each expert against a score that costs nothing, expert by expert."""
 
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.criteria import CRITERIA, Criterion, get_criterion
+from analysis.errors import StatsError
+from analysis.ranking.experts import saliency_grid
+from analysis.ranking.overlap import pruned_mask
+from analysis.ranking.proxy import damage_table
+from analysis.stats.choose import choose_stats, parse_corpus_weight
+from analysis.stats.tables import ExpertStats, Gate
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
 from app.figures.theme import SYMBOLS, apply_theme, paper, plain, series_color
 
 # Codes of `fate`: 2 * pruned by the damage + pruned by the proxy.
 FATES: Final = ("both keep", "only the proxy prunes", "only the damage prunes", "both prune")
 _COLORS: Final = (0, 1, 3, 4)
+
+
+# The stand-in of arXiv:2606.15716, Figure 3.
+PROXY: Final = "gate-ean"
+
+
+def fate_table(
+    stats: ExpertStats, proxy: Criterion, gate: Gate, sparsity: Fraction
+) -> pd.DataFrame:
+    """Table of `damage_table` and `fate`: what the exact damage and a proxy each prune.
+
+    Raises:
+        CriterionError: the statistics lack the group `damage`.
+    """
+    table = damage_table(stats, proxy, gate)
+    by_damage, by_proxy = (
+        pruned_mask(saliency_grid(criterion, stats, gate), stats.grid, sparsity)
+        for criterion in (get_criterion("damage"), proxy)
+    )
+    codes = 2 * by_damage.astype(np.int8) + by_proxy.astype(np.int8)
+    return table.assign(fate=np.array(FATES)[codes[stats.grid.present]])
+
+
+def _draw(context: Context) -> Drawing:
+    corpora = [parse_corpus_weight(text) for text in context.corpora][:1]
+    damage = CRITERIA["damage"]
+    stats = context.keep(choose_stats, damage, context.store, context.model, corpora).stats
+    if not isinstance(stats, ExpertStats):
+        raise StatsError("The exact damage is measured on routed tokens.")
+    # The variant in use; the papers' stand-in where the criterion is none of the 18.
+    is_variant = context.ranking_criterion.exponents is not None
+    proxy = context.ranking_criterion if is_variant else get_criterion(PROXY)
+    table = fate_table(stats, proxy, context.gate, context.fraction)
+    return Drawing(
+        "damage-proxy",
+        lambda dark: damage_proxy(table, proxy=proxy.label, dark=dark),
+        table,
+        describe(table, proxy=proxy.label),
+        context.about(stats.manifest.run_id, f"gate {context.gate}"),
+    )
+
+
+DAMAGE_PROXY = Chart("damage-proxy", "explore", "How well a score predicts exact damage", _draw)
 
 
 def damage_proxy(table: pd.DataFrame, *, proxy: str = "proxy", dark: bool = False) -> go.Figure:

@@ -1,9 +1,19 @@
 """How many tokens a choice needs: pruned sets of parts of the tokens against those of all."""
 
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from analysis.criteria import Criterion, get_criterion
+from analysis.errors import PlanError, StatsError
+from analysis.stats.shards import TOKEN_PARTS, can_rank, overlap_of_parts, stats_at
+from analysis.stats.store import SHARDS, Run
+from analysis.stats.tables import ExpertStats, Gate
+from app.charts.chart import Chart, Drawing
+from app.charts.context import CURVE_BESIDE, Context
 from app.figures.theme import (
     DASHES,
     SYMBOLS,
@@ -15,6 +25,76 @@ from app.figures.theme import (
 )
 
 _COLUMNS = 3
+
+
+def parts_of(run: Run) -> list[ExpertStats]:
+    """Statistics of growing parts of the tokens of a run.
+
+    Raises:
+        StatsError: the run has no token shards.
+    """
+    return [stats_at(run, parts) for parts in TOKEN_PARTS]
+
+
+def parts_table(
+    parts: Mapping[str, Sequence[ExpertStats]],
+    criteria: Sequence[Criterion],
+    gate: Gate,
+    sparsity: Fraction,
+) -> pd.DataFrame:
+    """Table `corpus, criterion, tokens, overlap, chance`: parts of the tokens against all.
+
+    Args:
+        parts: by corpus, the statistics of growing parts of a run.
+        criteria: a line each.
+        gate: gate convention.
+        sparsity: of the pruned sets.
+    """
+    tables = [
+        overlap_of_parts(seen, criterion, gate, sparsity).assign(
+            corpus=corpus, criterion=criterion.label
+        )
+        for corpus, seen in parts.items()
+        for criterion in criteria
+    ]
+    table = pd.concat(tables, ignore_index=True)
+    return table[["corpus", "criterion", "tokens", "overlap", "chance"]]
+
+
+def _criteria(context: Context, part: ExpertStats) -> list[Criterion]:
+    """The criterion and the usual ones; of those that were chosen, what can rank by a part."""
+    if context.beside is None:
+        names = dict.fromkeys((context.routed_criterion().name, *CURVE_BESIDE))
+        return [get_criterion(name) for name in names]
+    names = dict.fromkeys((context.ranking_criterion.name, *context.beside))
+    return [each for each in map(get_criterion, names) if can_rank(each, part)]
+
+
+def _draw(context: Context) -> Drawing:
+    context.check_removes()
+    if not context.runs:
+        raise StatsError(f"{context.model.name} has not been calibrated; see `moeprune calibrate`.")
+    parts = {
+        corpus: context.keep(parts_of, run)
+        for corpus, run in context.runs.items()
+        if SHARDS in run.manifest.files
+    }
+    if not parts:
+        raise StatsError("No run keeps its tokens in parts; calibrate again.")
+    criteria = _criteria(context, next(iter(parts.values()))[0])
+    if not criteria:
+        raise PlanError("Choose a criterion above.")
+    table = context.keep(parts_table, parts, criteria, context.gate, context.fraction)
+    return Drawing(
+        "overlap-by-tokens",
+        lambda dark: parts_curve(table, dark=dark),
+        table,
+        describe(table),
+        context.about(f"gate {context.gate}"),
+    )
+
+
+OVERLAP_BY_TOKENS = Chart("overlap-by-tokens", "explore", "How many tokens a choice needs", _draw)
 
 
 def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

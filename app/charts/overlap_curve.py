@@ -1,8 +1,17 @@
 """Overlap of the pruned sets between texts, against sparsity."""
 
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.criteria import Criterion, get_criterion
+from analysis.ranking.effects import corpora_overlap
+from analysis.ranking.overlap import chance_overlap, criterion_overlap
+from analysis.stats.tables import ExpertStats, Gate
+from app.charts.chart import Chart, Drawing
+from app.charts.context import CURVE_BESIDE, Context
 from app.figures.theme import (
     DASHES,
     SYMBOLS,
@@ -12,6 +21,54 @@ from app.figures.theme import (
     paper,
     plain,
     series_color,
+)
+
+CURVE_PERCENTS = tuple(range(5, 100, 5))
+
+
+def curve_table(
+    criteria: Sequence[Criterion], stats: Mapping[str, ExpertStats], gate: Gate
+) -> pd.DataFrame:
+    """Table `sparsity, overlap, chance, series, kind`, at each sparsity.
+
+    Mean over pairs of corpora for every criterion; of three corpora and more also the share that
+    all prune ("all texts"), for the first.
+    """
+    grid, count = next(iter(stats.values())).grid, len(stats)
+    rows: list[tuple[float, float, float, str, str]] = []
+    for percent in CURVE_PERCENTS:
+        sparsity = Fraction(percent, 100)
+        chance = chance_overlap(grid, sparsity)
+        for criterion in criteria:
+            table = criterion_overlap(criterion, stats, gate, sparsity)
+            overlap = float(table["overlap"].mean())
+            rows.append((percent / 100, overlap, chance, criterion.label, "pairs"))
+        if count > 2:
+            overlap = corpora_overlap(criteria[0], stats, gate, sparsity)
+            chance = chance_overlap(grid, sparsity, count)
+            name = f"{criteria[0].label}, all texts"
+            rows.append((percent / 100, overlap, chance, name, "all texts"))
+    return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance", "series", "kind"])
+
+
+def _draw(context: Context) -> Drawing:
+    names = dict.fromkeys((context.routed_criterion().name, *CURVE_BESIDE))
+    criteria, share = [get_criterion(name) for name in names], float(context.fraction)
+    table = context.keep(curve_table, criteria, context.corpora_stats, context.gate)
+    return Drawing(
+        "overlap-by-sparsity",
+        lambda dark: overlap_curve(table, sparsity=share, dark=dark),
+        table,
+        describe(table, sparsity=share),
+        context.about(f"gate {context.gate}"),
+    )
+
+
+OVERLAP_CURVE = Chart(
+    "overlap-by-sparsity",
+    "explore",
+    "How the agreement of texts changes with sparsity",
+    _draw,
 )
 
 

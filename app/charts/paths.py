@@ -1,4 +1,4 @@
-"""How many samples' paths pass through each expert: layer x expert, a panel for each text."""
+"""Paths (MoE Pathfinder): how many samples' paths pass through each expert, by corpus."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,60 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from analysis.criteria.pathfinder import PATHFINDER
+from analysis.errors import StatsError
+from analysis.ranking.trajectory import follow, representative_samples
+from analysis.stats.choose import newest_by_corpus
+from analysis.stats.store import Run, load_sample_stats
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
+from app.charts.path_choice import USUAL_PATHS, PathChoice
 from app.figures.layer_rows import layer_axis
 from app.figures.theme import apply_theme, colorbar, colorscale, plain
 
 _ROW, _LEAST, _MOST = 17, 110, 420
 _HEAD, _FOOT = 34, 60
+
+
+def path_table(run: Run, choice: PathChoice) -> pd.DataFrame:
+    """Table `layer, expert, num_samples, path_weight, node_weight, rank, samples` of one run."""
+    stats = load_sample_stats(run)
+    if choice.clusters is not None:
+        stats = representative_samples(stats, choice.clusters)
+    table = follow(stats, choice.count, choice.weighing).table(choice.count)
+    return table.assign(samples=stats.num_samples)
+
+
+def runs_with_samples(context: Context) -> dict[str, Run]:
+    """The run of each corpus of which single samples were measured."""
+    runs = newest_by_corpus(context.store.of_model(context.model.identity, "routed"), PATHFINDER)
+    return {corpus: run for corpus, run in runs.items() if "dense" in run.manifest.groups}
+
+
+def _draw(context: Context) -> Drawing:
+    runs, choice = runs_with_samples(context), context.paths
+    if not runs:
+        raise StatsError(
+            f"{context.model.name} has no statistics of samples; calibrate with --groups "
+            "routed,dense."
+        )
+    tables = {corpus: context.keep(path_table, run, choice) for corpus, run in runs.items()}
+    counts = {corpus: int(table["samples"].iloc[0]) for corpus, table in tables.items()}
+    together = pd.concat(
+        [table.assign(corpus=corpus) for corpus, table in tables.items()], ignore_index=True
+    )
+    columns = ["corpus", *(column for column in together if column != "corpus")]
+    return Drawing(
+        "paths",
+        lambda dark: path_frequency(together, counts, dark=dark),
+        together[columns],
+        describe(together, counts),
+        context.about(" ".join(choice.said())),
+        choice.said() if choice != USUAL_PATHS else (),
+    )
+
+
+PATHS = Chart("paths", "explore", "Which experts the heaviest paths pass through", _draw)
 
 
 def path_frequency(

@@ -1,6 +1,8 @@
 """Overlap maps of the 18 variants as small multiples: a column a sparsity, a row a model."""
 
 import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -9,11 +11,55 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
+from analysis.ranking.overlap import mean_overlaps, variant_overlaps
+from analysis.stats.tables import ExpertStats, Gate
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
+from app.charts.overlap_map import DEGENERATE, Variant, variant_label
 from app.figures.theme import apply_theme, color_at, colorbar, colorscale, ink, plain, text_on
-from app.figures.variant_map import DEGENERATE, Variant, variant_label
 
 _EXPONENTS: Final = (0, 1, 2)
 _ROW_PIXELS: Final = 190
+
+
+GRID_PERCENTS = (25, 50, 75)
+
+
+def grid_table(
+    models: Mapping[str, Mapping[str, ExpertStats]], gate: Gate, sparsities: Sequence[Fraction]
+) -> pd.DataFrame:
+    """Table `model, sparsity, criterion, b, alpha, beta, overlap, chance`: mean over pairs.
+
+    Args:
+        models: by name of the model, its statistics by corpus.
+        gate: gate convention.
+        sparsities: a panel each.
+    """
+    tables = [
+        mean_overlaps(variant_overlaps(stats, gate, sparsity)).assign(
+            model=model, sparsity=float(sparsity)
+        )
+        for model, stats in models.items()
+        for sparsity in sparsities
+    ]
+    table = pd.concat(tables, ignore_index=True)
+    return table[["model", "sparsity", *table.columns.drop(["model", "sparsity"])]]
+
+
+def _draw(context: Context) -> Drawing:
+    shares = sorted({*(Fraction(percent, 100) for percent in GRID_PERCENTS), context.fraction})
+    table = context.keep(grid_table, context.models_stats, context.gate, shares)
+    selected = context.ranking_criterion.exponents
+    return Drawing(
+        "overlap-maps",
+        lambda dark: variant_grid(table, selected=selected, dark=dark),
+        table,
+        describe(table),
+        context.about(f"gate {context.gate}", *context.models_said),
+    )
+
+
+OVERLAP_MAPS = Chart("overlap-maps", "explore", "The variants at several sparsities", _draw)
 
 
 def variant_grid(

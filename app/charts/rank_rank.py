@@ -8,9 +8,26 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from app.charts.chart import Chart, Drawing
+from app.charts.comparing import names_of
+from app.charts.context import Context
 from app.figures.theme import CIVIDIS, apply_theme, colorbar, colorscale, ink, paper, plain
 
 _BINS: Final = 32
+
+
+def _draw(context: Context) -> Drawing:
+    table, names = context.comparison.table(), names_of(context)
+    return Drawing(
+        "rank-rank",
+        lambda dark: rank_rank(table, names, dark=dark),
+        table,
+        describe(table, context.comparison.kendall_tau),
+        context.about_both(),
+    )
+
+
+RANK_RANK = Chart("rank-rank", "compare", "How far the two orders agree", _draw)
 
 
 def rank_rank(

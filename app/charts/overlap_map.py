@@ -6,6 +6,8 @@ from typing import Any, Final
 import pandas as pd
 import plotly.graph_objects as go
 
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
 from app.figures.theme import (
     color_at,
     colorbar,
@@ -35,6 +37,20 @@ _EXPONENTS: Final = (0, 1, 2)
 _BLOCK_STEP: Final = 3.25  # the two values of b stand apart by a quarter of a cell
 _HALF: Final = 0.5
 _GREEK: Final = {"alpha": "\u03b1", "beta": "\u03b2"}
+
+
+def _draw(context: Context) -> Drawing:
+    means, selected = context.variant_means, context.ranking_criterion.exponents
+    return Drawing(
+        "overlap-map",
+        lambda dark: variant_map(means, selected=selected, dark=dark),
+        means,
+        describe(means),
+        context.about(f"gate {context.gate}"),
+    )
+
+
+OVERLAP_MAP = Chart("overlap-map", "explore", "Which variants depend on the text", _draw)
 
 
 def variant_map(

@@ -5,9 +5,31 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.ranking.effects import effects_over_models
+from analysis.ranking.overlap import mean_overlaps, variant_overlaps
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
 from app.figures.theme import SYMBOLS, apply_theme, ink, muted, series_color
 
 _GREEK: Final = {"b": "b", "alpha": "\u03b1", "beta": "\u03b2"}
+
+
+def _draw(context: Context) -> Drawing:
+    means = [
+        mean_overlaps(context.keep(variant_overlaps, stats, context.gate, context.fraction))
+        for stats in context.models_stats.values()
+    ]
+    table, chance = effects_over_models(means), float(pd.concat(means)["chance"].mean())
+    return Drawing(
+        "component-effects",
+        lambda dark: component_effects(table, chance=chance, dark=dark),
+        table,
+        describe(table),
+        context.about(f"gate {context.gate}", *context.models_said),
+    )
+
+
+EFFECTS = Chart("component-effects", "explore", "What each exponent does", _draw)
 
 
 def component_effects(

@@ -8,6 +8,9 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from analysis.ranking.compare import FATES
+from app.charts.chart import Chart, Drawing
+from app.charts.comparing import names_of
+from app.charts.context import Context
 from app.figures.layer_rows import layer_rows
 from app.figures.theme import apply_theme, ink, paper, plain
 
@@ -20,6 +23,20 @@ _WIDEST_STROKED: Final = 256
 _RING: Final = "#d6246e"
 _REACH: Final = 0.3  # of a cell, from its middle
 _LEGEND: Final = {"only A": "only A  \u2571", "only B": "only B  \u2572"}
+
+
+def _draw(context: Context) -> Drawing:
+    table, names = context.comparison.table(), names_of(context)
+    return Drawing(
+        "kept-by",
+        lambda dark: kept_by_map(table, names, marked=context.expert, dark=dark),
+        table,
+        describe(table, names),
+        context.about_both(),
+    )
+
+
+KEPT_BY = Chart("kept-by", "compare", "Which recipe keeps which expert", _draw)
 
 
 def kept_by_map(
