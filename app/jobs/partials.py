@@ -9,21 +9,14 @@ from app.jobs.model import Job
 logger = logging.getLogger(__name__)
 
 
-def delete_partials(job: Job) -> tuple[str, ...]:
-    """Delete the job's unfinished output; the paths that could not be deleted.
+def delete_partials(job: Job, error: str) -> str:
+    """Delete the job's unfinished output; `error`, with the paths that could not be deleted.
 
     Only paths whose last name contains ".partial": whatever a request says, nothing finished is
     ever deleted here. A link is removed, never what it points to.
     """
-    return tuple(path for path in job.partials if not _delete(Path(path)))
-
-
-def not_deleted(left: tuple[str, ...]) -> str:
-    """What the error of a job says of paths that could not be deleted; empty where there are none.
-
-    It begins with a blank, for it comes behind another sentence.
-    """
-    return f" Not deleted: {', '.join(left)}." if left else ""
+    left = ", ".join(path for path in job.partials if not _delete(Path(path)))
+    return f"{error} Not deleted: {left}.".lstrip() if left else error
 
 
 def _delete(path: Path) -> bool:

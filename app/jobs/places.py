@@ -1,5 +1,6 @@
 """Where jobs run: on this machine, or on a cluster; one interface for both."""
 
+from dataclasses import replace
 from typing import Protocol
 
 from app.jobs.runner import LocalRunner
@@ -9,7 +10,7 @@ from app.settings import Settings
 
 
 class Runner(Protocol):
-    """Starts queued jobs, stops canceled ones, buries dead ones."""
+    """Starts queued jobs, stops canceled ones, records the end of lost ones."""
 
     def tick(self) -> None:
         """Do what is due; idempotent, and safe from several processes at once."""
@@ -21,12 +22,8 @@ def open_store(settings: Settings) -> JobStore:
 
 
 def runner_of(settings: Settings, store: JobStore, *, starts: bool = True) -> Runner:
-    """The runner of an installation or server; one that starts nothing still attends to the rest.
-
-    Raises:
-        JobError: options of SLURM that are none.
-    """
+    """The runner of an installation or server; without `starts`, it starts no job."""
     if settings.slurm is None:
         return LocalRunner(store) if starts else LocalRunner(store, limit=0)
-    options = parse_options(settings.slurm)
-    return SlurmRunner(store, options) if starts else SlurmRunner(store, options, limit=0)
+    runner = SlurmRunner(store, parse_options(settings.slurm))
+    return runner if starts else replace(runner, limit=0)

@@ -1,4 +1,4 @@
-"""Local runner: starts queued jobs as processes of this machine, and buries dead ones."""
+"""Local runner: starts queued jobs as processes of this machine, records the end of lost ones."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.jobs.model import Job, JobState
-from app.jobs.partials import delete_partials, not_deleted
+from app.jobs.partials import delete_partials
 from app.jobs.process import is_alive, kill_orphans, last_memory, signal_worker, start_time
 from app.jobs.store import JobStore
 from app.jobs.table import JobTable
@@ -22,16 +22,8 @@ logger = logging.getLogger(__name__)
 # Everything else, and with it every other secret, stays out of the workers.
 _ENVIRONMENT = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV"})
 _ENVIRONMENT_PREFIXES = (
-    "CUDA_",
-    "HF_",
-    "HUGGINGFACE_",
-    "LC_",
-    "MKL_",
-    "MOEPRUNE_",
-    "NVIDIA_",
-    "OMP_",
-    "TORCH_",
-    "XDG_",
+    *("CUDA_", "HF_", "HUGGINGFACE_", "LC_", "MKL_"),
+    *("MOEPRUNE_", "NVIDIA_", "OMP_", "TORCH_", "XDG_"),
 )
 
 
@@ -52,14 +44,11 @@ class LocalRunner:
     kinds_module: str = "app.jobs.kinds"
 
     def tick(self) -> None:
-        """Bury dead workers, kill those that do not stop, start queued jobs up to the limit.
+        """Record lost jobs, kill workers that do not stop, start queued jobs up to the limit.
 
         Idempotent, and one transaction: of several processes that tick at once, one starts a job.
         Should this process die in the middle, the table says what it said before; a worker that
         was started meanwhile finds that it holds no job and exits.
-
-        Raises:
-            JobError: the job table cannot be used.
         """
         now = time.time()
         host = socket.gethostname()
@@ -74,14 +63,14 @@ class LocalRunner:
     def _attend(self, jobs: JobTable, job: Job, now: float) -> None:
         if not is_alive(job):
             kill_orphans(job)
-            jobs.update(job.id, finished_at=now, **_burial(job))
+            jobs.update(job.id, finished_at=now, **_lost_job_columns(job))
         # Also where the clock was set back meanwhile: the grace would last as long as that.
         elif job.cancel_at is not None and abs(now - job.cancel_at) > self.grace_seconds:
             signal_worker(job, signal.SIGKILL)
 
     def _start(self, jobs: JobTable, job: Job, now: float) -> None:
         try:
-            process = self._popen(job)
+            process = self._start_worker(job)
         except OSError as error:
             logger.exception("Cannot start job %s", job.id)
             message = f"The worker could not be started: {error}."
@@ -99,11 +88,10 @@ class LocalRunner:
         # Collects the exit status, lest the ended worker stay as a zombie as long as this process.
         threading.Thread(target=process.wait, name=f"wait-{job.id}", daemon=True).start()
 
-    def _popen(self, job: Job) -> subprocess.Popen[bytes]:
+    def _start_worker(self, job: Job) -> subprocess.Popen[bytes]:
         arguments = worker_command(self.store, self.kinds_module)
         arguments += ["--limit", str(self.limit), "--grace", str(self.grace_seconds), job.id]
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        log = os.open(job.log_path, flags, 0o600)
+        log = os.open(job.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             return subprocess.Popen(  # noqa: S603  (a list, no shell, nothing from the request)
                 arguments,
@@ -112,22 +100,20 @@ class LocalRunner:
                 stderr=subprocess.STDOUT,
                 close_fds=True,
                 start_new_session=True,
-                env=_worker_environment(),
+                # What an ended worker passes on to the next job was passed to it here once.
+                env={name: os.environ[name] for name in passed_variables()},
             )
         finally:
             os.close(log)
 
 
-def _burial(job: Job) -> dict[str, Any]:
-    """Columns that record the end of a job whose worker is dead, its partial output deleted."""
-    left = delete_partials(job)
+def _lost_job_columns(job: Job) -> dict[str, Any]:
+    """Columns that record the end of a job whose worker is dead; deletes its partial output."""
+    state, error = JobState.CANCELED, "The worker was stopped before it could tidy up."
     if job.cancel_at is None:
         state = JobState.LOST
         error = f"The worker vanished (killed, or out of memory); {last_memory(job)}."
-    else:
-        state = JobState.CANCELED
-        error = "The worker was stopped before it could tidy up."
-    return {"state": state, "error": error + not_deleted(left)}
+    return {"state": state, "error": delete_partials(job, error)}
 
 
 def worker_command(store: JobStore, kinds_module: str) -> list[str]:
@@ -144,8 +130,3 @@ def passed_variables() -> set[str]:
         for name in os.environ
         if name in _ENVIRONMENT or name.startswith(_ENVIRONMENT_PREFIXES)
     }
-
-
-def _worker_environment() -> dict[str, str]:
-    # A job that an ended worker starts gets that worker's environment, which passed here once.
-    return {name: os.environ[name] for name in passed_variables()}

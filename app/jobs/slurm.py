@@ -1,4 +1,4 @@
-"""SLURM runner: hands queued jobs to a cluster through submitit, and buries those that it lost.
+"""SLURM runner: hands queued jobs to a cluster through submitit, records the end of lost ones.
 
 The job table must be on a file system that all nodes share, with file locks that work there.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from analysis.errors import JobError, unknown_name
 from app.jobs.model import Job, JobState
-from app.jobs.partials import delete_partials, not_deleted
+from app.jobs.partials import delete_partials
 from app.jobs.process import last_memory
 from app.jobs.runner import passed_variables, worker_command
 from app.jobs.store import JobStore
@@ -55,11 +55,7 @@ _ENDS: Final = {
 
 
 def parse_options(text: str) -> dict[str, str | int]:
-    """Options of the jobs on the cluster, `partition=gpu,gpus_per_node=1,mem_gb=64,time=240`.
-
-    Raises:
-        JobError: an unknown name, or a value that is none.
-    """
+    """Options of the jobs on the cluster, `partition=gpu,gpus_per_node=1,mem_gb=64,time=240`."""
     options: dict[str, str | int] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
@@ -99,12 +95,9 @@ class SlurmRunner:
         return self.store.path.parent / "slurm"
 
     def tick(self) -> None:
-        """Bury what SLURM has ended, stop what was canceled, hand over queued jobs.
+        """Record what SLURM has ended, stop what was canceled, hand over queued jobs.
 
         Idempotent and one transaction, as the local runner's.
-
-        Raises:
-            JobError: the job table or SLURM cannot be used.
         """
         now = time.time()
         # Before the table is read: an end that a worker recorded in between counts.
@@ -134,27 +127,26 @@ class SlurmRunner:
 
     def _attend(self, jobs: JobTable, job: Job, state: str, now: float) -> None:
         if state not in _OPEN:
-            jobs.update(job.id, finished_at=now, **_burial(job, state))
+            jobs.update(job.id, finished_at=now, **_ended_job_columns(job, state))
         elif job.cancel_at is not None and (
             job.state is JobState.QUEUED or now - job.cancel_at > self.grace_seconds
         ):
             self._batch_job(job).cancel(check=False)
-            jobs.update(job.id, finished_at=now, **_burial(job, "CANCELLED"))
+            jobs.update(job.id, finished_at=now, **_ended_job_columns(job, "CANCELLED"))
 
     def _start(self, jobs: JobTable, job: Job, now: float) -> None:
         from submitit.core.utils import CommandFunction, FailedJobError
 
         try:
-            handed = self._executor(job).submit(CommandFunction(self._command(job), verbose=False))
+            command = [*worker_command(self.store, self.kinds_module), "--batch", job.id]
+            handed = self._executor(job).submit(CommandFunction(command, verbose=False))
         except (FailedJobError, OSError) as error:
             logger.exception("Cannot hand job %s to SLURM", job.id)
-            message = f"SLURM did not take the job: {_first_line(error)}"
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            message = f"SLURM did not take the job: {lines[-1][:300] if lines else error!r}"
             jobs.update(job.id, state=JobState.FAILED, finished_at=now, error=message)
             return
         jobs.update(job.id, batch=handed.job_id)
-
-    def _command(self, job: Job) -> list[str]:
-        return [*worker_command(self.store, self.kinds_module), "--batch", job.id]
 
     def _executor(self, job: Job) -> "SlurmExecutor":
         from submitit import SlurmExecutor
@@ -194,11 +186,7 @@ class SlurmRunner:
 
 
 def check_slurm() -> None:
-    """See that jobs can be handed to SLURM from here.
-
-    Raises:
-        JobError: the extra is not installed, or there is no SLURM.
-    """
+    """Refuse a machine that cannot hand jobs to SLURM."""
     try:
         import submitit  # noqa: F401
     except ImportError as error:
@@ -215,18 +203,12 @@ def batch_of_this_process() -> str:
     return os.environ.get("SLURM_JOB_ID", "")
 
 
-def _burial(job: Job, state: str) -> dict[str, Any]:
-    """Columns that record the end of a job that SLURM ended, its partial output deleted."""
-    left = delete_partials(job) if job.state is JobState.RUNNING else ()
+def _ended_job_columns(job: Job, state: str) -> dict[str, Any]:
+    """Columns that record the end of a job that SLURM ended; deletes its partial output."""
+    was_running = job.state is JobState.RUNNING
     if job.cancel_at is not None:
-        error = "" if job.state is JobState.QUEUED else "SLURM stopped the worker."
-        end = JobState.CANCELED
+        end, error = JobState.CANCELED, "SLURM stopped the worker." if was_running else ""
     else:
         reason = _ENDS.get(state, f"The worker vanished; SLURM says {state}")
         end, error = JobState.LOST, f"{reason}; {last_memory(job)}."
-    return {"state": end, "error": error + not_deleted(left)}
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
+    return {"state": end, "error": delete_partials(job, error) if was_running else error}

@@ -21,7 +21,7 @@ from app.jobs.process import signal_worker, start_time
 from app.jobs.redact import holds_token, redact
 from app.jobs.table import JobTable, canonical_json, connect, create, transaction
 
-_PREFIX = re.compile(r"[0-9a-f]{1,12}")
+_START_OF_ID = re.compile(r"[0-9a-f]{1,12}")
 _MAX_QUEUED = 1_000
 _RECENT = 5
 _TAIL_BYTES = 256 * 1024
@@ -37,9 +37,6 @@ class JobStore:
         path: the SQLite file; made, with its folder, when it is not there.
         log_dir: folder of the logs; "logs" beside the table when not given.
         shared: whether several machines write to the table.
-
-    Raises:
-        JobError: the table is of a newer program, or cannot be used.
     """
 
     def __init__(self, path: Path, log_dir: Path | None = None, *, shared: bool = False) -> None:
@@ -62,13 +59,13 @@ class JobStore:
         requested_by: str,
         partials: Iterable[str | Path] = (),
     ) -> Job:
-        """Queue a job; a runner's `tick` starts it.
-
-        Raises:
-            JobError: the request holds an access token, or the queue is full.
-        """
+        """Queue a job; a runner's `tick` starts it."""
         canonical = canonical_json(dict(request))
-        _refuse_tokens(canonical, title, command)
+        if any(map(holds_token, (canonical, title, command))):
+            raise JobError(
+                "The request holds a Hugging Face token, and requests are stored and shown. "
+                "Leave it out and set HF_TOKEN in the environment."
+            )
         job_id = secrets.token_hex(6)
         job = Job(
             id=job_id,
@@ -85,7 +82,7 @@ class JobStore:
             created_at=time.time(),
         )
         with self.transaction() as jobs:
-            if jobs.count_queued() >= _MAX_QUEUED:
+            if jobs.counts().get(JobState.QUEUED, 0) >= _MAX_QUEUED:
                 raise JobError(
                     f"{_MAX_QUEUED:,} jobs are queued already; cancel some, or wait until they ran."
                 )
@@ -93,11 +90,7 @@ class JobStore:
         return job
 
     def get(self, job_id: str) -> Job:
-        """The job with this id, or with the only id that starts like this.
-
-        Raises:
-            JobError: no job, or several, start like this.
-        """
+        """The job with this id, or with the only id that starts like this."""
         with connect(self.path) as connection:
             return _find(JobTable(connection), job_id)
 
@@ -125,15 +118,14 @@ class JobStore:
 
         Args:
             job_id: the job, as in `get`.
-            requested_by: who asks; None for whoever may cancel everything.
-
-        Raises:
-            JobError: the job is unknown, finished, or someone else's.
+            requested_by: the user; None for one who may cancel everything.
         """
         now = time.time()
         with self.transaction() as jobs:
             job = _find(jobs, job_id)
-            _check_cancelable(job, requested_by)
+            if job.is_finished:
+                raise JobError(f"Job {job.id} is {job.state} already; there is nothing to cancel.")
+            _check_owner(job, requested_by, "cancel")
             ended = {"state": JobState.CANCELED, "finished_at": now, "cancel_at": now}
             if job.state is JobState.QUEUED and not job.batch:
                 jobs.update(job.id, **ended)
@@ -148,11 +140,7 @@ class JobStore:
         return self.get(job.id)
 
     def retry(self, job_id: str, requested_by: str | None = None) -> Job:
-        """Queue the same request again, as a new job of who asks; None for the same as before.
-
-        Raises:
-            JobError: the job is unknown or not finished, or the queue is full.
-        """
+        """Queue the same request again, owned by the requester; None: by the owner before."""
         job = self.get(job_id)
         if not job.is_finished:
             raise JobError(f"Job {job.id} is {job.state}; only a finished job can be retried.")
@@ -166,15 +154,7 @@ class JobStore:
         )
 
     def remove(self, job_id: str, requested_by: str | None = None) -> None:
-        """Forget a finished job and delete its log.
-
-        Args:
-            job_id: the job, as in `get`.
-            requested_by: who asks; None for whoever may remove everything.
-
-        Raises:
-            JobError: the job is unknown, not finished, or someone else's.
-        """
+        """Forget a finished job and delete its log; arguments as for `cancel`."""
         with self.transaction() as jobs:
             job = _find(jobs, job_id)
             if not job.is_finished:
@@ -213,7 +193,7 @@ class JobStore:
             batch: number of the SLURM job that this process is; it then records itself.
 
         Raises:
-            JobError: the job is not this process's.
+            JobError: the job is not this process's; the worker then ends.
         """
         with self.transaction() as jobs:
             job, now = _find(jobs, job_id), time.time()
@@ -280,16 +260,8 @@ def _make_private_dir(path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def _refuse_tokens(*texts: str) -> None:
-    if any(holds_token(text) for text in texts):
-        raise JobError(
-            "The request holds a Hugging Face token, and requests are stored and shown. "
-            "Leave it out and set HF_TOKEN in the environment."
-        )
-
-
 def _find(jobs: JobTable, job_id: str) -> Job:
-    found = jobs.starting_with(job_id) if _PREFIX.fullmatch(job_id) else ()
+    found = jobs.starting_with(job_id) if _START_OF_ID.fullmatch(job_id) else ()
     if len(found) == 1:
         return found[0]
     if found:
@@ -298,12 +270,6 @@ def _find(jobs: JobTable, job_id: str) -> Job:
     recent = ", ".join(job.id for job in jobs.newest(_RECENT))
     hint = f"The last ones are: {recent}." if recent else "There are no jobs yet."
     raise JobError(f"Unknown job {job_id!r}. {hint}")
-
-
-def _check_cancelable(job: Job, requested_by: str | None) -> None:
-    if job.is_finished:
-        raise JobError(f"Job {job.id} is {job.state} already; there is nothing to cancel.")
-    _check_owner(job, requested_by, "cancel")
 
 
 def _check_owner(job: Job, requested_by: str | None, action: str) -> None:

@@ -17,76 +17,39 @@ SCHEMA_VERSION = 2
 # Longer than anything that holds the lock: `tick` deletes partial output under it.
 _BUSY_SECONDS = 30.0
 
-_SCHEMA = """
-CREATE TABLE jobs (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    kind TEXT NOT NULL,
-    title TEXT NOT NULL,
-    request TEXT NOT NULL,
-    command TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    state TEXT NOT NULL,
-    requested_by TEXT NOT NULL,
-    version TEXT NOT NULL,
-    log_path TEXT NOT NULL,
-    partials TEXT NOT NULL,
-    created_at REAL NOT NULL,
-    started_at REAL,
-    heartbeat_at REAL,
-    finished_at REAL,
-    cancel_at REAL,
-    phase TEXT NOT NULL,
-    done INTEGER NOT NULL,
-    total INTEGER NOT NULL,
-    unit TEXT NOT NULL,
-    phase_started_at REAL,
-    phase_start_done INTEGER NOT NULL,
-    progress_at REAL,
-    host TEXT NOT NULL,
-    pid INTEGER,
-    process_start REAL,
-    rss_peak INTEGER NOT NULL,
-    error TEXT NOT NULL,
-    result TEXT,
-    batch TEXT NOT NULL DEFAULT ''
-)
-"""
-# From each older schema to the next.
-_MIGRATIONS = {1: "ALTER TABLE jobs ADD COLUMN batch TEXT NOT NULL DEFAULT ''"}
-_INDEX = "CREATE INDEX jobs_by_state ON jobs (state, seq)"
-_COLUMNS = tuple(field.name for field in fields(Job))
-# Column -> what the schema says of it. SQLite keeps other kinds of values too.
-_KINDS = {
-    name: kind.removesuffix(" DEFAULT ''")
-    for name, _, kind in (
-        line.strip(" ,").partition(" ") for line in _SCHEMA.splitlines() if line.startswith("    ")
-    )
+# Type of a field of `Job` -> its column, and what a row may hold there; any other is kept as text.
+_STORED: dict[Any, tuple[str, tuple[type, ...]]] = {
+    int: ("INTEGER NOT NULL", (int,)),
+    int | None: ("INTEGER", (int, type(None))),
+    float: ("REAL NOT NULL", (int, float)),
+    float | None: ("REAL", (int, float, type(None))),
+    dict[str, Any] | None: ("TEXT", (str, type(None))),
 }
+_COLUMNS = {field.name: _STORED.get(field.type, ("TEXT NOT NULL", (str,))) for field in fields(Job)}
+_NAMES = ", ".join(_COLUMNS)
 
 
 class JobTable:
     """The rows, seen through one connection; inside a transaction unless only reading."""
+
+    # Statements are put together from the names of columns and from marks, never from values.
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def insert(self, job: Job) -> None:
         """Append a job."""
-        names = ", ".join(_COLUMNS)
         marks = ", ".join(f":{name}" for name in _COLUMNS)
         values = {name: _encode(getattr(job, name)) for name in _COLUMNS}
-        # The names come from the dataclass.
-        self._connection.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", values)  # noqa: S608
+        self._connection.execute(f"INSERT INTO jobs ({_NAMES}) VALUES ({marks})", values)  # noqa: S608
 
     def update(self, job_id: str, **values: Any) -> None:
         """Set some columns of a job."""
-        unknown = values.keys() - set(_COLUMNS)
+        unknown = values.keys() - _COLUMNS.keys()
         if unknown:
             raise ValueError(f"The job table has no columns {sorted(unknown)}.")
         changes = ", ".join(f"{name} = :{name}" for name in values)
         encoded = {name: _encode(value) for name, value in values.items()}
-        # The names were checked above.
         statement = f"UPDATE jobs SET {changes} WHERE id = :job_id"  # noqa: S608
         self._connection.execute(statement, {**encoded, "job_id": job_id})
 
@@ -113,7 +76,6 @@ class JobTable:
 
     def counts(self, kinds: Collection[str] = ()) -> dict[JobState, int]:
         """How many jobs of these kinds are in each state that some are in."""
-        # The condition has marks only.
         query = f"SELECT state, count(*) FROM jobs {_of(kinds)}GROUP BY state"  # noqa: S608
         found = dict(self._connection.execute(query, tuple(kinds)))
         return {state: found[state] for state in JobState if state in found}
@@ -133,13 +95,8 @@ class JobTable:
         condition = "WHERE state = ? AND host = ? AND batch = '' ORDER BY seq"
         return self._select(condition, JobState.RUNNING, host)
 
-    def count_queued(self) -> int:
-        """How many jobs wait."""
-        return self.counts().get(JobState.QUEUED, 0)
-
     def _select(self, condition: str, *values: str | int) -> tuple[Job, ...]:
-        # The names come from the dataclass, the conditions from the methods above.
-        query = f"SELECT {', '.join(_COLUMNS)} FROM jobs {condition}"  # noqa: S608
+        query = f"SELECT {_NAMES} FROM jobs {condition}"  # noqa: S608
         return tuple(_decode(row) for row in self._connection.execute(query, values))
 
 
@@ -149,7 +106,7 @@ def _of(kinds: Collection[str]) -> str:
 
 
 def create(path: Path, *, shared: bool = False) -> None:
-    """Make the job table at `path` unless it is there; of an older schema, bring it up to date.
+    """Make the job table at `path` unless it is there.
 
     Args:
         path: the file.
@@ -157,7 +114,7 @@ def create(path: Path, *, shared: bool = False) -> None:
             share, so the table then has the older journal, which is slower.
 
     Raises:
-        JobError: the file is of a newer program, or is no job table.
+        JobError: the file is of another version of the program, or is no job table.
     """
     with contextlib.suppress(FileExistsError):
         # Never open an existing file here: closing it would drop the locks that another thread
@@ -166,7 +123,7 @@ def create(path: Path, *, shared: bool = False) -> None:
     with connect(path) as connection:
         # Read first: every page and command opens the table, which is no reason to write to it.
         if _version(connection) != SCHEMA_VERSION:
-            _bring_up_to_date(connection, path)
+            _make_table(connection, path)
         _switch_journal(connection, "DELETE" if shared else "WAL")
 
 
@@ -175,30 +132,26 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _bring_up_to_date(connection: sqlite3.Connection, path: Path) -> None:
+def _make_table(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     version = _version(connection)  # another process may have been faster
-    if version > SCHEMA_VERSION:
+    if version not in (0, SCHEMA_VERSION):
         raise JobError(
-            f"The job table {path} has schema {version}, made by a newer program; this one "
-            f"reads up to {SCHEMA_VERSION}. Upgrade the program, or use another job table."
+            f"The job table {path} has schema {version}; this program reads {SCHEMA_VERSION}. "
+            "Use the version of the program that made it, or another job table."
         )
     if version == 0:
-        connection.execute(_SCHEMA)
-        connection.execute(_INDEX)
-    for older in range(version or SCHEMA_VERSION, SCHEMA_VERSION):
-        connection.execute(_MIGRATIONS[older])
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        columns = [f"{name} {stored}" for name, (stored, _) in _COLUMNS.items()]
+        order = "seq INTEGER PRIMARY KEY AUTOINCREMENT"
+        connection.execute(f"CREATE TABLE jobs ({', '.join((order, *columns))}, UNIQUE (id))")
+        connection.execute("CREATE INDEX jobs_by_state ON jobs (state, seq)")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute("COMMIT")
 
 
 @contextlib.contextmanager
 def connect(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection for one operation: cheap, and safe in any thread and after a fork.
-
-    Raises:
-        JobError: the table cannot be read or written.
-    """
+    """A connection for one operation: cheap, and safe in any thread and after a fork."""
     try:
         # mode=rw: a table that was deleted meanwhile is an error, not a new empty file.
         uri = f"{path.absolute().as_uri()}?mode=rw"
@@ -252,7 +205,7 @@ def _decode(row: tuple[Any, ...]) -> Job:
     result = values["result"]
     try:
         for name, value in values.items():
-            _check_kind(name, value)
+            _check_type(name, value)
         parsed = {
             "state": JobState(values["state"]),
             "request": dict(parse_json(values["request"])),
@@ -268,10 +221,7 @@ def _decode(row: tuple[Any, ...]) -> Job:
     return Job(**{**values, **parsed})
 
 
-def _check_kind(name: str, value: object) -> None:
-    kind = _KINDS[name]
-    if value is None and kind.endswith("NOT NULL"):
-        raise ValueError(f"{name} is missing")
-    wanted = {"TEXT": str, "INTEGER": int}.get(kind.split()[0], (int, float))
-    if value is not None and not isinstance(value, wanted):
-        raise TypeError(f"{name} is {value!r}")
+def _check_type(name: str, value: object) -> None:
+    # SQLite keeps values of any type in any column.
+    if not isinstance(value, _COLUMNS[name][1]):
+        raise TypeError(f"{name} is {'missing' if value is None else repr(value)}")

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from analysis.errors import JobError, UserError, unknown_name
 from analysis.progress import Progress
 from app.jobs.model import Job, JobState
-from app.jobs.partials import delete_partials, not_deleted
+from app.jobs.partials import delete_partials
 from app.jobs.process import format_memory, peak_memory
 from app.jobs.redact import RedactedStream
 from app.jobs.runner import LocalRunner
@@ -103,12 +103,7 @@ class Reporter:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._stop.set()
         self._thread.join()
         self._write()
@@ -234,8 +229,12 @@ def main() -> int:
     arguments = _parse()
     batch = batch_of_this_process() if arguments.batch else ""
     store = JobStore(arguments.db, shared=arguments.batch)
-    if arguments.batch:
-        _log_to(store.get(arguments.id).log_path)
+    if arguments.batch:  # what this process and its children print goes to the job's log
+        path = store.get(arguments.id).log_path
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
     with _redacted_output():
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
         switch = CancelSwitch()
@@ -260,8 +259,8 @@ def _work(store: JobStore, job: Job, kinds_module: str, switch: CancelSwitch) ->
     with Reporter(store, job) as reporter:
         outcome = run_task(job, kinds_module, switch, reporter.report)
         # While the job still counts as running, for the next one may write to the same place.
-        left = () if outcome.state is JobState.DONE else delete_partials(job)
-    error = f"{outcome.error}{not_deleted(left)}".lstrip()
+        is_done = outcome.state is JobState.DONE
+        error = outcome.error if is_done else delete_partials(job, outcome.error)
     store.heartbeat(job.id, peak_memory())
     ended = store.finish(job.id, outcome.state, error=error, result=outcome.result)
     logger.info("Job %s: %s", ended.id, ended.state)
@@ -284,14 +283,6 @@ def _parse() -> argparse.Namespace:
     if not arguments.db.is_file():
         parser.error(f"{arguments.db} is no job table.")
     return arguments
-
-
-def _log_to(path: Path) -> None:
-    """Write to the job's log what this process and its children print."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for descriptor in (1, 2):
-        os.dup2(log, descriptor)
-    os.close(log)
 
 
 @contextlib.contextmanager

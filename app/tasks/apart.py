@@ -1,6 +1,6 @@
-"""Fitness and test kept apart: corpora against benchmarks, and benchmarks against what was read."""
+"""Selection and test data held apart: corpora from test sets, benchmarks from what was read."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora.apart import TEST_SETS, is_of_benchmark, open_apart, task_documents
@@ -25,9 +25,6 @@ def open_checked(corpus: str, store: StatsStore, *, allowed: bool) -> "Source":
         corpus: as the user wrote it.
         store: beside whose runs local tasks lie.
         allowed: give them all the same, and say so in manifests and results.
-
-    Raises:
-        CorpusError: see `open_corpus`; or the corpus is a test set, or holds a document of one.
     """
     from analysis.corpora.streams import open_corpus
 
@@ -38,28 +35,19 @@ def open_checked(corpus: str, store: StatsStore, *, allowed: bool) -> "Source":
 
 
 def read_before(tasks: Sequence[str], store: StatsStore, identity: str) -> dict[str, str]:
-    """Task -> the calibration, evaluation or search that is known to have read its test set.
-
-    Args:
-        tasks: names of benchmarks.
-        store: whose runs, evaluations and searches are known.
-        identity: of the full model.
-    """
+    """Task -> the calibration, evaluation or search that is known to have read its test set."""
     found: dict[str, str] = {}
     for name, corpus in _corpora_read(store, identity):
-        for benchmark in _strings(corpus.get(TEST_SETS)):
+        sets = corpus.get(TEST_SETS)
+        for benchmark in sets if isinstance(sets, list) else ():
             for task in tasks:
-                if is_of_benchmark(task, benchmark):
+                if isinstance(benchmark, str) and is_of_benchmark(task, benchmark):
                     found.setdefault(task, name)
     return found
 
 
 def check_unread(tasks: Sequence[str], store: StatsStore, identity: str) -> None:
-    """Refuse benchmarks whose test sets the model's known work has read; see `read_before`.
-
-    Raises:
-        CorpusError: which of them, and what read it.
-    """
+    """Refuse benchmarks whose test sets the model's known work has read; see `read_before`."""
     for task, name in read_before(tasks, store, identity).items():
         raise CorpusError(
             f"{name} has read documents of the test set of {task}, which can then not judge what "
@@ -81,7 +69,3 @@ def _corpora_read(store: StatsStore, identity: str) -> Iterator[tuple[str, Mappi
             continue  # whoever uses searches says what is wrong
         if known.identity == identity:
             yield f"the search {known.search_id}", known.result.header["corpus"]
-
-
-def _strings(value: object) -> Iterable[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

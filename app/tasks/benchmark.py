@@ -1,11 +1,10 @@
-"""Tasks of benchmarks: lm-evaluation-harness on candidates, and results of other tools taken in."""
+"""Tasks of benchmarks: lm-evaluation-harness on candidates, and results imported of other tools."""
 
 from collections import defaultdict
-from collections.abc import Generator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.demo.tasks import LOCAL_TASKS, WrittenTask, write_task
 from analysis.errors import PlanError, StatsError
@@ -13,10 +12,11 @@ from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, ModelRef, MoEModel, load
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
 from app.settings import stats_store
+from app.tasks import JobResult, Steps
 from app.tasks.apart import TASKS_FOLDER, check_unread, read_before
-from app.tasks.quiet import quiet_transformers
+from app.tasks.loading import quiet_transformers
 from pruning.evaluate.benchmarks.candidates import exported, planned
-from pruning.evaluate.benchmarks.imports import Imported, read_results
+from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import (
     BenchmarkRecord,
     BenchmarkStore,
@@ -29,10 +29,6 @@ from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_d
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
 
-if TYPE_CHECKING:
-    from analysis.calibration.loading import CalibrationSettings
-
-Task = Generator[Progress, None, dict[str, Any]]
 _MISSING = (
     "Benchmarks need lm-evaluation-harness, which is not installed: "
     "pip install 'moe-prune-studio[eval]'."
@@ -41,15 +37,11 @@ _MISSING = (
 
 def benchmark_run(
     request: BenchmarkRequest,
-) -> Generator[Progress, None, list[BenchmarkRecord]]:
-    """Benchmark the candidates; results are kept beside the statistics.
-
-    Raises:
-        UserError: whatever of the model, the plans or the tasks does not fit, or the harness is
-            not installed.
-    """
+) -> Steps[list[BenchmarkRecord]]:
+    """Benchmark the candidates; results are kept beside the statistics."""
     if find_spec("lm_eval") is None:
         raise StatsError(_MISSING)
+    from analysis.calibration.loading import CalibrationSettings
     from pruning.evaluate.benchmarks.harness import Asked
     from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
 
@@ -70,23 +62,17 @@ def benchmark_run(
         chat_template=request.chat_template,
         batch_size=request.batch_size,
     )
-    versions = {task.name: task.version for task in local}
-    kept = BenchmarkStore(store.directories)
-    known = read_before(names, store, full.identity)
-    work = Benchmarks(model, candidates, asked, _settings(request), kept, versions, known)
-    return (yield from run_benchmarks(work))
-
-
-def _settings(request: BenchmarkRequest) -> "CalibrationSettings":
-    from analysis.calibration.loading import CalibrationSettings
-
-    return CalibrationSettings(
+    settings = CalibrationSettings(
         seq_len=2,  # of no use here: a task decides how long its questions are
         dtype=request.dtype,
         device=request.device,
         batch_size=request.batch_size,
         trust_remote_code=request.trust_remote_code,
     )
+    versions = {task.name: task.version for task in local}
+    kept, known = BenchmarkStore(store.directories), read_before(names, store, full.identity)
+    work = Benchmarks(model, candidates, asked, settings, kept, versions, known)
+    return (yield from run_benchmarks(work))
 
 
 def _candidates(
@@ -136,9 +122,7 @@ def _task_names(request: BenchmarkRequest, full: ModelRef) -> tuple[str, ...]:
     )
 
 
-def _written(
-    names: Sequence[str], store: StatsStore
-) -> Generator[Progress, None, list[WrittenTask]]:
+def _written(names: Sequence[str], store: StatsStore) -> Steps[list[WrittenTask]]:
     """Those of the tasks that are local, on disk."""
     local = [name for name in names if name in LOCAL_TASKS]
     written = []
@@ -148,10 +132,9 @@ def _written(
     return written
 
 
-def benchmark_task(request: BenchmarkRequest) -> Task:
+def benchmark_task(request: BenchmarkRequest) -> Steps[JobResult]:
     """Job form of `benchmark_run`."""
-    records = yield from benchmark_run(request)
-    return benchmark_results(records)
+    return benchmark_results((yield from benchmark_run(request)))
 
 
 def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:
@@ -175,13 +158,10 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:
 
 
 def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
-    """Take results of other tools in, one record for each tool and setting; they are kept.
+    """Import results of other tools, one record for each tool and setting; they are kept.
 
     Returns:
         The records with the scores of these files alone; those that are kept may have more.
-
-    Raises:
-        UserError: the model or the plan does not fit, or a file is not of a form that is known.
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
@@ -191,21 +171,16 @@ def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
     tasks: defaultdict[str, set[str]] = defaultdict(set)
     for path in request.files:
         found = read_results(path)
-        record = _with_results(
-            kept.find(new_record(candidate, found.source, found.settings)), found, path
+        record = kept.find(new_record(candidate, found.source, found.settings)).with_scores(
+            found.scores, found.tool_version, {**found.made, "imported_from": path.name}
         )
         kept.save(record)
         records[record.record_id] = record
         tasks[record.record_id] |= {score.task for score in found.scores}
     return [
-        replace(each, scores=tuple(score for score in each.scores if score.task in tasks[name]))
+        each.model_copy(update={"scores": tuple(s for s in each.scores if s.task in tasks[name])})
         for name, each in records.items()
     ]
-
-
-def _with_results(record: BenchmarkRecord, found: Imported, path: Path) -> BenchmarkRecord:
-    made = {**found.made, "imported_from": path.name}
-    return record.with_scores(found.scores, found.tool_version, made)
 
 
 def _imported_candidate(request: ImportRequest, model: MoEModel, store: StatsStore) -> Candidate:

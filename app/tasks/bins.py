@@ -1,14 +1,13 @@
 """The task of bins: experts or neurons in parts by a criterion, and the loss without each part."""
 
 import time
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
 
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
 from app.settings import stats_store
+from app.tasks import JobResult, Steps
 from app.tasks.evaluation import draw_all, run_settings
 from app.tasks.loading import loaded_model
 from app.tasks.sweep import plan_request
@@ -20,26 +19,17 @@ from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import BinsRequest
 
-if TYPE_CHECKING:
-    from analysis.calibration.loading import CalibrationSettings
 
-Binned = Generator[Progress, None, tuple[RankedBy, list[Bin]]]
-
-
-def bins_task(request: BinsRequest) -> Generator[Progress, None, dict[str, Any]]:
+def bins_task(request: BinsRequest) -> Steps[JobResult]:
     """Job form of `bins_run`."""
     record = yield from bins_run(request)
     return {"bins": record.record_id}
 
 
-def bins_run(request: BinsRequest) -> Generator[Progress, None, BinsRecord]:
+def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
     """What removing each bin of experts or neurons adds to the loss, on the first corpus.
 
     The record is kept beside the statistics; where it is there already, no model is loaded.
-
-    Raises:
-        UserError: no statistics that fit, a bin that would leave a layer too few experts, a model
-            that cannot be loaded, or a loss that is no finite number.
     """
     from analysis.calibration.loading import resolve_dtype
 
@@ -54,25 +44,22 @@ def bins_run(request: BinsRequest) -> Generator[Progress, None, BinsRecord]:
     if record.is_measured:
         yield Progress("cached", len(bins), len(bins), "bins", "these bins are measured already")
         return record
-    started = time.monotonic()
-    found = yield from _measured(request, model, bins, drawn, settings)
-    record = _finished(record, bins, found, settings, time.monotonic() - started)
+    record = yield from _measured(request, model, bins, drawn, record)
     kept.save(record)
     return record
 
 
 def _measured(
-    request: BinsRequest,
-    model: MoEModel,
-    bins: list[Bin],
-    drawn: Drawn,
-    settings: "CalibrationSettings",
-) -> Generator[Progress, None, dict[int, Evaluation]]:
-    """Number of a bin -> the evaluation of the model without it."""
+    request: BinsRequest, model: MoEModel, bins: list[Bin], drawn: Drawn, record: BinsRecord
+) -> Steps[BinsRecord]:
+    """The record with the loss of the model without each bin."""
     from pruning.evaluate.candidate import MeasureSettings, run_candidate
     from pruning.evaluate.full_side import run_full
+    from pruning.evaluate.run import how_made
     from pruning.evaluate.samples import make_samples
 
+    started = time.monotonic()
+    settings = run_settings(request, drawn.sequences.longest)
     samples = make_samples(drawn.sequences, request.batch_size)
     measured = MeasureSettings(("nll",), settings.seed)
     found: dict[int, Evaluation] = {}
@@ -81,30 +68,19 @@ def _measured(
         full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
         for each in bins:
             yield Progress("removing bins", len(found), len(bins), "bins")
-            found[each.number] = drain(
-                run_candidate(loaded, model.family, each.plan, full, measured)
-            )
-    return found
-
-
-def _finished(
-    record: BinsRecord,
-    bins: list[Bin],
-    found: dict[int, Evaluation],
-    settings: "CalibrationSettings",
-    seconds: float,
-) -> BinsRecord:
-    from pruning.evaluate.run import how_made
-
+            task = run_candidate(loaded, model.family, each.plan, full, measured)
+            found[each.number] = drain(task)
     first = found[bins[0].number]
     return record.with_results(
         bin_table(bins, found, seed=settings.seed),
         (first.full["nll"].mean, first.num_samples, first.num_tokens),
-        how_made(settings, seconds),
+        how_made(settings, time.monotonic() - started),
     )
 
 
-def _binned(request: BinsRequest, model: MoEModel, store: StatsStore) -> Binned:
+def _binned(
+    request: BinsRequest, model: MoEModel, store: StatsStore
+) -> Steps[tuple[RankedBy, list[Bin]]]:
     """What orders the experts or neurons, and the bins of that order."""
     how, is_atomic = request.binning, request.granularity == ATOMIC_GRANULARITY
     own = {"atom_scope": how.scope} if is_atomic else {}

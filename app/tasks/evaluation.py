@@ -1,16 +1,16 @@
 """Tasks of evaluation: plans on held-out text, and criteria against sparsities."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
 from app.settings import stats_store
+from app.tasks import JobResult, Steps
 from app.tasks.apart import open_checked
-from app.tasks.loading import placement_of
-from app.tasks.quiet import quiet_transformers
+from app.tasks.loading import placement_of, quiet_transformers
 from app.tasks.sweep import sweep_plans
 from pruning.evaluate.drawing import Drawn, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
     from analysis.corpora import Tokenizer
 
-Task = Generator[Progress, None, dict[str, Any]]
-Records = Generator[Progress, None, list[EvaluationRecord]]
+Records = Steps[list[EvaluationRecord]]
 
 
 def evaluate_run(request: EvaluateRequest) -> Records:
@@ -63,9 +62,7 @@ def evaluate_plans(
     return (yield from run_evaluations(work))
 
 
-def draw_all(
-    request: MeasureRequest, model: MoEModel, store: StatsStore
-) -> Generator[Progress, None, list[Drawn]]:
+def draw_all(request: MeasureRequest, model: MoEModel, store: StatsStore) -> Steps[list[Drawn]]:
     """The samples of every corpus of a request."""
     runs = [run.manifest for run in store.of_model(model.identity, "routed")]
     drawn = []
@@ -99,13 +96,13 @@ def run_settings(request: MeasureRequest, longest: int) -> "CalibrationSettings"
     )
 
 
-def evaluate_task(request: EvaluateRequest) -> Task:
+def evaluate_task(request: EvaluateRequest) -> Steps[JobResult]:
     """Job form of `evaluate_run`."""
     records = yield from evaluate_run(request)
     return {"evaluations": [record.record_id for record in records]}
 
 
-def sweep_task(request: SweepRequest) -> Task:
+def sweep_task(request: SweepRequest) -> Steps[JobResult]:
     """Job form of `sweep_run`."""
     records = yield from sweep_run(request)
     return {"evaluations": [record.record_id for record in records]}

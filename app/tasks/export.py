@@ -1,19 +1,17 @@
 """The task that exports: write a pruned checkpoint, then prove it."""
 
-from collections.abc import Generator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
-from analysis.progress import Progress
-from app.tasks.quiet import quiet_transformers
+from app.tasks import JobResult, Steps
+from app.tasks.loading import quiet_transformers
 from pruning.requests.base import ExportRequest
 
-Task = Generator[Progress, None, dict[str, Any]]
 
-
-def export_run(request: ExportRequest) -> Task:
+def export_run(request: ExportRequest) -> Steps[JobResult]:
     """Write the pruned checkpoint, then prove it."""
     from pruning.atoms.widths import WidthChoice, parse_mode
     from pruning.heads import heads_in_words, parse_choice
@@ -23,13 +21,15 @@ def export_run(request: ExportRequest) -> Task:
 
     model = load_model_index(request.model, revision=request.revision)
     plan = plan_from_dict(request.plan)
-    recipe = request.recipe.encode()
-    widths = None
-    if request.width_mode:
-        widths = WidthChoice(parse_mode(request.width_mode), request.width_multiple_of)
-    options = ExportOptions(parse_choice(request.mtp), request.hash_source, recipe, widths)
-    largest = parse_size(request.max_shard_size) if request.max_shard_size else None
-    options = replace(options, max_shard_bytes=largest, keep_list=request.keep_list)
+    mode, largest = request.width_mode, request.max_shard_size
+    options = ExportOptions(
+        parse_choice(request.mtp),
+        request.hash_source,
+        request.recipe.encode(),
+        WidthChoice(parse_mode(mode), request.width_multiple_of) if mode else None,
+        max_shard_bytes=parse_size(largest) if largest else None,
+        keep_list=request.keep_list,
+    )
     manifest = yield from export_checkpoint(model, plan, request.out, options)
     result: dict[str, Any] = {
         "out": str(request.out),
@@ -41,7 +41,9 @@ def export_run(request: ExportRequest) -> Task:
     return result
 
 
-def verify_result(out: Path, level: str | None, source: MoEModel | None, tokens: int = 128) -> Task:
+def verify_result(
+    out: Path, level: str | None, source: MoEModel | None, tokens: int = 128
+) -> Steps[JobResult]:
     """Verify an export; the report as plain JSON."""
     from pruning.surgery.verify import verify_export
 
@@ -52,10 +54,8 @@ def verify_result(out: Path, level: str | None, source: MoEModel | None, tokens:
     return asdict(report)
 
 
-def export_task(request: ExportRequest) -> Task:
+def export_task(request: ExportRequest) -> Steps[JobResult]:
     """Job form of `export_run`; a failed check fails the job."""
-    from analysis.errors import ExportError
-
     result = yield from export_run(request)
     failed = [check for check in result.get("verify", {}).get("checks", ()) if not check["ok"]]
     if failed:

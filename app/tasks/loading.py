@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from analysis.model import MoEModel
-from app.tasks.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,6 +39,14 @@ def placement_of(asked: Spread) -> "Placement":
         max_memory=tuple((device, size) for device, _, size in limits),
         offload_folder=asked.offload_folder,
     )
+
+
+def quiet_transformers() -> None:
+    """No bars and no warnings of transformers: progress is shown our way."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
 
 
 @contextmanager

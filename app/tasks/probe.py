@@ -1,10 +1,10 @@
 """The task of answers: the full model and what plans leave of it, on one prompt."""
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from analysis.model import load_model_index
 from analysis.progress import Progress
+from app.tasks import JobResult, Steps
 from app.tasks.loading import loaded_model
 from pruning.plan import PruningPlan, fit_plan, plan_from_dict
 from pruning.requests.evaluation import AskRequest
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer, Speaker
 
 
-def ask_task(request: AskRequest) -> Generator[Progress, None, dict[str, Any]]:
+def ask_task(request: AskRequest) -> Steps[JobResult]:
     """Job form of `ask_run`; each answer as JSON, its tokens as their number."""
     answers = yield from ask_run(request)
     return {
@@ -30,7 +30,7 @@ def ask_task(request: AskRequest) -> Generator[Progress, None, dict[str, Any]]:
     }
 
 
-def ask_run(request: AskRequest) -> "Generator[Progress, None, list[Answer]]":
+def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
     """Answers of the full model and of what plans leave of it."""
     from analysis.calibration.loading import CalibrationSettings, Placement, load_tokenizer
     from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers

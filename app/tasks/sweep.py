@@ -1,12 +1,11 @@
 """The plans of a sweep: every criterion at every sparsity."""
 
-from collections.abc import Generator
 from typing import Any
 
 from analysis.criteria import get_criterion
 from analysis.model import MoEModel
-from analysis.progress import Progress
 from analysis.stats.store import StatsStore
+from app.tasks import Steps
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select_measured
@@ -14,15 +13,11 @@ from pruning.requests.base import validated
 from pruning.requests.evaluation import BinsRequest, SweepRequest
 from pruning.requests.plan import PlanRequest
 
-Plans = Generator[Progress, None, list[PruningPlan]]
 
-
-def sweep_plans(request: SweepRequest, model: MoEModel, store: StatsStore) -> Plans:
-    """The plans of a sweep, by criterion and then by sparsity.
-
-    Raises:
-        UserError: no statistics that fit, or a sparsity that the model cannot meet.
-    """
+def sweep_plans(
+    request: SweepRequest, model: MoEModel, store: StatsStore
+) -> Steps[list[PruningPlan]]:
+    """The plans of a sweep, by criterion and then by sparsity."""
     own: dict[str, Any] = {"schedule": request.schedule}
     if request.granularity == ATOMIC_GRANULARITY:
         own = {"atom_scope": request.atom_scope}

@@ -45,39 +45,52 @@ def submit(store):
     return _submit
 
 
+def wait_until(condition):
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+    return value
+
+
 @pytest.fixture
 def until():
-    def _until(condition):
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not (value := condition()):
-            assert time.monotonic() < deadline, "waited too long"
-            time.sleep(0.02)
-        return value
-
-    return _until
+    return wait_until
 
 
 @pytest.fixture
-def ended(store, until):
+def started(runner, submit, tmp_path):
+    """Start a task that says when it is ready; its files are out.partial, ready and tidied."""
+
+    def _started(kind):
+        partial, ready, tidied = (
+            str(tmp_path / name) for name in ("out.partial", "ready", "tidied")
+        )
+        job = submit(kind, partials=[partial], paths=[partial], ready=ready, tidied=tidied)
+        runner.tick()
+        wait_until(Path(ready).exists)
+        return job
+
+    return _started
+
+
+@pytest.fixture
+def ended(store):
     """The job once its worker has recorded an end; nobody ticks meanwhile."""
 
     def _ended(job):
-        until(lambda: store.get(job.id).is_finished)
+        wait_until(lambda: store.get(job.id).is_finished)
         return store.get(job.id)
 
     return _ended
 
 
 @pytest.fixture
-def ended_by_tick(store, runner, until):
+def ended_by_tick(store, runner):
     """The job once it has ended, with somebody ticking."""
 
     def _ended(job):
-        def look():
-            runner.tick()
-            return store.get(job.id).is_finished
-
-        until(look)
+        wait_until(lambda: runner.tick() or store.get(job.id).is_finished)
         return store.get(job.id)
 
     return _ended

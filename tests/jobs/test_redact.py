@@ -16,37 +16,30 @@ def test_tokens_are_blotted_out_and_other_names_are_not():
     assert not holds_token("hf_" + "a" * 19)
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 10, len(TOKEN) - 1])
-def test_a_token_in_two_writes_is_blotted_out(cut):
+LONG = "-" * 70_000
+
+
+@pytest.mark.parametrize(
+    ("writes", "passed_on", "in_all"),
+    [
+        *(
+            ((start + TOKEN[:cut], f"{TOKEN[cut:]}\n"), start, f"{start}hf_[redacted]\n")
+            for start in ("", LONG)
+            for cut in (1, 2, 3, 10, 23, len(TOKEN) - 1)
+        ),
+        ((f"one\ntwo {TOKEN}",), "one\n", "one\ntwo hf_[redacted]"),
+        ((LONG,), LONG, LONG),
+    ],
+)
+def test_a_stream_passes_on_whole_lines_and_no_token(writes, passed_on, in_all):
+    """A line without an end is not kept for ever, and the last one comes out on close."""
     target = io.StringIO()
     stream = RedactedStream(target)
-    stream.write(TOKEN[:cut])
+    stream.write(writes[0])
     stream.flush()
-    stream.write(f"{TOKEN[cut:]}\n")
-    assert target.getvalue() == "hf_[redacted]\n"
-
-
-def test_the_last_line_comes_out_on_close():
-    target = io.StringIO()
-    stream = RedactedStream(target)
-    stream.write(f"one\ntwo {TOKEN}")
-    assert target.getvalue() == "one\n"
+    assert target.getvalue() == passed_on
+    for text in writes[1:]:
+        stream.write(text)
+        assert target.getvalue() == in_all
     stream.close()
-    assert target.getvalue() == "one\ntwo hf_[redacted]"
-
-
-def test_a_line_without_end_is_not_kept_for_ever():
-    target = io.StringIO()
-    stream = RedactedStream(target)
-    stream.write("x" * 70_000)
-    assert len(target.getvalue()) == 70_000
-
-
-@pytest.mark.parametrize("cut", [1, 2, 3, 10, 23, len(TOKEN) - 1])
-def test_a_token_between_two_pieces_of_a_long_line_is_blotted_out(cut):
-    target = io.StringIO()
-    stream = RedactedStream(target)
-    stream.write("-" * 70_000 + TOKEN[:cut])
-    assert target.getvalue() == "-" * 70_000
-    stream.write(f"{TOKEN[cut:]}\n")
-    assert target.getvalue() == "-" * 70_000 + "hf_[redacted]\n"
+    assert target.getvalue() == in_all

@@ -54,30 +54,23 @@ def test_a_higher_limit_starts_more_and_outlives_the_first(runner, store, submit
 
 
 def test_a_killed_worker_is_lost_and_the_next_job_starts(
-    runner, store, submit, until, ended, ended_by_tick, tmp_path
+    store, submit, started, ended, ended_by_tick, tmp_path
 ):
-    partial, ready, tidied = (tmp_path / name for name in ("out.partial", "ready", "tidied"))
-    paths = {"paths": [str(partial)], "ready": str(ready), "tidied": str(tidied)}
-    victim = submit("write_partial", partials=[partial], **paths)
+    victim = started("write_partial")
     waiting = submit("count", n=1)
-    runner.tick()
-    until(ready.exists)
     os.kill(store.get(victim.id).pid, signal.SIGKILL)
     victim = ended_by_tick(victim)
     assert victim.state is JobState.LOST
     assert victim.error.startswith("The worker vanished (killed, or out of memory); ")
-    assert not tidied.exists()
-    assert not partial.exists()
+    assert not (tmp_path / "tidied").exists()
+    assert not (tmp_path / "out.partial").exists()
     assert ended(waiting).state is JobState.DONE
 
 
 def test_a_worker_that_ignores_the_cancel_is_killed_after_the_grace(
-    runner, store, submit, until, ended_by_tick, tmp_path
+    runner, store, started, ended_by_tick
 ):
-    ready = tmp_path / "ready"
-    job = submit("stubborn", ready=str(ready))
-    runner.tick()
-    until(ready.exists)
+    job = started("stubborn")
     asked = time.time()
     store.cancel(job.id)
     runner.tick()
@@ -170,20 +163,11 @@ def test_a_later_process_with_the_same_number_is_not_the_worker(runner, store, s
         stranger.communicate()
 
 
-def test_a_running_job_without_a_worker_is_lost(runner, store, submit):
-    job = submit("count", n=1)
-    mark_running(store, job, None, None)
-    runner.tick()
-    assert store.get(job.id).state is JobState.LOST
-
-
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
 def test_a_clock_that_is_set_neither_loses_a_worker_nor_lets_a_canceled_one_stay(
-    runner, store, submit, until, ended_by_tick, monkeypatch, tmp_path, jump
+    runner, store, started, ended_by_tick, monkeypatch, jump
 ):
-    job = submit("stubborn", ready=str(tmp_path / "ready"))
-    runner.tick()
-    until((tmp_path / "ready").exists)
+    job = started("stubborn")
     # All that is made from the clock moves with it, as where the system's clock is set.
     clock, booted, created = time.time, psutil.boot_time, psutil.Process.create_time
     monkeypatch.setattr(time, "time", lambda: clock() + jump)
@@ -209,7 +193,9 @@ def test_a_zombie_is_dead(runner, store, submit, until):
         zombie.wait()
 
 
-def test_partial_output_that_cannot_be_deleted_is_named(runner, store, submit, tmp_path):
+def test_a_job_without_a_worker_is_lost_and_names_what_cannot_be_deleted(
+    runner, store, submit, tmp_path
+):
     # A name inside something that is no folder: not even the administrator can delete it.
     (tmp_path / "file").touch()
     partial = tmp_path / "file" / "out.partial"

@@ -4,7 +4,6 @@ import os
 import signal
 import sqlite3
 import stat
-import time
 
 import fake_slurm
 import pytest
@@ -13,7 +12,6 @@ from analysis.errors import JobError
 from app.jobs.model import JobState
 from app.jobs.slurm import SlurmRunner, check_slurm, parse_options
 from app.jobs.store import JobStore
-from app.jobs.table import SCHEMA_VERSION
 
 pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
 FAKE_TOKEN = "hf_" + "Qz7" * 12
@@ -71,14 +69,9 @@ def test_progress_is_seen_while_it_runs(runner, store, submit, until, ended_by_t
     assert ended_by_tick(job).state is JobState.CANCELED
 
 
-def test_what_a_task_raises_is_one_line(runner, submit, ended_by_tick):
-    job = submit("refuse")
-    runner.tick()
-    job = ended_by_tick(job)
-    assert (job.state, job.error) == (
-        JobState.FAILED,
-        "The corpus is empty; choose another one.",
-    )
+def test_what_a_task_raises_is_one_line(submit, ended_by_tick):
+    job = ended_by_tick(submit("refuse"))
+    assert (job.state, job.error) == (JobState.FAILED, "The corpus is empty; choose another one.")
 
 
 def test_a_job_that_waits_in_slurm_is_canceled_there(runner, store, submit, cluster):
@@ -94,12 +87,9 @@ def test_a_job_that_waits_in_slurm_is_canceled_there(runner, store, submit, clus
 
 
 def test_a_worker_that_ignores_the_cancel_is_stopped_by_slurm(
-    runner, store, submit, until, cluster, ended_by_tick, tmp_path
+    store, started, cluster, ended_by_tick
 ):
-    ready = tmp_path / "ready"
-    job = submit("stubborn", ready=str(ready))
-    runner.tick()
-    until(ready.exists)
+    job = started("stubborn")
     store.cancel(job.id)
     job = ended_by_tick(job)
     assert (job.state, job.error) == (JobState.CANCELED, "SLURM stopped the worker.")
@@ -117,37 +107,29 @@ def test_a_worker_that_ignores_the_cancel_is_stopped_by_slurm(
     ],
 )
 def test_a_worker_that_slurm_ended_is_lost_with_the_reason(
-    runner, store, submit, until, cluster, ended_by_tick, tmp_path, state, error
+    store, started, until, cluster, ended_by_tick, tmp_path, state, error
 ):
-    partial, ready = tmp_path / "out.partial", tmp_path / "ready"
-    paths = {"paths": [str(partial)], "ready": str(ready), "tidied": str(tmp_path / "tidied")}
-    job = submit("write_partial", partials=[partial], **paths)
-    runner.tick()
-    until(ready.exists)
+    job = started("write_partial")
     until(lambda: store.get(job.id).rss_peak)
     end(cluster, store.get(job.id).batch, state)
     job = ended_by_tick(job)
     assert job.state is JobState.LOST
     assert job.error.startswith(error)
     assert job.error.endswith("iB.")
-    assert not partial.exists()
+    assert not (tmp_path / "out.partial").exists()
     # The same request again, as for any other job.
     assert store.retry(job.id).batch == ""
 
 
 def test_the_signal_before_the_time_limit_lets_the_task_tidy_up(
-    runner, store, submit, until, ended_by_tick, tmp_path
+    store, started, ended_by_tick, tmp_path
 ):
-    ready, tidied = tmp_path / "ready", tmp_path / "tidied"
-    paths = {"paths": [str(tmp_path / "out.partial")], "ready": str(ready), "tidied": str(tidied)}
-    job = submit("write_partial", partials=[tmp_path / "out.partial"], **paths)
-    runner.tick()
-    until(ready.exists)
+    job = started("write_partial")
     os.kill(store.get(job.id).pid, signal.SIGUSR2)
     job = ended_by_tick(job)
     assert job.state is JobState.FAILED
     assert job.error.startswith("The time limit of the SLURM job came near; retry goes on")
-    assert tidied.exists()
+    assert (tmp_path / "tidied").exists()
 
 
 def test_only_named_variables_reach_the_worker(
@@ -165,7 +147,7 @@ def test_only_named_variables_reach_the_worker(
 
 
 def test_what_is_handed_over_is_private_and_does_not_stay(
-    runner, store, submit, ended_by_tick, cluster
+    runner, submit, until, ended_by_tick, cluster
 ):
     (cluster / "hold").touch()
     job = submit("count", n=1)
@@ -175,10 +157,7 @@ def test_what_is_handed_over_is_private_and_does_not_stay(
     (cluster / "hold").unlink()
     job = ended_by_tick(job)
     # The wrapper around the worker may write its last file after the worker's end.
-    deadline = time.monotonic() + 15
-    while (cluster / "states" / job.batch).read_text() == "RUNNING":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: (cluster / "states" / job.batch).read_text() != "RUNNING")
     runner.tick()
     assert list(runner.folder.iterdir()) == []
 
@@ -232,17 +211,6 @@ def test_without_slurm_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JobError, match="needs sbatch on the PATH"):
         check_slurm()
-
-
-def test_a_table_of_the_schema_before_gains_the_column(tmp_path):
-    path = tmp_path / "jobs.sqlite"
-    JobStore(path).submit("count", {"n": 1}, "t", "c", "ann")
-    with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE jobs DROP COLUMN batch")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    (job,) = JobStore(path).list()
-    assert (job.kind, job.batch, SCHEMA_VERSION) == ("count", "", 2)
 
 
 def test_a_table_of_several_machines_has_no_write_ahead_log(store, tmp_path):

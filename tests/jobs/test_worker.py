@@ -71,42 +71,28 @@ def test_tokens_reach_the_worker_and_nothing_else(runner, store, submit, ended, 
     assert store.tail(jobs[0].id).count("hf_[redacted]") == 6
 
 
-def test_cancel_stops_by_signal_and_lets_the_task_tidy_up(
-    runner, store, submit, until, ended, tmp_path
-):
-    partial, ready, tidied = (tmp_path / name for name in ("out.partial-1", "ready", "tidied"))
-    paths = {"paths": [str(partial)], "ready": str(ready), "tidied": str(tidied)}
-    job = submit("write_partial", partials=[partial], **paths)
-    runner.tick()
+def test_cancel_stops_by_signal_and_lets_the_task_tidy_up(store, started, until, ended, tmp_path):
+    job = started("write_partial")
     until(lambda: store.get(job.id).done == 1)
     store.cancel(job.id, requested_by="ann")
     # While the table is locked no heartbeat learns of the cancel: only the signal stops the task.
     with store.transaction():
-        until(tidied.exists)
+        until((tmp_path / "tidied").exists)
     job = ended(job)
     assert (job.state, job.error) == (JobState.CANCELED, "")
-    assert tidied.exists()
-    assert not partial.exists()
+    assert not (tmp_path / "out.partial").exists()
 
 
-def test_cancel_reaches_the_children_of_a_task(runner, store, submit, until, ended, tmp_path):
-    ready = tmp_path / "ready"
-    job = submit("spawn", ready=str(ready))
-    runner.tick()
-    until(ready.exists)
-    child = int(ready.read_text())
+def test_cancel_reaches_the_children_of_a_task(store, started, until, ended, tmp_path):
+    job = started("spawn")
+    child = int((tmp_path / "ready").read_text())
     store.cancel(job.id)
     assert ended(job).state is JobState.CANCELED
     until(lambda: is_gone(child))
 
 
-def test_a_silent_task_has_a_heartbeat_and_sees_a_cancel_made_elsewhere(
-    runner, store, submit, until, ended, tmp_path
-):
-    ready = tmp_path / "ready"
-    job = submit("silent", ready=str(ready))
-    runner.tick()
-    until(ready.exists)
+def test_a_silent_task_has_a_heartbeat_and_sees_a_cancel_made_elsewhere(store, started, ended):
+    job = started("silent")
     with store.transaction() as jobs:
         jobs.update(job.id, cancel_at=time.time())
     job = ended(job)
@@ -129,21 +115,21 @@ def test_a_failed_job_loses_its_partial_output_and_nothing_else(runner, submit, 
     assert (precious / "shard").read_text() == "bytes"
 
 
-@pytest.mark.parametrize(
-    "wrong", [["--kinds", "job_tasks", "../../x"], ["--kinds", "a b", "0" * 12]]
-)
-def test_a_malformed_id_or_module_is_refused(store, wrong):
-    command = [sys.executable, "-m", "app.jobs.worker", "--db", str(store.path), *wrong]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+def run_worker(store, kinds, job_id):
+    command = ["-m", "app.jobs.worker", "--db", str(store.path), "--kinds", kinds, job_id]
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("kinds", "job_id"), [("job_tasks", "../../x"), ("a b", "0" * 12)])
+def test_a_malformed_id_or_module_is_refused(store, kinds, job_id):
+    run = run_worker(store, kinds, job_id)
     assert run.returncode == 2
     assert "is no" in run.stderr
 
 
 def test_a_worker_that_does_not_hold_the_job_does_nothing(store, submit):
     job = submit("count", n=1)
-    command = [sys.executable, "-m", "app.jobs.worker", "--db", str(store.path)]
-    command += ["--kinds", "job_tasks", job.id]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = run_worker(store, "job_tasks", job.id)
     assert run.returncode == 1
     assert "is queued and not held by this worker" in run.stdout
     assert store.get(job.id) == job
@@ -167,13 +153,10 @@ def is_gone(pid):
 
 
 def test_the_children_of_a_vanished_worker_are_killed(
-    runner, store, submit, until, ended_by_tick, tmp_path
+    store, started, until, ended_by_tick, tmp_path
 ):
-    ready = tmp_path / "ready"
-    job = submit("spawn", ready=str(ready))
-    runner.tick()
-    until(ready.exists)
-    child = int(ready.read_text())
+    job = started("spawn")
+    child = int((tmp_path / "ready").read_text())
     os.kill(store.get(job.id).pid, signal.SIGKILL)
     assert not is_gone(child)
     assert ended_by_tick(job).state is JobState.LOST
