@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from analysis.model import MoEModel
 from analysis.stats.blend import Mixture, Part
-from analysis.stats.choose import parse_corpus_weight
+from analysis.stats.choose import parse_corpus_weight, routed_runs
 from analysis.stats.store import Run, StatsStore, load_expert_stats
 from pruning.active import Routing, counted_routing
 from pruning.plan import PruningPlan
@@ -58,3 +59,21 @@ def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing
     runs = store.of_model(cut[0].model.identity, "routed") if cut else []
     newest = max(runs, key=lambda run: str(run.manifest.made.get("created_at")), default=None)
     return counted_routing(load_expert_stats(newest).table) if newest else None
+
+
+def plan_routing(
+    plan: PruningPlan,
+    model: MoEModel,
+    store: StatsStore,
+    corpora: Sequence[str] = (),
+    runs: Sequence[str] = (),
+) -> Routing | None:
+    """How often experts were chosen in the runs that are named, or in the blend that ranked.
+
+    None where nothing is named and no run that ranked is in the store: then all equally often.
+    """
+    if not corpora and not runs:
+        parts = ranked_by(plan, store)
+        return blended_routing(parts) if parts else None
+    wanted = [parse_corpus_weight(text) for text in corpora]
+    return blended_routing(routed_runs(store, model, wanted, runs))

@@ -2,61 +2,31 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from analysis.attention import Attention
-from analysis.corpora import Count as Counted
-from analysis.corpora import Packing, Truncate, parse_corpus
 from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import UserError
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import parse_groups
-from analysis.stats.tables import Gate
 from pruning.atoms.selection import AtomScope, parse_scope
 from pruning.atoms.widths import DEFAULT_MULTIPLE
-from pruning.budget import TargetDtype, parse_gib
+from pruning.budget import parse_gib
 from pruning.evaluate.result import parse_measures
 from pruning.plan import ATOMIC_GRANULARITY
-from pruning.schedules import get_schedule
-from pruning.surgery.resharding import parse_size
+from pruning.requests import options
+from pruning.requests.base import CalibrateOptions, ExportOptions, Request
+from pruning.requests.options import Text, checked, checked_by
 
 FREQUENCY = "frequency"
 _BUDGETS = ("sparsity", "remove", "target_gib", "params_share")
 _NOT_DECIDING = ("evaluate", "export")  # they change nothing of what is pruned
 # Keys of `calibrate` that say which tokens are counted; the others, how that is done.
 _DECIDING = ("packing", "truncate", "count", "answers", "answer_tokens", "select", "clusters")
-
-
-def _problem(check: Callable[[Any], object], value: Any) -> None:
-    """Run a check of ours so that pydantic collects what it says."""
-    try:
-        check(value)
-    except UserError as error:
-        raise ValueError(str(error)) from error
-
-
-def _decimal(value: Any) -> Any:
-    """YAML reads 0.5 as a float; its shortest decimal form is what was written."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _known_corpus(value: str) -> str:
-    _problem(parse_corpus, value)
-    return value
 
 
 def _corpus_part(value: Any) -> Any:
@@ -74,135 +44,83 @@ def _named(key: str) -> BeforeValidator:
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
-Text = Annotated[str, Field(min_length=1, max_length=4096)]
-Corpus = Annotated[Text, AfterValidator(_known_corpus)]
-Decimal = Annotated[str, BeforeValidator(_decimal)]
-Count = Annotated[int, Field(ge=0, le=10**6, strict=True)]
-Index = Annotated[int, Field(ge=0, le=10**6)]
-Indices = tuple[Annotated[int, Field(ge=0, le=10**6, strict=True)], ...]
-
-
-class Section(BaseModel):
-    """A part of a recipe; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 def _split(value: Any) -> Any:
     """Names joined by commas, as the command line has them, stand for a list."""
     return tuple(value.split(",")) if isinstance(value, str) else value
 
 
-class CalibrateSection(Section):
-    """How texts become tokens and the model runs over them, as in `moeprune calibrate`.
+Count = Annotated[int, Field(ge=0, le=10**6, strict=True)]
+Index = Annotated[int, Field(ge=0, le=10**6)]
+Indices = tuple[Count, ...]
+Groups = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(_split),
+    checked_by(lambda names: parse_groups(",".join(names))),
+]
+Fitness = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(_split),
+    checked_by(lambda names: parse_measures(",".join(names))),
+]
+
+
+class CalibrateSection(CalibrateOptions):
+    """How corpora become tokens and the model runs over them, as in `moeprune calibrate`.
 
     What gets a recipe's code to run (`--trust-remote-code`) is no key: whoever runs it decides.
     """
 
-    packing: Packing = "auto"
-    truncate: Truncate | None = None
-    count: Counted = "all"
-    answers: Literal["given", "own"] = "given"
-    answer_tokens: int | None = Field(default=None, ge=1, le=65_536, strict=True)
-    select: Literal["kmeans"] | None = None
-    clusters: int | None = Field(default=None, ge=1, le=4096, strict=True)
-    groups: Annotated[tuple[Text, ...], BeforeValidator(_split)] = ()
-    device: Text = "auto"
-    batch_size: int = Field(default=8, ge=1, le=4096, strict=True)
-    attention: Attention = "auto"
-    device_map: Text | None = None
-    max_memory: tuple[Text, ...] = ()
-    offload_folder: Path | None = None
-    stream_layers: bool = Field(default=False, strict=True)
-    hidden_states_dir: Path | None = None
-    expert_parallel: bool = Field(default=False, strict=True)
-    checkpoint_activations: bool = Field(default=False, strict=True)
-
-    @field_validator("groups")
-    @classmethod
-    def _known_groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if value:
-            _problem(parse_groups, ",".join(value))
-        return value
+    groups: Groups = ()
 
 
-class CorpusPart(Section):
+class CorpusPart(Request):
     """A calibration corpus and its weight in the blend."""
 
-    corpus: Corpus
+    corpus: options.Corpus
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
 
-class BudgetSection(Section):
+class BudgetSection(Request):
     """How much goes: a sparsity, a number, a size in GiB, or of neurons a share of parameters."""
 
-    sparsity: Decimal | None = None
-    remove: Count | None = None
-    target_gib: Decimal | None = None
-    params_share: Decimal | None = None
-    target_dtype: TargetDtype = Field(default="own", validate_default=True)
-
-    @field_validator("sparsity", "params_share")
-    @classmethod
-    def _is_sparsity(cls, value: str | None) -> str | None:
-        if value is not None:
-            _problem(parse_sparsity, value)
-        return value
-
-    @field_validator("target_gib")
-    @classmethod
-    def _is_size(cls, value: str | None) -> str | None:
-        if value is not None:
-            _problem(parse_gib, value)
-        return value
-
-    @field_validator("target_dtype")
-    @classmethod
-    def _is_one(cls, value: str, info: ValidationInfo) -> str:
-        # The last field: by now it is known which of the others were given, in whatever state.
-        seen = [key for key in _BUDGETS if key in info.data]
-        if len(seen) == len(_BUDGETS) and sum(info.data[key] is not None for key in seen) != 1:
-            raise ValueError(f"give one of {', '.join(_BUDGETS[:-1])} and {_BUDGETS[-1]}")
-        return value
+    sparsity: options.Sparsity | None = None
+    remove: options.Remove | None = None
+    target_gib: options.TargetGib | None = None
+    params_share: options.ParamsShare | None = None
+    target_dtype: options.TargetDtype = "own"
 
 
-class ScheduleSection(Section):
+class ScheduleSection(Request):
     """How the budget is spread over the layers."""
 
-    name: Text
-    file: Path | None = None
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        _problem(get_schedule, value)
-        return value
+    name: options.Schedule
+    file: options.ScheduleFile | None = None
 
 
-class ConstraintSection(Section):
+class ConstraintSection(Request):
     """What the plan must respect; layers and experts by number."""
 
-    multiple_of: int = Field(default=1, ge=1, le=4096, strict=True)
+    multiple_of: options.MultipleOf = 1
     protect: Indices = ()
     pin: dict[Index, Indices] = Field(default_factory=dict)
     drop: dict[Index, Indices] = Field(default_factory=dict)
     set: dict[Index, Count] = Field(default_factory=dict)
     lock: Indices = ()
-    floor: Count = 0
+    floor: options.Floor = 0
 
 
-class SearchSection(Section):
+class SearchSection(Request):
     """A search for the allocation (arXiv:2603.06003, Algorithm 1); defaults are the paper's."""
 
-    corpus: Corpus
-    samples: int = Field(default=64, ge=1, le=10**6, strict=True)
+    corpus: options.Corpus
+    samples: options.Samples = 64
     population: int = Field(default=32, ge=2, le=10**5, strict=True)
     elites: int = Field(default=4, ge=1, le=10**5, strict=True)
     generations: int = Field(default=50, ge=1, le=10**5, strict=True)
     max_transfer: int = Field(default=4, ge=1, le=10**5, strict=True)
     max_steps: int = Field(default=3, ge=1, le=10**3, strict=True)
     fitness: Literal["esap", "sap", "kl", "nll"] = "esap"
-    seed: int = Field(default=42, ge=0, lt=2**63, strict=True)
+    seed: options.Seed = 42
     racing: float | None = Field(default=None, gt=0.5, lt=1)
 
     @field_validator("elites")
@@ -213,62 +131,44 @@ class SearchSection(Section):
         return value
 
 
-class EvaluateSection(Section):
-    """What is measured of the plan, on which text."""
+class EvaluateSection(Request):
+    """What is measured of the plan, on which corpus."""
 
-    corpus: Corpus
-    fitness: Annotated[tuple[Text, ...], BeforeValidator(_split)] = ("esap",)
-    samples: int | None = Field(default=None, ge=1, le=10**6, strict=True)
-    seq_len: int | None = Field(default=None, ge=2, le=10**6, strict=True)
-    seed: int | None = Field(default=None, ge=0, lt=2**63, strict=True)
-
-    @field_validator("fitness")
-    @classmethod
-    def _known_measures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        _problem(parse_measures, ",".join(value))
-        return value
+    corpus: options.Corpus
+    fitness: Fitness = ("esap",)
+    samples: options.Samples | None = None
+    seq_len: options.SeqLen | None = None
+    seed: options.Seed | None = None
 
 
-class ExportSection(Section):
+class ExportSection(ExportOptions):
     """Where the checkpoint goes."""
 
-    out: Path
-    mtp: Literal["keep", "drop", "prune"] | None = None
-    verify: bool = Field(default=True, strict=True)
-    hash_source: bool = Field(default=False, strict=True)
-    max_shard_size: str | None = Field(default=None, max_length=32)
-    keep_list: bool = Field(default=False, strict=True)
-
-    @field_validator("max_shard_size")
-    @classmethod
-    def _is_shard_size(cls, value: str | None) -> str | None:
-        if value is not None:
-            _problem(parse_size, value)
-        return value
+    verify: options.Verify = True
 
 
-class Recipe(Section):
+class Recipe(Request):
     """All that a person chose. `recipe.yaml` holds it; see docs/formats.md for the keys.
 
     Paths are relative to the working directory.
     """
 
     schema_version: Literal[1] = 1
-    model: Text
-    revision: Text | None = None
+    model: options.Model
+    revision: options.Revision | None = None
     corpora: tuple[Annotated[CorpusPart, BeforeValidator(_corpus_part)], ...] = ()
-    tokens: int | None = Field(default=None, ge=2, le=10**10, strict=True)
-    seq_len: int | None = Field(default=None, ge=2, le=10**6, strict=True)
-    seed: int | None = Field(default=None, ge=0, lt=2**63, strict=True)
-    dtype: Text = "auto"
+    tokens: options.Tokens | None = None
+    seq_len: options.SeqLen | None = None
+    seed: options.Seed | None = None
+    dtype: options.Dtype = "auto"
     calibrate: CalibrateSection = CalibrateSection()
-    kept_atoms: Path | None = None
-    criterion: Text
-    gate: Gate = "applied"
-    granularity: Literal["expert", "atomic"] = Field(default="expert", validate_default=True)
-    atom_scope: Text | None = None
-    width_mode: Literal["uniform", "per-layer", "ragged"] | None = None
-    width_multiple_of: int | None = Field(default=None, ge=1, le=1 << 16, strict=True)
+    kept_atoms: options.KeptAtoms | None = None
+    criterion: options.Criterion
+    gate: options.Gate = "applied"
+    granularity: options.Granularity = Field(default="expert", validate_default=True)
+    atom_scope: options.AtomScope | None = None
+    width_mode: options.WidthMode | None = None
+    width_multiple_of: options.WidthMultipleOf | None = None
     budget: BudgetSection | None = None
     schedule: Annotated[ScheduleSection, _named("name")] = Field(
         default=ScheduleSection(name="uniform"), validate_default=True
@@ -276,7 +176,7 @@ class Recipe(Section):
     constraints: ConstraintSection = ConstraintSection()
     search: SearchSection | None = None
     evaluate: EvaluateSection | None = None
-    allow_test_set: bool = Field(default=False, strict=True)
+    allow_test_set: options.AllowTestSet = False
     export: Annotated[ExportSection | None, _named("out")] = None
 
     @field_validator("corpora")
@@ -287,12 +187,9 @@ class Recipe(Section):
             raise ValueError(f"{repeated[0]} is listed twice; give it one weight")
         return value
 
-    @field_validator("criterion", mode="before")
+    @field_validator("criterion")
     @classmethod
-    def _known_criterion(cls, value: Any, info: ValidationInfo) -> Any:
-        if not isinstance(value, str):
-            return value
-        _problem(get_criterion, value)
+    def _has_corpora(cls, value: str, info: ValidationInfo) -> str:
         if _ranks_by_text(value) and info.data.get("corpora") == () and not _has_file(info):
             raise ValueError(f"{value} ranks by calibration text; list some under corpora")
         return value
@@ -306,7 +203,7 @@ class Recipe(Section):
                 raise ValueError(
                     f"{criterion.name} ranks neurons; say granularity: {ATOMIC_GRANULARITY}"
                 )
-            _problem(lambda granularity: check_ranks(criterion, granularity), value)
+            checked(lambda granularity: check_ranks(criterion, granularity))(value)
         if _has_file(info) and value != ATOMIC_GRANULARITY:
             raise ValueError(f"kept_atoms names neurons; say granularity: {ATOMIC_GRANULARITY}")
         return value
@@ -316,8 +213,6 @@ class Recipe(Section):
     def _is_of_neurons(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None and info.data.get("granularity") == "expert":
             raise ValueError(f"is for plans of neurons; say granularity: {ATOMIC_GRANULARITY}")
-        if info.field_name == "atom_scope" and value is not None:
-            _problem(parse_scope, value)
         return value
 
     @field_validator("constraints")
@@ -329,7 +224,9 @@ class Recipe(Section):
 
     @field_validator("budget")
     @classmethod
-    def _is_of_these(cls, value: BudgetSection | None, info: ValidationInfo) -> Any:
+    def _is_one(cls, value: BudgetSection | None, info: ValidationInfo) -> Any:
+        if value and sum(getattr(value, key) is not None for key in _BUDGETS) != 1:
+            raise ValueError(f"give one of {', '.join(_BUDGETS[:-1])} and {_BUDGETS[-1]}")
         if value and value.params_share is not None and info.data.get("granularity") == "expert":
             raise ValueError(
                 f"params_share is for plans of neurons; say granularity: {ATOMIC_GRANULARITY}"

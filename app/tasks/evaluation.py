@@ -16,8 +16,13 @@ from pruning.evaluate.drawing import Drawn, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
-from pruning.requests.base import DEFAULT_SEED
-from pruning.requests.evaluation import EvaluateRequest, MeasureRequest, SweepRequest
+from pruning.requests.evaluation import (
+    EvaluateRequest,
+    HeldOutRequest,
+    MeasureRequest,
+    SweepRequest,
+)
+from pruning.requests.options import DEFAULT_SEED
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
@@ -62,7 +67,7 @@ def evaluate_plans(
     return (yield from run_evaluations(work))
 
 
-def draw_all(request: MeasureRequest, model: MoEModel, store: StatsStore) -> Steps[list[Drawn]]:
+def draw_all(request: HeldOutRequest, model: MoEModel, store: StatsStore) -> Steps[list[Drawn]]:
     """The samples of every corpus of a request."""
     runs = [run.manifest for run in store.of_model(model.identity, "routed")]
     drawn = []
@@ -74,13 +79,13 @@ def draw_all(request: MeasureRequest, model: MoEModel, store: StatsStore) -> Ste
     return drawn
 
 
-def _tokenizer_of(request: MeasureRequest, model: MoEModel) -> "Callable[[], Tokenizer]":
+def _tokenizer_of(request: HeldOutRequest, model: MoEModel) -> "Callable[[], Tokenizer]":
     from analysis.calibration.loading import load_tokenizer
 
     return cache(lambda: load_tokenizer(model, trust_remote_code=request.trust_remote_code))
 
 
-def run_settings(request: MeasureRequest, longest: int) -> "CalibrationSettings":
+def run_settings(request: HeldOutRequest, longest: int) -> "CalibrationSettings":
     """How the model runs; `longest` is the length of the longest sample."""
     from analysis.calibration.loading import CalibrationSettings
 

@@ -1,6 +1,7 @@
 """The task of a search: the statistics that it ranks by, its samples, the search itself."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
@@ -40,6 +41,11 @@ def search_task(request: SearchRequest) -> Steps[JobResult]:
     result = yield from search_run(request)
     best = result.best_entry
     return {"out": str(request.out), "fitness": best.fitness, "candidates": len(result.entries)}
+
+
+def search_folder(recipe: Path) -> Path:
+    """Where the search of a recipe goes unless another folder is given."""
+    return recipe.with_name(f"{recipe.stem}.search")
 
 
 def search_run(request: SearchRequest) -> "Steps[SearchResult]":
@@ -123,8 +129,8 @@ def _problem(
             seq_len=sequences.longest,
             seed=settings.seed,
             dtype=recipe.dtype,
-            device=machine.device,
-            batch_size=machine.batch_size,
+            device=machine.device or "auto",
+            batch_size=machine.batch_size or 8,
             trust_remote_code=machine.trust_remote_code,
             attention=recipe.calibrate.attention,
             placement=placement_of(recipe.calibrate),

@@ -1,7 +1,7 @@
 """Evaluation records: one small JSON file for each plan and corpus, kept beside the statistics."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -274,3 +274,11 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
     numbers = dict.fromkeys(("removed", "mean", "pooled", "low", "high", "full"), "float64")
     return table.astype(numbers)
+
+
+def results_of(records: Sequence[EvaluationRecord]) -> dict[str, Any]:
+    """The content of result.json: the evaluation, or `evaluations` where there are several."""
+    if len(records) == 1:
+        return records[0].to_dict()
+    whole = {"schema_version": SCHEMA_VERSION}
+    return whole | {"evaluations": [record.to_dict() for record in records]}

@@ -19,7 +19,8 @@ from pruning.planning.percents import SPARSITY_STEP
 from pruning.planning.planning import MULTIPLES, Shown, layers_in, limits_section, not_here, ranges
 from pruning.recipe import BudgetSection, Recipe
 from pruning.requests.base import validated
-from pruning.requests.plan import ModeName, PlanRequest
+from pruning.requests.options import ModeName
+from pruning.requests.plan import PlanRequest
 
 BudgetUnit = Literal["neurons", "params"]
 UNITS: Mapping[BudgetUnit, str] = {"neurons": "Neurons", "params": "All parameters"}

@@ -6,7 +6,7 @@ from typing import Final
 
 from analysis.stats.store import Run
 from pruning.recipe import SearchSection
-from pruning.requests.base import DEFAULT_SEQ_LEN
+from pruning.requests.options import DEFAULT_SEQ_LEN
 from pruning.search.store import KnownSearch
 
 # Another load of the machine, other samples, candidates that differ in earlier layers.

@@ -1,51 +1,44 @@
 """Requests: what a person asked for, validated, and the command line that asks the same."""
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from analysis.attention import Attention
-from analysis.corpora import Count, Packing, Sampling, Truncate, parse_corpus
-from analysis.criteria import get_criterion
+from analysis.corpora import Sampling, parse_corpus
 from analysis.errors import UserError
 from analysis.sparsity import parse_sparsity
-from analysis.stats.groups import GROUPS, misfit, parse_groups
-from analysis.stats.tables import Gate
-from pruning.constraints import parse_numbers
+from analysis.stats.groups import misfit, parse_groups
+from pruning.requests import options
+from pruning.requests.options import (
+    DEFAULT_ANSWER_TOKENS,
+    DEFAULT_SEED,
+    DEFAULT_SEQ_LEN,
+    DEFAULT_TOKENS,
+    Option,
+    flags_of,
+    option_of,
+)
 
-DEFAULT_TOKENS = 65_536
-DEFAULT_SEQ_LEN = 256
-DEFAULT_SEED = 42
-DEFAULT_ANSWER_TOKENS = 256
-_DEVICE_SIZE = re.compile(r"[^=]+=\d+(\.\d+)?[KMGT]i?B")
-# Fields whose option is not their name with dashes.
-_FLAGS = {"corpora": "--corpus", "runs": "--run"}
-# In messages: an export's `out` has no option of that name.
-_PLACES = {"model": "MODEL", "out": "OUT"}
-Text = Annotated[str, Field(min_length=1, max_length=4096)]
-
-
-def _device_size(value: str) -> str:
-    """A limit such as 0=20GiB; a ValueError says how to write one."""
-    if not _DEVICE_SIZE.fullmatch(value):
-        raise ValueError("write DEVICE=SIZE, as 0=20GiB or cpu=8GiB")
-    return value
+Kind = TypeVar("Kind", bound="Request")
 
 
-MaxMemory = tuple[Annotated[str, AfterValidator(_device_size)], ...]
+class Request(BaseModel):
+    """Values of a person, checked; unknown ones are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def into(self, kind: type[Kind], **more: Any) -> Kind:
+        """Another request of the same values, as far as it has them, and of `more`.
+
+        Raises:
+            UserError: they do not fit together.
+        """
+        shared = self.model_fields_set & kind.model_fields.keys()
+        return validated(kind, {name: getattr(self, name) for name in shared} | more)
 
 
 def check_spread(
@@ -56,54 +49,58 @@ def check_spread(
         raise ValueError("--offload-folder and --max-memory need --device-map auto")
 
 
-class Request(BaseModel):
-    """Values of a person, checked; unknown ones are refused."""
+class ModelRequest(Request):
+    """What is asked of a model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model: options.Model
+    revision: options.Revision | None = None
 
 
-class CalibrateRequest(Request):
-    """One calibration: a model on one corpus.
+class SampledRequest(ModelRequest):
+    """A corpus, and how much of it is read.
 
     What is not given of tokens, sequence length and seed is the preset's, or the default.
     """
 
-    model: Text
-    corpus: Text
-    tokens: int | None = Field(default=None, ge=2, le=10**10)
-    seq_len: int | None = Field(default=None, ge=2, le=10**6)
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
-    packing: Packing = "auto"
-    truncate: Truncate | None = None
-    count: Count = "all"
-    answers: Literal["given", "own"] = "given"
-    answer_tokens: int | None = Field(default=None, ge=1, le=65_536)
-    select: Literal["kmeans"] | None = None
-    clusters: int | None = Field(default=None, ge=1, le=4096)
-    groups: str = "routed"
-    dtype: str = "auto"
-    device: str = "auto"
-    batch_size: int = Field(default=8, ge=1, le=4096)
-    attention: Attention = "auto"
-    device_map: Text | None = None
-    max_memory: MaxMemory = ()
-    offload_folder: Path | None = None
-    stream_layers: bool = False
-    hidden_states_dir: Path | None = None
-    expert_parallel: bool = False
-    checkpoint_activations: bool = False
-    revision: str | None = None
-    trust_remote_code: bool = False
-    allow_test_set: bool = False
-    resume: bool = True
-    stats_dir: Path | None = None
+    corpus: options.Corpus
+    tokens: options.Tokens | None = None
+    seq_len: options.SeqLen | None = None
+    seed: options.Seed | None = None
 
-    @field_validator("groups")
-    @classmethod
-    def _known_groups(cls, value: str) -> str:
-        if not value.strip(" ,"):
-            raise ValueError(f"name one of {', '.join(GROUPS)}, or leave the option out")
-        return ",".join(parse_groups(value))
+
+class CalibrateOptions(Request):
+    """How corpora become tokens and the model runs over them, as in `moeprune calibrate`."""
+
+    packing: options.Packing = "auto"
+    truncate: options.Truncate | None = None
+    count: options.Count = "all"
+    answers: options.Answers = "given"
+    answer_tokens: options.AnswerTokens | None = None
+    select: options.Select | None = None
+    clusters: options.Clusters | None = None
+    device: options.Device = "auto"
+    batch_size: options.BatchSize = 8
+    attention: options.Attention = "auto"
+    device_map: options.DeviceMap | None = None
+    max_memory: options.MaxMemory = ()
+    offload_folder: options.OffloadFolder | None = None
+    stream_layers: options.StreamLayers = False
+    hidden_states_dir: Annotated[
+        Path | None, Option("With --stream-layers, keep hidden states in this folder.")
+    ] = None
+    expert_parallel: options.ExpertParallel = False
+    checkpoint_activations: options.CheckpointActivations = False
+
+
+class CalibrateRequest(CalibrateOptions, SampledRequest):
+    """One calibration: a model on one corpus."""
+
+    groups: options.Groups = "routed"
+    dtype: options.Dtype = "auto"
+    trust_remote_code: options.Trust = False
+    allow_test_set: options.AllowTestSet = False
+    resume: options.Resume = True
+    stats_dir: options.StatsDir | None = None
 
     @model_validator(mode="after")
     def _clusters_are_selected_from(self) -> "CalibrateRequest":
@@ -155,7 +152,7 @@ class CalibrateRequest(Request):
         Rows of token ids are cut only where something says so.
 
         Raises:
-            CorpusError: the corpus is unknown, or the values do not fit together.
+            CorpusError: the values do not fit together.
         """
         preset = parse_corpus(self.corpus).preset
         seed = preset.seed if preset else DEFAULT_SEED
@@ -171,44 +168,29 @@ class CalibrateRequest(Request):
 
     def command(self) -> str:
         """The equivalent command line."""
-        return command_line("calibrate", self.model, *option_words(self, "model"))
+        return command_line("calibrate", self.model, *option_words(self))
 
 
-class WeightsRequest(Request):
+class WeightsRequest(ModelRequest):
     """Weight statistics of a model."""
 
-    model: Text
-    revision: str | None = None
-    stats_dir: Path | None = None
+    stats_dir: options.StatsDir | None = None
 
     def command(self) -> str:
         """The equivalent command line."""
-        return command_line("weights", self.model, *option_words(self, "model"))
+        return command_line("weights", self.model, *option_words(self))
 
 
-class OverlapRequest(Request):
+class OverlapRequest(ModelRequest):
     """Pruned sets of several corpora, to be compared; without a criterion, of all variants."""
 
-    model: Text
-    criterion: Text | None = None
-    corpora: tuple[Text, ...] = ()
-    gate: Gate = "applied"
-    sparsity: str
-    revision: str | None = None
-    stats_dir: Path | None = None
-
-    @field_validator("criterion")
-    @classmethod
-    def _known_criterion(cls, value: str | None) -> str | None:
-        if value is not None:
-            get_criterion(value)
-        return value
-
-    @field_validator("sparsity")
-    @classmethod
-    def _valid_sparsity(cls, value: str) -> str:
-        parse_sparsity(value)
-        return value
+    criterion: Annotated[
+        options.Criterion | None, Option("One criterion; default: all 17 rankable variants.")
+    ] = None
+    corpora: tuple[options.WeighedCorpus, ...] = ()
+    gate: options.Gate = "applied"
+    sparsity: options.Sparsity
+    stats_dir: options.StatsDir | None = None
 
     @property
     def fraction(self) -> Fraction:
@@ -216,49 +198,88 @@ class OverlapRequest(Request):
         return parse_sparsity(self.sparsity)
 
 
-class ExportRequest(Request):
+class RankRequest(ModelRequest):
+    """A criterion, and the statistics that it reads."""
+
+    criterion: options.Criterion
+    corpora: tuple[options.WeighedCorpus, ...] = ()
+    runs: tuple[options.Run, ...] = ()
+    gate: options.Gate = "applied"
+    stats_dir: options.StatsDir | None = None
+
+
+class ScoreRequest(RankRequest):
+    """Scores of experts or neurons."""
+
+    granularity: Annotated[
+        options.Granularity, Option("What is scored: whole experts (expert), or neurons (atomic).")
+    ] = "expert"
+
+
+class BlendRequest(RankRequest):
+    """Corpora to mix, and the sparsity at which they are judged."""
+
+    sparsity: options.Sparsity
+
+
+class ExportOptions(Request):
+    """Where an export goes, and what is written besides the weights."""
+
+    out: Annotated[Path, Option("New folder to write.", place="OUT")]
+    mtp: options.HeadsKept | None = None
+    hash_source: options.HashSource = False
+    max_shard_size: options.MaxShardSize | None = None
+    keep_list: options.KeepList = False
+    verify: options.Verify = False
+
+
+class PrunedRequest(ExportOptions, ModelRequest):
+    """An export of a model, whatever the plan."""
+
+    width_mode: Annotated[
+        options.WidthMode | None,
+        Option(
+            "For plans that remove neurons: uniform (every reader), per-layer, or ragged. "
+            "Default: uniform."
+        ),
+    ] = None
+    width_multiple_of: options.WidthMultipleOf = 8
+
+
+class ExportRequest(PrunedRequest):
     """An export of a plan; `plan` is the content of plan.json, `recipe` the text of a recipe."""
 
-    model: Text
     plan: dict[str, Any]
     recipe: str = Field(default="", max_length=1 << 20)
-    out: Path
-    mtp: Literal["keep", "drop", "prune"] | None = None
-    hash_source: bool = False
-    max_shard_size: str | None = Field(default=None, max_length=32)
-    keep_list: bool = False
-    verify: bool = True
-    revision: str | None = None
-    width_mode: Literal["uniform", "per-layer", "ragged"] | None = None
-    width_multiple_of: int = Field(default=8, ge=1, le=1 << 16)
 
     def command(self, plan: str = "plan.json") -> str:
         """The equivalent command line; `plan` names the file that holds the plan."""
-        options = ["--mtp", self.mtp] if self.mtp else []
-        if self.width_mode:
-            options += ["--width-mode", self.width_mode]
-            options += ["--width-multiple-of", str(self.width_multiple_of)]
-        options += ["--hash-source"] if self.hash_source else []
-        options += ["--max-shard-size", self.max_shard_size] if self.max_shard_size else []
-        options += ["--keep-list"] if self.keep_list else []
-        options += ["--verify"] if self.verify else []
-        return command_line("export", self.model, "--plan", plan, str(self.out), *options)
+        words = option_words(self)
+        return command_line("export", self.model, "--plan", plan, str(self.out), *words)
 
 
-def option_words(request: Request, *positional: str) -> Iterator[str]:
-    """Options of a command line that ask the same; defaults and `positional` are left out."""
-    for name, field in type(request).model_fields.items():
-        value = getattr(request, name)
-        if name in positional or value == field.default or value is None:
+def option_words(
+    request: Request, leave_out: Iterable[str] = (), only: Iterable[str] = ()
+) -> Iterator[str]:
+    """Options of a command line that ask the same; defaults are left out.
+
+    Args:
+        request: what is asked for.
+        leave_out: fields that the command line says in another way.
+        only: fields to say; without any, all.
+    """
+    fields = type(request).model_fields
+    names = [name for name in only or fields if name not in leave_out]
+    for name in sorted(names, key=lambda each: not fields[each].is_required()):
+        option, value = option_of(fields[name]), getattr(request, name)
+        if option is None or option.place or value is None or value == fields[name].default:
             continue
-        flag = _flag(name).removeprefix("--")
-        if isinstance(value, tuple):
-            for item in value:
-                yield from (f"--{flag}", str(item))
-            continue
-        yield f"--no-{flag}" if value is False else f"--{flag}"
-        if not isinstance(value, bool):
-            yield str(value)
+        flag, *off = flags_of(name, fields[name])
+        if isinstance(value, bool):
+            yield flag if value else off[0]
+        else:
+            for item in value if isinstance(value, tuple) else (value,):
+                yield from (flag, f"{item:g}" if isinstance(item, float) else str(item))
 
 
 def seq_len_of(corpus: str, asked: int | None) -> int:
@@ -271,22 +292,9 @@ def seq_len_of(corpus: str, asked: int | None) -> int:
     return asked or (preset.seq_len if preset else DEFAULT_SEQ_LEN)
 
 
-def layers_named(texts: Iterable[str]) -> frozenset[int]:
-    """Layers of texts such as 0,5-7.
-
-    Raises:
-        PlanError: a text that cannot be read.
-    """
-    return frozenset[int]().union(*(parse_numbers(text, what="layers") for text in texts))
-
-
 def repeated(option: str, values: Iterable[str]) -> list[str]:
     """Words of an option that is given once for each value."""
     return [word for value in values for word in (option, value)]
-
-
-def _flag(name: str) -> str:
-    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
 def command_line(*words: str) -> str:
@@ -294,7 +302,7 @@ def command_line(*words: str) -> str:
     return shlex.join(("moeprune", *words))
 
 
-def validated(kind: type[Request], values: dict[str, Any]) -> Any:
+def validated(kind: type[Kind], values: dict[str, Any]) -> Kind:
     """A request from untrusted values.
 
     Raises:
@@ -303,14 +311,22 @@ def validated(kind: type[Request], values: dict[str, Any]) -> Any:
     try:
         return kind(**values)
     except ValidationError as error:
-        raise UserError(_in_one_line(error)) from error
+        problem = error.errors(include_url=False)[0]
+        raised = problem.get("ctx", {}).get("error")
+        if isinstance(raised, ValueError) and isinstance(raised.__cause__, UserError):
+            raise raised.__cause__ from error
+        raise UserError(_in_one_line(kind, problem)) from error
 
 
-def _in_one_line(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False)[0]
-    message = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
-    if not first["loc"]:
+def _in_one_line(kind: type[Request], problem: Any) -> str:
+    message = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+    if not problem["loc"]:
         return f"{message}."  # of several fields, which the message names
-    field = str(first["loc"][0])
-    written = _PLACES.get(field) or _flag(field)
-    return f"{written}: {message} (got {first['input']!r})."
+    name = str(problem["loc"][0])
+    field = kind.model_fields.get(name)
+    option = option_of(field) if field else None
+    flag = f"--{name.replace('_', '-')}"
+    written = (
+        option.place if option and option.place else flags_of(name, field)[0] if field else flag
+    )
+    return f"{written}: {message} (got {problem['input']!r})."

@@ -2,39 +2,58 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field, field_validator, model_validator
 
+from analysis.demo.tasks import LOCAL_TASKS
 from pruning.evaluate.benchmarks.record import FULL
-from pruning.requests.base import Request, Text, command_line, option_words, repeated
+from pruning.requests import options
+from pruning.requests.base import ModelRequest, command_line, option_words, repeated
+from pruning.requests.options import Option
 
 MOST_TASKS = 100
 # How the names of tasks begin that lm-evaluation-harness marks as running what the model writes.
 RUNS_CODE: Final = ("humaneval", "mbpp", "cruxeval", "longproc")
 
 
-class BenchmarkRequest(Request):
+Source = Annotated[options.Text, Option("Full model of an export, for sizes before and after.")]
+
+
+class BenchmarkRequest(ModelRequest):
     """A model or an export and the benchmarks that it is given; each plan is masked in the model.
 
     `tasks` are names joined by commas; without any, those of the demo's own texts, for the demo.
     Without plans, the model itself. `source` is the full model of an export.
     """
 
-    model: Text
     plans: tuple[dict[str, Any], ...] = ()
-    tasks: str = Field(default="", max_length=4096)
-    limit: float | None = Field(default=None, gt=0, le=10**9)
-    num_fewshot: int | None = Field(default=None, ge=0, le=100)
-    chat_template: bool = False
-    source: Text | None = None
-    dtype: str = "auto"
-    device: str = "auto"
-    batch_size: int = Field(default=8, ge=1, le=4096)
-    revision: str | None = None
-    trust_remote_code: bool = False
-    allow_test_set: bool = False
-    stats_dir: Path | None = None
+    tasks: Annotated[
+        str,
+        Field(max_length=4096),
+        Option(
+            "Tasks or groups of lm-evaluation-harness, joined by commas; default for the "
+            f"demo: {','.join(LOCAL_TASKS)}."
+        ),
+    ] = ""
+    limit: Annotated[
+        float | None,
+        Field(gt=0, le=10**9),
+        Option("Questions of each task, or a share of them below 1."),
+    ] = None
+    num_fewshot: Annotated[
+        int | None,
+        Field(ge=0, le=100),
+        Option("Examples before each question; default: the task's own."),
+    ] = None
+    chat_template: Annotated[options.Switch, Option("Ask in the tokenizer's chat format.")] = False
+    source: Source | None = None
+    dtype: options.Dtype = "auto"
+    device: options.Device = "auto"
+    batch_size: options.BatchSize = 8
+    trust_remote_code: options.Trust = False
+    allow_test_set: options.AllowTestSet = False
+    stats_dir: options.StatsDir | None = None
 
     @field_validator("tasks")
     @classmethod
@@ -66,24 +85,20 @@ class BenchmarkRequest(Request):
     def command(self, plans: Sequence[str] = ("plan.json",)) -> str:
         """The equivalent command line; `plans` names the files that hold the plans."""
         named = repeated("--plan", plans[: len(self.plans)])
-        own = list(option_words(self, "model", "plans", "limit"))
-        own += [] if self.limit is None else ["--limit", f"{self.limit:g}"]
-        return command_line("benchmark", self.model, *named, *own)
+        return command_line("benchmark", self.model, *named, *option_words(self))
 
 
-class ImportRequest(Request):
+class ImportRequest(ModelRequest):
     """Results of another tool: files, and what of a model they are of.
 
     `plan` says what was pruned, or `candidate` in words; without both, nothing was.
     """
 
-    model: Text
     files: tuple[Path, ...] = Field(min_length=1, max_length=1000)
     plan: dict[str, Any] | None = None
     candidate: str = Field(default="", max_length=200)
-    source: Text | None = None
-    revision: str | None = None
-    stats_dir: Path | None = None
+    source: Source | None = None
+    stats_dir: options.StatsDir | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ImportRequest":

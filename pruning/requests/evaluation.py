@@ -1,89 +1,84 @@
 """Requests to evaluate: plans, or criteria against sparsities, on held-out text."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from analysis.attention import Attention
-from analysis.corpora import parse_corpus
 from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
-from analysis.stats.tables import Gate
-from pruning.atoms.selection import parse_scope
-from pruning.evaluate.bins import DEFAULT_BINS, Binning, Order, Scope
-from pruning.evaluate.drawing import DEFAULT_SAMPLES, Scored, Wanted
-from pruning.evaluate.result import DEFAULT_MEASURES, parse_measures
+from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, Binning, Order, Scope
+from pruning.evaluate.drawing import DEFAULT_SAMPLES, Wanted
+from pruning.evaluate.result import parse_measures
 from pruning.plan import ATOMIC_GRANULARITY
+from pruning.requests import options
 from pruning.requests.base import (
-    MaxMemory,
-    Request,
-    Text,
+    ModelRequest,
     check_spread,
     command_line,
     option_words,
     repeated,
     seq_len_of,
 )
+from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN, Option
 from pruning.schedules import get_schedule
 
-DEFAULT_MEASURED = ",".join(DEFAULT_MEASURES)
+OneCorpus = Annotated[
+    tuple[options.MeasuredCorpus, ...],
+    Field(min_length=1, max_length=1),
+    Option("Corpus to run on, as for calibrate."),
+]
 
 
-def _known_corpus(value: str) -> str:
-    parse_corpus(value)
-    return value
-
-
-Corpus = Annotated[Text, AfterValidator(_known_corpus)]
-
-
-class MeasureRequest(Request):
-    """A model, the text that it is evaluated on, and how it runs.
+class HeldOutRequest(ModelRequest):
+    """A model, the corpora that it is run on, and how it runs.
 
     `count` says what is predicted: answers, all tokens, or answers where the corpus has some.
     """
 
-    model: Text
-    corpora: tuple[Corpus, ...] = Field(min_length=1)
-    measures: str = DEFAULT_MEASURED
-    samples: int = Field(default=DEFAULT_SAMPLES, ge=1, le=10**6)
-    seq_len: int | None = Field(default=None, ge=2, le=10**6)
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
-    count: Scored = "auto"
-    dtype: str = "auto"
-    device: str = "auto"
-    batch_size: int = Field(default=8, ge=1, le=4096)
-    attention: Attention = "auto"
-    device_map: Text | None = None
-    max_memory: MaxMemory = ()
-    offload_folder: Path | None = None
-    hidden_states_dir: Path | None = None
-    revision: str | None = None
-    trust_remote_code: bool = False
-    allow_test_set: bool = False
-    stats_dir: Path | None = None
-
-    @field_validator("measures")
-    @classmethod
-    def _known_measures(cls, value: str) -> str:
-        return ",".join(parse_measures(value))
+    corpora: tuple[options.MeasuredCorpus, ...] = Field(min_length=1)
+    samples: options.Samples = DEFAULT_SAMPLES
+    seq_len: Annotated[
+        options.SeqLen | None,
+        Option(f"Tokens of a sample; default: a preset's own, else {DEFAULT_SEQ_LEN}."),
+    ] = None
+    seed: Annotated[
+        options.Seed | None,
+        Option("Seed of documents, draws, bootstrap; default: the calibration's order, 42."),
+    ] = None
+    count: options.ScoredTokens = "auto"
+    dtype: options.Dtype = "auto"
+    device: options.Device = "auto"
+    batch_size: options.BatchSize = 8
+    attention: options.Attention = "auto"
+    device_map: options.DeviceMap | None = None
+    max_memory: options.MaxMemory = ()
+    offload_folder: options.OffloadFolder | None = None
+    trust_remote_code: options.Trust = False
+    allow_test_set: options.AllowTestSet = False
+    stats_dir: options.StatsDir | None = None
 
     @model_validator(mode="after")
-    def _placement_is_whole(self) -> "MeasureRequest":
+    def _placement_is_whole(self) -> "HeldOutRequest":
         check_spread(self.device_map, self.max_memory, self.offload_folder)
         return self
+
+    def wanted(self, corpus: str) -> Wanted:
+        """How much of a corpus is evaluated on."""
+        return Wanted(self.samples, seq_len_of(corpus, self.seq_len), self.seed, self.count)
+
+
+class MeasureRequest(HeldOutRequest):
+    """What is measured of a model on corpora."""
+
+    measures: options.Measures = DEFAULT_MEASURED
+    hidden_states_dir: options.HiddenStatesDir | None = None
 
     @property
     def measured(self) -> tuple[str, ...]:
         """Names of the measures."""
         return parse_measures(self.measures)
-
-    def wanted(self, corpus: str) -> Wanted:
-        """How much of a corpus is evaluated on."""
-        return Wanted(self.samples, seq_len_of(corpus, self.seq_len), self.seed, self.count)
 
 
 class EvaluateRequest(MeasureRequest):
@@ -94,44 +89,43 @@ class EvaluateRequest(MeasureRequest):
     def command(self, plans: Sequence[str] = ("plan.json",), out: str = "result.json") -> str:
         """The equivalent command line; `plans` names the files that hold the plans."""
         named = repeated("--plan", plans[: len(self.plans)])
-        own = option_words(self, "model", "plans", "corpora")
-        return command_line(
-            "evaluate", self.model, *named, *repeated("--corpus", self.corpora), *own, "-o", out
-        )
+        return command_line("evaluate", self.model, *named, *option_words(self), "-o", out)
 
 
 class SweepRequest(MeasureRequest):
     """Criteria against sparsities: every combination is planned and evaluated."""
 
-    criteria: tuple[Text, ...] = Field(min_length=1)
-    sparsities: tuple[str, ...] = Field(min_length=1)
-    calibrated_on: tuple[Text, ...] = ()
-    gate: Gate = "applied"
-    schedule: str = "uniform"
-    granularity: Literal["expert", "atomic"] = "expert"
-    atom_scope: str = "expert"
+    criteria: tuple[
+        Annotated[
+            options.Criterion,
+            Option("Criterion, such as reap, aimer, random or b,alpha,beta; repeatable."),
+        ],
+        ...,
+    ] = Field(min_length=1)
+    sparsities: tuple[
+        Annotated[options.Sparsity, Option("Fraction of experts removed: 0.5 or 50%; repeatable.")],
+        ...,
+    ] = Field(min_length=1)
+    calibrated_on: tuple[options.CalibratedOn, ...] = ()
+    gate: options.Gate = "applied"
+    schedule: options.Schedule = "uniform"
+    granularity: options.Granularity = "expert"
+    atom_scope: options.AtomScope = "expert"
 
     @field_validator("criteria")
     @classmethod
-    def _known_criteria(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(get_criterion(each).name for each in value))
 
     @field_validator("sparsities")
     @classmethod
-    def _valid_sparsities(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for each in value:
-            parse_sparsity(each)
+    def _in_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(sorted(dict.fromkeys(value), key=parse_sparsity))
 
     @field_validator("schedule")
     @classmethod
-    def _known_schedule(cls, value: str) -> str:
+    def _usual_name(cls, value: str) -> str:
         return get_schedule(value).name
-
-    @field_validator("atom_scope")
-    @classmethod
-    def _known_scope(cls, value: str) -> str:
-        return str(parse_scope(value))
 
     @model_validator(mode="after")
     def _neurons_are_asked_for(self) -> "SweepRequest":
@@ -145,28 +139,34 @@ class SweepRequest(MeasureRequest):
 
     def command(self, out: str = "sweep.csv") -> str:
         """The equivalent command line."""
-        ranked = repeated("--criterion", self.criteria)
-        ranked += repeated("--sparsity", self.sparsities)
-        own = option_words(self, "model", "corpora", "criteria", "sparsities")
-        return command_line(
-            "sweep", self.model, *ranked, *repeated("--corpus", self.corpora), *own, "-o", out
-        )
+        return command_line("sweep", self.model, *option_words(self), "-o", out)
 
 
-class BinsRequest(MeasureRequest):
+class BinsRequest(HeldOutRequest):
     """Experts or neurons in bins by a criterion, each bin removed alone."""
 
-    criterion: Text
-    calibrated_on: tuple[Text, ...] = ()
-    gate: Gate = "applied"
-    granularity: Literal["expert", "atomic"] = "expert"
-    scope: Scope | None = None
-    order: Order = "saliency"
-    bins: int = Field(default=DEFAULT_BINS, ge=2, le=100)
+    corpora: OneCorpus
+    criterion: options.Criterion
+    bins: Annotated[int, Field(strict=True, ge=2, le=100), Option("How many bins.")] = DEFAULT_BINS
+    scope: Annotated[
+        Scope | None,
+        Option(
+            f"Order within each layer, or of all: {', '.join(SCOPES)}. Default: layer for "
+            "experts, global for neurons where the criterion compares layers."
+        ),
+    ] = None
+    order: Annotated[
+        Order,
+        Option(f"Order of the bins: {', '.join(ORDERS)}; index is by place, as HEAPr's Figure 3."),
+    ] = "saliency"
+    granularity: options.Granularity = "expert"
+    calibrated_on: tuple[options.CalibratedOn, ...] = ()
+    gate: options.Gate = "applied"
+    hidden_states_dir: options.HiddenStatesDir | None = None
 
     @field_validator("criterion")
     @classmethod
-    def _known_criterion(cls, value: str) -> str:
+    def _usual_name(cls, value: str) -> str:
         return get_criterion(value).name
 
     @model_validator(mode="after")
@@ -192,11 +192,7 @@ class BinsRequest(MeasureRequest):
 
     def command(self, out: str = "bins.csv") -> str:
         """The equivalent command line."""
-        own = option_words(self, "model", "corpora", "criterion")
-        ranked = ["--criterion", self.criterion]
-        return command_line(
-            "bins", self.model, *repeated("--corpus", self.corpora), *ranked, *own, "-o", out
-        )
+        return command_line("bins", self.model, *option_words(self), "-o", out)
 
 
 def check_named(plans: Sequence[object], names: Sequence[str]) -> None:
@@ -205,21 +201,25 @@ def check_named(plans: Sequence[object], names: Sequence[str]) -> None:
         raise ValueError(f"{len(plans)} plans have {len(names)} names")
 
 
-class AskRequest(Request):
+class AskRequest(ModelRequest):
     """A prompt for the full model and for what plans leave of it."""
 
-    model: Text
-    prompt: str = Field(min_length=1, max_length=1 << 20)
+    prompt: Annotated[
+        str, Field(min_length=1, max_length=1 << 20), Option("What the models are asked.")
+    ]
     plans: tuple[dict[str, Any], ...] = ()
     names: tuple[str, ...] = ()
-    max_new_tokens: int = Field(default=128, ge=1, le=1 << 16)
-    raw: bool = False
-    dtype: str = "auto"
-    device: str = "auto"
-    device_map: Text | None = None
-    offload_folder: Path | None = None
-    revision: str | None = None
-    trust_remote_code: bool = False
+    max_new_tokens: Annotated[
+        int, Field(strict=True, ge=1, le=1 << 16), Option("Tokens of an answer, at most.")
+    ] = 128
+    raw: Annotated[options.Switch, Option("Continue the prompt as it stands, not as a chat.")] = (
+        False
+    )
+    dtype: options.Dtype = "auto"
+    device: options.Device = "auto"
+    device_map: options.DeviceMap | None = None
+    offload_folder: options.OffloadFolder | None = None
+    trust_remote_code: options.Trust = False
 
     @model_validator(mode="after")
     def _fits_together(self) -> "AskRequest":
@@ -231,5 +231,4 @@ class AskRequest(Request):
     def command(self, *plans: str) -> str:
         """The equivalent command line; `plans` names the files that hold the plans."""
         named = repeated("--plan", plans[: len(self.plans)])
-        own = option_words(self, "model", "prompt", "plans", "names")
-        return command_line("ask", self.model, *named, "--prompt", self.prompt, *own)
+        return command_line("ask", self.model, *named, *option_words(self))

@@ -1,25 +1,23 @@
 """The request for a plan, of experts or of neurons, and the command line that asks the same."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import model_validator
 
 from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
-from analysis.stats.tables import Gate
 from pruning.atoms.selection import AtomScope, parse_scope
 from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, parse_mode
-from pruning.budget import TargetDtype, parse_gib
-from pruning.constraints import Constraints, parse_counts, parse_experts
-from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
-from pruning.requests.base import Request, Text, command_line, layers_named, option_words, repeated
+from pruning.constraints import Constraints, parse_counts, parse_experts, parse_numbers
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.requests import options
+from pruning.requests.base import RankRequest, command_line, option_words
+from pruning.requests.options import Option
 from pruning.schedules import get_schedule
 
-ModeName = Literal["uniform", "per-layer", "ragged"]
 # Fields that plans of one granularity only have -> their options.
 _OF_EXPERTS: Mapping[str, str] = {
     "schedule_file": "--schedule-file",
@@ -44,7 +42,7 @@ _NOT_WITH_A_FILE: Mapping[str, str] = {
 }
 
 
-class PlanRequest(Request):
+class PlanRequest(RankRequest):
     """A criterion, the statistics that it reads, and how much goes.
 
     Of neurons (granularity atomic) budgets count neurons, and each expert keeps the multiple and
@@ -52,40 +50,40 @@ class PlanRequest(Request):
     was made.
     """
 
-    model: Text
-    granularity: str = EXPERT_GRANULARITY
-    criterion: Text
-    corpora: tuple[Text, ...] = ()
-    runs: tuple[Text, ...] = ()
-    gate: Gate = "applied"
-    sparsity: str = ""
-    remove: int | None = Field(default=None, ge=0, le=10**12)
-    target_gib: Text | None = None
-    target_dtype: TargetDtype = "own"
-    params_share: Text | None = None
-    width_mode: ModeName = "uniform"
-    width_multiple_of: int = Field(default=DEFAULT_MULTIPLE, ge=1, le=1 << 16)
-    atom_scope: Text = str(AtomScope.EXPERT)
-    kept_atoms: Path | None = None
-    schedule: str = "uniform"
-    schedule_file: Path | None = None
-    multiple_of: int = Field(default=1, ge=1, le=4096)
-    floor: int = Field(default=0, ge=0, le=10**6)
-    protect: tuple[Text, ...] = ()
-    pin: tuple[Text, ...] = ()
-    drop: tuple[Text, ...] = ()
-    layer_set: tuple[Text, ...] = ()
-    lock: tuple[Text, ...] = ()
-    revision: str | None = None
-    stats_dir: Path | None = None
+    granularity: Annotated[
+        options.Granularity,
+        Option(
+            "What is removed: whole experts (expert), or neurons (atomic); then budgets count "
+            "neurons, and each expert keeps the multiple and the floor."
+        ),
+    ] = "expert"
+    sparsity: Annotated[
+        options.Sparsity, Option("Budget: fraction of experts removed, 0.5 or 50%.")
+    ] = ""
+    remove: options.Remove | None = None
+    target_gib: options.TargetGib | None = None
+    target_dtype: options.TargetDtype = "own"
+    params_share: options.ParamsShare | None = None
+    width_mode: options.WidthMode = "uniform"
+    width_multiple_of: options.WidthMultipleOf = DEFAULT_MULTIPLE
+    atom_scope: options.AtomScope = str(AtomScope.EXPERT)
+    kept_atoms: options.KeptAtoms | None = None
+    schedule: options.Schedule = "uniform"
+    schedule_file: options.ScheduleFile | None = None
+    multiple_of: options.MultipleOf = 1
+    floor: options.Floor = 0
+    protect: tuple[options.Protect, ...] = ()
+    pin: tuple[options.Pin, ...] = ()
+    drop: tuple[options.Drop, ...] = ()
+    layer_set: tuple[options.LayerSet, ...] = ()
+    lock: tuple[options.Lock, ...] = ()
 
-    @field_validator("granularity")
+    @model_validator(mode="before")
     @classmethod
-    def _known_granularity(cls, value: str) -> str:
-        known = (EXPERT_GRANULARITY, ATOMIC_GRANULARITY)
-        if value not in known:
-            raise PlanError(f"There is no granularity {value!r}; known: {', '.join(known)}.")
-        return value
+    def _a_file_is_a_schedule(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("schedule_file") and "schedule" not in values:
+            return {**values, "schedule": "file"}
+        return values
 
     @model_validator(mode="after")
     def _fits_together(self) -> "PlanRequest":
@@ -93,8 +91,6 @@ class PlanRequest(Request):
             self._check_neurons()
         else:
             self._check_experts()
-        if self.target_gib is not None:
-            parse_gib(self.target_gib)
         _ = self.constraints  # says what is wrong with them
         return self
 
@@ -110,8 +106,6 @@ class PlanRequest(Request):
                 "leave it out."
             )
         check_ranks(get_criterion(self.criterion), "expert")
-        if self.sparsity:
-            parse_sparsity(self.sparsity)
         budgets = len(self._budgets())
         if budgets > 1 or (budgets == 0 and self.schedule_file is None):
             raise PlanError(
@@ -143,8 +137,6 @@ class PlanRequest(Request):
                 "A plan of neurons needs --sparsity, --params-share, --remove or --target-gib, or "
                 "a file with --kept-atoms" + ("; not several of them." if budgets else ".")
             )
-        for share in filter(None, (self.sparsity, self.params_share)):
-            parse_sparsity(share)
         self._check_neuron_criterion()
 
     def _check_neuron_criterion(self) -> None:
@@ -191,25 +183,24 @@ class PlanRequest(Request):
         """
         return Constraints(
             multiple_of=self.multiple_of,
-            protected=layers_named(self.protect),
+            protected=_layers_named(self.protect),
             pinned=parse_experts(self.pin),
             dropped=parse_experts(self.drop),
             fixed=parse_counts(self.layer_set),
-            locked=layers_named(self.lock),
+            locked=_layers_named(self.lock),
             floor=self.floor,
         )
 
     def options(self) -> list[str]:
         """Options that `score`, `overlap` and `plan` share, defaults left out."""
-        options = ["--granularity", self.granularity] if self.is_atomic else []
-        options += ["--criterion", self.criterion]
-        options += repeated("--corpus", self.corpora) + repeated("--run", self.runs)
-        if self.gate != "applied":
-            options += ["--gate", self.gate]
-        return options
+        shared = ("granularity", "criterion", "corpora", "runs", "gate")
+        return list(option_words(self, only=shared))
 
     def command(self, out: str = "plan.json") -> str:
         """The command line that writes the plan."""
-        shared = ("granularity", "criterion", "corpora", "runs", "gate")
-        own = option_words(self, "model", *shared)
-        return command_line("plan", self.model, *self.options(), *own, "-o", out)
+        return command_line("plan", self.model, *option_words(self), "-o", out)
+
+
+def _layers_named(texts: Iterable[str]) -> frozenset[int]:
+    """Layers of texts such as 0,5-7."""
+    return frozenset[int]().union(*(parse_numbers(text, what="layers") for text in texts))

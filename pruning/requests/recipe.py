@@ -1,48 +1,49 @@
 """A recipe as requests: the same that the single commands make of their options."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from analysis.criteria import get_criterion
 from analysis.stats.groups import groups_for, ordered
 from pruning.atoms.widths import WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 from pruning.recipe import Recipe
-from pruning.requests.base import CalibrateRequest, ExportRequest, WeightsRequest, validated
+from pruning.requests import options
+from pruning.requests.base import (
+    CalibrateOptions,
+    CalibrateRequest,
+    ExportRequest,
+    Request,
+    WeightsRequest,
+    validated,
+)
 from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.options import Option
 from pruning.requests.plan import PlanRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Where a recipe runs; no part of it, because it does not change what is decided.
+class Machine(Request):
+    """Where a recipe runs; no part of it, because it does not change what is decided."""
 
-    Args:
-        stats_dir: where statistics are read and written; None for the default.
-        device: auto, cpu, cuda ...
-        batch_size: sequences in one forward.
-        trust_remote_code: run code that comes with the checkpoint.
-    """
-
-    stats_dir: Path | None = None
-    device: str = "auto"
-    batch_size: int = 8
-    trust_remote_code: bool = False
+    device: Annotated[
+        options.Device | None, Option("Device: auto, cpu, cuda ...; default: the recipe's.")
+    ] = None
+    batch_size: Annotated[
+        options.BatchSize | None, Option("Sequences in one forward; default: the recipe's.")
+    ] = None
+    trust_remote_code: options.Trust = False
+    stats_dir: options.StatsDir | None = None
 
 
-def machine_of(
-    recipe: Recipe,
-    stats_dir: Path | None,
-    *,
-    device: str | None = None,
-    batch_size: int | None = None,
-    trust_remote_code: bool = False,
-) -> Machine:
-    """Where a recipe runs: as the command line says, else as the recipe does."""
+def machine_of(recipe: Recipe, asked: Machine) -> Machine:
+    """Where a recipe runs: as asked, else as the recipe says."""
     own = recipe.calibrate
-    return Machine(stats_dir, device or own.device, batch_size or own.batch_size, trust_remote_code)
+    return Machine(
+        device=asked.device or own.device,
+        batch_size=asked.batch_size or own.batch_size,
+        trust_remote_code=asked.trust_remote_code,
+        stats_dir=asked.stats_dir,
+    )
 
 
 def is_atomic(recipe: Recipe) -> bool:
@@ -54,27 +55,23 @@ def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateReques
     """One calibration for each corpus; none where nothing reads them."""
     if not recipe.reads_text:
         return []
-    own = recipe.calibrate.model_dump(exclude={"groups", "device", "batch_size"})
     read = get_criterion(recipe.criterion).columns(recipe.gate)
     groups = ordered([*groups_for(read), *recipe.calibrate.groups])
-    common: dict[str, Any] = {
-        **own,
-        "model": recipe.model,
-        "revision": recipe.revision,
-        "tokens": recipe.tokens,
-        "seq_len": recipe.seq_len,
-        "seed": recipe.seed,
-        "dtype": recipe.dtype,
+    common = {
+        **_shared(recipe.calibrate, CalibrateOptions),
+        **_shared(recipe, CalibrateRequest),
+        **_shared(machine_of(recipe, machine), CalibrateRequest),
         "groups": ",".join(groups),
-        "device": machine.device,
-        "batch_size": machine.batch_size,
-        "trust_remote_code": machine.trust_remote_code,
-        "allow_test_set": recipe.allow_test_set,
-        "stats_dir": machine.stats_dir,
     }
     return [
         validated(CalibrateRequest, {**common, "corpus": part.corpus}) for part in recipe.corpora
     ]
+
+
+def _shared(section: Request, kind: type[Request]) -> dict[str, Any]:
+    """The values of a section, by the fields that a request has as well."""
+    names = type(section).model_fields.keys() & kind.model_fields.keys()
+    return {name: getattr(section, name) for name in names}
 
 
 def other_texts(recipe: Recipe) -> list[CalibrateRequest]:
@@ -126,8 +123,7 @@ def plan_request(recipe: Recipe, machine: Machine) -> PlanRequest:
             "lock": tuple(map(str, limits.lock)),
             "layer_set": tuple(f"{layer}={keep}" for layer, keep in limits.set.items()),
         }
-    request: PlanRequest = validated(PlanRequest, values)
-    return request
+    return validated(PlanRequest, values)
 
 
 def weighed_corpora(recipe: Recipe) -> tuple[str, ...]:
@@ -147,7 +143,7 @@ def export_request(recipe: Recipe, text: str, plan: PruningPlan) -> ExportReques
     """The export, with the recipe's own text; None where the recipe asks for none."""
     if recipe.export is None:
         return None
-    request: ExportRequest = validated(
+    return validated(
         ExportRequest,
         {
             "model": recipe.model,
@@ -155,15 +151,12 @@ def export_request(recipe: Recipe, text: str, plan: PruningPlan) -> ExportReques
             "plan": plan.to_dict(),
             "recipe": text,
             **recipe.export.model_dump(),
-            **_widths(recipe),
+            **(_widths(recipe) if is_atomic(recipe) else {}),
         },
     )
-    return request
 
 
 def _widths(recipe: Recipe) -> dict[str, Any]:
-    if not is_atomic(recipe):
-        return {}
     mode = recipe.width_mode or str(WidthMode.UNIFORM)
     return {"width_mode": mode, "width_multiple_of": recipe.width_multiple}
 
@@ -175,27 +168,18 @@ def evaluate_request(
     asked = recipe.evaluate
     if asked is None:
         return None
-    own = recipe.calibrate
     values = {
-        "model": recipe.model,
-        "revision": recipe.revision,
+        **_shared(recipe.calibrate, EvaluateRequest),
+        **_shared(recipe, EvaluateRequest),
+        **_shared(machine_of(recipe, machine), EvaluateRequest),
         "corpora": (asked.corpus,),
         "measures": ",".join(asked.fitness),
         "samples": asked.samples,
         "seq_len": asked.seq_len,
         "seed": asked.seed,
-        "dtype": recipe.dtype,
-        "device": machine.device,
-        "batch_size": machine.batch_size,
-        "attention": own.attention,
-        "device_map": own.device_map,
-        "max_memory": own.max_memory,
-        "offload_folder": own.offload_folder,
-        "trust_remote_code": machine.trust_remote_code,
-        "allow_test_set": recipe.allow_test_set,
-        "stats_dir": machine.stats_dir,
         "plans": (plan.to_dict(),) if plan else (),
     }
+    # How a calibration feeds documents says nothing of how a plan is measured.
+    del values["count"], values["hidden_states_dir"]
     given = {name: value for name, value in values.items() if value is not None}
-    request: EvaluateRequest = validated(EvaluateRequest, given)
-    return request
+    return validated(EvaluateRequest, given)

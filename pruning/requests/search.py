@@ -1,28 +1,24 @@
 """Requests to search: a recipe with the key search, and where it runs."""
 
-from dataclasses import fields
 from pathlib import Path
 
 from pydantic import Field, field_validator
 
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.base import Request, command_line, option_words
-from pruning.requests.recipe import Machine
+from pruning.requests import options
+from pruning.requests.base import command_line, option_words
+from pruning.requests.recipe import Machine, machine_of
 
 
-class SearchRequest(Request):
+class SearchRequest(Machine):
     """A search for the allocation; `recipe` is the text of a recipe.
 
     `out` is the folder that gets plan, result and log; a log that is there is continued.
     """
 
     recipe: str = Field(min_length=1, max_length=1 << 20)
-    out: Path
-    device: str = "auto"
-    batch_size: int = Field(default=8, ge=1, le=4096)
-    trust_remote_code: bool = False
-    stats_dir: Path | None = None
+    out: options.SearchFolder
 
     @field_validator("recipe")
     @classmethod
@@ -38,9 +34,13 @@ class SearchRequest(Request):
     @property
     def machine(self) -> Machine:
         """Where it runs."""
-        own = {key.name: getattr(self, key.name) for key in fields(Machine)}
-        return Machine(**own)
+        return machine_of(self.parsed(), self)
 
     def command(self, recipe: str = "recipe.yaml") -> str:
         """The equivalent command line; `recipe` names the file that holds the recipe."""
-        return command_line("search", recipe, *option_words(self, "recipe"))
+        return command_line("search", recipe, *option_words(self))
+
+
+def search_of_file(path: Path, out: Path, machine: Machine) -> SearchRequest:
+    """The search that a recipe in a file asks for."""
+    return machine.into(SearchRequest, recipe=path.read_text(encoding="utf-8-sig"), out=out)

@@ -176,7 +176,10 @@ def test_bad_corpus_file(refused, tiny, here, name):
         (("--corpus", "demo-math", "--tokens", 0), "--tokens: "),
         (("--corpus", "demo-math", "--batch-size", 0), "--batch-size: "),
         (("--corpus", "demo-math", "--seed", -1), "--seed: "),
-        (("--corpus", "demo-math", "--dtype", "int8"), "auto, float32, bfloat16"),
+        (
+            ("--corpus", "demo-math", "--dtype", "int8"),
+            "--dtype: Input should be 'auto', 'float32', 'bfloat16'",
+        ),
         (
             ("--corpus", "demo-math", "--device-map", "auto", "--max-memory", "cpu=lots"),
             "error: --max-memory: write DEVICE=SIZE, as 0=20GiB or cpu=8GiB (got 'cpu=lots').\n",

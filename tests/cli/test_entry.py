@@ -71,7 +71,6 @@ def test_every_command_has_help(moeprune, command):
         "inspect demo extra",
         "inspect demo --what",
         "plan demo --sparsity 0.5",
-        "plan demo --criterion reap",
         "calibrate demo",
         "calibrate demo --corpus demo-math --tokens many",
         "export demo out",

@@ -3,12 +3,12 @@
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import typer
 from typer.models import ArgumentInfo
 
-from app.cli import cli
+from app.cli import COMMANDS, find
 from tools.reference.markdown import cell, table
 
 __all__ = ["all_commands", "commands", "options_of"]
@@ -17,14 +17,16 @@ Function = Callable[..., Any]
 _TAKES = {str: "text", int: "number", float: "number", Path: "path", bool: ""}
 
 
-def all_commands(group: typer.Typer = cli, before: str = "") -> Iterator[tuple[str, Function]]:
+def all_commands() -> Iterator[tuple[str, Function]]:
     """(words, function) of every command, such as ("runs list", ...), as `--help` orders them."""
-    for command in group.registered_commands:
-        if command.callback:
-            yield f"{before}{command.name or command.callback.__name__}", command.callback
-    for inner in group.registered_groups:
-        if inner.typer_instance:
-            yield from all_commands(inner.typer_instance, f"{before}{inner.name} ")
+    for name in COMMANDS:
+        found = find(name)
+        if not isinstance(found, typer.Typer):
+            yield name, found
+            continue
+        for command in found.registered_commands:
+            if command.callback:
+                yield f"{name} {command.name or command.callback.__name__}", command.callback
 
 
 def commands(_root: Path) -> str:
@@ -34,17 +36,21 @@ def commands(_root: Path) -> str:
 
 def options_of(function: Function) -> set[str]:
     """Every name of every option of a command, such as `--out` and `-o`."""
-    parameters = inspect.signature(function, eval_str=True).parameters.values()
-    return {name for parameter in parameters for name in _names(parameter) if name[0] == "-"}
+    return {name for parameter in _taken(function) for name in _names(parameter) if name[0] == "-"}
 
 
 def _section(words: str, function: Function) -> str:
-    taken = inspect.signature(function, eval_str=True).parameters.values()
+    taken = _taken(function)
     parts = [f"### moeprune {words}", " ".join((inspect.getdoc(function) or "").split())]
     if taken:
         head = ("argument or option", "takes", "default", "meaning")
         parts.append(table(head, [_row(parameter) for parameter in taken]))
     return "\n\n".join(parts)
+
+
+def _taken(function: Function) -> list[inspect.Parameter]:
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    return [each for each in parameters if each.annotation is not typer.Context]
 
 
 def _row(parameter: inspect.Parameter) -> tuple[str, str, str, str]:
@@ -60,7 +66,7 @@ def _names(parameter: inspect.Parameter) -> tuple[str, ...]:
         return (info.metavar or parameter.name.upper(),)
     # Inside Annotated the first name lands where a default would stand.
     given = (info.default, *(info.param_decls or ()))
-    names = tuple(name for name in given if isinstance(name, str))
+    names = tuple(each for name in given if isinstance(name, str) for each in name.split("/"))
     word = parameter.name.replace("_", "-")
     return names or ((f"--{word}", f"--no-{word}") if kind is bool else (f"--{word}",))
 
@@ -70,7 +76,7 @@ def _takes(kind: Any) -> str:
     if kind in _TAKES:
         return _TAKES[kind]
     (inner,) = (part for part in get_args(kind) if part is not type(None))
-    repeated = getattr(kind, "__origin__", None) is list
+    repeated = get_origin(kind) is list
     return _takes(inner) + (", repeatable" if repeated else "")
 
 

@@ -19,6 +19,7 @@ from analysis.stats.store import SHIPPED_STATS
 from analysis.stats.tables import GATES, moment_column
 from pruning.evaluate.record import TABLE_COLUMNS
 from pruning.recipe import Recipe
+from pruning.requests.options import declared
 from tools.reference.markdown import cell, table
 from tools.reference.meanings import MEANINGS
 
@@ -170,9 +171,10 @@ def _default(field: FieldInfo) -> str:
 
 def _bounds(field: FieldInfo) -> str:
     signs = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-    return ", ".join(
+    said = [
         f"{words} {value}"
         for sign, words in signs.items()
-        for rule in field.metadata
+        for rule in declared(field)
         if (value := getattr(rule, sign, None)) is not None
-    )
+    ]
+    return ", ".join(dict.fromkeys(said))

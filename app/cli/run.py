@@ -2,27 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from analysis.errors import ExportError, PlanError, UserError
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.blend import Part
 from analysis.stats.store import Run
-from app.commands import measuring, options
-from app.commands.atoms import say_neurons
-from app.commands.evaluate import results_of, show_records
-from app.commands.files import write_result
-from app.commands.plan import say_plan
-from app.commands.search import run_search_of, say_search, search_folder
-from app.commands.ship import report_checks
+from app.cli.derive import command
+from app.cli.files import write_result
+from app.cli.options import Recipe as RecipeFile
+from app.cli.say import report_checks, say_notes, say_plan, say_search, show_records
 from app.console import follow, out
 from app.settings import stats_store
 from app.tasks.calibration import calibrate_run, check_corpora, weights_run
 from app.tasks.evaluation import evaluate_run
 from app.tasks.export import export_run, verify_result
-from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan, save_plan
+from app.tasks.search import search_folder, search_run
+from pruning.evaluate.record import results_of
+from pruning.plan import PruningPlan, load_plan, save_plan
 from pruning.planning.make import check_request, plan_from_stats
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
@@ -33,33 +29,19 @@ from pruning.requests.recipe import (
     calibrate_requests,
     evaluate_request,
     export_request,
-    machine_of,
     other_texts,
     plan_request,
     weights_request,
 )
+from pruning.requests.search import search_of_file
 from pruning.search.result import PLAN_NAME
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 
-def run(
-    path: Annotated[Path, typer.Argument(metavar="RECIPE", help="recipe.yaml.")],
-    device: measuring.DeviceOfRecipe = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Sequences in one forward; default: the recipe's.")
-    ] = None,
-    trust_remote_code: measuring.Trust = False,
-    stats_dir: options.StatsDir = None,
-) -> None:
+@command(Machine)
+def run(machine: Machine, *, path: RecipeFile) -> None:
     """Calibrate, plan or search, evaluate, export as a recipe says; finished steps are skipped."""
     recipe = load_recipe(path)
-    machine = machine_of(
-        recipe,
-        stats_dir,
-        device=device,
-        batch_size=batch_size,
-        trust_remote_code=trust_remote_code,
-    )
     model = load_model_index(recipe.model, revision=recipe.revision)
     _check(recipe, machine, model)
     out.print(f"{path}: recipe {recipe.digest[:8]} for {model.name}", markup=False)
@@ -84,7 +66,6 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel) -> None:
     Raises:
         PlanError: one line, or one for each problem.
     """
-
     checks: tuple[Callable[[], object], ...] = (
         lambda: check_request(plan_request(recipe, machine), model),
         lambda: follow(check_corpora(calibrate_requests(recipe, machine))),
@@ -145,7 +126,7 @@ def _weighed(recipe: Recipe, machine: Machine) -> None:
 def _searched(path: Path, machine: Machine, model: MoEModel) -> PruningPlan:
     """The plan of the best candidate; an unfinished search goes on."""
     folder = search_folder(path)
-    say_search(run_search_of(path, folder, machine), folder)
+    say_search(follow(search_run(search_of_file(path, folder, machine))), folder)
     return load_plan(folder / PLAN_NAME, model=model)
 
 
@@ -154,12 +135,8 @@ def _planned(plan: PruningPlan, notes: Sequence[str], model: MoEModel, path: Pat
         out.print(f"plan: {path} is the same, skipped", markup=False)
     else:
         save_plan(plan, path)
-        if plan.granularity == ATOMIC_GRANULARITY:
-            say_neurons(model, plan, path)
-        else:
-            say_plan(model, plan, path)
-    for note in notes:
-        out.print(note, markup=False)
+        say_plan(model, plan, path)
+    say_notes(notes)
 
 
 def _evaluated(request: EvaluateRequest | None, recipe: Path) -> None:

@@ -1,33 +1,36 @@
 """The command `inspect`: what a checkpoint is and what can be pruned of it."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from analysis.families import MoELayer, SlotKind
-from analysis.heads import prediction_heads
-from analysis.model import MoEModel, load_model_index
-from analysis.widths import expert_widths, loaded_widths
-from app.commands import options
+from app.cli.derive import command
 from app.console import out, show_facts, show_table
-from pruning.engines import contents_of, verdicts
-from pruning.sizes import SizeReport, format_bytes, size_report
+from pruning.requests.base import ModelRequest
+from pruning.requests.options import Option, Switch
+
+if TYPE_CHECKING:
+    from analysis.families import MoELayer
+    from analysis.model import MoEModel
+    from pruning.sizes import SizeReport
 
 _SHOWN = 6
 
 
+@command(ModelRequest)
 def inspect(
-    model: options.Model,
+    request: ModelRequest,
+    *,
     config_only: Annotated[
-        bool,
-        typer.Option("--config-only", help="From config.json alone; no weights need to be there."),
+        Switch, Option("From config.json alone; no weights need to be there.")
     ] = False,
-    revision: options.Revision = None,
 ) -> None:
     """Show architecture, experts, sizes and what can be pruned; reads headers only."""
+    from analysis.model import load_model_index
+    from pruning.engines import contents_of, verdicts
+    from pruning.sizes import format_bytes, size_report
+
     read = _outline if config_only else load_model_index
-    described = read(model, revision=revision)
+    described = read(request.model, revision=request.revision)
     report = size_report(described)
     show_facts({**_facts(described), **_costs(report)})
     for assumption in described.family.assumptions:
@@ -40,14 +43,15 @@ def inspect(
     out.print(f"\n{_what_can_go(described.layers)}", markup=False)
 
 
-def _outline(model: str, *, revision: str | None = None) -> MoEModel:
-    # Here and not above: it needs torch, which the rest of the command line starts without.
+def _outline(model: str, *, revision: str | None = None) -> "MoEModel":
     from pruning.outline import outline_model
 
     return outline_model(model, revision=revision)
 
 
-def _costs(report: SizeReport) -> dict[str, object]:
+def _costs(report: "SizeReport") -> dict[str, object]:
+    from pruning.sizes import format_bytes
+
     own, bfloat16 = report.loaded()[0], report.loaded("bfloat16")[0]
     return {
         "parameters": f"{report.params_before:,}, {report.active_before:,} active per token",
@@ -56,7 +60,7 @@ def _costs(report: SizeReport) -> dict[str, object]:
     }
 
 
-def _facts(model: MoEModel) -> dict[str, object]:
+def _facts(model: "MoEModel") -> dict[str, object]:
     counts = sorted({layer.num_experts for layer in model.layers})
     family, layer = model.family, model.layers[0]
     return {
@@ -80,7 +84,7 @@ def _facts(model: MoEModel) -> dict[str, object]:
     }
 
 
-def _layers(model: MoEModel) -> str:
+def _layers(model: "MoEModel") -> str:
     sparse = {layer.index for layer in model.layers}
     dense = [index for index in range(model.depth) if index not in sparse]
     shown = ", ".join(map(str, dense[:_SHOWN]))
@@ -89,8 +93,10 @@ def _layers(model: MoEModel) -> str:
     return f"{model.depth}, {len(sparse)} with experts{without}"
 
 
-def _width(model: MoEModel) -> str:
+def _width(model: "MoEModel") -> str:
     """Neurons of an expert, on disk, and of the experts of a layer when loaded."""
+    from analysis.widths import expert_widths, loaded_widths
+
     held = {width for widths in expert_widths(model).values() for width in widths}
     if not held:  # quantised in blocks, whose shapes do not say
         return str(model.config.get(model.family.width_key, "unknown"))
@@ -100,8 +106,10 @@ def _width(model: MoEModel) -> str:
     return on_disk + (f", {min(loaded)} to {max(loaded)} when loaded" if loaded else "")
 
 
-def _correction_bias(model: MoEModel) -> str:
+def _correction_bias(model: "MoEModel") -> str:
     """Terms that the router adds before it selects, and does not weight by."""
+    from analysis.families import SlotKind
+
     found = {
         item.slot.role
         for item in model.located[model.layers[0].index]
@@ -111,7 +119,7 @@ def _correction_bias(model: MoEModel) -> str:
     return f"{', '.join(added)}; pruned with the router" if added else "none"
 
 
-def _shared(model: MoEModel) -> str:
+def _shared(model: "MoEModel") -> str:
     shared, config = model.family.shared, model.config
     width = config.get(shared.width_key) if shared else None
     count = config.get(shared.count_key, 0) if shared and shared.count_key else 1
@@ -122,7 +130,9 @@ def _shared(model: MoEModel) -> str:
     return f"{number} {total}; never scored or pruned" + (f"; {shared.note}" if shared.note else "")
 
 
-def _layout(model: MoEModel) -> str:
+def _layout(model: "MoEModel") -> str:
+    from analysis.families import SlotKind
+
     slots = [item.slot for item in model.located[model.layers[0].index]]
     experts = [slot for slot in slots if slot.kind is not SlotKind.ROUTER]
     if any(slot.kind is SlotKind.EXPERT for slot in experts):
@@ -134,8 +144,10 @@ def _layout(model: MoEModel) -> str:
     return layout + (f"; quantised ({', '.join(extra)})" if extra else "")
 
 
-def _heads(model: MoEModel) -> str:
+def _heads(model: "MoEModel") -> str:
     """Heads for multi-token prediction, and what an export does with them."""
+    from analysis.heads import prediction_heads
+
     heads = prediction_heads(model)
     if not heads:
         return "none"
@@ -145,7 +157,7 @@ def _heads(model: MoEModel) -> str:
     return f"{names}, without experts; export keeps them unless asked otherwise (--mtp)"
 
 
-def _what_can_go(layers: Sequence[MoELayer]) -> str:
+def _what_can_go(layers: "Sequence[MoELayer]") -> str:
     layer = layers[0]
     spare = sum(each.num_experts - each.least_kept for each in layers)
     most = spare / sum(each.num_experts for each in layers)

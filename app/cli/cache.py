@@ -6,21 +6,20 @@ from typing import Annotated
 import typer
 
 from analysis.errors import StatsError
-from analysis.stats.extending import extend_run
-from analysis.stats.merging import merge_runs
-from analysis.stats.store import MANIFEST, SHIPPED_STATS
-from app.commands import options
+from app.cli.derive import command
 from app.console import err, out, show_frame
 from app.settings import stats_store
-from app.tables.costs import LISTED_COSTS, cost_table
+from pruning.requests.options import Option, StatsDir, Switch
 
 runs = typer.Typer(help="The cache of runs.", no_args_is_help=True)
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its unique beginning.")]
+RunId = Annotated[str, Option("Run id, or its unique beginning.", place="RUN")]
 
 
 @runs.command("list")
-def list_runs(stats_dir: options.StatsDir = None) -> None:
+@command()
+def list_runs(*, stats_dir: StatsDir | None = None) -> None:
     """List the finished runs, and what each cost on the machine that made it."""
+    from app.tables.costs import LISTED_COSTS, cost_table
 
     def report(problem: StatsError) -> None:
         err.print(f"left out: {problem}", markup=False)
@@ -34,18 +33,25 @@ def list_runs(stats_dir: options.StatsDir = None) -> None:
 
 
 @runs.command("show")
-def show_run(run: RunId, stats_dir: options.StatsDir = None) -> None:
+@command()
+def show_run(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
     """Print the manifest of a run."""
+    from analysis.stats.store import MANIFEST
+
     found = stats_store(stats_dir).get(run)
     out.print_json(json.dumps(json.loads((found.path / MANIFEST).read_text())))
 
 
 @runs.command("merge")
+@command()
 def merge(
-    run: Annotated[list[str], typer.Argument(metavar="RUN...", help="Two or more run ids.")],
-    stats_dir: options.StatsDir = None,
+    *,
+    run: Annotated[tuple[str, ...], Option("Two or more run ids.", place="RUN...")],
+    stats_dir: StatsDir | None = None,
 ) -> None:
     """Add the sums of several runs, as if their corpora had been one."""
+    from analysis.stats.merging import merge_runs
+
     store = stats_store(stats_dir)
     merged = merge_runs([store.get(name) for name in run], store.target)
     out.print(f"{merged.manifest.run_id}: {merged.manifest.num_tokens:,} tokens", markup=False)
@@ -53,14 +59,16 @@ def merge(
 
 
 @runs.command("extend")
+@command()
 def extend(
+    *,
     run: RunId,
-    other: Annotated[
-        str, typer.Argument(metavar="OTHER", help="A run of the same tokens with more groups.")
-    ],
-    stats_dir: options.StatsDir = None,
+    other: Annotated[str, Option("A run of the same tokens with more groups.", place="OTHER")],
+    stats_dir: StatsDir | None = None,
 ) -> None:
     """Add to a run the groups router and dense of another run of the same tokens."""
+    from analysis.stats.extending import extend_run
+
     store = stats_store(stats_dir)
     found = extend_run(store.get(run), store.get(other))
     out.print(f"{found.manifest.run_id}: groups {', '.join(found.manifest.groups)}", markup=False)
@@ -68,7 +76,8 @@ def extend(
 
 
 @runs.command("verify")
-def verify(run: RunId, stats_dir: options.StatsDir = None) -> None:
+@command()
+def verify(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
     """Check the files of a run against its manifest."""
     store = stats_store(stats_dir)
     found = store.get(run)
@@ -77,12 +86,16 @@ def verify(run: RunId, stats_dir: options.StatsDir = None) -> None:
 
 
 @runs.command("remove")
+@command()
 def remove(
+    *,
     run: RunId,
-    stats_dir: options.StatsDir = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    stats_dir: StatsDir | None = None,
+    yes: Annotated[Switch, Option("Do not ask.")] = False,
 ) -> None:
     """Delete a run for good."""
+    from analysis.stats.store import SHIPPED_STATS
+
     store = stats_store(stats_dir)
     found = store.get(run)
     if found.path.parent.resolve() == SHIPPED_STATS.resolve():

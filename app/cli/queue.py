@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
+from app.cli.derive import command
 from app.console import err, out, show_table
 from app.jobs.places import open_store, runner_of
 from app.jobs.store import JobStore
 from app.settings import Settings
+from pruning.requests.options import Option
 
 jobs = typer.Typer(help="Jobs that the dashboard started.", no_args_is_help=True)
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id, or its unique beginning.")]
+JobId = Annotated[str, Option("Job id, or its unique beginning.", place="JOB")]
 
 
 def _store() -> JobStore:
@@ -27,8 +29,9 @@ def _attend(store: JobStore) -> None:
 
 
 @jobs.command("list")
+@command()
 def list_jobs(
-    limit: Annotated[int, typer.Option(help="How many jobs at most.", min=1)] = 50,
+    *, limit: Annotated[int, typer.Option(help="How many jobs at most.", min=1)] = 50
 ) -> None:
     """List jobs: running ones, then the newest first."""
     store = _store()
@@ -46,21 +49,22 @@ def list_jobs(
 
 
 @jobs.command("show")
-def show(job: JobId) -> None:
+@command()
+def show(*, job: JobId) -> None:
     """Print everything known of a job."""
     out.print_json(json.dumps(asdict(_store().get(job)), default=str))
 
 
 @jobs.command("logs")
-def logs(
-    job: JobId, lines: Annotated[int, typer.Option(help="How many lines from the end.")] = 40
-) -> None:
+@command()
+def logs(*, job: JobId, lines: Annotated[int, Option("How many lines from the end.")] = 40) -> None:
     """Print the end of a job's log."""
     out.print(_store().tail(job, lines), markup=False)
 
 
 @jobs.command("cancel")
-def cancel(job: JobId) -> None:
+@command()
+def cancel(*, job: JobId) -> None:
     """Stop a job and remove its partial output."""
     store = _store()
     store.cancel(job)

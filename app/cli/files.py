@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from analysis.durable import write_durably, written_durably
 from analysis.errors import StatsError
-from app.tables.spreadsheets import csv_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def check_place(path: Path) -> None:
@@ -47,7 +47,7 @@ def write_result(path: Path, content: Mapping[str, Any]) -> None:
         raise StatsError(f"The result cannot be written to {path}: {error.strerror}.") from error
 
 
-def write_table(table: pd.DataFrame, path: Path) -> None:
+def write_table(table: "pd.DataFrame", path: Path) -> None:
     """Write a table as its name says, which `check_ending` has let pass: parquet or CSV.
 
     Raises:
@@ -60,12 +60,14 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
         table.to_parquet(draft, index=False)
 
 
-def write_csv(table: pd.DataFrame, path: Path) -> None:
+def write_csv(table: "pd.DataFrame", path: Path) -> None:
     """Write a table as CSV, whatever its name.
 
     Raises:
         StatsError: the place cannot be written to.
     """
+    from app.tables.spreadsheets import csv_text
+
     with _told(path):
         write_durably(path, csv_text(table).encode())
 

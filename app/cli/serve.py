@@ -8,32 +8,30 @@ from typing import Annotated
 import typer
 
 from analysis.errors import CheckpointError
-from analysis.model import DEMO_CHECKPOINT
+from app.cli.derive import command
 from app.jobs.slurm import check_slurm, parse_options
 from app.settings import Settings, default_stats_dir
+from pruning.requests.options import Option, StatsDir
 
 Port = Annotated[
     int | None, typer.Option(help="Port; default: 8501, or the next free one.", min=1, max=65535)
 ]
 
 
+@command()
 def app(
-    stats_dir: Annotated[Path | None, typer.Option(help="Statistics folder.")] = None,
-    models_root: Annotated[
-        Path | None, typer.Option(help="Folder whose checkpoints are offered.")
-    ] = None,
-    export_root: Annotated[
-        Path | None, typer.Option(help="Folder below which exports are written.")
-    ] = None,
+    *,
+    stats_dir: StatsDir | None = None,
+    models_root: Annotated[Path | None, Option("Folder whose checkpoints are offered.")] = None,
+    export_root: Annotated[Path | None, Option("Folder below which exports are written.")] = None,
     port: Port = None,
     address: Annotated[
-        str,
-        typer.Option(help="Numeric address to listen on; others than 127.0.0.1 need a login."),
+        str, Option("Numeric address to listen on; others than 127.0.0.1 need a login.")
     ] = "127.0.0.1",
     slurm: Annotated[
         str | None,
-        typer.Option(
-            help="Run jobs on a SLURM cluster, with options as partition=gpu,gpus_per_node=1,"
+        Option(
+            "Run jobs on a SLURM cluster, with options as partition=gpu,gpus_per_node=1,"
             "mem_gb=64,time=240 (minutes); '' for SLURM's own."
         ),
     ] = None,
@@ -49,8 +47,11 @@ def app(
     _serve(settings if slurm is None else replace(settings, slurm=slurm), port, address)
 
 
-def demo(port: Port = None) -> None:
+@command()
+def demo(*, port: Port = None) -> None:
     """Open the dashboard on the shipped demo model and its statistics; works offline."""
+    from analysis.model import DEMO_CHECKPOINT
+
     if not DEMO_CHECKPOINT.is_dir():
         raise CheckpointError(
             "The demo checkpoint is not installed; build it with `python -m tools.demo.build`."

@@ -1,0 +1,182 @@
+"""`moeprune`: the command line. Commands are thin; what they do lives in analysis and pruning."""
+
+import logging
+import sys
+from importlib import import_module, metadata
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from analysis.errors import UserError
+from app.cli.launch import speak_for_all, speak_up
+from app.console import err, out
+
+# Name of a command or group -> the module that has it, and the first sentence of its help. A module
+# is imported when its command is asked for.
+COMMANDS = {
+    "demo": (
+        "serve",
+        "Open the dashboard on the shipped demo model and its statistics; works offline.",
+    ),
+    "inspect": (
+        "inspect",
+        "Show architecture, experts, sizes and what can be pruned; reads headers only.",
+    ),
+    "calibrate": (
+        "calibrate",
+        "Run the model once over each corpus and cache its expert statistics.",
+    ),
+    "weights": (
+        "calibrate",
+        "Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them.",
+    ),
+    "score": (
+        "rank",
+        "Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV.",
+    ),
+    "overlap": (
+        "rank",
+        "Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV.",
+    ),
+    "compare": (
+        "compare",
+        "Compare two recipes: which experts both keep, only one, or neither; writes CSV.",
+    ),
+    "blend": (
+        "rank",
+        "Mix calibrated corpora: how much of each corpus' saliency the kept experts hold.",
+    ),
+    "plan": ("plan", "Choose the experts that stay, or the neurons in them; writes plan.json."),
+    "paths": (
+        "paths",
+        "Keep the experts on the heaviest paths through the layers (MoE Pathfinder); writes "
+        "plan.json.",
+    ),
+    "search": (
+        "search",
+        "Search for the best allocation of a budget; interrupt it, and the best so far is kept.",
+    ),
+    "evaluate": (
+        "evaluate",
+        "Measure how pruned models differ from the full one on held-out text.",
+    ),
+    "sweep": (
+        "sweep",
+        "Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table.",
+    ),
+    "benchmark": (
+        "benchmark",
+        "Run lm-evaluation-harness on a model, on what plans leave of it, or on an export.",
+    ),
+    "variance": (
+        "probe",
+        "Variance of hidden states after each layer, full model against pruned, on 4096 tokens.",
+    ),
+    "bins": (
+        "probe",
+        "Score against true loss: experts or neurons in bins by saliency, each bin removed alone.",
+    ),
+    "ask": ("probe", "Answers of the full model and of pruned ones to a prompt, side by side."),
+    "export": ("ship", "Write the pruned checkpoint; the model is never loaded."),
+    "verify": (
+        "ship",
+        "Check an exported checkpoint: bytes and hashes, loading, equality with the masked source.",
+    ),
+    "run": (
+        "run",
+        "Calibrate, plan or search, evaluate, export as a recipe says; finished steps are skipped.",
+    ),
+    "plot": (
+        "plot",
+        "Draw a figure of the dashboard, or write the numbers behind it, without a browser "
+        "session.",
+    ),
+    "report": (
+        "plot",
+        "Write figures with their sentences and numbers as one HTML page that opens offline.",
+    ),
+    "app": ("serve", "Open the dashboard."),
+    "runs": ("cache", "The cache of runs."),
+    "plans": ("plans", "Look at plans: show, diff."),
+    "jobs": ("queue", "Jobs that the dashboard started."),
+}
+
+
+def find(name: str) -> Any:
+    """The function of a command, or a group of commands as a `typer.Typer`."""
+    return getattr(import_module(f"app.cli.{COMMANDS[name][0]}"), name)
+
+
+def load(name: str) -> Any:
+    """A command or a group, ready to run."""
+    found = find(name)
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        found.command(name)(function)
+    made = typer.main.get_command(found)
+    made.name = name
+    return made
+
+
+class _Commands(TyperGroup):
+    """The commands by name; to list them, their help is enough."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, load(str(name)) if listed else None, rest
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"moeprune {metadata.version('moe-prune-studio')}", highlight=False)
+        raise typer.Exit
+
+
+cli = typer.Typer(
+    name="moeprune",
+    cls=_Commands,
+    help="Prune Mixture-of-Experts language models: calibrate once, look, prune, verify, export. "
+    "Add --debug anywhere for the full trace of an error.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+@cli.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version
+
+
+for _name, (_, _help) in COMMANDS.items():
+    cli.command(_name, help=_help)(lambda: None)
+
+
+def main() -> None:
+    """Entry point: usage errors exit 2, problems that a person can fix exit 1 with one line."""
+    debug = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
+    speak_for_all()
+    try:
+        cli()
+    except UserError as error:
+        if debug:
+            raise
+        _end(str(error), error)
+    except OSError as error:
+        if debug:
+            raise
+        # A full disk, or a folder without the right to write, at a place not seen before.
+        _end(f"{error.filename or 'The system says'}: {error.strerror or error}.", error)
+
+
+def _end(message: str, error: Exception) -> NoReturn:
+    speak_up(error)
+    err.print(f"error: {message}", markup=False)
+    raise SystemExit(1) from error

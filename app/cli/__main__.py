@@ -1,0 +1,5 @@
+"""The program, as `python -m app.cli`."""
+
+from app.cli import main
+
+main()

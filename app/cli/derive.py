@@ -1,0 +1,138 @@
+"""Commands from requests: the options of a command are the fields of what it asks for."""
+
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+from pydantic import create_model
+from pydantic.fields import FieldInfo
+from typer.models import ParameterInfo
+
+from pruning.requests.base import Request, validated
+from pruning.requests.options import flags_of, option_of
+
+Handler = Callable[..., None]
+_PLAIN = (bool, int, float, Path)
+
+
+def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Handler], Handler]:
+    """Make a command of a function `(request, **own)`, where `own` are options of the command.
+
+    The fields of the request that have an `Option`, and the keyword parameters of the function,
+    which are annotated likewise, become its options. Without a request, it has only its own.
+
+    Args:
+        kind: what the function is asked.
+        each: a field of one value whose option may be repeated: the function gets a list, a
+            request for each value.
+    """
+
+    def derive(handler: Handler) -> Handler:
+        own, passed = _own_options(handler)
+        fields = kind.model_fields if kind else {}
+        parameters = {
+            parameter.name: parameter
+            for name, field in [*own.model_fields.items(), *fields.items()]
+            if (parameter := _parameter(name, field, repeated=name == each)) is not None
+        }
+
+        def run(ctx: typer.Context, **values: Any) -> None:
+            given = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in values.items()
+                if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"
+            }
+            asked = {name: value for name, value in given.items() if name in fields}
+            said = validated(own, {name: given[name] for name in own.model_fields if name in given})
+            rest = {name: getattr(said, name) for name in own.model_fields}
+            rest |= {parameter.name: values[parameter.name] for parameter in passed}
+            if kind is None:
+                handler(**rest)
+            elif each:
+                # Named twice, a value is still asked for once.
+                one_by_one = [{**asked, each: value} for value in dict.fromkeys(asked[each])]
+                handler([validated(kind, values) for values in one_by_one], **rest)
+            else:
+                handler(validated(kind, asked), **rest)
+
+        for name in ("__name__", "__doc__", "__module__"):
+            setattr(run, name, getattr(handler, name))
+        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        taken = sorted([*parameters.values(), *passed], key=_order)
+        run.__signature__ = inspect.Signature([context, *taken])  # type: ignore[attr-defined]
+        return run
+
+    return derive
+
+
+def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Parameter]]:
+    """The options that are no fields of a request, as a model; and those in typer's own words."""
+    own: dict[str, Any] = {}
+    passed = []
+    for parameter in inspect.signature(handler, eval_str=True).parameters.values():
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        if any(isinstance(each, ParameterInfo) for each in get_args(parameter.annotation)):
+            passed.append(parameter)
+        else:
+            is_required = parameter.default is inspect.Parameter.empty
+            own[parameter.name] = (parameter.annotation, ... if is_required else parameter.default)
+    model: type[Request] = create_model(handler.__name__, __base__=Request, **own)
+    return model, passed
+
+
+def _parameter(name: str, field: FieldInfo, *, repeated: bool) -> inspect.Parameter | None:
+    """A field as a parameter that typer reads; None for one that is no option."""
+    option = option_of(field)
+    if option is None:
+        return None
+    kind, is_required = _taken(field), field.is_required()
+    if repeated:
+        kind = types.GenericAlias(list, kind)
+    if option.place:
+        info: ParameterInfo = typer.Argument(metavar=option.place, help=option.help)
+    else:
+        flags = flags_of(name, field)
+        info = typer.Option(
+            *(["/".join(flags)] if kind is bool else flags),
+            help=option.help,
+            exists=option.file == "existing",
+            dir_okay=not option.file,
+        )
+    default = None if field.default in ((), "") else field.default
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=Annotated[kind if is_required or default is not None else kind | None, info],
+        default=inspect.Parameter.empty if is_required else default,
+    )
+
+
+def _taken(field: FieldInfo) -> Any:
+    """What the command line takes for a field: a word, unless it is a number, path or switch."""
+    (kind,) = set(_members(field.annotation)) - {type(None)}
+    if get_origin(kind) is not tuple:
+        return kind if kind in _PLAIN else str
+    (item,) = _members(get_args(kind)[0])
+    item = item if item in _PLAIN else str
+    is_one = any(getattr(rule, "max_length", None) == 1 for rule in field.metadata)
+    return item if is_one else types.GenericAlias(list, item)
+
+
+def _members(kind: Any) -> Iterator[Any]:
+    """The types of a union, without what is said of them."""
+    if get_origin(kind) is Annotated:
+        yield from _members(get_args(kind)[0])
+    elif type(None) in get_args(kind):
+        for part in get_args(kind):
+            yield from _members(part)
+    else:
+        yield kind
+
+
+def _order(parameter: inspect.Parameter) -> bool:
+    """Required options stand before the others."""
+    return parameter.default is not inspect.Parameter.empty

@@ -1,0 +1,12 @@
+"""Options of commands that are no part of what is asked: where results go, files to read."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pruning.requests.options import Option, Switch
+
+Out = Annotated[Path, Option("File to write.", ("--out", "-o"), file="new")]
+OutTable = Annotated[Out, Option("File to write: .csv or .parquet.")]
+Plan = Annotated[Path, Option("plan.json.", ("--plan",))]
+Recipe = Annotated[Path, Option("recipe.yaml.", place="RECIPE")]
+DryRun = Annotated[Switch, Option("Show what it would take; write nothing.")]

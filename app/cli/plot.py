@@ -1,0 +1,115 @@
+"""The commands that draw: plot, one figure of the dashboard; report, several in one page."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from analysis.errors import PlanError
+from app.cli import options
+from app.cli.derive import command
+from app.cli.files import write_csv
+from app.console import follow, out, show_table
+from pruning.requests.options import Option
+from pruning.requests.pair import PlotRequest, ReportRequest
+
+if TYPE_CHECKING:
+    from app.charts.chart import Drawing
+    from app.charts.context import Context
+
+_USUAL = {"expert": "reap", "atomic": "heapr"}
+View = Annotated[str, Option("What to draw; --list names all.", place="VIEW")]
+
+
+def _list_views(wanted: bool) -> None:
+    if wanted:
+        from app.charts.listing import CHARTS, PAPER_CHARTS
+
+        rows = [(view.name, view.page, view.title) for view in CHARTS.values()]
+        rows += [(view.name, view.page, view.title) for view in PAPER_CHARTS.values()]
+        show_table("", ("view", "page", "what it answers"), rows)
+        raise typer.Exit
+
+
+@command(PlotRequest)
+def plot(
+    request: PlotRequest,
+    *,
+    view: View,
+    out_file: Annotated[
+        Path | None,
+        Option(
+            ".html, .svg, .png, .pdf, or .csv for the numbers; default: VIEW.html.",
+            ("--out", "-o"),
+            file="new",
+        ),
+    ] = None,
+    list_views: Annotated[
+        bool, typer.Option("--list", help="List the views.", is_eager=True, callback=_list_views)
+    ] = False,
+) -> None:
+    """Draw a figure of the dashboard, or write the numbers behind it, without a browser session."""
+    from analysis.criteria.pathfinder import DEFAULT_PATHS
+    from analysis.ranking.trajectory import weighing_of
+    from app.charts.listing import PaperChart, block_of, get_chart
+    from app.charts.path_choice import PathChoice
+
+    del list_views  # its callback has done it
+    wanted, path = get_chart(view), out_file or Path(f"{view}.html")
+    if isinstance(wanted, PaperChart):
+        _write(wanted.draw(block_of(request.model, request.block)), path, wanted.title)
+        return
+    criterion = request.criterion or _USUAL[wanted.granularity]
+    context = _context(*request.recipes(criterion, request.with_criterion, request.sparsity))
+    choice = PathChoice(
+        DEFAULT_PATHS if request.top_m is None else request.top_m,
+        weighing_of(request.weights, request.transitions),
+        request.clusters,
+    )
+    _write(wanted.draw(replace(context, paths=choice)), path, wanted.title)
+
+
+def _write(chart: "Drawing", path: Path, title: str) -> None:
+    from app.figures.files import write_figure
+
+    if path.suffix == ".csv":
+        write_csv(chart.table, path)
+    else:
+        write_figure(chart.exported(), path)
+    out.print(chart.alt, markup=False)
+    out.print(f"{path}: {title}", markup=False)
+
+
+def _context(first: dict[str, Any], second: dict[str, Any]) -> "Context":
+    from analysis.criteria import get_criterion
+    from analysis.model import load_model_index
+    from app.charts.context import context_of
+    from app.settings import stats_store
+    from pruning.planning.comparing import compare_request
+    from pruning.planning.ranking import weights_measured
+
+    request = compare_request(first, second)
+    described = load_model_index(request.a.model, revision=request.a.revision)
+    store = stats_store(request.a.stats_dir)
+    for each in (request.a, request.b):
+        follow(weights_measured(get_criterion(each.criterion), described, store))
+    return context_of(request, described, store)
+
+
+@command(ReportRequest)
+def report(request: ReportRequest, *, out_file: options.Out = Path("report.html")) -> None:
+    """Write figures with their sentences and numbers as one HTML page that opens offline."""
+    from analysis.durable import write_durably
+    from app.report.contents import report_of, views_of
+    from app.report.page import report_html
+
+    views = views_of(request.views, request.criterion)
+    recipes = request.recipes(request.criterion, request.with_criterion, request.sparsity)
+    made = report_of(_context(*recipes), views, request.title)
+    if not made.sections:
+        raise PlanError(f"Nothing can be drawn. {next(iter(made.omitted.values()))}")
+    write_durably(out_file, report_html(made).encode())
+    for name, reason in made.omitted.items():
+        out.print(f"left out: {name}: {reason}", markup=False)
+    out.print(f"{out_file}: {len(made.sections)} figures", markup=False)

@@ -1,0 +1,210 @@
+"""What several commands print: where numbers come from, what plans keep, what was measured."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.errors import ExportError
+from app.console import out, plain_rows, show_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.model import MoEModel
+    from analysis.stats.store import Run
+    from pruning.active import Routing
+    from pruning.evaluate.record import EvaluationRecord
+    from pruning.evaluate.result import Metric
+    from pruning.plan import PruningPlan
+    from pruning.planning.ranking import Selection
+    from pruning.search.result import SearchResult
+    from pruning.surgery.width_sizes import WidthOption
+
+_ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
+_WIDTH_COLUMNS = (
+    *("width mode", "parameters", "on disk", "loaded", "active", "expert FLOPs", "width"),
+    *("read by", "note"),
+)
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Print what a person should know of a result."""
+    for note in notes:
+        out.print(note, markup=False)
+
+
+def say_run(run: "Run") -> None:
+    """Print that numbers come from this run."""
+    tokens = f", {run.manifest.num_tokens:,} tokens" if run.manifest.num_tokens else ""
+    dtype = run.manifest.settings["dtype"]
+    out.print(f"from {run.manifest.run_id}{tokens}, {dtype}", markup=False)
+
+
+def say_sources(runs: "Iterable[Run]", notes: Iterable[str] = ()) -> None:
+    """Print these runs, and what a person should know of their choice."""
+    for run in runs:
+        say_run(run)
+    say_notes(notes)
+
+
+def say_runs(selection: "Selection") -> None:
+    """Print which runs the numbers come from, and why these where there are others."""
+    say_sources(selection.choice.runs, selection.choice.notes)
+
+
+def say_plan(model: "MoEModel", plan: "PruningPlan", path: Path) -> None:
+    """Print what a plan keeps, in one line; of experts layer by layer where layers differ."""
+    from pruning.atoms.kept import count_atoms
+    from pruning.plan import ATOMIC_GRANULARITY
+    from pruning.plan_summary import plan_summary
+    from pruning.sizes import format_bytes, size_report
+
+    if plan.granularity == ATOMIC_GRANULARITY:
+        kept, of = count_atoms(plan.kept_atoms, plan.kept, model)
+        out.print(
+            f"{path}: keeps {kept} of {of} neurons ({1 - kept / of:.2%} removed), "
+            f"digest {plan.digest[:8]}",
+            markup=False,
+        )
+        return
+    report, summary = size_report(model, plan), plan_summary(plan, model)
+    out.print(
+        f"{path}: keeps {summary['kept'].sum()} of {model.num_experts} experts, "
+        f"{format_bytes(report.bytes_before)} -> {format_bytes(report.bytes_after)}, "
+        f"digest {plan.digest[:8]}",
+        markup=False,
+    )
+    differs = bool((summary["kept"] != summary["kept"].iloc[0]).any())
+    if differs or plan.provenance.constraints:
+        show_summary(summary, "")
+
+
+def show_summary(summary: "pd.DataFrame", title: str) -> None:
+    """Print a summary of either granularity, with a line for all layers."""
+    totals = {name: int(summary[name].sum()) for name in _ADDED if name in summary}
+    size, left = ("neurons", "stay") if "neurons" in totals else ("experts", "kept")
+    last: dict[str, object] = {"layer": "all", **totals, "share": 1 - totals[left] / totals[size]}
+    if "mean" in summary:
+        mean = (summary["mean"] * summary["kept"]).sum() / summary["kept"].sum()
+        least, most = int(summary["least"].min()), int(summary["most"].max())
+        last |= {"least": least, "mean": mean, "most": most}
+    rows = [*plain_rows(summary), [last.get(name, "") for name in summary.columns]]
+    show_table(title, tuple(summary.columns), rows)
+
+
+def show_width_options(
+    model: "MoEModel", plan: "PruningPlan", multiple_of: int, routing: "Routing | None" = None
+) -> None:
+    """Print, for a plan that removes neurons, what each width mode saves; nothing is written.
+
+    Args:
+        model: the source.
+        plan: removes neurons.
+        multiple_of: widths are rounded up to a multiple of this.
+        routing: how often each expert is chosen; without it, all equally often.
+    """
+    from pruning.atoms.sizes import atom_sizes
+    from pruning.sizes import format_bytes, size_report
+    from pruning.surgery.width_sizes import width_options
+
+    table = atom_sizes(model, plan, multiple_of, routing)
+    sizes = {row.mode: row for row in table.itertuples()}
+    report, whole = size_report(model, plan, routing), model.checkpoint
+    # With headers, as the modes' rows below: nobody should read a saving or a loss from those.
+    on_disk = format_bytes(sum(shard.size for shard in whole.shards))
+    sizes_before = (report.params_before, on_disk, format_bytes(whole.nbytes))
+    before = (*sizes_before, report.active_before, report.expert_flops)
+    rows: list[tuple[object, ...]] = [("as it is", *before, "", "", "")]
+    for option in width_options(model, plan, multiple_of):
+        found = sizes[str(option.mode)]
+        rows.append(_width_row(option, (found.params, found.active, found.expert_flops)))
+    show_table("Width modes", _WIDTH_COLUMNS, rows)
+    how = "by the routing of the runs" if report.is_measured else "if each is chosen equally often"
+    out.print(
+        f"Without zeros that fill experts up a token uses {report.active_after:,} parameters and "
+        f"{report.expert_flops_after:,} FLOPs of experts "
+        f"({1 - report.expert_flops_after / report.expert_flops:.2%} fewer), {how}.",
+        markup=False,
+    )
+
+
+def _width_row(option: "WidthOption", numbers: tuple[Any, ...]) -> tuple[object, ...]:
+    from pruning.sizes import format_bytes
+
+    if option.refused:
+        return (str(option.mode), *["-"] * 5, "", "", option.refused)
+    least, most = option.widths
+    params, active, flops = map(int, numbers)
+    return (
+        str(option.mode),
+        params,
+        format_bytes(option.disk_bytes),
+        format_bytes(option.loaded_bytes),
+        active,
+        flops,
+        str(most) if least == most else f"{least} to {most}",
+        "every reader" if option.stock else "load_pruned, trust_remote_code",
+        f"{option.shared} shared experts" if option.shared is not None else "",
+    )
+
+
+def show_records(records: "Sequence[EvaluationRecord]", names: Sequence[str]) -> None:
+    """Print a table of the results, one row for each plan and corpus, and what was evaluated on."""
+    from pruning.evaluate.result import MEASURES
+
+    measured = [name for name in MEASURES if any(name in each.metrics for each in records)]
+    rows = [
+        (
+            name,
+            record.corpus["name"],
+            f"{record.plan.removed:.1%}",
+            *(_metric(record.metrics.get(measure)) for measure in measured),
+            _metric(record.full.get("nll")),
+            record.num_tokens,
+        )
+        for name, record in zip(names, records, strict=True)
+    ]
+    labels = [MEASURES[measure].label for measure in measured]
+    show_table("", ("plan", "corpus", "removed", *labels, "full loss", "tokens"), rows)
+    for corpus in {str(record.corpus["name"]): record.corpus for record in records}.values():
+        out.print(f"{corpus['name']}: {corpus['drawn']}", markup=False)
+
+
+def _metric(metric: "Metric | None") -> str:
+    """Mean and interval."""
+    if metric is None:
+        return "-"
+    if metric.low is None or metric.high is None:
+        return f"{metric.mean:.4f}"
+    return f"{metric.mean:.4f} [{metric.low:.4f}, {metric.high:.4f}]"
+
+
+def say_search(result: "SearchResult", folder: Path) -> None:
+    """Print how the best compares with the schedules that the search began with."""
+    from pruning.search.result import RESULT_NAME
+
+    best, cost = result.best_entry, result.cost
+    began = [each for each in result.entries if each.origin not in ("random", "mutation")]
+    rows = [(each.origin, each.generation, each.fitness) for each in began]
+    rows.append((f"best ({best.origin})", best.generation, best.fitness))
+    measure = str(result.header["fitness"])
+    show_table(f"{measure} on the search samples", ("allocation", "generation", measure), rows)
+    out.print(
+        f"{folder / RESULT_NAME}: {cost['candidates']:,} candidates in {cost['seconds']:,.0f} s, "
+        f"{cost['whole_layers'] / max(1, cost['layers']):.2f}x fewer layers than whole forwards",
+        markup=False,
+    )
+
+
+def report_checks(folder: Path, report: Mapping[str, Any]) -> None:
+    """Print the checks of a verification.
+
+    Raises:
+        ExportError: one failed.
+    """
+    rows = [(check["name"], check["ok"], check["detail"]) for check in report["checks"]]
+    show_table(f"{folder}: level {report['level']}", ("check", "ok", "detail"), rows)
+    out.print(report["reason"], markup=False)
+    failed = [check for check in report["checks"] if not check["ok"]]
+    if failed:
+        raise ExportError(f"{folder} fails: {failed[0]['name']}: {failed[0]['detail']}")

@@ -1,1 +1,0 @@
-"""The commands of `moeprune`, grouped by what they work on."""

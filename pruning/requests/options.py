@@ -1,0 +1,380 @@
+"""Every option, declared once: its type, bounds, check and help, for requests, recipes and forms.
+
+A request or a section of a recipe names these as the types of its fields:
+
+    class WeightsRequest(Request):
+        model: Model
+        revision: Revision | None = None
+
+A field may say more than its type, as `Annotated[Seed, Option("Seed of the draws.")]`; the outer
+word counts.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic.fields import FieldInfo
+
+from analysis.attention import Attention as AttentionName
+from analysis.corpora import Count as CountName
+from analysis.corpora import Packing as PackingName
+from analysis.corpora import Truncate as TruncateName
+from analysis.corpora import parse_corpus
+from analysis.criteria import get_criterion
+from analysis.errors import UserError
+from analysis.sparsity import parse_sparsity
+from analysis.stats.choose import parse_corpus_weight
+from analysis.stats.groups import GROUPS, parse_groups
+from analysis.stats.tables import Gate as GateName
+from pruning.atoms.selection import parse_scope
+from pruning.budget import TargetDtype as TargetDtypeName
+from pruning.budget import parse_gib
+from pruning.evaluate.drawing import SCORED, Scored
+from pruning.evaluate.result import DEFAULT_MEASURES, MEASURES, parse_measures
+from pruning.schedules import SCHEDULES, get_schedule
+from pruning.surgery.resharding import parse_size
+
+DEFAULT_TOKENS = 65_536
+DEFAULT_SEQ_LEN = 256
+DEFAULT_SEED = 42
+DEFAULT_ANSWER_TOKENS = 256
+DEFAULT_MEASURED = ",".join(DEFAULT_MEASURES)
+_DEVICE_SIZE = re.compile(r"[^=]+=\d+(\.\d+)?[KMGT]i?B")
+_OR_PRESET = "default: what a named data set's paper used, else"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How the command line names and explains a value.
+
+    Args:
+        help: what it means.
+        flags: its names, such as `("--out", "-o")`; without any, the field's name with dashes.
+        place: its name in the usage where it is no option but a word in its place, such as MODEL.
+        file: what a path must not be, or must be: "new" is no folder, "existing" is a file.
+    """
+
+    help: str = ""
+    flags: tuple[str, ...] = ()
+    place: str = ""
+    file: Literal["", "new", "existing"] = ""
+
+    def said(self) -> dict[str, Any]:
+        """What is not left open."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+def option_of(field: FieldInfo) -> Option | None:
+    """How the command line names and explains a field; None where it has no such option."""
+    merged = None
+    for each in declared(field):
+        if isinstance(each, Option):
+            merged = replace(merged, **each.said()) if merged else each
+    return merged
+
+
+def flags_of(name: str, field: FieldInfo) -> tuple[str, ...]:
+    """The names of a field's option; a switch that is on can also be switched off."""
+    option, word = option_of(field), name.replace("_", "-")
+    if option and option.flags:
+        return option.flags
+    return (f"--{word}", f"--no-{word}") if field.default is True else (f"--{word}",)
+
+
+def bounds(kind: type[BaseModel], name: str) -> tuple[int | None, int | None]:
+    """The least and the largest value that a field takes; None where there is no bound."""
+    rules = list(declared(kind.model_fields[name]))
+    least, largest = (
+        next((getattr(rule, sign) for rule in reversed(rules) if hasattr(rule, sign)), None)
+        for sign in ("ge", "le")
+    )
+    return least, largest
+
+
+def declared(field: FieldInfo) -> Iterator[Any]:
+    """All that the type of a field says besides the type, the inner before the outer."""
+    yield from _declared_in(field.annotation)
+    yield from field.metadata
+
+
+def _declared_in(kind: Any) -> Iterator[Any]:
+    if get_origin(kind) is not Annotated:
+        for part in get_args(kind):
+            yield from _declared_in(part)
+        return
+    inner, *said = get_args(kind)
+    yield from _declared_in(inner)
+    for each in said:
+        yield from each.metadata if isinstance(each, FieldInfo) else (each,)
+
+
+def checked(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function, with its `UserError` as the ValueError that pydantic collects."""
+
+    def collected(value: Any) -> Any:
+        try:
+            return parse(value)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+
+    return collected
+
+
+def checked_by(parse: Callable[[Any], object]) -> AfterValidator:
+    """What `parse` takes; the value stays as it is."""
+    return AfterValidator(lambda value: (checked(parse)(value), value)[1])
+
+
+def _as_decimal(value: Any) -> Any:
+    """YAML reads 0.5 as a float; its shortest decimal form is what was written."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _device_size(value: str) -> str:
+    if not _DEVICE_SIZE.fullmatch(value):
+        raise ValueError("write DEVICE=SIZE, as 0=20GiB or cpu=8GiB")
+    return value
+
+
+def _groups(value: str) -> str:
+    if not value.strip(" ,"):
+        raise ValueError(f"name one of {', '.join(GROUPS)}, or leave the option out")
+    return ",".join(parse_groups(value))
+
+
+ModeName = Literal["uniform", "per-layer", "ragged"]
+Text = Annotated[str, Field(min_length=1, max_length=4096)]
+Decimal = Annotated[str, BeforeValidator(_as_decimal)]
+Switch = Annotated[bool, Field(strict=True)]
+Whole = Annotated[int, Field(strict=True)]
+
+# The model, where it runs and how.
+Model = Annotated[Text, Option("Checkpoint directory, hub id, or `demo`.", place="MODEL")]
+Revision = Annotated[Text, Option("Revision of a hub model.")]
+Trust = Annotated[Switch, Option("Run code that comes with the checkpoint.")]
+StatsDir = Annotated[
+    Path,
+    Option(
+        "Statistics folder; default: cached_stats/ here if there is one, else the user cache.",
+        ("--stats-dir",),
+    ),
+]
+Dtype = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16", "float64"],
+    Option("Dtype of the computation: auto, float32, bfloat16 ...", ("--dtype",)),
+]
+Device = Annotated[Text, Option("Device: auto, cpu, cuda ...")]
+BatchSize = Annotated[Whole, Field(ge=1, le=4096), Option("Sequences in one forward.")]
+Attention = Annotated[AttentionName, Option("Attention: auto, eager, sdpa, flash_attention_2 ...")]
+DeviceMap = Annotated[
+    Text, Option("Spread the weights over devices, memory and disk: auto, balanced ...")
+]
+MaxMemory = Annotated[
+    tuple[Annotated[str, AfterValidator(_device_size)], ...],
+    Option("With --device-map, DEVICE=SIZE, as 0=20GiB or cpu=8GiB; repeatable."),
+]
+OffloadFolder = Annotated[
+    Path, Option("With --device-map, where weights go that fit nowhere else.")
+]
+StreamLayers = Annotated[Switch, Option("Load one layer at a time: for models larger than memory.")]
+HiddenStatesDir = Annotated[
+    Path, Option("Keep the full model's hidden states here; default: in memory if small.")
+]
+ExpertParallel = Annotated[Switch, Option("Under torchrun, each process holds some experts.")]
+CheckpointActivations = Annotated[
+    Switch,
+    Option("With the group gradient, compute layers again instead of keeping activations."),
+]
+
+# Corpora, and how they become tokens.
+CorpusName = Annotated[Text, Option(flags=("--corpus",))]
+Corpus = Annotated[
+    CorpusName,
+    checked_by(parse_corpus),
+    Option(
+        "Corpus: demo-code, demo-prose, demo-math; c4, evol-codealpaca, tulu-math, "
+        "wikitext2 (or =PATH behind it: a copy); hub:owner/name; or a file. Repeatable: each "
+        "makes a run of its own."
+    ),
+]
+MeasuredCorpus = Annotated[Corpus, Option("Corpus to evaluate on, as for calibrate; repeatable.")]
+WeighedCorpus = Annotated[
+    CorpusName,
+    checked_by(parse_corpus_weight),
+    Option("Calibrated corpus, CORPUS or CORPUS:WEIGHT; repeatable."),
+]
+CalibratedOn = Annotated[
+    WeighedCorpus,
+    Option(
+        "Calibrated corpus that ranks, CORPUS or CORPUS:WEIGHT; repeatable: a blend.",
+        ("--calibrated-on",),
+    ),
+]
+Run = Annotated[Text, Option("Run id instead of a corpus; repeatable.", ("--run",))]
+AllowTestSet = Annotated[
+    Switch,
+    Option("Use the data of a benchmark's test set for something else, and say so in results."),
+]
+Tokens = Annotated[
+    Whole,
+    Field(ge=2, le=10**10),
+    Option(f"Tokens of each corpus; {_OR_PRESET} {DEFAULT_TOKENS}."),
+]
+SeqLen = Annotated[
+    Whole,
+    Field(ge=2, le=10**6),
+    Option(f"Tokens in a sequence; {_OR_PRESET} {DEFAULT_SEQ_LEN}."),
+]
+Seed = Annotated[
+    Whole,
+    Field(ge=0, lt=2**63),
+    Option(f"Seed of what is drawn; {_OR_PRESET} {DEFAULT_SEED}."),
+]
+Packing = Annotated[
+    PackingName,
+    Option(
+        "Documents into sequences: concatenate (end to end), pack (side by side, unseen "
+        "by each other), pad (one each), auto (concatenate text, keep rows of token ids)."
+    ),
+]
+Truncate = Annotated[
+    TruncateName,
+    Option(
+        "Of a document longer than a sequence keep head or tail, or drop; default: head, "
+        "and rows of token ids stay whole unless --seq-len is given."
+    ),
+]
+Count = Annotated[CountName, Option("Tokens that enter the sums: all, or of the response only.")]
+Answers = Annotated[
+    Literal["given", "own"], Option("Answers to prompts: given, or own (the model's, greedy).")
+]
+AnswerTokens = Annotated[
+    Whole,
+    Field(ge=1, le=65_536),
+    Option(f"With --answers own, tokens of an answer at most; default: {DEFAULT_ANSWER_TOKENS}."),
+]
+Select = Annotated[
+    Literal["kmeans"], Option("Choose representative documents: kmeans, with --clusters.")
+]
+Clusters = Annotated[Whole, Field(ge=1, le=4096), Option("Documents that --select chooses.")]
+Groups = Annotated[
+    str,
+    AfterValidator(checked(_groups)),
+    Option(
+        "Statistics, joined by commas: routed (always), router (entropy, co-activation), "
+        "damage (exact, of removing each expert), gradient (per neuron; runs a backward pass), "
+        "dense (every expert on every token, for each sample)."
+    ),
+]
+Resume = Annotated[Switch, Option("Go on with an interrupted run of the same settings.")]
+
+# What ranks.
+Criterion = Annotated[
+    Text,
+    checked_by(get_criterion),
+    Option("Name, such as reap or aimer, or exponents b,alpha,beta.", ("--criterion",)),
+]
+Gate = Annotated[GateName, Option("Gate weights: applied (as the model uses) or renormalized.")]
+Granularity = Annotated[
+    Literal["expert", "atomic"],
+    Option("What is removed: whole experts (expert), or neurons (atomic)."),
+]
+
+# How much goes, from where.
+Sparsity = Annotated[
+    Decimal,
+    checked_by(parse_sparsity),
+    Option("Fraction of experts removed: 0.5 or 50%.", ("--sparsity",)),
+]
+ParamsShare = Annotated[
+    Decimal,
+    checked_by(parse_sparsity),
+    Option(
+        "Budget of neurons: the least that takes this fraction of all the model's "
+        "parameters, 0.2 or 20%; of experts only neurons that stay are counted, no zeros."
+    ),
+]
+Remove = Annotated[
+    Whole, Field(ge=0, le=10**12), Option("Budget: number of experts removed from all layers.")
+]
+TargetGib = Annotated[
+    Decimal,
+    checked_by(parse_gib),
+    Option("Budget: the weights take at most this many GiB on disk."),
+]
+TargetDtype = Annotated[
+    TargetDtypeName, Option("Count the target in the checkpoint's own types, or in bfloat16.")
+]
+Schedule = Annotated[
+    Text,
+    checked_by(get_schedule),
+    Option(f"How the budget is spread: {', '.join(SCHEDULES)}."),
+]
+ScheduleFile = Annotated[
+    Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")
+]
+MultipleOf = Annotated[Whole, Field(ge=1, le=4096), Option("Layers keep a multiple of this many.")]
+Floor = Annotated[Whole, Field(ge=0, le=10**6), Option("Layers keep at least this many.")]
+Protect = Annotated[Text, Option("Layers that lose nothing: 0,5-7; repeatable.")]
+Pin = Annotated[Text, Option("Experts that stay: LAYER:EXPERTS, 3:5,7-9; repeatable.")]
+Drop = Annotated[Text, Option("Experts that go: LAYER:EXPERTS; repeatable.")]
+LayerSet = Annotated[
+    Text, Option("Layers that keep a number: LAYER=KEPT; repeatable.", ("--set", "--layer-set"))
+]
+Lock = Annotated[Text, Option("Layers that keep what they had before --set; repeatable.")]
+AtomScope = Annotated[
+    Text,
+    checked_by(parse_scope),
+    Option("Neurons compete within an expert, a layer, or all layers (global)."),
+]
+KeptAtoms = Annotated[Path, Option("JSON: layer -> expert -> ids of the neurons that stay.")]
+WidthMode = Annotated[
+    ModeName, Option("What a target size of neurons counts: uniform, per-layer, ragged.")
+]
+WidthMultipleOf = Annotated[
+    Whole,
+    Field(ge=1, le=1 << 16),
+    Option("Widths of an export are rounded up to a multiple of this."),
+]
+
+# What is measured, and what is written.
+Measures = Annotated[
+    str,
+    AfterValidator(checked(lambda value: ",".join(parse_measures(value)))),
+    Option(f"What is measured, joined by commas: {', '.join(MEASURES)}."),
+]
+Samples = Annotated[Whole, Field(ge=1, le=10**6), Option("Samples of each corpus.")]
+ScoredTokens = Annotated[
+    Scored,
+    Option(f"Tokens that are predicted: {', '.join(SCORED)} (auto: answers if any)."),
+]
+HeadsKept = Annotated[
+    Literal["keep", "drop", "prune"],
+    Option(
+        "Prediction heads with experts: drop, keep, or prune by their weights. "
+        "Default: drop where the number of experts changes.",
+        ("--mtp",),
+    ),
+]
+HashSource = Annotated[Switch, Option("Record the SHA-256 of the whole source.")]
+MaxShardSize = Annotated[
+    str,
+    Field(max_length=32),
+    checked_by(parse_size),
+    Option(
+        "Put the tensors into shards anew, none larger than this: 5GB, 500MB, 1.5GiB. "
+        "Default: leave them in the shards that they were in."
+    ),
+]
+KeepList = Annotated[
+    Switch, Option("Also write kept_experts.json: layer, and the ids that stayed.")
+]
+Verify = Annotated[Switch, Option("Verify the result at once.", ("--verify", "--no-verify"))]
+SearchFolder = Annotated[
+    Path,
+    Option("Folder for plan, result and log; default: RECIPE's name.search.", ("--out", "-o")),
+]
