@@ -89,7 +89,7 @@ def test_neurons_from_a_file(works, here):
             "does not compare neurons of different layers; use --atom-scope layer or expert",
         ),
         ("--kept-atoms no-such-file.json", "cannot be read"),
-        ("--granularity row --sparsity 0.5", "no granularity 'row'"),
+        ("--granularity row --sparsity 0.5", "--granularity: Input should be 'expert' or 'atomic'"),
     ],
 )
 def test_bad_requests_get_one_line(moeprune, here, words, message):

@@ -62,7 +62,7 @@ def test_documents_that_calibration_read_are_not_evaluated_on(works, tiny, corpo
         (("--count", "answers"), "--count: Input should be 'auto', 'all' or 'response'"),
         (("--offload-folder", "x"), "need --device-map auto"),
         (("-o", "no/such/result.json"), "folder of no/such/result.json does not exist"),
-        (("--dtype", "int8"), "Cannot compute in 'int8'"),
+        (("--dtype", "int8"), "--dtype: Input should be 'auto', 'float32'"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(moeprune, tiny, corpora, here, words, message):
