@@ -1,7 +1,7 @@
 """The context that charts are drawn of: what a person chose, and the data that it asks for."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -84,6 +84,7 @@ class Context:
         beside: criteria beside the one in use, for the chart of tokens; None for the usual.
         models: by name, the runs of each model that charts of exponents compare; None: this one.
         paths: which paths are followed, for the chart of paths.
+        removed: share of the expert weights that goes, for the chart of equal sizes.
     """
 
     model: MoEModel
@@ -104,6 +105,7 @@ class Context:
     beside: tuple[str, ...] | None = None
     models: Mapping[str, Mapping[str, Run]] | None = None
     paths: PathChoice = USUAL_PATHS
+    removed: float | None = None
 
     # What was chosen.
 
@@ -181,6 +183,10 @@ class Context:
             sparsity=self.sparsity,
             stats_dir=self.stats_dir,
         )
+
+    def on(self, corpora: tuple[str, ...]) -> "Context":
+        """The context with other corpora that rank."""
+        return replace(self, corpora=corpora, recipes=None)
 
     def source_of(self, criterion: Criterion) -> str:
         """Where a criterion's numbers come from, in a few words."""
@@ -402,11 +408,6 @@ class Context:
         first = self.first
         runs = ", ".join(run.manifest.run_id for run in first.choice.runs)
         return made_by(self.head, runs, first.criterion.label, f"sparsity {self.sparsity}")
-
-    def about_neurons(self) -> str:
-        """Provenance line of a chart of plans of neurons."""
-        label, corpora = self.ranking_criterion.label, self.request.corpora
-        return made_by(self.head, label, *corpora, f"sparsity {self.sparsity}")
 
     def about_both(self) -> str:
         """Provenance line of a chart of both recipes."""

@@ -12,6 +12,10 @@ from app.charts import (
     effects,
     kept_by,
     layer_agreement,
+    neuron_layers,
+    neuron_overlap,
+    neuron_saliency,
+    neurons_kept,
     overlap,
     overlap_by_tokens,
     overlap_curve,
@@ -20,22 +24,14 @@ from app.charts import (
     paths,
     rank_flow,
     rank_rank,
+    same_bytes,
     stratification,
 )
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
 from app.plots import benchmarks, evaluations, explore, published
 from app.plots.benchmarks import Board
-from app.plots.neuron_scenes import (
-    beside_of_context,
-    expert_of_context,
-    kept_of_context,
-    loss_of_context,
-    overlap_of_context,
-    saliency_of_context,
-    same_bytes_of_context,
-)
-from app.plots.neurons import flops_of_context, layers_of_context
+from app.plots.loss_bins import loss_of_context
 from app.plots.pareto import own_pareto_chart
 from app.plots.published import Setting
 from app.plots.schedules import schedules_chart
@@ -202,55 +198,13 @@ _EACH = (
         _benchmark_pareto,
     ),
     Chart("own-winner-map", "evaluate", "Which candidate stays nearest", _own_winner_map),
-    Chart(
-        "neuron-layers",
-        "plan",
-        "What each layer loses of its neurons, by who competes with whom",
-        layers_of_context,
-        ATOMIC_GRANULARITY,
-    ),
-    Chart(
-        "neuron-flops",
-        "plan",
-        "What removing neurons saves of a token's computation",
-        flops_of_context,
-        ATOMIC_GRANULARITY,
-    ),
-    Chart(
-        "neurons-kept",
-        "explore",
-        "What stays of each expert when neurons go",
-        kept_of_context,
-        ATOMIC_GRANULARITY,
-    ),
-    Chart(
-        "neuron-saliency",
-        "explore",
-        "How salient the neurons of each layer are",
-        saliency_of_context,
-        ATOMIC_GRANULARITY,
-    ),
-    Chart(
-        "neurons-of-expert",
-        "explore",
-        "The neurons of the expert that is most nearly halved",
-        expert_of_context,
-        ATOMIC_GRANULARITY,
-    ),
-    Chart(
-        "neuron-overlap",
-        "explore",
-        "What two texts agree on of the neurons that go",
-        overlap_of_context,
-        ATOMIC_GRANULARITY,
-    ),
-    Chart(
-        "neurons-beside-experts",
-        "explore",
-        "Whether the neurons that go lie in experts that would go whole",
-        beside_of_context,
-        ATOMIC_GRANULARITY,
-    ),
+    neuron_layers.NEURON_LAYERS,
+    neuron_layers.NEURON_FLOPS,
+    neurons_kept.NEURONS_KEPT,
+    neuron_saliency.NEURON_SALIENCY,
+    neuron_saliency.NEURONS_OF_EXPERT,
+    neuron_overlap.NEURON_OVERLAP,
+    neurons_kept.NEURONS_BESIDE_EXPERTS,
     Chart(
         "neuron-loss-bins",
         "explore",
@@ -258,13 +212,7 @@ _EACH = (
         lambda context: loss_of_context(context, ATOMIC_GRANULARITY),
         ATOMIC_GRANULARITY,
     ),
-    Chart(
-        "same-bytes",
-        "explore",
-        "Neurons or whole experts of the same bytes",
-        same_bytes_of_context,
-        ATOMIC_GRANULARITY,
-    ),
+    same_bytes.SAME_BYTES,
     Chart(
         "loss-bins",
         "explore",

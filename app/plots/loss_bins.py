@@ -5,11 +5,13 @@ from typing import Final
 
 import pandas as pd
 
+from analysis.errors import StatsError
 from app.charts.chart import Drawing, made_by
+from app.charts.context import Context
 from app.figures import loss_bins as figure
 from app.plots.names import criterion_label
 from pruning.evaluate.bins import rank_agreement
-from pruning.evaluate.bins_record import BinsRecord, bins_overview
+from pruning.evaluate.bins_record import BinsRecord, BinsStore, bins_overview
 from pruning.plan import ATOMIC_GRANULARITY
 
 WORDS: Final = figure.WORDS
@@ -104,3 +106,22 @@ def verdict(overview: pd.DataFrame) -> str:
         name = criterion_label(str(worst["criterion"]))
         text += f", {name} least ({worst['agreement']:.2f})"
     return f"{text}."
+
+
+def loss_of_context(context: Context, granularity: str) -> Drawing:
+    """The recipe's criterion against the true loss, of experts or of neurons.
+
+    Raises:
+        StatsError: it was not measured.
+    """
+    records = BinsStore(context.store.directories).records(context.model.identity)
+    found = record_of(records, granularity, context.request.criterion, context.request.corpora)
+    if found is None:
+        what = WORDS[granularity]
+        others = ", ".join(measured_criteria(records, granularity))
+        advice = f"--criterion takes those that were: {others}" if others else "none was"
+        raise StatsError(
+            f"{context.ranking_criterion.label} was not measured against the loss of {what} of "
+            f"{context.model.name}; {advice}. `moeprune bins` measures."
+        )
+    return bins_chart(found)

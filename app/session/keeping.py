@@ -16,8 +16,14 @@ from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import Run, StatsStore, load_expert_stats
 from analysis.stats.tables import ExpertStats, NoStats, WeightStats
 from app.charts.coverage import mixture
+from app.charts.neuron_cut import neuron_field, rank_for, ranks_within
 from app.charts.overlap_by_tokens import parts_of
 from app.charts.path_choice import PathChoice
+from pruning.atoms.cuts import NeuronField
+from pruning.atoms.widths import WidthChoice
+from pruning.plan import PruningPlan
+from pruning.planning.neurons import Arena, arena_of
+from pruning.planning.ranking import Ranking, Selection
 from pruning.requests.plan import PlanRequest
 
 P = ParamSpec("P")
@@ -29,6 +35,10 @@ _LARGE: Final[dict[Callable[..., Any], int]] = {
     choose_stats: 16,
     mixture: 8,
     parts_of: 8,
+    rank_for: 8,
+    neuron_field: 6,
+    ranks_within: 8,
+    arena_of: 12,
 }
 _numbers = count()
 _numbered: WeakKeyDictionary[object, int] = WeakKeyDictionary()
@@ -46,13 +56,16 @@ def _number(value: object) -> int:
 
 _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     **dict.fromkeys((ExpertStats, WeightStats, NoStats, Mixture), _number),
+    **dict.fromkeys((Ranking, Selection, NeuronField, Arena), _number),
     CorpusWeight: str,
     Criterion: lambda criterion: criterion.name,
     Fraction: str,
     MoEModel: lambda model: (model.identity, model.name, str(model.checkpoint.path)),
     PathChoice: repr,
+    PruningPlan: lambda plan: plan.digest,
     Run: run_key,
     PlanRequest: PlanRequest.model_dump_json,
+    WidthChoice: repr,
     # Whatever reads a store sees all of its runs.
     StatsStore: lambda store: [run_key(run) for run in store.runs()],
 }

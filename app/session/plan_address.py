@@ -17,7 +17,7 @@ from analysis.model import MoEModel
 from app.charts.context import Context
 from app.literal import literal
 from app.session.data import settings, shown_model, shown_stats_dir
-from app.session.neuron_plan_data import ready_for, shown_neurons
+from app.session.neuron_plan_data import shown_neurons
 from app.session.plan_state import note_plan, noted_plan
 from app.session.search_data import searches_of, selection_of
 from app.settings import shown_path
@@ -112,7 +112,7 @@ def _plan_of_neurons(context: Context, said: Mapping[str, Any]) -> Shown:
     values = {**_values(context, said, _OF_NEURONS), "granularity": ATOMIC_GRANULARITY}
     request = validated(PlanRequest, values)
     criterion = get_criterion(request.criterion)
-    return shown_neurons(ready_for(replace(context, criterion=criterion), request))
+    return shown_neurons(replace(context, criterion=criterion), request)
 
 
 def _plan_of_search(context: Context, said: Mapping[str, Any]) -> Shown:

@@ -15,7 +15,7 @@ from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
 from app.jobs.store import JobStore
-from app.session.neuron_plan_data import ready_neurons, shown_neurons
+from app.session.neuron_plan_data import shown_neurons
 from app.settings import stats_store
 from pruning import load_pruned
 from pruning.atoms.kept import count_atoms
@@ -110,9 +110,7 @@ def everyone(model):
 
 def digest_on(test):
     """Digest of the plan that the page's own button would save."""
-    choice = test.session_state["context"].neurons
-    ready = ready_neurons(test.session_state["context"], choice)
-    return shown_neurons(ready).plan.digest
+    return shown_neurons(test.session_state["context"]).plan.digest
 
 
 def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, monkeypatch):

@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.figures import loss_bins, neuron_map, neuron_saliency, same_bytes
+from app.charts import neuron_saliency, same_bytes
+from app.charts import neurons_kept as neuron_map
+from app.figures import loss_bins
 from pruning.evaluate.bins import BIN_COLUMNS
 
 KIB = 1024

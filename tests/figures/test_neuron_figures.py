@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from app.figures import neurons
+from app.charts import neuron_layers as neurons
 
 
 @pytest.fixture

@@ -1,14 +1,17 @@
 """Explore, size for size: what neurons and whole experts of the same bytes lose."""
 
+from dataclasses import replace
+
 import pandas as pd
 import streamlit as st
 
 from analysis.widths import expert_widths
 from app.charts.context import Context
+from app.charts.listing import CHARTS
+from app.charts.same_bytes import same_bytes_table
 from app.frame.charts import show_chart
 from app.frame.controls import one_of
 from app.literal import literal
-from app.plots import neuron_evidence as plots
 from app.session import data
 from app.session.records import records_of
 from pruning.atoms.selection import AtomScope
@@ -23,7 +26,7 @@ def same_bytes_part(context: Context) -> None:
         "**Neurons or whole experts?** Loss on held-out text of plans that leave the same bytes "
         "(within 1%), each ranked on the text that it is measured on."
     )
-    table = plots.same_bytes_table(records_of(context, EvaluationStore))
+    table = same_bytes_table(records_of(context, EvaluationStore))
     if table.empty:
         st.info(
             f"{literal(context.model.name)} has no evaluations of neurons and of whole experts of "
@@ -32,16 +35,15 @@ def same_bytes_part(context: Context) -> None:
         )
         _commands(context)
         return
-    rows = _of_one_size(table)
-    chart = plots.same_bytes_chart(rows, f"{context.model.name} {context.model.identity[:8]}")
+    chart = CHARTS["same-bytes"].draw(replace(context, removed=_size(table)))
     for sentence in chart.alt.rstrip(".").split(". "):
         st.text(f"{sentence}.")
     show_chart(chart)
     _commands(context)
 
 
-def _of_one_size(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the size that was chosen."""
+def _size(table: pd.DataFrame) -> float:
+    """The size that was chosen, as the share that goes."""
     sizes = {f"{100 * removed:.4g}%": removed for removed in sorted(set(table["removed"]))}
     chosen = next(iter(sizes))
     if len(sizes) > 1:
@@ -50,8 +52,7 @@ def _of_one_size(table: pd.DataFrame) -> pd.DataFrame:
             "Removed", options, value=chosen, key="bytes.removed", bind="query-params"
         )
         chosen = one_of(given, options)
-    rows: pd.DataFrame = table[table["removed"] == sizes[chosen]].reset_index(drop=True)
-    return rows
+    return float(sizes[chosen])
 
 
 def _commands(context: Context) -> None:

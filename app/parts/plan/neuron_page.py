@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from app.charts.context import Context
+from app.charts.neuron_cut import neuron_request, ranking_of
 from app.parts.explore.neuron_needs import neurons_missing_part
 from app.parts.export.exports import preflight_part, start_part
 from app.parts.export.options import ExportWidths
@@ -20,12 +21,10 @@ from app.parts.plan.neurons import (
 )
 from app.session.neuron_plan_data import (
     NeuronSizes,
-    ReadyNeurons,
     export_option,
     imported_file,
     lacks_statistics,
     neuron_sizes,
-    ready_neurons,
     shown_neurons,
 )
 from app.session.plan_state import note_plan
@@ -39,12 +38,10 @@ class NeuronsOnScreen:
     Args:
         shown: the plan.
         sizes: what it takes in every width mode.
-        ready: the numbers behind it; None for a plan from a file.
     """
 
     shown: ShownNeurons
     sizes: NeuronSizes
-    ready: ReadyNeurons | None
 
 
 def neurons_on_screen(context: Context, choice: NeuronPlanChoice) -> NeuronsOnScreen | None:
@@ -62,15 +59,15 @@ def neurons_on_screen(context: Context, choice: NeuronPlanChoice) -> NeuronsOnSc
 
 
 def _on_screen(context: Context, choice: NeuronPlanChoice) -> NeuronsOnScreen | None:
-    imported = imported_file(context)
-    if imported is not None:
-        return NeuronsOnScreen(imported, neuron_sizes(context, choice, imported.plan, None), None)
-    if lacks_statistics(context):
-        neurons_missing_part(context)
-        return None
-    ready = ready_neurons(context, choice)
-    shown = shown_neurons(ready)
-    return NeuronsOnScreen(shown, neuron_sizes(context, choice, shown.plan, ready), ready)
+    shown, ranking = imported_file(context), None
+    if shown is None:
+        if lacks_statistics(context):
+            neurons_missing_part(context)
+            return None
+        shown = shown_neurons(context)
+        ranking = ranking_of(context, neuron_request(context))
+    sizing = (context.model, shown.plan, choice.width_multiple, ranking)
+    return NeuronsOnScreen(shown, context.keep(neuron_sizes, *sizing))
 
 
 def neuron_plan_page(context: Context, choice: NeuronPlanChoice) -> None:
@@ -84,8 +81,8 @@ def neuron_plan_page(context: Context, choice: NeuronPlanChoice) -> None:
         widths_part(context, choice, found.sizes)
         neuron_notes(found.shown)
         st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
-    if found.ready is not None:
-        figures_part(context, choice, found.ready)
+    if not found.shown.file:
+        figures_part(context)
     with st.container(border=True):
         layers_part(found.sizes)
     with st.container(border=True):

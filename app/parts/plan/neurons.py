@@ -6,16 +6,15 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from app.charts import neuron_cut
 from app.charts.context import Context
 from app.frame.cards import card
-from app.frame.charts import csv_button, show_chart
+from app.frame.charts import csv_button, show
 from app.literal import literal
 from app.parts.plan.experts import LATER, saved_metric, short_number
 from app.parts.plan.files import download_button
-from app.plots.names import criterion_label
-from app.plots.neurons import flops_chart, layers_chart
 from app.session.data import shown_model
-from app.session.neuron_plan_data import NeuronSizes, ReadyNeurons, scopes_beside
+from app.session.neuron_plan_data import NeuronSizes
 from app.session.plan_state import imported_plan
 from pruning.atoms.sizes import PLAN_ALONE
 from pruning.planning.neuron_plan import (
@@ -159,25 +158,21 @@ def _range(widths: tuple[int, int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def figures_part(context: Context, choice: NeuronPlanChoice, ready: ReadyNeurons) -> None:
+def figures_part(context: Context) -> None:
     """What each layer loses, and the FLOPs that are saved, in every scope side by side."""
-    beside = scopes_beside(ready)
-    texts = ", ".join(ready.request.corpora)
-    about = context.about(criterion_label(choice.criterion), texts)
+    found = neuron_cut.scopes(context)
     left, right = st.columns(2)
-    if not beside.layers.empty:
+    if not found.layers.empty:
         with left, st.container(border=True):
             st.markdown("**What each layer loses** on this budget, by who competes with whom.")
-            show_chart(layers_chart(beside.layers, about))
-    if not beside.flops.empty:
-        measured = ready.ranking.routing is not None
+            show("neuron-layers", context)
         with right, st.container(border=True):
             st.markdown(
                 "**Computation saved** as more neurons go: below the dotted line, experts that "
                 "are seldom chosen lose most."
             )
-            show_chart(flops_chart(beside.flops, about, measured=measured))
-    for scope, why in beside.refused.items():
+            show("neuron-flops", context)
+    for scope, why in found.refused.items():
         st.text(f"{scope} is not possible: {why}")
 
 

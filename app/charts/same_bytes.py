@@ -1,21 +1,126 @@
 """Candidates of the same size: what each loses on each text, neurons beside whole experts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from analysis.errors import StatsError
+from app.charts.chart import Chart, Drawing, made_by
+from app.charts.context import Context
 from app.figures.theme import apply_theme, muted, plain, series_color
+from app.plots.names import criterion_label
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
+from pruning.plan import ATOMIC_GRANULARITY
 
 WORDS: Final = {"atomic": "neurons", "expert": "whole experts"}
 CLAIMED: Final = "HEAPr, neurons all layers"
 _LOOKS = {"atomic": (0, "circle"), "expert": (1, "square")}
 
 
+SAME_BYTES_COLUMNS: Final = (
+    *("corpus", "granularity", "candidate", "removed", "bytes", "loss", "full", "change"),
+    *("esap", "esap_low", "esap_high"),
+)
+# Sizes that differ by no more are called the same: whole experts take their router rows along.
+_SAME: Final = 0.01
+_SPREAD: Final = {
+    "neurons by global": "all layers",
+    "neurons by layer": "each layer",
+    "neurons by expert": "each expert",
+    "global": "all layers",
+    "uniform": "even over layers",
+}
+
+
+def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
+    """Table of SAME_BYTES_COLUMNS: neurons and whole experts of the same size, size by size.
+
+    Those that were ranked on the text that they were measured on, or on none; of each text the
+    sizes that both kinds of plans reach, within 1% of the checkpoint's bytes. Sorted by text and
+    change of the loss; `removed` is the share of expert weights that goes, of the plans of neurons.
+    """
+    table = evaluation_table(records)
+    wide = table.pivot_table(index="evaluation", columns="measure", values="mean")
+    rows = table[(table["measure"] == "nll") & (table["removed"] > 0)]
+    rows = rows[(rows["calibrated_on"] == rows["corpus"]) | (rows["calibrated_on"] == "")]
+    esap = table[table["measure"] == "esap"].set_index("evaluation")[["low", "high"]]
+    rows = rows.assign(
+        candidate=[
+            _candidate(*each) for each in zip(*(rows[name] for name in _NAMED), strict=True)
+        ],
+        loss=rows["mean"],
+        change=rows["mean"] - rows["full"],
+        esap=rows["evaluation"].map(wide["esap"]) if "esap" in wide else np.nan,
+        esap_low=rows["evaluation"].map(esap["low"]),
+        esap_high=rows["evaluation"].map(esap["high"]),
+    )
+    rows = rows.sort_values("created_at").drop_duplicates(
+        ["corpus", "candidate", "bytes"], keep="last"
+    )
+    parts = [
+        part.assign(removed=removed)
+        for _, block in rows.groupby("corpus")
+        for removed, part in _sizes(block)
+    ]
+    if not parts:
+        return pd.DataFrame(columns=list(SAME_BYTES_COLUMNS))
+    found = pd.concat(parts)[list(SAME_BYTES_COLUMNS)]
+    return found.sort_values(["removed", "corpus", "change"], kind="stable", ignore_index=True)
+
+
+_NAMED: Final = ("criterion", "schedule", "granularity")
+
+
+def _candidate(criterion: str, schedule: str, granularity: str) -> str:
+    what = "neurons" if granularity == ATOMIC_GRANULARITY else "experts"
+    return f"{criterion_label(criterion)}, {what} {_SPREAD.get(schedule, schedule)}"
+
+
+def _sizes(block: pd.DataFrame) -> list[tuple[float, pd.DataFrame]]:
+    """Removed share of each size of plans of neurons, with all candidates of about that size."""
+    neurons = block[block["granularity"] == ATOMIC_GRANULARITY]
+    found = []
+    for removed, nbytes in neurons.groupby("removed")["bytes"].max().items():
+        near = block[(block["bytes"] - nbytes).abs() <= _SAME * nbytes]
+        if len(set(near["granularity"])) > 1:
+            found.append((round(float(str(removed)), 4), near))
+    return found
+
+
+def _draw(context: Context) -> Drawing:
+    records = EvaluationStore(context.store.directories).records(context.model.identity)
+    table = same_bytes_table(records)
+    if table.empty:
+        raise StatsError(
+            f"{context.model.name} has no evaluations of neurons and of whole experts of the same "
+            "size; see `moeprune evaluate`."
+        )
+    removed = table["removed"].iloc[0] if context.removed is None else context.removed
+    rows = table[table["removed"] == removed].reset_index(drop=True)
+    return Drawing(
+        "same-bytes",
+        lambda dark: same_bytes(rows, dark=dark),
+        rows,
+        describe(rows),
+        made_by(context.head),
+    )
+
+
+SAME_BYTES = Chart(
+    "same-bytes",
+    "explore",
+    "Neurons or whole experts of the same bytes",
+    _draw,
+    ATOMIC_GRANULARITY,
+)
+
+
 def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of `app.plots.neuron_evidence.SAME_BYTES_COLUMNS`: a panel for each text.
+    """Figure of a table of `SAME_BYTES_COLUMNS`: a panel for each text.
 
     A row a candidate, the least loss on top by the mean over texts; neurons are circles, whole
     experts squares; the line at 0 is the full model.

@@ -3,7 +3,59 @@
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.errors import PlanError
+from app.charts import neuron_cut
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
 from app.figures.theme import DASHES, SYMBOLS, apply_theme, muted, plain, series_color
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.neuron_scopes import SideBySide
+
+
+def _scopes(context: Context) -> SideBySide:
+    found = neuron_cut.scopes(context)
+    if found.layers.empty:
+        raise PlanError(next(iter(found.refused.values())))
+    return found
+
+
+def _draw_layers(context: Context) -> Drawing:
+    table = _scopes(context).layers
+    return Drawing(
+        "neuron-layers",
+        lambda dark: layer_lines(table, dark=dark),
+        table,
+        describe_layers(table),
+        neuron_cut.about(context),
+    )
+
+
+def _draw_flops(context: Context) -> Drawing:
+    table, request = _scopes(context).flops, neuron_cut.neuron_request(context)
+    measured = neuron_cut.ranking_of(context, request).routing is not None
+    return Drawing(
+        "neuron-flops",
+        lambda dark: flops_lines(table, measured=measured, dark=dark),
+        table,
+        describe_flops(table, measured=measured),
+        neuron_cut.about(context),
+    )
+
+
+NEURON_LAYERS = Chart(
+    "neuron-layers",
+    "plan",
+    "What each layer loses of its neurons, by who competes with whom",
+    _draw_layers,
+    ATOMIC_GRANULARITY,
+)
+NEURON_FLOPS = Chart(
+    "neuron-flops",
+    "plan",
+    "What removing neurons saves of a token's computation",
+    _draw_flops,
+    ATOMIC_GRANULARITY,
+)
 
 
 def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

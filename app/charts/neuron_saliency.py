@@ -6,10 +6,72 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.errors import StatsError
+from app.charts import neuron_cut
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
 from app.figures.layer_rows import layer_rows
 from app.figures.theme import apply_theme, colorbar, colorscale, ink, muted, primary
+from pruning.atoms.cuts import expert_shares, layer_cuts, neurons_of, saliency_histogram
+from pruning.plan import ATOMIC_GRANULARITY
 
 MOST_BARS: Final = 400
+
+
+def most_divided(shares: pd.DataFrame) -> tuple[int, int]:
+    """Layer and expert whose kept share is nearest to a half; of equal ones the first.
+
+    Args:
+        shares: table of `SHARE_COLUMNS`.
+    """
+    row = int((shares["kept_share"] - 0.5).abs().to_numpy().argmin())
+    return int(shares["layer"].iloc[row]), int(shares["expert"].iloc[row])
+
+
+def _draw_layers(context: Context) -> Drawing:
+    field, gone = neuron_cut.field(context), neuron_cut.pruned(context)
+    histogram, cuts = saliency_histogram(field, gone), layer_cuts(field, gone)
+    if histogram.empty:
+        raise StatsError("No neuron has a saliency above 0, so there is nothing to draw.")
+    return Drawing(
+        "neuron-saliency",
+        lambda dark: saliency_by_layer(histogram, cuts, dark=dark),
+        histogram,
+        describe_layers(cuts),
+        neuron_cut.about(context),
+    )
+
+
+def _draw_expert(context: Context) -> Drawing:
+    field, gone = neuron_cut.field(context), neuron_cut.pruned(context)
+    halved = most_divided(expert_shares(field, gone))
+    layer, expert = context.expert or halved
+    table = neurons_of(field, gone, layer, expert)
+    # Command lines draw the expert that is most nearly halved.
+    name = "neurons-of-expert"
+    return Drawing(
+        name if (layer, expert) == halved else f"{name}-{layer}.{expert}",
+        lambda dark: neuron_bars(table, dark=dark),
+        table,
+        describe_neurons(table),
+        neuron_cut.about(context, f"layer {layer}, expert {expert}"),
+    )
+
+
+NEURON_SALIENCY = Chart(
+    "neuron-saliency",
+    "explore",
+    "How salient the neurons of each layer are",
+    _draw_layers,
+    ATOMIC_GRANULARITY,
+)
+NEURONS_OF_EXPERT = Chart(
+    "neurons-of-expert",
+    "explore",
+    "The neurons of the expert that is most nearly halved",
+    _draw_expert,
+    ATOMIC_GRANULARITY,
+)
 
 
 def saliency_by_layer(

@@ -5,8 +5,51 @@ import pandas as pd
 import plotly.graph_objects as go
 from scipy.stats import spearmanr
 
+from app.charts import neuron_cut
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
 from app.figures.layer_rows import layer_rows
 from app.figures.theme import apply_theme, colorbar, colorscale, muted, primary, series_color
+from pruning.atoms.cuts import expert_shares
+from pruning.plan import ATOMIC_GRANULARITY
+
+
+def _draw_kept(context: Context) -> Drawing:
+    shares = expert_shares(neuron_cut.field(context), neuron_cut.pruned(context))
+    return Drawing(
+        "neurons-kept",
+        lambda dark: kept_share_map(shares, marked=context.expert, dark=dark),
+        shares,
+        describe(shares),
+        neuron_cut.about(context),
+    )
+
+
+def _draw_beside(context: Context) -> Drawing:
+    table = neuron_cut.beside_experts(context)
+    return Drawing(
+        "neurons-beside-experts",
+        lambda dark: removed_by_tenth(table, dark=dark),
+        table,
+        describe_beside(table),
+        neuron_cut.about(context),
+    )
+
+
+NEURONS_KEPT = Chart(
+    "neurons-kept",
+    "explore",
+    "What stays of each expert when neurons go",
+    _draw_kept,
+    ATOMIC_GRANULARITY,
+)
+NEURONS_BESIDE_EXPERTS = Chart(
+    "neurons-beside-experts",
+    "explore",
+    "Whether the neurons that go lie in experts that would go whole",
+    _draw_beside,
+    ATOMIC_GRANULARITY,
+)
 
 
 def kept_share_map(

@@ -1,0 +1,212 @@
+"""The neurons that a context ranks, those that go, and what the scopes of its budget do."""
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.arrays import BoolArray
+from analysis.criteria import CRITERIA
+from analysis.drain import drain
+from analysis.errors import StatsError
+from analysis.model import MoEModel
+from analysis.stats.choose import choose_stats, parse_corpus_weight
+from analysis.stats.store import NEURONS, StatsStore
+from app.charts.chart import made_by
+from app.charts.context import Context
+from app.tables.maps import rank
+from pruning.atoms.cuts import (
+    NeuronField,
+    expert_shares,
+    field_of,
+    pool_chance,
+    pool_overlap,
+    pruned_neurons,
+)
+from pruning.atoms.selection import AtomScope
+from pruning.planning.neuron_plan import NeuronPlanChoice, plan_request
+from pruning.planning.neuron_scopes import SCOPES, SideBySide, scopes_of, side_by_side
+from pruning.planning.neurons import Arena, arena_of
+from pruning.planning.ranking import Ranking, select_measured
+from pruning.requests.plan import PlanRequest
+
+PAIR_COLUMNS: Final = ("corpus_a", "corpus_b", "overlap", "chance")
+BESIDE_COLUMNS: Final = (
+    *("layer", "expert", "neurons", "removed", "kept_share", "saliency", "gone", "tenth"),
+)
+
+
+def neuron_choice(context: Context) -> NeuronPlanChoice:
+    """What is chosen of neurons; of a command the widest scope that the criterion has."""
+    if context.neurons is not None:
+        return context.neurons
+    criterion = context.request.criterion
+    return NeuronPlanChoice(criterion=criterion, scope=scopes_of(criterion)[0])
+
+
+def neuron_request(context: Context) -> PlanRequest:
+    """The plan of neurons that is asked for.
+
+    Raises:
+        UserError: values that do not fit together.
+    """
+    routed = context.ranking_criterion.source == "routed"
+    base = {
+        "model": context.named,
+        "corpora": context.corpora if routed else (),
+        "stats_dir": context.stats_dir,
+    }
+    return plan_request(neuron_choice(context), context.sparsity, base)
+
+
+def rank_for(request: PlanRequest, model: MoEModel, store: StatsStore) -> Ranking:
+    """The numbers of every neuron; weights that no statistics hold are measured.
+
+    Raises:
+        UserError: no statistics that fit.
+    """
+    return drain(select_measured(request, model, store))
+
+
+def ranking_of(context: Context, request: PlanRequest) -> Ranking:
+    """The numbers of every neuron by the criterion and corpora of a request; see `rank_for`."""
+    bare = PlanRequest(
+        model=request.model,
+        granularity=request.granularity,
+        criterion=request.criterion,
+        corpora=request.corpora,
+        sparsity="0",
+    )
+    return context.keep(rank_for, bare, context.model, context.store)
+
+
+def neuron_field(ranking: Ranking) -> NeuronField:
+    """The saliency of every neuron in one array."""
+    return field_of(ranking.neurons)
+
+
+def ranks_within(field: NeuronField, scope: AtomScope) -> NDArray[np.int32]:
+    """(neurons,) place within the pool; see `NeuronField.ranks`."""
+    return field.ranks(scope)
+
+
+def field(context: Context) -> NeuronField:
+    """The saliency of every neuron; see `ranking_of`."""
+    return context.keep(neuron_field, ranking_of(context, neuron_request(context)))
+
+
+def pruned(context: Context) -> BoolArray:
+    """(neurons,): True where the neuron goes."""
+    found, scope = field(context), neuron_choice(context).scope
+    ranks = context.keep(ranks_within, found, scope)
+    return pruned_neurons(ranks, found.pools(scope), context.fraction)
+
+
+def about(context: Context, *facts: str) -> str:
+    """Provenance line of a chart of neurons."""
+    choice = neuron_choice(context)
+    runs = ranking_of(context, neuron_request(context)).choice.runs
+    return made_by(
+        context.head,
+        ", ".join(run.manifest.run_id for run in runs),
+        context.ranking_criterion.label,
+        f"neurons compete within {SCOPES[choice.scope].lower()}",
+        f"sparsity {context.sparsity}",
+        *facts,
+    )
+
+
+def measured(context: Context) -> list[str]:
+    """The corpora on which every neuron was measured."""
+    return [corpus for corpus, run in context.runs.items() if NEURONS in run.manifest.files]
+
+
+def corpora_pruned(context: Context) -> dict[str, BoolArray]:
+    """By corpus, the neurons that go; of corpora whose neurons were measured.
+
+    Raises:
+        UserError: the criterion reads no corpus, or there are not two.
+    """
+    context.routed_criterion()
+    corpora = measured(context)
+    if len(corpora) < 2:
+        raise StatsError(
+            f"The neurons of {context.model.name} were measured on {len(corpora)} corpus; "
+            "calibrate on another with `--groups routed,gradient`."
+        )
+    context.check_removes()
+    return {corpus: pruned(context.on((corpus,))) for corpus in corpora}
+
+
+def corpora_overlaps(context: Context) -> pd.DataFrame:
+    """Table of PAIR_COLUMNS: how far the pruned neurons of each pair of corpora agree."""
+    masks, pools = corpora_pruned(context), field(context).pools(neuron_choice(context).scope)
+    chance = pool_chance(pools, context.fraction)
+    rows = [
+        (first, second, pool_overlap(masks[first], masks[second], pools), chance)
+        for first, second in combinations(masks, 2)
+    ]
+    return pd.DataFrame(rows, columns=list(PAIR_COLUMNS))
+
+
+def beside_experts(context: Context) -> pd.DataFrame:
+    """Table of BESIDE_COLUMNS: what goes of each expert, beside HEAPr of whole experts.
+
+    Raises:
+        UserError: no statistics that HEAPr reads.
+    """
+    heapr, known = CRITERIA["heapr"], measured(context)
+    used = [corpus for corpus, weight in context.weights.items() if weight > 0]
+    if not used or (lacking := [corpus for corpus in used if corpus not in known]):
+        raise StatsError(
+            "HEAPr of whole experts needs statistics of neurons"
+            + (f", which {', '.join(lacking)} lacks" if used else "")
+            + "; calibrate with `--groups routed,gradient`."
+        )
+    corpora = [parse_corpus_weight(text) for text in context.corpora]
+    stats = context.keep(choose_stats, heapr, context.store, context.model, corpora).stats
+    ranked = context.keep(rank, heapr, stats, context.gate)
+    present = ranked.grid.present
+    saliency = ranked.grid.index().assign(
+        saliency=ranked.saliency[present], gone=ranked.pruned(context.fraction)[present]
+    )
+    return beside_table(expert_shares(field(context), pruned(context)), saliency)
+
+
+def beside_table(shares: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
+    """Table of BESIDE_COLUMNS.
+
+    Args:
+        shares: of `expert_shares`.
+        experts: `layer, expert, saliency, gone` of a choice of whole experts.
+    """
+    table = shares.merge(experts, on=["layer", "expert"], how="left")
+    # By layer, for the choice of whole experts is made in each.
+    place = table.groupby("layer")["saliency"].rank(method="first") - 1
+    counts = table.groupby("layer")["saliency"].transform("size")
+    return table.assign(tenth=(place * 10 // counts).astype("int64"))[list(BESIDE_COLUMNS)]
+
+
+def arena(context: Context, request: PlanRequest, scope: AtomScope) -> Arena:
+    """The neurons that compete in a scope, under the constraints of a request."""
+    asked = request.model_copy(
+        update={"sparsity": "", "params_share": None, "atom_scope": str(scope)}
+    )
+    return context.keep(arena_of, ranking_of(context, request), asked)
+
+
+def compare_scopes(
+    ranking: Ranking, request: PlanRequest, arenas: Mapping[AtomScope, Arena]
+) -> SideBySide:
+    """Every scope on the budget of a request; see `side_by_side`."""
+    return side_by_side(request, ranking.model, arenas, ranking.routing)
+
+
+def scopes(context: Context) -> SideBySide:
+    """What each layer loses, and what FLOPs are saved, in every scope that the criterion has."""
+    request = neuron_request(context)
+    arenas = {scope: arena(context, request, scope) for scope in scopes_of(request.criterion)}
+    return context.keep(compare_scopes, ranking_of(context, request), request, arenas)
