@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 def drain(
-    task: Generator[Progress, None, Result], on_progress: Callable[[Progress], None] | None = None
+    task: Generator[Progress, None, Result], on_progress: Callable[[Progress], object] | None = None
 ) -> Result:
     """The task's result; `on_progress` sees each step."""
     while True:

@@ -21,6 +21,10 @@ class Progress:
     unit: str = ""
     note: str = ""
 
+    def __str__(self) -> str:
+        count = f"{self.done:,} of {self.total:,} {self.unit}" if self.total else ""
+        return " ".join(filter(None, (self.phase, count.strip(), self.note)))
+
     @property
     def fraction(self) -> float:
         """Share finished, 0..1; 0 when the total is not known."""

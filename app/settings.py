@@ -7,15 +7,8 @@ from pathlib import Path
 
 import platformdirs
 
-from analysis.stats.store import SHIPPED_STATS, StatsStore
-
-_NAME = "moeprune"
-
-
-def default_stats_dir() -> Path:
-    """`cached_stats/` of the working directory if there is one, else the user's cache."""
-    here = Path.cwd() / "cached_stats"
-    return here if here.is_dir() else platformdirs.user_cache_path(_NAME) / "cached_stats"
+from analysis.stats.places import APP_NAME, default_stats_dir, stats_store
+from analysis.stats.store import StatsStore
 
 
 def shown_path(path: Path) -> Path:
@@ -52,7 +45,7 @@ class Settings:
             models_root=Path(root) if root else None,
             export_root=Path(environment.get("MOEPRUNE_EXPORT_ROOT") or Path.cwd() / "exports"),
             state_dir=Path(
-                environment.get("MOEPRUNE_STATE_DIR") or platformdirs.user_state_path(_NAME)
+                environment.get("MOEPRUNE_STATE_DIR") or platformdirs.user_state_path(APP_NAME)
             ),
             slurm=environment.get("MOEPRUNE_SLURM"),
         )
@@ -76,8 +69,3 @@ class Settings:
     def jobs_db(self) -> Path:
         """The job table."""
         return self.state_dir / "jobs.sqlite"
-
-
-def stats_store(stats_dir: Path | None) -> StatsStore:
-    """A store that writes to `stats_dir` (or the default) and reads the shipped runs as well."""
-    return StatsStore(stats_dir or default_stats_dir(), SHIPPED_STATS)

@@ -1,20 +1,33 @@
-"""Decides and rewrites: plans, masks, exports."""
+"""Decides and rewrites: plans, masks, exports. `Model` is the way to all of it from Python."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pruning.model import Model as Model
+
+__all__ = ["Model", "load_pruned"]
+
+
+def __getattr__(name: str) -> Any:
+    # Not at once: the dashboard imports this package and must start without torch.
+    if name == "Model":
+        from pruning.model import Model
+
+        return Model
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load_pruned(path: str | Path, **options: Any) -> Any:
     """Load a pruned checkpoint, whether or not its layers have the same number of experts.
 
-    See `analysis.nonuniform.loading.load_pruned`, which this calls: path is a folder or a hub id,
-    options are those of `from_pretrained`, the result is a transformers model.
+    Args:
+        path: a folder or a hub id.
+        options: those of `from_pretrained`.
 
-    Raises:
-        CheckpointError: not a checkpoint, or its configuration and tensors do not agree.
-        UnsupportedModelError: dense, or an architecture that cannot be handled.
+    Returns:
+        A transformers model.
     """
-    # Here and not above: the dashboard imports this package and must start without torch.
     from analysis.nonuniform.loading import load_pruned as load
 
     return load(path, **options)

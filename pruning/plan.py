@@ -153,6 +153,17 @@ class PruningPlan:
         whole = whole.replace('\n  "kept": {}', f'\n  "kept": {body}', 1)
         return whole.replace('\n  "kept_atoms": {}', f'\n  "kept_atoms": {atoms}', 1) + "\n"
 
+    def save(self, path: str | Path) -> None:
+        """Write plan.json; a reader sees the old file or the new one, never a part.
+
+        Raises:
+            PlanError: the file cannot be written.
+        """
+        try:
+            write_durably(Path(path), self.to_json().encode())
+        except OSError as error:
+            raise PlanError(f"The plan cannot be written to {path}: {error.strerror}.") from error
+
 
 def _check_ids(layer: int, ids: Sequence[int]) -> None:
     if layer < 0:
@@ -355,15 +366,3 @@ def load_plan(path: Path, *, model: MoEModel | None = None) -> PruningPlan:
         raise PlanError(f"The plan {path} cannot be read: {error.strerror}.") from error
     plan = plan_from_json(text)
     return plan if model is None else fit_plan(plan, model)
-
-
-def save_plan(plan: PruningPlan, path: Path) -> None:
-    """Write plan.json; a reader sees the old file or the new one, never a part.
-
-    Raises:
-        PlanError: the file cannot be written.
-    """
-    try:
-        write_durably(path, plan.to_json().encode())
-    except OSError as error:
-        raise PlanError(f"The plan cannot be written to {path}: {error.strerror}.") from error

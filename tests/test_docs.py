@@ -13,6 +13,7 @@ from analysis.criteria import CRITERIA, VARIANTS
 from analysis.families import FAMILIES
 from analysis.stats.store import SHIPPED_STATS
 from app.cli import cli
+from pruning.plan import load_plan
 from tools.reference.commands import all_commands, options_of
 from tools.reference.pages import COMMAND, stale
 
@@ -114,6 +115,28 @@ def test_the_python_snippet_of_the_readme_prunes_the_demo(tmp_path, monkeypatch)
     (snippet,) = snippets(ROOT / "README.md")
     exec(compile(snippet, "README.md", "exec"), {})  # noqa: S102
     assert (tmp_path / "pruned-demo" / "config.json").is_file()
+
+
+def test_the_snippets_of_the_page_on_python_do_what_the_command_line_does(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    named: dict[str, object] = {}
+    for snippet in snippets(ROOT / "docs" / "python.md"):
+        exec(compile(snippet, "python.md", "exec"), named)  # noqa: S102
+    words = ["plan", "demo", "--corpus", "demo-code", "-o", "by-command.json", "--criterion"]
+    for plan, own in (
+        ("plan", "reap --sparsity 50% --schedule global"),
+        ("narrower", "heapr --granularity atomic --params-share 20% --atom-scope layer"),
+    ):
+        done = CliRunner().invoke(cli, [*words, *own.split()])
+        assert done.exit_code == 0, done.output
+        assert plan_digest(Path("by-command.json")) == named[plan].digest
+    assert plan_digest(Path("plan.json")) == named["plan"].digest
+    assert named["result"].metrics["nll"].mean > named["result"].full["nll"].mean
+
+
+def plan_digest(path):
+    return load_plan(path).digest
 
 
 @pytest.fixture

@@ -57,8 +57,8 @@ def benchmark(
 ) -> None:
     """Run lm-evaluation-harness on a model, on what plans leave of it, or on an export."""
     from analysis.model import load_model_index
-    from app.tasks.benchmark import benchmark_results, benchmark_run
     from pruning.plan import load_plan
+    from pruning.tasks.benchmark import benchmark_results, benchmark_run
 
     if out_file:
         check_place(out_file)
@@ -79,7 +79,7 @@ def benchmark(
 def _imported(
     request: BenchmarkRequest, plans: Sequence[dict[str, Any]], values: dict[str, Any]
 ) -> "list[BenchmarkRecord]":
-    from app.tasks.benchmark import import_results
+    from pruning.tasks.benchmark import import_results
 
     if given := [option for name, option in _OF_RUNS.items() if getattr(request, name)]:
         raise PlanError(

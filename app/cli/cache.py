@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from analysis.errors import StatsError
+from analysis.stats.places import stats_store
 from app.cli.derive import command
 from app.console import err, out, show_frame
-from app.settings import stats_store
 from pruning.requests.options import Option, StatsDir, Switch
 
 runs = typer.Typer(help="The cache of runs.", no_args_is_help=True)

@@ -21,7 +21,7 @@ def calibrate(
     ] = False,
 ) -> None:
     """Run the model once over each corpus and cache its expert statistics."""
-    from app.tasks.calibration import calibrate_run, check_corpora
+    from pruning.tasks.calibration import calibrate_run, check_corpora
 
     if len(requests) > 1:  # a single one is opened at once anyway
         follow(check_corpora(requests))
@@ -53,8 +53,8 @@ def _say(run: "Run", asked: str) -> None:
 
 
 def _dry_run(requests: list[CalibrateRequest]) -> None:
-    from app.tasks.calibration import estimate_run
     from pruning.sizes import format_bytes
+    from pruning.tasks.calibration import estimate_run
 
     forecasts = [follow(estimate_run(request)) for request in requests]
     out.print("Nothing was run.")
@@ -90,7 +90,7 @@ def weights(request: WeightsRequest) -> None:
     """Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them."""
     from analysis.criteria.weight_based import is_zero_expert
     from analysis.stats.store import load_weight_stats
-    from app.tasks.calibration import weights_run
+    from pruning.tasks.calibration import weights_run
 
     run = follow(weights_run(request))
     out.print(f"{run.manifest.run_id}: {run.manifest.made['seconds']} s", markup=False)

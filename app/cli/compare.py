@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 @command(TwoRecipesRequest)
 def compare(request: TwoRecipesRequest, *, out_file: options.Out = Path("comparison.csv")) -> None:
     """Compare two recipes: which experts both keep, only one, or neither; writes CSV."""
-    from app.tasks.selection import selection_for
     from pruning.planning.comparing import compare_request
+    from pruning.tasks.selection import selection_for
 
     recipes = request.recipes(request.criterion, request.with_criterion, request.sparsity)
     pair = compare_request(*recipes)

@@ -26,9 +26,9 @@ def evaluate(
 ) -> None:
     """Measure how pruned models differ from the full one on held-out text."""
     from analysis.model import load_model_index
-    from app.tasks.evaluation import evaluate_run
     from pruning.evaluate.record import results_of
     from pruning.plan import load_plan
+    from pruning.tasks.evaluation import evaluate_run
 
     check_place(out_file)
     model = load_model_index(request.model, revision=request.revision)

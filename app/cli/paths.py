@@ -39,9 +39,8 @@ def paths(
     from analysis.model import load_model_index
     from analysis.ranking.trajectory import follow, weighing_of
     from analysis.stats.choose import sample_runs
-    from app.settings import stats_store
+    from analysis.stats.places import stats_store
     from pruning.budget import sparsity_budget
-    from pruning.plan import save_plan
     from pruning.schedules import Spending
     from pruning.trajectory_plan import Cut, budget_plan, union_plan
 
@@ -58,7 +57,7 @@ def paths(
     else:
         made = union_plan(model, stats, cast("int", request.top_m), weighing)
     plan = _made_from(made.plan, runs, request.clusters)
-    save_plan(plan, out_file)
+    plan.save(out_file)
     say_plan(model, plan, out_file)
     if table is not None:
         write_csv(follow(stats, made.count, weighing).table(made.count), table)

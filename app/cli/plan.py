@@ -13,14 +13,13 @@ from pruning.requests.plan import PlanRequest
 def plan(request: PlanRequest, *, out_file: options.Out = Path("plan.json")) -> None:
     """Choose the experts that stay, or the neurons in them; writes plan.json."""
     from analysis.model import load_model_index
-    from app.settings import stats_store
-    from pruning.plan import save_plan
+    from analysis.stats.places import stats_store
     from pruning.planning.make import check_request, plan_from_stats
 
     model = load_model_index(request.model, revision=request.revision)
     check_request(request, model)
     made, ranking = follow(plan_from_stats(request, model, stats_store(request.stats_dir)))
-    save_plan(made.plan, out_file)
+    made.plan.save(out_file)
     say_plan(model, made.plan, out_file)
     say_notes(made.notes)
     if ranking:

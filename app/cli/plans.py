@@ -61,7 +61,7 @@ def show(
     FLOPs of neurons follow how often experts were chosen: on --corpus, or in the plan's own runs.
     """
     from analysis.model import load_model_index
-    from app.settings import stats_store
+    from analysis.stats.places import stats_store
     from pruning.atoms.summary import atom_outline, atom_summary
     from pruning.atoms.widths import DEFAULT_MULTIPLE
     from pruning.measured_routing import plan_routing

@@ -40,8 +40,8 @@ def variance(
     out_file: options.OutTable = Path("variance.csv"),
 ) -> None:
     """Variance of hidden states after each layer, full model against pruned, on 4096 tokens."""
-    from app.tasks.variance import variance_run
     from pruning.evaluate.variance_record import variance_table
+    from pruning.tasks.variance import variance_run
 
     check_ending(out_file)
     asked = request.into(VarianceRequest, **_plans_of(request, plan))
@@ -55,8 +55,8 @@ def variance(
 @command(BinsRequest)
 def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv")) -> None:
     """Score against true loss: experts or neurons in bins by saliency, each bin removed alone."""
-    from app.tasks.bins import bins_run
     from pruning.evaluate.bins import rank_agreement
+    from pruning.tasks.bins import bins_run
 
     check_ending(out_file)
     table = follow(bins_run(request)).table
@@ -81,7 +81,7 @@ def ask(request: AskRequest, *, plan: Plans = ()) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from app.tasks.probe import ask_run
+    from pruning.tasks.probe import ask_run
 
     answers = follow(ask_run(request.into(AskRequest, **_plans_of(request, plan))))
     table = Table(show_edge=False, pad_edge=False)

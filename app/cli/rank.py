@@ -31,7 +31,7 @@ def score(request: ScoreRequest, *, out_file: options.Out = Path("scores.csv")) 
 
     With --granularity atomic every neuron, and then also the column neuron.
     """
-    from app.tasks.selection import selection_for
+    from pruning.tasks.selection import selection_for
 
     selection = follow(selection_for(request.into(PlanRequest, sparsity="0")))
     write_csv(selection.table, out_file)
@@ -92,7 +92,7 @@ def _runs_to_compare(request: OverlapRequest, criterion: "Criterion | None") -> 
     from analysis.model import load_model_index
     from analysis.sparsity import num_removed
     from analysis.stats.choose import newest_by_corpus, parse_corpus_weight, routed_runs
-    from app.settings import stats_store
+    from analysis.stats.places import stats_store
 
     model = load_model_index(request.model, revision=request.revision)
     if not any(num_removed(layer.num_experts, request.fraction) for layer in model.layers):
@@ -226,7 +226,7 @@ def _parts(
 ) -> "tuple[list[Part], tuple[str, ...]]":
     """The runs to mix, and notes on how they were chosen."""
     from analysis.stats.choose import notes_on_others, parse_corpus_weight, routed_runs
-    from app.settings import stats_store
+    from analysis.stats.places import stats_store
 
     store = stats_store(request.stats_dir)
     wanted = [parse_corpus_weight(text) for text in request.corpora]

@@ -6,19 +6,15 @@ from pathlib import Path
 from analysis.errors import ExportError, PlanError, UserError
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.blend import Part
+from analysis.stats.places import stats_store
 from analysis.stats.store import Run
 from app.cli.derive import command
 from app.cli.files import write_result
 from app.cli.options import Recipe as RecipeFile
 from app.cli.say import report_checks, say_notes, say_plan, say_search, show_records
 from app.console import follow, out
-from app.settings import stats_store
-from app.tasks.calibration import calibrate_run, check_corpora, weights_run
-from app.tasks.evaluation import evaluate_run
-from app.tasks.export import export_run, verify_result
-from app.tasks.search import search_folder, search_run
 from pruning.evaluate.record import results_of
-from pruning.plan import PruningPlan, load_plan, save_plan
+from pruning.plan import PruningPlan, load_plan
 from pruning.planning.make import check_request, plan_from_stats
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
@@ -36,6 +32,10 @@ from pruning.requests.recipe import (
 from pruning.requests.search import search_of_file
 from pruning.search.result import PLAN_NAME
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
+from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
+from pruning.tasks.evaluation import evaluate_run
+from pruning.tasks.export import export_run, verify_result
+from pruning.tasks.search import search_folder, search_run
 
 
 @command(Machine)
@@ -134,7 +134,7 @@ def _planned(plan: PruningPlan, notes: Sequence[str], model: MoEModel, path: Pat
     if path.is_file() and path.read_bytes() == plan.to_json().encode():
         out.print(f"plan: {path} is the same, skipped", markup=False)
     else:
-        save_plan(plan, path)
+        plan.save(path)
         say_plan(model, plan, path)
     say_notes(notes)
 

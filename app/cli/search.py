@@ -13,11 +13,11 @@ from pruning.requests.recipe import Machine
 def search(request: Machine, *, path: Recipe, out_dir: SearchFolder | None = None) -> None:
     """Search for the best allocation of a budget; interrupt it, and the best so far is kept."""
     from analysis.model import load_model_index
-    from app.tasks.search import search_folder, search_run
     from pruning.plan import load_plan
     from pruning.recipe_file import load_recipe
     from pruning.requests.search import search_of_file
     from pruning.search.result import PLAN_NAME
+    from pruning.tasks.search import search_folder, search_run
 
     recipe = load_recipe(path)
     if recipe.search is None:

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from analysis.errors import CheckpointError
+from analysis.stats.places import default_stats_dir
 from app.cli.derive import command
 from app.jobs.slurm import check_slurm, parse_options
-from app.settings import Settings, default_stats_dir
+from app.settings import Settings
 from pruning.requests.options import Option, StatsDir
 
 Port = Annotated[

@@ -31,11 +31,11 @@ def export(
     FLOPs of neurons follow how often the plan's own runs chose each expert, where they are known.
     """
     from analysis.model import load_model_index
-    from app.settings import stats_store
-    from app.tasks.export import export_run
+    from analysis.stats.places import stats_store
     from pruning.measured_routing import plan_routing
     from pruning.plan import load_plan
     from pruning.sizes import format_bytes, size_report
+    from pruning.tasks.export import export_run
 
     model = load_model_index(request.model, revision=request.revision)
     chosen = load_plan(plan, model=model)
@@ -73,7 +73,7 @@ def verify(
 ) -> None:
     """Check an exported checkpoint: bytes and hashes, loading, equality with the masked source."""
     from analysis.model import load_model_index
-    from app.tasks.export import verify_result
+    from pruning.tasks.export import verify_result
 
     described = load_model_index(source) if source else None
     report_checks(out_dir, follow(verify_result(out_dir, level, described, tokens)))

@@ -30,8 +30,8 @@ def sweep(
     ] = "removed",
 ) -> None:
     """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table."""
-    from app.tasks.evaluation import sweep_run
     from pruning.evaluate.record import evaluation_table
+    from pruning.tasks.evaluation import sweep_run
 
     check_ending(out_file)
     records = follow(sweep_run(request))

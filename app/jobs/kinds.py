@@ -30,7 +30,7 @@ class JobKind:
 
     Args:
         request: what a person asks for.
-        task: dotted name of a generator function below `app.tasks`: request -> steps of progress,
+        task: dotted name of a generator below `pruning.tasks`: request -> steps of progress,
             and as its value a JSON object, the result.
         title: of a job in the list; `{about}` is the model, plan or folder that it is about, and
             `{request}` the request.
@@ -91,16 +91,16 @@ def _export(result: Result) -> str:
 KINDS: Final[Mapping[str, JobKind]] = {
     "calibrate": JobKind(
         CalibrateRequest,
-        "app.tasks.calibration.calibrate_task",
+        "pruning.tasks.calibration.calibrate_task",
         "{about} on {request.corpus}",
         _statistics,
     ),
     "weights": JobKind(
-        WeightsRequest, "app.tasks.calibration.weights_task", "weights of {about}", _statistics
+        WeightsRequest, "pruning.tasks.calibration.weights_task", "weights of {about}", _statistics
     ),
     "export": JobKind(
         ExportRequest,
-        "app.tasks.export.export_task",
+        "pruning.tasks.export.export_task",
         "{about}",
         _export,
         "export",
@@ -108,48 +108,48 @@ KINDS: Final[Mapping[str, JobKind]] = {
     ),
     "evaluate": JobKind(
         EvaluateRequest,
-        "app.tasks.evaluation.evaluate_task",
+        "pruning.tasks.evaluation.evaluate_task",
         "evaluation of {about}",
         _evaluations,
         "evaluate.own",
     ),
     "sweep": JobKind(
         SweepRequest,
-        "app.tasks.evaluation.sweep_task",
+        "pruning.tasks.evaluation.sweep_task",
         "sweep of {about}",
         _evaluations,
         "evaluate.own",
     ),
     "search": JobKind(
         SearchRequest,
-        "app.tasks.search.search_task",
+        "pruning.tasks.search.search_task",
         "{about}",
         lambda found: f"The best of {found['candidates']} candidates has {found['fitness']:.4f}.",
     ),
     "benchmark": JobKind(
         BenchmarkRequest,
-        "app.tasks.benchmark.benchmark_task",
+        "pruning.tasks.benchmark.benchmark_task",
         "benchmarks of {about}",
         _benchmarks,
         "evaluate.benchmarks",
     ),
     "bins": JobKind(
         BinsRequest,
-        "app.tasks.bins.bins_task",
+        "pruning.tasks.bins.bins_task",
         "bins of {about} by {request.criterion}",
         lambda result: f"{result['bins']} is kept beside the statistics.",
         "explore.loss",
     ),
     "variance": JobKind(
         VarianceRequest,
-        "app.tasks.variance.variance_task",
+        "pruning.tasks.variance.variance_task",
         "hidden states of {about}",
         lambda result: f"{_kept(result['variances'], 'record', ' of hidden states')}.",
         "evaluate.hidden",
     ),
     "ask": JobKind(
         AskRequest,
-        "app.tasks.probe.ask_task",
+        "pruning.tasks.probe.ask_task",
         "{about}",
         lambda _: "The answers are under Evaluate, Ask both models.",
         "evaluate.ask",

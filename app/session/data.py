@@ -13,6 +13,7 @@ from analysis.errors import StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
 from analysis.stats.blend import Mixture
 from analysis.stats.choose import newest_by_corpus
+from analysis.stats.places import default_stats_dir
 from analysis.stats.samples import SampleStats
 from analysis.stats.shards import TOKEN_PARTS, stats_at
 from analysis.stats.store import (
@@ -23,7 +24,7 @@ from analysis.stats.store import (
     read_run,
 )
 from analysis.stats.tables import ExpertStats, WeightStats
-from app.settings import Settings, default_stats_dir, shown_path
+from app.settings import Settings, shown_path
 from pruning.plan import PruningPlan, model_ref
 from pruning.schedules import uniform
 from pruning.sizes import SizeReport, size_report

@@ -26,7 +26,7 @@ from pruning.constraints import Constraints
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
-from pruning.plan import Provenance, PruningPlan, model_ref, save_plan, select_experts
+from pruning.plan import Provenance, PruningPlan, model_ref, select_experts
 from pruning.recipe import Recipe
 from pruning.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
@@ -203,7 +203,7 @@ def _shared(scores: Scores, processes: Processes) -> Scores:
 
 def _write(result: SearchResult, problem: Problem, folder: Path) -> None:
     """The result last: it names what the plan beside it keeps."""
-    save_plan(problem.plan(result.best_entry.removed), folder / PLAN_NAME)
+    problem.plan(result.best_entry.removed).save(folder / PLAN_NAME)
     save_recipe(problem.recipe, folder / RECIPE_NAME)
     path = folder / RESULT_NAME
     try:

@@ -15,9 +15,9 @@ from streamlit.testing.v1 import AppTest
 from app.jobs.runner import LocalRunner
 from app.session.data import settings
 from app.session.job_queue import job_store
-from app.tasks.calibration import calibrate_run, weights_run
 from builders import VOCAB, tiny_checkpoint
 from pruning.requests.base import CalibrateRequest, WeightsRequest
+from pruning.tasks.calibration import calibrate_run, weights_run
 
 # Tiny matrices: a second thread only waits for the first.
 torch.set_num_threads(1)

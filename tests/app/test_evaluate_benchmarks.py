@@ -10,7 +10,6 @@ from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
 from app.parts.evaluate.benchmark_forms import take_results
 from app.session.job_queue import job_store
-from app.tasks.benchmark import benchmark_results
 from pruning.evaluate.benchmarks.candidates import planned
 from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,
@@ -19,6 +18,7 @@ from pruning.evaluate.benchmarks.record import (
     settings_of,
 )
 from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.tasks.benchmark import benchmark_results
 
 BENCHMARKS = "Benchmarks"
 # What lm-evaluation-harness 0.4 writes, cut to what is read.

@@ -9,8 +9,8 @@ from analysis.drain import drain
 from analysis.errors import UserError
 from app.jobs.model import JobState
 from app.parts.evaluate.ask import marked
-from app.tasks.variance import variance_run
 from pruning.requests.variance import VarianceRequest
+from pruning.tasks.variance import variance_run
 
 HIDDEN, ASK = "Hidden states", "Ask both models"
 

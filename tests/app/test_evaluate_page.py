@@ -8,8 +8,8 @@ from analysis.published import published_table
 from app.plots.evaluations import leading_series, own_winner_chart, results_of
 from app.plots.pareto import own_pareto_chart
 from app.plots.published import TABLES, settings_of
-from app.tasks.evaluation import sweep_run
 from pruning.requests.evaluation import SweepRequest
+from pruning.tasks.evaluation import sweep_run
 
 
 def table_of(test):

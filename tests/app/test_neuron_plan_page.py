@@ -14,9 +14,9 @@ import app.cli
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
+from analysis.stats.places import stats_store
 from app.jobs.store import JobStore
 from app.session.neuron_plan_data import shown_neurons
-from app.settings import stats_store
 from pruning import load_pruned
 from pruning.atoms.kept import count_atoms
 from pruning.plan import plan_from_json

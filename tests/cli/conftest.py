@@ -12,9 +12,9 @@ import torch
 from analysis.drain import drain
 from analysis.stats.store import StatsStore
 from app.cli import main
-from app.tasks.calibration import calibrate_run, weights_run
 from builders import VOCAB, tiny_checkpoint
 from pruning.requests.base import CalibrateRequest, WeightsRequest
+from pruning.tasks.calibration import calibrate_run, weights_run
 
 # Tiny matrices: a second thread only waits for the first.
 torch.set_num_threads(1)

@@ -151,7 +151,7 @@ def test_other_models_name_their_benchmarks(moeprune, tiny):
 
 
 def test_without_the_harness_it_says_what_to_install(moeprune, monkeypatch):
-    monkeypatch.setattr("app.tasks.benchmark.find_spec", lambda name: None)
+    monkeypatch.setattr("pruning.tasks.benchmark.find_spec", lambda name: None)
     outcome = moeprune("benchmark", "demo")
     assert outcome.code == 1
     assert "pip install 'moe-prune-studio[eval]'" in outcome.err

@@ -10,9 +10,9 @@ import pytest
 from analysis.drain import drain
 from analysis.stats.store import StatsStore, load_expert_stats
 from app.console import follow
-from app.tasks.calibration import calibrate_run
 from builders import tiny_checkpoint
 from pruning.requests.base import CalibrateRequest
+from pruning.tasks.calibration import calibrate_run
 
 
 @pytest.fixture

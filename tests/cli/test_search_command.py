@@ -18,10 +18,10 @@ from app.jobs.kinds import KINDS
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
 from app.jobs.worker import CancelSwitch, run_task
-from app.tasks.search import search_run
 from pruning.plan import load_plan
 from pruning.requests.search import SearchRequest
 from pruning.search.result import load_search
+from pruning.tasks.search import search_run
 
 ROOT = Path(__file__).parents[2]
 FILES = {"plan.json", "recipe.yaml", "search.json", "search.jsonl"}

@@ -13,7 +13,7 @@ from analysis.widths import expert_widths
 from families.configs import BY_NAME, CASES, WIDTH, tiny_model
 from families.physical import block_of, logits_of, physically_pruned
 from pruning.masking import masked
-from pruning.plan import PruningPlan, fit_plan, load_plan, model_ref, plan_from_json, save_plan
+from pruning.plan import PruningPlan, fit_plan, load_plan, model_ref, plan_from_json
 
 OLMOE = BY_NAME["olmoe"]
 
@@ -35,7 +35,7 @@ def plan_with(model, atoms, kept=None):
 class TestFile:
     def test_comes_back_as_it_was(self, olmoe, tmp_path):
         plan = plan_with(olmoe.described, olmoe.plan.kept_atoms, {0: (0, 1, 3)})
-        save_plan(plan, tmp_path / "plan.json")
+        plan.save(tmp_path / "plan.json")
         again = load_plan(tmp_path / "plan.json")
         assert again == plan
         assert again.kept_atoms == plan.kept_atoms

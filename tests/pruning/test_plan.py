@@ -22,7 +22,6 @@ from pruning.plan import (
     load_plan,
     model_ref,
     plan_from_json,
-    save_plan,
     select_experts,
 )
 from pruning.schedules import uniform
@@ -115,14 +114,14 @@ def test_save_and_load(tmp_path, olmoe):
         uniform(olmoe.layers, "50%"),
         model=model_ref(olmoe),
     )
-    save_plan(plan, path)
+    plan.save(path)
     assert load_plan(path, model=olmoe) == plan
     assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
 
 
 def test_saving_where_it_cannot_be_is_one_line(tmp_path):
     with pytest.raises(PlanError, match="cannot be written"):
-        save_plan(PruningPlan(REF, {}), tmp_path / "absent" / "plan.json")
+        PruningPlan(REF, {}).save(tmp_path / "absent" / "plan.json")
 
 
 def test_keep_all_names_every_expert(olmoe):

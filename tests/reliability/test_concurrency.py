@@ -97,7 +97,7 @@ from analysis.durable import write_durably
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS
 from pruning.evaluate.record import EvaluationStore
-from pruning.plan import keep_all, save_plan
+from pruning.plan import keep_all
 from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
 from pruning.search.result import RESULT_NAME, load_search
 
@@ -111,7 +111,7 @@ places.append(EvaluationStore([root]).path(record))
 def write(number):
     # No two are of one length, so that what is mixed of two is neither.
     word = "x" * (1000 * number + 1)
-    save_plan(replace(plan, provenance=replace(plan.provenance, sparsity=word)), places[0])
+    replace(plan, provenance=replace(plan.provenance, sparsity=word)).save(places[0])
     save_recipe(recipe.model_copy(update={"model": word}), places[1])
     found = replace(result, header={**result.header, "word": word})
     write_durably(places[2], found.to_json().encode())

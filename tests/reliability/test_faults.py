@@ -28,7 +28,7 @@ from app.figures.files import write_figure
 from app.jobs.store import JobStore
 from builders import tiny_checkpoint
 from pruning.evaluate.record import EvaluationStore
-from pruning.plan import keep_all, save_plan
+from pruning.plan import keep_all
 from pruning.recipe_file import recipe_from_yaml, save_recipe
 from pruning.surgery.export import export_checkpoint
 from tests.reliability.faults import DISK, full_at
@@ -46,9 +46,8 @@ def model(tmp_path_factory):
 
 def write_plan(folder, version, model, _make):
     plan = keep_all(model)
-    save_plan(
-        replace(plan, provenance=replace(plan.provenance, sparsity=version)), folder / "p.json"
-    )
+    said = replace(plan.provenance, sparsity=version)
+    replace(plan, provenance=said).save(folder / "p.json")
 
 
 def write_recipe(folder, version, _model, _make):

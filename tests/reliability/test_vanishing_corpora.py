@@ -11,16 +11,16 @@ import pytest
 from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.model import load_model_index
-from app.tasks.benchmark import benchmark_run
-from app.tasks.calibration import calibrate_run, weights_run
-from app.tasks.evaluation import evaluate_run
-from app.tasks.search import search_run
 from builders import VOCAB, tiny_checkpoint
 from pruning.plan import keep_all
 from pruning.requests.base import CalibrateRequest, WeightsRequest
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.search import SearchRequest
+from pruning.tasks.benchmark import benchmark_run
+from pruning.tasks.calibration import calibrate_run, weights_run
+from pruning.tasks.evaluation import evaluate_run
+from pruning.tasks.search import search_run
 from tools.reliability.kills import artifacts
 
 ROWS = 40

@@ -18,7 +18,6 @@ from analysis.calibration.distributed import Processes
 from analysis.calibration.feed import model_inputs
 from analysis.drain import drain
 from analysis.stats.store import SHIPPED_STATS
-from app.tasks.search import problem_of
 from pruning.masking import masked
 from pruning.requests.search import SearchRequest
 from pruning.search.fitness import MaskedFitness
@@ -26,6 +25,7 @@ from pruning.search.log import open_log
 from pruning.search.run import search
 from pruning.search.scores import Measured
 from pruning.search.sitting import make_fitness
+from pruning.tasks.search import problem_of
 
 RECIPE = """
 model: demo

@@ -18,12 +18,12 @@ from analysis.published import PUBLISHED
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.jobs.store import JobStore
 from app.jobs.table import canonical_json
-from app.tasks.calibration import calibrate_run, weights_run
 from builders import tiny_checkpoint
 from families.configs import CASES, tiny_model
-from pruning.plan import Provenance, PruningPlan, model_ref, save_plan
+from pruning.plan import Provenance, PruningPlan, model_ref
 from pruning.requests.base import CalibrateRequest, WeightsRequest
 from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.tasks.calibration import calibrate_run, weights_run
 
 # Families whose configurations differ most: groups, lists of layers, a text part, biases.
 FAMILIES = ("deepseek_v3", "nemotron_h-latent", "gpt_oss", "aria", "jamba")
@@ -149,9 +149,9 @@ def _files(root: Path) -> None:
     kept = {layer.index: tuple(range(0, layer.num_experts, 2)) for layer in model.layers}
     made = Provenance("reap", "applied", ("red",), ("run",), "uniform", "42%", "0.1.0")
     plan = PruningPlan(model_ref(model), kept, made)
-    save_plan(plan, files / "plan.json")
+    plan.save(files / "plan.json")
     atoms = {layer: {experts[0]: (0, 2, 3)} for layer, experts in kept.items()}
-    save_plan(PruningPlan(model_ref(model), kept, made, "atomic", atoms), files / "atoms.json")
+    PruningPlan(model_ref(model), kept, made, "atomic", atoms).save(files / "atoms.json")
     (files / "recipe.yaml").write_text(RECIPE)
     (files / "counts.csv").write_text("layer,kept\n0,4\n1,5\n2,7\n")
     (files / "counts.json").write_text(json.dumps({"kept": {"0": 4, "1": 5}}))

@@ -24,7 +24,7 @@ from types import FrameType
 import pandas as pd
 
 from analysis.errors import UserError
-from app.tasks.loading import quiet_transformers
+from pruning.tasks.loading import quiet_transformers
 from tools.reliability.reader import Reader
 from tools.reliability.readers import READERS, copied, make_inputs
 

@@ -17,12 +17,12 @@ from analysis.model import load_model_index
 from analysis.ranking.norms import neuron_norms
 from analysis.stats.store import StatsStore, load_expert_stats
 from analysis.stats.weights import weight_statistics
-from app.tasks.calibration import calibrate_run
 from pruning.plan import keep_all
 from pruning.requests.base import CalibrateRequest
 from pruning.surgery.card import CARD_NAME
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.verify import verify_export
+from pruning.tasks.calibration import calibrate_run
 from tools.reliability import examples
 from tools.reliability.mutations import bytes_changed
 from tools.reliability.reader import JSON, TENSORS, TEXT, Reader, scratch

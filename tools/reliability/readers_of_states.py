@@ -8,8 +8,8 @@ from pathlib import Path
 from analysis.calibration import partial
 from analysis.drain import drain
 from analysis.durable import PARTIAL
-from app.tasks.calibration import calibrate_run
 from pruning.requests.base import CalibrateRequest
+from pruning.tasks.calibration import calibrate_run
 from tools.reliability import examples
 from tools.reliability.reader import TENSORS, Reader, scratch
 

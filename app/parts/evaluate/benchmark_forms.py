@@ -18,11 +18,11 @@ from app.parts.evaluate.sweep_fields import DTYPES, dtype_field
 from app.session import data
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.state import View
-from app.tasks.benchmark import import_results
 from pruning.planning.planning import Shown
 from pruning.requests.base import command_line, validated
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
+from pruning.tasks.benchmark import import_results
 
 _FULL, _PLAN, _EXPORT, _WORDS = "full", "plan", "export", "words"
 _MEGABYTES: Final = 16

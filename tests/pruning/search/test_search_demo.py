@@ -15,7 +15,6 @@ from analysis.model import MoEModel
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
-from app.tasks.search import search_run
 from pruning import load_pruned
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.drawing import Wanted, draw
@@ -26,6 +25,7 @@ from pruning.requests.search import SearchRequest
 from pruning.schedules.base import allocation_of
 from pruning.search.result import load_search
 from pruning.surgery.export import export_checkpoint
+from pruning.tasks.search import search_run
 
 # Ranked by weights, so that no text of the standard library decides the outcome.
 RECIPE = """

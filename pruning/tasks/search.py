@@ -8,11 +8,7 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.blend import Part
-from app.settings import stats_store
-from app.tasks import JobResult, Steps
-from app.tasks.apart import open_checked
-from app.tasks.calibration import calibrate_run, weights_run
-from app.tasks.loading import placement_of, quiet_transformers
+from analysis.stats.places import stats_store
 from pruning.planning.make import check_request, evidence_of, provenance_of, spending_of
 from pruning.planning.ranking import Selection, select
 from pruning.recipe import Recipe
@@ -29,6 +25,10 @@ from pruning.search.run import Task
 from pruning.search.seeds import seeds_of, space_of
 from pruning.search.settings import SearchSettings
 from pruning.search.store import SEARCH, schedule_parameters
+from pruning.tasks import JobResult, Steps
+from pruning.tasks.apart import open_checked
+from pruning.tasks.calibration import calibrate_run, weights_run
+from pruning.tasks.loading import placement_of, quiet_transformers
 
 if TYPE_CHECKING:
     from pruning.evaluate.drawing import Drawn

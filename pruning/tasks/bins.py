@@ -5,12 +5,8 @@ import time
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
+from analysis.stats.places import stats_store
 from analysis.stats.store import StatsStore
-from app.settings import stats_store
-from app.tasks import JobResult, Steps
-from app.tasks.evaluation import draw_all, run_settings
-from app.tasks.loading import loaded_model
-from app.tasks.sweep import plan_request
 from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
 from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy, new_bins_record
 from pruning.evaluate.drawing import Drawn
@@ -18,6 +14,10 @@ from pruning.evaluate.result import Evaluation
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import BinsRequest
+from pruning.tasks import JobResult, Steps
+from pruning.tasks.evaluation import draw_all, run_settings
+from pruning.tasks.loading import loaded_model
+from pruning.tasks.sweep import plan_request
 
 
 def bins_task(request: BinsRequest) -> Steps[JobResult]:

@@ -10,11 +10,8 @@ from analysis.demo.tasks import LOCAL_TASKS, WrittenTask, write_task
 from analysis.errors import PlanError, StatsError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, ModelRef, MoEModel, load_model_index
 from analysis.progress import Progress
+from analysis.stats.places import stats_store
 from analysis.stats.store import StatsStore
-from app.settings import stats_store
-from app.tasks import JobResult, Steps
-from app.tasks.apart import TASKS_FOLDER, check_unread, read_before
-from app.tasks.loading import quiet_transformers
 from pruning.evaluate.benchmarks.candidates import exported, planned
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import (
@@ -28,6 +25,9 @@ from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
+from pruning.tasks import JobResult, Steps
+from pruning.tasks.apart import TASKS_FOLDER, check_unread, read_before
+from pruning.tasks.loading import quiet_transformers
 
 _MISSING = (
     "Benchmarks need lm-evaluation-harness, which is not installed: "

@@ -6,9 +6,9 @@ from typing import Any
 
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
-from app.tasks import JobResult, Steps
-from app.tasks.loading import quiet_transformers
 from pruning.requests.base import ExportRequest
+from pruning.tasks import JobResult, Steps
+from pruning.tasks.loading import quiet_transformers
 
 
 def export_run(request: ExportRequest) -> Steps[JobResult]:

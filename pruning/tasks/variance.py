@@ -5,16 +5,16 @@ from collections.abc import Mapping
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
+from analysis.stats.places import stats_store
 from analysis.stats.store import StatsStore
-from app.settings import stats_store
-from app.tasks import JobResult, Steps
-from app.tasks.evaluation import draw_all, run_settings
-from app.tasks.loading import loaded_model
-from app.tasks.sweep import sweep_plans
 from pruning.evaluate.drawing import Drawn
 from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, new_variance_record
 from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
 from pruning.requests.variance import VarianceRequest
+from pruning.tasks import JobResult, Steps
+from pruning.tasks.evaluation import draw_all, run_settings
+from pruning.tasks.loading import loaded_model
+from pruning.tasks.sweep import sweep_plans
 
 FULL = "full"
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.groups import parse_groups
+from analysis.stats.places import stats_store
 from analysis.stats.store import Run
-from app.settings import stats_store
-from app.tasks import JobResult, Steps
-from app.tasks.apart import open_checked
-from app.tasks.loading import loaded_model, placement_of, quiet_transformers
 from pruning.requests.base import CalibrateRequest, WeightsRequest
+from pruning.tasks import JobResult, Steps
+from pruning.tasks.apart import open_checked
+from pruning.tasks.loading import loaded_model, placement_of, quiet_transformers
 
 if TYPE_CHECKING:
     from analysis.calibration.estimate import Estimate

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, cast
 
 from analysis.model import load_model_index
 from analysis.progress import Progress
-from app.tasks import JobResult, Steps
-from app.tasks.loading import loaded_model
 from pruning.plan import PruningPlan, fit_plan, plan_from_dict
 from pruning.requests.evaluation import AskRequest
+from pruning.tasks import JobResult, Steps
+from pruning.tasks.loading import loaded_model
 
 if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer, Speaker

@@ -6,12 +6,8 @@ from typing import TYPE_CHECKING
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
+from analysis.stats.places import stats_store
 from analysis.stats.store import StatsStore
-from app.settings import stats_store
-from app.tasks import JobResult, Steps
-from app.tasks.apart import open_checked
-from app.tasks.loading import placement_of, quiet_transformers
-from app.tasks.sweep import sweep_plans
 from pruning.evaluate.drawing import Drawn, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.measured_routing import measured_routing
@@ -23,6 +19,10 @@ from pruning.requests.evaluation import (
     SweepRequest,
 )
 from pruning.requests.options import DEFAULT_SEED
+from pruning.tasks import JobResult, Steps
+from pruning.tasks.apart import open_checked
+from pruning.tasks.loading import placement_of, quiet_transformers
+from pruning.tasks.sweep import sweep_plans
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings

@@ -5,13 +5,13 @@ from typing import Any
 from analysis.criteria import get_criterion
 from analysis.model import MoEModel
 from analysis.stats.store import StatsStore
-from app.tasks import Steps
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select_measured
 from pruning.requests.base import validated
 from pruning.requests.evaluation import BinsRequest, SweepRequest
 from pruning.requests.plan import PlanRequest
+from pruning.tasks import Steps
 
 
 def sweep_plans(

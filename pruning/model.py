@@ -1,0 +1,141 @@
+"""A model and all that is done with it from Python: measure, rank, plan, evaluate, export, verify.
+
+The command line and the jobs call the same functions. Options are the fields of the requests, which
+are the options of the command line with underscores.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from analysis.drain import drain
+from analysis.model import MoEModel, load_model_index
+from analysis.progress import Progress
+from analysis.stats.places import stats_store
+from analysis.stats.store import Run
+from pruning.evaluate.record import EvaluationRecord
+from pruning.plan import PruningPlan
+from pruning.planning.make import make_plan
+from pruning.planning.ranking import Ranking, select_measured
+from pruning.requests.base import CalibrateRequest, ExportRequest, Request, validated
+from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.plan import PlanRequest
+from pruning.sizes import SizeReport, size_report
+from pruning.surgery.verify import VerifyReport, verify_export
+from pruning.tasks.calibration import calibrate_run
+from pruning.tasks.evaluation import evaluate_run
+from pruning.tasks.export import export_task
+
+Result = TypeVar("Result")
+Asked = TypeVar("Asked", bound=Request)
+
+
+class Model:
+    """A checkpoint, described by its configuration and headers; weights are read where needed.
+
+    Args:
+        name: a folder, a hub id, or `demo`.
+        revision: of the hub id.
+        stats_dir: where statistics and results are kept; by default as on the command line.
+        progress: sees each step of what takes time; `print` will do.
+    """
+
+    def __init__(
+        self,
+        name: str | Path,
+        *,
+        revision: str | None = None,
+        stats_dir: str | Path | None = None,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> None:
+        self._shared: dict[str, Any] = {"model": str(name), "revision": revision}
+        self._stats_dir = Path(stats_dir) if stats_dir else None
+        self._progress = progress
+        self.described: MoEModel = load_model_index(str(name), revision=revision)
+        self.store = stats_store(self._stats_dir)
+
+    @property
+    def runs(self) -> list[Run]:
+        """The calibrations of this model that are kept, the user's own first."""
+        return self.store.of_model(self.described.identity, "routed")
+
+    def calibrate(self, corpus: str, **options: Any) -> Run:
+        """Run the model over a corpus and keep the statistics; what is kept already is read.
+
+        Options: `tokens`, `seq_len`, `groups`, `device`, `dtype`, ... of `moeprune calibrate`.
+        """
+        return self._drained(calibrate_run(self._asked(CalibrateRequest, corpus=corpus, **options)))
+
+    def rank(self, criterion: str, corpus: str | Sequence[str] = (), **options: Any) -> Ranking:
+        """What a criterion says of every expert, as a `table`; 0 is the first to keep in a layer.
+
+        Args:
+            criterion: its name, or `b,alpha,beta`.
+            corpus: a calibrated corpus, or several to blend, each NAME or NAME:WEIGHT.
+            options: `gate`, `runs`; `granularity="atomic"` ranks neurons.
+        """
+        asked = {"criterion": criterion, "corpora": _several(corpus), "sparsity": "0"}
+        return self._ranked(self._asked(PlanRequest, **asked, **options))
+
+    def plan(
+        self, ranking: str | Ranking, corpus: str | Sequence[str] = (), **options: Any
+    ) -> PruningPlan:
+        """Choose what stays.
+
+        Args:
+            ranking: from `rank`, or the name of a criterion.
+            corpus: see `rank`; only with the name of a criterion.
+            options: a budget (`sparsity="50%"`, `remove`, `target_gib`), `schedule`, `protect`,
+                ... of `moeprune plan`.
+        """
+        if isinstance(ranking, str):
+            asked = {"criterion": ranking, "corpora": _several(corpus), **options}
+            request = self._asked(PlanRequest, **asked)
+            return make_plan(self._ranked(request), request).plan
+        made = {"criterion": ranking.criterion.name, "granularity": ranking.granularity}
+        request = self._asked(PlanRequest, **made, gate=ranking.gate, **options)
+        return make_plan(ranking, request).plan
+
+    def sizes(self, plan: PruningPlan) -> SizeReport:
+        """Bytes, parameters and FLOPs before and after a plan."""
+        return size_report(self.described, plan)
+
+    def evaluate(
+        self, plan: PruningPlan | None = None, *, corpus: str, **options: Any
+    ) -> EvaluationRecord:
+        """Measure a plan on a held-out corpus, masked in memory; without one, the unpruned model.
+
+        Options: `measures`, `samples`, `seq_len`, `device`, ... of `moeprune evaluate`.
+        """
+        plans = () if plan is None else (plan.to_dict(),)
+        request = self._asked(EvaluateRequest, corpora=(corpus,), plans=plans, **options)
+        (record,) = self._drained(evaluate_run(request))
+        return record
+
+    def export(self, plan: PruningPlan, out: str | Path, **options: Any) -> Path:
+        """Write the pruned checkpoint into a new folder; with `verify=True` prove it at once."""
+        given = {"verify": False, **options}
+        request = self._asked(ExportRequest, plan=plan.to_dict(), out=Path(out), **given)
+        self._drained(export_task(request))
+        return request.out
+
+    def verify(self, out: str | Path, level: str | None = None) -> VerifyReport:
+        """Check an export of this model: its bytes, that it loads, that it computes the same."""
+        source = self.described.checkpoint.path
+        return self._drained(verify_export(Path(out), level=level, source=source))
+
+    def _ranked(self, request: PlanRequest) -> Ranking:
+        return self._drained(select_measured(request, self.described, self.store))
+
+    def _asked(self, kind: type[Asked], **values: Any) -> Asked:
+        """A request with what all of this model's have in common."""
+        place = {"stats_dir": self._stats_dir} if "stats_dir" in kind.model_fields else {}
+        request: Asked = validated(kind, {**self._shared, **place, **values})
+        return request
+
+    def _drained(self, task: Generator[Progress, None, Result]) -> Result:
+        return drain(task, self._progress)
+
+
+def _several(corpus: str | Sequence[str]) -> tuple[str, ...]:
+    return (corpus,) if isinstance(corpus, str) else tuple(corpus)
