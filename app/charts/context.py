@@ -23,14 +23,8 @@ from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import made_by
 from app.charts.comparing import about_recipes
 from app.charts.path_choice import USUAL_PATHS, PathChoice
-from app.plots.benchmarks import benchmark_results
-from app.plots.evaluations import results_of
-from app.plots.variance import variance_results
 from app.tables.maps import Ranked, rank
 from pruning.budget import sparsity_budget
-from pruning.evaluate.benchmarks.record import BenchmarkStore
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.variance_record import VarianceStore
 from pruning.planning.comparing import CompareRequest, compare_selections
 from pruning.planning.neuron_plan import NeuronPlanChoice
 from pruning.planning.neuron_scopes import scopes_of
@@ -287,20 +281,6 @@ class Context:
         return compare_selections(self.first, self.second)
 
     @cached_property
-    def evaluations(self) -> pd.DataFrame:
-        """Table of `results_of`: what was measured of pruned candidates of the model.
-
-        Raises:
-            StatsError: nothing was.
-        """
-        records = EvaluationStore(self.store.directories).records(self.model.identity)
-        if not records:
-            raise StatsError(
-                f"{self.model.name} has no evaluations yet; make some with `moeprune evaluate`."
-            )
-        return results_of(records)
-
-    @cached_property
     def searches(self) -> list[KnownSearch]:
         """The searches of the model on the budget of the recipe, of any criterion.
 
@@ -332,35 +312,6 @@ class Context:
                 f"No search of {self.model.name} on this budget is by {name}; known: {known}."
             )
         return search
-
-    @cached_property
-    def benchmarks(self) -> pd.DataFrame:
-        """Table of `benchmark_results`: what benchmarks say of the model's candidates.
-
-        Raises:
-            StatsError: nothing, or only of tasks that give no shares of right answers.
-        """
-        records = BenchmarkStore(self.store.directories).records(self.model.identity)
-        results = benchmark_results(records)
-        if results.empty:
-            raise StatsError(
-                f"{self.model.name} has no benchmark results yet; see `moeprune benchmark`."
-            )
-        return results
-
-    @cached_property
-    def hidden_states(self) -> pd.DataFrame:
-        """Table of `variance_results`: what was measured of the model's hidden states.
-
-        Raises:
-            StatsError: nothing was.
-        """
-        records = VarianceStore(self.store.directories).records(self.model.identity)
-        if not records:
-            raise StatsError(
-                f"No hidden states of {self.model.name} were measured yet; see `moeprune variance`."
-            )
-        return variance_results(records)
 
     # What charts ask before they draw.
 

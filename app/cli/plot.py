@@ -24,7 +24,8 @@ View = Annotated[str, Option("What to draw; --list names all.", place="VIEW")]
 
 def _list_views(wanted: bool) -> None:
     if wanted:
-        from app.charts.listing import CHARTS, PAPER_CHARTS
+        from app.charts.listing import CHARTS
+        from app.charts.published import PAPER_CHARTS
 
         rows = [(view.name, view.page, view.title) for view in CHARTS.values()]
         rows += [(view.name, view.page, view.title) for view in PAPER_CHARTS.values()]
@@ -52,8 +53,9 @@ def plot(
     """Draw a figure of the dashboard, or write the numbers behind it, without a browser session."""
     from analysis.criteria.pathfinder import DEFAULT_PATHS
     from analysis.ranking.trajectory import weighing_of
-    from app.charts.listing import PaperChart, block_of, get_chart
+    from app.charts.listing import get_chart
     from app.charts.path_choice import PathChoice
+    from app.charts.published import PaperChart, block_of
 
     del list_views  # its callback has done it
     wanted, path = get_chart(view), out_file or Path(f"{view}.html")

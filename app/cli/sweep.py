@@ -46,13 +46,13 @@ def sweep(
 
 def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
     """Write the figure of one measure, and say in a sentence what it shows."""
+    from app.charts.evaluation_curves import curves_figure, describe
     from app.figures.files import write_figure
-    from app.figures.sweep import describe, sweep_lines
     from pruning.evaluate.result import MEASURES
 
     rows = table[table["measure"] == measure].assign(series=table["criterion"])
     known = MEASURES[measure]
-    write_figure(sweep_lines(rows, label=known.axis, against=against), path)
+    write_figure(curves_figure(rows, label=known.axis, against=against), path)
     text = describe(rows, label=known.label, higher_is_better=known.higher_is_better)
     out.print(f"{path}: {text}", markup=False)
 

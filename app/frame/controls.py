@@ -1,7 +1,7 @@
 """The criterion controls: family, exponent toggles, presets, gate convention, baseline."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -34,6 +34,22 @@ def one_of(value: object, options: Sequence[Value], usual: Value | None = None) 
     """What a browser sent, if it is one of the options; else `usual`, without one the first."""
     first = options[0] if usual is None else usual
     return next((option for option in options if option == value), first)
+
+
+def choose(
+    label: str, options: Sequence[Value], usual: Value | None = None, **widget: Any
+) -> Value:
+    """Draw a list of options; the one that is chosen, at first `usual` or the first.
+
+    Args:
+        label: of the list.
+        options: at least one.
+        usual: one of them.
+        widget: further arguments of `st.selectbox`.
+    """
+    first = one_of(usual, options)
+    chosen = st.selectbox(label, options, index=options.index(first), **widget)
+    return one_of(chosen, options, first)
 
 
 def switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from analysis.progress import Progress
+from pruning.evaluate.benchmarks.record import way_of
 from pruning.requests.base import (
     CalibrateRequest,
     ExportRequest,
@@ -69,8 +70,6 @@ def _evaluations(result: Result) -> str:
 
 
 def _benchmarks(result: Result) -> str:
-    from app.plots.benchmarks import way_of  # charts, which workers do not need
-
     found = result["benchmarks"]
     ways = {way_of(each["source"], each["settings"]) for each in found}
     candidates = f"{len(found)} candidate{'s' if len(found) > 1 else ''}"

@@ -12,6 +12,13 @@ from app.parts.evaluate.published import published_part
 from app.parts.evaluate.variance import hidden_states_part
 from app.session.plan_address import keep_plan_in_address
 
+_PARTS = {
+    "own": own_part,
+    "benchmarks": benchmark_part,
+    "hidden": hidden_states_part,
+    "ask": ask_part,
+}
+
 context: Context = st.session_state["context"]
 keep_plan_in_address(context)
 source = switch(
@@ -28,12 +35,5 @@ source = switch(
 if source == "papers":
     published_part()
 else:
-    if source == "own":
-        own_part(context)
-    elif source == "benchmarks":
-        benchmark_part(context)
-    elif source == "hidden":
-        hidden_states_part(context)
-    else:
-        ask_part(context)
+    _PARTS[source](context)
     job_panel(f"evaluate.{source}")

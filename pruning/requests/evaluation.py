@@ -228,7 +228,7 @@ class AskRequest(ModelRequest):
             raise ValueError("--offload-folder needs --device-map auto")
         return self
 
-    def command(self, *plans: str) -> str:
+    def command(self, plans: Sequence[str] = ("plan.json",)) -> str:
         """The equivalent command line; `plans` names the files that hold the plans."""
         named = repeated("--plan", plans[: len(self.plans)])
         return command_line("ask", self.model, *named, *option_words(self))

@@ -5,17 +5,17 @@ import math
 import pytest
 
 from analysis.model import ModelRef
-from app.plots.benchmarks import (
-    FULL,
-    benchmark_pareto_chart,
+from app.charts.benchmarks import (
     benchmark_results,
     board_of,
+    memory,
     own_leaderboard,
-    own_profile_chart,
-    own_winners_chart,
+    profile,
     shares_of,
     ways_of,
+    winner_map_of,
 )
+from app.plots.names import FULL
 from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,
     Candidate,
@@ -154,7 +154,7 @@ def test_results_without_a_plan_are_called_what_they_were_called(records):
     assert math.isnan(table.loc["their pruned model", "memory_saved"])
     assert math.isnan(table.loc["their pruned model", "stderr"])
     # Without a size it is no point of the figure of memory.
-    points = benchmark_pareto_chart(board, {}).table
+    points = memory(board, {}).table
     assert "their pruned model" not in points["candidate"].tolist()
 
 
@@ -165,10 +165,10 @@ def test_without_records_there_is_nothing_to_show():
 
 
 def test_charts_are_of_the_same_numbers(records, board):
-    profile = own_profile_chart(board, radar=False)
-    assert profile.table["candidate"].tolist() == [FULL, "REAP, on code, 50%", "Random, 50%"]
-    assert own_profile_chart(board, radar=True).figure(True).data[0].type == "scatterpolar"
-    winners = own_winners_chart(benchmark_results(records), "lm-eval", "m").table
+    dots = profile(board, radar=False).table
+    assert dots["candidate"].tolist() == [FULL, "REAP, on code, 50%", "Random, 50%"]
+    assert profile(board, radar=True).figure(True).data[0].type == "scatterpolar"
+    winners = winner_map_of(benchmark_results(records), "lm-eval", "m").table
     cells = {(row.setting, row.benchmark): row.winner for row in winners.itertuples()}
     assert cells == {
         ("25% removed", "mc"): "REAP, on code",
@@ -177,14 +177,14 @@ def test_charts_are_of_the_same_numbers(records, board):
         ("50% removed", "math"): "REAP, on code",
     }
     everything = board_of(benchmark_results(records), "lm-eval", None, "m")
-    memory = benchmark_pareto_chart(everything, {}).table.set_index("candidate")
+    sizes = memory(everything, {}).table.set_index("candidate")
     # 600 bytes: 0.5 beats 0.15. 800 bytes: 0.6 beats 0.55. 1000 bytes: 0.85.
-    front = memory[memory["on_front"]]
+    front = sizes[sizes["on_front"]]
     assert front.index.tolist() == ["REAP, on code, 50%", "REAP, on code, 25%", FULL]
-    low = memory.loc["REAP, on code, 50%", "low"]
+    low = sizes.loc["REAP, on code, 50%", "low"]
     assert low == pytest.approx(0.5 - 1.96 * 0.025)
-    assert own_winners_chart(benchmark_results(records[:1]), "lm-eval", "m") is None
+    assert winner_map_of(benchmark_results(records[:1]), "lm-eval", "m") is None
     # Without a rival there is no winner, whatever it scores.
-    alone = own_winners_chart(benchmark_results(records[:2]), "lm-eval", "m").table
+    alone = winner_map_of(benchmark_results(records[:2]), "lm-eval", "m").table
     assert set(alone["winner"]) == {""}
     assert set(alone["candidates"]) == {1}

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from analysis.published import published_table
-from app.plots.evaluations import leading_series, own_winner_chart, results_of
-from app.plots.pareto import own_pareto_chart
-from app.plots.published import TABLES, settings_of
+from app.charts import pareto, winner_map
+from app.charts.evaluation_curves import leading_series
+from app.charts.evaluations import results_of
+from app.charts.published import TABLES, settings_of
 from pruning.requests.evaluation import SweepRequest
 from pruning.tasks.evaluation import sweep_run
 
@@ -134,7 +135,7 @@ def test_every_measure_against_every_size(open_page, swept, measure, against):
 def test_quality_against_memory_is_of_what_competes(swept):
     record = next(record for record in swept if record.plan.criterion == "reap")
     fewer = record.model_copy(update={"record_id": "fewer", "num_samples": 2})
-    chart = own_pareto_chart(results_of([*swept, fewer]), "nll", "rows.jsonl", "once")
+    chart = pareto.of_evaluations(results_of([*swept, fewer]), "nll", "rows.jsonl", "once")
     found = chart.table.set_index("candidate")
     assert sorted(found.index) == ["Full model", "REAP, on rows.jsonl, 33%", "Random, 33%"]
     for each in swept:
@@ -171,8 +172,8 @@ def test_what_was_measured_otherwise_is_a_series_of_its_own(swept):
     assert not pruned.duplicated(["corpus", "series", "removed", "measure"]).any()
     assert both[both["series"] == ""]["evaluation"].iloc[0] == whole.record_id
     # On fewer samples a candidate may win by chance, so it does not compete.
-    assert set(own_winner_chart(both, "m").table["winner"]) <= set(plain["series"])
-    assert own_winner_chart(results_of([]), "m") is None
+    assert set(winner_map.of_evaluations(both, "m").table["winner"]) <= set(plain["series"])
+    assert winner_map.of_evaluations(results_of([]), "m") is None
 
 
 def test_the_form_shows_its_command(open_page):

@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.charts import neuron_saliency, same_bytes
+from app.charts import loss_bins, neuron_saliency, same_bytes
 from app.charts import neurons_kept as neuron_map
-from app.figures import loss_bins
 from pruning.evaluate.bins import BIN_COLUMNS
 
 KIB = 1024

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from app.figures.pareto import describe
-from app.plots.pareto import FULL, Quality, drawn, pareto_table
+from app.charts.pareto import Quality, describe, drawing, pareto_table
+from app.plots.names import FULL
 
 MIB = 1024**2
 
@@ -38,8 +38,7 @@ def test_the_table_is_by_size_and_says_who_is_on_the_front(points):
 
 
 def test_the_front_is_steps_and_what_is_beaten_stands_back(points):
-    draw, _, _ = drawn(points, LOSS)
-    figure = draw(False)
+    figure = drawing("pareto", points, LOSS, "").figure(False)
     steps, beaten, front, full = figure.data
     # hv: what 3 MiB buy is had up to 5 MiB.
     assert steps.line.shape == "hv"
@@ -57,8 +56,7 @@ def test_the_front_is_steps_and_what_is_beaten_stands_back(points):
 
 
 def test_names_are_shown_as_written_where_no_candidate_can_lie(points):
-    draw, _, _ = drawn(points, LOSS)
-    shown = draw(True).layout.annotations
+    shown = drawing("pareto", points, LOSS, "").figure(True).layout.annotations
     assert [note.text for note in shown] == ["&lt;b&gt;", "good"]
     # Below and to the right of a step lies what would beat it.
     assert {(note.xanchor, note.yanchor) for note in shown} == {("left", "top")}
@@ -66,15 +64,15 @@ def test_names_are_shown_as_written_where_no_candidate_can_lie(points):
 
 def test_of_two_names_without_room_the_better_candidate_has_its_own(points):
     near = points.iloc[[1]].assign(candidate="nearly as large", bytes=4.9 * MIB, value=3.1)
-    draw, table, words = drawn(pd.concat([points, near]), LOSS)
+    chart = drawing("pareto", pd.concat([points, near]), LOSS, "")
+    table = chart.table
     assert table.loc[table["on_front"], "candidate"].tolist()[1:3] == ["nearly as large", "good"]
-    assert [note.text for note in draw(False).layout.annotations] == ["&lt;b&gt;", "good"]
-    assert "nearly as large" in words
+    assert [note.text for note in chart.figure(False).layout.annotations] == ["&lt;b&gt;", "good"]
+    assert "nearly as large" in chart.alt
 
 
 def test_words_name_the_front(points):
-    _, _, words = drawn(points, LOSS)
-    assert words == (
+    assert drawing("pareto", points, LOSS, "").alt == (
         "Loss on code: of 4 pruned candidates 2 are beaten by no other at both size and quality: "
         "<b> (3.00 MiB, 5); good (5.00 MiB, 3); the full model gets 2."
     )
@@ -84,5 +82,5 @@ def test_words_name_the_front(points):
 
 
 def test_without_a_pruned_candidate_there_is_no_chart(points):
-    assert drawn(points[points["is_full"]], LOSS) is None
-    assert drawn(points.head(0), LOSS) is None
+    assert drawing("pareto", points[points["is_full"]], LOSS, "") is None
+    assert drawing("pareto", points.head(0), LOSS, "") is None

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from app.figures import capability, winner_map
+from app.charts import capability, winner_map
+from app.charts.published import TABLES, leaderboard, settings_of, winners_of
 from app.figures.theme import contrast
-from app.plots.published import TABLES, leaderboard, settings_of, winner_chart
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def scores():
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_dots_lie_at_their_scores(scores, dark):
-    fig = capability.capability_dots(scores, "Full model", dark=dark)
+    fig = capability.capability_dots(scores, dark=dark)
     found = {trace.name: list(trace.x) for trace in fig.data}
     assert found["REAP"] == [0.4, 0.5]
     assert found["Full model"] == [0.8, 0.6]
@@ -101,21 +101,21 @@ def test_dots_lie_at_their_scores(scores, dark):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_radar_closes_its_loops(scores, dark):
-    fig = capability.capability_radar(scores, "Full model", dark=dark)
+    fig = capability.capability_radar(scores, dark=dark)
     loops = {trace.name: (list(trace.r), list(trace.theta)) for trace in fig.data}
     assert loops["REAP"] == ([0.4, 0.5, 0.4], ["x", "y", "x"])
 
 
 def test_the_profile_in_a_sentence(scores):
     # Means: REAP 0.45, MAN 0.25, the whole 0.7.
-    assert capability.describe(scores.rename(index={"<b>MAN</b>": "MAN"}), "Full model") == (
+    assert capability.describe(scores.rename(index={"<b>MAN</b>": "MAN"})) == (
         "Mean of 2 benchmarks: most REAP 0.450, least MAN 0.250; Full model 0.700."
     )
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_published_table_draws(table):
-    chart = winner_chart(table)
+    chart = winners_of(table)
     cells = len(settings_of(table)) * chart.table["benchmark"].nunique()
     assert len(chart.table) == cells
     assert len(chart.figure(False).layout.annotations) == cells

@@ -48,8 +48,8 @@ from analysis.stats.store import (
     read_table,
 )
 from analysis.stats.tables import ExpertStats
+from app.charts.evaluations import results_of
 from app.jobs.store import JobStore
-from app.plots.evaluations import results_of
 from app.session.uploads import uploaded_text
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import BenchmarkStore

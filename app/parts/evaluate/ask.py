@@ -1,21 +1,20 @@
 """The Evaluate page, ask both models: a prompt, and the answers of full and pruned side by side."""
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
 import streamlit as st
 
 from analysis.model import DEMO_MODEL
-from app.frame.controls import one_of
+from app.charts.context import Context
+from app.frame.controls import choose, one_of
+from app.frame.job_form import offer_job
 from app.jobs.model import Job, JobState
 from app.literal import literal
 from app.parts.evaluate.candidates import candidate_part, plan_name
-from app.session.data import shown_model
-from app.session.job_queue import job_store, own_model, queue, shown_request
-from app.session.state import View
-from pruning.planning.planning import Shown
+from app.session.job_queue import job_store, own_model
 from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
 
@@ -34,15 +33,15 @@ pre.answer mark { background: rgba(230, 159, 0, 0.25); color: inherit;
 """
 
 
-def ask_part(view: View) -> None:
+def ask_part(context: Context) -> None:
     """The question, and below it the newest answers."""
     st.markdown(
         "**Ask both models**: the full and the pruned one continue the same prompt, each time with "
         "the most probable token. Marked is what follows their first difference."
     )
     with st.container(border=True):
-        _question(view)
-    asked = [job for job in job_store().list(kinds=("ask",)) if is_answer_of(job, view)]
+        _question(context)
+    asked = [job for job in job_store().list(kinds=("ask",)) if is_answer_of(job, context)]
     if not asked:
         st.text("No answers yet: they appear here, and stay when the page is loaded again.")
         return
@@ -50,21 +49,21 @@ def ask_part(view: View) -> None:
         _answers(asked)
 
 
-def is_answer_of(job: Job, view: View) -> bool:
+def is_answer_of(job: Job, context: Context) -> bool:
     """Whether a job has answers of the model on screen."""
     if job.kind != "ask" or job.state is not JobState.DONE:
         return False
-    return job.request.get("model") == str(view.model.checkpoint.path) and bool(
+    return job.request.get("model") == str(context.model.checkpoint.path) and bool(
         (job.result or {}).get("answers")
     )
 
 
-def _question(view: View) -> None:
-    shown = candidate_part(view, "ask")
+def _question(context: Context) -> None:
+    shown = candidate_part(context, "ask")
     prompt = st.text_area(
         "Prompt",
-        value=_DEMO_PROMPT if view.model.name == DEMO_MODEL else "",
-        key=f"ask.prompt.{view.model.name}",
+        value=_DEMO_PROMPT if context.model.name == DEMO_MODEL else "",
+        key=f"ask.prompt.{context.model.name}",
         max_chars=_MOST_LETTERS,
         placeholder="What both models should answer",
     )
@@ -77,55 +76,39 @@ def _question(view: View) -> None:
     request: AskRequest = validated(
         AskRequest,
         {
-            "model": own_model(view)["model"],
+            "model": own_model(context)["model"],
             "prompt": prompt,
             "plans": (shown.plan.to_dict(),),
             "names": (plan_name(shown),),
             "max_new_tokens": one_of(length, _LENGTHS),
         },
     )
-    commands = _commands(view, shown, request)
-    if st.button("Ask both", type="primary", icon=":material/forum:", key="ask.send"):
-        queue(request, " ".join(prompt.split())[:_TITLE_LETTERS], commands[-1])
-    st.code("\n".join(commands), language=None, wrap_lines=True)
-
-
-def _commands(view: View, shown: Shown, request: AskRequest) -> list[str]:
-    command = shown_request(request).command(shown.file or "plan.json")
-    return [shown.plan_command(shown_model(view.model)), command]
+    sent = st.button("Ask both", type="primary", icon=":material/forum:", key="ask.send")
+    offer_job(context, request, " ".join(prompt.split())[:_TITLE_LETTERS], sent=sent, plan=shown)
 
 
 def _answers(asked: Sequence[Job]) -> None:
-    jobs = {job.id: job for job in asked}
-    chosen = next(iter(jobs))
-    if len(jobs) > 1:
-        picked = st.selectbox(
-            "Question",
-            list(jobs),
-            key="ask.question",
-            format_func=lambda name: literal(_headline(jobs[name])),
-        )
-        chosen = one_of(picked, list(jobs))
-    job = jobs[chosen]
+    headlines = {
+        job.id: literal(f"{job.title} ({', '.join(map(str, job.request.get('names', ())))})")
+        for job in asked
+    }
+    chosen = asked[0].id
+    if len(asked) > 1:
+        names = list(headlines)
+        chosen = choose("Question", names, key="ask.question", format_func=headlines.__getitem__)
+    (job,) = (each for each in asked if each.id == chosen)
     st.text(str(job.request["prompt"]))
     answers = (job.result or {})["answers"]
     full = str(answers[0]["text"])
     st.html(_STYLE)
     for number, (answer, place) in enumerate(zip(answers, st.columns(len(answers)), strict=True)):
+        is_full = number == 0
+        tokens, agreed = int(answer["num_tokens"]), int(answer["agreed"])
+        same = "" if is_full else f", the first {agreed} as the full model"
         with place:
-            _answer(answer, full, is_full=number == 0)
-
-
-def _headline(job: Job) -> str:
-    return f"{job.title} ({', '.join(map(str, job.request.get('names', ())))})"
-
-
-def _answer(answer: Mapping[str, Any], full: str, *, is_full: bool) -> None:
-    st.markdown(f"**{'Full model' if is_full else literal(answer['name'])}**")
-    st.html(marked(str(answer["text"]), full, mark=not is_full))
-    tokens, agreed = int(answer["num_tokens"]), int(answer["agreed"])
-    same = "" if is_full else f", the first {agreed} as the full model"
-    st.text(f"{tokens} tokens{same}, {float(answer['seconds']):.1f} s")
+            st.markdown(f"**{'Full model' if is_full else literal(answer['name'])}**")
+            st.html(marked(str(answer["text"]), full, mark=not is_full))
+            st.text(f"{tokens} tokens{same}, {float(answer['seconds']):.1f} s")
 
 
 def marked(text: str, full: str, *, mark: bool = True) -> str:

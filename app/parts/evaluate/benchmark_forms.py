@@ -11,13 +11,14 @@ import streamlit as st
 from analysis.demo.tasks import LOCAL_TASKS
 from analysis.errors import UserError
 from analysis.model import DEMO_MODEL
+from app.charts.context import Context
 from app.frame.controls import one_of
+from app.frame.job_form import offer_job
 from app.literal import literal
 from app.parts.evaluate.candidates import candidate_part, plan_name
 from app.parts.evaluate.sweep_fields import DTYPES, dtype_field
 from app.session import data
-from app.session.job_queue import own_model, queue, shown_request
-from app.session.state import View
+from app.session.job_queue import own_model
 from pruning.planning.planning import Shown
 from pruning.requests.base import command_line, validated
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
@@ -35,26 +36,26 @@ _NO_HARNESS: Final = (
 )
 
 
-def run_form(view: View, dtype: str) -> None:
+def run_form(context: Context, dtype: str) -> None:
     """Queue benchmarks of the full model, a plan or an export as a job.
 
     Args:
-        view: the page's.
+        context: the page's.
         dtype: element type of the results on screen, beside which new ones should stand; or empty.
     """
     st.markdown("**Benchmark more** with lm-evaluation-harness.")
     if find_spec("lm_eval") is None:
         st.info(_NO_HARNESS, icon=":material/info:")
         return
-    what, shown = _candidate(view, "bench.run", _RAN)
-    values = {**own_model(view), **_tasks(view, dtype)}
+    what, shown = _candidate(context, "bench.run", _RAN)
+    values = {**own_model(context), **_tasks(context, dtype)}
     if what == _EXPORT:
-        exports = exports_of(view)
+        exports = exports_of(context)
         if not exports:
             st.text("Nothing of this model was exported to the export folder yet.")
             return
         name = st.selectbox("Export", list(exports), key="bench.run.export", format_func=literal)
-        values |= {"model": str(exports[name]), "source": own_model(view)["model"]}
+        values |= {"model": str(exports[name]), "source": own_model(context)["model"]}
     elif what == _PLAN:
         if shown is None:
             return
@@ -63,13 +64,15 @@ def run_form(view: View, dtype: str) -> None:
         st.text("Name at least one task.")
         return
     request: BenchmarkRequest = validated(BenchmarkRequest, values)
-    commands = _commands(view, shown, request)
-    if st.button("Queue", icon=":material/play_arrow:", type="primary", key="bench.run.send"):
-        queue(request, _about(view, request, shown), commands[-1])
-    st.code("\n".join(commands), language=None, wrap_lines=True)
+    about = context.model.name if what == _FULL else Path(request.model).name
+    about = about if shown is None else plan_name(shown)
+    sent = st.button("Queue", icon=":material/play_arrow:", type="primary", key="bench.run.send")
+    offer_job(context, request, about, sent=sent, plan=shown)
 
 
-def _candidate(view: View, prefix: str, offers: Mapping[str, str]) -> tuple[str, Shown | None]:
+def _candidate(
+    context: Context, prefix: str, offers: Mapping[str, str]
+) -> tuple[str, Shown | None]:
     """Draw what is meant; one of `offers`, and its plan where that is one."""
     chosen = st.segmented_control(
         "Candidate",
@@ -80,13 +83,13 @@ def _candidate(view: View, prefix: str, offers: Mapping[str, str]) -> tuple[str,
         format_func=lambda name: offers[name],
     )
     what = one_of(chosen, list(offers), _FULL)
-    return what, candidate_part(view, prefix) if what == _PLAN else None
+    return what, candidate_part(context, prefix) if what == _PLAN else None
 
 
-def _tasks(view: View, dtype: str) -> dict[str, Any]:
+def _tasks(context: Context, dtype: str) -> dict[str, Any]:
     """Draw the tasks, how many questions and the element type; the fields of a request."""
     local: list[str] = []
-    if view.model.name == DEMO_MODEL:
+    if context.model.name == DEMO_MODEL:
         local = st.multiselect(
             "Tasks that need no network",
             list(LOCAL_TASKS),
@@ -123,7 +126,7 @@ def _tasks(view: View, dtype: str) -> dict[str, Any]:
     return {"tasks": tasks, "limit": limit, "dtype": chosen}
 
 
-def exports_of(view: View) -> dict[str, Path]:
+def exports_of(context: Context) -> dict[str, Path]:
     """Name -> folder of the exports of this model below the export root."""
     found = {}
     for manifest in sorted(data.settings().export_root.glob(f"*/{MANIFEST_NAME}")):
@@ -131,27 +134,15 @@ def exports_of(view: View) -> dict[str, Path]:
             source = read_manifest(manifest.parent).source
         except UserError:
             continue  # the Export page says what is wrong with it
-        if source.identity == view.model.identity and not manifest.parent.is_symlink():
+        if source.identity == context.model.identity and not manifest.parent.is_symlink():
             found[manifest.parent.name] = manifest.parent
     return found
 
 
-def _commands(view: View, shown: Shown | None, request: BenchmarkRequest) -> list[str]:
-    plan = [] if shown is None else [shown.plan_command(data.shown_model(view.model))]
-    file = (shown.file if shown else "") or "plan.json"
-    return [*plan, shown_request(request).command((file,))]
-
-
-def _about(view: View, request: BenchmarkRequest, shown: Shown | None) -> str:
-    if shown is not None:
-        return plan_name(shown)
-    return Path(request.model).name if request.source is not None else view.model.name
-
-
-def import_form(view: View) -> None:
+def import_form(context: Context) -> None:
     """Take in a results file of lm-evaluation-harness or EvalScope."""
     st.markdown("**Take results in**: a results file of lm-evaluation-harness or EvalScope.")
-    what, shown = _candidate(view, "bench.import", _TAKEN)
+    what, shown = _candidate(context, "bench.import", _TAKEN)
     words = ""
     if what == _WORDS:
         words = st.text_input("What was benchmarked", key="bench.import.words", max_chars=200)
@@ -161,13 +152,13 @@ def import_form(view: View) -> None:
     if (what == _PLAN and shown is None) or (what == _WORDS and not words.strip()):
         return
     plan = None if shown is None else shown.plan.to_dict()
-    asked = {**own_model(view), "candidate": words.strip(), "plan": plan}
+    asked = {**own_model(context), "candidate": words.strip(), "plan": plan}
     sends = st.button("Take in", icon=":material/upload:", key="bench.import.send")
     if sends and file is not None:
         _take(asked, Path(file.name).name, file.getvalue())
     elif sends:
         st.text("Choose a file first.")
-    st.code(_import_command(view, shown, asked), language=None, wrap_lines=True)
+    st.code(_import_command(context, shown, asked), language=None, wrap_lines=True)
 
 
 def _take(asked: Mapping[str, Any], name: str, content: bytes) -> None:
@@ -200,8 +191,8 @@ def take_results(asked: Mapping[str, Any], name: str, content: bytes) -> list[An
             raise UserError(str(error).replace(str(path), name).replace(path.name, name)) from error
 
 
-def _import_command(view: View, shown: Shown | None, asked: Mapping[str, Any]) -> str:
-    words = ["benchmark", data.shown_model(view.model), "--import", "results.json"]
+def _import_command(context: Context, shown: Shown | None, asked: Mapping[str, Any]) -> str:
+    words = ["benchmark", data.shown_model(context.model), "--import", "results.json"]
     if shown is not None:
         words += ["--plan", shown.file or "plan.json"]
     if asked["candidate"]:

@@ -5,26 +5,27 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
+from app.charts.benchmarks import (
+    Board,
+    benchmark_results,
+    board_of,
+    memory,
+    own_leaderboard,
+    percent,
+    profile,
+    shares_of,
+    ways_of,
+    winner_map_of,
+)
+from app.charts.context import Context
 from app.frame.charts import csv_button, show_chart
-from app.frame.controls import one_of
+from app.frame.controls import choose, one_of
 from app.literal import literal
 from app.parts.evaluate.benchmark_forms import TAKEN_IN, import_form, run_form
 from app.parts.evaluate.published import profile_part, weight_controls
-from app.plots.benchmarks import (
-    Board,
-    benchmark_pareto_chart,
-    benchmark_results,
-    board_of,
-    own_leaderboard,
-    own_profile_chart,
-    own_winners_chart,
-    shares_of,
-    ways_of,
-)
 from app.plots.names import FULL
 from app.session.job_queue import job_store, queued_key
 from app.session.records import records_of
-from app.session.state import View
 from pruning.evaluate.benchmarks.record import BenchmarkStore
 
 _WAY, _REMOVED = "bench.way", "bench.removed"  # keys of the controls, and parts of the address
@@ -36,9 +37,9 @@ _SCREENING: Final = (
 )
 
 
-def benchmark_part(view: View) -> None:
+def benchmark_part(context: Context) -> None:
     """Leaderboard, profile, winners and memory of own results; the forms below."""
-    results = benchmark_results(records_of(view, BenchmarkStore))
+    results = benchmark_results(records_of(context, BenchmarkStore))
     dtype = ""
     if results.empty:
         st.info(
@@ -48,12 +49,12 @@ def benchmark_part(view: View) -> None:
         )
     else:
         _turn_to(results, _new_records())
-        way = _boards(view, results)
+        way = _boards(context, results)
         dtype = str(results.loc[results["way"] == way, "dtype"].iloc[0])
     with st.container(border=True):
-        run_form(view, dtype)
+        run_form(context, dtype)
     with st.container(border=True):
-        import_form(view)
+        import_form(context)
 
 
 def _new_records() -> list[str]:
@@ -77,30 +78,40 @@ def _turn_to(results: pd.DataFrame, new: list[str]) -> None:
     lost = rows.loc[rows["removed"] != 0, "removed"].unique()  # every share has the full model
     if len(lost) and shares_of(results, way):
         alone = len(lost) == 1 and lost[0] > 0
-        st.session_state[_REMOVED] = _percent(lost[0]) if alone else _ALL
+        st.session_state[_REMOVED] = percent(lost[0]) if alone else _ALL
 
 
-def _boards(view: View, results: pd.DataFrame) -> str:
+def _boards(context: Context, results: pd.DataFrame) -> str:
     """Draw what was benchmarked in one way; that way."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        way = _way(ways_of(results))
-        board = board_of(results, way, _share(shares_of(results, way)), view.model.name)
-        tasks = board_of(results, way, None, view.model.name).tasks
-        weights = weight_controls(tasks, board.tasks, what="benchmark")
+        ways = ways_of(results)
+        way = ways[0]
+        if len(ways) > 1:
+            way = choose(
+                "Benchmarked with",
+                ways,
+                key=_WAY,
+                bind="query-params",
+                width=320,
+                format_func=literal,
+                help="Only what was benchmarked in one way is held against each other.",
+            )
+        board = board_of(results, way, _share(shares_of(results, way)), context.model.name)
+        everything = board_of(results, way, None, context.model.name)
+        weights = weight_controls(everything.tasks, board.tasks, what="benchmark")
     with st.container(border=True):
         _leaderboard(board, weights)
-    everything = board_of(results, way, None, view.model.name)
-    if memory := benchmark_pareto_chart(everything, weights):
+    if chart := memory(everything, weights):
         with st.container(border=True):
             st.markdown(
                 "**Quality against memory**: the average of the benchmarks, as weighed; the steps "
                 "are the best that each amount of memory buys, bars are 95% intervals."
             )
-            show_chart(memory)
+            show_chart(chart)
     if board.has_pruned:
         with st.container(border=True):
-            profile_part(lambda radar: own_profile_chart(board, radar=radar))
-    if winner := own_winners_chart(results, way, view.model.name):
+            profile_part(lambda radar: profile(board, radar=radar))
+    if winner := winner_map_of(results, way, context.model.name):
         with st.container(border=True):
             st.markdown("**Winner map**: the best candidate of each benchmark, at every share.")
             show_chart(winner)
@@ -108,35 +119,16 @@ def _boards(view: View, results: pd.DataFrame) -> str:
     return way
 
 
-def _way(ways: list[str]) -> str:
-    if len(ways) == 1:
-        return ways[0]
-    chosen = st.selectbox(
-        "Benchmarked with",
-        ways,
-        key=_WAY,
-        bind="query-params",
-        width=320,
-        format_func=literal,
-        help="Only what was benchmarked in one way is held against each other.",
-    )
-    return one_of(chosen, ways)
-
-
 def _share(shares: list[float]) -> float | None:
     """The share of the weights that is shown; None for all."""
     if not shares:
         return None
-    options = {**{_percent(share): share for share in shares}, _ALL: None}
+    options = {**{percent(share): share for share in shares}, _ALL: None}
     usual = "50%" if _USUAL in shares else next(iter(options))
     chosen = st.select_slider(
         "Removed", list(options), value=usual, key=_REMOVED, bind="query-params"
     )
     return options[one_of(chosen, list(options), usual)]
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}".replace(".0%", "%")
 
 
 def _leaderboard(board: Board, weights: dict[str, float]) -> None:
@@ -160,7 +152,9 @@ def _leaderboard(board: Board, weights: dict[str, float]) -> None:
         f"{board.about}. Each score with its standard error, where all answers or none are right "
         "by Wilson's interval; rank 1 is best, ties share ranks."
     )
-    csv_button(_numbers(table, board), "benchmarks")
+    # For programs the standard error of each score is a column of its own.
+    errors = board.errors().add_suffix(" stderr").rename_axis("candidate").reset_index()
+    csv_button(table.merge(errors, on="candidate"), "benchmarks")
 
 
 def _first(pruned: pd.DataFrame) -> str:
@@ -191,9 +185,3 @@ def _score(score: float, error: float) -> str | None:
         return None
     # A plus-minus sign, as tables of results have it.
     return f"{score:.3f}" if pd.isna(error) else f"{score:.3f} \u00b1 {error:.3f}"
-
-
-def _numbers(table: pd.DataFrame, board: Board) -> pd.DataFrame:
-    """The table for programs: the standard error of each score in a column of its own."""
-    errors = board.errors().add_suffix(" stderr")
-    return table.merge(errors.rename_axis("candidate").reset_index(), on="candidate")

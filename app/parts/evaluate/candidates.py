@@ -6,12 +6,12 @@ from typing import Final
 import streamlit as st
 
 from analysis.criteria import CRITERIA
-from app.frame.controls import one_of
+from app.charts.context import Context
+from app.frame.controls import choose
 from app.literal import literal
 from app.session.data import routed_runs
 from app.session.plan_data import made_plan
 from app.session.plan_state import noted_plan
-from app.session.state import View
 from pruning.planning.percents import possible_percents
 from pruning.planning.planning import PlanChoice, Shown
 
@@ -32,61 +32,49 @@ def plan_name(shown: Shown) -> str:
     return ", ".join(filter(None, (label, "+".join(made.corpora), schedule, made.sparsity)))
 
 
-def candidate_part(view: View, prefix: str) -> Shown | None:
+def candidate_part(context: Context, prefix: str) -> Shown | None:
     """Draw the choice of a plan; the plan, or None after saying what is missing.
 
     Raises:
         UserError: the sparsity cannot be met.
     """
-    noted = noted_plan(view.model)
+    noted = noted_plan(context.model)
     options = [*([_OF_PLAN_PAGE] if noted else []), *CRITERIA]
-
-    def words(option: str) -> str:
-        if option == _OF_PLAN_PAGE and noted:
-            return f"The plan on the Plan page: {plan_name(noted)}"
-        return CRITERIA[option].label
-
-    if noted is None:
+    words = {name: criterion.label for name, criterion in CRITERIA.items()}
+    if noted:
+        words[_OF_PLAN_PAGE] = f"The plan on the Plan page: {plan_name(noted)}"
+    else:
         st.caption("Open Plan or Export first, and the plan shown there is offered here as well.")
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        chosen = st.selectbox(
+        name = choose(
             "Pruned model",
             options,
-            index=0 if noted else options.index(_FIRST),
+            _OF_PLAN_PAGE if noted else _FIRST,
             key=f"{prefix}.candidate",
-            format_func=words,
+            format_func=words.__getitem__,
             width=380,
         )
-        if noted and chosen == _OF_PLAN_PAGE:
+        if name == _OF_PLAN_PAGE:
             return noted
-        name = one_of(chosen, list(CRITERIA), _FIRST)
-        percent = _percent(view, prefix)
-        runs = routed_runs(view.model, CRITERIA[name])
-        corpus = ""
+        percent = choose(
+            "Sparsity",
+            possible_percents(context.model),
+            usual_percent(context),
+            key=f"{prefix}.percent",
+            format_func=lambda percent: f"{percent}%",
+            width=110,
+        )
+        runs = routed_runs(context.model, CRITERIA[name])
+        corpora: tuple[str, ...] = ()
         if runs and CRITERIA[name].source == "routed":
-            picked = st.selectbox(
-                "Statistics of", list(runs), key=f"{prefix}.corpus", format_func=literal, width=200
+            key = f"{prefix}.corpus"
+            corpora = (
+                choose("Statistics of", list(runs), key=key, format_func=literal, width=200),
             )
-            corpus = one_of(picked, list(runs))
-    asked = replace(
-        view, corpora=(corpus,) if corpus else (), sparsity=f"{percent}%", criterion=CRITERIA[name]
-    )
+    asked = replace(context, corpora=corpora, sparsity=f"{percent}%", criterion=CRITERIA[name])
     return made_plan(asked, PlanChoice())
 
 
-def usual_percent(view: View) -> int:
+def usual_percent(context: Context) -> int:
     """The sparsity that is asked for at first: half, or the most below that is possible."""
-    return max(p for p in possible_percents(view.model) if p <= _USUAL_PERCENT)
-
-
-def _percent(view: View, prefix: str) -> int:
-    percents, usual = possible_percents(view.model), usual_percent(view)
-    chosen = st.selectbox(
-        "Sparsity",
-        percents,
-        index=percents.index(usual),
-        key=f"{prefix}.percent",
-        format_func=lambda percent: f"{percent}%",
-        width=110,
-    )
-    return one_of(chosen, percents, usual)
+    return max(p for p in possible_percents(context.model) if p <= _USUAL_PERCENT)

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import streamlit as st
 
+from app.charts.context import Context
+from app.frame.job_form import offer_job, queue_button
 from app.literal import literal
 from app.parts.evaluate.candidates import plan_name
 from app.parts.evaluate.sweep_fields import DTYPES, dtype_field, sweep_fields
-from app.session.data import shown_model
-from app.session.job_queue import own_model, queue, shown_request
+from app.session.job_queue import own_model
 from app.session.plan_state import noted_plan
-from app.session.state import View
 from app.session.texts import held_out_texts
 from pruning.evaluate.record import EvaluationRecord
 from pruning.planning.planning import Shown
@@ -23,10 +23,10 @@ _PLAN: Final = "plan"
 _WHAT: Final = {_PLAN: "The plan on the Plan page", "sweep": "Criteria at sparsities"}
 
 
-def evaluation_form(view: View, records: Sequence[EvaluationRecord]) -> None:
+def evaluation_form(context: Context, records: Sequence[EvaluationRecord]) -> None:
     """Queue an evaluation as a job; `records` are what the model has, which it should be like."""
     st.markdown("**Evaluate more**, on held-out text.")
-    noted = noted_plan(view.model)
+    noted = noted_plan(context.model)
     chosen = st.segmented_control(
         "What is measured",
         list(_WHAT),
@@ -36,9 +36,9 @@ def evaluation_form(view: View, records: Sequence[EvaluationRecord]) -> None:
         format_func=_WHAT.__getitem__,
     )
     if chosen != _PLAN:
-        _sweep_form(view, records)
+        _sweep_form(context, records)
     elif noted is not None:
-        _plan_form(view, noted, records)
+        _plan_form(context, noted, records)
     else:
         no_plan_part()
 
@@ -54,40 +54,33 @@ def no_plan_part() -> None:
         st.page_link("views/plan.py", label="Plan", icon=":material/tune:")
 
 
-def _plan_form(view: View, noted: Shown, records: Sequence[EvaluationRecord]) -> None:
+def _plan_form(context: Context, noted: Shown, records: Sequence[EvaluationRecord]) -> None:
     st.text(f"{plan_name(noted)}, as the Plan page last showed it.")
     with st.form("evaluate.plan", border=False):
-        values = _texts_and_numbers(view, records)
-        sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
+        values = _texts_and_numbers(context, records)
+        sent = queue_button()
     if not values["corpora"]:
         st.text("Choose at least one text.")
         return
-    asked = {**own_model(view), **values, "plans": (noted.plan.to_dict(),)}
-    request: EvaluateRequest = validated(EvaluateRequest, asked)
-    command = shown_request(request).command((noted.file or "plan.json",))
-    if sent:
-        queue(request, plan_name(noted), command)
-    lines = [noted.plan_command(shown_model(view.model)), command]
-    st.code("\n".join(lines), language=None, wrap_lines=True)
+    asked = {**own_model(context), **values, "plans": (noted.plan.to_dict(),)}
+    request = validated(EvaluateRequest, asked)
+    offer_job(context, request, plan_name(noted), sent=sent, plan=noted)
 
 
-def _sweep_form(view: View, records: Sequence[EvaluationRecord]) -> None:
+def _sweep_form(context: Context, records: Sequence[EvaluationRecord]) -> None:
     with st.form("evaluate.sweep", border=False):
-        values = sweep_fields(view, "evaluate") | _texts_and_numbers(view, records)
-        sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
+        values = sweep_fields(context, "evaluate") | _texts_and_numbers(context, records)
+        sent = queue_button()
     if not (values["criteria"] and values["sparsities"] and values["corpora"]):
         st.text("Choose at least one criterion, one sparsity and one text.")
         return
-    request: SweepRequest = validated(SweepRequest, {**own_model(view), **values})
-    command = shown_request(request).command()
-    if sent:
-        queue(request, view.model.name, command)
-    st.code(command, language=None, wrap_lines=True)
+    request = validated(SweepRequest, {**own_model(context), **values})
+    offer_job(context, request, context.model.name, sent=sent)
 
 
-def _texts_and_numbers(view: View, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
+def _texts_and_numbers(context: Context, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
     """Draw on what, on how much and how precisely; as fields of a request."""
-    texts = held_out_texts(view)
+    texts = held_out_texts(context)
     corpora = st.multiselect(
         "Held-out texts",
         texts,

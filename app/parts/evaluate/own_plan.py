@@ -1,70 +1,53 @@
-"""The Evaluate page: what the plan in one's hands loses, on every text that it was measured on."""
+"""The Evaluate page: what one's own plan loses, on every corpus that it was measured on."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
 
 from analysis.errors import UserError
+from app.charts.context import Context
+from app.charts.evaluations import of_plan
 from app.literal import literal
 from app.parts.evaluate.candidates import plan_name, usual_percent
-from app.plots.evaluations import of_plan
 from app.session.needed import what_is_missing
 from app.session.plan_data import made_plan
 from app.session.plan_state import noted_plan
-from app.session.state import View
 from pruning.evaluate.result import MEASURES
 from pruning.planning.planning import PlanChoice, Shown
 
 _SEEN: Final = "recipe_view"
 
 
-@dataclass(frozen=True, eq=False)
-class OwnPlan:
-    """The plan that a person has in hands.
-
-    Args:
-        shown: the plan.
-        source: where it was chosen, in words.
-        is_offered: whether the form below offers it.
-    """
-
-    shown: Shown
-    source: str
-    is_offered: bool
-
-
-def remember_view(view: View) -> None:
+def remember_view(context: Context) -> None:
     """Note what the sidebar says, for the Evaluate page, which asks for no recipe."""
-    st.session_state[_SEEN] = view
+    st.session_state[_SEEN] = context
 
 
-def own_plan(view: View) -> OwnPlan | None:
+def own_plan(context: Context) -> Shown | None:
     """What the Plan page showed last, else the sidebar's recipe; None where it makes no plan."""
-    noted = noted_plan(view.model)
-    if noted is not None:
-        return OwnPlan(noted, "as Plan showed it last", is_offered=True)
+    if (noted := noted_plan(context.model)) is not None:
+        return noted
     seen = st.session_state.get(_SEEN)
-    if not isinstance(seen, View) or seen.model.identity != view.model.identity:
-        seen = replace(view, sparsity=f"{usual_percent(view)}%")
+    if not isinstance(seen, Context) or seen.model.identity != context.model.identity:
+        seen = replace(context, sparsity=f"{usual_percent(context)}%")
     if seen.criterion is None or what_is_missing(seen, seen.criterion) is not None:
         return None
     try:
-        shown = made_plan(seen, PlanChoice())
+        return made_plan(seen, PlanChoice())
     except UserError:  # a share of neurons, which whole experts cannot meet
         return None
-    if shown is None:
-        return None
-    return OwnPlan(shown, "as the sidebar has it; Plan changes it", is_offered=False)
 
 
-def own_plan_part(own: OwnPlan, results: pd.DataFrame, measure: str) -> None:
-    """A card with a number for each text, or what to do to get one."""
-    found = of_plan(results, measure, own.shown.plan.digest)
-    st.markdown(f"**Your plan**: {literal(plan_name(own.shown))} ({own.source}).")
+def own_plan_part(context: Context, own: Shown, results: pd.DataFrame, measure: str) -> None:
+    """A card with a number for each corpus, or what to do to get one."""
+    is_offered = noted_plan(context.model) is not None  # by the form below
+    source = "as Plan showed it last" if is_offered else "as the sidebar has it; Plan changes it"
+    found = of_plan(results, measure, own.plan.digest)
+    st.markdown(f"**Your plan**: {literal(plan_name(own))} ({source}).")
     if found.empty:
-        first = "" if own.is_offered else "open it on Plan, then "
+        first = "" if is_offered else "open it on Plan, then "
         st.text(f"It was not measured yet: {first}queue it below.")
         return
     for place, row in zip(st.columns(len(found)), found.to_dict("records"), strict=True):

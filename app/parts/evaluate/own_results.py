@@ -6,29 +6,25 @@ import pandas as pd
 import streamlit as st
 
 from analysis.model import DEMO_MODEL
-from app.frame.cards import card
-from app.frame.charts import csv_button, show_chart
-from app.frame.controls import one_of, switch
-from app.literal import literal
-from app.parts.evaluate.evaluation_form import evaluation_form
-from app.parts.evaluate.own_plan import measure_card, own_plan, own_plan_part
-from app.plots.evaluations import (
-    AGAINST,
+from app.charts import evaluation_curves, pareto, winner_map
+from app.charts.context import Context
+from app.charts.evaluations import (
     at_share,
-    curves_chart,
     is_share,
-    leading_series,
     measures_of,
     of_plan,
-    own_winner_chart,
     results_of,
     shares_of,
     usual_measure,
     worst_elsewhere,
 )
-from app.plots.pareto import own_pareto_chart
+from app.frame.cards import card
+from app.frame.charts import csv_button, show_chart
+from app.frame.controls import choose, one_of, switch
+from app.literal import literal
+from app.parts.evaluate.evaluation_form import evaluation_form
+from app.parts.evaluate.own_plan import measure_card, own_plan, own_plan_part
 from app.session.records import records_of
-from app.session.state import View
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
 
@@ -41,9 +37,9 @@ _YOURS: Final = "yours"
 _FEW_LINES: Final = 6  # as many as there are colours
 
 
-def own_part(view: View) -> None:
+def own_part(context: Context) -> None:
     """Curves, the table at one sparsity, the winner map; the form below."""
-    records = records_of(view, EvaluationStore)
+    records = records_of(context, EvaluationStore)
     results = results_of(records)
     if results.empty:
         st.info(
@@ -52,56 +48,51 @@ def own_part(view: View) -> None:
             icon=":material/info:",
         )
     else:
-        _charts(view, results)
+        _charts(context, results)
     with st.container(border=True):
-        evaluation_form(view, records)
+        evaluation_form(context, records)
 
 
-def _charts(view: View, results: pd.DataFrame) -> None:
-    names = measures_of(results)
+def _charts(context: Context, results: pd.DataFrame) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        measure = one_of(
-            st.selectbox(
-                "Measure",
-                names,
-                index=names.index(usual_measure(results)),
-                key="measure",
-                bind="query-params",
-                format_func=lambda name: MEASURES[name].label,
-                width=220,
-            ),
-            names,
+        measure = choose(
+            "Measure",
+            measures_of(results),
+            usual_measure(results),
+            key="measure",
+            bind="query-params",
+            format_func=lambda name: MEASURES[name].label,
+            width=220,
         )
         corpora = list(dict.fromkeys(results["corpus"]))
-        corpus = one_of(
-            st.selectbox("Held-out text", corpora, key="held_out", bind="query-params", width=220),
-            corpora,
-        )
+        corpus = choose("Held-out text", corpora, key="held_out", bind="query-params", width=220)
         share = _share_control(results)
-    own = own_plan(view)
+    own = own_plan(context)
     known = MEASURES[measure]
     direction = "higher" if known.higher_is_better else "lower"
     st.text(f"{known.label}: {known.description} The {direction}, the better.")
-    mine = of_plan(results, measure, own.shown.plan.digest) if own else results.iloc[:0]
+    mine = of_plan(results, measure, own.plan.digest) if own else results.iloc[:0]
     if own is not None:
         with st.container(border=True):
-            own_plan_part(own, results, measure)
+            own_plan_part(context, own, results, measure)
     if share is not None:
         with st.container(border=True):
-            _cost(view, results, (measure, share, corpus), mine)
-    _drawings(view, results, (measure, corpus), mine)
+            _cost(context, results, (measure, share, corpus), mine)
+    _drawings(context, results, (measure, corpus), mine)
     st.text(_SCREENING)
-    if view.model.name == DEMO_MODEL:
+    if context.model.name == DEMO_MODEL:
         st.text("A small model trained for this demo; its rankings are its own.")
 
 
-def _drawings(view: View, results: pd.DataFrame, seen: tuple[str, str], mine: pd.DataFrame) -> None:
+def _drawings(
+    context: Context, results: pd.DataFrame, seen: tuple[str, str], mine: pd.DataFrame
+) -> None:
     """Quality against memory on one text, curves on all, winner map.
 
     `seen` is the measure and the text, `mine` are the rows of one's own plan.
     """
     measure, corpus = seen
-    if memory := own_pareto_chart(results, measure, corpus, view.model.name):
+    if memory := pareto.of_evaluations(results, measure, corpus, context.model.name):
         with st.container(border=True):
             st.markdown(
                 f"**Quality against memory** on {literal(corpus)}: the steps are the best that "
@@ -109,29 +100,33 @@ def _drawings(view: View, results: pd.DataFrame, seen: tuple[str, str], mine: pd
             )
             show_chart(memory)
     with st.container(border=True):
-        _curves(view, results, measure, mine)
-    if chart := own_winner_chart(results, view.model.name):
+        _curves(context, results, measure, mine)
+    if chart := winner_map.of_evaluations(results, context.model.name):
         with st.container(border=True):
             st.markdown("**Winner map**: which candidate stays nearest to the full model (ESAP).")
             show_chart(chart)
 
 
-def _curves(view: View, results: pd.DataFrame, measure: str, mine: pd.DataFrame) -> None:
+def _curves(context: Context, results: pd.DataFrame, measure: str, mine: pd.DataFrame) -> None:
     st.markdown("**What pruning costs**, a panel for each text; bands are 95% intervals.")
-    against = switch("Against", "against", AGAINST)
+    axes = {name: label for name, (label, *_) in evaluation_curves.AXES.items()}
+    against = switch("Against", "against", axes)
     names = sorted(set(results["series"]) - {""})
     lit: list[str] | None = None
     if len(names) > _FEW_LINES:
         chosen = st.multiselect(
             "Lines in colour",
             names,
-            default=sorted({*leading_series(results, measure), *mine["series"]} - {""}),
+            default=sorted(
+                {*evaluation_curves.leading_series(results, measure), *mine["series"]} - {""}
+            ),
             key=f"lines.{measure}",
             help="At first those that are best somewhere, your plan's, and random. The others are "
             "grey.",
         )
         lit = [name for name in chosen if name in names]
-    show_chart(curves_chart(results, measure, against, view.model.name, lit))
+    model = context.model.name
+    show_chart(evaluation_curves.drawing(results, measure, model, against=against, lit=lit))
 
 
 def _share_control(results: pd.DataFrame) -> float | None:
@@ -146,7 +141,7 @@ def _share_control(results: pd.DataFrame) -> float | None:
 
 
 def _cost(
-    view: View, results: pd.DataFrame, seen: tuple[str, float, str], mine: pd.DataFrame
+    context: Context, results: pd.DataFrame, seen: tuple[str, float, str], mine: pd.DataFrame
 ) -> None:
     """The best at one share on one text, what it loses on the others, and the table of all.
 
@@ -160,7 +155,7 @@ def _cost(
         )
         return
     best = table.iloc[0]
-    _metrics(best, seen, view.model.name)
+    _metrics(best, seen, context.model.name)
     elsewhere = worst_elsewhere(results, measure, share, corpus, best["candidate"])
     if elsewhere is not None:
         st.markdown(f":material/warning: {_elsewhere_words(elsewhere, measure, corpus)}")
@@ -201,17 +196,14 @@ def _elsewhere_words(worst: pd.Series, measure: str, corpus: str) -> str:
 
 
 def _metrics(best: pd.Series, seen: tuple[str, float, str], model: str) -> None:
-    """Three numbers of the best candidate at one share on one text."""
-    measure, removed, corpus = seen
+    """Three numbers of the best candidate at one share on one corpus."""
+    measure, share, corpus = seen
     first, second, third = st.columns(3)
-    measure_card(first, f"{MEASURES[measure].label}, best at {removed:.0%}", best, measure)
+    measure_card(first, f"{MEASURES[measure].label}, best at {share:.0%}", best, measure)
     name, _, ranked_by = str(best["candidate"]).partition(", ")
-    card(f"Best on {literal(corpus)}", name, _ranked(ranked_by), place=second)
+    # What ranked the best is not to be read as what it was measured on.
+    ranked = f"ranked {ranked_by}" if ranked_by.startswith("on ") else ranked_by or None
+    card(f"Best on {literal(corpus)}", name, ranked, place=second)
     saved = best["memory_saved"]
-    share = "-" if pd.isna(saved) else f"{saved:.0%}"
-    card("Memory saved", share, f"of {model}", place=third)
-
-
-def _ranked(words: str) -> str | None:
-    """What ranked the best, not to be read as what it was measured on."""
-    return f"ranked {words}" if words.startswith("on ") else words or None
+    memory = "-" if pd.isna(saved) else f"{saved:.0%}"
+    card("Memory saved", memory, f"of {model}", place=third)

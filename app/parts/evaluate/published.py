@@ -7,24 +7,23 @@ import streamlit as st
 
 from analysis.published import ABILITIES
 from app.charts.chart import Drawing
-from app.frame.charts import csv_button, show_chart
-from app.frame.controls import one_of, switch
-from app.literal import literal
-from app.plots.names import FULL
-from app.plots.published import (
+from app.charts.published import (
     TABLES,
     Setting,
     blocks_of,
     leaderboard,
-    profile_chart,
+    profile,
+    scores_of,
     source_of,
-    winner_chart,
+    winners_of,
 )
+from app.frame.charts import csv_button, show_chart
+from app.frame.controls import choose, switch
+from app.literal import literal
+from app.plots.names import FULL
 
 _SHAPES: Final = {"dots": "Dots", "radar": "Radar"}
 _WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
-_TABLE: Final = "published"
-_BLOCK: Final = "block"
 
 
 def published_part() -> None:
@@ -34,39 +33,26 @@ def published_part() -> None:
         "nothing of the checkpoint that you prune; it says which criteria are worth a try."
     )
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        table = _table_control()
-        setting = _block_control(table)
-        weights = _weight_controls(setting)
+        table = choose(
+            "Table",
+            tuple(TABLES),
+            key="published",
+            bind="query-params",
+            format_func=TABLES.__getitem__,
+            width=420,
+        )
+        blocks, key = blocks_of(table), f"block.{table}"
+        block = choose("Model and sparsity", tuple(blocks), key=key, bind="query-params", width=340)
+        setting = blocks[block]
+        abilities = {ABILITIES[name] for name in scores_of(setting).columns}
+        weights = weight_controls(dict.fromkeys(ABILITIES.values()), abilities, what="ability")
     with st.container(border=True):
         _leaderboard(setting, weights)
     with st.container(border=True):
-        profile_part(lambda radar: profile_chart(setting, radar=radar))
+        profile_part(lambda radar: profile(setting, radar=radar))
     with st.container(border=True):
         st.markdown("**Winner map**: the best candidate of each benchmark, in every block.")
-        show_chart(winner_chart(table))
-
-
-def _table_control() -> str:
-    names = tuple(TABLES)
-    chosen = st.selectbox(
-        "Table", names, key=_TABLE, bind="query-params", format_func=TABLES.__getitem__, width=420
-    )
-    return one_of(chosen, names)
-
-
-def _block_control(table: str) -> Setting:
-    blocks = blocks_of(table)
-    names = tuple(blocks)
-    chosen = st.selectbox(
-        "Model and sparsity", names, key=f"{_BLOCK}.{table}", bind="query-params", width=340
-    )
-    return blocks[one_of(chosen, names)]
-
-
-def _weight_controls(setting: Setting) -> dict[str, float]:
-    """Weight of each ability in the user's own average."""
-    shown = {ABILITIES[name] for name in leaderboard(setting, {}).columns if name in ABILITIES}
-    return weight_controls(dict.fromkeys(ABILITIES.values()), shown, what="ability")
+        show_chart(winners_of(table))
 
 
 def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) -> dict[str, float]:

@@ -5,9 +5,9 @@ from typing import Any, Final
 import streamlit as st
 
 from analysis.criteria import CRITERIA
-from app.frame.controls import one_of
+from app.charts.context import Context
+from app.frame.controls import choose
 from app.literal import literal
-from app.session.state import View
 
 DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 _SPARSITIES: Final = ("25%", "50%", "75%")
@@ -22,18 +22,14 @@ def dtype_field(usual: str, key: str, note: str) -> str:
         key: of the widget.
         note: what the choice changes.
     """
-    first = one_of(usual, DTYPES)
-    chosen = st.selectbox(
-        "Element type", DTYPES, index=DTYPES.index(first), key=key, help=note, width=150
-    )
-    return one_of(chosen, DTYPES, first)
+    return choose("Element type", DTYPES, usual, key=key, help=note, width=150)
 
 
-def sweep_fields(view: View, prefix: str) -> dict[str, Any]:
+def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
     """Draw criteria, sparsities and whose statistics rank; what they say.
 
     Args:
-        view: the page's.
+        context: the page's.
         prefix: of the keys of the widgets.
     """
     criteria = st.multiselect(
@@ -49,7 +45,7 @@ def sweep_fields(view: View, prefix: str) -> dict[str, Any]:
     )
     calibrated = second.selectbox(
         "Statistics of",
-        list(view.runs),
+        list(context.runs),
         key=f"{prefix}.calibrated",
         help="The calibration text by which the criteria rank.",
         placeholder="no statistics",

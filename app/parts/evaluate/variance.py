@@ -5,24 +5,17 @@ from typing import Any, Final
 import pandas as pd
 import streamlit as st
 
-from app.figures.variance import deviations
+from app.charts import hidden_states
+from app.charts.context import Context
 from app.frame.charts import csv_button, show_chart
-from app.frame.controls import one_of
+from app.frame.controls import choose
+from app.frame.job_form import offer_job, queue_button
 from app.literal import literal
 from app.parts.evaluate.candidates import plan_name
 from app.parts.evaluate.sweep_fields import sweep_fields
-from app.plots.names import FULL
-from app.plots.variance import (
-    MOST_LINES,
-    candidates_of,
-    draws_of,
-    variance_chart,
-    variance_results,
-)
-from app.session.job_queue import own_model, queue, shown_request
+from app.session.job_queue import own_model
 from app.session.plan_state import noted_plan
 from app.session.records import records_of
-from app.session.state import View
 from app.session.texts import held_out_texts
 from pruning.evaluate.variance_record import VarianceStore
 from pruning.requests.base import validated
@@ -31,14 +24,14 @@ from pruning.requests.variance import VarianceRequest
 _PREFIX: Final = "variance"
 
 
-def hidden_states_part(view: View) -> None:
+def hidden_states_part(context: Context) -> None:
     """The figure, one number for each candidate, and the form below."""
     st.markdown(
         "**Hidden states**: how much their features vary after each layer, on held-out text. Where "
         "a pruned model's line stays near the full one's, what it hands on keeps its scale; it may "
         "hold something else all the same."
     )
-    results = variance_results(records_of(view, VarianceStore))
+    results = hidden_states.variance_results(records_of(context, VarianceStore))
     if results.empty:
         st.info(
             "Nothing was measured of this model yet. Queue a measurement below.",
@@ -46,26 +39,29 @@ def hidden_states_part(view: View) -> None:
         )
     else:
         with st.container(border=True):
-            _figure(view, results)
+            _figure(context, results)
     with st.container(border=True):
-        _form(view)
+        _form(context)
 
 
-def _figure(view: View, results: pd.DataFrame) -> None:
-    draws = draws_of(results)
+def _figure(context: Context, results: pd.DataFrame) -> None:
+    draws = hidden_states.draws_of(results)
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        label = st.selectbox(
+        label = choose(
             "Held-out text", list(draws), key="hidden_text", bind="query-params", width=260
         )
-        draw = draws[one_of(label, list(draws))]
-        names = candidates_of(results, draw)
+        draw = draws[label]
+        names = hidden_states.candidates_of(results, draw)
         lit: list[str] | None = None
-        if len(names) > MOST_LINES:
+        if len(names) > hidden_states.MOST_LINES:
             chosen = st.multiselect(
-                "Lines", names, default=names[:MOST_LINES], key=f"{_PREFIX}.lines.{label}"
+                "Lines",
+                names,
+                default=names[: hidden_states.MOST_LINES],
+                key=f"{_PREFIX}.lines.{label}",
             )
             lit = [name for name in chosen if name in names]
-    chart = variance_chart(results, draw, view.model.name, lit)
+    chart = hidden_states.drawing(results, draw, context.model.name, lit)
     st.text(chart.alt)
     show_chart(chart)
     table = _table(results[results["draw"] == draw])
@@ -91,7 +87,7 @@ def _figure(view: View, results: pd.DataFrame) -> None:
 
 def _table(rows: pd.DataFrame) -> pd.DataFrame:
     """Candidate, mean factor, and the ratio after the last layer; nearest first."""
-    factors = deviations(rows, FULL)
+    factors = hidden_states.deviations(rows)
     last = rows[rows["layer"] == rows["layer"].max()].set_index("candidate")
     ratios = last["variance"] / last["full"]
     return pd.DataFrame(
@@ -103,31 +99,28 @@ def _table(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _form(view: View) -> None:
+def _form(context: Context) -> None:
     """Queue a measurement as a job."""
     st.markdown("**Measure more**: up to 4,096 tokens of a held-out text through each model.")
     with st.form(f"{_PREFIX}.form", border=False):
-        values = _values(view)
-        sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
+        values = _values(context)
+        sent = queue_button()
     both = bool(values["criteria"]) == bool(values["sparsities"])
     if not values["corpora"] or not both or not (values["criteria"] or values["plans"]):
         st.text("Choose a text, and criteria with a sparsity or the plan of the Plan page.")
         return
-    request: VarianceRequest = validated(VarianceRequest, {**own_model(view), **values})
-    command = shown_request(request).command()
-    if sent:
-        queue(request, view.model.name, command)
-    st.code(command, language=None, wrap_lines=True)
+    request = validated(VarianceRequest, {**own_model(context), **values})
+    offer_job(context, request, context.model.name, sent=sent)
 
 
-def _values(view: View) -> dict[str, Any]:
+def _values(context: Context) -> dict[str, Any]:
     """What the fields of the form say."""
-    values = sweep_fields(view, _PREFIX)
-    texts = held_out_texts(view)
+    values = sweep_fields(context, _PREFIX)
+    texts = held_out_texts(context)
     text = st.selectbox(
         "Held-out text", texts, key=f"{_PREFIX}.text", placeholder="no text", format_func=literal
     )
-    noted = noted_plan(view.model)
+    noted = noted_plan(context.model)
     wanted = noted is not None and st.checkbox(
         f"Also the plan of the Plan page: {literal(plan_name(noted))}", key=f"{_PREFIX}.plan"
     )

@@ -7,15 +7,16 @@ import streamlit as st
 
 from analysis.criteria import CRITERIA, NEURON_CRITERIA
 from analysis.errors import UserError
+from app.charts import loss_bins
 from app.charts.context import Context
-from app.figures.loss_bins import WORDS, chance_agreement
+from app.charts.loss_bins import WORDS
 from app.frame.charts import csv_button, show_chart
-from app.frame.controls import one_of
+from app.frame.controls import choose
+from app.frame.job_form import offer_job, queue_button
 from app.frame.job_panel import job_panel
 from app.literal import literal
-from app.plots import loss_bins as plots
 from app.plots.names import criterion_label
-from app.session.job_queue import own_model, queue, shown_request
+from app.session.job_queue import own_model
 from app.session.records import records_of
 from app.session.texts import held_out_texts
 from pruning.evaluate.bins_record import BinsRecord, BinsStore
@@ -49,19 +50,14 @@ def bins_part(context: Context, granularity: str) -> None:
 
 
 def _charts(context: Context, records: list[BinsRecord], granularity: str) -> None:
-    texts = sorted({str(record.corpus["name"]) for record in records})
-    usual = context.corpus if context.corpus in texts else texts[0]
+    corpora = sorted({str(record.corpus["name"]) for record in records})
+    usual = context.corpus if context.corpus in corpora else corpora[0]
     own = context.criterion.name if context.criterion else ""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = st.selectbox(
-            "Held-out text",
-            texts,
-            index=texts.index(usual),
-            key="bins.text",
-            bind="query-params",
-            width=220,
+        corpus = choose(
+            "Held-out text", corpora, usual, key="bins.text", bind="query-params", width=220
         )
-        overview = plots.overview_of(records, granularity, one_of(text, texts, usual))
+        overview = loss_bins.overview_of(records, granularity, corpus)
         best_last = overview.iloc[::-1]  # of equal names the best stays
         names = {
             _named(str(r.criterion), str(r.order)): str(r.record) for r in best_last.itertuples()
@@ -69,21 +65,13 @@ def _charts(context: Context, records: list[BinsRecord], granularity: str) -> No
         options = list(names)[::-1]
         mine = _named(own, "saliency")
         first = mine if mine in names else options[0]
-        score = st.selectbox(
-            "Score",
-            options,
-            index=options.index(first),
-            key="bins.score",
-            bind="query-params",
-            width=260,
-        )
-    st.text(plots.verdict(overview))
-    chosen = names[one_of(score, options, first)]
-    record = next(each for each in records if each.record_id == chosen)
+        score = choose("Score", options, first, key="bins.score", bind="query-params", width=260)
+    st.text(loss_bins.verdict(overview))
+    record = next(each for each in records if each.record_id == names[score])
     # Only of the criterion in use does the page know a command that draws the same.
-    is_own = record is plots.record_of(records, granularity, own, context.corpora)
+    is_own = record is loss_bins.record_of(records, granularity, own, context.corpora)
     name = "" if is_own else f"{WORDS[granularity]}-against-loss-{record.record_id}"
-    chart = plots.bins_chart(record, name=name)
+    chart = loss_bins.drawing(record, name=name)
     st.text(chart.alt)
     show_chart(chart)
     _overview(overview)
@@ -125,7 +113,7 @@ def random_note(overview: pd.DataFrame) -> str:
     if rows.empty:
         return ""
     drawn = rows.iloc[0]
-    limit = chance_agreement(int(drawn["bins"]))
+    limit = loss_bins.chance_agreement(int(drawn["bins"]))
     place = "above" if drawn["agreement"] > limit else "below"
     return (
         f"Random is one draw, and another would stand elsewhere: 19 of 20 stay below {limit:.2f}, "
@@ -138,7 +126,7 @@ def _form(context: Context, granularity: str) -> None:
     st.markdown("**Measure another score**")
     with st.form(f"bins.{granularity}", border=False):
         values = _values(context, granularity)
-        sent = st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
+        sent = queue_button()
     if not values["corpora"]:
         st.text("There is no text to measure on.")
         return
@@ -149,10 +137,8 @@ def _form(context: Context, granularity: str) -> None:
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return
-    command = shown_request(request).command()
-    if sent:
-        queue(request, f"{WORDS[granularity]} of {context.model.name}", command)
-    st.code(command, language=None, wrap_lines=True)
+    about = f"{WORDS[granularity]} of {context.model.name}"
+    offer_job(context, request, about, sent=sent)
 
 
 def _values(context: Context, granularity: str) -> dict[str, Any]:

@@ -192,6 +192,19 @@ def settings_of(
     }
 
 
+def way_of(source: str, settings: Mapping[str, Any]) -> str:
+    """How a benchmark was run, in words: the tool, and what of its settings is not usual."""
+    words = [source]
+    limit, shots = settings.get("limit"), settings.get("num_fewshot")
+    if limit:
+        words.append(f"{limit:.0%} of the questions" if limit < 1 else f"{limit:g} questions")
+    if shots is not None:
+        words.append(f"{shots} examples")
+    words += ["as a conversation"] if settings.get("chat_template") else []
+    words += [str(settings["dtype"])] if settings.get("dtype") else []
+    return ", ".join(words)
+
+
 def new_record(
     candidate: Candidate, source: BenchmarkSource, settings: Mapping[str, Any]
 ) -> BenchmarkRecord:

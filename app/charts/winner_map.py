@@ -8,6 +8,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.errors import StatsError
+from analysis.ranking.leaderboard import WINNER_COLUMNS, score_table, winners
+from app.charts.chart import Chart, Drawing, made_by
+from app.charts.context import Context
+from app.charts.evaluations import evaluations
 from app.figures.theme import SMALL_SIZE, apply_theme, muted, plain, text_on
 
 # One colour a winner. The cell says its name as well, so nobody has to tell ten colours apart.
@@ -32,13 +37,55 @@ _NARROW_SIZE = 10
 _LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 92
 
 
+def drawing(name: str, scores: Mapping[str, pd.DataFrame], about: str) -> Drawing:
+    """The winner map of this name.
+
+    Args:
+        name: of the chart.
+        scores: setting -> its candidates x benchmarks, see `score_table`.
+        about: what made it.
+    """
+    blocks = [winners(table).assign(setting=setting) for setting, table in scores.items()]
+    rows = pd.concat(blocks, ignore_index=True)[["setting", *WINNER_COLUMNS]]
+    return Drawing(name, lambda dark: winner_map(rows, dark=dark), rows, describe(rows), about)
+
+
+def of_evaluations(results: pd.DataFrame, model: str) -> Drawing | None:
+    """The candidate with the highest ESAP for each share and corpus; None where none was measured.
+
+    Only what was measured as most are competes: on fewer samples a candidate may win by chance.
+    """
+    rows = results[(results["measure"] == "esap") & (results["way"] == "")]
+    rows = rows[rows["removed"] > 0].sort_values("created_at")
+    rows = rows.rename(columns={"corpus": "benchmark", "mean": "score"})
+    rows = rows.assign(setting=[f"{share:.0%} removed" for share in rows["removed"]])
+    # The newest, where a candidate was evaluated on a corpus more than once.
+    rows = rows.drop_duplicates(["setting", "series", "benchmark"], keep="last")
+    scores = {
+        setting: score_table(rows[rows["setting"] == setting], by="series")
+        for setting in rows.sort_values("removed", kind="stable")["setting"].unique()
+    }
+    about = made_by(model, "highest ESAP on held-out text")
+    return drawing("own-winner-map", scores, about) if scores else None
+
+
+def _draw(context: Context) -> Drawing:
+    chart = of_evaluations(evaluations(context), context.model.name)
+    if chart is None:
+        raise StatsError(f"No evaluation of {context.model.name} measured ESAP; see `--fitness`.")
+    return chart
+
+
+OWN_WINNER_MAP = Chart("own-winner-map", "evaluate", "Which candidate stays nearest", _draw)
+
+
 def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table of `setting` and the leaderboard's WINNER_COLUMNS, a row per cell.
 
     A cell without a winner says why (nobody scored above 0, or there is one candidate); `+n` beside
     a name counts those that share the first place. Each row says how many candidates it has.
     """
-    table = table.assign(setting=_named_rows(table))
+    table = table.assign(setting=_settings(table))
     settings = list(dict.fromkeys(table["setting"]))
     benchmarks = list(dict.fromkeys(table["benchmark"]))
     names = list(dict.fromkeys(name for name in table["winner"] if name))
@@ -56,19 +103,17 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             z=cells["winner"].map(codes).to_numpy(dtype="float32").reshape(shape),
             zmin=0,
             zmax=max(len(steps) - 1, 1),
-            colorscale=_steps(steps),
+            colorscale=_scale(steps),
             showscale=False,
             xgap=2,
             ygap=2,
             hoverongaps=False,
-            customdata=np.reshape([_said(row) for row in cells.to_dict("records")], shape),
+            customdata=np.reshape([_hover(row) for row in cells.to_dict("records")], shape),
             hovertemplate="%{y}, %{x}<br>%{customdata}<extra></extra>",
         )
     )
     known = table[table["winner"].notna()].to_dict("records")
-    room = _LETTERS_OF_A_ROW // len(benchmarks)
-    if room < _ROOMY:
-        room = min(_ROOMY - 1, _NARROW_LETTERS_OF_A_ROW // len(benchmarks))
+    room = _room(len(benchmarks))
     fig.update_layout(annotations=[_cell_text(row, colors, room) for row in known])
     apply_theme(fig, dark)
     fig.update_layout(height=70 + _ROW_HEIGHT * len(settings), margin={"t": 44})
@@ -79,34 +124,35 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     return fig
 
 
-def describe(table: pd.DataFrame) -> str:
-    """One sentence: who wins how many cells."""
-    won = table[table["winner"].fillna("") != ""]
-    if won.empty:
-        return "No benchmark has a winner."
-    counts = won["winner"].value_counts()
-    parts = [f"{name} {count}" for name, count in counts.items()]
-    shared = int((won["tied"] > 1).sum())
-    tied = f"; {shared} of them shared (the first is named)" if shared else ""
-    return f"Of {len(won)} cells with a winner: {', '.join(parts)}{tied}."
-
-
-def _named_rows(table: pd.DataFrame) -> pd.Series:
+def _settings(table: pd.DataFrame) -> pd.Series:
     """Each row's setting, and below it how many candidates the row has."""
-    counts = table.groupby("setting")["candidates"].transform("max")
-    pairs = zip(table["setting"], counts, strict=True)
-    named = [f"{plain(str(name))}<br>{_counted(int(count))}" for name, count in pairs]
-    return pd.Series(named, index=table.index)
+    counts = table.groupby("setting")["candidates"].transform("max").astype(int)
+    return table["setting"].astype(str).map(plain) + "<br>" + counts.map(_counted)
+
+
+def _scale(colors: list[str]) -> list[list[float | str]]:
+    """A colour scale that jumps from colour to colour, halfway between the codes."""
+    last = max(len(colors) - 1, 1)
+    return [
+        [min(max((place + side) / last, 0.0), 1.0), color]
+        for place, color in enumerate(colors)
+        for side in (-0.5, 0.5)
+    ]
+
+
+def _room(columns: int) -> int:
+    """Letters that fit a cell, in the usual size or, where those are few, in the narrow one."""
+    room = _LETTERS_OF_A_ROW // columns
+    return room if room >= _ROOMY else min(_ROOMY - 1, _NARROW_LETTERS_OF_A_ROW // columns)
 
 
 def _counted(count: int) -> str:
     return f"{count} candidate{'' if count == 1 else 's'}"
 
 
-def _said(row: Mapping[Hashable, Any]) -> str:
-    """What hovering over a cell says; empty for cells that are not there."""
+def _hover(row: Mapping[Hashable, Any]) -> str:
     if pd.isna(row["winner"]):
-        return ""
+        return ""  # a cell that is not there
     if not row["winner"]:
         return f"{_nobody(row)}: no winner"
     return f"{plain(row['winner'])}: {row['score']:.3f}, {row['margin']:.3f} before the next"
@@ -115,16 +161,6 @@ def _said(row: Mapping[Hashable, Any]) -> str:
 def _nobody(row: Mapping[Hashable, Any]) -> str:
     """Why a cell has no winner."""
     return "all 0" if row["candidates"] > 1 else _counted(int(row["candidates"]))
-
-
-def _steps(colors: list[str]) -> list[list[float | str]]:
-    """A colour scale that jumps from colour to colour, halfway between the codes."""
-    last = max(len(colors) - 1, 1)
-    scale: list[list[float | str]] = []
-    for place, color in enumerate(colors):
-        low, high = (place - 0.5) / last, (place + 0.5) / last
-        scale += [[max(low, 0.0), color], [min(high, 1.0), color]]
-    return scale
 
 
 def _cell_text(row: Mapping[Hashable, Any], colors: dict[str, str], room: int) -> dict[str, object]:
@@ -150,3 +186,15 @@ def _lines(name: str, room: int, *, most: int) -> list[str]:
     rest = " ".join(lines[most - 1 :]) if most > 1 else name
     last = rest if len(rest) <= room else f"{rest[: room - 2].rstrip(' ,')}."
     return [*lines[: most - 1], last] if len(lines) >= most else lines
+
+
+def describe(table: pd.DataFrame) -> str:
+    """One sentence: who wins how many cells."""
+    won = table[table["winner"].fillna("") != ""]
+    if won.empty:
+        return "No benchmark has a winner."
+    counts = won["winner"].value_counts()
+    parts = [f"{name} {count}" for name, count in counts.items()]
+    shared = int((won["tied"] > 1).sum())
+    tied = f"; {shared} of them shared (the first is named)" if shared else ""
+    return f"Of {len(won)} cells with a winner: {', '.join(parts)}{tied}."

@@ -1,22 +1,21 @@
 """The charts over the papers' own results: winner map, capability profile, leaderboard."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import pandas as pd
 
+from analysis.errors import StatsError, unknown_name
 from analysis.published import ABILITIES, PAPERS, published_table
 from analysis.ranking.leaderboard import (
-    WINNER_COLUMNS,
     ability_weights,
     average_rank,
     score_table,
     weighted_average,
-    winners,
 )
+from app.charts import capability, winner_map
 from app.charts.chart import Drawing, made_by
-from app.figures import capability, winner_map
 from app.plots.names import FULL, criterion_label
 
 # Table -> what it is about, for the list to choose from.
@@ -42,6 +41,21 @@ class Setting:
     sparsity: float
 
 
+@dataclass(frozen=True)
+class PaperChart:
+    """One figure of what the papers report: of no model here, but of a block of their tables.
+
+    Args:
+        name, page, title: as of `Chart`.
+        draw: the chart of a block, which is a table, a model of it, and a sparsity.
+    """
+
+    name: str
+    page: str
+    title: str
+    draw: Callable[[Setting], Drawing]
+
+
 def settings_of(table: str) -> list[Setting]:
     """The blocks of a table, in its order; the full models are in every block of theirs."""
     pruned = published_table(table).query("sparsity > 0")
@@ -54,19 +68,26 @@ def blocks_of(table: str) -> dict[str, Setting]:
     return {f"{each.model} {each.sparsity:.0%}": each for each in settings_of(table)}
 
 
+def block_of(table: str, block: str | None) -> Setting:
+    """The block "MODEL SPARSITY%" of a paper's table; the first where none is named."""
+    if table not in TABLES:
+        raise StatsError(unknown_name("table of a paper", table, TABLES))
+    blocks = blocks_of(table)
+    if block is None:
+        return next(iter(blocks.values()))
+    if block not in blocks:
+        raise StatsError(unknown_name(f"block of {table}", block, blocks))
+    return blocks[block]
+
+
 def scores_of(setting: Setting) -> pd.DataFrame:
     """Candidates x benchmarks of one block, the full model first, without averages."""
     table = published_table(setting.table)
     table = table[table["model"] == setting.model]
     table = table[table["sparsity"].isin([0.0, setting.sparsity])]
     table = table[table["benchmark"].isin(ABILITIES)]
-    named = table.assign(candidate=_candidates(table))
-    return score_table(named, by="candidate")
-
-
-def _candidates(table: pd.DataFrame) -> list[str]:
-    pairs = zip(table["criterion"], table["schedule"], strict=True)
-    return [_candidate(criterion, schedule) for criterion, schedule in pairs]
+    names = map(_candidate, table["criterion"], table["schedule"])
+    return score_table(table.assign(candidate=list(names)), by="candidate")
 
 
 def _candidate(criterion: str, schedule: str) -> str:
@@ -102,35 +123,45 @@ def source_of(table: str) -> str:
     return f"{PAPERS[first['paper']]}, Table {first['table']}"
 
 
-def winner_chart(table: str) -> Drawing:
+def winners_of(table: str) -> Drawing:
     """Winner map over all blocks of a table (arXiv:2606.15716, Figure 2)."""
-    blocks = []
-    for setting in settings_of(table):
-        found = winners(scores_of(setting).drop(index=FULL))
-        # The family alone: a cell of sixteen needs the room, and no table has two of one family.
-        name = f"{setting.model.split('-')[0]} {setting.sparsity:.0%}"
-        blocks.append(found.assign(setting=name))
-    rows = pd.concat(blocks, ignore_index=True)
-    rows = rows[["setting", *WINNER_COLUMNS]]
-    return Drawing(
-        "winner-map",
-        lambda dark: winner_map.winner_map(rows, dark=dark),
-        rows,
-        winner_map.describe(rows),
-        made_by(source_of(table)),
-    )
+    # The family alone: a cell of sixteen needs the room, and no table has two of one family.
+    scores = {
+        f"{each.model.split('-')[0]} {each.sparsity:.0%}": scores_of(each).drop(index=FULL)
+        for each in settings_of(table)
+    }
+    return winner_map.drawing("winner-map", scores, made_by(source_of(table)))
 
 
-def profile_chart(setting: Setting, *, radar: bool) -> Drawing:
+def profile(setting: Setting, *, radar: bool) -> Drawing:
     """Capability profile of one block, best average rank first (arXiv:2603.18492, Figure 3)."""
     scores = scores_of(setting)
     order = average_rank(scores.drop(index=FULL)).sort_values(kind="stable").index
-    scores = scores.loc[[FULL, *order]]
-    draw = capability.capability_radar if radar else capability.capability_dots
-    return Drawing(
-        "capability-radar" if radar else "capability",
-        lambda dark: draw(scores, FULL, dark=dark),
-        scores.rename_axis("candidate").reset_index(),
-        capability.describe(scores, FULL),
-        made_by(source_of(setting.table), setting.model, f"sparsity {setting.sparsity:.0%}"),
+    about = made_by(source_of(setting.table), setting.model, f"sparsity {setting.sparsity:.0%}")
+    name = "capability-radar" if radar else "capability"
+    return capability.drawing(name, scores.loc[[FULL, *order]], about, radar=radar)
+
+
+PAPER_CHARTS: Final = {
+    chart.name: chart
+    for chart in (
+        PaperChart(
+            "capability",
+            "evaluate",
+            "What each candidate keeps of each benchmark",
+            lambda block: profile(block, radar=False),
+        ),
+        PaperChart(
+            "capability-radar",
+            "evaluate",
+            "The same as a radar",
+            lambda block: profile(block, radar=True),
+        ),
+        PaperChart(
+            "winner-map",
+            "evaluate",
+            "Which candidate wins which benchmark, in every block of a table",
+            lambda block: winners_of(block.table),
+        ),
     )
+}

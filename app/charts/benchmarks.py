@@ -7,19 +7,14 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analysis.ranking.leaderboard import (
-    WINNER_COLUMNS,
-    average_rank,
-    score_table,
-    weighted_average,
-    winners,
-)
-from app.charts.chart import Drawing, made_by
-from app.figures import capability, winner_map
-from app.plots.evaluations import is_share, series_name
+from analysis.errors import StatsError
+from analysis.ranking.leaderboard import average_rank, score_table, weighted_average
+from app.charts import capability, pareto, winner_map
+from app.charts.chart import Chart, Drawing, made_by
+from app.charts.context import Context
+from app.charts.evaluations import is_share, series_name
 from app.plots.names import FULL
-from app.plots.pareto import Quality, drawn
-from pruning.evaluate.benchmarks.record import BenchmarkRecord
+from pruning.evaluate.benchmarks.record import BenchmarkRecord, BenchmarkStore, way_of
 from pruning.evaluate.benchmarks.table import benchmark_table
 
 # Of several ways to score a task the first that is there; the others stay in the records.
@@ -78,8 +73,12 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     table = benchmark_table(records)
     ways = {record.record_id: way_of(record.source, record.settings) for record in records}
     types = {record.record_id: str(record.settings.get("dtype") or "") for record in records}
+    # A tool's error is 0 where every question has the same score, which is not for certain. Of 0 or
+    # n right answers of n Wilson's 95% interval has the length z^2 / (n + z^2), which is z standard
+    # errors here (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927).
+    same = (table["stderr"] == 0) & ((table["value"] <= 0) | (table["value"] >= 1))
     table = table.assign(
-        stderr=_errors(table),
+        stderr=table["stderr"].mask(same, _Z_95 / (table["num_samples"] + _Z_95**2)),
         way=table["record"].map(ways).astype(str),
         dtype=table["record"].map(types).astype(str),
         series=[_series(row) for row in table.to_dict("records")],
@@ -99,36 +98,12 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     return table.sort_values(["way", "removed", "series", "benchmark"], ignore_index=True)
 
 
-def _errors(table: pd.DataFrame) -> pd.Series:
-    """Standard errors that take no score for certain; NaN where nothing is known.
-
-    A tool's error is 0 where every question has the same score. Of 0 or n right answers of n
-    Wilson's 95% interval has the length z^2 / (n + z^2), which is z standard errors here
-    (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927).
-    """
-    same = (table["stderr"] == 0) & ((table["value"] <= 0) | (table["value"] >= 1))
-    return table["stderr"].mask(same, _Z_95 / (table["num_samples"] + _Z_95**2))
-
-
 def _series(row: Mapping[Any, Any]) -> str:
     if row["candidate"] == "full":
         return FULL
     if not row["criterion"] or pd.isna(row["removed"]):
         return str(row["candidate"])
     return f"{series_name(row)}, {row['removed']:.0%}"
-
-
-def way_of(source: str, settings: Mapping[str, Any]) -> str:
-    """How a benchmark was run, in words: the tool, and what of its settings is not usual."""
-    words = [source]
-    limit, shots = settings.get("limit"), settings.get("num_fewshot")
-    if limit:
-        words.append(f"{limit:.0%} of the questions" if limit < 1 else f"{limit:g} questions")
-    if shots is not None:
-        words.append(f"{shots} examples")
-    words += ["as a conversation"] if settings.get("chat_template") else []
-    words += [str(settings["dtype"])] if settings.get("dtype") else []
-    return ", ".join(words)
 
 
 def ways_of(results: pd.DataFrame) -> list[str]:
@@ -169,10 +144,13 @@ def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
     rank = average_rank(scores.drop(index=FULL, errors="ignore"))
     by_name = board.rows.drop_duplicates("series").set_index("series")
     whole = by_name["bytes"].get(FULL, float("nan"))
+    # The standard error of a weighted mean: sqrt(sum of (w / sum of w)^2 stderr^2).
+    factors = pd.Series({name: float(weights.get(name, 1.0)) for name in scores.columns})
+    factors = factors[factors > 0] / factors.sum()
     table = scores.assign(
         average_rank=rank,
         average=weighted_average(scores, weights),
-        stderr=average_error(board.errors(), weights),
+        stderr=((board.errors()[factors.index] ** 2) @ factors**2).pow(0.5),
         bytes=by_name["bytes"],
         memory_saved=1 - by_name["bytes"] / whole,
     )
@@ -183,65 +161,104 @@ def own_leaderboard(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
     return table.rename_axis("candidate").reset_index()[[*LEADERBOARD_COLUMNS, *scores.columns]]
 
 
-def average_error(errors: pd.DataFrame, weights: Mapping[str, float]) -> pd.Series:
-    """Standard error of `weighted_average`: sqrt(sum of (w / sum of w)^2 stderr^2)."""
-    factors = pd.Series({name: float(weights.get(name, 1.0)) for name in errors.columns})
-    counted = factors[factors > 0]
-    return ((errors[counted.index] ** 2) @ ((counted / counted.sum()) ** 2)).pow(0.5)
+def percent(share: float) -> str:
+    """A share in percent, with a decimal where it has one."""
+    return f"{share:.1%}".replace(".0%", "%")
 
 
-def own_profile_chart(board: Board, *, radar: bool) -> Drawing:
+def profile(board: Board, *, radar: bool) -> Drawing:
     """What each candidate keeps of each benchmark, best average rank first."""
-    order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]
     scores = board.scores()
-    scores = scores.loc[[*(name for name in (FULL,) if name in scores.index), *order]]
-    draw = capability.capability_radar if radar else capability.capability_dots
-    return Drawing(
-        "own-capability-radar" if radar else "own-capability",
-        lambda dark: draw(scores, FULL, dark=dark),
-        scores.rename_axis("candidate").reset_index(),
-        capability.describe(scores, FULL),
-        made_by(board.model, board.about),
-    )
+    order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]
+    scores = scores.loc[[*scores.index.intersection([FULL]), *order]]
+    about = made_by(board.model, board.about)
+    name = "own-capability-radar" if radar else "own-capability"
+    return capability.drawing(name, scores, about, radar=radar)
 
 
-def own_winners_chart(results: pd.DataFrame, way: str, model: str) -> Drawing | None:
+def winner_map_of(results: pd.DataFrame, way: str, model: str) -> Drawing | None:
     """The best candidate of each benchmark at each share; None where nothing was pruned."""
-    blocks = []
+    tables = {}
     for share in shares_of(results, way):
         scores = board_of(results, way, share, model).scores().drop(index=FULL, errors="ignore")
         # The row says the share; a candidate has one colour in all of them.
-        end = f", {share:.0%}"
-        scores = scores.rename(index={name: str(name).removesuffix(end) for name in scores.index})
-        blocks.append(winners(scores).assign(setting=f"{share:.0%} removed"))
-    if not blocks:
-        return None
-    rows = pd.concat(blocks, ignore_index=True)
-    rows = rows[["setting", *WINNER_COLUMNS]]
-    return Drawing(
-        "benchmark-winner-map",
-        lambda dark: winner_map.winner_map(rows, dark=dark),
-        rows,
-        winner_map.describe(rows),
-        made_by(model, way),
-    )
+        plain = scores.index.str.removesuffix(f", {share:.0%}")
+        tables[f"{percent(share)} removed"] = scores.set_axis(plain)
+    about = made_by(model, way)
+    return winner_map.drawing("benchmark-winner-map", tables, about) if tables else None
 
 
-def benchmark_pareto_chart(board: Board, weights: Mapping[str, float]) -> Drawing | None:
-    """The user's average against memory; None where no pruned candidate has both numbers."""
-    found = drawn(benchmark_points(board, weights), Quality("Average", "average score", True))
-    return Drawing("benchmark-pareto", *found, made_by(board.model, board.about)) if found else None
+def memory(board: Board, weights: Mapping[str, float]) -> Drawing | None:
+    """The user's average against memory; None where no pruned candidate has both numbers.
 
-
-def benchmark_points(board: Board, weights: Mapping[str, float]) -> pd.DataFrame:
-    """The columns that `pareto_table` takes, with the 95% interval of a normal distribution."""
+    Intervals are the middle 95% of a normal distribution.
+    """
     table = own_leaderboard(board, weights)
     removed = board.rows.drop_duplicates("series").set_index("series")["removed"]
     spread = _Z_95 * table["stderr"].astype(np.float64)
-    return table.assign(
+    points = table.assign(
         value=table["average"],
         low=table["average"] - spread,
         high=table["average"] + spread,
         is_full=table["candidate"] == FULL,
         removed=table["candidate"].map(removed),
     )
+    quality = pareto.Quality("Average", "average score", higher_is_better=True)
+    return pareto.drawing("benchmark-pareto", points, quality, made_by(board.model, board.about))
+
+
+def _results(context: Context) -> pd.DataFrame:
+    """What benchmarks say of the model's candidates, in shares of right answers."""
+    store = BenchmarkStore(context.store.directories)
+    results = benchmark_results(store.records(context.model.identity))
+    if results.empty:
+        raise StatsError(
+            f"{context.model.name} has no benchmark results yet; see `moeprune benchmark`."
+        )
+    return results
+
+
+def _profile(context: Context, *, radar: bool) -> Drawing:
+    """Of half removed, or of what comes nearest to it; of the usual way."""
+    results = _results(context)
+    way = ways_of(results)[0]
+    share = min(shares_of(results, way), key=lambda each: abs(each - 0.5), default=None)
+    return profile(board_of(results, way, share, context.model.name), radar=radar)
+
+
+def _winners(context: Context) -> Drawing:
+    results, model = _results(context), context.model.name
+    return _of_pruned(winner_map_of(results, ways_of(results)[0], model), model)
+
+
+def _memory(context: Context) -> Drawing:
+    results, model = _results(context), context.model.name
+    return _of_pruned(memory(board_of(results, ways_of(results)[0], None, model), {}), model)
+
+
+def _of_pruned(drawing: Drawing | None, model: str) -> Drawing:
+    if drawing is None:
+        raise StatsError(
+            f"No pruned candidate of {model} was benchmarked; see `moeprune benchmark`."
+        )
+    return drawing
+
+
+OWN_CAPABILITY = Chart(
+    "own-capability",
+    "evaluate",
+    "What own candidates keep of each benchmark",
+    lambda context: _profile(context, radar=False),
+)
+OWN_CAPABILITY_RADAR = Chart(
+    "own-capability-radar",
+    "evaluate",
+    "The same of own candidates as a radar",
+    lambda context: _profile(context, radar=True),
+)
+BENCHMARK_WINNER_MAP = Chart(
+    "benchmark-winner-map", "evaluate", "Which candidate wins which benchmark", _winners
+)
+BENCHMARK_PARETO = Chart(
+    "benchmark-pareto", "evaluate", "What benchmark average each amount of memory buys", _memory
+)

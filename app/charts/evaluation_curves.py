@@ -1,0 +1,212 @@
+"""What pruning costs: a measure against sparsity or memory, one line for each criterion."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from app.charts.chart import Chart, Drawing, made_by
+from app.charts.context import Context
+from app.charts.evaluations import evaluations, usual_measure
+from app.figures.sizes import byte_unit
+from app.figures.theme import DASHES, SYMBOLS, apply_theme, muted, plain, series_color
+from pruning.evaluate.result import MEASURES
+
+# Column of the horizontal axis -> its name in the order offered, its title, and how its numbers
+# are written; bytes are drawn in MiB or GiB, as on every other page.
+AXES: Final[Mapping[str, tuple[str, str, str]]] = {
+    "removed": ("Share removed", "expert weights removed", ".0%"),
+    "bytes": ("Memory", "weights, {unit}", ".3~g"),
+    "active_params": ("Active parameters", "parameters that a token uses", ".3~s"),
+    "expert_flops": ("Expert FLOPs", "FLOPs of a token in routed experts", ".3~s"),
+}
+_NUMBERS: Final = ("mean", "low", "high")
+
+
+def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
+    """The series that are best at some share on some corpus, and the random baseline; sorted."""
+    rows = results[(results["measure"] == measure) & (results["series"] != "")]
+    if not MEASURES[measure].higher_is_better:
+        rows = rows.assign(mean=-rows["mean"])
+    best = rows.groupby(["corpus", "removed"])["mean"].idxmax()
+    chance = rows.loc[(rows["criterion"] == "random") & (rows["way"] == ""), "series"]
+    return sorted({*rows.loc[best, "series"], *chance})
+
+
+def drawing(
+    results: pd.DataFrame,
+    measure: str,
+    model: str,
+    *,
+    against: str = "removed",
+    lit: Collection[str] | None = None,
+) -> Drawing:
+    """A measure against what is removed or left, a panel a corpus; see `curves_figure`."""
+    rows = results[results["measure"] == measure].reset_index(drop=True)
+    known = MEASURES[measure]
+    return Drawing(
+        "evaluation-curves",
+        lambda dark: curves_figure(rows, label=known.axis, against=against, lit=lit, dark=dark),
+        rows,
+        describe(rows, label=known.label, higher_is_better=known.higher_is_better),
+        made_by(model, f"{len(rows)} evaluations", known.label),
+    )
+
+
+def _draw(context: Context) -> Drawing:
+    results = evaluations(context)
+    measure = usual_measure(results)
+    return drawing(results, measure, context.model.name, lit=leading_series(results, measure))
+
+
+EVALUATION_CURVES = Chart("evaluation-curves", "evaluate", "What pruning costs this model", _draw)
+
+
+def curves_figure(
+    table: pd.DataFrame,
+    *,
+    label: str,
+    against: str = "removed",
+    lit: Collection[str] | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """Figure of a table `corpus, series, removed, ..., mean, low, high`: a panel a corpus.
+
+    Args:
+        table: of one measure. Rows without a series are the unpruned model, which begins every
+            line and is drawn as a level. Bands are the intervals, where there are some.
+        label: of the measure.
+        against: a key of AXES, which is a column: the horizontal axis.
+        lit: the series that have colours and bands; the others are thin and grey, and share one
+            entry of the legend. None: all.
+        dark: for a dark page.
+    """
+    _, title, form = AXES[against]
+    if against == "bytes":
+        unit, unit_name = byte_unit(float(table["bytes"].max()))
+        table, title = table.assign(bytes=table["bytes"] / unit), title.format(unit=unit_name)
+    corpora = table["corpus"].unique().tolist()
+    names = [plain(str(corpus)) for corpus in corpora]
+    fig = make_subplots(cols=max(1, len(names)), subplot_titles=names, shared_yaxes=False)
+    # In the order of the table; the unpruned model is none.
+    series = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
+    bright = [name for name in series if lit is None or name in lit]
+    traces, places, levels = [], [], []
+    # Each part of a table costs as much as it has columns.
+    points = table[["corpus", "series", *dict.fromkeys((against, "removed", *_NUMBERS))]]
+    for column, corpus in enumerate(corpora, 1):
+        rows = points[points["corpus"] == corpus].drop(columns="corpus")
+        whole = rows[rows["series"] == ""].head(1)
+        lines = _lines(rows, whole, series)
+        for trace in _panel(lines, bright, against, dark):
+            traces.append({**trace, "showlegend": trace.get("showlegend", False) and column == 1})
+            places.append(column)
+        levels += [(column, value) for value in whole["mean"].tolist()]
+    # At once: plotly checks a figure anew at each trace that is added to it.
+    fig.add_traces(traces, rows=[1] * len(traces), cols=places)
+    for column, value in levels:
+        line = {"color": muted(dark), "dash": "dot", "width": 1}
+        fig.add_hline(y=value, line=line, row=1, col=column)
+    apply_theme(fig, dark)
+    height = 340 + 18 * max(0, len(bright) - 3)  # room for the legend
+    fig.update_layout(height=height, margin={"t": 70}, legend={"y": 1.12})
+    fig.update_xaxes(title_text=title, tickformat=form, showgrid=False)
+    fig.update_yaxes(title_text=label, col=1)
+    return fig
+
+
+def _lines(
+    rows: pd.DataFrame, whole: pd.DataFrame, series: Sequence[str]
+) -> dict[str, pd.DataFrame]:
+    """The points of each series on one corpus, from the unpruned model on."""
+    found = dict(list(rows.groupby("series")))
+    return {
+        name: pd.concat([whole, found[name]]).sort_values("removed") if name in found else whole
+        for name in series
+    }
+
+
+def _panel(
+    lines: Mapping[str, pd.DataFrame], bright: Sequence[str], against: str, dark: bool
+) -> Iterator[dict[str, Any]]:
+    """The lines of one corpus by series, those that stand back first; each as in the legend."""
+    dim = {name: points for name, points in lines.items() if name not in bright}
+    if dim:
+        yield _dim_lines(dim, against, muted(dark))
+    for index, name in enumerate(bright):
+        points, color = lines[name], series_color(index, dark)
+        known = points.dropna(subset=["low", "high"])
+        there, low, high = (known[column].to_numpy() for column in (against, "low", "high"))
+        yield {
+            "type": "scatter",
+            "x": np.concatenate([there, there[::-1]]),
+            "y": np.concatenate([high, low[::-1]]),
+            "name": plain(name),
+            "legendgroup": name,
+            "fill": "toself",
+            "fillcolor": color,
+            "opacity": 0.18,
+            "mode": "none",
+            "hoverinfo": "skip",
+        }
+        yield {
+            "type": "scatter",
+            "x": points[against].to_numpy(),
+            "y": points["mean"].to_numpy(),
+            "name": plain(name),
+            "legendgroup": name,
+            "showlegend": True,
+            "mode": "lines+markers",
+            "line": {"color": color, "dash": DASHES[index % len(DASHES)], "width": 2},
+            "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "color": color, "size": 8},
+            **_hover(plain(name), points),
+        }
+
+
+def _dim_lines(lines: Mapping[str, pd.DataFrame], against: str, color: str) -> dict[str, Any]:
+    """All of them as one trace with gaps, for they look alike and may be a hundred."""
+    gap = pd.DataFrame([{"mean": np.nan}])
+    points = pd.concat(
+        [part for name, line in lines.items() for part in (line.assign(series=name), gap)]
+    )
+    others = "1 other" if len(lines) == 1 else f"{len(lines)} others"
+    return {
+        "type": "scatter",
+        "x": points[against].to_numpy(),
+        "y": points["mean"].to_numpy(),
+        "text": [plain(str(name)) for name in points["series"]],
+        "name": others,
+        "legendgroup": others,
+        "showlegend": True,
+        "mode": "lines",
+        "line": {"color": color, "width": 1},
+        "opacity": 0.45,
+        **_hover("%{text}", points),
+    }
+
+
+def _hover(name: str, points: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "customdata": points[["low", "high", "removed"]].to_numpy(),
+        "hovertemplate": f"{name} at %{{customdata[2]:.0%}} removed: %{{y:.4f}} "
+        "[%{customdata[0]:.4f}, %{customdata[1]:.4f}]<extra></extra>",
+    }
+
+
+def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
+    """One sentence a corpus: the best and the worst series where most was removed."""
+    pruned = table[table["series"] != ""]
+    if pruned.empty:
+        return "No pruned model has been evaluated here."
+    parts = []
+    for corpus, rows in pruned.groupby("corpus", sort=False):
+        most = rows["removed"].max()
+        last = rows[rows["removed"] == most].sort_values("mean", ascending=not higher_is_better)
+        pairs = zip(last["series"], last["mean"], strict=True)
+        ends = [f"{name} {mean:.3g}" for name, mean in pairs]
+        best = f"best {ends[0]}, worst {ends[-1]}" if len(ends) > 1 else ends[0]
+        parts.append(f"On {corpus}, {most:.0%} removed: {best}.")
+    return f"{label}. {' '.join(parts)}"

@@ -1,0 +1,154 @@
+"""A model's own evaluations as a table: series of plans, and what they get at a share removed."""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final
+
+import pandas as pd
+
+from analysis.errors import StatsError
+from app.charts.context import Context
+from app.plots.names import criterion_label
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
+from pruning.evaluate.result import MEASURES
+from pruning.plan import ATOMIC_GRANULARITY
+
+_SAME_SHARE: Final = 5e-5
+LOSS_COLUMNS: Final = (
+    *("candidate", "mean", "low", "high", "full", "change", "bytes", "memory_saved"),
+)
+
+
+def evaluations(context: Context) -> pd.DataFrame:
+    """Table of `results_of`: what was measured of pruned candidates of the model.
+
+    Raises:
+        StatsError: nothing was.
+    """
+    records = EvaluationStore(context.store.directories).records(context.model.identity)
+    if not records:
+        raise StatsError(
+            f"{context.model.name} has no evaluations yet; make some with `moeprune evaluate`."
+        )
+    return results_of(records)
+
+
+def results_of(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
+    """`evaluation_table` with the column `series`: criterion and what ranked; empty: unpruned.
+
+    Sorted by corpus and series: a candidate's colour must not depend on the names of files. What
+    was measured in another way than most, which no line may join, says so in its series and in
+    the column `way`, which is empty for the others; of the unpruned model it comes last. Where
+    plans of one name and share differ (by hand, say), those measured later add their digest.
+    """
+    table = evaluation_table(records)
+    ways = {
+        each.record_id: f"{each.num_samples} samples, {each.settings['dtype']}" for each in records
+    }
+    usual = next((way for way, _ in Counter(ways.values()).most_common(1)), "")
+    odd = {name: "" if way == usual else way for name, way in ways.items()}
+    table = table.assign(series="", way=table["evaluation"].map(odd).astype(str))
+    rows = table.to_dict("records")
+    table["series"] = [series_name(row, row["way"]) if row["removed"] else "" for row in rows]
+    in_time = table.sort_values("created_at", kind="stable")
+    first = in_time.groupby(["series", in_time["removed"].round(4)])["plan"].transform("first")
+    named = zip(table["series"], table["plan"], first.reindex(table.index), strict=True)
+    table["series"] = [
+        f"{name}, plan {plan[:8]}" if name and plan != known else name
+        for name, plan, known in named
+    ]
+    return table.sort_values(["corpus", "series", "way", "removed"], ignore_index=True)
+
+
+def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
+    """What a person calls a series of plans: criterion, what ranked, schedule, units, `way`."""
+    name, schedule = str(row["criterion"]), str(row["schedule"])
+    # Schedules of neurons say so themselves.
+    is_atomic = row["granularity"] == ATOMIC_GRANULARITY and "neurons" not in schedule
+    words = (
+        criterion_label(name) if name else f"plan {str(row['plan'])[:8]}",
+        f"on {row['calibrated_on']}" if row["calibrated_on"] else "",
+        schedule if schedule != "uniform" else "",
+        "neurons" if is_atomic else "",
+        way,
+    )
+    return ", ".join(filter(None, words))
+
+
+def measures_of(results: pd.DataFrame) -> list[str]:
+    """The measures that were taken, in the order of MEASURES."""
+    return [name for name in MEASURES if name in set(results["measure"])]
+
+
+def usual_measure(results: pd.DataFrame) -> str:
+    """What is shown at first: the loss, which everybody knows, where it was taken."""
+    taken = measures_of(results)
+    return "nll" if "nll" in taken else taken[0]
+
+
+def is_share(removed: "pd.Series[float]", share: float) -> "pd.Series[bool]":
+    """Where this share was removed, up to the rounding of `shares_of`."""
+    return (removed - share).abs() < _SAME_SHARE
+
+
+def shares_of(results: pd.DataFrame) -> list[str]:
+    """Shares of the expert weights that were removed, as percentages, smallest first."""
+    removed = sorted({round(share, 4) for share in results["removed"] if share > 0})
+    return [f"{100 * share:.2f}".rstrip("0").rstrip(".") + "%" for share in removed]
+
+
+def of_plan(results: pd.DataFrame, measure: str, plan: str) -> pd.DataFrame:
+    """What one plan gets, a row a corpus; as most were measured where it was, else newest.
+
+    Args:
+        results: a table of `results_of`.
+        measure: one of MEASURES.
+        plan: digest of the plan, see `PruningPlan.digest`.
+    """
+    rows = results[(results["measure"] == measure) & (results["plan"] == plan)]
+    rows = rows.assign(usual=rows["way"] == "").sort_values(["usual", "created_at"])
+    rows = rows.drop_duplicates("corpus", keep="last").drop(columns="usual")
+    return rows.sort_values("corpus", ignore_index=True)
+
+
+def worst_elsewhere(
+    results: pd.DataFrame, measure: str, share: float, corpus: str, candidate: str
+) -> pd.Series | None:
+    """Of the other corpora the row where a candidate loses most; None where it has no others.
+
+    What is lost is the distance to the full model, where the measure has one.
+
+    Args:
+        results: a table of `results_of`.
+        measure: one of MEASURES.
+        share: of the weights of experts that is removed.
+        corpus: that it was picked on.
+        candidate: its series.
+    """
+    rows = results[(results["measure"] == measure) & (results["series"] == candidate)]
+    rows = rows[is_share(rows["removed"], share) & (rows["corpus"] != corpus)]
+    if rows.empty:
+        return None
+    lost = rows["mean"] - rows["full"].fillna(0)
+    worst = lost.argmin() if MEASURES[measure].higher_is_better else lost.argmax()
+    return rows.iloc[int(worst)]
+
+
+def at_share(results: pd.DataFrame, measure: str, share: float, corpus: str) -> pd.DataFrame:
+    """What each candidate gets at one share removed, best first.
+
+    Returns:
+        LOSS_COLUMNS: ``full`` is what the unpruned model gets, NaN where the measure is of the
+        difference between both, ``change`` the distance to it, ``memory_saved`` the share of all
+        weights that need not be loaded.
+    """
+    rows = results[(results["measure"] == measure) & (results["corpus"] == corpus)]
+    whole = rows.loc[rows["removed"] == 0, "bytes"]
+    bytes_before = float(whole.iloc[0]) if len(whole) else float("nan")
+    rows = rows[is_share(rows["removed"], share)].rename(columns={"series": "candidate"})
+    rows = rows.assign(
+        change=rows["mean"] - rows["full"], memory_saved=1 - rows["bytes"] / bytes_before
+    )
+    ascending = not MEASURES[measure].higher_is_better
+    rows = rows.sort_values("mean", ascending=ascending, kind="stable", ignore_index=True)
+    return rows[list(LOSS_COLUMNS)]

@@ -1,0 +1,155 @@
+"""Variance of hidden states, layer by layer: the full model and what plans leave of it."""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.errors import StatsError
+from app.charts.chart import Chart, Drawing, made_by
+from app.charts.context import Context
+from app.charts.evaluations import series_name
+from app.figures.theme import DASHES, SYMBOLS, apply_theme, ink, plain, series_color
+from app.plots.names import FULL
+from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, variance_overview
+
+MOST_LINES: Final = 6  # as many as there are colours
+_WIDE: Final = 10.0  # a larger span between the smallest and the largest is drawn in decades
+
+
+def variance_results(records: Sequence[VarianceRecord]) -> pd.DataFrame:
+    """`variance_overview` with the column `candidate`: criterion, what ranked, share removed.
+
+    Of a candidate that was measured twice on the same tokens the newest stays. Sorted by text and
+    candidate, so that colours do not depend on the names of files.
+    """
+    table = variance_overview(records)
+    names = [
+        f"{series_name(row)}, {row['removed']:.0%}" if row["removed"] else FULL
+        for row in table.to_dict("records")
+    ]
+    table = table.assign(candidate=names).sort_values("created_at", kind="stable")
+    table = table.drop_duplicates(["draw", "candidate", "layer"], keep="last")
+    return table.sort_values(["corpus", "draw", "candidate", "layer"], ignore_index=True)
+
+
+def draws_of(results: pd.DataFrame) -> dict[str, str]:
+    """Label -> draw: what was measured on the same tokens, in the same way."""
+    drawn = results.drop_duplicates("draw")
+    once = drawn["corpus"].value_counts()
+    labels = {}
+    for row in drawn.to_dict("records"):
+        more = "" if once[row["corpus"]] == 1 else f", {row['num_tokens']} tokens, {row['dtype']}"
+        label = f"{row['corpus']}{more}"
+        # Of draws that nothing tells apart the newest: it comes last.
+        labels[label] = str(row["draw"])
+    return labels
+
+
+def candidates_of(results: pd.DataFrame, draw: str) -> list[str]:
+    """The pruned candidates of a draw, nearest to the full model first."""
+    rows = results[results["draw"] == draw]
+    near = list(deviations(rows).index)
+    return near + [name for name in dict.fromkeys(rows["candidate"]) if name not in (FULL, *near)]
+
+
+def drawing(
+    results: pd.DataFrame, draw: str, model: str, lit: Collection[str] | None = None
+) -> Drawing:
+    """The candidates of one draw beside the full model; only those in `lit`, where it is given."""
+    rows = results[results["draw"] == draw]
+    if lit is not None:
+        rows = rows[rows["candidate"].isin([FULL, *lit])]
+    rows = rows[["candidate", "layer", "variance", "full", "removed", "num_tokens"]]
+    rows = rows.reset_index(drop=True)
+    tokens = int(rows["num_tokens"].max()) if len(rows) else 0
+    corpus = results.loc[results["draw"] == draw, "corpus"].iloc[0]
+    return Drawing(
+        "hidden-states",
+        lambda dark: variance_lines(rows, dark=dark),
+        rows,
+        describe(rows),
+        made_by(model, f"variance of hidden states, {tokens:,} tokens of {corpus}"),
+    )
+
+
+def _draw(context: Context) -> Drawing:
+    records = VarianceStore(context.store.directories).records(context.model.identity)
+    if not records:
+        raise StatsError(
+            f"No hidden states of {context.model.name} were measured yet; see `moeprune variance`."
+        )
+    results = variance_results(records)
+    draw = next(iter(draws_of(results).values()))
+    lit = candidates_of(results, draw)[:MOST_LINES]
+    return drawing(results, draw, context.model.name, lit)
+
+
+HIDDEN_STATES = Chart("hidden-states", "evaluate", "How far hidden states change", _draw)
+
+
+def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """Figure of a table `candidate, layer, variance` (arXiv:2603.18492, Figure 6).
+
+    A row for each decoder layer of each candidate; the full model is thick, dotted, in ink.
+    """
+    fig = go.Figure()
+    names = table["candidate"].unique().tolist()
+    lines = sorted(names, key=lambda name: name == FULL)  # the full model lies on top
+    for index, name in enumerate(lines):
+        rows, color = table[table["candidate"] == name], series_color(index, dark)
+        line = {"color": color, "dash": DASHES[index % len(DASHES)], "width": 2}
+        mark = {"symbol": SYMBOLS[index % len(SYMBOLS)], "color": color, "size": 8}
+        if name == FULL:
+            line = {"color": ink(dark), "dash": "dot", "width": 3}
+            mark = {"color": ink(dark), "size": 5}
+        fig.add_scatter(
+            x=rows["layer"],
+            y=rows["variance"],
+            name=plain(str(name)),
+            mode="lines+markers",
+            line=line,
+            marker=mark,
+            hovertemplate=f"{plain(str(name))}, layer %{{x}}: %{{y:.4g}}<extra></extra>",
+        )
+    apply_theme(fig, dark)
+    fig.update_layout(height=400)
+    fig.update_xaxes(title_text="decoder layer", showgrid=False, tickformat="d")
+    fig.update_yaxes(title_text="variance of hidden states", tickformat=".3~g")
+    low, high = table["variance"].min(), table["variance"].max()
+    if low > 0 and high / low > _WIDE:
+        fig.update_yaxes(type="log", dtick=1)
+    if table["layer"].nunique() <= 24:
+        fig.update_xaxes(dtick=1)
+    return fig
+
+
+def deviations(table: pd.DataFrame) -> pd.Series:
+    """How far each candidate is from the full model, nearest first: the mean factor, at least 1.
+
+    The exponential of the mean over layers of |ln(variance / full model's)|: twice and half of the
+    full model's variance are equally far, a factor of 2. Layers where either is 0 do not count.
+    """
+    wide = table.pivot_table(index="layer", columns="candidate", values="variance")
+    if FULL not in wide:
+        return pd.Series(dtype="float64")
+    ratios = wide.drop(columns=FULL).div(wide[FULL], axis="index")
+    known = ratios.where((ratios > 0) & (ratios < np.inf))
+    means = known.apply(np.log).abs().mean()
+    return means.apply(np.exp).sort_values(kind="stable")
+
+
+def describe(table: pd.DataFrame) -> str:
+    """Who is nearest to the full model over the layers, and who is farthest."""
+    found = deviations(table).dropna()
+    if found.empty:
+        return "Nothing was measured beside the full model."
+    first = f"nearest to the full model {found.index[0]}, by a factor of {found.iloc[0]:.2f}"
+    if len(found) == 1:
+        return f"Variance of hidden states, mean over the layers: {first}."
+    return (
+        f"Variance of hidden states, mean over the layers: {first}; farthest {found.index[-1]}, "
+        f"{found.iloc[-1]:.2f}."
+    )

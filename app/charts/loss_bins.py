@@ -1,0 +1,227 @@
+"""A score against the true change of the loss, bin by bin (HEAPr, Figure 3)."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from scipy.stats import t as student_t
+
+from analysis.errors import StatsError
+from app.charts.chart import Chart, Drawing, made_by
+from app.charts.context import Context
+from app.figures.theme import apply_theme, muted, series_color
+from app.plots.names import criterion_label
+from pruning.evaluate.bins import rank_agreement
+from pruning.evaluate.bins_record import BinsRecord, BinsStore, bins_overview
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+
+WORDS: Final = {"expert": "experts", "atomic": "neurons"}
+
+
+def record_of(
+    records: Sequence[BinsRecord], granularity: str, criterion: str, corpora: Sequence[str]
+) -> BinsRecord | None:
+    """The record of a criterion, in order of its saliency; None where there is none.
+
+    Of several the one that was measured on one of these corpora, then on the most samples, in the
+    most bins, then the newest: a quick look does not stand in for a careful measurement.
+    """
+    own = [
+        each
+        for each in records
+        if (each.ranked.granularity, each.ranked.criterion) == (granularity, criterion)
+        and each.ranked.how.order == "saliency"
+    ]
+    own.sort(
+        key=lambda each: (
+            each.corpus["name"] in corpora,
+            each.num_samples,
+            len(each.rows),
+            each.created_at,
+        )
+    )
+    return own[-1] if own else None
+
+
+def drawing(record: BinsRecord, *, name: str = "") -> Drawing:
+    """One score against the loss; `name` is the chart's, where it is not the recipe's own score."""
+    ranked, table = record.ranked, record.table
+    how = ranked.how
+    is_atomic = ranked.granularity == ATOMIC_GRANULARITY
+    score = criterion_label(ranked.criterion)
+    place = "in order of their saliency" if how.order == "saliency" else "by place"
+    where = f"{score}, {WORDS[ranked.granularity]} {place}"
+    return Drawing(
+        name or ("neuron-loss-bins" if is_atomic else "loss-bins"),
+        lambda dark: loss_bins(table, granularity=ranked.granularity, order=how.order, dark=dark),
+        table,
+        describe(table, rank_agreement(table), score, record.num_samples),
+        made_by(
+            f"{record.model.name} {record.model.identity[:8]}",
+            ", ".join(ranked.runs),
+            where,
+            f"loss on {record.corpus['name']}, {record.num_samples} samples",
+        ),
+    )
+
+
+def _draw(context: Context, granularity: str) -> Drawing:
+    records = BinsStore(context.store.directories).records(context.model.identity)
+    name = context.request.criterion
+    found = record_of(records, granularity, name, context.request.corpora)
+    if found is None:
+        own = [each.ranked for each in records if each.ranked.granularity == granularity]
+        others = sorted({each.criterion for each in own if each.how.order == "saliency"})
+        advice = f"--criterion takes those that were: {', '.join(others)}" if others else "none was"
+        raise StatsError(
+            f"{context.ranking_criterion.label} was not measured against the loss of "
+            f"{WORDS[granularity]} of {context.model.name}; {advice}. `moeprune bins` measures."
+        )
+    return drawing(found)
+
+
+LOSS_BINS = Chart(
+    "loss-bins",
+    "explore",
+    "Whether the score orders experts as the loss does",
+    lambda context: _draw(context, EXPERT_GRANULARITY),
+)
+NEURON_LOSS_BINS = Chart(
+    "neuron-loss-bins",
+    "explore",
+    "Whether the score orders neurons as the loss does",
+    lambda context: _draw(context, ATOMIC_GRANULARITY),
+    ATOMIC_GRANULARITY,
+)
+
+
+def overview_of(records: Sequence[BinsRecord], granularity: str, corpus: str) -> pd.DataFrame:
+    """Table of `BINS_TABLE_COLUMNS` of one granularity on one corpus, the best order first.
+
+    Of the same score and way only the record of the most samples, then bins, then the newest.
+    """
+    table = bins_overview(records)
+    rows = table[(table["granularity"] == granularity) & (table["corpus"] == corpus)]
+    same = ["criterion", "gate", "calibrated_on", "order", "scope"]
+    rows = rows.sort_values(["num_samples", "bins", "created_at"])
+    rows = rows.drop_duplicates(same, keep="last")
+    return rows.sort_values("agreement", ascending=False, kind="stable", ignore_index=True)
+
+
+def verdict(overview: pd.DataFrame) -> str:
+    """One sentence: which score orders best, and which worst.
+
+    Args:
+        overview: of `overview_of`; not empty.
+    """
+    rows = overview[overview["order"] == "saliency"].dropna(subset="agreement")
+    if rows.empty:
+        return "No score has been measured in order of its saliency yet."
+    best, worst = rows.iloc[0], rows.iloc[-1]
+    best_name = criterion_label(str(best["criterion"]))
+    text = f"{best_name} follows the true loss best (rank correlation {best['agreement']:.2f})"
+    if len(rows) > 1:
+        name = criterion_label(str(worst["criterion"]))
+        text += f", {name} least ({worst['agreement']:.2f})"
+    return f"{text}."
+
+
+def loss_bins(
+    table: pd.DataFrame, *, granularity: str, order: str, dark: bool = False
+) -> go.Figure:
+    """Figure of a table of `pruning.evaluate.bins.BIN_COLUMNS`.
+
+    Bars are what the loss gains without a bin, with 95% intervals. Diamonds deal the sum of all
+    gains out by the bins' shares of the saliency: what each would cost if the score were
+    proportional to the loss. They are left out where shares mean nothing: a saliency below 0, or a
+    sum of gains that is none.
+
+    Args:
+        table: one row a bin.
+        granularity: `expert` or `atomic`.
+        order: `saliency`, the least salient first, or `index`.
+        dark: theme.
+    """
+    bins = [str(number + 1) for number in table["bin"]]
+    changes, what = table["loss_change"], WORDS[granularity]
+    fig = go.Figure(
+        go.Bar(
+            x=bins,
+            y=changes,
+            name="loss without the bin, minus the full model's",
+            error_y={
+                "type": "data",
+                "array": table["high"] - changes,
+                "arrayminus": changes - table["low"],
+                "color": muted(dark),
+                "thickness": 1.5,
+            },
+            customdata=table[["saliency", "removed"]],
+            marker={"color": series_color(0, dark)},
+            hovertemplate=f"bin %{{x}}: %{{customdata[1]:,}} {what}, mean saliency "
+            "%{customdata[0]:.3g}<br>loss %{y:+.4f} nats per token<extra></extra>",
+        )
+    )
+    if has_shares(table):
+        color = series_color(1, dark)
+        fig.add_scatter(
+            x=bins,
+            y=table["share"] * changes.sum(),
+            name="the same sum, dealt out by share of the saliency",
+            mode="lines+markers",
+            line={"color": color, "dash": "dash", "width": 2},
+            marker={"symbol": "diamond", "size": 9, "color": color},
+            customdata=table[["share"]],
+            hovertemplate="bin %{x}: %{customdata[0]:.1%} of the saliency<extra></extra>",
+        )
+    apply_theme(fig, dark).update_layout(height=380)
+    place = "least salient first" if order == "saliency" else "first layers first"
+    fig.update_xaxes(type="category", title_text=f"bin of {what}, {place}", showgrid=False)
+    fig.update_yaxes(title_text="loss change, nats per token", zeroline=True)
+    return fig
+
+
+def has_shares(table: pd.DataFrame) -> bool:
+    """Whether shares of the saliency can be set against shares of the loss."""
+    is_positive = bool((table["saliency"] >= 0).all() and table["share"].notna().all())
+    return is_positive and bool(table["loss_change"].sum() > 0)
+
+
+def describe(table: pd.DataFrame, agreement: float, name: str, num_samples: int) -> str:
+    """One sentence: how well the order of a score is that of the loss.
+
+    Args:
+        table: of `BIN_COLUMNS`.
+        agreement: rank correlation of saliency and loss change.
+        name: of the score.
+        num_samples: on which the loss was measured.
+    """
+    first, last = table.iloc[0], table.iloc[-1]
+    ends = (
+        f"the first bin costs {first['loss_change']:+.4f} nats per token, the last "
+        f"{last['loss_change']:+.4f}"
+    )
+    if math.isnan(agreement):
+        return f"{name} says the same of every bin, so it has no order to judge; {ends}."
+    words = ("orders them the wrong way round", "says little of the loss", "has the order roughly")
+    place = int(np.searchsorted([-0.3, 0.5, 0.9], agreement, side="right"))
+    judged = (*words, "has the order right")[place]
+    return (
+        f"{name} {judged}: rank correlation with the true loss change "
+        f"{agreement:.2f} over {len(table)} bins, on {num_samples} samples (19 of 20 random orders "
+        f"stay below {chance_agreement(len(table)):.2f}); {ends}."
+    )
+
+
+def chance_agreement(bins: int) -> float:
+    """The rank correlation that a random order exceeds one time in 20; 1 for fewer than 4 bins.
+
+    By Student's t, as it is usual: t = r sqrt((n - 2) / (1 - r^2)).
+    """
+    if bins < 4:
+        return 1.0
+    quantile = float(student_t.ppf(0.95, bins - 2))
+    return quantile / math.sqrt(bins - 2 + quantile**2)

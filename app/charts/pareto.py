@@ -1,0 +1,220 @@
+"""Quality against memory: every candidate, and the front of those that no other beats at both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.errors import StatsError
+from analysis.ranking.pareto import pareto_front
+from app.charts.chart import Chart, Drawing, made_by
+from app.charts.context import Context
+from app.charts.evaluations import evaluations, usual_measure
+from app.figures.sizes import byte_unit, size_text
+from app.figures.theme import apply_theme, ink, muted, plain, primary
+from app.plots.names import FULL
+from pruning.evaluate.result import MEASURES
+
+COLUMNS: Final = ("candidate", "removed", "bytes", "value", "low", "high", "is_full", "on_front")
+_HEIGHT: Final = 420
+_NAME_WIDTH: Final = 18  # letters: a step may be short
+_NAME_ROOM: Final = 0.2  # of the front's width
+_ERROR_WIDTH: Final = 1.2
+
+
+def pareto_table(points: pd.DataFrame, *, higher_is_better: bool) -> pd.DataFrame:
+    """Table of COLUMNS, by size and then best first, from all but `on_front`.
+
+    The full model takes part: a candidate that is larger and worse than it would be beaten.
+    """
+    known = points.dropna(subset=["bytes", "value"])
+    front = pareto_front(known["bytes"], known["value"], higher_is_better=higher_is_better)
+    table = known.assign(on_front=front)[list(COLUMNS)]
+    order = np.lexsort((table["value"] * (-1 if higher_is_better else 1), table["bytes"]))
+    return table.iloc[order].reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What the upright axis shows.
+
+    Args:
+        label: of the number.
+        axis: the same with its unit.
+        higher_is_better: direction.
+    """
+
+    label: str
+    axis: str
+    higher_is_better: bool
+
+
+def drawing(name: str, points: pd.DataFrame, quality: Quality, about: str) -> Drawing | None:
+    """The chart of candidates, a table that `pareto_table` takes.
+
+    None where no pruned candidate has both numbers.
+    """
+    table = pareto_table(points, higher_is_better=quality.higher_is_better)
+    if table["is_full"].all():
+        return None
+    return Drawing(
+        name,
+        lambda dark: pareto_scatter(table, quality, dark=dark),
+        table,
+        describe(table, label=quality.label),
+        about,
+    )
+
+
+def of_evaluations(results: pd.DataFrame, measure: str, corpus: str, model: str) -> Drawing | None:
+    """A model's own evaluations (`results_of`) on one corpus; None where none was measured.
+
+    Only what was measured as most are competes, and the newest of what was measured twice.
+    """
+    rows = results[(results["measure"] == measure) & (results["corpus"] == corpus)]
+    rows = rows[rows["way"] == ""].sort_values("created_at", kind="stable")
+    rows = rows.drop_duplicates(["series", "removed", "granularity"], keep="last")
+    pairs = zip(rows["series"], rows["removed"], strict=True)
+    points = rows.assign(
+        candidate=[f"{name}, {share:.0%}" if name else FULL for name, share in pairs],
+        is_full=rows["series"] == "",
+        value=rows["mean"],
+    )
+    known = MEASURES[measure]
+    quality = Quality(f"{known.label} on {corpus}", known.axis, known.higher_is_better)
+    return drawing("pareto", points, quality, made_by(model, quality.label))
+
+
+def _draw(context: Context) -> Drawing:
+    results, name = evaluations(context), context.model.name
+    measure, corpus = usual_measure(results), str(results["corpus"].iloc[0])
+    chart = of_evaluations(results, measure, corpus, name)
+    if chart is None:
+        raise StatsError(f"No pruned candidate of {name} was evaluated; see `moeprune sweep`.")
+    return chart
+
+
+PARETO = Chart("pareto", "evaluate", "What quality each amount of memory buys", _draw)
+
+
+def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False) -> go.Figure:
+    """Figure of a table of COLUMNS: bytes to the right, value upwards, the front as steps.
+
+    Args:
+        table: a row a candidate; `low` and `high` are its interval, NaN where there is none.
+        quality: what the value is.
+        dark: for a dark page.
+    """
+    unit, unit_name = byte_unit(float(table["bytes"].max()) if len(table) else 0.0)
+    rows = table.assign(x=table["bytes"] / unit).sort_values("x", kind="stable")
+    front = rows[rows["on_front"]]
+    fig = go.Figure()
+    fig.add_scatter(
+        x=front["x"],
+        y=front["value"],
+        mode="lines",
+        line={"shape": "hv", "color": primary(dark), "width": 2},
+        name="best within the memory",
+        hoverinfo="skip",
+    )
+    looks: Mapping[str, tuple[pd.DataFrame, dict[str, object]]] = {
+        "beaten by another": (
+            rows[~rows["on_front"] & ~rows["is_full"]],
+            {"symbol": "circle-open", "size": 8, "color": muted(dark), "opacity": 0.55},
+        ),
+        "on the front": (
+            front[~front["is_full"]],
+            {"symbol": "diamond", "size": 11, "color": primary(dark)},
+        ),
+        "full model": (
+            rows[rows["is_full"]],
+            {"symbol": "star", "size": 14, "color": ink(dark)},
+        ),
+    }
+    for name, (points, marker) in looks.items():
+        if len(points):
+            fig.add_trace(_points(points, name, marker))
+    apply_theme(fig, dark)
+    fig.update_layout(height=_HEIGHT, annotations=_names(front, quality.higher_is_better, dark))
+    fig.update_xaxes(title_text=f"weights, {unit_name}", showgrid=False, tickformat=".3~g")
+    fig.update_yaxes(title_text=quality.axis)
+    return fig
+
+
+def _points(points: pd.DataFrame, name: str, marker: dict[str, object]) -> go.Scatter:
+    names = [plain(str(each)) for each in points["candidate"]]
+    sizes = [size_text(float(each)) for each in points["bytes"]]
+    known = points["low"].notna() & points["high"].notna()
+    bounds = [
+        f"<br>95% {low:.4g} to {high:.4g}" if is_known else ""
+        for low, high, is_known in zip(points["low"], points["high"], known, strict=True)
+    ]
+    return go.Scatter(
+        x=points["x"],
+        y=points["value"],
+        mode="markers",
+        name=name,
+        marker=marker,
+        opacity=marker.get("opacity", 1.0),
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": (points["high"] - points["value"]).where(known, 0.0),
+            "arrayminus": (points["value"] - points["low"]).where(known, 0.0),
+            "thickness": _ERROR_WIDTH,
+            "width": 3,
+        },
+        customdata=list(zip(names, sizes, bounds, strict=True)),
+        hovertemplate="%{customdata[0]}<br>%{customdata[1]}: %{y:.4g}%{customdata[2]}"
+        "<extra></extra>",
+    )
+
+
+def _names(front: pd.DataFrame, higher_is_better: bool, dark: bool) -> list[dict[str, object]]:
+    """Names of the front's candidates, on the side of it where nothing can lie.
+
+    Of two that are too near each other for both names the better one has its own.
+    """
+    room = _NAME_ROOM * float(front["x"].max() - front["x"].min()) if len(front) else 0.0
+    gap = front["x"].shift(-1) - front["x"]
+    front = front[~front["is_full"] & ~(gap < room)]
+    return [
+        {
+            "x": row["x"],
+            "y": row["value"],
+            "text": "<br>".join(plain(part) for part in wrap(str(row["candidate"]), _NAME_WIDTH)),
+            "align": "left",
+            "showarrow": False,
+            "xanchor": "left",
+            "yanchor": "bottom" if higher_is_better else "top",
+            "xshift": 8,
+            "yshift": 6 if higher_is_better else -6,
+            "font": {"color": ink(dark)},
+        }
+        for row in front.to_dict("records")
+    ]
+
+
+def describe(table: pd.DataFrame, *, label: str) -> str:
+    """What the front holds, from the smallest to the largest."""
+    pruned, front = table[~table["is_full"]], table[table["on_front"]]
+    if pruned.empty:
+        return "No pruned candidate has both a size and a number."
+    held = front[~front["is_full"]].sort_values("bytes")
+    named = [
+        f"{row['candidate']} ({size_text(float(row['bytes']))}, {row['value']:.3g})"
+        for row in held.to_dict("records")
+    ]
+    many = f"{len(pruned)} pruned candidates" if len(pruned) > 1 else "1 pruned candidate"
+    whole = table[table["is_full"]]["value"]
+    beside = f"; the full model gets {whole.iloc[0]:.3g}" if len(whole) else ""
+    if not named:
+        return f"{label}: the full model beats all of {many} at both size and quality{beside}."
+    return (
+        f"{label}: of {many} {len(named)} {'is' if len(named) == 1 else 'are'} beaten by no other "
+        f"at both size and quality: {'; '.join(named)}{beside}."
+    )

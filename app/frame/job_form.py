@@ -1,0 +1,38 @@
+"""What every form of a job ends in: its button, the job, and the commands that do the same."""
+
+from typing import Any
+
+import streamlit as st
+
+from app.charts.context import Context
+from app.session.data import shown_model
+from app.session.job_queue import queue, shown_request
+from pruning.planning.planning import Shown
+from pruning.requests.base import Request
+
+
+def queue_button() -> bool:
+    """Draw the button of a `st.form` that queues a job; whether it was pressed."""
+    return st.form_submit_button("Queue", icon=":material/play_arrow:", type="primary")
+
+
+def offer_job(
+    context: Context, request: Request, about: str, *, sent: bool, plan: Shown | None = None
+) -> None:
+    """Queue the job where its form was sent, and show the command lines that do the same.
+
+    Args:
+        context: the page's.
+        request: what the job does.
+        about: what its title names, see `queue`.
+        sent: whether the form was sent.
+        plan: that the job works on; a command line of its own makes it.
+    """
+    made: Any = shown_request(request)
+    commands = [made.command()]
+    if plan is not None:
+        made_by = plan.plan_command(shown_model(context.model))
+        commands = [made_by, made.command((plan.file or "plan.json",))]
+    if sent:
+        queue(request, about, commands[-1])
+    st.code("\n".join(commands), language=None, wrap_lines=True)
