@@ -172,8 +172,9 @@ def profile(board: Board, *, radar: bool) -> Drawing:
     order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]
     scores = scores.loc[[*scores.index.intersection([FULL]), *order]]
     about = made_by(board.model, board.about)
-    name = "own-capability-radar" if radar else "own-capability"
-    return capability.drawing(name, scores, about, radar=radar)
+    return capability.drawing(
+        "own-capability-radar" if radar else "own-capability", scores, about, radar=radar
+    )
 
 
 def winner_map_of(results: pd.DataFrame, way: str, model: str) -> Drawing | None:

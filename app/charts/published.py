@@ -138,8 +138,10 @@ def profile(setting: Setting, *, radar: bool) -> Drawing:
     scores = scores_of(setting)
     order = average_rank(scores.drop(index=FULL)).sort_values(kind="stable").index
     about = made_by(source_of(setting.table), setting.model, f"sparsity {setting.sparsity:.0%}")
-    name = "capability-radar" if radar else "capability"
-    return capability.drawing(name, scores.loc[[FULL, *order]], about, radar=radar)
+    scores = scores.loc[[FULL, *order]]
+    return capability.drawing(
+        "capability-radar" if radar else "capability", scores, about, radar=radar
+    )
 
 
 PAPER_CHARTS: Final = {
