@@ -3,11 +3,13 @@
 import ast
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from app.charts.chart import Chart
 from app.charts.listing import CHARTS
 from app.charts.published import PAPER_CHARTS
 
@@ -16,30 +18,23 @@ RECIPES = ("--criterion", "reap", "--corpus", "demo-code", "--sparsity", "50%")
 NEURONS = ("--criterion", "heapr", *RECIPES[2:])
 
 
-def calls_of(*names):
-    """Files of `app/` that call something of these names, and the first argument."""
+def files_that_call(name):
+    """Files of `app/` that call something of this name."""
     for path in sorted((ROOT / "app").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
-                yield path.relative_to(ROOT / "app").as_posix(), node.args[:1]
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
+                yield path.relative_to(ROOT / "app").as_posix()
 
 
-def names_in(expression):
-    """The texts of an expression: of a choice between two names, both."""
-    return {
-        node.value
-        for node in ast.walk(expression)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-
-
-def test_every_chart_of_a_page_is_a_view():
-    # All charts go through one place, where each is named.
-    assert {path for path, _ in calls_of("st.plotly_chart")} == {"frame/charts.py"}
-    # Some files draw what others name.
-    shared = [f"{name}.drawing" for name in ("capability", "pareto", "winner_map")]
-    made = [names_in(first) for _, (first,) in calls_of("Drawing", "drawing", *shared)]
-    assert set().union(*made) == {*CHARTS, *PAPER_CHARTS}
+def test_every_chart_is_listed_and_pages_draw_them_in_one_place():
+    assert set(files_that_call("st.plotly_chart")) == {"frame/charts.py"}
+    assert {Path(file).parts[0] for file in files_that_call("Drawing")} <= {"charts", "plots"}
+    modules = [
+        import_module(f"app.charts.{path.stem}") for path in (ROOT / "app" / "charts").glob("*.py")
+    ]
+    charts = [each for m in modules for each in vars(m).values() if isinstance(each, Chart)]
+    assert len(charts) > 20
+    assert all(CHARTS[each.name] is each for each in charts)
 
 
 def test_views_are_of_pages_that_exist():
