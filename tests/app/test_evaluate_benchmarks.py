@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from exports import keeping
 
 from analysis.errors import UserError
 from analysis.model import load_model_index
@@ -17,7 +18,7 @@ from pruning.evaluate.benchmarks.record import (
     new_record,
     settings_of,
 )
-from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.plan import keep_all
 from pruning.tasks.benchmark import benchmark_results
 
 BENCHMARKS = "Benchmarks"
@@ -44,7 +45,7 @@ def store(stats_dir):
 def kept(store, models_root):
     """Of `once` the full model and half of its experts, on two tasks."""
     model = load_model_index(str(models_root / "once"))
-    half = PruningPlan(model_ref(model), {layer.index: (0, 1, 2) for layer in model.layers})
+    half = keeping(model, (0, 1, 2))
     numbers = {"piqa": (0.75, 0.5), "arc": (0.5, 0.375)}
     for place, plan in enumerate((keep_all(model), half)):
         scores = [

@@ -13,6 +13,7 @@ import pytest
 import torch
 from accelerate import cpu_offload
 from calibrations import calibrated, make_sequences
+from exports import export
 
 from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.sums import sums_of
@@ -27,7 +28,6 @@ from families.physical import block_of, logits_of, physically_pruned, router_of
 from families.plain import COLUMNS, matrices_of, overheard, plain_experts
 from pruning.masking import masked
 from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
 
@@ -183,7 +183,7 @@ class TestConformance:
         source = built(case)
         described = source.described(layout)
         plan = plan_of(described, case, keeps_of(case)["uniform"])
-        drain(export_checkpoint(described, plan, tmp_path / "out"))
+        export(described, plan, tmp_path / "out")
         exported, info = stock_load(case, tmp_path / "out")
         assert not any(info[kind] for kind in PROBLEMS)
         for layer in case.sparse:
@@ -197,7 +197,7 @@ class TestConformance:
 
     def test_the_program_verifies_its_export(self, source, tmp_path):
         plan = plan_of(source.described(), source.case, keeps_of(source.case)["uniform"])
-        drain(export_checkpoint(source.described(), plan, tmp_path / "out"))
+        export(source.described(), plan, tmp_path / "out")
         original = source.paths["experts"]
         report = drain(verify_export(tmp_path / "out", level="logits", source=original, tokens=24))
         assert report.ok, [check for check in report.checks if not check.ok]
@@ -210,7 +210,7 @@ class TestConformance:
         narrow.save_pretrained(tmp_path / "source")
         described = load_model_index(str(tmp_path / "source"))
         plan = plan_of(described, case, keeps_of(case)["uniform"])
-        drain(export_checkpoint(described, plan, tmp_path / "out"))
+        export(described, plan, tmp_path / "out")
         exported, info = stock_load(case, tmp_path / "out", dtype="auto")
         assert not any(info[kind] for kind in PROBLEMS)
         with masked(narrow, described.family, plan):
@@ -223,7 +223,7 @@ class TestConformance:
     def test_keep_all_is_byte_equal(self, built, tmp_path, case, layout):
         source, out = built(case), tmp_path / "out"
         described = source.described(layout)
-        drain(export_checkpoint(described, keep_all(described), out))
+        export(described, keep_all(described), out)
         names = {file.name for file in source.paths[layout].iterdir()}
         for name in names:
             assert (out / name).read_bytes() == (source.paths[layout] / name).read_bytes(), name

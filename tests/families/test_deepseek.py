@@ -10,15 +10,14 @@ import sys
 
 import pytest
 import torch
+from exports import export
 from safetensors.torch import save_file
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from analysis.drain import drain
 from analysis.families.native import register_native
 from analysis.model import load_model_index
 from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.export import export_checkpoint
 
 HIDDEN, HEADS, LAYERS, EXPERTS, TOP_K, VOCAB = 16, 2, 4, 7, 3, 64
 # The keys of deepseek-moe-16b-base's config.json, made small.
@@ -276,7 +275,7 @@ def test_an_export_changes_nothing_but_the_count_in_a_configuration_of_the_hub(t
         (layer, EXPERTS, TOP_K) for layer in (1, 2, 3)
     ]
     kept = {1: (0, 2, 3, 6), 2: (1, 2, 4, 5), 3: (0, 1, 5, 6)}
-    drain(export_checkpoint(described, PruningPlan(model_ref(described), kept), tmp_path / "out"))
+    export(described, PruningPlan(model_ref(described), kept), tmp_path / "out")
     after = json.loads((tmp_path / "out" / "config.json").read_text())
     assert after == {**HUB_CONFIG, "n_routed_experts": 4, "output_router_logits": False}
     pruned = load(tmp_path / "out")

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from exports import export
 
-from analysis.drain import drain
 from families.built import stock_load
 from families.configs import CASES, WIDTH, Case
 from families.physical import logits_of
@@ -11,7 +11,6 @@ from pruning import load_pruned
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.masking import masked
 from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.export import ExportOptions, export_checkpoint
 
 MODES = tuple(WidthMode)
 # Experts lie stacked on disk in every layout, or something else is as wide as an expert.
@@ -82,7 +81,7 @@ def test_whole_experts_bit_for_bit(built, tmp_path, case, layout, kind):
     source = built(case)
     described = source.described(layout)
     plan = PruningPlan(model_ref(described), kept_experts(case, kind))
-    drain(export_checkpoint(described, plan, tmp_path / "out"))
+    export(described, plan, tmp_path / "out")
     model, info = load_pruned(tmp_path / "out", output_loading_info=True)
     assert not any(info.values()), info
     with masked(source.model, described.family, plan):
@@ -98,8 +97,7 @@ def test_experts_and_neurons_in_float64(built, tmp_path, case, layout, kind):
     atoms = kept_neurons(case, kept)
     assert max(max(ids, default=0) for held in atoms.values() for ids in held.values()) < WIDTH
     plan = PruningPlan(model_ref(described), kept, granularity="atomic", kept_atoms=atoms)
-    options = ExportOptions(widths=WidthChoice(kind))
-    drain(export_checkpoint(described, plan, tmp_path / "out", options))
+    export(described, plan, tmp_path / "out", widths=WidthChoice(kind))
     exact = {"dtype": torch.float64, "experts_implementation": "eager"}
     model, info = load_pruned(tmp_path / "out", output_loading_info=True, **exact)
     assert not any(info.values()), info

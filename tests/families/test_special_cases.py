@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from exports import export
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
@@ -20,7 +21,6 @@ from families.configs import CASES, VOCAB, redraw
 from families.physical import TOKENS, logits_of, physically_pruned
 from pruning.masking import masked
 from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.export import export_checkpoint
 
 GROUPED = [case for case in CASES if case.groups > 1]
 
@@ -40,7 +40,7 @@ def test_groups_of_different_sizes_are_refused(built, tmp_path, case, kept):
     described = source.described()
     plan = PruningPlan(model_ref(described), dict.fromkeys(case.sparse, kept))
     with pytest.raises(UserError, match="group"):
-        drain(export_checkpoint(described, plan, tmp_path / "out"))
+        export(described, plan, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     before = logits_of(source.model)
     with pytest.raises(UserError, match="group"):
@@ -53,7 +53,7 @@ def test_one_expert_a_group_is_too_few_where_a_group_is_judged_by_two(built, tmp
     described = built(case).described()
     plan = PruningPlan(model_ref(described), dict.fromkeys(case.sparse, (0, 4, 8)))
     with pytest.raises(UserError, match="group"):
-        drain(export_checkpoint(described, plan, tmp_path / "out"))
+        export(described, plan, tmp_path / "out")
 
 
 class NovelMoeConfig(Qwen2MoeConfig):
@@ -125,7 +125,7 @@ def test_a_discovered_family_is_measured_masked_and_exported(novel, built, tmp_p
     pruned = logits_of(physically_pruned(model, common, plan.kept))
     with masked(model, described.family, plan):
         assert torch.equal(logits_of(model), pruned)
-    drain(export_checkpoint(described, plan, tmp_path / "out"))
+    export(described, plan, tmp_path / "out")
     exported, info = AutoModelForCausalLM.from_pretrained(
         tmp_path / "out", output_loading_info=True
     )

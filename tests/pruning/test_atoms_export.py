@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from atom_cases import STACKED, TIED, Exported, allowed, export_widths, with_fewer_experts, zeroed
+from exports import edit_json, export, failed, keeping_neurons, tensors_of
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -36,10 +37,6 @@ def each(exports):
     return pytest.mark.parametrize(
         "exported", exports, indirect=True, ids=["-".join(map(str, each)) for each in exports]
     )
-
-
-def tensors_of(path):
-    return {name: t for file in path.glob("*.safetensors") for name, t in load_file(file).items()}
 
 
 def text_part(path):
@@ -86,7 +83,7 @@ class TestEveryFamily:
     def test_a_plan_that_keeps_everything_changes_no_byte(self, atom_source, case, tmp_path):
         source = atom_source(case)
         plan = PruningPlan(model_ref(source.described), {}, granularity="atomic")
-        drain(export_checkpoint(source.described, plan, tmp_path / "out"))
+        export(source.described, plan, tmp_path / "out")
         for file in source.path.glob("*"):
             if file.suffix in (".safetensors", ".json"):
                 assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
@@ -150,14 +147,10 @@ class TestBytes:
 
     def test_shared_experts_are_filled_up_to_whole_ones(self, atom_source, tmp_path):
         source = atom_source(BY_NAME["glm4_moe"])
-        plan = PruningPlan(
-            model_ref(source.described),
-            {},
-            granularity="atomic",
-            kept_atoms={layer: {e: tuple(range(20)) for e in range(7)} for layer in (1, 2)},
+        plan = keeping_neurons(
+            source.described, {layer: {e: tuple(range(20)) for e in range(7)} for layer in (1, 2)}
         )
-        options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM, 4))
-        drain(export_checkpoint(source.described, plan, tmp_path / "out", options))
+        export(source.described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM, 4))
         assert text_part(tmp_path / "out")["n_shared_experts"] == 3  # of 20, for 48 neurons
         before, after = tensors_of(source.path), tensors_of(tmp_path / "out")
         up, down = (f"model.layers.1.mlp.shared_experts.{p}_proj.weight" for p in ("up", "down"))
@@ -174,9 +167,8 @@ class TestBytes:
         tiny_model(case).to(torch.bfloat16).save_pretrained(tmp_path / "source")
         described = load_model_index(str(tmp_path / "source"))
         atoms = atom_source(case).plan.kept_atoms
-        plan = PruningPlan(model_ref(described), {}, granularity="atomic", kept_atoms=atoms)
-        options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
-        drain(export_checkpoint(described, plan, tmp_path / "out", options))
+        plan = keeping_neurons(described, atoms)
+        export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
         pruned = load_pruned(tmp_path / "out")
         assert {p.dtype for p in pruned.parameters()} == {torch.bfloat16}
         assert logits_of(pruned).isfinite().all()  # in grouped products, which need the multiple
@@ -192,9 +184,8 @@ class TestBytes:
         source.model.save_pretrained(tmp_path / "source", save_original_format=False)
         described = load_model_index(str(tmp_path / "source"))
         atoms = source.plan.kept_atoms
-        plan = PruningPlan(model_ref(described), {}, granularity="atomic", kept_atoms=atoms)
-        options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
-        drain(export_checkpoint(described, plan, tmp_path / "out", options))
+        plan = keeping_neurons(described, atoms)
+        export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
         assert (logits_of(load_pruned(tmp_path / "out")) - source.logits).abs().max() <= CLOSE
 
     @pytest.mark.parametrize("mode", MODES)
@@ -222,20 +213,21 @@ class TestVerify:
         shutil.copytree(exported.path, tmp_path / "out")
         manifest = tmp_path / "out" / "moeprune_manifest.json"
         manifest.write_text(manifest.read_text().replace('"ragged"', '"per-layer"'))
-        report = drain(verify_export(tmp_path / "out", level="bytes", source=exported.source.path))
-        failed = [check for check in report.checks if not check.ok]
-        assert [check.name for check in failed] == ["source"]
-        assert "experts.0.down_proj.weight should be" in failed[0].detail
+        found = failed(tmp_path / "out", level="bytes", source=exported.source.path)
+        assert found.keys() == {"source"}
+        assert "experts.0.down_proj.weight should be" in found["source"]
 
     def test_a_width_that_does_not_run_is_said(self, atom_source, tmp_path):
         # 13 and 7 float32 are no multiples of 16 bytes, which the stock class needs by default.
         source = atom_source(BY_NAME["olmoe"])
-        options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM, 1))
-        drain(export_checkpoint(source.described, source.plan, tmp_path / "out", options))
-        report = drain(verify_export(tmp_path / "out", source=source.path))
-        failed = {check.name: check.detail for check in report.checks if not check.ok}
-        assert failed.keys() == {"load"}
-        assert failed["load"] == "loads, but does not run: strides should be multiple of 16 bytes"
+        export(
+            source.described,
+            source.plan,
+            tmp_path / "out",
+            widths=WidthChoice(WidthMode.UNIFORM, 1),
+        )
+        why = "loads, but does not run: strides should be multiple of 16 bytes"
+        assert failed(tmp_path / "out", source=source.path) == {"load": why}
 
 
 class TestUse:
@@ -268,8 +260,7 @@ class TestUse:
         source = atom_source(BY_NAME["flex_olmo"])
         kept = {0: (0, 2, 3, 5), 1: (1, 2, 6)}
         plan = with_fewer_experts(source, kept)
-        options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
-        drain(export_checkpoint(source.described, plan, tmp_path / "out", options))
+        export(source.described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
         wanted = logits_of(
             physically_pruned(zeroed(source.model, source.case, plan), source.case, kept)
         )
@@ -283,8 +274,7 @@ class TestUse:
         exported = width_export(BY_NAME["olmoe"], "ragged")
         described = load_model_index(str(exported.path))
         plan = PruningPlan(model_ref(described), {}, granularity="atomic")
-        options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM))
-        drain(export_checkpoint(described, plan, tmp_path / "out", options))
+        export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM))
         model, info = stock_load(exported.case, tmp_path / "out")
         assert not any(info.values()), info
         assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
@@ -304,9 +294,7 @@ class TestUse:
     def test_widths_that_do_not_fit_are_refused(self, width_export, tmp_path, given, message):
         exported = width_export(BY_NAME["olmoe"], "ragged")
         shutil.copytree(exported.path, tmp_path / "out")
-        config = json.loads((tmp_path / "out" / "config.json").read_text())
-        config["per_layer_expert_width"] = given
-        (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+        edit_json(tmp_path / "out" / "config.json", per_layer_expert_width=given)
         with pytest.raises(CheckpointError, match=message):
             load_pruned(tmp_path / "out")
 
@@ -358,11 +346,11 @@ class TestQuantised:
 
     def test_are_refused(self, quantised, tmp_path):
         atoms = {1: {0: (1, 2)}}
-        plan = PruningPlan(model_ref(quantised), {}, granularity="atomic", kept_atoms=atoms)
+        plan = keeping_neurons(quantised, atoms)
         with pytest.raises(PlanError, match=r"quantised .*weight_scale_inv.*dequantise"):
-            drain(export_checkpoint(quantised, plan, tmp_path / "out"))
+            export(quantised, plan, tmp_path / "out")
 
     def test_an_atomic_plan_that_removes_whole_experts_is_not(self, quantised, tmp_path):
         plan = PruningPlan(model_ref(quantised), {1: (0, 2), 3: (1, 4)}, granularity="atomic")
-        drain(export_checkpoint(quantised, plan, tmp_path / "out"))
+        export(quantised, plan, tmp_path / "out")
         assert load_model_index(str(tmp_path / "out")).num_experts == 4

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from atom_cases import allowed
+from exports import keeping_neurons
 from safetensors import safe_open
 
 from analysis.errors import PlanError
@@ -195,7 +196,7 @@ class TestTarget:
 
     def plan(self, model, contest, budget):
         atoms = contest.kept(contest.removed(budget))
-        return PruningPlan(model_ref(model), {}, granularity="atomic", kept_atoms=atoms)
+        return keeping_neurons(model, atoms)
 
     def test_no_number_is_one_line(self, model):
         contest = self.contest(model, AtomScope.GLOBAL, Constraints())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from exports import export, files_of, tensors_of
 from oracles import logits_of, physically_pruned
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -21,33 +22,25 @@ from analysis.families import FAMILIES
 from analysis.model import load_model_index
 from builders import MODEL_TYPES, NUM_EXPERTS, SPARSE_LAYERS, tiny_model
 from pruning.masking import masked
-from pruning.plan import Provenance, PruningPlan, keep_all, model_ref
-from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 
-def plan_of(model, keep, provenance=None):
+def plan_of(model, keep):
     """Keep so many experts in each layer, always other ones; never simply the first."""
     kept = {}
     for layer in model.layers:
         seeded = torch.Generator().manual_seed(layer.index + 1)
         ids = torch.randperm(layer.num_experts, generator=seeded)[:keep]
         kept[layer.index] = tuple(sorted(ids.tolist()))
-    return PruningPlan(model_ref(model), kept, provenance or Provenance())
+    return PruningPlan(model_ref(model), kept)
 
 
-def export(path, out, keep):
+def pruned(path, out, keep, **options):
     model = load_model_index(str(path))
     plan = plan_of(model, keep)
-    return plan, drain(export_checkpoint(model, plan, out))
-
-
-def tensors_of(path):
-    return {
-        name: tensor
-        for shard in open_checkpoint(path).shards
-        for name, tensor in load_file(path / shard.name).items()
-    }
+    return plan, export(model, plan, out, **options)
 
 
 # Every number and both element types in every layout of every family.
@@ -60,7 +53,7 @@ def test_pruned_model_equals_original_with_experts_masked(
     checkpoint, tmp_path, model_type, keep, fused, dtype
 ):
     source = checkpoint(model_type, fused=fused, dtype=dtype)
-    plan, _ = export(source.path, tmp_path / "out", keep)
+    plan, _ = pruned(source.path, tmp_path / "out", keep)
     exported, info = AutoModelForCausalLM.from_pretrained(
         tmp_path / "out", output_loading_info=True
     )
@@ -79,7 +72,7 @@ def test_pruned_model_equals_original_with_experts_masked(
 def test_keep_all_is_byte_equal_to_its_source(checkpoint, tmp_path, model_type, fused):
     source, out = checkpoint(model_type, fused=fused).path, tmp_path / "out"
     model = load_model_index(str(source))
-    manifest = drain(export_checkpoint(model, keep_all(model), out))
+    manifest = export(model, keep_all(model), out)
     for file in source.iterdir():
         assert (out / file.name).read_bytes() == file.read_bytes()
     added = {file.name for file in out.iterdir()} - {file.name for file in source.iterdir()}
@@ -89,7 +82,7 @@ def test_keep_all_is_byte_equal_to_its_source(checkpoint, tmp_path, model_type, 
 
 def test_experts_are_renumbered_and_carry_the_right_bytes(checkpoint, tmp_path):
     source = checkpoint("mixtral").path
-    plan, manifest = export(source, tmp_path / "out", 4)
+    plan, manifest = pruned(source, tmp_path / "out", 4)
     before, after = tensors_of(source), tensors_of(tmp_path / "out")
     for layer, ids in plan.kept.items():
         block = f"model.layers.{layer}.block_sparse_moe"
@@ -108,7 +101,7 @@ def test_experts_are_renumbered_and_carry_the_right_bytes(checkpoint, tmp_path):
 
 def test_stacked_experts_are_cut_by_rows(checkpoint, tmp_path):
     source = checkpoint("qwen3_moe", fused=True).path
-    plan, _ = export(source, tmp_path / "out", 4)
+    plan, _ = pruned(source, tmp_path / "out", 4)
     before, after = tensors_of(source), tensors_of(tmp_path / "out")
     assert before.keys() == after.keys()
     for name, tensor in after.items():
@@ -127,7 +120,7 @@ def test_stacked_experts_are_cut_by_rows(checkpoint, tmp_path):
 )
 def test_only_counts_change_in_the_configuration(checkpoint, tmp_path, model_type, keys):
     source, out = checkpoint(model_type).path, tmp_path / "out"
-    export(source, out, 4)
+    pruned(source, out, 4)
     before = json.loads((source / "config.json").read_text())
     after = json.loads((out / "config.json").read_text())
     assert {key: after[key] for key in keys} == dict.fromkeys(keys, 4)
@@ -146,7 +139,7 @@ def test_a_configuration_of_transformers_4_keeps_its_keys(checkpoint, tmp_path):
     config |= {"rope_theta": 1e6, "torch_dtype": config.pop("dtype"), "output_router_logits": True}
     config.pop("rope_parameters")
     (source / "config.json").write_text(json.dumps(config))
-    export(source, out, 3)
+    pruned(source, out, 3)
     after = json.loads((out / "config.json").read_text())
     changed = {"num_experts": 3, "num_local_experts": 3, "output_router_logits": False}
     assert after == {**config, **changed}
@@ -156,7 +149,7 @@ def test_a_configuration_of_transformers_4_keeps_its_keys(checkpoint, tmp_path):
 
 def test_index_and_headers_agree_and_every_shard_loads(checkpoint, tmp_path):
     source, out = checkpoint("olmoe").path, tmp_path / "out"
-    _, manifest = export(source, out, 3)
+    _, manifest = pruned(source, out, 3)
     index = json.loads((out / "model.safetensors.index.json").read_text())
     held = {}
     for shard in manifest.shards:
@@ -172,7 +165,7 @@ def test_index_and_headers_agree_and_every_shard_loads(checkpoint, tmp_path):
 
 def test_tied_embeddings_stay_tied_and_are_written_once(checkpoint, tmp_path):
     source, out = checkpoint("qwen3_moe").path, tmp_path / "out"
-    export(source, out, 3)
+    pruned(source, out, 3)
     assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is True
     held = tensors_of(out)
     assert "lm_head.weight" not in held
@@ -183,7 +176,7 @@ def test_tied_embeddings_stay_tied_and_are_written_once(checkpoint, tmp_path):
 
 def test_a_single_file_needs_no_index(checkpoint, tmp_path):
     source, out = checkpoint("olmoe", shards=1).path, tmp_path / "out"
-    export(source, out, 3)
+    pruned(source, out, 3)
     assert not (out / "model.safetensors.index.json").exists()
     assert logits_of(AutoModelForCausalLM.from_pretrained(out)).isfinite().all()
 
@@ -216,7 +209,7 @@ def with_expert_apart(source, path, expert):
 
 def test_a_shard_of_which_nothing_is_left_is_skipped(checkpoint, tmp_path):
     model, plan = with_expert_apart(checkpoint("olmoe").path, tmp_path / "source", 0)
-    manifest = drain(export_checkpoint(model, plan, tmp_path / "out"))
+    manifest = export(model, plan, tmp_path / "out")
     assert [shard.name for shard in manifest.shards] == ["model-b.safetensors"]
     assert manifest.dropped_shards == ("model-a.safetensors",)
     assert not (tmp_path / "out" / "model-a.safetensors").exists()
@@ -225,7 +218,7 @@ def test_a_shard_of_which_nothing_is_left_is_skipped(checkpoint, tmp_path):
 
 def test_a_shard_of_which_only_the_numbers_change_gets_a_new_header(checkpoint, tmp_path):
     model, plan = with_expert_apart(checkpoint("olmoe").path, tmp_path / "source", 5)
-    manifest = drain(export_checkpoint(model, plan, tmp_path / "out"))
+    manifest = export(model, plan, tmp_path / "out")
     first = manifest.shards[0]
     assert (first.copied, first.cut, first.dropped) == (9, 0, 0)
     assert all(".experts.2." in name for name in first.tensors)
@@ -236,7 +229,7 @@ def test_a_shard_of_which_only_the_numbers_change_gets_a_new_header(checkpoint, 
 
 def test_the_same_bytes_are_written_where_the_kernel_cannot_copy(checkpoint, tmp_path, monkeypatch):
     source = checkpoint("olmoe").path
-    _, wanted = export(source, tmp_path / "out", 3)
+    _, wanted = pruned(source, tmp_path / "out", 3)
     calls = itertools.count()
     real = os.copy_file_range
 
@@ -246,7 +239,7 @@ def test_the_same_bytes_are_written_where_the_kernel_cannot_copy(checkpoint, tmp
         return real(source, target, min(count, 1000), position)
 
     monkeypatch.setattr("os.copy_file_range", now_and_then)
-    _, manifest = export(source, tmp_path / "again", 3)
+    _, manifest = pruned(source, tmp_path / "again", 3)
     assert manifest.shards == wanted.shards
     for shard in wanted.shards:
         again = (tmp_path / "again" / shard.name).read_bytes()
@@ -254,16 +247,12 @@ def test_the_same_bytes_are_written_where_the_kernel_cannot_copy(checkpoint, tmp
         assert hashlib.sha256(again).hexdigest() == shard.sha256
 
 
-def files_of(out):
-    return {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-
-
 def test_the_same_plan_and_source_give_the_same_bytes(checkpoint, tmp_path):
     source = checkpoint("qwen3_moe").path
-    export(source, tmp_path / "out", 3)
-    export(source, tmp_path / "of-another-name", 3)
+    pruned(source, tmp_path / "out", 3)
+    pruned(source, tmp_path / "of-another-name", 3)
     wanted = files_of(tmp_path / "out")
-    assert {str(path) for path in wanted} >= {"README.md", "config.json", MANIFEST_NAME}
+    assert wanted.keys() >= {"README.md", "config.json", MANIFEST_NAME}
     assert files_of(tmp_path / "of-another-name") == wanted
 
 
@@ -273,38 +262,33 @@ def test_shards_that_are_links_are_read_and_written_as_files(checkpoint, tmp_pat
     linked.mkdir()
     for file in source.iterdir():
         (linked / file.name).symlink_to(file)
-    export(source, tmp_path / "out", 3)
-    _, manifest = export(linked, tmp_path / "of-links", 3)
+    pruned(source, tmp_path / "out", 3)
+    _, manifest = pruned(linked, tmp_path / "of-links", 3)
     for shard in manifest.shards:
         written = tmp_path / "of-links" / shard.name
         assert not written.is_symlink()
         assert written.read_bytes() == (tmp_path / "out" / shard.name).read_bytes()
 
 
-def test_tensors_without_elements_are_copied(checkpoint, tmp_path):
-    empty = {"model.layers.0.self_attn.empty": torch.zeros(0, 16), "model.none": torch.zeros(3, 0)}
-    source = resave(
-        checkpoint("olmoe").path,
-        tmp_path / "source",
-        lambda tensors: {"model-a.safetensors": tensors | empty},
-    )
-    export(source, tmp_path / "out", 3)
-    after = tensors_of(tmp_path / "out")
-    assert all(after[name].shape == tensor.shape for name, tensor in empty.items())
-
-
-def test_tensors_outside_the_trunk_are_copied_as_they_are(checkpoint, tmp_path):
-    extra = {
-        "vision.layers.0.mlp.experts.6.gate_proj.weight": torch.rand(24, 16),
-        "model.layers.3.mlp.up_proj.weight": torch.rand(16, 24),
-        "mtp.layers.0.mlp.up_proj.weight": torch.rand(7, 16),
-    }
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"model.layers.0.self_attn.empty": (0, 16), "model.none": (3, 0)},  # without elements
+        {  # outside of the trunk
+            "vision.layers.0.mlp.experts.6.gate_proj.weight": (24, 16),
+            "model.layers.3.mlp.up_proj.weight": (16, 24),
+            "mtp.layers.0.mlp.up_proj.weight": (7, 16),
+        },
+    ],
+)
+def test_tensors_that_belong_to_no_expert_are_copied(checkpoint, tmp_path, shapes):
+    extra = {name: torch.rand(shape) for name, shape in shapes.items()}
     source = resave(
         checkpoint("olmoe").path,
         tmp_path / "source",
         lambda tensors: {"model-a.safetensors": tensors | extra},
     )
-    export(source, tmp_path / "out", 3)
+    pruned(source, tmp_path / "out", 3)
     after = tensors_of(tmp_path / "out")
     assert all(torch.equal(after[name], tensor) for name, tensor in extra.items())
 
@@ -314,8 +298,7 @@ def test_cut_tensors_do_not_push_wider_ones_to_odd_addresses(checkpoint, tmp_pat
     # all float32 tensors after it at addresses that are no multiples of 4.
     source = tmp_path / "source"
     shutil.copytree(checkpoint("mixtral", shards=1).path, source)
-    # Cloned, because what is loaded is a map of the file that is overwritten below.
-    tensors = {n: t.clone() for n, t in load_file(source / "model.safetensors").items()}
+    tensors = tensors_of(source)
     bias = {"model.layers.1.block_sparse_moe.gate.bias": torch.arange(6).bfloat16()}
     header, position, data = {}, 0, b""
     for name, tensor in {**bias, **tensors}.items():
@@ -327,7 +310,7 @@ def test_cut_tensors_do_not_push_wider_ones_to_odd_addresses(checkpoint, tmp_pat
     text = json.dumps(header).encode()
     content = len(text).to_bytes(8, "little") + text + data
     (source / "model.safetensors").write_bytes(content)
-    plan, _ = export(source, tmp_path / "out", 5)
+    plan, _ = pruned(source, tmp_path / "out", 5)
     (shard,) = open_checkpoint(tmp_path / "out").shards
     assert shard.data_start % 8 == 0
     for entry in shard.tensors:
@@ -337,83 +320,11 @@ def test_cut_tensors_do_not_push_wider_ones_to_odd_addresses(checkpoint, tmp_pat
     assert torch.equal(after["lm_head.weight"], tensors["lm_head.weight"])
 
 
-def write_companions(path):
-    for name, content in {
-        "tokenizer.json": "{}",
-        "tokenizer_config.json": "{}",
-        "chat_template.jinja": "{{ messages }}",
-        "tokenizer.model": "\0\1",
-        "LICENSE.txt": "Apache",
-        "NOTICE": "n",
-        "additional_chat_templates/rag.jinja": "r",
-        "pytorch_model.bin": "not to be copied",
-        "training_args.bin": "not to be copied",
-        "consolidated.safetensors": "not in the index",
-        "notes.json": "not to be copied",
-    }.items():
-        (path / name).parent.mkdir(exist_ok=True)
-        (path / name).write_text(content)
-
-
-def test_companion_files_are_copied_and_others_are_not(checkpoint, tmp_path):
-    source, out = tmp_path / "source", tmp_path / "out"
-    shutil.copytree(checkpoint("olmoe").path, source)
-    write_companions(source)
-    _, manifest = export(source, out, 3)
-    held = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
-    copied = {
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "chat_template.jinja",
-        "tokenizer.model",
-        "LICENSE.txt",
-        "NOTICE",
-        "additional_chat_templates/rag.jinja",
-        "generation_config.json",
-    }
-    for name in copied:
-        assert (out / name).read_bytes() == (source / name).read_bytes()
-    made = {"config.json", "model.safetensors.index.json"}
-    shards = {shard.name for shard in manifest.shards}
-    assert held == copied | made | shards | {"README.md", MANIFEST_NAME}
-    assert set(manifest.files) == copied | made
-
-
-def test_the_card_repeats_licence_and_base_model(checkpoint, tmp_path):
-    source, out = tmp_path / "source", tmp_path / "out"
-    shutil.copytree(checkpoint("olmoe").path, source)
-    card = "---\nlicense: apache-2.0\nbase_model: some/base\ntags: [chat]\n---\n# Source\n"
-    (source / "README.md").write_text(card)
-    model = load_model_index(str(source))
-    made = Provenance("reap", "applied", ("demo-code",), ("run",), "uniform", "57%", "0")
-    plan = plan_of(model, 3, made)
-    drain(export_checkpoint(model, plan, out))
-    text = (out / "README.md").read_text()
-    head = text.split("---")[1]
-    assert "license: apache-2.0" in head
-    assert "base_model: some/base" in head
-    assert "library_name: transformers" in head
-    for fact in ("| 0 to 2 (3 sparse) | 3 | 7 |", "Criterion: reap", "demo-code", "57%"):
-        assert fact in text
-    assert plan.digest in text
-    assert "AutoModelForCausalLM.from_pretrained" in text
-
-
-def test_the_card_names_a_hub_id_as_base_model(checkpoint, tmp_path):
-    model = load_model_index(str(checkpoint("olmoe").path))
-    named = type(model)("some/model", model.checkpoint, model.family, model.layers)
-    drain(export_checkpoint(named, plan_of(named, 3), tmp_path / "out"))
-    text = (tmp_path / "out" / "README.md").read_text()
-    assert "base_model: some/model" in text
-    assert "names no licence" in text
-
-
 def test_the_manifest_tells_all_and_no_path(checkpoint, tmp_path):
     source, out = checkpoint("olmoe").path, tmp_path / "out"
     model = load_model_index(str(source))
     plan = plan_of(model, 3)
-    options = ExportOptions(hash_source=True)
-    manifest = drain(export_checkpoint(model, plan, out, options))
+    manifest = export(model, plan, out, hash_source=True)
     assert read_manifest(out) == manifest
     assert manifest.plan == plan
     assert manifest.source.identity == model.identity
@@ -425,14 +336,14 @@ def test_the_manifest_tells_all_and_no_path(checkpoint, tmp_path):
     assert raw["schema_version"] == 1
     assert "transformers" in raw["libraries"]
     assert str(source.parent) not in (out / MANIFEST_NAME).read_text()
-    plain = drain(export_checkpoint(model, plan, tmp_path / "plain"))
+    plain = export(model, plan, tmp_path / "plain")
     assert plain.source.content_sha256 == ""
     assert plain.shards == manifest.shards
 
 
 def test_a_partial_plan_leaves_other_layers_whole_and_is_written_out(checkpoint, tmp_path):
     model = load_model_index(str(checkpoint("olmoe").path))
-    manifest = drain(export_checkpoint(model, PruningPlan(model_ref(model), {}), tmp_path / "out"))
+    manifest = export(model, PruningPlan(model_ref(model), {}), tmp_path / "out")
     assert manifest.plan.kept == keep_all(model).kept
 
 
@@ -447,8 +358,8 @@ def test_progress_counts_the_bytes_of_the_shards(checkpoint, tmp_path):
 
 def test_an_export_can_be_pruned_again(checkpoint, tmp_path):
     source = checkpoint("qwen3_moe").path
-    first, _ = export(source, tmp_path / "first", 5)
-    second, _ = export(tmp_path / "first", tmp_path / "second", 3)
+    first, _ = pruned(source, tmp_path / "first", 5)
+    second, _ = pruned(tmp_path / "first", tmp_path / "second", 3)
     kept = {layer: [ids[i] for i in second.kept[layer]] for layer, ids in first.kept.items()}
     wanted = physically_pruned(AutoModelForCausalLM.from_pretrained(source), kept)
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "second")
@@ -466,5 +377,5 @@ def test_builders_differ_between_experts():
 
 def test_paths_are_accepted_relative_to_the_working_directory(checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    export(checkpoint("olmoe").path, Path("out"), 3)
+    pruned(checkpoint("olmoe").path, Path("out"), 3)
     assert (tmp_path / "out" / MANIFEST_NAME).is_file()

@@ -199,10 +199,3 @@ def test_a_source_whose_bytes_changed_later_is_another(source):
     code, said = run("verify", out, "--source", source)
     assert code == 1
     assert "is not what was exported" in said
-
-
-def test_an_output_inside_the_source_is_one_line(source):
-    code, said = run("export", source, source / "out", "--plan", source.with_name("plan.json"))
-    assert code == 1
-    assert "lies inside the checkpoint" in said
-    assert not (source / "out").exists()

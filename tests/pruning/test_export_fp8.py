@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from atom_cases import zeroed
+from exports import edit_tensors, export, failed, keeping_neurons, shards_of, tensors_of
 from nonuniform_cases import config_of
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -20,7 +21,6 @@ from pruning import load_pruned
 from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.export import ExportOptions, export_checkpoint
 from pruning.surgery.verify import verify_export
 from pruning.surgery.width_sizes import width_options
 
@@ -79,22 +79,17 @@ def plan_of(source, blocks=BLOCKS):
         layer: {expert: neurons(held) for expert, held in experts.items()}
         for layer, experts in blocks.items()
     }
-    return PruningPlan(model_ref(source), {}, granularity="atomic", kept_atoms=atoms)
+    return keeping_neurons(source, atoms)
 
 
-def export(source, plan, out, mode="per-layer", multiple=BLOCK):
-    options = ExportOptions(widths=WidthChoice(WidthMode(mode), multiple))
-    drain(export_checkpoint(source, plan, out, options))
-
-
-def tensors_of(path):
-    return load_file(path / "model.safetensors")
+def export_widths(source, plan, out, mode="per-layer", multiple=BLOCK):
+    export(source, plan, out, widths=WidthChoice(WidthMode(mode), multiple))
 
 
 @pytest.mark.parametrize("mode", ["per-layer", "uniform"])
 def test_every_number_has_the_scale_that_it_had(source, tmp_path, mode):
     plan = plan_of(source)
-    export(source, plan, tmp_path / "out", mode)
+    export_widths(source, plan, tmp_path / "out", mode)
     before, after = tensors_of(source.checkpoint.path), tensors_of(tmp_path / "out")
     for layer in CASE.sparse:
         for expert in range(CASE.experts):
@@ -113,7 +108,7 @@ def test_layers_become_as_wide_as_their_blocks(source, tmp_path):
     blocks = {layer: dict.fromkeys(range(CASE.experts), (0, 2)) for layer in (1, 3)}
     blocks[3] = {expert: (expert % 3,) for expert in range(CASE.experts)}
     plan = plan_of(source, blocks)
-    export(source, plan, tmp_path / "out")
+    export_widths(source, plan, tmp_path / "out")
     after = tensors_of(tmp_path / "out")
     for layer, width in ((1, 16), (3, 8)):
         name = f"model.layers.{layer}.mlp.experts.4.up_proj.weight"
@@ -139,7 +134,7 @@ def test_layers_become_as_wide_as_their_blocks(source, tmp_path):
 @pytest.mark.parametrize("keep", [((1, 3, 4), (0, 2, 5)), ((1, 3, 4), (0, 2, 3, 5))])
 def test_whole_experts_go_with_all_their_scales(source, tmp_path, keep):
     plan = PruningPlan(model_ref(source), dict(zip(CASE.sparse, keep, strict=True)))
-    drain(export_checkpoint(source, plan, tmp_path / "out"))
+    export(source, plan, tmp_path / "out")
     before, after = tensors_of(source.checkpoint.path), tensors_of(tmp_path / "out")
     for layer, ids in plan.kept.items():
         for new, old in enumerate(ids):
@@ -153,20 +148,16 @@ def test_whole_experts_go_with_all_their_scales(source, tmp_path, keep):
 
 
 def test_a_changed_scale_is_found(source, tmp_path):
-    export(source, plan_of(source), tmp_path / "out")
-    file = tmp_path / "out" / "model.safetensors"
-    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    export_widths(source, plan_of(source), tmp_path / "out")
     name = "model.layers.1.mlp.experts.1.down_proj.weight_scale_inv"
-    tensors[name][0, 0] *= 2
-    save_file(tensors, file, metadata={"format": "pt"})
-    report = drain(verify_export(tmp_path / "out", level="bytes", source=source.checkpoint.path))
-    failed = {check.name: check.detail for check in report.checks if not check.ok}
-    assert failed["tensors"].startswith(f"{name} is not the plan's cut of the source's {name}")
+    edit_tensors(shards_of(tmp_path / "out")[0], lambda held: held | {name: held[name] * 2})
+    found = failed(tmp_path / "out", level="bytes", source=source.checkpoint.path)["tensors"]
+    assert found.startswith(f"{name} is not the plan's cut of the source's {name}")
 
 
 def refuse(source, plan, out, match, **options):
     with pytest.raises((ExportError, PlanError), match=match) as raised:
-        export(source, plan, out, **options)
+        export_widths(source, plan, out, **options)
     assert "\n" not in str(raised.value)
     assert list(out.parent.iterdir()) == []
 
@@ -174,13 +165,13 @@ def refuse(source, plan, out, match, **options):
 def test_part_of_a_block_is_refused_with_the_nearest_that_works(source, tmp_path):
     # Of block 0 two neurons, of block 1 all, of block 2 five.
     odd = (3, 5, *range(8, 16), 16, 17, 18, 20, 23)
-    plan = PruningPlan(model_ref(source), {}, granularity="atomic", kept_atoms={3: {5: odd}})
+    plan = keeping_neurons(source, {3: {5: odd}})
     match = (
         r"Expert 5 in layer 3 would keep some of its neurons 0\.\.7 and lose others, but they "
         r"share a scale \(FP8\) and stay or go together; nearest that works: keep 8\.\.23\."
     )
     refuse(source, plan, tmp_path / "out", match)
-    export(source, plan_of(source, {3: {5: (1, 2)}}), tmp_path / "out")
+    export_widths(source, plan_of(source, {3: {5: (1, 2)}}), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -195,9 +186,7 @@ def test_part_of_a_block_is_refused_with_the_nearest_that_works(source, tmp_path
     ],
 )
 def test_the_nearest_blocks_are_named(source, tmp_path, kept, odd, nearest):
-    plan = PruningPlan(
-        model_ref(source), {}, granularity="atomic", kept_atoms={3: {5: tuple(kept)}}
-    )
+    plan = keeping_neurons(source, {3: {5: tuple(kept)}})
     match = rf"neurons {odd} and lose others.*nearest that works: keep {nearest}\.$"
     refuse(source, plan, tmp_path / "out", match)
 
@@ -225,7 +214,7 @@ def test_sizes_count_the_scales_of_the_neurons_that_stay(source, tmp_path):
     plan = plan_of(source)
     table = atom_sizes(source, plan, BLOCK).set_index("mode")
     for mode in ("uniform", "per-layer"):
-        export(source, plan, tmp_path / mode, mode)
+        export_widths(source, plan, tmp_path / mode, mode)
         assert table.loc[mode, "disk"] == sum(
             t.nbytes for t in tensors_of(tmp_path / mode).values()
         )

@@ -9,21 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from exports import files_of
 
 from analysis.drain import drain
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
 
 SCRIPT = Path(__file__).with_name("kills.py")
-
-
-def content_of(folder):
-    """Every file below, with its bytes."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def state_of(out):
@@ -66,7 +58,7 @@ def exporter(checkpoint, tmp_path):
 def test_a_killed_export_never_passes_for_finished_and_the_next_succeeds(exporter, tmp_path, count):
     out = tmp_path / "to" / "out"
     calls, _ = exporter(0)
-    wanted = content_of(out)
+    wanted = files_of(out)
     assert drain(verify_export(out, level="bytes")).ok
     # One moment in each part of the calls, so that every phase is met.
     shares = (np.arange(count) + np.random.default_rng(4).random(count)) / count
@@ -79,13 +71,13 @@ def test_a_killed_export_never_passes_for_finished_and_the_next_succeeds(exporte
         states[state] += 1
         assert was_killed or state == "finished"
         if state == "finished":
-            assert content_of(out) == wanted
+            assert files_of(out) == wanted
         else:
             assert all(".partial" in path.name for path in out.parent.iterdir())
             unfinished = out.with_name("out.partial")
             assert not unfinished.exists() or not drain(verify_export(unfinished)).ok
             exporter(0)  # over whatever lies there
-        assert content_of(out) == wanted
+        assert files_of(out) == wanted
         beside = {path.name for path in out.parent.iterdir()} - {"out"}
         assert beside <= {"out.partial.lock"}  # of one that was killed at its very end
     assert set(states) >= {"nothing", "shards", "files"}, states

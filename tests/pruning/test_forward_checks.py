@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from exports import export
 
-from analysis.drain import drain
 from analysis.model import load_model_index
 from families.configs import BY_NAME
 from pruning.plan import PruningPlan, fit_plan, model_ref
-from pruning.surgery.export import export_checkpoint
 from pruning.surgery.forward_checks import check_logits, random_tokens
 
 OLMOE = BY_NAME["olmoe"]
@@ -34,7 +33,7 @@ def test_neurons_are_compared_in_float64(atom_source, width_export, mode):
 def test_whole_experts_are_compared_in_float32(atom_source, tmp_path):
     source = atom_source(OLMOE).described
     plan = PruningPlan(model_ref(source), dict.fromkeys(OLMOE.sparse, (0, 2, 5)))
-    drain(export_checkpoint(source, plan, tmp_path / "out"))
+    export(source, plan, tmp_path / "out")
     ids = random_tokens(source, 32)
     exported = load_model_index(str(tmp_path / "out"))
     check, _ = check_logits(exported, source, plan, ids)

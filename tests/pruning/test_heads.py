@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from exports import edit_json, export, keeping, keeping_neurons, tensors_of
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -13,9 +14,8 @@ from analysis.heads import prediction_heads
 from analysis.model import load_model_index
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.heads import HeadChoice, HeadPlan, heads_in_words, parse_choice
-from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.plan import keep_all
 from pruning.sizes import Part, size_report
-from pruning.surgery.export import ExportOptions, export_checkpoint
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import read_manifest
 from pruning.surgery.verify import verify_export
@@ -35,9 +35,7 @@ def with_head(source, path, place, experts=True):
         if name.startswith("model.layers.2.") and (experts or ".mlp." not in name)
     }
     save_file({**tensors, **head}, path / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((path / "config.json").read_text())
-    config["num_nextn_predict_layers"] = 1
-    (path / "config.json").write_text(json.dumps(config))
+    edit_json(path / "config.json", num_nextn_predict_layers=1)
     return load_model_index(str(path))
 
 
@@ -51,14 +49,9 @@ def model(checkpoint, tmp_path, place):
     return with_head(checkpoint("olmoe", shards=1).path, tmp_path / "source", place)
 
 
-def plan_of(model):
-    return PruningPlan(model_ref(model), {layer.index: KEPT for layer in model.layers})
-
-
-def export(model, out, choice=None, plan=None):
-    options = ExportOptions(heads=choice)
-    manifest = drain(export_checkpoint(model, plan or plan_of(model), out, options))
-    return manifest, load_file(out / "model.safetensors")
+def export_heads(model, out, choice=None, plan=KEPT):
+    manifest = export(model, plan, out, heads=choice)
+    return manifest, tensors_of(out)
 
 
 def heads_of(tensors, place):
@@ -79,7 +72,7 @@ def test_a_head_is_found_and_is_no_layer_of_the_trunk(model, place):
 def test_by_default_a_head_with_experts_is_dropped_and_the_configuration_says_so(
     model, tmp_path, place
 ):
-    manifest, tensors = export(model, tmp_path / "out")
+    manifest, tensors = export_heads(model, tmp_path / "out")
     assert manifest.heads == HeadPlan(HeadChoice.DROP)
     assert heads_of(tensors, place) == {}
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -91,7 +84,7 @@ def test_by_default_a_head_with_experts_is_dropped_and_the_configuration_says_so
 
 
 def test_a_plan_that_keeps_all_keeps_heads_byte_for_byte(model, tmp_path):
-    manifest, _ = export(model, tmp_path / "out", plan=keep_all(model))
+    manifest, _ = export_heads(model, tmp_path / "out", plan=keep_all(model))
     assert manifest.heads.choice is HeadChoice.KEEP
     for name in ("model.safetensors", "config.json"):
         source = (tmp_path / "source" / name).read_bytes()
@@ -99,7 +92,7 @@ def test_a_plan_that_keeps_all_keeps_heads_byte_for_byte(model, tmp_path):
 
 
 def test_heads_can_be_dropped_though_nothing_is_pruned(model, tmp_path, place):
-    manifest, tensors = export(model, tmp_path / "out", HeadChoice.DROP, keep_all(model))
+    manifest, tensors = export_heads(model, tmp_path / "out", HeadChoice.DROP, keep_all(model))
     assert manifest.heads.choice is HeadChoice.DROP
     assert heads_of(tensors, place) == {}
     assert len(tensors) == len(model.checkpoint.tensors) - len(prediction_heads(model)[0].tensors)
@@ -107,7 +100,7 @@ def test_heads_can_be_dropped_though_nothing_is_pruned(model, tmp_path, place):
 
 def test_a_head_with_experts_cannot_stay_whole_beside_a_pruned_trunk(model, tmp_path):
     with pytest.raises(ExportError, match=r"cannot stay whole when 4 are kept; use --mtp drop"):
-        export(model, tmp_path / "out", HeadChoice.KEEP)
+        export_heads(model, tmp_path / "out", HeadChoice.KEEP)
     assert not (tmp_path / "out").exists()
 
 
@@ -115,13 +108,13 @@ def test_a_head_without_experts_stays(checkpoint, tmp_path, place):
     source = checkpoint("olmoe", shards=1).path
     model = with_head(source, tmp_path / "source", place, experts=False)
     for number, choice in enumerate((None, HeadChoice.KEEP, HeadChoice.PRUNE)):
-        manifest, tensors = export(model, tmp_path / f"out{number}", choice)
+        manifest, tensors = export_heads(model, tmp_path / f"out{number}", choice)
         assert manifest.heads.choice is HeadChoice.KEEP
         assert len(heads_of(tensors, place)) == len(prediction_heads(model)[0].tensors)
 
 
 def test_a_pruned_head_keeps_its_experts_of_least_aimer(model, tmp_path, place):
-    manifest, tensors = export(model, tmp_path / "out", HeadChoice.PRUNE)
+    manifest, tensors = export_heads(model, tmp_path / "out", HeadChoice.PRUNE)
     before = load_file(tmp_path / "source" / "model.safetensors")
 
     def flat(expert):
@@ -153,14 +146,14 @@ def test_a_head_under_unknown_names_cannot_be_pruned(checkpoint, tmp_path):
     model = with_head(source, tmp_path / "source", "model.mtp_block.0.")
     assert prediction_heads(model)[0].name == "model.mtp"
     with pytest.raises(ExportError, match=r"head model\.mtp has experts under names .* --mtp drop"):
-        plan_heads(model, plan_of(model), HeadChoice.PRUNE)
-    assert plan_heads(model, plan_of(model)).choice is HeadChoice.DROP
+        plan_heads(model, keeping(model, KEPT), HeadChoice.PRUNE)
+    assert plan_heads(model, keeping(model, KEPT)).choice is HeadChoice.DROP
 
 
 def test_sizes_count_heads_as_an_export_treats_them(model):
     (head,) = prediction_heads(model)
     held = sum(model.checkpoint.tensors[name].nbytes for name in head.tensors)
-    for plan, after in ((None, held), (plan_of(model), 0)):
+    for plan, after in ((None, held), (keeping(model, KEPT), 0)):
         report = size_report(model, plan)
         row = report.table.set_index("part").loc[str(Part.HEADS)]
         assert (row["before"], row["after"]) == (held, after)
@@ -186,9 +179,8 @@ class TestBesideNeurons:
         atoms = {layer.index: {0: (1, 2, 3), 1: ()} for layer in model.layers}
         for layer in model.layers:
             atoms[layer.index] |= dict.fromkeys(range(2, layer.num_experts), (0, 5))
-        plan = PruningPlan(model_ref(model), {}, granularity="atomic", kept_atoms=atoms)
-        options = ExportOptions(heads=choice, widths=WidthChoice(WidthMode(mode), 4))
-        drain(export_checkpoint(model, plan, out, options))
+        plan = keeping_neurons(model, atoms)
+        export(model, plan, out, heads=choice, widths=WidthChoice(WidthMode(mode), 4))
         report = drain(verify_export(out, level="bytes", source=model.checkpoint.path))
         assert report.ok, report.checks
         return load_file(out / "model.safetensors")

@@ -4,13 +4,12 @@ import json
 import shutil
 
 import pytest
+from exports import export
 from safetensors.torch import load_file, save_file
 
-from analysis.drain import drain
 from analysis.model import load_model_index
 from pruning.heads import HeadChoice
 from pruning.plan import keep_all
-from pruning.surgery.export import ExportOptions, export_checkpoint
 
 INDEX = "model.safetensors.index.json"
 
@@ -37,8 +36,7 @@ def source(checkpoint, tmp_path):
 
 
 def test_a_head_that_is_left_out_is_not_listed(source, tmp_path):
-    options = ExportOptions(heads=HeadChoice.DROP)
-    drain(export_checkpoint(source, keep_all(source), tmp_path / "out", options))
+    export(source, keep_all(source), tmp_path / "out", heads=HeadChoice.DROP)
     shards = {file.name: load_file(file) for file in (tmp_path / "out").glob("*.safetensors")}
     written = json.loads((tmp_path / "out" / INDEX).read_text())
     on_disk = {name: shard for shard, tensors in shards.items() for name in tensors}
@@ -49,6 +47,6 @@ def test_a_head_that_is_left_out_is_not_listed(source, tmp_path):
 
 
 def test_the_index_stays_byte_for_byte_where_all_stays(source, tmp_path):
-    drain(export_checkpoint(source, keep_all(source), tmp_path / "out"))
+    export(source, keep_all(source), tmp_path / "out")
     before = source.checkpoint.path / INDEX
     assert (tmp_path / "out" / INDEX).read_bytes() == before.read_bytes()

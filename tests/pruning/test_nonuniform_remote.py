@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from atom_cases import with_fewer_experts
+from exports import export
 from nonuniform_cases import NAMED, config_of
 from remote_reader import read_by_others
 
@@ -82,8 +83,7 @@ def test_plain_transformers_reads_widths(read, name):
 def test_widths_that_grouped_products_cannot_take_run_in_another_way(atom_source, tmp_path, dtype):
     source = atom_source(NAMED["olmoe"])
     # Widths of 13 and 7: 52 and 28 bytes in float32, 26 and 14 in bfloat16; 16 are asked for.
-    options = ExportOptions(widths=WidthChoice(WidthMode.RAGGED, 1))
-    drain(export_checkpoint(source.described, source.plan, tmp_path / "out", options))
+    export(source.described, source.plan, tmp_path / "out", widths=WidthChoice(WidthMode.RAGGED, 1))
     auto = transformers.AutoModelForCausalLM
     multiple = 4 if dtype is torch.float32 else 8
     problem = rf"layer 0 have 13 neurons, .*multiple of {multiple} in .*eager or batched_mm"

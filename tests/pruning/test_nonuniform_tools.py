@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from exports import export
 from nonuniform_cases import NAMED, config_of
 from transformers import AutoModelForCausalLM
 
@@ -18,7 +19,6 @@ from families.physical import TOKENS, logits_of, router_of
 from pruning import load_pruned
 from pruning.masking import masked
 from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.surgery.export import export_checkpoint
 from pruning.surgery.verify import verify_export
 
 
@@ -72,7 +72,7 @@ class TestPrunedAgain:
         described = load_model_index(str(flex_olmo.path))
         model = load_pruned(flex_olmo.path)
         plan = PruningPlan(model_ref(described), {0: (0, 2, 3, 5), 1: (0, 1, 2)})
-        drain(export_checkpoint(described, plan, tmp_path / "out"))
+        export(described, plan, tmp_path / "out")
         with masked(model, described.family, plan):
             wanted = logits_of(model)
         assert not torch.allclose(wanted, flex_olmo.logits, atol=1e-3)
@@ -81,7 +81,7 @@ class TestPrunedAgain:
     def test_with_one_count_again_it_is_an_ordinary_checkpoint(self, flex_olmo, tmp_path):
         described = load_model_index(str(flex_olmo.path))
         plan = PruningPlan(model_ref(described), {0: (0, 2, 5), 1: (0, 1, 2)})
-        drain(export_checkpoint(described, plan, tmp_path / "out"))
+        export(described, plan, tmp_path / "out")
         config = config_of(tmp_path / "out")
         assert "auto_map" not in config
         assert config["per_layer_num_experts"] is None
@@ -102,7 +102,7 @@ class TestPrunedAgain:
             ((0, 1, 2), dict.fromkeys(names, "theirs.Class")),
         ):
             plan = PruningPlan(model_ref(described), {0: (1, 2, 3), 1: ids})
-            manifest = drain(export_checkpoint(described, plan, tmp_path / str(len(ids))))
+            manifest = export(described, plan, tmp_path / str(len(ids)))
             written = config_of(tmp_path / str(len(ids)))["auto_map"]
             assert written == {"AutoTokenizer": "theirs.Class", **wanted}
             assert manifest.has_uniform_counts is (len(ids) == 3)
@@ -110,7 +110,7 @@ class TestPrunedAgain:
 
     def test_keeping_all_writes_the_same_bytes(self, flex_olmo, tmp_path):
         described = load_model_index(str(flex_olmo.path))
-        drain(export_checkpoint(described, keep_all(described), tmp_path / "out"))
+        export(described, keep_all(described), tmp_path / "out")
         for file in flex_olmo.path.iterdir():
             if file.name not in ("README.md", "moeprune_manifest.json"):
                 assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()

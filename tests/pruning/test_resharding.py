@@ -5,41 +5,24 @@ from itertools import pairwise
 
 import pytest
 import torch
+from exports import export, tensors_of
 from oracles import logits_of
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from analysis.checkpoint import INDEX_NAME, open_checkpoint
 from analysis.drain import drain
 from analysis.errors import ExportError
-from analysis.model import load_model_index
-from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.export import KEEP_LIST_NAME, ExportOptions, export_checkpoint
+from pruning.surgery.export import KEEP_LIST_NAME
 from pruning.surgery.resharding import parse_size
 from pruning.surgery.verify import Level, verify_export
-
-
-def export(source, out, **options):
-    model = load_model_index(str(source))
-    plan = PruningPlan(model_ref(model), {layer.index: (1, 3, 4) for layer in model.layers})
-    return drain(export_checkpoint(model, plan, out, ExportOptions(**options)))
-
-
-def tensors_of(out):
-    """name -> tensor, of every shard."""
-    return {
-        name: tensor
-        for shard in open_checkpoint(out).shards
-        for name, tensor in load_file(out / shard.name).items()
-    }
 
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("most", [8_000, 30_000, 1 << 30])
 def test_the_same_tensors_in_shards_of_another_size(checkpoint, tmp_path, fused, most):
     source = checkpoint("qwen3_moe", fused=fused, dtype=torch.bfloat16).path
-    export(source, tmp_path / "plain")
-    manifest = export(source, tmp_path / "out", max_shard_bytes=most)
+    export(source, (1, 3, 4), tmp_path / "plain")
+    manifest = export(source, (1, 3, 4), tmp_path / "out", max_shard_bytes=most)
     before, after = tensors_of(tmp_path / "plain"), tensors_of(tmp_path / "out")
     assert after.keys() == before.keys()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
@@ -64,13 +47,13 @@ def test_the_same_tensors_in_shards_of_another_size(checkpoint, tmp_path, fused,
 
 def test_a_checkpoint_in_one_file_can_be_cut_into_several(checkpoint, tmp_path):
     source = checkpoint("olmoe", shards=1).path
-    manifest = export(source, tmp_path / "out", max_shard_bytes=20_000)
+    manifest = export(source, (1, 3, 4), tmp_path / "out", max_shard_bytes=20_000)
     count = len(manifest.shards)
     assert count > 3
     assert manifest.shards[0].name == f"model-00001-of-{count:05d}.safetensors"
     index = json.loads((tmp_path / "out" / INDEX_NAME).read_text())
     assert index["metadata"]["total_size"] == open_checkpoint(tmp_path / "out").nbytes
-    export(source, tmp_path / "plain")
+    export(source, (1, 3, 4), tmp_path / "plain")
     again, plain = map(AutoModelForCausalLM.from_pretrained, (tmp_path / "out", tmp_path / "plain"))
     assert torch.equal(logits_of(again), logits_of(plain))
 
@@ -102,20 +85,9 @@ def test_what_is_no_size_is_refused(text):
 
 
 def test_the_kept_ids_as_a_file_of_their_own(checkpoint, tmp_path):
-    manifest = export(checkpoint("qwen3_moe").path, tmp_path / "out", keep_list=True)
+    manifest = export(checkpoint("qwen3_moe").path, (1, 3, 4), tmp_path / "out", keep_list=True)
     kept = json.loads((tmp_path / "out" / KEEP_LIST_NAME).read_text())
     assert kept == {"0": [1, 3, 4], "2": [1, 3, 4], "3": [1, 3, 4]}
     assert KEEP_LIST_NAME in manifest.files
-    export(checkpoint("qwen3_moe").path, tmp_path / "plain")
+    export(checkpoint("qwen3_moe").path, (1, 3, 4), tmp_path / "plain")
     assert not (tmp_path / "plain" / KEEP_LIST_NAME).exists()
-
-
-def test_the_card_holds_recipe_and_numbers(checkpoint, tmp_path):
-    source = checkpoint("olmoe").path
-    export(source, tmp_path / "out", recipe=b"schema_version: 1\nmodel: olmoe\n")
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "```yaml\nschema_version: 1\nmodel: olmoe\n```" in card
-    before, after = (load_model_index(str(path)).checkpoint for path in (source, tmp_path / "out"))
-    assert f"| parameters | {before.num_params:,} | {after.num_params:,} |" in card
-    assert "| loaded in bfloat16 |" in card
-    assert "moeprune, load_pruned" in card

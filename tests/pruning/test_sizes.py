@@ -4,15 +4,14 @@ import shutil
 
 import pytest
 import torch
+from exports import export
 from safetensors.torch import load_file, save_file
 
-from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
 from builders import MODEL_TYPES
 from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.sizes import SIZE_COLUMNS, Part, format_bytes, size_report, weight_bytes
-from pruning.surgery.export import export_checkpoint
 
 
 def same_count(model, keep):
@@ -63,7 +62,7 @@ def test_dense_layers_are_a_part_of_their_own(checkpoint):
 def test_sizes_are_the_bytes_that_export_writes(checkpoint, tmp_path, model_type, fused):
     model = load_model_index(str(checkpoint(model_type, fused=fused).path))
     plan = same_count(model, 3)
-    manifest = drain(export_checkpoint(model, plan, tmp_path / "out"))
+    manifest = export(model, plan, tmp_path / "out")
     written = load_model_index(str(tmp_path / "out"))
     report = size_report(model, plan)
     assert report.bytes_after == weight_bytes(model, plan) == written.checkpoint.nbytes

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from exports import export, keeping
 from safetensors.numpy import load_file, save_file
 
 from analysis.checkpoint import INDEX_NAME
 from analysis.drain import drain
 from analysis.model import load_model_index
-from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import read_manifest
 from pruning.surgery.tensor_checks import check_against_source
 
@@ -41,8 +40,8 @@ def source(checkpoint, tmp_path):
 @pytest.fixture
 def out(source, tmp_path):
     """Its export."""
-    plan = PruningPlan(model_ref(source), {layer.index: KEPT for layer in source.layers})
-    drain(export_checkpoint(source, plan, tmp_path / "out"))
+    plan = keeping(source, KEPT)
+    export(source, plan, tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -168,8 +167,8 @@ def test_another_source_is_named_with_its_identity(out, checkpoint):
 
 def test_no_shard_of_which_nothing_is_left(checkpoint, tmp_path):
     source = load_model_index(str(checkpoint("olmoe").path))
-    plan = PruningPlan(model_ref(source), {layer.index: KEPT for layer in source.layers})
-    drain(export_checkpoint(source, plan, tmp_path / "out"))
+    plan = keeping(source, KEPT)
+    export(source, plan, tmp_path / "out")
     assert problem(tmp_path / "out", source, dropped_shards=("other",)) == (
         "the source's shards of which nothing is left are none, but the manifest names other"
     )

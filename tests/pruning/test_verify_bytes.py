@@ -4,17 +4,23 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from atom_cases import Exported
-from safetensors.numpy import load_file, save_file
+from exports import (
+    accept_changes,
+    edit_json,
+    edit_tensors,
+    export,
+    failed,
+    keeping_neurons,
+    shards_of,
+)
 
 from analysis.checkpoint import INDEX_NAME, open_checkpoint
 from analysis.drain import drain
-from analysis.model import load_model_index
 from families.configs import BY_NAME
 from pruning.atoms.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.export import ExportOptions, export_checkpoint
-from pruning.surgery.manifest import MANIFEST_NAME, file_record, read_manifest
+from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.surgery.tensor_checks import check_against_source
 from pruning.surgery.verify import verify_export
 
@@ -24,29 +30,8 @@ GLM = BY_NAME["glm4_moe"]
 @pytest.fixture
 def out(checkpoint, tmp_path):
     """An export of an OLMoE."""
-    model = load_model_index(str(checkpoint("olmoe").path))
-    plan = PruningPlan(model_ref(model), {layer.index: (1, 3, 4) for layer in model.layers})
-    drain(export_checkpoint(model, plan, tmp_path / "out"))
+    export(checkpoint("olmoe").path, (1, 3, 4), tmp_path / "out")
     return tmp_path / "out"
-
-
-def edited(out, change):
-    """Change the raw manifest, and make its hashes those of the files."""
-    raw = json.loads((out / MANIFEST_NAME).read_text())
-    change(raw)
-    for shard in raw["shards"]:
-        record = file_record((out / shard["name"]).read_bytes())
-        shard |= {"bytes": record.bytes, "sha256": record.sha256}
-    for name in raw["files"]:
-        record = file_record((out / name).read_bytes())
-        raw["files"][name] = {"bytes": record.bytes, "sha256": record.sha256}
-    (out / MANIFEST_NAME).write_text(json.dumps(raw))
-
-
-def failed(out, level="bytes"):
-    """name -> detail of the checks that fail."""
-    report = drain(verify_export(out, level=level))
-    return {check.name: check.detail for check in report.checks if not check.ok}
 
 
 def test_what_a_good_export_holds(out):
@@ -65,14 +50,12 @@ def test_what_a_good_export_holds(out):
 
 
 def test_a_manifest_that_names_other_tensors(out):
-    def forget(raw):
-        raw["shards"][1]["tensors"].remove(wanted)
-
-    shard = read_manifest(out).shards[1]
-    wanted = min(shard.tensors)
-    edited(out, forget)
-    assert failed(out) == {
-        "headers": f"{shard.name} does not hold the tensors of the manifest: {wanted}"
+    shards = json.loads((out / MANIFEST_NAME).read_text())["shards"]
+    gone = min(shards[1]["tensors"])
+    shards[1]["tensors"].remove(gone)
+    edit_json(out / MANIFEST_NAME, shards=shards)
+    assert failed(out, level="bytes") == {
+        "headers": f"{shards[1]['name']} does not hold the tensors of the manifest: {gone}"
     }
 
 
@@ -80,27 +63,27 @@ def test_an_index_with_another_size(out):
     index = json.loads((out / INDEX_NAME).read_text())
     index["metadata"]["total_size"] += 4
     (out / INDEX_NAME).write_text(json.dumps(index))
-    edited(out, lambda raw: None)
+    accept_changes(out)
     held = open_checkpoint(out).nbytes
-    assert failed(out) == {
+    assert failed(out, level="bytes") == {
         "headers": f"{INDEX_NAME} gives {held + 4} bytes in all instead of {held}"
     }
     del index["metadata"]
     (out / INDEX_NAME).write_text(json.dumps(index))
-    edited(out, lambda raw: None)
-    assert failed(out) == {}
+    accept_changes(out)
+    assert failed(out, level="bytes") == {}
 
 
 def test_a_tensor_that_no_class_knows_fails_at_load(out):
     name, index = "model.surplus.weight", json.loads((out / INDEX_NAME).read_text())
-    shard = sorted(out.glob("*.safetensors"))[0]
-    save_file(load_file(shard) | {name: np.zeros(3, np.float32)}, shard, {"format": "pt"})
+    shard = shards_of(out)[0]
+    edit_tensors(shard, lambda held: held | {name: torch.zeros(3)})
     index["weight_map"][name] = shard.name
     index["metadata"]["total_size"] += 12
     (out / INDEX_NAME).write_text(json.dumps(index))
-    edited(out, lambda raw: raw["shards"][0].update(tensors=list(load_file(shard))))
-    assert failed(out) == {}
-    assert failed(out, "load") == {"load": f"transformers reports 1 unexpected keys: {name}"}
+    accept_changes(out)
+    assert failed(out, level="bytes") == {}
+    assert failed(out, level="load") == {"load": f"transformers reports 1 unexpected keys: {name}"}
 
 
 @pytest.fixture
@@ -108,9 +91,9 @@ def grown(atom_source, tmp_path):
     """An export whose experts have 20 neurons, so shared ones of 48 are filled up to 60."""
     source = atom_source(GLM)
     atoms = {layer: {e: tuple(range(20)) for e in range(7)} for layer in (1, 2)}
-    plan = PruningPlan(model_ref(source.described), {}, granularity="atomic", kept_atoms=atoms)
-    options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM, 4))
-    drain(export_checkpoint(source.described, plan, tmp_path / "out", options))
+    plan = keeping_neurons(source.described, atoms)
+    widths = WidthChoice(WidthMode.UNIFORM, 4)
+    export(source.described, plan, tmp_path / "out", widths=widths)
     return Exported(source, tmp_path / "out", "uniform")
 
 

@@ -1,9 +1,8 @@
 """Exports of quantised checkpoints verified up to the logits, and what is not loaded at all."""
 
-import json
-
 import pytest
 import torch
+from exports import edit_json, export
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -13,7 +12,6 @@ from analysis.model import load_model_index
 from builders import tiny_checkpoint
 from families.configs import BY_NAME, redraw, tiny_config
 from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.export import export_checkpoint
 from pruning.surgery.verify import verify_export
 
 GPT_OSS = BY_NAME["gpt_oss"]
@@ -45,20 +43,18 @@ def mxfp4(tmp_path_factory):
 
 
 def quantise(path, **settings):
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
+    edit_json(path / "config.json", quantization_config=settings)
 
 
-def export(source, out, kept):
+def export_kept(source, out, kept):
     described = load_model_index(str(source))
     layers = [layer.index for layer in described.layers]
-    plan = PruningPlan(model_ref(described), dict(zip(layers, kept, strict=True)))
-    drain(export_checkpoint(described, plan, out))
+    export(described, PruningPlan(model_ref(described), dict(zip(layers, kept, strict=True))), out)
 
 
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
 def test_four_bits_up_to_equal_logits(mxfp4, tmp_path, kept):
-    export(mxfp4, tmp_path / "out", kept)
+    export_kept(mxfp4, tmp_path / "out", kept)
     report = drain(verify_export(tmp_path / "out", source=mxfp4))
     assert report.ok, report.checks
     assert (report.level, report.max_abs_diff) == ("logits", 0)
@@ -74,9 +70,8 @@ def test_four_bits_up_to_equal_logits(mxfp4, tmp_path, kept):
 def test_what_cannot_be_loaded_is_compared_byte_by_byte(tmp_path, change, why):
     source = tmp_path / "source"
     tiny_checkpoint(source, "olmoe")
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps({**config, **change}))
-    export(source, tmp_path / "out", [(1, 3, 4)] * 3)
+    edit_json(source / "config.json", **change)
+    export(source, (1, 3, 4), tmp_path / "out")
     report = drain(verify_export(tmp_path / "out", source=source))
     assert report.ok, report.checks
     assert report.level == "bytes"

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from exports import export, keeping_neurons
 
 from analysis.drain import drain
 from analysis.errors import PlanError
@@ -13,7 +14,6 @@ from pruning.atoms.widths import WidthChoice, WidthMode, plan_widths
 from pruning.heads import HeadPlan
 from pruning.plan import PruningPlan, fit_plan, model_ref
 from pruning.surgery.config import pruned_config
-from pruning.surgery.export import ExportOptions, export_checkpoint
 from pruning.surgery.verify import verify_export
 from pruning.surgery.width_sizes import width_option, width_options
 
@@ -54,8 +54,7 @@ def test_plain_transformers_reads_one_number_of_experts(atom_source, tmp_path, s
     plan = PruningPlan(model_ref(model), kept, granularity="atomic", kept_atoms=atoms)
     option = width_option(model, fit_plan(plan, model), WidthChoice(WidthMode.UNIFORM))
     assert option.stock is stock
-    options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM))
-    drain(export_checkpoint(model, plan, tmp_path / "out", options))
+    export(model, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM))
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config.get("per_layer_num_experts") is None) is stock
     assert ("auto_map" not in config) is stock
@@ -66,14 +65,10 @@ def test_zeros_in_place_of_neurons_where_the_width_stays(atom_source, tmp_path, 
     source = atom_source(BY_NAME[name])
     layer = BY_NAME[name].sparse[0]
     # One expert loses all but five neurons; the others keep all 24, and so does the width.
-    plan = PruningPlan(
-        model_ref(source.described),
-        {},
-        granularity="atomic",
-        kept_atoms={layer: {1: (0, 2, 3, 9, 23)}},
+    plan = keeping_neurons(source.described, {layer: {1: (0, 2, 3, 9, 23)}})
+    manifest = export(
+        source.described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM)
     )
-    options = ExportOptions(widths=WidthChoice(WidthMode.UNIFORM))
-    manifest = drain(export_checkpoint(source.described, plan, tmp_path / "out", options))
     report = drain(verify_export(tmp_path / "out", source=source.path, level="bytes"))
     assert report.ok, report.checks
     # Gate, up and down of that expert; of gpt_oss gate and up in one, their bias, and down.

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from calibrations import make_sequences
+from exports import export
 
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.partial import PartialRun, RunState
@@ -88,7 +89,7 @@ def remove_run(folder, version, _model, make_expert_stats):
 def write_export(folder, version, model, _make):
     out = folder / version
     if not out.exists():
-        drain(export_checkpoint(model, keep_all(model), out))
+        export(model, keep_all(model), out)
 
 
 WRITERS = (

@@ -35,41 +35,6 @@ def test_capped():
 """
 
 
-def run(words, folder):
-    paths = os.pathsep.join(map(str, (folder, ROOT)))
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-@pytest.mark.slow
-@on_linux
-def test_planted_mutants_die_live_or_are_not_reached(tmp_path):
-    package = tmp_path / "planted"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "sums.py").write_text(MODULE)
-    (tmp_path / "test_sums.py").write_text(TESTS)
-    words = ["-m", "tools.reliability.mutants", "planted", "--tests", "test_sums.py"]
-    done = run(words, tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    *_, names, figures = (line.split() for line in done.stdout.splitlines())
-    # Killed: LIMIT = None, `<` and `True` for `>`, both results. Not reached: all of `twice`.
-    wanted = {"tried": "12", "killed": "5", "too_slow": "0", "survived": "3", "not_reached": "4"}
-    assert dict(zip(names, figures, strict=True)) == wanted
-    lived = {line for line in done.stdout.splitlines() if "(1 of 1 tests)" in line}
-    assert lived == {
-        "planted/sums.py:2 : 10  ->  11 (1 of 1 tests)",
-        "planted/sums.py:2 : 10  ->  9 (1 of 1 tests)",
-        "planted/sums.py:6 capped: number > LIMIT  ->  number >= LIMIT (1 of 1 tests)",
-    }
-
-
 PACKAGE = """from planted.sums import LIMIT, capped
 
 MOST = LIMIT + 1
@@ -88,18 +53,51 @@ def test_what_runs_at_import():
 """
 
 
+def run(folder, *words):
+    paths = os.pathsep.join(map(str, (folder, ROOT)))
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def hunt(folder, tests, package=""):
+    """What the harness prints of a planted package; and its exit status."""
+    (folder / "planted").mkdir()
+    (folder / "planted" / "__init__.py").write_text(package)
+    (folder / "planted" / "sums.py").write_text(MODULE)
+    (folder / "test_sums.py").write_text(tests)
+    done = run(folder, "-m", "tools.reliability.mutants", "planted", "--tests", "test_sums.py")
+    return done.stdout + done.stderr, done.returncode
+
+
+@pytest.mark.slow
+@on_linux
+def test_planted_mutants_die_live_or_are_not_reached(tmp_path):
+    said, code = hunt(tmp_path, TESTS)
+    assert code == 0, said
+    *_, names, figures = (line.split() for line in said.splitlines())
+    # Killed: LIMIT = None, `<` and `True` for `>`, both results. Not reached: all of `twice`.
+    wanted = {"tried": "12", "killed": "5", "too_slow": "0", "survived": "3", "not_reached": "4"}
+    assert dict(zip(names, figures, strict=True)) == wanted
+    lived = {line for line in said.splitlines() if "(1 of 1 tests)" in line}
+    assert lived == {
+        "planted/sums.py:2 : 10  ->  11 (1 of 1 tests)",
+        "planted/sums.py:2 : 10  ->  9 (1 of 1 tests)",
+        "planted/sums.py:6 capped: number > LIMIT  ->  number >= LIMIT (1 of 1 tests)",
+    }
+
+
 @on_linux
 @pytest.mark.slow
 def test_a_package_that_imports_its_modules_is_changed_as_well(tmp_path):
-    package = tmp_path / "planted"
-    package.mkdir()
-    (package / "__init__.py").write_text(PACKAGE)
-    (package / "sums.py").write_text(MODULE)
-    (tmp_path / "test_sums.py").write_text(TESTS_OF_PACKAGE)
-    words = ["-m", "tools.reliability.mutants", "planted", "--tests", "test_sums.py"]
-    done = run(words, tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = {row[0]: row[1:] for row in (line.split() for line in done.stdout.splitlines()) if row}
+    said, code = hunt(tmp_path, TESTS_OF_PACKAGE, PACKAGE)
+    assert code == 0, said
+    rows = {row[0]: row[1:] for row in (line.split() for line in said.splitlines()) if row}
     # Of the package: MOST = None, LIMIT - 1, 1 as 2 and as 0, and None for the result.
     assert rows["planted/__init__.py"] == ["5", "5", "0", "0", "0"]
     # LIMIT = None, 11 and 9, `<` for `>` and None for the first result are seen, `>=` and `True`
@@ -110,31 +108,22 @@ def test_a_package_that_imports_its_modules_is_changed_as_well(tmp_path):
 @pytest.mark.slow
 @on_linux
 def test_a_test_that_fails_without_any_change_ends_the_hunt(tmp_path):
-    package = tmp_path / "planted"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "sums.py").write_text(MODULE)
     # Passes once, as when its lines are noted, and then no more.
     mark = tmp_path / "mark"
-    (tmp_path / "test_sums.py").write_text(
-        f"{TESTS}    from pathlib import Path\n    Path({str(mark)!r}).touch(exist_ok=False)\n"
-    )
-    words = ["-m", "tools.reliability.mutants", "planted", "--tests", "test_sums.py"]
-    done = run(words, tmp_path)
-    assert done.returncode
-    assert "not changed, is killed by" in done.stdout + done.stderr
+    once = f"    from pathlib import Path\n    Path({str(mark)!r}).touch(exist_ok=False)\n"
+    said, code = hunt(tmp_path, TESTS + once)
+    assert code
+    assert "not changed, is killed by" in said
 
 
 @on_linux
 def test_children_that_hang_or_vanish_are_told_apart(tmp_path):
     said = run(
-        [
-            "-c",
-            "import os, time; from tools.reliability.mutants import ask_child as ask\n"
-            "print(ask(lambda: 'fine', 60), ask(lambda: time.sleep(60), 0.1), sep='|')\n"
-            "print(ask(lambda: os._exit(0), 60), ask(lambda: 1 / 0, 60), sep='|')",
-        ],
         tmp_path,
+        "-c",
+        "import os, time; from tools.reliability.mutants import ask_child as ask\n"
+        "print(ask(lambda: 'fine', 60), ask(lambda: time.sleep(60), 0.1), sep='|')\n"
+        "print(ask(lambda: os._exit(0), 60), ask(lambda: 1 / 0, 60), sep='|')",
     )
     assert said.stdout.splitlines() == [
         "fine|too slow",

@@ -7,11 +7,11 @@ from contextlib import closing
 
 import pandas as pd
 import pytest
+from exports import export
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, open_checkpoint, read_config
 from analysis.corpora.documents import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
-from analysis.drain import drain
 from analysis.errors import (
     CheckpointError,
     CorpusError,
@@ -35,9 +35,8 @@ from analysis.stats.store import (
     read_vectors,
 )
 from app.jobs.store import JobStore
-from pruning.plan import PruningPlan, fit_plan, model_ref, plan_from_json
+from pruning.plan import keep_all, plan_from_json
 from pruning.search.log import open_log
-from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 DEEP = "[" * 200_000 + "]" * 200_000
@@ -245,34 +244,30 @@ def test_half_of_a_surrogate_pair(text):
     assert parse_json(r'["\ud83d\ude00", "\\ud800"]') == ["\N{GRINNING FACE}", "\\ud800"]
 
 
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    """The text of an export's manifest."""
+    model, out = load_model_index("demo"), tmp_path_factory.mktemp("export") / "out"
+    export(model, keep_all(model), out)
+    return (out / MANIFEST_NAME).read_text()
+
+
 @pytest.mark.parametrize("name", ["../config.json", "/etc/hostname", "x" * 300, "a\nb", ""])
 @pytest.mark.parametrize("where", ["files", "shards"])
-def test_files_of_an_export_that_lie_elsewhere(tmp_path, where, name):
-    model = load_model_index("demo")
-    plan = PruningPlan(model_ref(model), {})
-    drain(export_checkpoint(model, fit_plan(plan, model), tmp_path / "out"))
-
-    def rename(raw):
-        if where == "shards":
-            raw["shards"][0]["name"] = name
-        else:
-            raw["files"][name] = raw["files"].pop("config.json")
-
-    edit_json(tmp_path / "out" / MANIFEST_NAME, rename)
+def test_files_of_an_export_that_lie_elsewhere(tmp_path, manifest, where, name):
+    raw = json.loads(manifest)
+    if where == "shards":
+        raw["shards"][0]["name"] = name
+    else:
+        raw["files"][name] = raw["files"].pop("config.json")
+    (tmp_path / MANIFEST_NAME).write_text(json.dumps(raw))
     with pytest.raises(ExportError, match="is no file of the export's own folder"):
-        read_manifest(tmp_path / "out")
+        read_manifest(tmp_path)
 
 
-def test_numbers_in_the_manifest_of_an_export_that_are_infinite(tmp_path):
-    model = load_model_index("demo")
-    drain(
-        export_checkpoint(
-            model, fit_plan(PruningPlan(model_ref(model), {}), model), tmp_path / "out"
-        )
-    )
-    path = tmp_path / "out" / MANIFEST_NAME
-    raw = json.loads(path.read_text())
+def test_numbers_in_the_manifest_of_an_export_that_are_infinite(tmp_path, manifest):
+    raw = json.loads(manifest)
     raw["shards"][0]["bytes"] = float("inf")
-    path.write_text(json.dumps(raw))
+    (tmp_path / MANIFEST_NAME).write_text(json.dumps(raw))
     with pytest.raises(ExportError, match="is damaged"):
-        read_manifest(tmp_path / "out")
+        read_manifest(tmp_path)

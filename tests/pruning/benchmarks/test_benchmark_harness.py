@@ -7,6 +7,7 @@ from dataclasses import replace
 import lm_eval.api.task
 import pytest
 import torch
+from exports import export
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
@@ -29,7 +30,6 @@ from pruning.evaluate.benchmarks.harness_results import harness_scores
 from pruning.evaluate.benchmarks.record import FULL, BenchmarkStore
 from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
 from pruning.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
-from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import read_manifest
 
 EXACT = LOCAL_TASKS["demo-math-exact"]
@@ -159,7 +159,7 @@ def work_on(model, candidates, asked, folder):
 
 def test_masked_and_exported_get_the_same_scores(demo, asked, tmp_path):
     plan = uneven_plan(demo)
-    manifest = drain(export_checkpoint(demo, plan, tmp_path / "out"))
+    manifest = export(demo, plan, tmp_path / "out")
     pruned = load_model_index(str(tmp_path / "out"))
     masked = [(planned(demo, plan), plan)]
     cut = [(exported(pruned, manifest, demo, routing=None), None)]
@@ -176,7 +176,7 @@ def test_masked_and_exported_get_the_same_scores(demo, asked, tmp_path):
 
 def test_an_export_without_its_source_is_known_by_its_manifest(demo, tmp_path):
     plan = uneven_plan(demo)
-    drain(export_checkpoint(demo, plan, tmp_path / "out"))
+    export(demo, plan, tmp_path / "out")
     pruned = load_model_index(str(tmp_path / "out"))
     alone = exported(pruned, read_manifest(tmp_path / "out"), routing=None)
     known = planned(demo, plan)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate import cpu_offload
 from atom_cases import atomic_plan, zeroed
+from exports import export
 from nonuniform_cases import keeps_of, plan_of
 
 from analysis.drain import drain
@@ -21,7 +22,6 @@ from pruning.evaluate.full_side import run_full
 from pruning.evaluate.head import Head
 from pruning.evaluate.samples import make_samples
 from pruning.plan import ModelRef, PruningPlan
-from pruning.surgery.export import export_checkpoint
 
 NAMES = ("olmoe", "qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3-groups", "granitemoe")
 MEASURED = [case for case in CASES if case.name in NAMES]
@@ -159,7 +159,7 @@ def test_masked_and_exported_give_the_same_numbers(make_sequences, tmp_path):
     tiny_model(case).save_pretrained(tmp_path / "full")
     described = load_model_index(str(tmp_path / "full"))
     plan = plan_of(described, case, keeps_of(case))  # layers that keep different numbers
-    drain(export_checkpoint(described, plan, tmp_path / "pruned"))
+    export(described, plan, tmp_path / "pruned")
     model = tiny_model(case)
     full = drain(run_full(model, make_samples(make_sequences())))
     masked_result = drain(run_candidate(model, described.family, plan, full, ALL))

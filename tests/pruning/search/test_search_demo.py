@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from exports import export
 from transformers import PreTrainedModel
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
@@ -24,7 +25,6 @@ from pruning.plan import load_plan, model_ref, select_experts
 from pruning.requests.search import SearchRequest
 from pruning.schedules.base import allocation_of
 from pruning.search.result import load_search
-from pruning.surgery.export import export_checkpoint
 from pruning.tasks.search import search_run
 
 # Ranked by weights, so that no text of the standard library decides the outcome.
@@ -101,7 +101,7 @@ def test_the_best_beats_uniform_on_other_samples_and_its_export_reaches_that(jud
     assert (uniform.origin, uniform.removed) == ("uniform", (16,) * 6)
     found, even = judge.esap(plan), judge.esap(uniform_plan(model))
     assert found > even + 0.02
-    drain(export_checkpoint(model, plan, tmp_path / "pruned"))
+    export(model, plan, tmp_path / "pruned")
     pruned = load_pruned(tmp_path / "pruned", dtype=torch.float32)
     # Rows that run alone and rows in padded batches round differently in float32.
     assert plain_esap(judge.loaded, pruned, others) == pytest.approx(found, abs=5e-6)

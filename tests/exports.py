@@ -1,0 +1,82 @@
+"""Plans, exports and damage to them, for tests of export and verification."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from analysis.drain import drain
+from analysis.model import MoEModel, load_model_index
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.manifest import MANIFEST_NAME, Manifest, file_record
+from pruning.surgery.verify import verify_export
+
+Tensors = dict[str, Tensor]
+
+
+def keeping(model: MoEModel, ids: tuple[int, ...]) -> PruningPlan:
+    """Every sparse layer keeps these experts."""
+    return PruningPlan(model_ref(model), {layer.index: ids for layer in model.layers})
+
+
+def export(source: MoEModel | Path, plan: Any, out: Path, **options: Any) -> Manifest:
+    """Export a model or the checkpoint of a folder; `plan` may be the ids that each layer keeps."""
+    model = load_model_index(str(source)) if isinstance(source, Path) else source
+    plan = keeping(model, plan) if isinstance(plan, tuple) else plan
+    return drain(export_checkpoint(model, plan, out, ExportOptions(**options)))
+
+
+def shards_of(path: Path) -> list[Path]:
+    """The shards of a checkpoint in the order of their names."""
+    return sorted(path.glob("*.safetensors"))
+
+
+def tensors_of(path: Path) -> Tensors:
+    """All tensors of a checkpoint, or of one shard, free of the file."""
+    shards = shards_of(path) if path.is_dir() else [path]
+    return {name: tensor.clone() for shard in shards for name, tensor in load_file(shard).items()}
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    """Every file below a folder, with its bytes."""
+    files = (file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    """Set keys of a JSON file."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_tensors(shard: Path, change: Callable[[Tensors], Tensors]) -> None:
+    """Save a shard again with what `change` makes of its tensors."""
+    save_file(change(tensors_of(shard)), shard, metadata={"format": "pt"})
+
+
+def accept_changes(out: Path) -> None:
+    """Make the manifest agree with the files, as somebody who covers up would."""
+    raw = json.loads((out / MANIFEST_NAME).read_text())
+    for shard in raw["shards"]:
+        record = file_record((out / shard["name"]).read_bytes())
+        tensors = list(load_file(out / shard["name"]))
+        shard |= {"bytes": record.bytes, "sha256": record.sha256, "tensors": tensors}
+    for name in raw["files"]:
+        record = file_record((out / name).read_bytes())
+        raw["files"][name] = {"bytes": record.bytes, "sha256": record.sha256}
+    (out / MANIFEST_NAME).write_text(json.dumps(raw))
+
+
+def failed(out: Path, **options: Any) -> dict[str, str]:
+    """Name -> detail of the checks that a verification fails; each detail is one line."""
+    report = drain(verify_export(out, **options))
+    assert all("\n" not in check.detail for check in report.checks)
+    return {check.name: check.detail for check in report.checks if not check.ok}
+
+
+def keeping_neurons(model: MoEModel, atoms: Mapping[int, Mapping[int, tuple[int, ...]]]) -> Any:
+    """Layer -> expert -> neurons that stay; all experts stay, and the neurons of all others."""
+    return PruningPlan(model_ref(model), {}, granularity="atomic", kept_atoms=atoms)
