@@ -58,6 +58,11 @@ def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or the name of its class."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """Message for a name that is not in `known`: the nearest match, then the whole list."""
     names = sorted(known)

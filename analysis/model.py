@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from analysis.checkpoint import Checkpoint, Config, TensorEntry, open_checkpoint
-from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.errors import CheckpointError, UnsupportedModelError, first_line
 from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
 from analysis.families.rules import whole_number
 
@@ -207,7 +207,7 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=_HUB_FILES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise CheckpointError(
             f"{model} is not a local directory and cannot be fetched from the hub: {reason}"
         ) from error

@@ -70,10 +70,7 @@ def contents_of(
 ) -> Contents:
     """What decides who reads a checkpoint, or an export of it.
 
-    Args:
-        model: the checkpoint.
-        plan: complete, see `fit_plan`; None for the checkpoint as it is.
-        widths: of the export's experts; None where they are those of the checkpoint.
+    Without plan and widths, those of the checkpoint as it is; a plan is complete, see `fit_plan`.
     """
     said = {WIDTHS_KEY: model.config.get(WIDTHS_KEY)}
     said |= widths_config(widths, model) if widths else {}

@@ -71,9 +71,7 @@ def parse_choice(text: str | None) -> HeadChoice | None:
 def heads_depend_on(model: MoEModel, plan: PruningPlan) -> bool:
     """Whether heads hold experts that no longer fit what config.json will count.
 
-    Args:
-        model: the source.
-        plan: complete, see `fit_plan`.
+    The plan is complete, see `fit_plan`.
     """
     count = max(map(len, plan.kept.values()))
     changes = any(count != layer.num_experts for layer in model.layers)

@@ -42,10 +42,22 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
     routings = {
         layer: router_parts(_block(model, family, layer), family, layer) for layer in plan.kept
     }
+    config: Any = model.config
+    layers = family.layers(config.to_dict()) if family.groups else ()
+    grouped = {layer.index: layer for layer in layers}
     for layer, ids in plan.kept.items():
-        _check_ids(routings[layer], layer, ids)
-    _check_groups(model, family, plan)
-    neurons = _neuron_masks(model, family, plan)
+        if ids[-1] >= (count := routings[layer].num_experts):
+            raise PlanError(
+                f"The plan keeps expert {ids[-1]} in layer {layer}, which has {count} experts "
+                f"(0..{count - 1})."
+            )
+        if grouped:
+            check_kept(grouped[layer], ids)
+    neurons = []
+    for layer, atoms in plan.kept_atoms.items():
+        experts = _block(model, family, layer).get_submodule("experts")
+        mask = neuron_mask(experts, layer, atoms, is_transposed=family.is_transposed)
+        neurons.append((experts, mask))
     with ExitStack() as restore:
         model.__dict__[_MARK] = True
         restore.callback(model.__dict__.pop, _MARK)
@@ -53,8 +65,8 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
         for layer, ids in plan.kept.items():
             if len(ids) < routings[layer].num_experts:
                 _prune(routings[layer], torch.tensor(ids), restore)
-        for holder, mask in neurons:
-            _wrap(holder, partial(atoms_masked, holder, mask), restore)
+        for experts, mask in neurons:
+            _wrap(experts, partial(atoms_masked, experts, mask), restore)
         yield
 
 
@@ -72,35 +84,6 @@ def _block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module:
     if block is None:
         raise PlanError(f"The plan names layer {layer}, which has no router in the loaded model.")
     return block
-
-
-def _check_ids(parts: RouterParts, layer: int, ids: tuple[int, ...]) -> None:
-    if ids[-1] >= parts.num_experts:
-        raise PlanError(
-            f"The plan keeps expert {ids[-1]} in layer {layer}, which has {parts.num_experts} "
-            f"experts (0..{parts.num_experts - 1})."
-        )
-
-
-def _check_groups(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> None:
-    if family.groups is None:
-        return
-    config: Any = model.config
-    layers = {layer.index: layer for layer in family.layers(config.to_dict())}
-    for index, ids in plan.kept.items():
-        check_kept(layers[index], ids)
-
-
-def _neuron_masks(
-    model: nn.Module, family: MoEFamily, plan: PruningPlan
-) -> list[tuple[nn.Module, torch.Tensor]]:
-    """The module that holds the experts of each layer that loses neurons, and its mask."""
-    found = []
-    for layer, atoms in plan.kept_atoms.items():
-        holder = _block(model, family, layer).get_submodule("experts")
-        mask = neuron_mask(holder, layer, atoms, is_transposed=family.is_transposed)
-        found.append((holder, mask))
-    return found
 
 
 def _prune(parts: RouterParts, kept: torch.Tensor, restore: ExitStack) -> None:

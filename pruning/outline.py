@@ -24,7 +24,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from analysis.calibration.loading import LOADING_ERRORS
 from analysis.checkpoint import CONFIG_NAME, Checkpoint, Shard, TensorEntry, read_config
-from analysis.errors import CheckpointError, unknown_name
+from analysis.errors import CheckpointError, first_line, unknown_name
 from analysis.families import family_of
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
 from analysis.nonuniform.loading import auto_class_of
@@ -84,7 +84,7 @@ def _folder(source: str, revision: str | None) -> Path:
     try:
         return Path(hf_hub_download(source, CONFIG_NAME, revision=revision)).parent
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise CheckpointError(
             f"{source} is no local directory, and its {CONFIG_NAME} cannot be fetched from the "
             f"hub: {reason}"
@@ -101,7 +101,7 @@ def _tensors(bare: MoEModel, dtype: torch.dtype) -> Mapping[str, Tensor]:
         with torch.device("meta"):
             model: PreTrainedModel = auto.from_config(config, dtype=dtype, trust_remote_code=False)
     except LOADING_ERRORS as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise CheckpointError(
             f"transformers cannot build {bare.name} from its {CONFIG_NAME}: {reason}"
         ) from error

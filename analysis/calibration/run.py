@@ -30,7 +30,7 @@ from analysis.calibration.streamed import stream, way
 from analysis.calibration.sums import GroupSums, sums_of
 from analysis.calibration.tables import finish, measured
 from analysis.corpora import TokenBatch, TokenSequences
-from analysis.errors import CorpusError, LostProcessError, StatsError, UserError
+from analysis.errors import CorpusError, LostProcessError, StatsError, UserError, first_line
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.groups import ordered
@@ -130,7 +130,7 @@ def _feed_shared(model: PreTrainedModel, batch: TokenBatch, rank: int) -> None:
         feed(model, batch)
     except (RuntimeError, UserError) as error:
         # The others wait for this one within their forward, where they cannot be told.
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise LostProcessError(f"Process {rank} ended: {reason}") from error
 
 

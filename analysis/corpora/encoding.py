@@ -11,7 +11,7 @@ import numpy as np
 from analysis.arrays import BoolArray
 from analysis.corpora.documents import Document
 from analysis.corpora.sequences import TokenIds
-from analysis.errors import CorpusError
+from analysis.errors import CorpusError, first_line
 
 Count = Literal["all", "response"]
 _GENERATION = re.compile(r"{%-?\s*generation\s*-?%}")
@@ -70,7 +70,7 @@ def reading_by_tokenizer(what: str, instead: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = first_line(error)
         raise CorpusError(f"The model's tokenizer cannot {what} ({reason}); {instead}.") from error
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 import numpy as np
 
 from analysis.corpora.documents import Document, Fields, row_document
-from analysis.errors import CorpusError
+from analysis.errors import CorpusError, first_line
 from analysis.json_text import parse_json
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class _ParquetFile:
         try:
             return pq.ParquetFile(self._path)
         except (OSError, ValueError, pa.ArrowException) as error:
-            reason = str(error).partition("\n")[0]
+            reason = first_line(error)
             raise CorpusError(
                 f"{self._path.name} is not a readable parquet file: {reason}."
             ) from error

@@ -21,7 +21,7 @@ from analysis.corpora.documents import DEFAULT_FIELDS, Document, Fields, row_doc
 from analysis.corpora.presets import HubDataset
 from analysis.corpora.sources import Source, local_source
 from analysis.corpora.spec import parse_corpus
-from analysis.errors import CorpusError
+from analysis.errors import CorpusError, first_line
 
 # Documents held back while shuffling a stream; the order of files is shuffled as a whole.
 SHUFFLE_BUFFER = 10_000
@@ -56,10 +56,6 @@ def open_corpus(corpus: str) -> Source:
     return Source(drawn, join, {"source": facts | order})
 
 
-def _reason(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")
-
-
 def _commit(dataset: HubDataset, corpus: str) -> str:
     """The commit that is the revision today, so that the manifest can say what was read."""
     try:
@@ -78,8 +74,9 @@ def _commit(dataset: HubDataset, corpus: str) -> str:
         ) from error
     except (OfflineModeIsEnabled, HTTPError, OSError) as error:
         copy = f"{corpus}=PATH with a copy" if not corpus.startswith("hub:") else "a local file"
+        reason = first_line(error).rstrip(".")
         raise CorpusError(
-            f"The dataset {dataset.repo} cannot be reached on the hub ({_reason(error)}); "
+            f"The dataset {dataset.repo} cannot be reached on the hub ({reason}); "
             f"without a network give {copy}."
         ) from error
     return str(found.sha)
@@ -98,7 +95,9 @@ def _hub_stream(
             streaming=True,
         )
     except _READ_ERRORS as error:
-        raise CorpusError(f"{dataset.repo} cannot be read: {_reason(error)}.") from error
+        raise CorpusError(
+            f"{dataset.repo} cannot be read: {first_line(error).rstrip('.')}."
+        ) from error
     facts = {"dataset": dataset.repo, "revision": commit, "split": dataset.split}
     return stream, facts | ({"config": dataset.config} if dataset.config else {})
 
@@ -140,7 +139,9 @@ def _local_stream(
             **options,
         )
     except _READ_ERRORS as error:
-        raise CorpusError(f"{path} cannot be read as {name}: {_reason(error)}.") from error
+        raise CorpusError(
+            f"{path} cannot be read as {name}: {first_line(error).rstrip('.')}."
+        ) from error
     return stream, {"copy": path.name, "files": len(files)}
 
 
@@ -154,6 +155,6 @@ def _documents(
         except StopIteration:
             return
         except _READ_ERRORS as error:
-            reason = _reason(error)
+            reason = first_line(error).rstrip(".")
             raise CorpusError(f"The dataset {name} cannot be read on: {reason}.") from error
         yield row_document(row, f"{name}, row {number} as drawn", fields)

@@ -93,11 +93,7 @@ def run_answers(
 ) -> Generator[Progress, None, list[Answer]]:
     """Let each model continue the prompt, always taking the most probable token.
 
-    Args:
-        model: loaded; masks are taken off again.
-        family: its architecture.
-        plans: name -> what stays; None for the model as it is.
-        question: the prompt.
+    `plans` are what stays, by name; None for the model as it is. Masks are taken off again.
     """
     answers: list[Answer] = []
     for name, plan in plans.items():

@@ -136,10 +136,7 @@ def bin_table(
     `loss_change` is the mean over samples of each sample's change, `low` and `high` its 95%
     bootstrap interval (the same samples with and without), `pooled` the mean over all positions.
 
-    Args:
-        bins: as they were evaluated.
-        evaluations: number of a bin -> its evaluation, with the measure `nll`.
-        seed: of the bootstrap.
+    The evaluations, by number of a bin, have the measure `nll`.
     """
     rows = []
     for each in bins:

@@ -82,12 +82,7 @@ def run_variance(
 
     Of what each decoder layer gives, in float64, divided by the width (not the width less one).
 
-    Args:
-        model: loaded; the mask is taken off again.
-        family: its architecture.
-        plan: the candidate; None: the model as it is.
-        samples: what it is run on.
-        chosen: see `draw_tokens`.
+    For `chosen` see `draw_tokens`. The mask of the plan is taken off again.
     """
     layers = decoder_layers(model, family)
     watch = _Watch(np.zeros(len(layers)))

@@ -19,7 +19,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from analysis.calibration.feed import input_device
-from analysis.errors import UnsupportedModelError
+from analysis.errors import UnsupportedModelError, first_line
 from analysis.families import MoEFamily
 from analysis.progress import Progress
 from pruning.evaluate.candidate import candidate_of
@@ -168,7 +168,7 @@ def _decode(
                 assistant_model=draft,
             )
         except (ValueError, NotImplementedError) as error:
-            reason = str(error).strip().partition("\n")[0]
+            reason = first_line(error)
             raise UnsupportedModelError(
                 f"This model cannot decode speculatively (spec-dec): {reason}"
             ) from error

@@ -67,10 +67,7 @@ def initial_state(space: Space, settings: SearchSettings, seeds: Mapping[str, Re
 
     A population is a set (Algorithm 1 joins each to it), so an allocation is in it once.
 
-    Args:
-        space: the feasible set.
-        settings: see `SearchSettings`.
-        seeds: schedule -> its allocation, in order; infeasible ones are left out.
+    `seeds` are allocations by schedule, in order; infeasible ones are left out.
     """
     rng = _generator(settings, 0)
     names: dict[Removed, str] = {}
@@ -95,11 +92,8 @@ def next_state(
 ) -> State:
     """Elites stay, children of theirs fill the population (Algorithm 1, lines 7 to 22).
 
-    Args:
-        state: the population that breeds.
-        fitness: number -> fitness of the members, higher is better.
-        space: the feasible set, with more than one element.
-        settings: see `SearchSettings`.
+    `fitness` is that of the members by number, higher is better; the space has more than one
+    element.
     """
     generation = state.generation + 1
     rng = _generator(settings, generation)

@@ -73,9 +73,7 @@ class SearchLog:
 def open_log(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
     """The log at this place, continued if it is of this search, else begun.
 
-    Args:
-        path: of the file; its folder is made.
-        header: plain JSON of all that decides the search.
+    The header is plain JSON of all that decides the search; the folder is made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_name(f".{path.name}{PARTIAL}.lock"), timeout=0)

@@ -83,11 +83,7 @@ def search(
     Scores that the log holds are not measured again, so an interrupted search goes on where it
     was. Ended early, in whatever way but a kill, it publishes the best so far.
 
-    Args:
-        task: what is searched.
-        fitness: measures candidates.
-        log: receives every score.
-        publish: called with the state after each generation and at an early end.
+    `publish` is called with the state after each generation and at an early end.
     """
     running, is_done = _Search(task, fitness, log), False
     try:

@@ -21,10 +21,8 @@ def space_of(spending: Spending, scheduled: Allocation) -> tuple[Spending, Space
 def seeds_of(spending: Spending, name: str, scheduled: Allocation) -> dict[str, Removed]:
     """Schedule -> its allocation: uniform, early, middle, late, and the one asked for.
 
-    Args:
-        spending: without locked layers, see `space_of`.
-        name: of the schedule asked for.
-        scheduled: what it gives.
+    `scheduled` is what the schedule `name` gives; the spending has no locked layers, see
+    `space_of`.
     """
     # Without shares of single layers, uniform is by largest remainder, which is always possible.
     floors = spending.budget.floors

@@ -110,10 +110,7 @@ def run_search(
     The folder gets the log, and after every generation the recipe, the result and the plan of the
     best candidate so far. Under a launcher, processes share the samples.
 
-    Args:
-        problem: what is searched.
-        folder: made if need be.
-        max_bytes: see `MaskedFitness`.
+    For `max_bytes` see `MaskedFitness`.
     """
     processes, header = join(), problem.header()
     published: list[SearchResult] = []
@@ -153,11 +150,7 @@ def make_fitness(
 ) -> Generator[Progress, None, Fitness]:
     """Load the model and run it over the samples; what measures candidates from then on.
 
-    Args:
-        problem: what is searched.
-        processes: that share the work.
-        max_bytes: see `MaskedFitness`.
-        offload: where weights go that fit nowhere else.
+    `offload` is where weights go that fit nowhere else; for `max_bytes` see `MaskedFitness`.
     """
     model, sequences, running = problem.model, problem.drawn.sequences, problem.running
     with processes.together():

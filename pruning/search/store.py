@@ -169,10 +169,8 @@ class SearchStore:
     ) -> list[KnownSearch]:
         """The searches of a model by name; damaged ones are reported and left out.
 
-        Args:
-            model: that was searched on.
-            on_problem: gets what is wrong with a file.
-            read: `read_known`, or the same with a memory.
+        `on_problem` gets what is wrong with a file; `read` is `read_known`, or the same with a
+        memory.
         """
         found = []
         for path in self.paths().values():

@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard import metadata_load
 
-from analysis.errors import ExportError
+from analysis.errors import ExportError, first_line
 from analysis.model import MoEModel
 from pruning.atoms.kept import count_atoms
 from pruning.atoms.widths import WidthPlan
@@ -31,7 +31,7 @@ def source_metadata(path: Path) -> Mapping[str, Any]:
     try:
         return metadata_load(card) or {}
     except (ValueError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise ExportError(
             f"The metadata of {card} cannot be read ({reason}), so its licence is not known; "
             "correct the file or move it away."
@@ -174,12 +174,8 @@ def model_card(
 ) -> bytes:
     """The README.md of an export. The name of its folder is not in it, so it is reproducible.
 
-    Args:
-        model: the source.
-        plan: complete, see `fit_plan`.
-        heads: what became of prediction heads.
-        recipe: text of the recipe that asked for the export.
-        widths: of its experts, where neurons are removed.
+    The plan is complete, see `fit_plan`; `recipe` is the text of the recipe that asked for the
+    export.
     """
     source = source_metadata(model.checkpoint.path)
     contents = contents_of(model, plan, widths)

@@ -58,11 +58,8 @@ def ask_shards(
 
     However this ends, by an error or because the caller stops, no thread keeps running.
 
-    Args:
-        names: of the shards.
-        ask: called with a name and a `Reader` in a thread of its own.
-        phase: what is being done, for the progress.
-        total: bytes to read.
+    `ask` is called with a name and a `Reader` in a thread of its own; `total` are the bytes to
+    read.
     """
     stop = Event()
     readers = {name: Reader(stop) for name in names}

@@ -32,11 +32,7 @@ def pruned_config(
 ) -> bytes:
     """`config.json` of an export; the source's bytes where nothing in it changes.
 
-    Args:
-        model: the source.
-        plan: complete, see `fit_plan`.
-        heads: what becomes of prediction heads.
-        widths: of the experts, where neurons are removed.
+    The plan is complete, see `fit_plan`; `widths` are those of experts that lose neurons.
     """
     raw = (model.checkpoint.path / CONFIG_NAME).read_bytes()
     source: Config = json.loads(raw)

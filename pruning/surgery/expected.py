@@ -110,11 +110,7 @@ def expected_tensors(
 ) -> dict[str, Expected]:
     """Every tensor that an export must hold, by its name there; what is absent is dropped.
 
-    Args:
-        model: the source.
-        plan: complete, see `fit_plan`.
-        heads: what became of prediction heads.
-        widths: of the experts, where neurons are removed.
+    The plan is complete, see `fit_plan`; `widths` are those of experts that lose neurons.
     """
     slots = head_slots(model, heads)
     maker = _Maker(model.family, plan.kept, slots, widths, scale_blocks(model))

@@ -10,7 +10,7 @@ from transformers import CONFIG_MAPPING
 from analysis.aligned import align_weights
 from analysis.calibration.loading import LOADING_ERRORS
 from analysis.calibration.quantised import dequantising_config, quantisation
-from analysis.errors import UnsupportedModelError
+from analysis.errors import UnsupportedModelError, first_line
 from analysis.families.native import register_native
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
@@ -71,16 +71,12 @@ def _logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
     """Load in the checkpoint's own element type and run: no key missing, all logits finite."""
     try:
         model, info = _load(exported, "auto")
     except LOADING_ERRORS as error:
-        return Check("load", False, f"transformers cannot load the export: {_first_line(error)}")
+        return Check("load", False, f"transformers cannot load the export: {first_line(error)}")
     # transformers has no place for prediction heads, and knows the names of some only.
     heads = tuple(head.prefix for head in prediction_heads(exported))
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
@@ -91,7 +87,7 @@ def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
     try:
         logits = _logits(model, ids)
     except RuntimeError as error:  # such as a width that its default products cannot take
-        return Check("load", False, f"loads, but does not run: {_first_line(error)}")
+        return Check("load", False, f"loads, but does not run: {first_line(error)}")
     finite = bool(torch.isfinite(logits).all())
     dtype = str(logits.dtype).removeprefix("torch.")
     outcome = "finite" if finite else "not all finite"

@@ -32,10 +32,7 @@ def parse_size(text: str) -> int:
 def reshard(model: MoEModel, shards: Sequence[PlannedShard], most: int) -> tuple[PlannedShard, ...]:
     """The same tensors in the same order, in as few files of at most `most` bytes.
 
-    Args:
-        model: the source.
-        shards: what an export would write.
-        most: bytes of a file; one with a single tensor may be larger.
+    A file with a single tensor may be larger.
     """
     tensors = [tensor for shard in shards for tensor in shard.tensors]
     metadata = next((each.metadata for each in model.checkpoint.shards if each.metadata), {})

@@ -81,12 +81,8 @@ def resized_scale(
 ) -> Resized | None:
     """The scales of an expert's matrix with the blocks that stay; None if unchanged.
 
-    Args:
-        entry: the tensor in the source: one number for each block of rows and columns.
-        slot: its place; of an expert that stays.
-        family: the architecture.
-        widths: the widths of the export; `check_scales` accepts them.
-        blocks: rows and columns that share a scale.
+    The tensor holds one number for each block of rows and columns, whose sizes are `blocks`;
+    `check_scales` accepts the widths.
     """
     where = atom_axis(family, slot)
     if where is None or slot.expert is None:

@@ -165,10 +165,8 @@ def plan_tensor(
 ) -> PlannedTensor | None:
     """What becomes of one tensor; None when its expert is gone.
 
-    Args:
-        entry: the tensor in the source.
-        slot: its place in the grid of experts; None when it has none.
-        kept: experts that stay in its layer; None when the layer is no sparse layer of the trunk.
+    `slot` is its place in the grid of experts, None when it has none; `kept` are the experts that
+    stay in its layer, None when that is no sparse layer of the trunk.
     """
     whole = (Span(entry.start, entry.end),)
     if slot is None or kept is None:
@@ -190,11 +188,8 @@ def plan_shards(
 ) -> tuple[PlannedShard, ...]:
     """The shards that an export writes; a shard of which nothing is left is not among them.
 
-    Args:
-        model: the source.
-        plan: complete, see `fit_plan`.
-        heads: what becomes of prediction heads; they stay as they are by default.
-        widths: of the experts, where neurons are removed.
+    The plan is complete, see `fit_plan`; heads stay as they are by default; `widths` are those of
+    experts that lose neurons.
     """
     check_located(model)
     check_scales(model, widths)
@@ -249,10 +244,7 @@ def assemble(
 ) -> PlannedShard:
     """A shard with a new header that holds these tensors, of one source shard or of several.
 
-    Args:
-        name: its file name.
-        tensors: what it holds.
-        metadata: the header's `__metadata__`.
+    `metadata` is the header's `__metadata__`.
     """
     # Largest elements first, as safetensors writes: a cut tensor of narrow elements must not
     # leave a wider one after it at an odd address. Sorting is stable, so most often nothing moves.

@@ -41,13 +41,7 @@ class Pairs:
 def check_against_source(
     path: Path, manifest: Manifest, source: MoEModel
 ) -> Generator[Progress, None, tuple[Check, ...]]:
-    """Two checks: names, types and shapes of all tensors; then, if those hold, every byte.
-
-    Args:
-        path: the export.
-        manifest: its own.
-        source: what it was made from.
-    """
+    """Two checks: names, types and shapes of all tensors; then, if those hold, every byte."""
     if source.identity != manifest.source.identity:
         other = (
             f"{source.name} (identity {source.identity[:8]}) is not what was exported: "

@@ -60,12 +60,8 @@ def width_option(
 ) -> WidthOption:
     """One width mode, with what it saves or why it is not possible.
 
-    Args:
-        model: the source.
-        plan: complete, see `fit_plan`, and removes neurons.
-        choice: the mode.
-        weigh: lay out the shards and count their bytes, which takes a second of a large model;
-            without it both sizes are 0.
+    The plan is complete, see `fit_plan`, and removes neurons. Unless `weigh` is set, shards are not
+    laid out, which takes a second of a large model, and both sizes are 0.
     """
     try:
         widths = plan_widths(model, plan, choice)

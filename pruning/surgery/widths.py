@@ -28,12 +28,7 @@ def resized_experts(
 ) -> Resized | None:
     """A tensor of experts with the neurons that stay, filled up with zeros; None if unchanged.
 
-    Args:
-        entry: the tensor in the source.
-        slot: its place; of an expert that stays.
-        kept: experts that stay in its layer.
-        family: the architecture.
-        widths: the widths of the export.
+    The tensor lies at `slot` in the source; of its layer the experts `kept` stay.
     """
     where = atom_axis(family, slot) if slot.kind is not SlotKind.ROUTER else None
     if where is None:

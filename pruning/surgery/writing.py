@@ -170,10 +170,7 @@ def write_shards(
 
     However this ends, by an error or because the caller stops, no thread runs on.
 
-    Args:
-        shards: what to write.
-        source: directory to read from.
-        target: directory to write to; it holds none of these files yet.
+    `source` is the folder to read from; `target` holds none of these files yet.
     """
     total = sum(shard.nbytes for shard in shards)
     cores = os.cpu_count() or 1

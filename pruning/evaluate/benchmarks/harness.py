@@ -22,7 +22,7 @@ from lm_eval.tasks import TaskManager
 from transformers import PreTrainedModel
 
 from analysis.corpora import Tokenizer
-from analysis.errors import CorpusError
+from analysis.errors import CorpusError, first_line
 from analysis.progress import Progress
 
 Result = TypeVar("Result")
@@ -115,10 +115,7 @@ def run_harness(
 ) -> Generator[Progress, None, Mapping[str, Any]]:
     """The harness's results, as it writes them to files, but without answers.
 
-    Args:
-        model: loaded, whole, masked or pruned; it stays where it is.
-        tokenizer: its own.
-        asked: which tasks, and how.
+    The model may be whole, masked or pruned; it stays where it is.
     """
 
     def work(report: Callable[[Progress], None]) -> Mapping[str, Any]:
@@ -159,7 +156,7 @@ def _evaluated(model: _Reporting, manager: TaskManager, asked: Asked) -> Mapping
     except _TASK_ERRORS as error:
         if model.has_begun:
             raise
-        reason = (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise CorpusError(
             f"The benchmarks {', '.join(asked.tasks)} cannot be loaded: {reason}. Most need the "
             "hub; tasks that run code which the model writes are refused."
