@@ -103,18 +103,12 @@ def _transformers(contents: Contents) -> Sequence[Verdict]:
         reads = Reads.EXPECTED if contents.is_discovered else Reads.YES
         return (Verdict(plain, reads, reason),)
     runs = "runs modeling_pruned.py, which comes with the checkpoint"
-    return (
-        Verdict(plain, Reads.NO, f"{_alike(contents)}: it stops with a RuntimeError over sizes"),
-        Verdict(trusting, Reads.YES, runs),
-    )
-
-
-def _alike(contents: Contents) -> str:
-    """What the stock classes build that a checkpoint does not hold."""
-    if contents.has_own_widths:
-        return "its classes build every expert with one width, some have fewer neurons"
     most, fewest = max(contents.counts), min(contents.counts)
-    return f"its classes build {most} experts in every layer, some have {fewest}"
+    alike = f"{most} experts in every layer, some have {fewest}"
+    if contents.has_own_widths:
+        alike = "every expert with one width, some have fewer neurons"
+    stops = f"its classes build {alike}: it stops with a RuntimeError over sizes"
+    return (Verdict(plain, Reads.NO, stops), Verdict(trusting, Reads.YES, runs))
 
 
 def _load_pruned(contents: Contents) -> Verdict:
@@ -134,12 +128,12 @@ _ONE_COUNT = {
 
 
 def _others(contents: Contents) -> Sequence[Verdict]:
+    reads, reason = Reads.NO, ""
     if contents.is_uniform:
-        reason = f"same layout and keys as the original; {NOT_TRIED}"
-        return [Verdict(engine, Reads.EXPECTED, reason) for engine in _ONE_COUNT]
-    if contents.has_own_widths:
-        reason = f"one width for all experts is expected; {NOT_TRIED}"
-        return [Verdict(engine, Reads.NO, reason) for engine in _ONE_COUNT]
+        reads, reason = Reads.EXPECTED, "same layout and keys as the original"
+    elif contents.has_own_widths:
+        reason = "one width for all experts is expected"
     return [
-        Verdict(engine, Reads.NO, f"{reason}; {NOT_TRIED}") for engine, reason in _ONE_COUNT.items()
+        Verdict(engine, reads, f"{reason or one_count}; {NOT_TRIED}")
+        for engine, one_count in _ONE_COUNT.items()
     ]

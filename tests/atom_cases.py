@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from exports import export
 from transformers import PreTrainedModel
 
-from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.ranking.norms import NeuronScores
 from families.configs import WIDTH, Case, tiny_model
@@ -23,7 +23,6 @@ from pruning.atoms.selection import AtomScope, Contest
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.constraints import Constraints
 from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.export import ExportOptions, export_checkpoint
 
 
 @dataclass(frozen=True)
@@ -148,6 +147,5 @@ def allowed(case: Case, mode: str) -> bool:
 
 def export_widths(source: Source, path: Path, mode: str) -> Exported:
     """Export the plan of a source with widths stored in a mode."""
-    options = ExportOptions(widths=WidthChoice(WidthMode(mode)))
-    drain(export_checkpoint(source.described, source.plan, path, options))
+    export(source.described, source.plan, path, widths=WidthChoice(WidthMode(mode)))
     return Exported(source, path, mode)

@@ -13,7 +13,7 @@ from analysis.model import MoEModel, load_model_index
 from pruning.plan import PruningPlan, model_ref
 from pruning.surgery.export import ExportOptions, export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, file_record
-from pruning.surgery.verify import verify_export
+from pruning.surgery.verify import VerifyReport, verify_export
 
 Tensors = dict[str, Tensor]
 
@@ -80,3 +80,10 @@ def failed(out: Path, **options: Any) -> dict[str, str]:
 def keeping_neurons(model: MoEModel, atoms: Mapping[int, Mapping[int, tuple[int, ...]]]) -> Any:
     """Layer -> expert -> neurons that stay; all experts stay, and the neurons of all others."""
     return PruningPlan(model_ref(model), {}, granularity="atomic", kept_atoms=atoms)
+
+
+def verified(out: Path, **options: Any) -> VerifyReport:
+    """The report of a verification that every check passes."""
+    report = drain(verify_export(out, **options))
+    assert report.ok, report.checks
+    return report

@@ -21,7 +21,6 @@ from analysis.corpora import (
     peek,
     tokenize,
 )
-from analysis.corpora.encoding import Encoded
 from analysis.demo.held_out import fitness_source
 from analysis.demo.texts import TEXTS
 from analysis.stats.tables import RunManifest
@@ -116,12 +115,16 @@ def draw(
         packing="concatenate" if is_running or source.join is not None else "pad",
         count="response" if answers else "all",
     )
+    first_documents = Selection(
+        lambda found, _seed: islice(found, wanted.samples),  # the order is drawn already
+        f"the first {wanted.samples} documents",
+    )
     sequences = tokenize(
         documents,
         tokenizer() if first is None or first.input_ids is None else None,
         sampling,
         corpus=name,
-        selection=None if is_running else _first_documents(wanted.samples),
+        selection=None if is_running else first_documents,
     )
     facts = {
         "seed": unread.seed,
@@ -130,14 +133,6 @@ def draw(
         "seq_len": wanted.seq_len,
     }
     return Drawn(sequences, facts | dict(sequences.prepared))
-
-
-def _first_documents(count: int) -> Selection:
-    def choose(documents: Iterator[Encoded], seed: int) -> Iterator[Encoded]:
-        del seed  # the order is drawn already
-        return islice(documents, count)
-
-    return Selection(choose, f"the first {count} documents")
 
 
 def _unread(name: str, source: Source, runs: Iterable[RunManifest], seed: int | None) -> _Unread:

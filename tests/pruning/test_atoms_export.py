@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 from atom_cases import STACKED, TIED, Exported, allowed, export_widths, with_fewer_experts, zeroed
-from exports import edit_json, export, failed, keeping_neurons, tensors_of
+from exports import edit_json, export, failed, keeping_neurons, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -20,7 +20,6 @@ from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.engines import contents_of, verdicts
 from pruning.plan import PruningPlan, model_ref
 from pruning.surgery.export import ExportOptions, export_checkpoint
-from pruning.surgery.verify import verify_export
 
 MODES = ("uniform", "per-layer", "ragged")
 ALL = [(case, mode) for case in CASES for mode in MODES]
@@ -75,9 +74,7 @@ class TestEveryFamily:
     @each(ALLOWED)
     def test_its_bytes_are_accounted_for(self, exported):
         source = exported.source.path
-        report = drain(verify_export(exported.path, level="bytes", source=source))
-        assert report.ok, report.checks
-        assert next(check for check in report.checks if check.name == "source").ok
+        verified(exported.path, level="bytes", source=source)
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_a_plan_that_keeps_everything_changes_no_byte(self, atom_source, case, tmp_path):
@@ -203,8 +200,7 @@ class TestVerify:
     )
     def test_logits_against_the_masked_original(self, width_export, name, mode):
         exported = width_export(BY_NAME[name], mode)
-        report = drain(verify_export(exported.path, source=exported.source.path))
-        assert report.ok, report.checks
+        report = verified(exported.path, source=exported.source.path)
         assert report.level == "logits"
         assert report.max_abs_diff <= CLOSE
 
@@ -267,8 +263,7 @@ class TestUse:
         model, info = load_pruned(tmp_path / "out", output_loading_info=True)
         assert not any(info.values()), info
         assert (logits_of(model) - wanted).abs().max() <= CLOSE
-        report = drain(verify_export(tmp_path / "out", source=source.path))
-        assert report.ok, report.checks
+        verified(tmp_path / "out", source=source.path)
 
     def test_a_ragged_export_is_pruned_again(self, width_export, tmp_path):
         exported = width_export(BY_NAME["olmoe"], "ragged")
@@ -278,8 +273,7 @@ class TestUse:
         model, info = stock_load(exported.case, tmp_path / "out")
         assert not any(info.values()), info
         assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
-        report = drain(verify_export(tmp_path / "out", source=exported.path))
-        assert report.ok, report.checks
+        report = verified(tmp_path / "out", source=exported.path)
         assert report.level == "logits"
 
     @pytest.mark.parametrize(

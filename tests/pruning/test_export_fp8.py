@@ -5,13 +5,12 @@ import json
 import pytest
 import torch
 from atom_cases import zeroed
-from exports import edit_tensors, export, failed, keeping_neurons, shards_of, tensors_of
+from exports import edit_tensors, export, failed, keeping_neurons, shards_of, tensors_of, verified
 from nonuniform_cases import config_of
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from analysis.drain import drain
 from analysis.errors import ExportError, PlanError
 from analysis.model import load_model_index
 from families.built import stock_load
@@ -21,7 +20,6 @@ from pruning import load_pruned
 from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.verify import verify_export
 from pruning.surgery.width_sizes import width_options
 
 BLOCK = 8  # an expert of 24 neurons has three blocks, the 16 numbers of a token two
@@ -126,8 +124,7 @@ def test_layers_become_as_wide_as_their_blocks(source, tmp_path):
     )
     assert type(remote).__module__.startswith("transformers_modules.")
     assert torch.equal(logits_of(remote), logits_of(pruned))
-    report = drain(verify_export(tmp_path / "out", source=source.checkpoint.path))
-    assert report.ok, report.checks
+    report = verified(tmp_path / "out", source=source.checkpoint.path)
     assert report.level == "logits"
 
 
@@ -142,8 +139,7 @@ def test_whole_experts_go_with_all_their_scales(source, tmp_path, keep):
                 name = f"model.layers.{layer}.mlp.experts.{{}}.down_proj.{role}"
                 numbers, wanted = after[name.format(new)], before[name.format(old)]
                 assert torch.equal(numbers.view(torch.uint8), wanted.view(torch.uint8))
-    report = drain(verify_export(tmp_path / "out", source=source.checkpoint.path))
-    assert report.ok, report.checks
+    report = verified(tmp_path / "out", source=source.checkpoint.path)
     assert (report.level, report.max_abs_diff) == ("logits", 0)
 
 

@@ -5,10 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
-from exports import edit_json, export, keeping, keeping_neurons, tensors_of
+from exports import edit_json, export, keeping, keeping_neurons, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
-from analysis.drain import drain
 from analysis.errors import ExportError
 from analysis.heads import prediction_heads
 from analysis.model import load_model_index
@@ -18,7 +17,6 @@ from pruning.plan import keep_all
 from pruning.sizes import Part, size_report
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import read_manifest
-from pruning.surgery.verify import verify_export
 
 KEPT = (0, 2, 3, 5)
 # Where heads lie: in a trunk of their own, or in layers beyond the last.
@@ -79,8 +77,7 @@ def test_by_default_a_head_with_experts_is_dropped_and_the_configuration_says_so
     assert config["num_nextn_predict_layers"] == 0
     assert read_manifest(tmp_path / "out").heads == manifest.heads
     assert "Prediction heads (MTP): left out" in (tmp_path / "out" / "README.md").read_text()
-    report = drain(verify_export(tmp_path / "out", level="logits", source=tmp_path / "source"))
-    assert report.ok, report.checks
+    verified(tmp_path / "out", level="logits", source=tmp_path / "source")
 
 
 def test_a_plan_that_keeps_all_keeps_heads_byte_for_byte(model, tmp_path):
@@ -137,8 +134,7 @@ def test_a_pruned_head_keeps_its_experts_of_least_aimer(model, tmp_path, place):
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["num_nextn_predict_layers"] == 1
     assert read_manifest(tmp_path / "out").heads == manifest.heads
-    report = drain(verify_export(tmp_path / "out", level="bytes", source=tmp_path / "source"))
-    assert report.ok, report.checks
+    verified(tmp_path / "out", level="bytes", source=tmp_path / "source")
 
 
 def test_a_head_under_unknown_names_cannot_be_pruned(checkpoint, tmp_path):
@@ -181,8 +177,7 @@ class TestBesideNeurons:
             atoms[layer.index] |= dict.fromkeys(range(2, layer.num_experts), (0, 5))
         plan = keeping_neurons(model, atoms)
         export(model, plan, out, heads=choice, widths=WidthChoice(WidthMode(mode), 4))
-        report = drain(verify_export(out, level="bytes", source=model.checkpoint.path))
-        assert report.ok, report.checks
+        verified(out, level="bytes", source=model.checkpoint.path)
         return load_file(out / "model.safetensors")
 
     def test_go_where_the_one_width_of_all_experts_changes(self, model, tmp_path, place):

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 import torch
+from exports import edit_json, export, keeping_neurons, verified
 from remote_reader import read_by_others
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from analysis.drain import drain
 from analysis.errors import ExportError
 from analysis.model import load_model_index
 from builders import tiny_checkpoint
@@ -20,8 +20,6 @@ from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.engines import contents_of, verdicts
 from pruning.masking import masked
 from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.export import ExportOptions, export_checkpoint
-from pruning.surgery.verify import verify_export
 
 COMMON = {
     "vocab_size": 64,
@@ -91,15 +89,14 @@ def atoms_plan(described):
         }
         for number, layer in enumerate(described.layers)
     }
-    return PruningPlan(model_ref(described), {}, granularity="atomic", kept_atoms=atoms)
+    return keeping_neurons(described, atoms)
 
 
-def export(path, out, mode):
+def export_novel(path, out, mode):
     described = load_model_index(str(path))
     assert described.family.discovered
     plan = atoms_plan(described) if mode else counts_plan(described)
-    options = ExportOptions(widths=WidthChoice(WidthMode(mode)) if mode else None)
-    drain(export_checkpoint(described, plan, out, options))
+    export(described, plan, out, widths=WidthChoice(WidthMode(mode)) if mode else None)
     return described, plan
 
 
@@ -107,7 +104,7 @@ def export(path, out, mode):
 @pytest.mark.parametrize("name", [name for name in NOVEL if "misleading" not in name])
 def test_loads_as_the_masked_original(novel, tmp_path, name, mode):
     path, model = novel(name)
-    described, plan = export(path, tmp_path / "out", mode)
+    described, plan = export_novel(path, tmp_path / "out", mode)
     pruned, info = load_pruned(tmp_path / "out", output_loading_info=True)
     assert not any(info.values()), info
     with masked(model, described.family, plan):
@@ -116,8 +113,7 @@ def test_loads_as_the_masked_original(novel, tmp_path, name, mode):
     assert not torch.allclose(wanted, logits_of(model), atol=1e-3)
     held = load_model_index(str(tmp_path / "out"))
     assert [x.num_experts for x in held.layers] == [len(ids) for ids in plan.kept.values()] or mode
-    report = drain(verify_export(tmp_path / "out", source=path))
-    assert report.ok, report.checks
+    report = verified(tmp_path / "out", source=path)
     assert report.level == "logits"
     said = {each.engine: each.reads for each in verdicts(contents_of(held))}
     assert said["transformers"] == "no"
@@ -128,7 +124,7 @@ def test_plain_transformers_reads_them(novel, tmp_path):
     exports = {}
     for name, mode in (("exaone_moe", ""), ("solar_open", "ragged"), ("mellum", "per-layer")):
         out = tmp_path / name
-        export(novel(name)[0], out, mode)
+        export_novel(novel(name)[0], out, mode)
         exports[name] = out, logits_of(load_pruned(out))
     found = read_by_others(exports, tmp_path / "remote")
     assert len(found) == 3
@@ -153,7 +149,7 @@ def test_the_text_part_of_a_composite(tmp_path, mode):
         model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
         redraw(model)
     model.save_pretrained(tmp_path / "source")
-    described, plan = export(tmp_path / "source", tmp_path / "out", mode)
+    described, plan = export_novel(tmp_path / "source", tmp_path / "out", mode)
     with masked(model, described.family, plan):
         wanted = logits_of(model)
     trusting = partial(AutoModelForImageTextToText.from_pretrained, trust_remote_code=True)
@@ -161,14 +157,13 @@ def test_the_text_part_of_a_composite(tmp_path, mode):
         pruned, info = load(tmp_path / "out", output_loading_info=True)
         assert not any(info.values()), info
         assert (logits_of(pruned) - wanted).abs().max() <= (CLOSE if mode else 0)
-    report = drain(verify_export(tmp_path / "out", source=tmp_path / "source"))
-    assert report.ok, report.checks
+    report = verified(tmp_path / "out", source=tmp_path / "source")
     assert report.level == "logits"
 
 
 def refuse(path, out, match, mode=""):
     with pytest.raises(ExportError, match=match) as raised:
-        export(path, out, mode)
+        export_novel(path, out, mode)
     assert "\n" not in str(raised.value)
     assert "schedule uniform" in str(raised.value)
     assert list(out.parent.iterdir()) == []
@@ -185,14 +180,11 @@ def folder(tmp_path):
 def test_a_type_that_transformers_lacks_is_refused(tmp_path, folder, mode):
     source = tmp_path / "source"
     tiny_checkpoint(source, "olmoe")
-    file = source / "config.json"
     changes = {"model_type": "unheard_of", "auto_map": {"AutoModelForCausalLM": "theirs.Model"}}
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    edit_json(source / "config.json", **changes)
     refuse(source, folder / "out", "'unheard_of', .* transformers has no class for it", mode)
     # With one number for all layers the model's own code reads it, so that is fine.
-    described = load_model_index(str(source))
-    plan = PruningPlan(model_ref(described), dict.fromkeys((0, 1, 2), (1, 3, 6)))
-    drain(export_checkpoint(described, plan, folder / "out"))
+    export(source, (1, 3, 6), folder / "out")
     written = json.loads((folder / "out" / "config.json").read_text())
     assert written["auto_map"] == changes["auto_map"]
 

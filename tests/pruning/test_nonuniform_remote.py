@@ -11,13 +11,11 @@ from exports import export
 from nonuniform_cases import NAMED, config_of
 from remote_reader import read_by_others
 
-from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.nonuniform.modeling_file import auto_map, modeling_file
 from families.physical import logits_of
 from pruning import load_pruned
 from pruning.atoms.widths import WidthChoice, WidthMode
-from pruning.surgery.export import ExportOptions, export_checkpoint
 
 READ = (
     *("flex_olmo", "qwen3_moe", "mixtral", "minimax", "phimoe", "granitemoe", "deepseek_v3-groups"),
@@ -46,9 +44,8 @@ def read(pruned_case, width_export, atom_source, tmp_path_factory):
     # Numbers and widths differ; and once more, as it is after it was loaded and saved here.
     parent = tmp_path_factory.mktemp("both")
     source = atom_source(NAMED["flex_olmo"])
-    options = ExportOptions(widths=WidthChoice(WidthMode.RAGGED))
     plan = with_fewer_experts(source, {0: (0, 2, 3, 5), 1: (1, 2, 6)})
-    drain(export_checkpoint(source.described, plan, parent / "both", options))
+    export(source.described, plan, parent / "both", widths=WidthChoice(WidthMode.RAGGED))
     model = load_pruned(parent / "both")
     model.save_pretrained(parent / "saved")
     exports |= {name: (parent / name, logits_of(model)) for name in ("both", "saved")}

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from exports import export
+from exports import export, verified
 from nonuniform_cases import NAMED, config_of
 from transformers import AutoModelForCausalLM
 
@@ -19,7 +19,6 @@ from families.physical import TOKENS, logits_of, router_of
 from pruning import load_pruned
 from pruning.masking import masked
 from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.surgery.verify import verify_export
 
 
 class routed_ids:
@@ -62,8 +61,7 @@ class TestMeasured:
         for name in ("mixtral", "deepseek_v3-groups"):
             pruned = pruned_case(NAMED[name])
             source = pruned.source.checkpoint.path
-            report = drain(verify_export(pruned.path, level="logits", source=source))
-            assert report.ok, report
+            report = verified(pruned.path, level="logits", source=source)
             assert report.max_abs_diff == 0
 
 

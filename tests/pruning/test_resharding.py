@@ -5,16 +5,15 @@ from itertools import pairwise
 
 import pytest
 import torch
-from exports import export, tensors_of
+from exports import export, tensors_of, verified
 from oracles import logits_of
 from transformers import AutoModelForCausalLM
 
 from analysis.checkpoint import INDEX_NAME, open_checkpoint
-from analysis.drain import drain
 from analysis.errors import ExportError
 from pruning.surgery.export import KEEP_LIST_NAME
 from pruning.surgery.resharding import parse_size
-from pruning.surgery.verify import Level, verify_export
+from pruning.surgery.verify import Level
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -40,8 +39,7 @@ def test_the_same_tensors_in_shards_of_another_size(checkpoint, tmp_path, fused,
         shard.metadata == {"format": "pt"} for shard in open_checkpoint(tmp_path / "out").shards
     )
     assert manifest.dropped_shards == ()
-    report = drain(verify_export(tmp_path / "out", source=source))
-    assert report.ok, report.checks
+    report = verified(tmp_path / "out", source=source)
     assert report.level is Level.LOGITS
 
 

@@ -16,6 +16,7 @@ from exports import (
     failed,
     shards_of,
     tensors_of,
+    verified,
 )
 
 from analysis.checkpoint import open_checkpoint
@@ -41,8 +42,7 @@ def exported(checkpoint, tmp_path):
 def test_a_good_export_passes_all_levels(checkpoint, tmp_path, model_type, fused, dtype):
     source, out = checkpoint(model_type, fused=fused, dtype=dtype).path, tmp_path / "out"
     export(source, (1, 3, 4), out)
-    report = drain(verify_export(out, source=source))
-    assert report.ok, report.checks
+    report = verified(out, source=source)
     assert report.level is Level.LOGITS
     assert report.max_abs_diff <= 1e-5
     names = [check.name for check in report.checks]
@@ -105,8 +105,7 @@ def test_a_source_that_cannot_be_read_is_refused(exported, tmp_path):
 
 @pytest.mark.parametrize(("tokens", "run"), [(1, 1), (33, 64), (64, 64)])
 def test_so_many_tokens_are_run_or_a_few_more(exported, tokens, run):
-    report = drain(verify_export(exported[1], source=exported[0], tokens=tokens))
-    assert report.ok
+    report = verified(exported[1], source=exported[0], tokens=tokens)
     (logits,) = (check for check in report.checks if check.name == "logits")
     assert f"on {run} random tokens" in logits.detail
 

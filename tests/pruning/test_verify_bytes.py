@@ -14,6 +14,7 @@ from exports import (
     failed,
     keeping_neurons,
     shards_of,
+    verified,
 )
 
 from analysis.checkpoint import INDEX_NAME, open_checkpoint
@@ -99,8 +100,7 @@ def grown(atom_source, tmp_path):
 
 def test_shared_experts_that_grew_are_verified_byte_by_byte(grown):
     described = grown.source.described
-    report = drain(verify_export(grown.path, source=grown.source.path, level="bytes"))
-    assert report.ok, report.checks
+    verified(grown.path, source=grown.source.path, level="bytes")
     manifest = read_manifest(grown.path)
     # An element kept, one among the zeros; of `up` the last row, of `down` the end of row 2.
     places = {"up": (0, 59 * 16), "down": (1, 2 * 60 + 50)}

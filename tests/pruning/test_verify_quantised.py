@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from exports import edit_json, export
+from exports import edit_json, export, verified
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -55,8 +55,7 @@ def export_kept(source, out, kept):
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
 def test_four_bits_up_to_equal_logits(mxfp4, tmp_path, kept):
     export_kept(mxfp4, tmp_path / "out", kept)
-    report = drain(verify_export(tmp_path / "out", source=mxfp4))
-    assert report.ok, report.checks
+    report = verified(tmp_path / "out", source=mxfp4)
     assert (report.level, report.max_abs_diff) == ("logits", 0)
 
 
@@ -72,8 +71,7 @@ def test_what_cannot_be_loaded_is_compared_byte_by_byte(tmp_path, change, why):
     tiny_checkpoint(source, "olmoe")
     edit_json(source / "config.json", **change)
     export(source, (1, 3, 4), tmp_path / "out")
-    report = drain(verify_export(tmp_path / "out", source=source))
-    assert report.ok, report.checks
+    report = verified(tmp_path / "out", source=source)
     assert report.level == "bytes"
     assert why in report.reason
     assert [check.name for check in report.checks][-2:] == ["source", "tensors"]

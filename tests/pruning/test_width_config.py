@@ -4,9 +4,8 @@ import json
 import shutil
 
 import pytest
-from exports import export, keeping_neurons
+from exports import export, keeping_neurons, verified
 
-from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
 from families.configs import BY_NAME
@@ -14,7 +13,6 @@ from pruning.atoms.widths import WidthChoice, WidthMode, plan_widths
 from pruning.heads import HeadPlan
 from pruning.plan import PruningPlan, fit_plan, model_ref
 from pruning.surgery.config import pruned_config
-from pruning.surgery.verify import verify_export
 from pruning.surgery.width_sizes import width_option, width_options
 
 OLMOE = BY_NAME["olmoe"]
@@ -69,7 +67,6 @@ def test_zeros_in_place_of_neurons_where_the_width_stays(atom_source, tmp_path, 
     manifest = export(
         source.described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM)
     )
-    report = drain(verify_export(tmp_path / "out", source=source.path, level="bytes"))
-    assert report.ok, report.checks
+    verified(tmp_path / "out", source=source.path, level="bytes")
     # Gate, up and down of that expert; of gpt_oss gate and up in one, their bias, and down.
     assert sum(shard.cut for shard in manifest.shards) == 3
