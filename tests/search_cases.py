@@ -11,7 +11,7 @@ from analysis.families import MoELayer
 from pruning.constraints import Constraints, rooms_of
 from pruning.search.log import open_log
 from pruning.search.run import Task, search
-from pruning.search.scores import Measured
+from pruning.search.scores import BlockFitness
 from pruning.search.settings import SearchSettings
 from pruning.search.space import Space
 
@@ -59,7 +59,7 @@ class Distance:
         self.measured.append((removed, number))
         away = float(np.abs(np.array(removed) - self.hidden).sum())
         samples = np.random.default_rng([number, *removed]).normal(-away, 0.1, self.blocks[number])
-        return Measured(samples, self.num_layers)
+        return BlockFitness(samples, self.num_layers)
 
     def hold(self, candidates):
         self.held = list(candidates)

@@ -37,7 +37,7 @@ UNSURE = "calibration may have read some of these documents"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SampleSettings:
     """How much of a corpus is evaluated on.
 
     Args:
@@ -55,7 +55,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class DrawnSamples:
     """The sequences of an evaluation, and what results say of them.
 
     Args:
@@ -87,42 +87,39 @@ def draw(
     corpus: str,
     source: Source,
     runs: Iterable[RunManifest],
-    wanted: Wanted,
+    settings: SampleSettings,
     tokenizer: Callable[[], Tokenizer],
-) -> Drawn:
+) -> DrawnSamples:
     """The sequences to evaluate on.
 
     Args:
         corpus: as the user wrote it.
         source: its documents.
         runs: calibrations of the model.
-        wanted: how much, and what is predicted.
+        settings: how much, and what is predicted.
         tokenizer: loads the model's; not called where rows are token ids.
     """
     name = parse_corpus(corpus).name
-    unread = _unread(name, source, runs, wanted.seed)
+    unread = _unread(name, source, runs, settings.seed)
     first, documents = peek(unread.source, unread.seed)
     if first is None and unread.skipped:
         unread = _Unread(source, unread.seed, 0, UNSURE)
         first, documents = peek(source, unread.seed)
     is_running = first is None or first.text is not None
-    has_answers = first is not None and (first.messages is not None or first.answer is not None)
-    answers = wanted.scored == "response" or (wanted.scored == "auto" and has_answers)
-    sampling = Sampling(
-        wanted.samples * wanted.seq_len,
-        wanted.seq_len,
-        unread.seed,
-        packing="concatenate" if is_running or source.join is not None else "pad",
-        count="response" if answers else "all",
-    )
     first_documents = Selection(
-        lambda found, _seed: islice(found, wanted.samples),  # the order is drawn already
-        f"the first {wanted.samples} documents",
+        lambda found, _seed: islice(found, settings.samples),  # the order is drawn already
+        f"the first {settings.samples} documents",
     )
     sequences = tokenize(
         documents,
         tokenizer() if first is None or first.input_ids is None else None,
-        sampling,
+        Sampling(
+            settings.samples * settings.seq_len,
+            settings.seq_len,
+            unread.seed,
+            packing="concatenate" if is_running or source.join is not None else "pad",
+            count="response" if _predicts_answers(first, settings) else "all",
+        ),
         corpus=name,
         selection=None if is_running else first_documents,
     )
@@ -130,9 +127,14 @@ def draw(
         "seed": unread.seed,
         "drawn": unread.words,
         "skipped": unread.skipped,
-        "seq_len": wanted.seq_len,
+        "seq_len": settings.seq_len,
     }
-    return Drawn(sequences, facts | dict(sequences.prepared))
+    return DrawnSamples(sequences, facts | dict(sequences.prepared))
+
+
+def _predicts_answers(first: Document | None, settings: SampleSettings) -> bool:
+    has_answers = first is not None and (first.messages is not None or first.answer is not None)
+    return settings.scored == "response" or (settings.scored == "auto" and has_answers)
 
 
 def _unread(name: str, source: Source, runs: Iterable[RunManifest], seed: int | None) -> _Unread:

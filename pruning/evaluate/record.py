@@ -90,7 +90,7 @@ class EvaluationRecord(Record):
     Args:
         plan_digest: see `PruningPlan.digest`; of the unpruned model, that of keeping everything.
         plan: what a person should know of the plan, see `plan_facts`.
-        corpus: `name`, `digest`, and which documents were drawn, see `Drawn.facts`.
+        corpus: `name`, `digest`, and which documents were drawn, see `DrawnSamples.facts`.
         num_samples, num_tokens: samples, and positions scored in all of them.
         metrics: measure -> number.
         full: `nll` and `ppl` of the unpruned model on the same samples.

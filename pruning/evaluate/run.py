@@ -25,7 +25,7 @@ from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.active import Routing
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.drawing import Drawn
+from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.full_side import FullSide, run_full
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, new_record
 from pruning.evaluate.result import MEASURES, Evaluation, summarise
@@ -56,7 +56,7 @@ class Evaluations:
 
     model: MoEModel
     plans: Sequence[PruningPlan]
-    drawn: Sequence[Drawn]
+    drawn: Sequence[DrawnSamples]
     measures: tuple[str, ...]
     settings: CalibrationSettings
     store: EvaluationStore

@@ -9,7 +9,7 @@ from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
 from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, Binning, Order, Scope
-from pruning.evaluate.drawing import DEFAULT_SAMPLES, Wanted
+from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
 from pruning.evaluate.result import parse_measures
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
@@ -64,9 +64,9 @@ class HeldOutRequest(ModelRequest):
         check_spread(self.device_map, self.max_memory, self.offload_folder)
         return self
 
-    def wanted(self, corpus: str) -> Wanted:
+    def sample_settings(self, corpus: str) -> SampleSettings:
         """How much of a corpus is evaluated on."""
-        return Wanted(self.samples, seq_len_of(corpus, self.seq_len), self.seed, self.count)
+        return SampleSettings(self.samples, seq_len_of(corpus, self.seq_len), self.seed, self.count)
 
 
 class MeasureRequest(HeldOutRequest):

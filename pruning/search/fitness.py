@@ -22,7 +22,7 @@ from pruning.evaluate.result import MEASURES
 from pruning.masking import masked
 from pruning.plan import PruningPlan
 from pruning.search.prefix import Pass, run_from
-from pruning.search.scores import Measured
+from pruning.search.scores import BlockFitness
 from pruning.search.space import Removed
 
 _SHARE_OF_MEMORY = 0.25
@@ -68,7 +68,9 @@ class MaskedFitness:
         self._batches = list(subject.full.samples.batches())
         self._layers = decoder_layers(subject.loaded, subject.family)
         device = next(subject.loaded.parameters()).device
-        self._kept = _Kept(subject.sparse, free_share(device) if max_bytes is None else max_bytes)
+        self._kept = _HiddenStates(
+            subject.sparse, free_share(device) if max_bytes is None else max_bytes
+        )
         self._plan: tuple[Removed, PruningPlan] | None = None
 
     @property
@@ -81,7 +83,7 @@ class MaskedFitness:
         """Decoder layers."""
         return len(self._layers)
 
-    def block(self, removed: Removed, number: int) -> Measured:
+    def block(self, removed: Removed, number: int) -> BlockFitness:
         """Mean of the measure over the scored positions of each sample of a batch."""
         batch = self._batches[number]
         first, entry_BTD = self._kept.entry(removed, number)
@@ -94,7 +96,7 @@ class MaskedFitness:
         sums = measure_hidden(subject.full, batch, done.hidden_ND, self._settings)
         sign = 1 if self._measure.higher_is_better else -1
         values: FloatArray = sign * sums[self._measure.sums] / batch.counts
-        return Measured(values, done.layers)
+        return BlockFitness(values, done.layers)
 
     def hold(self, candidates: Sequence[Removed]) -> None:
         """Keep the hidden states of these, the first ones first, as far as there is room."""
@@ -107,7 +109,7 @@ def free_share(device: torch.device) -> int:
     return int(_SHARE_OF_MEMORY * free)
 
 
-class _Kept:
+class _HiddenStates:
     """Hidden states that sparse layers got, of some candidates, for each block.
 
     Candidates that begin alike share tensors. The last sparse layer's are not kept: two candidates

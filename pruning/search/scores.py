@@ -10,7 +10,7 @@ from pruning.search.space import Removed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class BlockFitness:
     """Fitness on one block of samples.
 
     Args:
@@ -35,7 +35,7 @@ class Fitness(Protocol):
         """Decoder layers that run for a block where nothing is reused."""
         ...
 
-    def block(self, removed: Removed, number: int) -> Measured:
+    def block(self, removed: Removed, number: int) -> BlockFitness:
         """Fitness of a candidate on one block."""
         ...
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from analysis.calibration.distributed import Processes
-from pruning.search.scores import Fitness, Measured
+from pruning.search.scores import BlockFitness, Fitness
 from pruning.search.space import Removed
 
 
@@ -24,17 +24,17 @@ class SharedFitness:
     def __init__(self, own: Fitness, processes: Processes) -> None:
         self._own = own
         self._processes = processes
-        self._round: tuple[Removed, int, list[Measured]] | None = None
+        self._round: tuple[Removed, int, list[BlockFitness]] | None = None
         self.num_blocks, self.num_layers = own.num_blocks, own.num_layers
 
-    def block(self, removed: Removed, number: int) -> Measured:
+    def block(self, removed: Removed, number: int) -> BlockFitness:
         """A block; the processes compute a round of as many blocks as they are."""
         place, offset = divmod(number, self._processes.world)
         if self._round is None or self._round[:2] != (removed, place):
             self._round = (removed, place, self._measured(removed, place))
         return self._round[2][offset]
 
-    def _measured(self, removed: Removed, place: int) -> list[Measured]:
+    def _measured(self, removed: Removed, place: int) -> list[BlockFitness]:
         processes = self._processes
         number = place * processes.world + processes.rank
         values, layers = torch.zeros(0, dtype=torch.float64), 0
@@ -46,7 +46,7 @@ class SharedFitness:
         # As JSON carries them floats stay what they are.
         plain = [(part["values"].tolist(), int(part["layers"])) for part in parts]
         return [
-            Measured(torch.tensor(values, dtype=torch.float64).numpy(), layers)
+            BlockFitness(torch.tensor(values, dtype=torch.float64).numpy(), layers)
             for values, layers in processes.share(plain)
         ]
 

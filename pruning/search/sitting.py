@@ -23,7 +23,7 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.constraints import Constraints
-from pruning.evaluate.drawing import Drawn
+from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts
@@ -61,7 +61,7 @@ class Problem:
     constraints: Constraints
     provenance: Provenance
     task: Task
-    drawn: Drawn
+    drawn: DrawnSamples
     measure: str
     running: CalibrationSettings
     recipe: Recipe

@@ -84,7 +84,7 @@ def _chosen(block: NDArray[np.uint8], ids: NDArray[np.int64], axis: int) -> NDAr
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedTensor:
     """A tensor that an export must hold.
 
     Args:
@@ -107,7 +107,7 @@ class Expected:
 
 def expected_tensors(
     model: MoEModel, plan: PruningPlan, heads: HeadPlan, widths: WidthPlan | None
-) -> dict[str, Expected]:
+) -> dict[str, ExpectedTensor]:
     """Every tensor that an export must hold, by its name there; what is absent is dropped.
 
     The plan is complete, see `fit_plan`; `widths` are those of experts that lose neurons.
@@ -115,7 +115,7 @@ def expected_tensors(
     slots = head_slots(model, heads)
     maker = _Maker(model.family, plan.kept, slots, widths, scale_blocks(model))
     grown = shared_tensors(model) if widths and widths.shared is not None else {}
-    found: dict[str, Expected] = {}
+    found: dict[str, ExpectedTensor] = {}
     for entry in model.checkpoint.tensors.values():
         if entry.name in grown and widths:
             found[entry.name] = _grown(entry, grown[entry.name][1], widths)
@@ -134,7 +134,7 @@ class _Maker:
     widths: WidthPlan | None
     blocks: tuple[int, int] | None
 
-    def make(self, entry: TensorEntry) -> Expected | None:
+    def make(self, entry: TensorEntry) -> ExpectedTensor | None:
         """What becomes of a tensor; None for one that is dropped."""
         if entry.name in self.heads.dropped:
             return None
@@ -147,15 +147,15 @@ class _Maker:
 
     def _of_experts(
         self, entry: TensorEntry, slot: Slot, kept: Sequence[int], widths: WidthPlan | None
-    ) -> Expected | None:
+    ) -> ExpectedTensor | None:
         if slot.kind is SlotKind.ROUTER:
             part = _cut(entry.start, entry, entry.shape, slot.axis, np.array(kept))
-            return Expected(entry.name, entry, part.result[:-1], (part,))
+            return ExpectedTensor(entry.name, entry, part.result[:-1], (part,))
         where = atom_axis(self.family, slot) if widths else None
         if slot.expert is None:
             parts = tuple(_matrix(entry, where, slot, expert, widths) for expert in kept)
             cut = next((part.result[:-1] for part in parts if part.ids is not None), None)
-            return Expected(entry.name, entry, (len(parts), *(cut or entry.shape[1:])), parts)
+            return ExpectedTensor(entry.name, entry, (len(parts), *(cut or entry.shape[1:])), parts)
         if slot.expert not in kept:
             return None
         # In place of its old id an expert has its place among those that stay.
@@ -167,11 +167,11 @@ class _Maker:
         else:
             part = _matrix(entry, where, slot, slot.expert, widths)
         shape = entry.shape if part.ids is None else part.result[:-1]
-        return Expected(name, entry, shape, (part,))
+        return ExpectedTensor(name, entry, shape, (part,))
 
 
-def _copy(entry: TensorEntry, name: str) -> Expected:
-    return Expected(name, entry, entry.shape, (Part(entry.start, (entry.nbytes,)),))
+def _copy(entry: TensorEntry, name: str) -> ExpectedTensor:
+    return ExpectedTensor(name, entry, entry.shape, (Part(entry.start, (entry.nbytes,)),))
 
 
 def _cut(
@@ -224,7 +224,7 @@ def _atoms(where: AtomAxis, before: int, kept: Sequence[int], after: int) -> NDA
     return (filled.T if where.interleaved else filled).reshape(-1)
 
 
-def _grown(entry: TensorEntry, axis: int, widths: WidthPlan) -> Expected:
+def _grown(entry: TensorEntry, axis: int, widths: WidthPlan) -> ExpectedTensor:
     """A matrix of shared experts, whose width is a multiple of the new one."""
     after = (widths.shared or 0) * widths.scalar
     if entry.shape[axis] == after:
@@ -232,4 +232,4 @@ def _grown(entry: TensorEntry, axis: int, widths: WidthPlan) -> Expected:
     ids = np.arange(after)
     ids[entry.shape[axis] :] = -1
     part = _cut(entry.start, entry, entry.shape, axis, ids)
-    return Expected(entry.name, entry, part.result[:-1], (part,))
+    return ExpectedTensor(entry.name, entry, part.result[:-1], (part,))

@@ -15,7 +15,7 @@ from analysis.model import MoEModel
 from analysis.widths import atom_axis, scale_blocks
 from pruning.atoms.widths import WidthMode, WidthPlan
 from pruning.surgery.pieces import Gather, item_bytes
-from pruning.surgery.widths import Resized
+from pruning.surgery.widths import ResizedTensor
 
 
 def check_scales(model: MoEModel, widths: WidthPlan | None) -> None:
@@ -78,7 +78,7 @@ def _spans(blocks: Sequence[int], size: int, width: int) -> Iterator[tuple[int, 
 
 def resized_scale(
     entry: TensorEntry, slot: Slot, family: MoEFamily, widths: WidthPlan, blocks: tuple[int, int]
-) -> Resized | None:
+) -> ResizedTensor | None:
     """The scales of an expert's matrix with the blocks that stay; None if unchanged.
 
     The tensor holds one number for each block of rows and columns, whose sizes are `blocks`;
@@ -98,4 +98,4 @@ def resized_scale(
     rows, inner = (1, entry.shape[1]) if axis == 0 else (entry.shape[0], 1)
     size_bytes = inner * item_bytes(entry.dtype)
     shape = (count, entry.shape[1]) if axis == 0 else (entry.shape[0], count)
-    return Resized(shape, (Gather(entry.start, rows, entry.shape[axis], size_bytes, index),))
+    return ResizedTensor(shape, (Gather(entry.start, rows, entry.shape[axis], size_bytes, index),))

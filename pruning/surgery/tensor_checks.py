@@ -14,7 +14,7 @@ from analysis.progress import Progress
 from pruning.atoms.widths import plan_widths
 from pruning.plan import fit_plan
 from pruning.surgery.checks import Check, Reader, ask_shards, check_that
-from pruning.surgery.expected import Expected, expected_tensors, mapped
+from pruning.surgery.expected import ExpectedTensor, expected_tensors, mapped
 from pruning.surgery.manifest import Manifest
 from pruning.surgery.shards import check_located
 
@@ -34,7 +34,7 @@ class Pairs:
 
     export: Path
     source: Path
-    expected: Mapping[str, Expected]
+    expected: Mapping[str, ExpectedTensor]
     found: Mapping[str, TensorEntry]
 
 

@@ -16,7 +16,7 @@ from pruning.surgery.pieces import Gather, Piece, item_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Resized:
+class ResizedTensor:
     """A tensor's shape and bytes in the export."""
 
     shape: tuple[int, ...]
@@ -25,7 +25,7 @@ class Resized:
 
 def resized_experts(
     entry: TensorEntry, slot: Slot, kept: Sequence[int], family: MoEFamily, widths: WidthPlan
-) -> Resized | None:
+) -> ResizedTensor | None:
     """A tensor of experts with the neurons that stay, filled up with zeros; None if unchanged.
 
     The tensor lies at `slot` in the source; of its layer the experts `kept` stay.
@@ -53,7 +53,7 @@ def resized_experts(
         for expert, index in zip(experts, indices, strict=True)
     )
     shape = (*inner[:axis], width, *inner[axis + 1 :])
-    return Resized(shape if slot.expert is not None else (len(experts), *shape), pieces)
+    return ResizedTensor(shape if slot.expert is not None else (len(experts), *shape), pieces)
 
 
 def _index(where: AtomAxis, layer: int, expert: int, widths: WidthPlan) -> NDArray[np.int32] | None:
@@ -72,7 +72,7 @@ def _index(where: AtomAxis, layer: int, expert: int, widths: WidthPlan) -> NDArr
     return joined.reshape(-1).astype(np.int32)
 
 
-def resized_shared(model: MoEModel, widths: WidthPlan) -> dict[str, Resized]:
+def resized_shared(model: MoEModel, widths: WidthPlan) -> dict[str, ResizedTensor]:
     """Tensors of shared experts that grow, because their width is a multiple of the new one."""
     if widths.shared is None:
         return {}
@@ -86,5 +86,5 @@ def resized_shared(model: MoEModel, widths: WidthPlan) -> dict[str, Resized]:
         rows, size = math.prod(entry.shape[:axis]), math.prod(entry.shape[axis + 1 :])
         gather = Gather(entry.start, rows, before, size * item_bytes(entry.dtype), index)
         shape = (*entry.shape[:axis], after, *entry.shape[axis + 1 :])
-        found[name] = Resized(shape, (gather,))
+        found[name] = ResizedTensor(shape, (gather,))
     return found

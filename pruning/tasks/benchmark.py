@@ -12,7 +12,7 @@ from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, ModelRef, MoEModel, load
 from analysis.progress import Progress
 from analysis.stats.places import stats_store
 from analysis.stats.store import StatsStore
-from pruning.evaluate.benchmarks.candidates import exported, planned
+from pruning.evaluate.benchmarks.candidates import candidate_of_export, candidate_of_plan
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import (
     BenchmarkRecord,
@@ -42,7 +42,7 @@ def benchmark_run(
     if find_spec("lm_eval") is None:
         raise StatsError(_MISSING)
     from analysis.calibration.loading import CalibrationSettings
-    from pruning.evaluate.benchmarks.harness import Asked
+    from pruning.evaluate.benchmarks.harness import HarnessSettings
     from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
 
     quiet_transformers()
@@ -54,7 +54,7 @@ def benchmark_run(
     if not request.allow_test_set:
         check_unread(names, store, full.identity)
     local = yield from _written(names, store)
-    asked = Asked(
+    asked = HarnessSettings(
         names,
         tuple(task.folder for task in local),
         limit=request.limit,
@@ -84,8 +84,8 @@ def _candidates(
             raise PlanError(f"{model.name} is no export; --source goes with one.")
         plans = [fit_plan(plan_from_dict(raw), model) for raw in request.plans]
         routing = measured_routing(plans, store)
-        return [(planned(model, plan, routing), plan) for plan in plans] or [
-            (planned(model, keep_all(model)), None)
+        return [(candidate_of_plan(model, plan, routing), plan) for plan in plans] or [
+            (candidate_of_plan(model, keep_all(model)), None)
         ]
     if request.plans:
         raise PlanError(f"{model.name} is an export already; leave --plan out.")
@@ -101,7 +101,9 @@ def _exported(
     model: MoEModel, manifest: Manifest, source: str | None, store: StatsStore
 ) -> Candidate:
     full = load_model_index(source) if source else _demo_source(manifest)
-    return exported(model, manifest, full, routing=measured_routing([manifest.plan], store))
+    return candidate_of_export(
+        model, manifest, full, routing=measured_routing([manifest.plan], store)
+    )
 
 
 def _demo_source(manifest: Manifest) -> MoEModel | None:
@@ -196,4 +198,4 @@ def _imported_candidate(request: ImportRequest, model: MoEModel, store: StatsSto
         ref = model_ref(model)
         return Candidate(ref, ref, request.candidate, "", PlanFacts())
     plan = plan_from_dict(request.plan) if request.plan is not None else keep_all(model)
-    return planned(model, plan, measured_routing([plan], store))
+    return candidate_of_plan(model, plan, measured_routing([plan], store))

@@ -9,7 +9,7 @@ from analysis.stats.places import stats_store
 from analysis.stats.store import StatsStore
 from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
 from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy, new_bins_record
-from pruning.evaluate.drawing import Drawn
+from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.result import Evaluation
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.ranking import select_measured
@@ -50,7 +50,7 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
 
 
 def _measured(
-    request: BinsRequest, model: MoEModel, bins: list[Bin], drawn: Drawn, record: BinsRecord
+    request: BinsRequest, model: MoEModel, bins: list[Bin], drawn: DrawnSamples, record: BinsRecord
 ) -> Steps[BinsRecord]:
     """The record with the loss of the model without each bin."""
     from pruning.evaluate.candidate import MeasureSettings, run_candidate

@@ -8,7 +8,7 @@ from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.places import stats_store
 from analysis.stats.store import StatsStore
-from pruning.evaluate.drawing import Drawn, draw
+from pruning.evaluate.drawing import DrawnSamples, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
@@ -67,14 +67,16 @@ def evaluate_plans(
     return (yield from run_evaluations(work))
 
 
-def draw_all(request: HeldOutRequest, model: MoEModel, store: StatsStore) -> Steps[list[Drawn]]:
+def draw_all(
+    request: HeldOutRequest, model: MoEModel, store: StatsStore
+) -> Steps[list[DrawnSamples]]:
     """The samples of every corpus of a request."""
     runs = [run.manifest for run in store.of_model(model.identity, "routed")]
     drawn = []
     for number, corpus in enumerate(request.corpora):
         yield Progress("reading the corpora", number, len(request.corpora), "corpora")
         source = open_checked(corpus, store, allowed=request.allow_test_set)
-        wanted = request.wanted(corpus)
+        wanted = request.sample_settings(corpus)
         drawn.append(draw(corpus, source, runs, wanted, _tokenizer_of(request, model)))
     return drawn
 

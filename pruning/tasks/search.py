@@ -31,7 +31,7 @@ from pruning.tasks.calibration import calibrate_run, weights_run
 from pruning.tasks.loading import placement_of, quiet_transformers
 
 if TYPE_CHECKING:
-    from pruning.evaluate.drawing import Drawn
+    from pruning.evaluate.drawing import DrawnSamples
     from pruning.search.result import SearchResult
     from pruning.search.sitting import Problem
 
@@ -61,7 +61,7 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
     """All that the search needs; refuses what cannot be before any long work."""
     from analysis.calibration.distributed import join
     from analysis.calibration.loading import load_tokenizer
-    from pruning.evaluate.drawing import Wanted, draw
+    from pruning.evaluate.drawing import SampleSettings, draw
 
     recipe, machine = request.parsed(), request.machine
     if (asked := recipe.search) is None:
@@ -79,7 +79,7 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
             asked.corpus,
             open_checked(asked.corpus, store, allowed=recipe.allow_test_set),
             [run.manifest for run in store.of_model(model.identity, "routed")],
-            Wanted(asked.samples, seq_len_of(asked.corpus, recipe.seq_len)),
+            SampleSettings(asked.samples, seq_len_of(asked.corpus, recipe.seq_len)),
             lambda: load_tokenizer(model, trust_remote_code=machine.trust_remote_code),
         )
     selection = yield from _selected(recipe, machine, model)
@@ -101,7 +101,7 @@ def _selected(recipe: Recipe, machine: Machine, model: MoEModel) -> Steps[Select
 def _problem(
     request: SearchRequest,
     selection: Selection,
-    drawn: "Drawn",
+    drawn: "DrawnSamples",
     settings: SearchSettings,
     measure: str,
 ) -> "Problem":

@@ -7,7 +7,7 @@ from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.places import stats_store
 from analysis.stats.store import StatsStore
-from pruning.evaluate.drawing import Drawn
+from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, new_variance_record
 from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
 from pruning.requests.variance import VarianceRequest
@@ -59,7 +59,7 @@ def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
 def _measure(
     request: VarianceRequest,
     model: MoEModel,
-    drawn: Drawn,
+    drawn: DrawnSamples,
     records: dict[str, VarianceRecord],
     missing: Mapping[str, PruningPlan],
 ) -> Steps[None]:

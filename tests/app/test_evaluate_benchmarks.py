@@ -11,7 +11,7 @@ from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
 from app.parts.evaluate.benchmark_forms import take_results
 from app.session.job_queue import job_store
-from pruning.evaluate.benchmarks.candidates import planned
+from pruning.evaluate.benchmarks.candidates import candidate_of_plan
 from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,
     BenchmarkStore,
@@ -51,7 +51,7 @@ def kept(store, models_root):
         scores = [
             BenchmarkScore(task, "acc", values[place], 0.03) for task, values in numbers.items()
         ]
-        record = new_record(planned(model, plan), "lm-eval", settings_of())
+        record = new_record(candidate_of_plan(model, plan), "lm-eval", settings_of())
         store.save(record.with_scores(scores, "0.4.13", {}))
 
 
@@ -103,7 +103,7 @@ def test_a_plan_is_benchmarked_by_the_commands_shown(open_page):
     assert "--plan plan.json --tasks piqa" in command_of(test, "piqa")
     assert any(code.value.startswith("moeprune plan ") for code in test.code)
     test.segmented_control(key="bench.run.what").set_value("export").run()
-    assert any("Nothing of this model was exported" in text.value for text in test.text)
+    assert any("Nothing of this model was candidate_of_export" in text.value for text in test.text)
 
 
 def asked(models_root, stats_dir, **values):
@@ -194,7 +194,9 @@ def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept
         assert job.request["dtype"] == "float32"
         assert len(test.dataframe[0].value) == 2
         model = load_model_index(job.request["model"])
-        made = new_record(planned(model, keep_all(model)), "lm-eval", settings_of(dtype="float32"))
+        made = new_record(
+            candidate_of_plan(model, keep_all(model)), "lm-eval", settings_of(dtype="float32")
+        )
         made = made.with_scores([BenchmarkScore("piqa", "acc", 0.25, 0.03)], "0.4.13", {})
         store.save(made)
         with job_store().transaction() as jobs:

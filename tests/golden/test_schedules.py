@@ -26,7 +26,7 @@ from pruning.schedules import (
     patterned,
     uniform,
 )
-from pruning.search.scores import Measured
+from pruning.search.scores import BlockFitness
 from pruning.search.seeds import seeds_of
 from pruning.search.settings import SearchSettings
 from pruning.search.space import Space
@@ -200,7 +200,7 @@ class Known:
         self.table = table
 
     def block(self, removed, number):
-        return Measured(np.array([self.table[removed]]), 1)
+        return BlockFitness(np.array([self.table[removed]]), 1)
 
     def hold(self, candidates):
         """Nothing helps here."""

@@ -23,7 +23,7 @@ from pruning.requests.search import SearchRequest
 from pruning.search.fitness import MaskedFitness
 from pruning.search.log import open_log
 from pruning.search.run import search
-from pruning.search.scores import Measured
+from pruning.search.scores import BlockFitness
 from pruning.search.sitting import make_fitness
 from pruning.tasks.search import problem_of
 
@@ -58,7 +58,7 @@ class Plain:
             overlap_BT = torch.minimum(p_BTV, q_BTV).sum(-1, dtype=torch.float64)
         scored_BT = torch.from_numpy(batch.scored)
         values = (overlap_BT * scored_BT).sum(-1) / scored_BT.sum(-1)
-        return Measured(values.numpy(), self.num_layers)
+        return BlockFitness(values.numpy(), self.num_layers)
 
     def _full(self, number, inputs):
         if self._logits is None:

@@ -17,7 +17,7 @@ from analysis.corpora.streams import open_corpus
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.drawing import Wanted, draw
+from pruning.evaluate.drawing import SampleSettings, draw
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import PruningPlan, load_plan
@@ -28,7 +28,7 @@ SAMPLES = 128
 
 def unseen(model: MoEModel, corpus: str, seen: int, samples: int = SAMPLES) -> TokenSequences:
     """Samples behind the first `seen` of a corpus."""
-    wanted = Wanted(samples=seen + samples)
+    wanted = SampleSettings(samples=seen + samples)
     drawn = draw(corpus, open_corpus(corpus), [], wanted, lambda: load_tokenizer(model))
     whole = drawn.sequences
     return replace(whole, rows=whole.rows[seen:], counted=whole.counted[seen:])

@@ -8,7 +8,9 @@ from pruning.plan import PruningPlan, fit_plan, model_ref
 from pruning.surgery.manifest import Manifest
 
 
-def planned(model: MoEModel, plan: PruningPlan, routing: Routing | None = None) -> Candidate:
+def candidate_of_plan(
+    model: MoEModel, plan: PruningPlan, routing: Routing | None = None
+) -> Candidate:
     """What a plan leaves of a model, masked in it; of a plan that keeps everything, the model."""
     fitted = fit_plan(plan, model)
     facts = plan_facts(fitted, model, routing)
@@ -16,7 +18,7 @@ def planned(model: MoEModel, plan: PruningPlan, routing: Routing | None = None) 
     return Candidate(ref, ref, candidate_label(facts), fitted.digest, facts)
 
 
-def exported(
+def candidate_of_export(
     model: MoEModel, manifest: Manifest, source: MoEModel | None = None, *, routing: Routing | None
 ) -> Candidate:
     """An export, which is `model` itself.

@@ -35,7 +35,7 @@ _TASK_ERRORS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HarnessSettings:
     """What is asked of a model.
 
     Args:
@@ -111,7 +111,7 @@ class _Reporting(HFLM):  # type: ignore[misc]
 
 
 def run_harness(
-    model: PreTrainedModel, tokenizer: Tokenizer, asked: Asked
+    model: PreTrainedModel, tokenizer: Tokenizer, asked: HarnessSettings
 ) -> Generator[Progress, None, Mapping[str, Any]]:
     """The harness's results, as it writes them to files, but without answers.
 
@@ -128,7 +128,7 @@ def run_harness(
     return (yield from _in_thread(work))
 
 
-def _task_manager(asked: Asked) -> TaskManager:
+def _task_manager(asked: HarnessSettings) -> TaskManager:
     folders = [str(folder) for folder in asked.local]
     # The harness's own index takes seconds to read.
     manager = TaskManager(include_defaults=False, include_path=folders)
@@ -142,7 +142,9 @@ def _task_manager(asked: Asked) -> TaskManager:
     return manager
 
 
-def _evaluated(model: _Reporting, manager: TaskManager, asked: Asked) -> Mapping[str, Any]:
+def _evaluated(
+    model: _Reporting, manager: TaskManager, asked: HarnessSettings
+) -> Mapping[str, Any]:
     try:
         results: dict[str, Any] = simple_evaluate(
             model=model,

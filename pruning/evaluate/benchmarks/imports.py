@@ -21,7 +21,7 @@ _KNOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedResults:
     """What a file of results says.
 
     Args:
@@ -39,7 +39,7 @@ class Imported:
     made: Mapping[str, Any]
 
 
-def read_results(path: Path) -> Imported:
+def read_results(path: Path) -> ImportedResults:
     """The results in a file."""
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -55,7 +55,7 @@ def read_results(path: Path) -> Imported:
     return parse_results(raw, path.name)
 
 
-def parse_results(raw: object, where: str) -> Imported:
+def parse_results(raw: object, where: str) -> ImportedResults:
     """The results in parsed JSON; `where` is for messages."""
     try:
         found = _parsed(raw)
@@ -69,10 +69,10 @@ def parse_results(raw: object, where: str) -> Imported:
     return replace(found, scores=tuple(once.values()))
 
 
-def _parsed(raw: object) -> Imported:
+def _parsed(raw: object) -> ImportedResults:
     if isinstance(raw, dict) and "results" in raw:
         version = raw.get("lm_eval_version")
-        return Imported(
+        return ImportedResults(
             "lm-eval",
             version if isinstance(version, str) else "",
             harness_scores(raw),
@@ -80,7 +80,7 @@ def _parsed(raw: object) -> Imported:
             _date(raw.get("date")),
         )
     if isinstance(raw, dict) and "metrics" in raw and "dataset_name" in raw:
-        return Imported("evalscope", "", evalscope_scores(raw), settings_of(), {})
+        return ImportedResults("evalscope", "", evalscope_scores(raw), settings_of(), {})
     raise StatsError("it is of no form that is known")
 
 

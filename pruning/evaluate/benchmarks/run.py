@@ -16,7 +16,7 @@ from analysis.calibration.loading import (
 from analysis.errors import StatsError
 from analysis.model import MoEModel
 from analysis.progress import Progress
-from pruning.evaluate.benchmarks.harness import Asked, run_harness
+from pruning.evaluate.benchmarks.harness import HarnessSettings, run_harness
 from pruning.evaluate.benchmarks.harness_results import harness_scores
 from pruning.evaluate.benchmarks.record import (
     BenchmarkRecord,
@@ -46,7 +46,7 @@ class Benchmarks:
 
     model: MoEModel
     candidates: Sequence[tuple[Candidate, PruningPlan | None]]
-    asked: Asked
+    asked: HarnessSettings
     settings: CalibrationSettings
     store: BenchmarkStore
     versions: Mapping[str, str] = field(default_factory=dict)

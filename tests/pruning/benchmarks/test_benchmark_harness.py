@@ -24,8 +24,8 @@ from analysis.demo.tasks import (
 from analysis.demo.texts import DemoText
 from analysis.drain import drain
 from analysis.model import ModelRef, load_model_index
-from pruning.evaluate.benchmarks.candidates import exported, planned
-from pruning.evaluate.benchmarks.harness import Asked, run_harness
+from pruning.evaluate.benchmarks.candidates import candidate_of_export, candidate_of_plan
+from pruning.evaluate.benchmarks.harness import HarnessSettings, run_harness
 from pruning.evaluate.benchmarks.harness_results import harness_scores
 from pruning.evaluate.benchmarks.record import FULL, BenchmarkStore
 from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
@@ -70,7 +70,7 @@ def tokenizer(demo):
 def asked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
     local = tuple(write_task(task, folder).folder for task in (EXACT, CHOICE))
-    return Asked((EXACT.name, CHOICE.name), local, limit=LIMIT, batch_size=4)
+    return HarnessSettings((EXACT.name, CHOICE.name), local, limit=LIMIT, batch_size=4)
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +161,8 @@ def test_masked_and_exported_get_the_same_scores(demo, asked, tmp_path):
     plan = uneven_plan(demo)
     manifest = export(demo, plan, tmp_path / "out")
     pruned = load_model_index(str(tmp_path / "out"))
-    masked = [(planned(demo, plan), plan)]
-    cut = [(exported(pruned, manifest, demo, routing=None), None)]
+    masked = [(candidate_of_plan(demo, plan), plan)]
+    cut = [(candidate_of_export(pruned, manifest, demo, routing=None), None)]
     (first,) = drain(run_benchmarks(work_on(demo, masked, asked, tmp_path)))
     (second,) = drain(run_benchmarks(work_on(pruned, cut, asked, tmp_path)))
     assert len(first.scores) == 3
@@ -178,8 +178,8 @@ def test_an_export_without_its_source_is_known_by_its_manifest(demo, tmp_path):
     plan = uneven_plan(demo)
     export(demo, plan, tmp_path / "out")
     pruned = load_model_index(str(tmp_path / "out"))
-    alone = exported(pruned, read_manifest(tmp_path / "out"), routing=None)
-    known = planned(demo, plan)
+    alone = candidate_of_export(pruned, read_manifest(tmp_path / "out"), routing=None)
+    known = candidate_of_plan(demo, plan)
     assert alone.model == ModelRef("demo", demo.identity)
     assert alone.facts.experts_after == known.facts.experts_after == 162
     assert alone.facts.removed == pytest.approx(known.facts.removed) == 30 / 192
@@ -190,7 +190,7 @@ def test_an_export_without_its_source_is_known_by_its_manifest(demo, tmp_path):
 def test_what_is_known_is_not_run_again(demo, asked, tmp_path, monkeypatch):
     only = replace(asked, tasks=(CHOICE.name,), limit=2)
     plan = keep_all(demo)
-    candidates = [(planned(demo, plan), None)]
+    candidates = [(candidate_of_plan(demo, plan), None)]
     (first,) = drain(run_benchmarks(work_on(demo, candidates, only, tmp_path)))
     assert first.candidate == FULL
     monkeypatch.setattr("pruning.evaluate.benchmarks.run.load_model", None)

@@ -9,8 +9,8 @@ from analysis.drain import drain
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
-from pruning.evaluate.benchmarks.candidates import planned
-from pruning.evaluate.benchmarks.harness import Asked
+from pruning.evaluate.benchmarks.candidates import candidate_of_plan
+from pruning.evaluate.benchmarks.harness import HarnessSettings
 from pruning.evaluate.benchmarks.record import (
     FULL,
     BenchmarkStore,
@@ -79,9 +79,9 @@ def test_their_plans_are_those_that_the_shipped_statistics_give(shipped, demo):
 @pytest.mark.slow
 def test_the_full_model_s_can_be_made_again(shipped, demo, tmp_path):
     written = write_task(EXACT, tmp_path)
-    asked = Asked((EXACT.name,), (written.folder,), batch_size=16)
+    asked = HarnessSettings((EXACT.name,), (written.folder,), batch_size=16)
     settings = CalibrationSettings(seq_len=2, dtype="float32", device="cpu")
-    candidates = [(planned(demo, keep_all(demo)), None)]
+    candidates = [(candidate_of_plan(demo, keep_all(demo)), None)]
     store = BenchmarkStore([tmp_path])
     (again,) = drain(run_benchmarks(Benchmarks(demo, candidates, asked, settings, store)))
     (score,), (known,) = again.scores, shipped[FULL].of_task(EXACT.name)

@@ -11,7 +11,7 @@ from analysis.demo.texts import demo_texts
 from analysis.errors import CorpusError
 from analysis.stats.tables import CorpusRef, MeasuredModel, RunManifest
 from pruning.evaluate import drawing
-from pruning.evaluate.drawing import Wanted, draw
+from pruning.evaluate.drawing import SampleSettings, draw
 
 
 class Letters:
@@ -64,7 +64,9 @@ def documents_in(sequences):
 
 
 def drawn_from(corpus, runs, **wanted):
-    return draw(corpus, open_corpus(corpus), runs, Wanted(**{"seq_len": 6, **wanted}), Letters)
+    return draw(
+        corpus, open_corpus(corpus), runs, SampleSettings(**{"seq_len": 6, **wanted}), Letters
+    )
 
 
 def test_documents_follow_those_that_calibration_read(tmp_path):
@@ -110,7 +112,7 @@ def test_a_corpus_that_no_calibration_read_is_drawn_from_its_beginning(tmp_path)
 
 
 def test_the_demo_s_corpora_have_a_held_out_part():
-    drawn = draw("demo-math", open_corpus("demo-math"), [], Wanted(samples=12), Letters)
+    drawn = draw("demo-math", open_corpus("demo-math"), [], SampleSettings(samples=12), Letters)
     assert drawn.facts["drawn"] == drawing.HELD_OUT
     known = {text.prompt for text in demo_texts("demo-math")}
     for row in drawn.sequences.rows:
@@ -120,11 +122,11 @@ def test_the_demo_s_corpora_have_a_held_out_part():
 
 def test_answers_are_predicted_where_there_are_some():
     source = open_corpus("demo-math")
-    drawn = draw("demo-math", source, [], Wanted(samples=2), Letters)
+    drawn = draw("demo-math", source, [], SampleSettings(samples=2), Letters)
     for row, counted in zip(drawn.sequences.rows, drawn.sequences.counted, strict=True):
         answer = int(np.flatnonzero(row == 2)[0]) + 1
         assert counted.tolist() == [place >= answer for place in range(len(row))]
-    whole = draw("demo-math", source, [], Wanted(samples=2, scored="all"), Letters)
+    whole = draw("demo-math", source, [], SampleSettings(samples=2, scored="all"), Letters)
     assert whole.sequences.counted is None
 
 

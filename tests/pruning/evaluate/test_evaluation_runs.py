@@ -10,7 +10,7 @@ from analysis.model import load_model_index
 from families.configs import BY_NAME, tiny_model
 from pruning.evaluate import run as run_module
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.drawing import Drawn
+from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.record import EvaluationStore, evaluation_table
 from pruning.evaluate.result import Metric
@@ -34,7 +34,7 @@ def work(described, make_sequences, tmp_path):
     def make(measures=("esap", "nll"), plans=None, corpora=1):
         plan = plan_of(described, CASE, keeps_of(CASE))
         drawn = [
-            Drawn(make_sequences((9, 5 + number, 12)), {"seed": 42, "drawn": "some"})
+            DrawnSamples(make_sequences((9, 5 + number, 12)), {"seed": 42, "drawn": "some"})
             for number in range(corpora)
         ]
         return Evaluations(

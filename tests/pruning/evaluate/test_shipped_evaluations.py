@@ -11,7 +11,7 @@ from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.drawing import HELD_OUT, Wanted, draw
+from pruning.evaluate.drawing import HELD_OUT, SampleSettings, draw
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.record import EvaluationStore, evaluation_table
 from pruning.evaluate.samples import make_samples
@@ -93,7 +93,7 @@ def test_one_of_them_can_be_made_again(shipped, demo):
     plan = select_experts(ranking, uniform(demo.layers, "50%"), model=model_ref(demo))
     assert plan.digest == record.plan_digest
     source, tokenizer = open_corpus("demo-math"), load_tokenizer(demo)
-    drawn = draw("demo-math", source, [], Wanted(), lambda: tokenizer)
+    drawn = draw("demo-math", source, [], SampleSettings(), lambda: tokenizer)
     assert drawn.sequences.digest == record.corpus["digest"]
     loaded = load_model(demo, CalibrationSettings(seq_len=256, dtype="float32", device="cpu"))
     side = drain(run_full(loaded, make_samples(drawn.sequences)))

@@ -7,7 +7,7 @@ import torch
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
 from analysis.corpora.streams import open_corpus
 from analysis.stats.store import SHIPPED_STATS
-from pruning.evaluate.drawing import Wanted, draw
+from pruning.evaluate.drawing import SampleSettings, draw
 from pruning.evaluate.variance_record import VarianceStore, variance_overview
 
 
@@ -34,7 +34,7 @@ def test_the_full_model_on_maths_by_plain_forwards(demo, shipped):
     corpus = "demo-math"
     (record,) = (r for r in shipped if not r.plan.removed and r.corpus["name"] == corpus)
     tokenizer = load_tokenizer(demo)
-    drawn = draw(corpus, open_corpus(corpus), [], Wanted(64, 256), lambda: tokenizer)
+    drawn = draw(corpus, open_corpus(corpus), [], SampleSettings(64, 256), lambda: tokenizer)
     assert drawn.sequences.digest == record.corpus["digest"]
     model = load_model(demo, CalibrationSettings(seq_len=256, dtype="float32", device="cpu"))
     layers = [[] for _ in record.variances]

@@ -18,7 +18,7 @@ from analysis.stats.choose import choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from pruning import load_pruned
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.drawing import Wanted, draw
+from pruning.evaluate.drawing import SampleSettings, draw
 from pruning.evaluate.full_side import FullSide, run_full
 from pruning.evaluate.samples import make_samples
 from pruning.plan import load_plan, model_ref, select_experts
@@ -64,7 +64,7 @@ class Judge:
 @pytest.fixture(scope="module")
 def judge(demo):
     tokenizer = load_tokenizer(demo)
-    wanted = Wanted(samples=SEEN + OTHERS)
+    wanted = SampleSettings(samples=SEEN + OTHERS)
     whole = draw("demo-math", open_corpus("demo-math"), [], wanted, lambda: tokenizer).sequences
     seen, others = (
         replace(whole, rows=whole.rows[part], counted=whole.counted[part])

@@ -30,7 +30,7 @@ from pruning.search.evolution import initial_state
 from pruning.search.log import open_log
 from pruning.search.result import load_search, result_from_json, result_of
 from pruning.search.run import is_behind, search
-from pruning.search.scores import Measured
+from pruning.search.scores import BlockFitness
 from pruning.search.seeds import seeds_of, space_of
 from pruning.search.settings import SearchSettings
 
@@ -69,7 +69,7 @@ def test_the_best_of_all_generations_is_found_and_ties_go_to_the_first(tmp_path)
 
     class Level(Distance):
         def block(self, removed, number):
-            return Measured(np.ones(2), 1)
+            return BlockFitness(np.ones(2), 1)
 
     assert searched(tmp_path / "level", wide(), Level()).best.number == 0
 
@@ -211,7 +211,7 @@ def test_two_searches_do_not_write_one_log(tmp_path):
 def test_a_fitness_that_is_no_number_is_refused(tmp_path):
     class Broken(Distance):
         def block(self, removed, number):
-            return Measured(np.array([np.nan]), 1)
+            return BlockFitness(np.array([np.nan]), 1)
 
     with pytest.raises(PlanError, match="no finite fitness"):
         searched(tmp_path / "log", fitness=Broken())
