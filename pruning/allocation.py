@@ -45,12 +45,7 @@ def _reason_and_remedy(layer: MoELayer, keep: int) -> tuple[str, str] | None:
 
 
 def check_kept(layer: MoELayer, ids: Sequence[int]) -> None:
-    """Refuse experts with which the layer's router would not work, or not as before.
-
-    Raises:
-        PlanError: too few, or different numbers in the groups of a router that chooses among them
-            (the pruned model would form other groups, by position).
-    """
+    """Refuse experts with which the layer's router would not work, or not as before."""
     if problem := count_problem(layer, len(ids)):
         raise PlanError(problem)
     size = layer.num_experts // layer.num_groups
@@ -70,9 +65,6 @@ class Allocation:
     Args:
         layers: the sparse layers, in decoder order.
         keep: experts kept, one number for each of them.
-
-    Raises:
-        PlanError: a layer would keep too few, too many, or not as many in each of its groups.
     """
 
     layers: tuple[MoELayer, ...]

@@ -22,9 +22,6 @@ def apportion(
         weights: positive, one a layer.
         rooms: bounds, with one step for all.
         what: that is spread, in words.
-
-    Raises:
-        PlanError: the rooms cannot take `total`; names what they can.
     """
     if min(weights) < 1:
         raise ValueError("weights must be positive")

@@ -57,9 +57,6 @@ def sparsity_budget(
         layers: the sparse layers.
         sparsity: rho, such as "0.5" or "50%". A float counts by its shortest decimal form, so
             0.55 is 55/100 and not the binary number next to it.
-
-    Raises:
-        PlanError: the sparsity cannot be read.
     """
     rho = parse_sparsity(sparsity if isinstance(sparsity, Fraction) else str(sparsity))
     floors = tuple(num_removed(layer.num_experts, rho) for layer in layers)
@@ -67,11 +64,7 @@ def sparsity_budget(
 
 
 def count_budget(layers: Sequence[MoELayer], count: int) -> Budget:
-    """B itself.
-
-    Raises:
-        PlanError: negative, or all experts and more.
-    """
+    """B itself."""
     experts = sum(layer.num_experts for layer in layers)
     if not 0 <= count < experts:
         raise PlanError(
@@ -104,9 +97,6 @@ def size_budget(
         constraints: say which B can be reached.
         spread: what the schedule would take from each layer. It matters only where experts of some
             layers are larger than those of others; uniform by default.
-
-    Raises:
-        PlanError: no number, or smaller than the model can become by removing experts.
     """
     target = parse_gib(target_gib) * GIB
     sizes = _LinearSize.of(model, dtype)
@@ -133,11 +123,7 @@ def size_budget(
 
 
 def parse_gib(text: str) -> Fraction:
-    """A positive decimal number.
-
-    Raises:
-        PlanError: anything else.
-    """
+    """A positive decimal number."""
     try:
         number = Decimal(text.strip())
     except InvalidOperation as error:

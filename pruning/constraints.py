@@ -31,9 +31,6 @@ class Constraints:
         fixed: layer -> number of experts that it keeps, whatever the schedule says.
         locked: layers that keep what the schedule gives them without `fixed`.
         floor: layers keep at least this many experts, or all that they have.
-
-    Raises:
-        PlanError: multiple_of below 1, a negative floor, or an expert both pinned and dropped.
     """
 
     multiple_of: int = 1
@@ -111,11 +108,7 @@ class Room:
 
 
 def rooms_of(layers: Sequence[MoELayer], constraints: Constraints) -> tuple[Room, ...]:
-    """The room of each layer under its router's rules and the constraints.
-
-    Raises:
-        PlanError: an unknown layer or expert, or constraints that a layer cannot satisfy together.
-    """
+    """The room of each layer under its router's rules and the constraints."""
     check_names(layers, constraints)
     # One step for all, so that what one layer gives another can take.
     step = math.lcm(constraints.multiple_of, *(layer.num_groups for layer in layers))
@@ -203,11 +196,7 @@ def _fixed(layer: MoELayer, keep: int, possible: range) -> int:
 
 
 def check_names(layers: Sequence[MoELayer], constraints: Constraints) -> None:
-    """Check that the layers and experts that constraints name are there.
-
-    Raises:
-        PlanError: one is not.
-    """
+    """Check that the layers and experts that constraints name are there."""
     counts = {layer.index: layer.num_experts for layer in layers}
     for index in sorted(constraints.held | constraints.locked):
         if index not in counts:
@@ -230,9 +219,6 @@ def check_total(total: int, rooms: Sequence[Room], what: str = "experts") -> Non
         total: how many are to go.
         rooms: what each layer can lose, with one step for all.
         what: that go, in words.
-
-    Raises:
-        PlanError: they cannot; names the nearest numbers that work.
     """
     least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
     step, size = rooms[0].step, sum(room.size for room in rooms)
@@ -289,11 +275,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def parse_numbers(text: str, *, what: str) -> frozenset[int]:
-    """Integers from text such as "0,5-7".
-
-    Raises:
-        PlanError: not of that form.
-    """
+    """Integers from text such as "0,5-7"."""
     if not (text.isascii() and _LAYERS.fullmatch(text.strip())):
         raise PlanError(f"{text!r} names no {what}; write numbers and ranges such as 0,5-7.")
     found: set[int] = set()
@@ -306,11 +288,7 @@ def parse_numbers(text: str, *, what: str) -> frozenset[int]:
 
 
 def parse_experts(texts: Iterable[str]) -> dict[int, frozenset[int]]:
-    """Experts by layer from texts such as "3:5,7-9".
-
-    Raises:
-        PlanError: not of that form.
-    """
+    """Experts by layer from texts such as "3:5,7-9"."""
     found: dict[int, frozenset[int]] = {}
     for text in texts:
         layers, colon, experts = text.partition(":")
@@ -323,11 +301,7 @@ def parse_experts(texts: Iterable[str]) -> dict[int, frozenset[int]]:
 
 
 def parse_counts(texts: Iterable[str]) -> dict[int, int]:
-    """Kept experts by layer from texts such as "3=20" or "0-2=24".
-
-    Raises:
-        PlanError: not of that form, or a layer is set twice.
-    """
+    """Kept experts by layer from texts such as "3=20" or "0-2=24"."""
     found: dict[int, int] = {}
     for text in texts:
         layers, equals, count = text.partition("=")

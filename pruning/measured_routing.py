@@ -11,11 +11,7 @@ from pruning.plan import PruningPlan
 
 
 def blended_routing(parts: Sequence[Part]) -> Routing:
-    """How often the router chose each expert in a mix of calibration runs, at least one.
-
-    Raises:
-        StatsError: runs that cannot be blended, see `Mixture`.
-    """
+    """How often the router chose each expert in a mix of calibration runs, at least one."""
     mixture = Mixture([part.run for part in parts])
     return counted_routing(mixture.sums_table([part.weight for part in parts]))
 
@@ -24,9 +20,6 @@ def ranked_by(plan: PruningPlan, store: StatsStore) -> list[Part]:
     """The calibration runs that ranked a plan, each with its weight in the plan's blend.
 
     Runs that are not in the store any more are left out.
-
-    Raises:
-        StatsError: the plan gives a corpus a weight that is no positive number.
     """
     known = {run.manifest.run_id: run for run in store.of_model(plan.model.identity, "routed")}
     found = [known[run_id] for run_id in plan.provenance.runs if run_id in known]

@@ -53,9 +53,6 @@ def flops_saved(
         sparsities: shares of the neurons.
         routing: how often each expert is chosen; without it, all equally often.
         experts: those that stay, of layers that lose whole ones.
-
-    Raises:
-        PlanError: a sparsity that is out of range, or no neurons.
     """
     total = sum(room.size for room in contest.rooms.values())
     if not total:

@@ -81,10 +81,6 @@ class PruningPlan:
         granularity: what is removed: whole experts, or atomic, which also removes neurons.
         kept_atoms: decoder index -> expert -> ids of its neurons that stay, ascending; an expert
             that is absent keeps all of its own. Only in an atomic plan.
-
-    Raises:
-        PlanError: a layer without experts, ids that repeat, are negative or out of order, or
-            neurons in a plan of whole experts.
     """
 
     model: ModelRef
@@ -154,11 +150,7 @@ class PruningPlan:
         return whole.replace('\n  "kept_atoms": {}', f'\n  "kept_atoms": {atoms}', 1) + "\n"
 
     def save(self, path: str | Path) -> None:
-        """Write plan.json; a reader sees the old file or the new one, never a part.
-
-        Raises:
-            PlanError: the file cannot be written.
-        """
+        """Write plan.json; a reader sees the old file or the new one, never a part."""
         try:
             write_durably(Path(path), self.to_json().encode())
         except OSError as error:
@@ -238,10 +230,6 @@ def select_experts(
         model: the model that was ranked.
         provenance: how the ranking was made; by default only the tool's version.
         constraints: whose pinned experts stay and whose dropped ones go, whatever their rank.
-
-    Raises:
-        PlanError: the ranking does not rank each expert of an allocated layer exactly once, or the
-            allocation has no room for what is pinned or dropped.
     """
     limits = constraints or Constraints()
     by_layer = {int(str(layer)): rows for layer, rows in ranking.groupby("layer")}
@@ -283,11 +271,7 @@ def _first_of_groups(layer: MoELayer, order: Sequence[int], keep: int) -> tuple[
 
 
 def plan_from_dict(raw: object) -> PruningPlan:
-    """The plan in parsed JSON.
-
-    Raises:
-        PlanError: a key is missing, of the wrong kind, or of a newer schema.
-    """
+    """The plan in parsed JSON."""
     if not isinstance(raw, dict):
         raise PlanError("The plan is not a JSON object.")
     schema = raw.get("schema_version")

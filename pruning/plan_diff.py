@@ -1,15 +1,22 @@
-"""Difference of two plans: which experts both keep, only one of them, or neither."""
+"""Difference of two plans by experts or neurons: who keeps them, both, one of them, or neither."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from pruning.plan import PruningPlan
+from analysis.model import MoEModel
+from analysis.widths import expert_widths
+from pruning.atoms.kept import atoms_of
+from pruning.plan import PruningPlan, fit_plan
 
 STATES = ("both", "only_a", "only_b", "neither")
 DIFF_COLUMNS = ("layer", *STATES, "jaccard", "agreement")
+NEURON_STATE_COLUMNS = ("layer", "expert", *STATES)
+NEURON_DIFF_COLUMNS = ("layer", "experts", "differ", *STATES, "jaccard", "agreement")
+_PAIRS = ((True, True), (True, False), (False, True), (False, False))  # A keeps it, B does
+_STATE_OF = dict(zip(_PAIRS, STATES, strict=True))
 
 
 def expert_states(
@@ -18,30 +25,88 @@ def expert_states(
     """Table `layer, expert, state`: who keeps an expert, one of STATES.
 
     Without `layers` only experts that a plan keeps are known, so that none is in the state
-    `neither`.
-
-    Raises:
-        PlanError: plans of different models, or a layer that only one of them names (it keeps all
-            experts there, and only `layers` say how many these are).
+    `neither`, and both plans must name the same layers.
     """
-    check_same_model(first, second)
+    _check_same_model(first, second)
     counts = {layer.index: layer.num_experts for layer in layers}
     rows = []
     for layer in sorted({*first.kept, *second.kept, *counts}):
-        kept = [_kept(plan, layer, counts) for plan in (first, second)]
+        kept = [_kept_experts(plan, layer, counts) for plan in (first, second)]
         everyone = range(counts[layer]) if layer in counts else sorted(kept[0] | kept[1])
-        rows += [
-            (layer, expert, _state(expert in kept[0], expert in kept[1])) for expert in everyone
-        ]
+        rows += [(layer, each, _STATE_OF[each in kept[0], each in kept[1]]) for each in everyone]
     return pd.DataFrame(rows, columns=["layer", "expert", "state"])
 
 
-def check_same_model(first: PruningPlan, second: PruningPlan) -> None:
-    """Refuse to compare plans of different models.
+def neuron_states(
+    first: PruningPlan, second: PruningPlan, model: MoEModel | None = None
+) -> pd.DataFrame:
+    """Table of NEURON_STATE_COLUMNS, one row an expert: its neurons by who keeps them.
 
-    Raises:
-        PlanError: they are.
+    An expert that a plan removes keeps none, so plans of whole experts compare as well. Without
+    the model only experts that a plan names are there, and `neither` is unknown.
     """
+    _check_same_model(first, second)
+    if model is None:
+        rows = [
+            (*key, *_counted(_said(first, *key), _said(second, *key), None))
+            for key in sorted({*_named(first), *_named(second)})
+        ]
+    else:
+        a, b = fit_plan(first, model), fit_plan(second, model)
+        rows = [
+            (*key, *_counted(_kept(a, *key, width), _kept(b, *key, width), width))
+            for layer, widths in expert_widths(model).items()
+            for key, width in (((layer, expert), held) for expert, held in enumerate(widths))
+        ]
+    table = pd.DataFrame(rows, columns=list(NEURON_STATE_COLUMNS))
+    return table.astype({"neither": "Int64"})
+
+
+def plan_diff(
+    first: PruningPlan, second: PruningPlan, layers: Sequence[MoELayer] = ()
+) -> pd.DataFrame:
+    """Table of DIFF_COLUMNS, one row a layer: numbers of experts in each state, and how alike.
+
+    `jaccard` is |A and B| / |A or B| of the kept sets. `agreement` is the share of all experts that
+    both plans treat alike; NaN without `layers`, and `neither` is then empty.
+    """
+    states = expert_states(first, second, layers)
+    counts = pd.crosstab(states["layer"], states["state"]).reindex(
+        columns=list(STATES), fill_value=0
+    )
+    counts = counts.rename_axis(columns=None).reset_index()
+    return _likeness(counts, is_complete=bool(layers))[list(DIFF_COLUMNS)]
+
+
+def neuron_diff(
+    first: PruningPlan, second: PruningPlan, model: MoEModel | None = None
+) -> pd.DataFrame:
+    """Table of NEURON_DIFF_COLUMNS, one row a layer: numbers of neurons in each state.
+
+    `experts` counts the experts of the layer (without the model: those that a plan names),
+    `differ` those of which the plans do not keep the same neurons. The rest is as in `plan_diff`;
+    `jaccard` is 1 where neither plan keeps a neuron.
+    """
+    states = neuron_states(first, second, model)
+    differ = (states["only_a"] + states["only_b"] > 0).astype("int64")
+    states = states.assign(experts=1, differ=differ)
+    counts = states.groupby("layer", as_index=False)[["experts", "differ", *STATES]].sum()
+    return _likeness(counts, is_complete=model is not None)[list(NEURON_DIFF_COLUMNS)]
+
+
+def _likeness(counts: pd.DataFrame, *, is_complete: bool) -> pd.DataFrame:
+    """The counts of STATES by layer, with `jaccard` and `agreement`."""
+    if not is_complete:
+        counts = counts.assign(neither=pd.array([pd.NA] * len(counts), dtype="Int64"))
+    either = counts["both"] + counts["only_a"] + counts["only_b"]
+    alike = (counts["both"] + counts["neither"]) / (either + counts["neither"])
+    return counts.assign(
+        jaccard=(counts["both"] / either).where(either > 0, 1.0),
+        agreement=alike.astype("Float64").to_numpy(dtype="float64", na_value=float("nan")),
+    )
+
+
+def _check_same_model(first: PruningPlan, second: PruningPlan) -> None:
     if first.model.identity != second.model.identity:
         raise PlanError(
             f"The plans are of different models: {first.model.name} (identity "
@@ -49,7 +114,7 @@ def check_same_model(first: PruningPlan, second: PruningPlan) -> None:
         )
 
 
-def _kept(plan: PruningPlan, layer: int, counts: dict[int, int]) -> frozenset[int]:
+def _kept_experts(plan: PruningPlan, layer: int, counts: Mapping[int, int]) -> frozenset[int]:
     if layer in plan.kept:
         return frozenset(plan.kept[layer])
     if layer not in counts:
@@ -60,32 +125,35 @@ def _kept(plan: PruningPlan, layer: int, counts: dict[int, int]) -> frozenset[in
     return frozenset(range(counts[layer]))
 
 
-def _state(in_first: bool, in_second: bool) -> str:
-    if in_first == in_second:
-        return "both" if in_first else "neither"
-    return "only_a" if in_first else "only_b"
+def _kept(plan: PruningPlan, layer: int, expert: int, width: int) -> Sequence[int]:
+    """Neurons of an expert that stay under a complete plan."""
+    if expert not in plan.kept[layer]:
+        return ()
+    return atoms_of(plan.kept_atoms, layer, expert, width)
 
 
-def plan_diff(
-    first: PruningPlan, second: PruningPlan, layers: Sequence[MoELayer] = ()
-) -> pd.DataFrame:
-    """Table of DIFF_COLUMNS, one row a layer: numbers of experts in each state, and how alike.
+def _named(plan: PruningPlan) -> list[tuple[int, int]]:
+    """The experts whose neurons a plan names."""
+    return [(layer, expert) for layer, experts in plan.kept_atoms.items() for expert in experts]
 
-    `jaccard` is |A and B| / |A or B| of the kept sets. `agreement` is the share of all experts that
-    both plans treat alike; NaN without `layers`, and `neither` is then empty.
 
-    Raises:
-        PlanError: see `expert_states`.
-    """
-    states = expert_states(first, second, layers)
-    counts = pd.crosstab(states["layer"], states["state"]).reindex(
-        columns=list(STATES), fill_value=0
-    )
-    counts = counts.rename_axis(columns=None).reset_index()
-    either = counts["both"] + counts["only_a"] + counts["only_b"]
-    alike = (counts["both"] + counts["neither"]) / (either + counts["neither"])
-    table = counts.assign(jaccard=counts["both"] / either, agreement=alike)
-    if not layers:
-        unknown = pd.array([pd.NA] * len(table), dtype="Int64")
-        table = table.assign(neither=unknown, agreement=float("nan"))
-    return table[list(DIFF_COLUMNS)]
+def _said(plan: PruningPlan, layer: int, expert: int) -> Sequence[int]:
+    """Neurons of an expert that stay, as far as a plan alone says."""
+    if layer in plan.kept and expert not in plan.kept[layer]:
+        return ()
+    ids = plan.kept_atoms.get(layer, {}).get(expert)
+    if ids is None:
+        raise PlanError(
+            f"Only one of the plans cuts expert {expert} of layer {layer}; the other keeps it "
+            "whole, and only the model says how many neurons these are."
+        )
+    return ids
+
+
+def _counted(
+    first: Sequence[int], second: Sequence[int], width: int | None
+) -> tuple[int, int, int, int | None]:
+    """Numbers of neurons in the order of STATES."""
+    both = len(first) if first == second else len(frozenset(first).intersection(second))
+    only_a, only_b = len(first) - both, len(second) - both
+    return both, only_a, only_b, None if width is None else width - both - only_a - only_b

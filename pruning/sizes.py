@@ -274,11 +274,7 @@ def _add_layer(
 
 
 def weight_bytes(model: MoEModel, plan: PruningPlan) -> int:
-    """`SizeReport.bytes_after` alone, which takes a fraction of the time of the report.
-
-    Raises:
-        PlanError: the plan is not for this model.
-    """
+    """`SizeReport.bytes_after` alone, which takes a fraction of the time of the report."""
     return int(_table(model, fit_plan(plan, model))["after"].sum())
 
 
@@ -296,9 +292,6 @@ def size_report(
         plan: what stays.
         routing: how often each expert is chosen, see `counted_routing`. It matters only where
             experts of a layer differ in width; without it each is chosen equally often.
-
-    Raises:
-        PlanError: the plan is not for this model.
     """
     plan = keep_all(model) if plan is None else fit_plan(plan, model)
     table = _table(model, plan)

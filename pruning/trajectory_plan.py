@@ -111,9 +111,6 @@ class Cut:
         schedule: how the budget is spread over the layers; one that needs nothing but the order.
         count: paths of each sample; None: so many that their union is as large as what stays, or
             MOST_PATHS.
-
-    Raises:
-        PlanError: the schedule needs more.
     """
 
     schedule: str = "global"
@@ -146,9 +143,6 @@ def budget_plan(
         spending: what goes, and what is to be respected.
         cut: how many paths are followed, and how the budget is spread.
         weighing: what weighs a path.
-
-    Raises:
-        PlanError: the layers cannot meet the budget.
     """
     budget, constraints = spending.budget, spending.constraints
     num_kept = max(model.num_experts - budget.total, 1)

@@ -91,11 +91,7 @@ def get_criterion(name: str) -> Criterion:
 
 
 def expert_score_of(criterion: Criterion) -> Callable[[pd.DataFrame, Gate], FloatArray]:
-    """How a criterion scores whole experts.
-
-    Raises:
-        CriterionError: it scores neurons only.
-    """
+    """How a criterion scores whole experts."""
     if criterion.score is None:
         raise CriterionError(f"{criterion.name} ranks neurons; add --granularity atomic.")
     return criterion.score
@@ -114,9 +110,5 @@ def neuron_score_of(criterion: Criterion) -> Callable[[pd.DataFrame], FloatArray
 
 
 def check_ranks(criterion: Criterion, granularity: Granularity) -> None:
-    """Refuse a criterion that does not rank what is to be removed: whole experts, or neurons.
-
-    Raises:
-        CriterionError: it does not.
-    """
+    """Refuse a criterion that does not rank what is to be removed: whole experts, or neurons."""
     _ = expert_score_of(criterion) if granularity == "expert" else neuron_score_of(criterion)

@@ -56,9 +56,6 @@ def camera_p(weight: float = DEFAULT_LAMBDA) -> Criterion:
 
     Args:
         weight: lambda, at least 0.
-
-    Raises:
-        CriterionError: lambda is negative or no number.
     """
     if not (weight >= 0 and np.isfinite(weight)):
         raise CriterionError(f"lambda of CAMERA-P is {weight:g}; it must be 0 or more.")

@@ -65,9 +65,6 @@ def pathfinder(count: int = DEFAULT_PATHS) -> Criterion:
 
     Args:
         count: paths of each sample, the paper's m.
-
-    Raises:
-        CriterionError: `count` is not from 1 to MOST_PATHS.
     """
     if not 1 <= count <= MOST_PATHS:
         raise CriterionError(

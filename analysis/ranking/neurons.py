@@ -26,9 +26,6 @@ def blend_neurons(parts: Sequence[Part]) -> NeuronStats:
     """Statistics of neurons of a mix of corpora, each counting by its weight, not by its length.
 
     Of several runs the mix lacks the maxima, which do not mix.
-
-    Raises:
-        StatsError: a run without statistics of neurons, or runs that cannot be blended.
     """
     stats = [load_neuron_stats(part.run) for part in parts]
     if len(stats) == 1:
@@ -54,12 +51,7 @@ def read_neurons(
     corpora: Sequence[CorpusWeight] = (),
     run_ids: Sequence[str] = (),
 ) -> Generator[Progress, None, Choice[pd.DataFrame]]:
-    """The table that `criterion.neuron_score` takes; norms of weights are measured at once.
-
-    Raises:
-        CriterionError: the criterion scores no neurons.
-        StatsError: see `routed_runs`; or a run has no statistics of neurons.
-    """
+    """The table that `criterion.neuron_score` takes; norms of weights are measured at once."""
     neuron_score_of(criterion)  # before anything is read
     if criterion.source == "routed":
         parts = routed_runs(store, model, corpora, run_ids, criterion)
@@ -94,11 +86,7 @@ def _index_of(widths: Mapping[int, Sequence[int]]) -> pd.DataFrame:
 
 
 def score_neurons(criterion: Criterion, table: pd.DataFrame) -> FloatArray:
-    """The paper's number of every neuron, in the order of the table.
-
-    Raises:
-        CriterionError: the criterion scores whole experts only, or reads what a blend lacks.
-    """
+    """The paper's number of every neuron, in the order of the table."""
     score = neuron_score_of(criterion)
     if criterion.within_layers and "output_max" not in table:
         raise CriterionError(
@@ -113,9 +101,6 @@ def rank_neurons(criterion: Criterion, table: pd.DataFrame) -> pd.DataFrame:
     rank 0 is the first to keep over the whole model, or within its layer where the criterion
     compares no layers. Ties keep the lower layer, expert, neuron. A neuron whose expert no token
     reached has saliency 0, the lowest there is. num_tokens is empty where no run was read.
-
-    Raises:
-        CriterionError: see `score_neurons`.
     """
     score = score_neurons(criterion, table)
     saliency = criterion.saliency(score)
@@ -139,9 +124,6 @@ def neuron_saliency(
         criterion: ranks neurons.
         table: a row for each neuron in order, see `Criterion.neuron_score`.
         widths: layer -> neurons of each expert.
-
-    Raises:
-        CriterionError: see `score_neurons`.
     """
     saliency = criterion.saliency(score_neurons(criterion, table))
     ends = np.cumsum([width for layer in sorted(widths) for width in widths[layer]])

@@ -26,12 +26,7 @@ _CHUNK_ELEMENTS = 1 << 21  # decoded at once, to float64: 16 MiB
 
 
 def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
-    """The product of the norms of every neuron; one matrix is read at a time, in parts.
-
-    Raises:
-        UnsupportedModelError: a quantised dtype.
-        CheckpointError: a shard became shorter, or holds values that are no finite numbers.
-    """
+    """The product of the norms of every neuron; one matrix is read at a time, in parts."""
     widths = expert_widths(model)
     scores = {layer: tuple(np.ones(width) for width in held) for layer, held in widths.items()}
     items = [item for layer in widths for item in model.located[layer]]

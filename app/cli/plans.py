@@ -62,11 +62,10 @@ def show(
     """
     from analysis.model import load_model_index
     from analysis.stats.places import stats_store
-    from pruning.atoms.summary import atom_outline, atom_summary
     from pruning.atoms.widths import DEFAULT_MULTIPLE
     from pruning.measured_routing import plan_routing
     from pruning.plan import load_plan
-    from pruning.plan_summary import plan_outline, plan_summary
+    from pruning.plan_summary import neuron_outline, neuron_summary, plan_outline, plan_summary
 
     described = load_model_index(model, revision=revision) if model else None
     loaded = load_plan(path, model=described)
@@ -76,13 +75,13 @@ def show(
     title = f"{path}: {how or 'made by hand'}"
     is_atomic = loaded.granularity == ATOMIC_GRANULARITY
     if described is not None:
-        summarise = atom_summary if is_atomic else plan_summary
+        summarise = neuron_summary if is_atomic else plan_summary
         show_summary(summarise(loaded, described), title)
         if is_atomic:
             routing = plan_routing(loaded, described, stats_store(stats_dir), corpora, runs)
             show_width_options(described, loaded, DEFAULT_MULTIPLE, routing)
         return
-    outline = atom_outline(loaded) if is_atomic else plan_outline(loaded)
+    outline = neuron_outline(loaded) if is_atomic else plan_outline(loaded)
     show_frame(title, outline)
     out.print(
         f"The model {loaded.model.name} (identity {loaded.model.identity[:8]}) is not here, so "
@@ -134,11 +133,10 @@ def diff(
 def _diff(
     one: "PruningPlan", other: "PruningPlan", model: "MoEModel | None", *, is_atomic: bool
 ) -> "pd.DataFrame":
-    from pruning.atoms.diff import atom_diff
-    from pruning.plan_diff import plan_diff
+    from pruning.plan_diff import neuron_diff, plan_diff
 
     if is_atomic:
-        return atom_diff(one, other, model)
+        return neuron_diff(one, other, model)
     return plan_diff(one, other, model.layers if model else ())
 
 
@@ -146,11 +144,10 @@ def _by_expert(
     one: "PruningPlan", other: "PruningPlan", model: "MoEModel | None", *, is_atomic: bool
 ) -> "pd.DataFrame":
     """The experts that the plans do not treat alike."""
-    from pruning.atoms.diff import atom_states
-    from pruning.plan_diff import expert_states
+    from pruning.plan_diff import expert_states, neuron_states
 
     if is_atomic:
-        table = atom_states(one, other, model)
+        table = neuron_states(one, other, model)
         return table[table["only_a"] + table["only_b"] > 0]
     table = expert_states(one, other, model.layers if model else ())
     return table[table["state"].isin(["only_a", "only_b"])]

@@ -11,9 +11,9 @@ from app.charts.context import Context
 from app.charts.neuron_cut import arena, neuron_request, ranking_of
 from app.session.plan_state import imported_plan
 from pruning.atoms.sizes import atom_sizes
-from pruning.atoms.summary import atom_summary
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan_summary import neuron_summary
 from pruning.planning.make import make_plan
 from pruning.planning.neuron_plan import NeuronPlanChoice, ShownNeurons
 from pruning.planning.neurons import check_cuttable
@@ -78,7 +78,7 @@ class NeuronSizes:
     Args:
         table: of `atom_sizes`.
         options: the widths of an export in each width mode, and who reads it; no bytes.
-        layers: of `atom_summary`.
+        layers: of `neuron_summary`.
         report: of the plan alone, without zeros; FLOPs by the routing of the runs that ranked.
     """
 
@@ -101,7 +101,7 @@ def neuron_sizes(
     return NeuronSizes(
         atom_sizes(model, plan, multiple_of, routing),
         tuple(width_option(model, complete, choice, weigh=False) for choice in choices),
-        atom_summary(plan, model),
+        neuron_summary(plan, model),
         size_report(model, plan, routing),
     )
 

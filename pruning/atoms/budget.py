@@ -70,11 +70,7 @@ def _whole(pools: Sequence[Pool]) -> Room:
 
 
 def atom_count_budget(pools: Sequence[Pool], count: int) -> Budget:
-    """B itself.
-
-    Raises:
-        PlanError: exactly so many cannot go; names the nearest that can.
-    """
+    """B itself."""
     check_total(count, [_whole(pools)], NEURONS)
     return Budget(count, "count", str(count))
 
@@ -90,9 +86,6 @@ def shares_of(pools: Sequence[Pool], budget: Budget) -> tuple[int, ...]:
 
     The shares of a sparsity, where every pool can lose its own. Otherwise B is spread in
     proportion to the pools' neurons, by largest remainder: what one cannot lose others do.
-
-    Raises:
-        PlanError: the pools cannot lose B.
     """
     rooms = [pool.room for pool in pools]
     floors = budget.floors

@@ -150,11 +150,7 @@ def saliency_histogram(field: NeuronField, pruned: BoolArray, bins: int = 48) ->
 
 
 def neurons_of(field: NeuronField, pruned: BoolArray, layer: int, expert: int) -> pd.DataFrame:
-    """Table of NEURON_TABLE_COLUMNS of one expert, first to keep on top; rank counts from 0.
-
-    Raises:
-        KeyError: the model has no such expert.
-    """
+    """Table of NEURON_TABLE_COLUMNS of one expert, first to keep on top; rank counts from 0."""
     where = field.of_expert(layer, expert)
     values, gone = field.saliency[where], pruned[where]
     order = np.argsort(-values, kind="stable")

@@ -16,12 +16,7 @@ KeptAtoms = Mapping[int, Mapping[int, tuple[int, ...]]]
 
 
 def ordered_atoms(atoms: Mapping[int, Mapping[int, Sequence[int]]]) -> KeptAtoms:
-    """The same atoms, read-only and with ids in order.
-
-    Raises:
-        PlanError: negative ids of layers or experts, or ids of atoms that repeat, are negative or
-            out of order.
-    """
+    """The same atoms, read-only and with ids in order."""
     result = {}
     for layer in sorted(atoms):
         for expert, ids in atoms[layer].items():
@@ -47,11 +42,7 @@ def _check_ids(layer: int, expert: int, ids: Sequence[int]) -> None:
 
 
 def atoms_from_json(raw: object) -> KeptAtoms:
-    """The value of `kept_atoms`: `{"<layer>": {"<expert>": [ids]}}`.
-
-    Raises:
-        PlanError: it is not of that form.
-    """
+    """The value of `kept_atoms`: `{"<layer>": {"<expert>": [ids]}}`."""
     if not isinstance(raw, Mapping):
         raise PlanError("The plan has no 'kept_atoms': layer -> expert -> ids of its neurons.")
     atoms: dict[int, dict[int, tuple[int, ...]]] = {}
@@ -105,10 +96,6 @@ def fit_atoms(atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEMod
         atoms: what stays of the experts that lose something.
         kept: the experts that stay, of every layer.
         model: whose experts these are.
-
-    Raises:
-        PlanError: an unknown layer, expert or neuron, an expert that the plan removes, or weights
-            that are quantised.
     """
     role = quantised_role(model) if atoms else ""
     if role:

@@ -27,9 +27,6 @@ def neuron_mask(
         layer: its decoder index, for messages.
         atoms: expert -> neurons that stay; experts that are absent keep all.
         is_transposed: down is (experts, width, hidden) instead of (experts, hidden, width).
-
-    Raises:
-        PlanError: an expert or a neuron that the module lacks.
     """
     shape = experts.get_parameter(_DOWN).shape
     count, width = shape[0], shape[1 if is_transposed else 2]

@@ -15,12 +15,7 @@ ExpertKey = tuple[int, int]
 def kept_experts(
     layers: Sequence[MoELayer], constraints: Constraints
 ) -> dict[int, tuple[int, ...]]:
-    """Layer -> experts that stay, of the layers that lose whole ones.
-
-    Raises:
-        PlanError: constraints that do not fit the model or each other, or fewer experts than a
-            router needs.
-    """
+    """Layer -> experts that stay, of the layers that lose whole ones."""
     if constraints.fixed or constraints.locked:
         raise PlanError(
             "Layers cannot be set or locked by hand in a plan of neurons; protect layers, pin or "
@@ -47,9 +42,6 @@ def atom_rooms(
     Args:
         widths: neurons of every expert, by layer.
         constraints: see `Constraints`.
-
-    Raises:
-        PlanError: an expert cannot keep a number that is wanted; names the nearest.
     """
     rooms = {}
     for layer in sorted(widths):

@@ -26,11 +26,7 @@ class AtomScope(StrEnum):
 
 
 def parse_scope(text: str) -> AtomScope:
-    """A scope by name.
-
-    Raises:
-        PlanError: no such scope.
-    """
+    """A scope by name."""
     known = [str(scope) for scope in AtomScope]
     if text not in known:
         raise PlanError(unknown_name("scope of a budget of neurons", text, known))
@@ -59,9 +55,6 @@ class Contest:
         saliency: layer -> for each expert, a number for each neuron; higher stays.
         rooms: how many each expert may lose, see `atom_rooms`.
         scope: who competes with whom.
-
-    Raises:
-        PlanError: a saliency that is no finite number.
     """
 
     saliency: NeuronScores

@@ -145,11 +145,7 @@ def _filled(kept: KeptWidths, built: LoadedWidths) -> KeptWidths:
 
 
 def atom_sizer(model: MoEModel) -> AtomSizer:
-    """The parts of a model whose experts are not quantised.
-
-    Raises:
-        CheckpointError: the projections of an expert do not have the same width.
-    """
+    """The parts of a model whose experts are not quantised."""
     located = {item.entry.name for items in model.located.values() for item in items}
     heads = prediction_heads(model)
     in_heads = {name for head in heads for name in head.tensors}
@@ -198,9 +194,6 @@ def atom_sizes(
     `loaded` what is in memory. `active` parameters and `expert_flops` are those of one token: of
     the plan alone by how often each expert is chosen (see `active_experts`), in a mode as it is
     computed, zeros included. `refused` says why a mode is not possible; the rest is then missing.
-
-    Raises:
-        PlanError: the plan is not for this model.
     """
     complete, sizer = fit_plan(plan, model), atom_sizer(model)
     widths = kept_widths(complete, model)

@@ -48,10 +48,6 @@ def atom_size_budget(
         sizer: the parts of the model.
         target: see `AtomTarget`.
         experts: those that stay, of layers that lose whole ones.
-
-    Raises:
-        PlanError: no number, smaller than the model can become, or a width mode that it does not
-            allow.
     """
     most = parse_gib(target.gib) * GIB
 
@@ -90,9 +86,6 @@ def atom_params_budget(
         sizer: the parts of the model.
         share: fraction of the parameters, as a sparsity is written.
         experts: those that stay, of layers that lose whole ones.
-
-    Raises:
-        PlanError: no fraction, or more than all neurons that can go have.
     """
     rho = parse_sparsity(share)
     whole = sum(num_weights(sizer.model, e) for e in sizer.model.checkpoint.tensors.values())

@@ -44,9 +44,6 @@ class WidthChoice:
         mode: see `WidthMode`.
         multiple_of: widths of loaded experts are rounded up to a multiple of this, but never above
             the width that they had.
-
-    Raises:
-        PlanError: a multiple below 1.
     """
 
     mode: WidthMode = WidthMode.UNIFORM
@@ -67,11 +64,7 @@ class WidthChoice:
 
 
 def parse_mode(text: str) -> WidthMode:
-    """A mode by name.
-
-    Raises:
-        PlanError: no such mode.
-    """
+    """A mode by name."""
     known = [str(mode) for mode in WidthMode]
     if text not in known:
         raise PlanError(unknown_name("width mode", text, known))

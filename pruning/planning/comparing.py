@@ -54,11 +54,7 @@ def inherited_corpora(first: PlanRequest, criterion: str) -> tuple[str, ...]:
 
 
 def compare_request(first: Mapping[str, Any], second: Mapping[str, Any]) -> CompareRequest:
-    """Two recipes from untrusted values; what is None of the second is as in the first.
-
-    Raises:
-        UserError: a value that is not valid.
-    """
+    """Two recipes from untrusted values; what is None of the second is as in the first."""
     given = {name: value for name, value in first.items() if value is not None}
     a: PlanRequest = validated(PlanRequest, given)
     values = given | {name: value for name, value in second.items() if value is not None}
@@ -75,9 +71,5 @@ def decision(selection: Selection) -> Decision:
 
 
 def compare_selections(first: Selection, second: Selection) -> Comparison:
-    """The numbers of a comparison.
-
-    Raises:
-        StatsError: the selections are of different models.
-    """
+    """The numbers of a comparison."""
     return Comparison(decision(first), decision(second))

@@ -69,9 +69,6 @@ def plan_from_stats(
     """The plan that a request asks for, and the ranking it came from; None where a file says all.
 
     See `select_measured` for the arguments.
-
-    Raises:
-        UserError: no statistics that fit, or a budget that cannot be met.
     """
     if request.kept_atoms is not None:
         return Decision(plan_of_file(request, model)), None
@@ -80,11 +77,7 @@ def plan_from_stats(
 
 
 def evidence_of(ranking: Ranking, request: PlanRequest) -> Evidence:
-    """What the schedule of a request may look at: also its file.
-
-    Raises:
-        PlanError: the file cannot be read.
-    """
+    """What the schedule of a request may look at: also its file."""
     path = request.schedule_file
     if path is None:
         return ranking.evidence
@@ -124,11 +117,7 @@ def _schedule_said(ranking: Ranking, request: PlanRequest) -> tuple[str, dict[st
 
 
 def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Spending:
-    """The budget and the constraints of a plan of experts.
-
-    Raises:
-        PlanError: the budget cannot be met.
-    """
+    """The budget and the constraints of a plan of experts."""
     return Spending(model.layers, _budget(request, model, evidence), request.constraints)
 
 
@@ -160,12 +149,7 @@ def _spread(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Spread
 
 
 def check_request(request: PlanRequest, model: MoEModel) -> None:
-    """Refuse what no statistics could make possible, before any are made.
-
-    Raises:
-        PlanError: a budget that cannot be met under the constraints, a file that does not fit, or
-            experts out of which no neurons can be cut.
-    """
+    """Refuse what no statistics could make possible, before any are made."""
     if request.is_atomic:
         check_neurons(request, model)
         return

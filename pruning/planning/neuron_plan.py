@@ -63,11 +63,7 @@ class NeuronPlanChoice:
 
 
 def experts_in(text: str) -> tuple[str, ...]:
-    """Groups such as `3:5,7-9` in text with blanks or semicolons between them.
-
-    Raises:
-        PlanError: other characters.
-    """
+    """Groups such as `3:5,7-9` in text with blanks or semicolons between them."""
     if not _EXPERTS.fullmatch(text):
         raise PlanError(
             f"{text[:80]!r} names no experts; write LAYER:EXPERTS, such as 3:5,7-9, with blanks "
@@ -83,9 +79,6 @@ def plan_request(choice: NeuronPlanChoice, sparsity: str, base: Mapping[str, Any
         choice: the controls.
         sparsity: share of what `choice.unit` says.
         base: model, corpora and statistics folder, as fields of the request.
-
-    Raises:
-        UserError: values that do not fit together.
     """
     protected = ranges(layers_in(choice.protect))
     budget = "sparsity" if choice.unit == "neurons" else "params_share"
@@ -134,9 +127,6 @@ def neuron_recipe(
         request: what was asked for.
         choice: the controls; their width mode is the export's.
         sampling: how the calibrations were made, as keys of a recipe.
-
-    Raises:
-        UserError: what was chosen cannot be said in a recipe.
     """
     return Recipe.model_validate(
         {
@@ -157,11 +147,7 @@ def neuron_recipe(
 
 
 def controls_of(recipe: Recipe) -> dict[str, Any]:
-    """The controls that ask what a recipe of neurons asks: their keys in the address -> values.
-
-    Raises:
-        PlanError: a key that the page has no control for.
-    """
+    """The controls that ask what a recipe of neurons asks: their keys in the address -> values."""
     limits, budget = recipe.constraints, recipe.budget
     criterion = recipe.criterion
     multiple = recipe.width_multiple

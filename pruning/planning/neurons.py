@@ -61,11 +61,7 @@ class Arena:
 
 
 def check_cuttable(model: MoEModel) -> None:
-    """Refuse a model out of whose experts no neurons can be cut.
-
-    Raises:
-        PlanError: they are quantised.
-    """
+    """Refuse a model out of whose experts no neurons can be cut."""
     if role := quantised_role(model):
         raise PlanError(
             f"The experts of {model.name} are quantised (they have {role}), and neurons cannot be "
@@ -74,12 +70,7 @@ def check_cuttable(model: MoEModel) -> None:
 
 
 def check_neurons(request: PlanRequest, model: MoEModel) -> None:
-    """Refuse what no statistics could make possible, before any are made.
-
-    Raises:
-        PlanError: experts that cannot be cut, a file that does not fit, or a budget and constraints
-            that the experts cannot meet.
-    """
+    """Refuse what no statistics could make possible, before any are made."""
     if request.kept_atoms is not None:
         plan_of_file(request, model)
         return
@@ -92,11 +83,7 @@ def check_neurons(request: PlanRequest, model: MoEModel) -> None:
 
 
 def arena_of(ranking: Ranking, request: PlanRequest) -> Arena:
-    """The neurons that compete, by scope and constraints of a request; its budget is not read.
-
-    Raises:
-        PlanError: constraints that do not fit the model.
-    """
+    """The neurons that compete, by scope and constraints of a request; its budget is not read."""
     return _arena(ranking.model, ranking.neurons, request)
 
 
@@ -116,9 +103,6 @@ def plan_neurons(
         ranking: of neurons.
         request: budget and constraints.
         arena: the neurons that compete, see `arena_of`.
-
-    Raises:
-        PlanError: a budget and constraints that the experts cannot meet.
     """
     contest, experts, choice = arena.contest, arena.experts, ranking.choice
     budget = arena.budget(request, ranking.model)
@@ -143,11 +127,7 @@ def plan_neurons(
 
 
 def plan_of_file(request: PlanRequest, model: MoEModel) -> PruningPlan:
-    """The plan of `kept_atoms`: a plan.json of neurons, or its `kept_atoms` alone.
-
-    Raises:
-        PlanError: a file that cannot be read, or neurons that the model lacks.
-    """
+    """The plan of `kept_atoms`: a plan.json of neurons, or its `kept_atoms` alone."""
     path = request.kept_atoms
     if path is None:
         raise ValueError("the request names no file")

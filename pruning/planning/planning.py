@@ -80,11 +80,7 @@ class PlanChoice:
         return self.schedule == HAND and bool(self.counts.strip())
 
     def constraints(self) -> Constraints:
-        """What every schedule must respect.
-
-        Raises:
-            PlanError: layers that cannot be read.
-        """
+        """What every schedule must respect."""
         return Constraints(multiple_of=self.multiple_of, protected=layers_in(self.protect))
 
 
@@ -98,11 +94,7 @@ def schedule_label(name: str) -> str:
 
 
 def layers_in(text: str) -> frozenset[int]:
-    """Layers in text such as "0,5-7"; none in an empty one.
-
-    Raises:
-        PlanError: not of that form.
-    """
+    """Layers in text such as "0,5-7"; none in an empty one."""
     return parse_numbers(text, what="layers") if text.strip() else frozenset()
 
 
@@ -151,11 +143,7 @@ def layer_settings(kept: Mapping[int, int]) -> tuple[str, ...]:
 
 
 def hand_counts(choice: PlanChoice, spending: Spending) -> dict[int, int]:
-    """The counts of a choice by hand, made to spend the budget where it or the rules changed.
-
-    Raises:
-        PlanError: counts that cannot be read, or a budget that cannot be met.
-    """
+    """The counts of a choice by hand, made to spend the budget where it or the rules changed."""
     return fit_counts(spending, counts_in(choice.counts, spending.layers)).counts
 
 
@@ -168,9 +156,6 @@ def plan_request(
         base: criterion, texts, sparsity.
         choice: the schedule and what it must respect.
         kept: layer -> experts kept, by hand.
-
-    Raises:
-        UserError: values that do not fit together.
     """
     protected = ranges(layers_in(choice.protect))
     request: PlanRequest = validated(
@@ -298,11 +283,7 @@ def not_here(what: str) -> str:
 
 
 def recipe_of(selection: Selection) -> Recipe:
-    """The recipe that makes this plan from nothing: text, criterion, budget, schedule.
-
-    Raises:
-        UserError: what was chosen cannot be said in a recipe.
-    """
+    """The recipe that makes this plan from nothing: text, criterion, budget, schedule."""
     request = selection.request
     searched = search_in(request.schedule_file) if request.schedule_file else None
     if searched and searched.recipe:

@@ -43,9 +43,6 @@ def searched_selection(
         search: of that model and sparsity.
         where: the model, and its statistics.
         readings: texts and gate conventions to try, the likeliest first.
-
-    Raises:
-        PlanError: none of them gives that order.
     """
     model, store = where
     runs = [run.manifest.run_id for run in store.of_model(model.identity, "routed")]
@@ -127,9 +124,6 @@ def searching_recipe(selection: Selection, choice: PlanChoice, asked: Mapping[st
         selection: criterion, statistics and sparsity on screen.
         choice: the schedule and what it must respect.
         asked: key search of the recipe.
-
-    Raises:
-        UserError: layers that cannot be read, or values that no search can have.
     """
     named = choice.schedule if choice.schedule in SCHEDULES else "uniform"
     request = plan_request(selection.request, PlanChoice(named, choice.multiple_of, choice.protect))

@@ -157,11 +157,7 @@ class PlanRequest(RankRequest):
 
     @property
     def fraction(self) -> Fraction:
-        """The sparsity as an exact number.
-
-        Raises:
-            PlanError: the budget was given in another way.
-        """
+        """The sparsity as an exact number."""
         return parse_sparsity(self.sparsity)
 
     @property
@@ -176,11 +172,7 @@ class PlanRequest(RankRequest):
 
     @property
     def constraints(self) -> Constraints:
-        """What the plan must respect besides its budget.
-
-        Raises:
-            PlanError: layers, experts or numbers that cannot be read.
-        """
+        """What the plan must respect besides its budget."""
         return Constraints(
             multiple_of=self.multiple_of,
             protected=_layers_named(self.protect),

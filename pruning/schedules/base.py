@@ -75,10 +75,6 @@ class Schedule:
 
 
 def allocation_of(layers: Sequence[MoELayer], removed: Sequence[int]) -> Allocation:
-    """The allocation that removes so many experts.
-
-    Raises:
-        PlanError: a layer would keep a number that its router does not allow.
-    """
+    """The allocation that removes so many experts."""
     keep = tuple(layer.num_experts - gone for layer, gone in zip(layers, removed, strict=True))
     return Allocation(tuple(layers), keep)

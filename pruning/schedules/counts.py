@@ -35,9 +35,6 @@ def from_counts(
 
     Where constraints fix a layer at another number, the other layers give or take the difference
     in proportion to their experts, so that the total stays.
-
-    Raises:
-        PlanError: a layer cannot keep its number of experts.
     """
     limits = constraints or Constraints()
     budget = counts_budget(layers, kept, "")
@@ -51,9 +48,6 @@ def fit_counts(spending: Spending, kept: Mapping[int, int]) -> Allocation:
 
     Each layer moves to the nearest number that it can keep; then the others give or take what the
     budget misses, in proportion to their experts.
-
-    Raises:
-        PlanError: the layers cannot meet the budget under the constraints.
     """
     rooms = rooms_of(spending.layers, spending.constraints)
     check_total(spending.budget.total, rooms)
@@ -113,9 +107,6 @@ def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
 
     CSV with the columns layer and kept or removed; JSON or YAML with `kept` or `removed`, layer
     -> number (or list of experts, as in plan.json), also below `allocation` or `best`.
-
-    Raises:
-        PlanError: unreadable, of another form, or with numbers that the layers do not have.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -128,11 +119,7 @@ def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
 
 
 def counts_from_text(text: str, path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
-    """Experts kept by each layer, see `read_counts`; `path` names the text and says its form.
-
-    Raises:
-        PlanError: of another form, or with numbers that the layers do not have.
-    """
+    """Experts kept by each layer, see `read_counts`; `path` names the text and says its form."""
     kind, numbers = _from_csv(text, path) if path.suffix == ".csv" else _from_tree(text, path)
     return _kept(kind, numbers, layers, path)
 

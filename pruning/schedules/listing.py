@@ -71,11 +71,7 @@ SCHEDULES = {
 
 
 def get_schedule(name: str) -> Schedule:
-    """The schedule of this name.
-
-    Raises:
-        PlanError: there is none.
-    """
+    """The schedule of this name."""
     if name not in SCHEDULES:
         raise PlanError(unknown_name("schedule", name, SCHEDULES))
     return SCHEDULES[name]

@@ -36,9 +36,6 @@ def patterned(
 
     Where a layer cannot lose its share, the others lose the rest in proportion. A larger budget
     need not keep a subset: by largest remainder a layer may lose fewer when more is to go.
-
-    Raises:
-        PlanError: an unknown pattern, or a budget that the layers cannot meet.
     """
     if pattern not in PATTERNS:
         raise UserError(unknown_name("pattern", pattern, PATTERNS))

@@ -38,9 +38,6 @@ def ranked_globally(
         saliency: (layers, most experts of a layer), higher = keep; NaN where there is no expert.
         constraints: what else to respect. Where layers lose several experts at a time, these are
             taken or left together, by the sum of their saliencies.
-
-    Raises:
-        PlanError: a budget that the layers cannot meet.
     """
     limits = constraints or Constraints()
     spending = Spending(tuple(layers), budget, limits)
@@ -89,11 +86,7 @@ def _step_costs(saliency: FloatArray, room: Room) -> list[float]:
 def fold_ranking(
     ranking: pd.DataFrame, layers: Sequence[MoELayer], column: str = "saliency"
 ) -> FloatArray:
-    """(layers, most experts of a layer) values of a ranking, whatever the order of its rows.
-
-    Raises:
-        PlanError: the ranking does not hold each expert of these layers once.
-    """
+    """(layers, most experts of a layer) values of a ranking, whatever the order of its rows."""
     grid = Grid(tuple(layers))
     wanted = pd.MultiIndex.from_frame(grid.index())
     values = ranking.set_index(["layer", "expert"])[column]

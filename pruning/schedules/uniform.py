@@ -28,10 +28,6 @@ def uniform(
         layers: the sparse layers.
         budget: or rho itself, see `sparsity_budget`.
         constraints: what else to respect.
-
-    Raises:
-        PlanError: the sparsity cannot be read, or a layer would keep a number of experts that it
-            cannot keep; names the nearest that it can.
     """
     given = budget if isinstance(budget, Budget) else sparsity_budget(layers, budget)
     limits = constraints or Constraints()

@@ -8,10 +8,10 @@ from pruning.active import active_experts
 from pruning.atoms.budget import atom_sparsity_budget
 from pruning.atoms.rooms import atom_rooms, kept_experts
 from pruning.atoms.selection import AtomScope, Contest
-from pruning.atoms.summary import atom_summary
 from pruning.constraints import Constraints
 from pruning.neuron_views import flops_saved, layer_shares
 from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.plan_summary import neuron_summary
 
 
 def demo_scores(demo):
@@ -59,7 +59,7 @@ def test_flops_are_those_of_the_plan(demo, scope):
     flops = active_experts(demo, fit_plan(plan, demo), routing).flops
     assert table["flops"].tolist() == [flops]
     shares = layer_shares({"x": removed}, expert_widths(demo)).set_index("layer")["share"]
-    assert shares.tolist() == pytest.approx(atom_summary(plan, demo)["share"].tolist())
+    assert shares.tolist() == pytest.approx(neuron_summary(plan, demo)["share"].tolist())
 
 
 def test_layer_shares_are_counts_of_each_layer():
