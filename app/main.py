@@ -18,13 +18,14 @@ from app.parts.explore.one_expert import expert_drawer
 from app.parts.report import report_part
 
 HERE = Path(__file__).parent
-HEADINGS = {
-    "": "Understand your experts before you remove them",
-    "explore": "Which experts does each criterion keep?",
-    "compare": "Where do two recipes disagree?",
-    "plan": "Where should the budget go?",
-    "evaluate": "What is lost, what is saved?",
-    "export": "Is this the checkpoint to ship?",
+# File of a page -> its icon and heading; the first is the one that the bare URL opens.
+PAGES = {
+    "start": ("home", "Understand your experts before you remove them"),
+    "explore": ("grid_on", "Which experts does each criterion keep?"),
+    "compare": ("compare_arrows", "Where do two recipes disagree?"),
+    "plan": ("tune", "Where should the budget go?"),
+    "evaluate": ("insights", "What is lost, what is saved?"),
+    "export": ("output", "Is this the checkpoint to ship?"),
 }
 
 st.set_page_config(
@@ -36,16 +37,17 @@ st.set_page_config(
 apply_page_style()
 require_login()
 pages = [
-    st.Page(HERE / "views" / "start.py", title="Start", icon=":material/home:", default=True),
-    st.Page(HERE / "views" / "explore.py", title="Explore", icon=":material/grid_on:"),
-    st.Page(HERE / "views" / "compare.py", title="Compare", icon=":material/compare_arrows:"),
-    st.Page(HERE / "views" / "plan.py", title="Plan", icon=":material/tune:"),
-    st.Page(HERE / "views" / "evaluate.py", title="Evaluate", icon=":material/insights:"),
-    st.Page(HERE / "views" / "export.py", title="Export", icon=":material/output:"),
+    st.Page(
+        HERE / "views" / f"{name}.py",
+        title=name.capitalize(),
+        icon=f":material/{icon}:",
+        default=name == "start",
+    )
+    for name, (icon, _) in PAGES.items()
 ]
 page = st.navigation(pages, position="hidden" if is_presented() else "top")
 wanted = stage(pages, page)
-st.title(HEADINGS[page.url_path])
+st.title(PAGES[page.url_path or "start"][1])
 try:
     context = chosen_context(page.url_path)
     wants_numbers = expert_in_sidebar(context.model)

@@ -1,4 +1,4 @@
-"""A chart on a page, with all that belongs to it: description, numbers, and files to take away."""
+"""A chart on a page, with its description, its numbers and its downloads."""
 
 import importlib.util
 import shutil
@@ -20,7 +20,12 @@ from app.literal import literal
 from app.tables.spreadsheets import csv_text
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_IMAGES = {"svg": "image/svg+xml", "png": "image/png"}
+_TYPES = {
+    "csv": "text/csv",
+    "html": "text/html",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+}
 _NO_IMAGES = (
     "SVG and PNG need the extra `plots` and Chromium on the server; the camera in the chart's own "
     "bar saves what is on screen as SVG."
@@ -39,7 +44,7 @@ def show_chart(
     brush: bool = False,
     said: bool = False,
 ) -> None:
-    """Draw a chart, and below it what to take away.
+    """Draw a chart, and below it its downloads.
 
     Args:
         chart: what to draw.
@@ -82,7 +87,7 @@ def drawn(name: str, context: Context) -> Drawing | None:
 
 
 def chart_files(name: str, make: Callable[[], Drawing]) -> None:
-    """What to take away of the chart of this name, which is made when someone asks for it."""
+    """Downloads of the chart of this name, which is made when they are opened."""
     part = st.expander("Data and downloads", key=f"data.{name}", on_change="rerun")
     if part.open:
         chart = make()
@@ -116,14 +121,19 @@ def show_table(table: pd.DataFrame, name: str, alt: str) -> None:
 
 def csv_button(table: pd.DataFrame, name: str) -> None:
     """Download a table."""
+    _download(name, "csv", lambda: csv_text(table))
+
+
+def _download(name: str, kind: str, make: Callable[[], str | bytes]) -> None:
     st.download_button(
-        "CSV",
-        lambda: csv_text(table),
-        file_name=f"{name}.csv",
-        mime="text/csv",
-        key=f"csv.{name}",
+        kind.upper(),
+        make,
+        file_name=f"{name}.{kind}",
+        mime=_TYPES[kind],
+        key=f"{kind}.{name}",
         on_click="ignore",
         icon=":material/download:",
+        help="Opens in any browser, offline." if kind == "html" else None,
     )
 
 
@@ -131,33 +141,12 @@ def _files(chart: Drawing) -> None:
     st.dataframe(chart.table, hide_index=True, alt=f"The numbers behind: {chart.alt}")
     with st.container(horizontal=True):
         csv_button(chart.table, chart.name)
-        st.download_button(
-            "HTML",
-            lambda: figure_html(chart.exported()),
-            file_name=f"{chart.name}.html",
-            mime="text/html",
-            key=f"html.{chart.name}",
-            on_click="ignore",
-            icon=":material/download:",
-            help="Opens in any browser, offline.",
-        )
+        _download(chart.name, "html", lambda: figure_html(chart.exported()))
         if can_draw_images():
-            for kind in _IMAGES:
-                _image_button(chart, kind)
+            _download(chart.name, "svg", lambda: figure_image(chart.exported(), "svg"))
+            _download(chart.name, "png", lambda: figure_image(chart.exported(), "png"))
     if not can_draw_images():
         st.text(_NO_IMAGES)
-
-
-def _image_button(chart: Drawing, kind: str) -> None:
-    st.download_button(
-        kind.upper(),
-        lambda: figure_image(chart.exported(), kind),
-        file_name=f"{chart.name}.{kind}",
-        mime=_IMAGES[kind],
-        key=f"{kind}.{chart.name}",
-        on_click="ignore",
-        icon=":material/download:",
-    )
 
 
 @st.cache_resource

@@ -26,7 +26,7 @@ _COLORS: Mapping[JobState, Literal["gray", "blue", "green", "red", "orange"]] = 
     JobState.CANCELED: "gray",
     JobState.LOST: "orange",
 }
-_SHOWN: Final = 12
+_PER_PAGE: Final = 12
 
 
 def job_panel(place: str = "") -> None:
@@ -54,7 +54,7 @@ def _jobs(kinds: Collection[str]) -> None:
     was_active = st.session_state.get("jobs.active", False)
     active = _is_active(counts)
     st.session_state["jobs.active"] = active
-    for job in job_store().page(_SHOWN, _first(counts), kinds):
+    for job in job_store().page(_PER_PAGE, _first(counts), kinds):
         _job(job)
     if was_active and not active:
         st.rerun()  # the rest of the page may show the result
@@ -67,12 +67,12 @@ def _is_active(counts: Mapping[JobState, int]) -> bool:
 def _first(counts: Mapping[JobState, int]) -> int:
     """Which job the page of the list begins with; where there are several, draw its controls."""
     total = sum(counts.values())
-    if total <= _SHOWN:
+    if total <= _PER_PAGE:
         return 0
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(", ".join(f"{count:,} {state}" for state, count in counts.items()))
-        page = st.pagination(-(-total // _SHOWN), key="jobs.page")
-    return _SHOWN * (page - 1)
+        page = st.pagination(-(-total // _PER_PAGE), key="jobs.page")
+    return _PER_PAGE * (page - 1)
 
 
 def _job(job: Job) -> None:
@@ -84,7 +84,7 @@ def _job(job: Job) -> None:
                 owner = f"  ({job.requested_by})" if user() and job.requested_by else ""
                 st.text(f"{job.kind}  {job.title}{owner}")
             with st.container(horizontal=True, width="content"):
-                _buttons(job, goes_on=kept is not None)
+                _button(job, resumes=kept is not None)
         if not job.is_finished:
             st.progress(job.fraction, text=progress_text(job))
         elif job.error:
@@ -138,31 +138,20 @@ def _ended_text(job: Job) -> str:
     return f"{when}, {seconds:.1f} s. {said}".rstrip()
 
 
-def _buttons(job: Job, *, goes_on: bool) -> None:
+def _button(job: Job, *, resumes: bool) -> None:
+    """What can be done with a job: cancel, retry or remove it."""
+    label, action, icon = "Remove", "remove", "close"
     if not job.is_finished:
-        st.button(
-            "Cancel",
-            key=f"job.cancel.{job.id}",
-            icon=":material/stop:",
-            on_click=change_job,
-            args=("cancel", job.id),
-            disabled=job.cancel_at is not None,
-        )
+        label, action, icon = "Cancel", "cancel", "stop"
     elif job.state is not JobState.DONE:
-        st.button(
-            "Continue" if goes_on else "Retry",
-            key=f"job.retry.{job.id}",
-            icon=":material/refresh:",
-            on_click=change_job,
-            args=("retry", job.id),
-        )
-    else:
-        st.button(
-            "Remove",
-            key=f"job.remove.{job.id}",
-            icon=":material/close:",
-            on_click=change_job,
-            args=("remove", job.id),
-            type="tertiary",
-            help="Remove from this list; what it wrote stays.",
-        )
+        label, action, icon = "Continue" if resumes else "Retry", "retry", "refresh"
+    st.button(
+        label,
+        key=f"job.{action}.{job.id}",
+        icon=f":material/{icon}:",
+        on_click=change_job,
+        args=(action, job.id),
+        disabled=not job.is_finished and job.cancel_at is not None,
+        type="tertiary" if action == "remove" else "secondary",
+        help="Remove from this list; what it wrote stays." if action == "remove" else None,
+    )

@@ -17,18 +17,6 @@ import streamlit as st
 from analysis.errors import UserError
 from app.literal import literal
 
-__all__ = [
-    "Login",
-    "check_address",
-    "is_loopback",
-    "log_out_part",
-    "login_of",
-    "publish",
-    "read_login",
-    "require_login",
-    "secrets_files",
-]
-
 _USERS_VARIABLE = "MOEPRUNE_USERS"
 _KEYS = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
 _CALLBACK = "/oauth2callback"
@@ -79,15 +67,12 @@ def login_of(secrets: Mapping[str, Any]) -> Login | None:
     """The login that secrets describe; None where they have no section `moeprune`.
 
     A section `auth` alone is not ours: one file of secrets may serve several programs.
-
-    Raises:
-        UserError: a section or key is missing or cannot be.
     """
     ours = secrets.get("moeprune")
     if ours is None:
         return None
-    users = _users_of(ours)
-    if not users:
+    users = ours.get("users") if isinstance(ours, Mapping) else None
+    if not isinstance(users, list | tuple) or not users or not all(map(_is_user, users)):
         raise UserError(
             "[moeprune] needs users, a list of addresses that may log in, such as "
             f'["one@example.org", "@example.com"], {_WHERE}.'
@@ -101,7 +86,12 @@ def login_of(secrets: Mapping[str, Any]) -> Login | None:
             f"The cookie_secret of [auth] has fewer than {_SHORTEST_SECRET} characters; make one "
             'with `python -c "import secrets; print(secrets.token_hex(32))"`.'
         )
-    return Login(users, _origin_of(given["redirect_uri"]))
+    return Login(tuple(users), _origin_of(given["redirect_uri"]))
+
+
+def _is_user(user: object) -> bool:
+    """Whether it is an address or a domain, and holds nothing that separates those of a list."""
+    return isinstance(user, str) and _USER.fullmatch(user) is not None
 
 
 def _origin_of(redirect_uri: str) -> str:
@@ -145,10 +135,6 @@ def read_login() -> Login | None:
 
     They are read here and not by `st.secrets`, which would parse Streamlit's settings before the
     server gives its own.
-
-    Raises:
-        UserError: the secrets cannot be read, are incomplete, or can be read by others; or authlib
-            is missing.
     """
     files = [file for file in secrets_files() if file.is_file()]
     secrets: dict[str, Any] = {}
@@ -158,22 +144,15 @@ def read_login() -> Login | None:
     if login is None:
         return None
     for file in files:
-        _check_private(file)
+        # A group may read: containers hand secrets to others than root in this way.
+        if file.stat().st_mode & _OTHERS:
+            raise UserError(
+                f"{file} can be read or changed by other users of this machine, who could log in "
+                f"as anybody with what it says: chmod 600 {file}"
+            )
     if importlib.util.find_spec("authlib") is None:
         raise UserError("The login needs authlib: pip install 'moe-prune-studio[login]'.")
     return login
-
-
-def _check_private(file: Path) -> None:
-    """Refuse secrets that other users can read: with them, anybody makes himself a login.
-
-    A group may read, for that is how a container's secrets are handed to who is not root.
-    """
-    if file.stat().st_mode & _OTHERS:
-        raise UserError(
-            f"{file} can be read or changed by other users of this machine, who could log in as "
-            f"anybody with what it says: chmod 600 {file}"
-        )
 
 
 def _secrets_in(file: Path) -> dict[str, Any]:
@@ -189,7 +168,7 @@ def is_loopback(address: str) -> bool:
     """Whether only programs of this machine can connect to `address`.
 
     Raises:
-        UserError: no numeric address.
+        UserError: no numeric address; the caller may know a name that stands for one.
     """
     try:
         return ipaddress.ip_address(address).is_loopback
@@ -198,11 +177,7 @@ def is_loopback(address: str) -> bool:
 
 
 def check_address(address: str, login: Login | None) -> None:
-    """Refuse to listen where other machines can connect, unless they have to log in.
-
-    Raises:
-        UserError: no numeric address; or not of the loopback interface, and no login by https.
-    """
+    """Refuse to listen where other machines can connect, unless they have to log in by https."""
     if is_loopback(address):
         return
     if login is None:
@@ -248,7 +223,11 @@ def require_login() -> None:
 def _stop_if_open() -> None:
     """Show nothing where `streamlit run` listens to other machines; `moeprune app` refuses to."""
     address = str(st.get_option("server.address") or "0.0.0.0")  # noqa: S104  (Streamlit's own)
-    if not _stays_here(address):
+    try:
+        is_private = address == "localhost" or is_loopback(address)
+    except UserError:  # another name, which may lead anywhere
+        is_private = False
+    if not is_private:
         st.error(
             "This server listens to other machines and asks nobody who he is. Start it with "
             "`moeprune app`, or with `--server.address 127.0.0.1`.",
@@ -257,29 +236,8 @@ def _stop_if_open() -> None:
         st.stop()
 
 
-def _stays_here(address: str) -> bool:
-    """Whether only this machine connects; of other names than localhost nobody can tell."""
-    try:
-        return address == "localhost" or is_loopback(address)
-    except UserError:
-        return False
-
-
 def log_out_part() -> None:
     """Who is logged in, and the way out; nothing where nobody logs in."""
     if _USERS_VARIABLE in os.environ:
         st.text(f"Logged in as {st.user.to_dict().get('email')}")
         st.button("Log out", on_click=st.logout)
-
-
-def _users_of(section: Any) -> tuple[str, ...]:
-    """The addresses and domains of a section; none where they are not a list of such."""
-    users = section.get("users") if isinstance(section, Mapping) else None
-    if not isinstance(users, list | tuple):
-        return ()
-    return tuple(users) if all(map(_is_user, users)) else ()
-
-
-def _is_user(user: Any) -> bool:
-    """Whether it is an address or a domain, and holds nothing that parts a list."""
-    return isinstance(user, str) and _USER.fullmatch(user) is not None

@@ -16,14 +16,12 @@ class Step:
     """One stop.
 
     Args:
-        page: the page's part of the address; empty for the first page.
-        view: the page's file.
+        page: the page's part of the URL; empty for the first page.
         title: what is to be seen.
         text: where to look, and what to try.
     """
 
     page: str
-    view: str
     title: str
     text: str
 
@@ -31,13 +29,11 @@ class Step:
 STEPS = (
     Step(
         "",
-        "start",
         "What is known of your model",
         "A criterion ranks experts by statistics of a calibration run. The table lists those that "
         "are there; the form below it starts another. The demo has three texts.",
     ),
     Step(
-        "explore",
         "explore",
         "Which experts a criterion keeps",
         "Each row is a layer, each cell an expert, the first to keep on the left; what is right of "
@@ -46,13 +42,11 @@ STEPS = (
     ),
     Step(
         "explore",
-        "explore",
         "Does the choice depend on the text?",
         "Below, the overlap map has a cell for each variant: the share of pruned experts on which "
         "the calibration texts agree. Click a cell to take its exponents.",
     ),
     Step(
-        "compare",
         "compare",
         "Where two recipes disagree",
         "Two criteria, texts or sparsities side by side: who keeps what, in which layers they "
@@ -60,13 +54,11 @@ STEPS = (
     ),
     Step(
         "plan",
-        "plan",
         "Where the budget goes",
         "A schedule spreads the removed experts over the layers. All schedules spend the same "
         "number; the bars can be moved by hand.",
     ),
     Step(
-        "evaluate",
         "evaluate",
         "What is lost, what is saved",
         "What pruning costs this model on held-out text, for every candidate that was measured; "
@@ -74,7 +66,6 @@ STEPS = (
         "papers: what they report for their models, which says what is worth a try.",
     ),
     Step(
-        "export",
         "export",
         "The checkpoint to ship",
         "What is checked before a byte is written, the export as a job that survives a reload, and "
@@ -107,7 +98,7 @@ def show_tour(page: str) -> None:
         return
     step = STEPS[place]
     if step.page != page:
-        go_to(_VIEWS / f"{step.view}.py")
+        go_to(_VIEWS / f"{step.page or 'start'}.py")
     dialog = st.dialog(
         f"{place + 1} of {len(STEPS)}: {step.title}", position="right", on_dismiss=_leave
     )
