@@ -13,7 +13,7 @@ from analysis.criteria import Criterion
 from analysis.model import MoEModel
 from analysis.stats.blend import Mixture
 from analysis.stats.choose import CorpusWeight, choose_stats
-from analysis.stats.store import Run, StatsStore, load_expert_stats
+from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, NoStats, WeightStats
 from app.charts.coverage import mixture
 from app.charts.neuron_cut import neuron_field, rank_for, ranks_within
@@ -32,6 +32,7 @@ _MOST: Final = 128
 # Functions whose results are large: how many of them are kept.
 _LARGE: Final[dict[Callable[..., Any], int]] = {
     load_expert_stats: 32,
+    load_weight_stats: 16,
     choose_stats: 16,
     mixture: 8,
     parts_of: 8,
