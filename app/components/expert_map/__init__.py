@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
-from streamlit.components.v2.types import ComponentRenderer
 
 from app.components.assets import component_of
 from app.components.expert_map.payload import (
@@ -16,15 +15,11 @@ from app.components.expert_map.payload import (
     map_payload,
     parse_selection,
 )
-from app.components.expert_map.selection import SelectionMemory, settle
+from app.components.expert_map.selection import settle
 
 __all__ = ["Arrangement", "MapPanel", "Mode", "Selection", "expert_map", "map_payload"]
 
 _FOLDER = Path(__file__).parent
-
-
-def _renderer() -> ComponentRenderer:
-    return component_of(_FOLDER, html='<div class="expert-map"></div>', css="expert_map.css")
 
 
 def expert_map(
@@ -56,22 +51,14 @@ def expert_map(
         None if given is None else (given[0], given[1]),
     )
     st.session_state[f"{key}.memory"] = memory
-    selected = _on_map(memory, payload)
-    _renderer()(
+    # Another model may be shown by now.
+    layer, expert = memory.current or (None, None)
+    selected = parse_selection({"layer": layer, "expert": expert}, payload)
+    draw = component_of(_FOLDER, html='<div class="expert-map"></div>', css="expert_map.css")
+    draw(
         key=key,
         data={**payload, "selected": selected and list(selected), "height": height},
-        on_selection_change=on_select_change or _ignore,
+        # Streamlit keeps only states that have a callback.
+        on_selection_change=on_select_change or (lambda: None),
     )
     return selected
-
-
-def _on_map(memory: SelectionMemory, payload: Mapping[str, Any]) -> Selection | None:
-    """The remembered selection, unless another model is shown by now."""
-    if memory.current is None:
-        return None
-    layer, expert = memory.current
-    return parse_selection({"layer": layer, "expert": expert}, payload)
-
-
-def _ignore() -> None:
-    """Streamlit keeps only states that have a callback."""

@@ -66,12 +66,13 @@ class MapPanel:
         if (counts == 0).any():
             raise ValueError(f"Panel {self.title!r}: a layer without experts cannot be shown.")
         shown = self.values[present]
-        if not ((shown >= 0) & (shown <= 1)).all():
-            raise ValueError(f"Panel {self.title!r}: values must lie in 0..1.")
-        if not np.isfinite(self.scores[present]).all():
-            raise ValueError(f"Panel {self.title!r}: scores must be finite.")
-        if ((self.kept < 0) | (self.kept > counts)).any():
-            raise ValueError(f"Panel {self.title!r}: kept must lie in 0..number of experts.")
+        for is_right, rule in (
+            ((shown >= 0) & (shown <= 1), "values must lie in 0..1"),
+            (np.isfinite(self.scores[present]), "scores must be finite"),
+            ((self.kept >= 0) & (self.kept <= counts), "kept must lie in 0..number of experts"),
+        ):
+            if not is_right.all():
+                raise ValueError(f"Panel {self.title!r}: {rule}.")
 
     @property
     def counts(self) -> NDArray[np.integer]:

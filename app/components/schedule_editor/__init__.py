@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import streamlit as st
-from streamlit.components.v2.types import ComponentRenderer
 
 from app.components.assets import component_of
 from app.components.schedule_editor.payload import (
@@ -18,11 +17,6 @@ from app.components.schedule_editor.payload import (
 __all__ = ["Bars", "Edit", "checked_edit", "edit_message", "schedule_editor"]
 
 _FOLDER = Path(__file__).parent
-
-
-def _renderer() -> ComponentRenderer:
-    html = '<div class="schedule-editor"></div>'
-    return component_of(_FOLDER, html=html, css="schedule_editor.css")
 
 
 def edit_message(key: str) -> object:
@@ -41,11 +35,9 @@ def schedule_editor(bars: Bars, *, key: str, on_edit: Callable[[], None]) -> Non
         bars: what to show.
         key: widget key.
         on_edit: called when a person changed a count or a lock.
-
-    Raises:
-        PlanError: constraints that a layer cannot satisfy.
     """
-    _renderer()(
+    html = '<div class="schedule-editor"></div>'
+    component_of(_FOLDER, html=html, css="schedule_editor.css")(
         key=key,
         data=bars_payload(bars, stamp_of(edit_message(key))),
         on_edit_change=on_edit,

@@ -1,11 +1,11 @@
 """What the schedule editor sends to the browser, and what it accepts from there: no streamlit."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from analysis.errors import PlanError
-from pruning.constraints import Room, rooms_of
+from pruning.constraints import rooms_of
 from pruning.schedules import Spending
 
 _MOST_LAYERS = 4096
@@ -54,31 +54,24 @@ def bars_payload(bars: Bars, seen: int | None) -> dict[str, Any]:
     Args:
         bars: what to show.
         seen: stamp of the newest message from the browser that `bars` knows of.
-
-    Raises:
-        PlanError: constraints that a layer cannot satisfy.
     """
     layers = bars.spending.layers
     rooms = rooms_of(layers, bars.spending.constraints)
     return {
         "model": bars.model,
         "layers": [layer.index for layer in layers],
-        "rules": _rules(rooms),
+        "rules": {
+            "sizes": [room.size for room in rooms],
+            "low": [room.size - room.most for room in rooms],
+            "high": [room.size - room.least for room in rooms],
+            "step": rooms[0].step,
+        },
         "floors": [layer.least_kept for layer in layers],
         "counts": [bars.kept[layer.index] for layer in layers],
         "ghost": bars.ghost and [bars.ghost[layer.index] for layer in layers],
         "locked": sorted(bars.locked),
         "budget": bars.budget,
         "seen": seen,
-    }
-
-
-def _rules(rooms: Sequence[Room]) -> dict[str, Any]:
-    return {
-        "sizes": [room.size for room in rooms],
-        "low": [room.size - room.most for room in rooms],
-        "high": [room.size - room.least for room in rooms],
-        "step": rooms[0].step,
     }
 
 
@@ -91,7 +84,7 @@ def stamp_of(message: object) -> int | None:
 def checked_edit(
     message: object, spending: Spending, before: Mapping[int, int], locked: Collection[int]
 ) -> Edit:
-    """The edit in what a browser sent, held against every rule again.
+    """The edit in what a browser sent, checked against every rule again.
 
     Args:
         message: untrusted.

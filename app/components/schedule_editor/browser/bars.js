@@ -111,16 +111,13 @@ export function layOut(view) {
   const each = Math.max(all, view.zoom === null ? TARGET_PX : all * view.zoom);
   view.columnPx = each;
   const every = Math.max(1, Math.ceil(TARGET_PX / each));
-  view.columns.forEach(({ cell, column, name }, index) => {
+  view.columns.forEach(({ cell, name }, index) => {
     cell.style.width = `${each}px`;
-    column.style.backgroundSize = "100% var(--gap)";
-    column.style.backgroundPosition = "0 0";
     name.textContent = index % every === 0 ? String(view.model.layers[index]) : "";
   });
   view.layers.classList.toggle("wide", each >= TARGET_PX + 8);
   view.layers.style.width = `${each * count}px`;
-  const isCut = each * count > width + 1;
-  view.overview.hidden = !isCut;
+  view.overview.hidden = each * count <= width + 1;
   view.out.disabled = each <= all + 0.5;
   paintWindow(view);
   paintBars(view);
@@ -134,16 +131,11 @@ export function paintWindow(view) {
 }
 
 function paintOverview(view) {
-  const { rules } = view.model;
   const most = tallest(view.model);
   view.strip.setAttribute("viewBox", `0 0 ${view.counts.length} ${most}`);
   view.strip.setAttribute("preserveAspectRatio", "none");
-  let path = "";
-  view.counts.forEach((count, i) => {
-    path += `M${i + 0.08} ${most}V${most - count}h0.84V${most}z`;
-  });
-  view.strip.firstChild.setAttribute("d", path);
-  view.strip.dataset.sizes = rules.sizes.length;
+  const bars = view.counts.map((count, i) => `M${i + 0.08} ${most}V${most - count}h0.84V${most}z`);
+  view.strip.firstChild.setAttribute("d", bars.join(""));
 }
 
 export function isHeld(view, index) {
@@ -171,11 +163,7 @@ export function paintBars(view) {
     const above = px < 20;
     value.classList.toggle("above", above);
     value.style.bottom = `${above ? px + 3 : px - 19}px`;
-    const wanted = held ? "locked" : "open";
-    if (lock.dataset.icon !== wanted) {
-      lock.dataset.icon = wanted;
-      lock.replaceChildren(icon(wanted));
-    }
+    lock.replaceChildren(icon(held ? "locked" : "open"));
     lock.setAttribute("aria-pressed", String(held));
     lock.setAttribute("aria-label", `Lock layer ${layers[index]}`);
     lock.title = isProtected ? "This layer cannot change" : `Lock layer ${layers[index]} (L)`;

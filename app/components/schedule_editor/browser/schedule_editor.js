@@ -114,14 +114,9 @@ function say(view) {
 // ---- gestures --------------------------------------------------------------------------------
 
 // Moves of one layer count from where the first began, so that the way back leads exactly back.
-function gestureOf(view, index) {
-  if (view.gesture?.index !== index) view.gesture = { index, base: view.counts };
-  return view.gesture;
-}
-
 function moveTo(view, index, wanted) {
-  const { base } = gestureOf(view, index);
-  view.counts = move(view.model.rules, base, view.locked, index, wanted);
+  if (view.gesture?.index !== index) view.gesture = { index, base: view.counts };
+  view.counts = move(view.model.rules, view.gesture.base, view.locked, index, wanted);
   view.active = index;
   paintBars(view);
   say(view);
@@ -184,9 +179,7 @@ function endDrag(view, isCanceled) {
   if (isCanceled) {
     view.gesture = null;
     show(view, held.before);
-  } else if (held.isMoving) {
-    if (!sameState(held.before, stateOf(view))) commit(view, held.before);
-  }
+  } else if (held.isMoving && !sameState(held.before, stateOf(view))) commit(view, held.before);
   if (view.late) update(view, view.late);
 }
 
@@ -225,11 +218,9 @@ const PLACES = { ArrowLeft: -1, ArrowRight: 1 };
 
 function onKey(view, index, event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const isLock = event.key === "l" || event.key === "L";
   if (event.key in CHANGES) {
     if (!view.pending) view.pending = stateOf(view);
-    const by = CHANGES[event.key](view);
-    const wanted = view.counts[index] + by;
+    const wanted = view.counts[index] + CHANGES[event.key](view);
     const { low, high } = view.model.rules;
     if (!isHeld(view, index)) {
       moveTo(view, index, Math.max(low[index], Math.min(high[index], wanted)));
@@ -237,7 +228,7 @@ function onKey(view, index, event) {
   } else if (event.key in PLACES) {
     finish(view);
     setFocus(view, index + PLACES[event.key], true);
-  } else if (isLock) toggleLock(view, index);
+  } else if (event.key.toLowerCase() === "l") toggleLock(view, index);
   else if (event.key === "Escape" && view.drag) endDrag(view, true);
   else return;
   event.preventDefault();
