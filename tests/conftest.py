@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from analysis.families import MoELayer
 from analysis.stats.grid import Grid
 from analysis.stats.tables import EXPERT_COLUMNS, CorpusRef, ExpertStats, MeasuredModel, RunManifest
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 # One thread for each worker and for what it starts: matrices of tests are tiny, and workers that
 # share the cores would only wait for each other. Read when libraries compute for the first time.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -20,6 +24,18 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # No test is timed, and one that fails must fail again: the same examples in every run.
 settings.register_profile("same-examples", deadline=None, derandomize=True)
 settings.load_profile("same-examples")
+
+
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--font-render-hinting=none",
+    "--force-color-profile=srgb",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,6 +56,16 @@ def chromium_path(request: pytest.FixtureRequest) -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return path
+
+
+@pytest.fixture(scope="module")
+def chromium(chromium_path: str) -> "Iterator[Browser]":
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path, args=CHROMIUM_ARGS)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

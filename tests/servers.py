@@ -51,12 +51,13 @@ def start_server(
     environment: Mapping[str, str],
     cwd: Path,
     python: Sequence[str] = (sys.executable,),
+    program: str = "app.cli",
 ) -> Server:
-    """Run `moeprune WORDS` and wait for the address that it prints, and for its health page."""
+    """Run `moeprune WORDS`, or `program`, until its URL is printed and its health page answers."""
     began = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*python, "-m", "app.cli", *map(str, words)],
+            [*python, "-m", program, *map(str, words)],
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

@@ -7,27 +7,18 @@ from app.components.expert_map.selection import settle
 CLICK, LATER_CLICK = {"layer": 3, "expert": 5, "at": 1}, {"layer": 3, "expert": 5, "at": 2}
 
 
-def test_first_run_shows_what_the_app_asks_for():
+def test_the_newer_of_click_and_wish_wins():
     assert settle(None, None, None, (3, 5)).current == (3, 5)
-
-
-def test_click_wins_and_its_repetition_changes_nothing():
     first = settle(None, CLICK, (3, 5), None)
     assert first.current == (3, 5)
     moved = settle(first, CLICK, (3, 5), (4, 9))
     assert moved.current == (4, 9)
+    # The browser repeats its last message; the same choice made again counts.
     assert settle(moved, CLICK, (3, 5), (4, 9)).current == (4, 9)
-
-
-def test_clicking_the_same_expert_again_counts():
-    moved = settle(settle(None, CLICK, (3, 5), None), CLICK, (3, 5), (4, 9))
     assert settle(moved, LATER_CLICK, (3, 5), (4, 9)).current == (3, 5)
-
-
-def test_clearing_is_a_choice_but_a_new_mount_is_not():
-    chosen = settle(None, CLICK, (3, 5), None)
-    assert settle(chosen, {"layer": None, "expert": None, "at": 2}, None, None).current is None
-    assert settle(chosen, None, None, None).current == (3, 5)
+    # Clearing is a choice, but a new mount is not.
+    assert settle(first, {"layer": None, "expert": None, "at": 2}, None, None).current is None
+    assert settle(first, None, None, None).current == (3, 5)
 
 
 def one_map(layer):
@@ -38,10 +29,8 @@ def one_map(layer):
 
     table = np.array([[0.0, 1.0, 0.5]])
     panel = MapPanel("REAP", "", table, np.array([[1, 2, 0]]), np.array([2]), table)
-    st.session_state.setdefault("layer", layer)
-    payload = map_payload(
-        [st.session_state["layer"]], [panel], arrangement="rank", mode="mask", selected=None
-    )
+    layers = [st.session_state.setdefault("layer", layer)]
+    payload = map_payload(layers, [panel], arrangement="rank", mode="mask", selected=None)
     st.text(str(expert_map(payload, key="page.map")))
 
 
@@ -49,9 +38,7 @@ def test_page_reads_an_injected_selection_and_forgets_it_for_another_model():
     page = AppTest.from_function(one_map, args=(3,), default_timeout=30).run()
     assert page.text[0].value == "None"
     page.session_state["page.map"] = {"selection": {"layer": 3, "expert": 2}}
-    page.run()
-    assert page.text[0].value == "(3, 2)"
+    assert page.run().text[0].value == "(3, 2)"
     page.session_state["layer"] = 8
-    page.run()
-    assert page.text[0].value == "None"
+    assert page.run().text[0].value == "None"
     assert not page.exception
