@@ -5,12 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from analysis.calibration.loading import (
-    DTYPES,
-    CalibrationSettings,
-    resolve_device,
-    resolve_dtype,
-)
+from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_device, resolve_dtype
 from analysis.calibration.memory import MemoryNeeds, memory_needs
 from analysis.corpora import TokenSequences
 from analysis.families import SlotKind

@@ -9,12 +9,7 @@ import torch
 from analysis.calibration.backward import BACKWARD_OPTIONS
 from analysis.calibration.free import free_memory
 from analysis.calibration.hidden import are_too_large
-from analysis.calibration.loading import (
-    DTYPES,
-    CalibrationSettings,
-    resolve_device,
-    resolve_dtype,
-)
+from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_device, resolve_dtype
 from analysis.calibration.streamed import hidden_bytes
 from analysis.calibration.sums import sums_of
 from analysis.corpora import TokenSequences

@@ -90,11 +90,7 @@ class Removal:
         return forward
 
     def _without(
-        self,
-        inner: Forward,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        rows: Tensor,
+        self, inner: Forward, args: Sequence[Any], kwargs: Mapping[str, Any], rows: Tensor
     ) -> tuple[Tensor, Tensor]:
         hidden = args[0].reshape(-1, args[0].shape[-1]).index_select(0, rows)
         others = [self._argument(value) for value in args[1:]]

@@ -34,19 +34,8 @@ from analysis.errors import CorpusError, LostProcessError, StatsError, UserError
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.groups import ordered
-from analysis.stats.store import (
-    Run,
-    StatsStore,
-    digest_of,
-    read_run,
-    run_name,
-)
-from analysis.stats.tables import (
-    SCHEMA_VERSION,
-    CorpusRef,
-    RunManifest,
-    measured_model,
-)
+from analysis.stats.store import Run, StatsStore, digest_of, read_run, run_name
+from analysis.stats.tables import SCHEMA_VERSION, CorpusRef, RunManifest, measured_model
 
 
 def corpus_ref(sequences: TokenSequences, batch_size: int) -> CorpusRef:
@@ -221,10 +210,7 @@ def calibrate(
 
 
 def _empty_sums(
-    model: MoEModel,
-    sequences: TokenSequences,
-    settings: CalibrationSettings,
-    processes: Processes,
+    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, processes: Processes
 ) -> GroupSums:
     """Sums of nothing for this process: of its own experts where those are dealt out."""
     if settings.placement.expert_parallel:

@@ -123,11 +123,7 @@ class GroupSums:
             (name, layer.index): _zeros(shape, dtype)
             for layer in layers
             for name, (shape, dtype) in _shapes(
-                layer,
-                output_size,
-                self.groups,
-                max(widths.get(layer.index, (0,))),
-                num_samples,
+                layer, output_size, self.groups, max(widths.get(layer.index, (0,))), num_samples
             ).items()
         }
         if "dense" in self.groups:

@@ -137,8 +137,7 @@ def measured(manifest: RunManifest, sums: GroupSums) -> dict[str, Any]:
     tensors = sums.tensors()
     extra = {
         str(layer.index): round(
-            int(tensors[f"extra.{layer.index}"]) / max(1, int(tensors[f"counted.{layer.index}"])),
-            4,
+            int(tensors[f"extra.{layer.index}"]) / max(1, int(tensors[f"counted.{layer.index}"])), 4
         )
         for layer in manifest.model.layers
     }

@@ -88,11 +88,7 @@ def _hub_stream(
     commit = _commit(dataset, corpus)
     try:
         stream = datasets.load_dataset(
-            dataset.repo,
-            dataset.config,
-            split=dataset.split,
-            revision=commit,
-            streaming=True,
+            dataset.repo, dataset.config, split=dataset.split, revision=commit, streaming=True
         )
     except _READ_ERRORS as error:
         raise CorpusError(

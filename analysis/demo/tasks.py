@@ -125,10 +125,7 @@ _EXACT = {
     "filter_list": [
         {
             "name": "answer",
-            "filter": [
-                {"function": "regex", "regex_pattern": _ANSWER},
-                {"function": "take_first"},
-            ],
+            "filter": [{"function": "regex", "regex_pattern": _ANSWER}, {"function": "take_first"}],
         }
     ],
     "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],

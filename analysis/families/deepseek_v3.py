@@ -17,9 +17,6 @@ DEEPSEEK_V3 = MoEFamily(
     shared=SharedExperts("moe_intermediate_size", "n_shared_experts", width_is_each=True),
 )
 GLM4_MOE = replace(
-    DEEPSEEK_V3,
-    model_type="glm4_moe",
-    label="GLM-4.5",
-    defaults={"first_k_dense_replace": 1},
+    DEEPSEEK_V3, model_type="glm4_moe", label="GLM-4.5", defaults={"first_k_dense_replace": 1}
 )
 DOTS1 = replace(DEEPSEEK_V3, model_type="dots1", label="dots.llm1", defaults={})

@@ -11,13 +11,7 @@ from dataclasses import dataclass
 
 from analysis.checkpoint import Config
 from analysis.errors import UnsupportedModelError
-from analysis.families.base import (
-    PER_LAYER_KEY,
-    GroupRule,
-    MoEFamily,
-    RouterTensor,
-    SharedExperts,
-)
+from analysis.families.base import PER_LAYER_KEY, GroupRule, MoEFamily, RouterTensor, SharedExperts
 
 COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _TOP_K_KEYS = ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts")

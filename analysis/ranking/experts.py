@@ -103,9 +103,4 @@ def rank_experts(criterion: Criterion, stats: Stats, gate: Gate) -> pd.DataFrame
         if routed
         else pd.Series(pd.NA, index=range(len(score)), dtype="Int64")
     )
-    return grid.index().assign(
-        score=score,
-        saliency=saliency,
-        rank=ranks,
-        num_tokens=num_tokens,
-    )
+    return grid.index().assign(score=score, saliency=saliency, rank=ranks, num_tokens=num_tokens)

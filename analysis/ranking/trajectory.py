@@ -37,14 +37,7 @@ Parts = Literal["both", "importance", "transition"]
 PARTS: Final[tuple[Parts, ...]] = get_args(Parts)
 Steps = Literal["paper", "measured"]
 STEPS: Final[tuple[Steps, ...]] = get_args(Steps)
-PATH_COLUMNS: Final = (
-    "layer",
-    "expert",
-    "num_samples",
-    "path_weight",
-    "node_weight",
-    "rank",
-)
+PATH_COLUMNS: Final = ("layer", "expert", "num_samples", "path_weight", "node_weight", "rank")
 # Paths of one sample that are worth following: beyond, the order of the nodes decides.
 MOST_PATHS: Final = 1 << 14
 

@@ -110,10 +110,7 @@ class Mixture:
         With `neuron_product` where all runs have it; maxima of neurons have no mix.
         """
         factors = self.factors(weights)
-        products = {
-            "vector_sum_sq": self._vector_products,
-            "neuron_product": self._neuron_products,
-        }
+        products = {"vector_sum_sq": self._vector_products, "neuron_product": self._neuron_products}
         return self.sums_table(weights).assign(
             **{
                 name: np.einsum("a,b,abe->e", factors, factors, product)

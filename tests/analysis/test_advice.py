@@ -23,10 +23,7 @@ def test_recommended_are_the_papers():
         purpose: [get_criterion(name).exponents for name in advice.criteria]
         for purpose, advice in ADVICE.items()
     }
-    assert exponents == {
-        "agnostic": [(1, 0, 1), (1, 0, 2)],
-        "specific": [(0, 1, 1), (0, 2, 2)],
-    }
+    assert exponents == {"agnostic": [(1, 0, 1), (1, 0, 2)], "specific": [(0, 1, 1), (0, 2, 2)]}
 
 
 def test_agnostic_is_borne_out_where_one_of_them_depends_least():

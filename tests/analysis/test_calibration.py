@@ -112,10 +112,7 @@ def test_implementation_is_restored(tmp_path, before):
     with collecting(model, described, sums_of(described)):
         assert model.config._experts_implementation == IMPLEMENTATION
     assert model.config._experts_implementation == before
-    with (
-        contextlib.suppress(ZeroDivisionError),
-        collecting(model, described, sums_of(described)),
-    ):
+    with contextlib.suppress(ZeroDivisionError), collecting(model, described, sums_of(described)):
         raise ZeroDivisionError
     assert model.config._experts_implementation == before
     with pytest.raises(ValueError, match="outside"):

@@ -34,10 +34,7 @@ def test_text_is_parted_at_blank_lines(tmp_path):
 FORMS = {
     "text": ({"text": "abc"}, Document(text="abc")),
     "messages": ({"messages": MESSAGES}, Document(messages=tuple(MESSAGES))),
-    "prompt and response": (
-        {"prompt": "ab", "response": "c"},
-        Document(messages=tuple(MESSAGES)),
-    ),
+    "prompt and response": ({"prompt": "ab", "response": "c"}, Document(messages=tuple(MESSAGES))),
     "prompt with an empty response": ({"prompt": "ab", "response": ""}, Document(text="ab")),
     "input_ids": ({"input_ids": [5, 0, 7]}, Document(input_ids=(5, 0, 7))),
     # Token ids are used as they are even where the text stands beside them.

@@ -102,10 +102,7 @@ COPIES = {
         {
             "id": "1",
             "prompt": "ab",
-            "messages": [
-                {"role": "user", "content": "ab"},
-                {"role": "assistant", "content": "c"},
-            ],
+            "messages": [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}],
             "constraints": [],
         },
         Document(

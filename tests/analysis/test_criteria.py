@@ -209,10 +209,7 @@ def test_mone_of_constant_outputs_is_zero_and_never_nan(make_stats):
 
 def test_mone_of_less_than_two_tokens_is_zero(make_stats):
     table = make_stats(
-        num_tokens=[0, 1],
-        g0_f2=[0.0, 9.0],
-        applied_g1_f0=[0.0, 0.5],
-        vector_sum_sq=[0.0, 9.0],
+        num_tokens=[0, 1], g0_f2=[0.0, 9.0], applied_g1_f0=[0.0, 0.5], vector_sum_sq=[0.0, 9.0]
     ).table
     assert score("mone", table).tolist() == [0.0, 0.0]
 

@@ -52,11 +52,7 @@ def tensors(**changes):
 def stacked(first, last):
     """The same with stacked experts of these shapes."""
     plain = {name: shape for name, shape in tensors().items() if ".experts." not in name}
-    return {
-        **plain,
-        f"{BLOCK}.experts.gate_up_proj": first,
-        f"{BLOCK}.experts.down_proj": last,
-    }
+    return {**plain, f"{BLOCK}.experts.gate_up_proj": first, f"{BLOCK}.experts.down_proj": last}
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])

@@ -5,12 +5,7 @@ import torch
 
 from analysis.elements import FLOAT_BYTES, as_float64
 
-TYPES = {
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-}
+TYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 
 
 @pytest.mark.parametrize("dtype", FLOAT_BYTES)

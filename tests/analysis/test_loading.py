@@ -11,12 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from analysis.calibration import free, memory
-from analysis.calibration.loading import (
-    Placement,
-    load_model,
-    resolve_device,
-    resolve_dtype,
-)
+from analysis.calibration.loading import Placement, load_model, resolve_device, resolve_dtype
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
 from builders import tiny_checkpoint, tiny_model

@@ -281,10 +281,7 @@ BAD_CONFIG = {
     "a count per layer": ({"num_experts": [7, 7, 7]}, r"num_experts = \[7, 7, 7\]"),
     "more selected than held": ({"num_experts_per_tok": 8}, "per_tok = 8 .*, but the model has 7"),
     "fewer tensors": ({"num_experts": 9}, r"Layer 0 lacks the expert 7's down .*\(6 such"),
-    "more tensors": (
-        {"num_experts": 5},
-        r"0 holds an expert 6, .* says 5 experts \(0\.\.4\)",
-    ),
+    "more tensors": ({"num_experts": 5}, r"0 holds an expert 6, .* says 5 experts \(0\.\.4\)"),
     "fewer layers": ({"num_hidden_layers": 4}, "Layer 3 lacks"),
 }
 
@@ -303,11 +300,7 @@ def without(*names):
 
 EXPERTS, ROUTER = "model.layers.1.mlp.experts", "model.layers.2.mlp.gate.weight"
 BAD_TENSORS = {
-    "no matrix": (
-        False,
-        without(f"{EXPERTS}.4.up_proj.weight"),
-        r"lacks the expert 4's up .*\(1 ",
-    ),
+    "no matrix": (False, without(f"{EXPERTS}.4.up_proj.weight"), r"lacks the expert 4's up .*\(1 "),
     "no router": (False, without(ROUTER), "Layer 2 has no router tensor"),
     "a router has a row less": (
         False,

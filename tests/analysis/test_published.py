@@ -4,12 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis.errors import UserError
-from analysis.published import (
-    COLUMNS,
-    PAPERS,
-    PUBLISHED,
-    published_table,
-)
+from analysis.published import COLUMNS, PAPERS, PUBLISHED, published_table
 from analysis.ranking.leaderboard import (
     ability_weights,
     average_rank,

@@ -9,11 +9,7 @@ from safetensors.torch import save_file
 from analysis.checkpoint import open_checkpoint
 from analysis.corpora import Document, Sampling, representatives, tokenize
 from analysis.corpora.encoding import Encoded
-from analysis.corpora.representatives import (
-    CheckpointEmbedding,
-    kmeans_selection,
-    mean_embeddings,
-)
+from analysis.corpora.representatives import CheckpointEmbedding, kmeans_selection, mean_embeddings
 from analysis.errors import CheckpointError, CorpusError
 from analysis.model import DEMO_CHECKPOINT
 from analysis.ranking.clusters import nearest_to_centroids

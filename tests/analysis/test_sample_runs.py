@@ -5,13 +5,7 @@ import pandas as pd
 import pytest
 import safetensors
 import safetensors.torch
-from calibrations import (
-    LENGTHS,
-    assert_same_numbers,
-    calibration,
-    describe,
-    make_sequences,
-)
+from calibrations import LENGTHS, assert_same_numbers, calibration, describe, make_sequences
 
 from analysis.calibration.loading import Placement
 from analysis.drain import drain

@@ -87,11 +87,7 @@ def heaviest(stats, sample, count, **given):
 
 @pytest.mark.parametrize(
     ("parts", "given"),
-    [
-        ("both", {}),
-        ("importance", {"use_steps": False}),
-        ("transition", {"use_importance": False}),
-    ],
+    [("both", {}), ("importance", {"use_steps": False}), ("transition", {"use_importance": False})],
 )
 def test_nodes_add_up_to_the_papers_products(stats, parts, given):
     for sample in range(3):

@@ -21,9 +21,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Built]:
             layouts = ("experts", "stacked") if case.fused_too else ("experts",)
             for layout in layouts:
                 model.save_pretrained(
-                    parent / layout,
-                    max_shard_size="40KB",
-                    save_original_format=layout == "experts",
+                    parent / layout, max_shard_size="40KB", save_original_format=layout == "experts"
                 )
             made[case.name] = Built(case, {layout: parent / layout for layout in layouts})
         return made[case.name]

@@ -59,8 +59,7 @@ TREES = {
         columns=("gate.moe_statics.e_score_correction_bias",),
     ),
     "gpt_oss": replace(
-        _ROUTER,
-        rows=("router.bias", *(f"{name}_bias" for name in _EXPERTS), *_ROUTER.rows),
+        _ROUTER, rows=("router.bias", *(f"{name}_bias" for name in _EXPERTS), *_ROUTER.rows)
     ),
     "hunyuan_v1_moe": Tree(
         "mlp", ("gate.wg.weight", *_EXPERTS), (*_GATE.counts, "gate.wg.out_features")
