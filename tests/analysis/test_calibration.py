@@ -36,6 +36,12 @@ def test_the_gate_conventions_differ_where_the_model_does_not_renormalise(tmp_pa
     assert (by_layer["applied_g1_f0"] < 0.99 * tokens).all()
 
 
+def tiny(path, model_type="olmoe", **options):
+    """A model as its checkpoint describes it, and as it was saved."""
+    model = tiny_checkpoint(path, model_type, **options).model
+    return load_model_index(str(path)), model
+
+
 def padded_batch():
     ids = torch.from_numpy(np.random.default_rng(7).integers(3, VOCAB, size=(3, 8)))
     mask = torch.ones(3, 8, dtype=torch.bool)
@@ -44,8 +50,7 @@ def padded_batch():
 
 
 def test_padding_is_never_counted(tmp_path):
-    checkpoint = tiny_checkpoint(tmp_path, "olmoe", dtype=torch.float64)
-    described, model = load_model_index(str(tmp_path)), checkpoint.model
+    described, model = tiny(tmp_path, dtype=torch.float64)
     ids, mask = padded_batch()
     wide_ids = torch.nn.functional.pad(ids, (0, 6), value=11)
     wide_mask = torch.nn.functional.pad(mask, (0, 6), value=False)
@@ -63,14 +68,13 @@ def test_padding_is_never_counted(tmp_path):
 
 def test_padding_that_overflows_leaves_no_trace(tmp_path):
     # Half precision may overflow at padding, where nothing keeps the values small.
-    checkpoint = tiny_checkpoint(tmp_path, "olmoe")
-    described = load_model_index(str(tmp_path))
-    experts = checkpoint.model.get_submodule("model.layers.0.mlp.experts")
+    described, model = tiny(tmp_path)
+    experts = model.get_submodule("model.layers.0.mlp.experts")
     hidden = torch.ones(3, 16)
     hidden[2] = torch.inf
     index, weights = torch.tensor([[1, 4], [4, 0], [4, 6]]), torch.full((3, 2), 0.25)
     sums = sums_of(described)
-    with torch.no_grad(), collecting(checkpoint.model, described, sums):
+    with torch.no_grad(), collecting(model, described, sums):
         batch_mask(torch.tensor([True, True, False]))
         experts(hidden, index, weights)
     assert sums.of("moments", 0).sum(0).isfinite().all()
@@ -80,12 +84,11 @@ def test_padding_that_overflows_leaves_no_trace(tmp_path):
 
 def test_experts_of_another_process_are_left_to_it(tmp_path):
     # Under expert parallelism an id beyond the last local expert marks a pair of another rank.
-    checkpoint = tiny_checkpoint(tmp_path, "olmoe")
-    described = load_model_index(str(tmp_path))
-    experts = checkpoint.model.get_submodule("model.layers.1.mlp.experts")
+    described, model = tiny(tmp_path)
+    experts = model.get_submodule("model.layers.1.mlp.experts")
     hidden, weights = torch.ones(2, 16), torch.tensor([[0.5, 0.0], [0.25, 0.125]])
     sums = sums_of(described)
-    with torch.no_grad(), collecting(checkpoint.model, described, sums):
+    with torch.no_grad(), collecting(model, described, sums):
         output = experts(hidden, torch.tensor([[2, 7], [2, 5]]), weights)
         expected = experts(hidden[:1], torch.tensor([[2]]), torch.tensor([[0.5]]))
     torch.testing.assert_close(output[:1], expected)
@@ -93,11 +96,10 @@ def test_experts_of_another_process_are_left_to_it(tmp_path):
 
 
 def test_a_token_whose_gates_sum_to_zero_has_renormalised_gate_zero(tmp_path):
-    checkpoint = tiny_checkpoint(tmp_path, "olmoe")
-    described = load_model_index(str(tmp_path))
-    experts = checkpoint.model.get_submodule("model.layers.0.mlp.experts")
+    described, model = tiny(tmp_path)
+    experts = model.get_submodule("model.layers.0.mlp.experts")
     sums = sums_of(described)
-    with torch.no_grad(), collecting(checkpoint.model, described, sums):
+    with torch.no_grad(), collecting(model, described, sums):
         experts(torch.ones(1, 16), torch.tensor([[3, 5]]), torch.zeros(1, 2))
     assert sums.of("moments", 0).sum(0).isfinite().all()
     column = MOMENT_COLUMNS.index("renormalized_g1_f0")
@@ -106,8 +108,7 @@ def test_a_token_whose_gates_sum_to_zero_has_renormalised_gate_zero(tmp_path):
 
 @pytest.mark.parametrize("before", ["eager", "grouped_mm"])
 def test_implementation_is_restored(tmp_path, before):
-    checkpoint = tiny_checkpoint(tmp_path, "mixtral")
-    described, model = load_model_index(str(tmp_path)), checkpoint.model
+    described, model = tiny(tmp_path, "mixtral")
     model.set_experts_implementation(before)
     with collecting(model, described, sums_of(described)):
         assert model.config._experts_implementation == IMPLEMENTATION
@@ -121,8 +122,7 @@ def test_implementation_is_restored(tmp_path, before):
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_recomputation_in_backward_counts_nothing_twice(tmp_path, reentrant):
-    checkpoint = tiny_checkpoint(tmp_path, "olmoe")
-    described, model = load_model_index(str(tmp_path)), checkpoint.model
+    described, model = tiny(tmp_path)
     ids, mask = padded_batch()
     plain = sums_of(described)
     with torch.no_grad(), collecting(model, described, plain):

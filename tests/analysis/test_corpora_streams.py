@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hub_server import COMMIT, OLD_COMMIT, hub
-from letters import LetterTokenizer, as_lists
+from letters import MESSAGES, LetterTokenizer, as_lists
 
 from analysis.corpora import (
     PRESETS,
@@ -90,25 +90,12 @@ def tokens_of(corpus, sampling):
     return tokenize(source, LetterTokenizer(), sampling, corpus=corpus_name(corpus))
 
 
+TALK = Document(messages=tuple(MESSAGES))
+ROW = {"id": "1", "prompt": "ab", "messages": MESSAGES, "constraints": []}
 COPIES = {
     "c4": ({"text": "abc", "url": "x", "timestamp": "y"}, Document(text="abc")),
-    "evol-codealpaca": (
-        {"instruction": "ab", "output": "c"},
-        Document(
-            messages=({"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"})
-        ),
-    ),
-    "tulu-math": (
-        {
-            "id": "1",
-            "prompt": "ab",
-            "messages": [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}],
-            "constraints": [],
-        },
-        Document(
-            messages=({"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"})
-        ),
-    ),
+    "evol-codealpaca": ({"instruction": "ab", "output": "c"}, TALK),
+    "tulu-math": (ROW, TALK),
     "wikitext2": ({"text": "abc"}, Document(text="abc")),
 }
 

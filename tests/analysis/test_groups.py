@@ -13,6 +13,7 @@ from analysis.corpora import TOKEN_SHARDS, TokenSequences
 from analysis.criteria import CRITERIA, get_criterion
 from analysis.drain import drain
 from analysis.errors import CriterionError, StatsError
+from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.proxy import proxy_overlap
 from analysis.stats.groups import parse_groups
@@ -243,9 +244,11 @@ def test_the_shipped_runs_have_every_group_and_a_proxy_that_works():
     assert sum(files) < 7_500_000
 
 
-def collect_with(checkpoint, described, damaged, mask, groups=()):
-    model = checkpoint.model
-    damaged(model)
+def collect(path, damage, mask=None, groups=(), dtype=torch.float32):
+    """The sums of one batch through a model that was damaged after it was described."""
+    model = tiny_checkpoint(path, "olmoe", dtype=dtype).model
+    described = load_model_index(str(path))
+    damage(model)
     ids = torch.randint(3, VOCAB, (2, 6), generator=torch.Generator().manual_seed(1))
     sums = sums_of(described, groups)
     with torch.no_grad(), collecting(model, described, sums):
@@ -273,10 +276,8 @@ def arriving(model):
     ids=["an expert", "in half precision", "its input"],
 )
 def test_values_that_are_no_numbers_name_the_layer(tmp_path, damaged, dtype, message):
-    checkpoint = tiny_checkpoint(tmp_path, "olmoe", dtype=dtype)
-    described = describe(tmp_path / "other", "olmoe")
     with pytest.raises(StatsError, match=message):
-        collect_with(checkpoint, described, damaged, None)
+        collect(tmp_path, damaged, dtype=dtype)
 
 
 def routing_nowhere(model):
@@ -285,27 +286,15 @@ def routing_nowhere(model):
 
 @pytest.mark.parametrize("groups", [(), ("router",), ("damage",)], ids=str)
 def test_gate_weights_that_are_no_numbers_name_the_layer(tmp_path, groups):
-    checkpoint = tiny_checkpoint(tmp_path, "olmoe")
-    described = describe(tmp_path / "other", "olmoe")
     message = r"The router of layer 1 gave values .* in float32; look for such values"
     with pytest.raises(StatsError, match=message):
-        collect_with(checkpoint, described, routing_nowhere, None, groups)
+        collect(tmp_path, routing_nowhere, groups=groups)
 
 
+@pytest.mark.parametrize("groups", [(), ("router", "damage")], ids=str)
 @pytest.mark.parametrize("damaged", [overflowing, routing_nowhere])
-def test_padding_may_be_anything_where_damage_is_measured(tmp_path, damaged):
-    checkpoint = tiny_checkpoint(tmp_path, "olmoe")
-    described = describe(tmp_path / "other", "olmoe")
-    mask = torch.zeros(2, 6, dtype=torch.bool)
-    sums = collect_with(checkpoint, described, damaged, mask, ("router", "damage"))
+def test_values_that_do_not_count_may_be_anything(tmp_path, damaged, groups):
+    sums = collect(tmp_path, damaged, torch.zeros(2, 6, dtype=torch.bool), groups)
     # Nothing counts, so nothing is added.
-    assert sums.keys() >= {"moments.1", "vectors.1", "damage.1", "probabilities.1"}
-    assert [name for name, tensor in sums.items() if tensor.count_nonzero()] == []
-
-
-def test_values_that_do_not_count_may_be_anything(tmp_path):
-    checkpoint = tiny_checkpoint(tmp_path, "olmoe")
-    described = describe(tmp_path / "other", "olmoe")
-    mask = torch.zeros(2, 6, dtype=torch.bool)
-    sums = collect_with(checkpoint, described, overflowing, mask)
+    assert sums.keys() >= {"moments.1", "vectors.1"}
     assert [name for name, tensor in sums.items() if tensor.count_nonzero()] == []

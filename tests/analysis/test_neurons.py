@@ -392,43 +392,34 @@ def test_activations_that_do_not_fit_name_the_options(described, monkeypatch):
     assert "--checkpoint-activations" in replace(needs, free=0).advice
 
 
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        torch.OutOfMemoryError("CUDA out of memory."),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-    ],
-)
-def test_an_allocator_that_gives_up_is_explained(described, refusal):
-    settings = make_settings(groups=GRADIENT)
-    model = load_model(described, settings)
+def refuse(error):
+    def hook(*_):
+        raise error
 
-    def refuse(*_):
-        raise refusal
-
-    model.get_output_embeddings().register_forward_hook(refuse)
-    batch = next(make_sequences().batches(3))
-    sums = sums_of(described, GRADIENT)
-    message = r"3 sequences of 9 tokens, which backward needs, do not fit .*--batch-size"
-    with collecting(model, described, sums), pytest.raises(CheckpointError, match=message):
-        feed_backward(model, batch)
+    return hook
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory(described):
+CPU = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+TOO_LARGE = r"3 sequences of 9 tokens, which backward needs, do not fit .*--batch-size"
+HEADS = {
+    "a GPU that is full": (refuse(torch.OutOfMemoryError("CUDA")), CheckpointError, TOO_LARGE),
+    "a CPU that is full": (refuse(RuntimeError(CPU)), CheckpointError, TOO_LARGE),
+    "another error": (refuse(ZeroDivisionError("by zero")), ZeroDivisionError, "by zero"),
+    "another error of torch": (refuse(RuntimeError("shapes")), RuntimeError, "shapes"),
+    "a loss that is no number": (
+        lambda *args: args[2] * float("nan"),
+        StatsError,
+        "The loss has values that are no finite numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize(("hook", "error", "message"), HEADS.values(), ids=HEADS)
+def test_what_goes_wrong_in_the_head_is_told_apart(described, hook, error, message):
     model = load_model(described, make_settings(groups=GRADIENT))
-    model.get_output_embeddings().register_forward_hook(lambda *_: 1 / 0)
-    batch = next(make_sequences().batches(3))
-    sums = sums_of(described, GRADIENT)
-    with collecting(model, described, sums), pytest.raises(ZeroDivisionError):
-        feed_backward(model, batch)
-
-
-def test_a_loss_that_is_no_number_ends_the_run(described, tmp_path):
-    model = load_model(described, make_settings(groups=GRADIENT))
-    model.get_output_embeddings().register_forward_hook(lambda *args: args[2] * float("nan"))
-    batch = next(make_sequences().batches(3))
-    message, sums = "The loss has values that are no finite numbers", sums_of(described, GRADIENT)
-    with collecting(model, described, sums), pytest.raises(StatsError, match=message):
+    model.get_output_embeddings().register_forward_hook(hook)
+    batch, sums = next(make_sequences().batches(3)), sums_of(described, GRADIENT)
+    with collecting(model, described, sums), pytest.raises(error, match=message):
         feed_backward(model, batch)
 
 

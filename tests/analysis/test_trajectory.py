@@ -143,13 +143,7 @@ def test_a_limit_ends_the_search(stats):
 
 def test_large_losses_do_not_underflow(stats):
     """exp(-5000) is 0 in float64; only differences of losses count."""
-    far = SampleStats(
-        stats.grid,
-        stats.num_tokens,
-        stats.activation,
-        stats.probability,
-        stats.loss + 5000.0 * stats.num_tokens[:, None],
-    )
+    far = replace(stats, loss=stats.loss + 5000.0 * stats.num_tokens[:, None])
     assert all(np.isfinite(node).all() for node in node_weights(far))
     assert follow(far, 4).table(4)["rank"].tolist() == follow(stats, 4).table(4)["rank"].tolist()
 
@@ -157,8 +151,7 @@ def test_large_losses_do_not_underflow(stats):
 def test_an_expert_without_output_is_on_no_path(stats):
     activation = stats.activation.copy()
     activation[:, 4] = 0.0  # expert 1 of the second layer
-    silent = SampleStats(stats.grid, stats.num_tokens, activation, stats.probability, stats.loss)
-    table = follow(silent, 1000).table(1000)
+    table = follow(replace(stats, activation=activation), 1000).table(1000)
     row = table.query("layer == 2 and expert == 1").iloc[0]
     assert row["num_samples"] == 0
     assert math.isnan(row["path_weight"])
@@ -226,13 +219,10 @@ def measured_weights(stats, sample, parts):
 def test_steps_that_factorise_are_the_papers(stats):
     """Both methods: where P(j | i) is the same r_j for every i, it is the paper's own step."""
     shares = np.array([[1, 2, 4, 1], [2, 6, 0, 0]])  # out of 8, of two layers that follow
-    same = SampleStats(
-        stats.grid,
-        stats.num_tokens,
-        stats.activation,
-        np.tile(np.concatenate([[3, 4, 1], shares[0], shares[1, :2]]) / 8, (3, 1))
-        * stats.num_tokens[:, None],
-        stats.loss,
+    row = np.concatenate([[3, 4, 1], shares[0], shares[1, :2]]) / 8
+    same = replace(
+        stats,
+        probability=row * stats.num_tokens[:, None],
         transitions=(np.tile(shares[0], (3, 1)), np.tile(shares[1, :2], (4, 1))),
     )
     for parts in ("both", "transition"):

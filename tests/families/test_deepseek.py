@@ -21,46 +21,20 @@ from pruning.plan import PruningPlan, model_ref
 
 HIDDEN, HEADS, LAYERS, EXPERTS, TOP_K, VOCAB = 16, 2, 4, 7, 3, 64
 # The keys of deepseek-moe-16b-base's config.json, made small.
-HUB_CONFIG = {
-    "architectures": ["DeepseekForCausalLM"],
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "auto_map": {
-        "AutoConfig": "configuration_deepseek.DeepseekConfig",
-        "AutoModel": "modeling_deepseek.DeepseekModel",
-        "AutoModelForCausalLM": "modeling_deepseek.DeepseekForCausalLM",
-    },
-    "aux_loss_alpha": 0.001,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "first_k_dense_replace": 1,
-    "hidden_act": "silu",
-    "hidden_size": HIDDEN,
-    "initializer_range": 0.02,
-    "intermediate_size": 40,
-    "max_position_embeddings": 64,
-    "model_type": "deepseek",
-    "moe_intermediate_size": 24,
-    "moe_layer_freq": 1,
-    "n_routed_experts": EXPERTS,
-    "n_shared_experts": 2,
-    "norm_topk_prob": False,
-    "num_attention_heads": HEADS,
-    "num_experts_per_tok": TOP_K,
-    "num_hidden_layers": LAYERS,
-    "num_key_value_heads": HEADS,
-    "pretraining_tp": 1,
-    "rms_norm_eps": 1e-06,
-    "rope_scaling": None,
-    "rope_theta": 10000,
-    "scoring_func": "softmax",
-    "seq_aux": True,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-    "transformers_version": "4.36.0",
-    "use_cache": True,
-    "vocab_size": VOCAB,
-}
+HUB_CONFIG = json.loads("""
+{"architectures": ["DeepseekForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+"auto_map": {"AutoConfig": "configuration_deepseek.DeepseekConfig", "AutoModel":
+"modeling_deepseek.DeepseekModel", "AutoModelForCausalLM":
+"modeling_deepseek.DeepseekForCausalLM"}, "aux_loss_alpha": 0.001, "bos_token_id": 1,
+"eos_token_id": 2, "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 16,
+"initializer_range": 0.02, "intermediate_size": 40, "max_position_embeddings": 64, "model_type":
+"deepseek", "moe_intermediate_size": 24, "moe_layer_freq": 1, "n_routed_experts": 7,
+"n_shared_experts": 2, "norm_topk_prob": false, "num_attention_heads": 2, "num_experts_per_tok":
+3, "num_hidden_layers": 4, "num_key_value_heads": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-06,
+"rope_scaling": null, "rope_theta": 10000, "scoring_func": "softmax", "seq_aux": true,
+"tie_word_embeddings": false, "torch_dtype": "float32", "transformers_version": "4.36.0",
+"use_cache": true, "vocab_size": 64}
+""")
 
 
 def is_sparse(config, layer):
