@@ -4,8 +4,11 @@ Nothing here knows the families' tables in `analysis`: it is the oracle of maski
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -88,6 +91,31 @@ def block_of(model: PreTrainedModel, case: Case, layer: int) -> nn.Module:
 def router_of(model: PreTrainedModel, case: Case, layer: int) -> nn.Module:
     """The router of a layer."""
     return block_of(model, case, layer).get_submodule(TREES[case.model_type].router)
+
+
+@dataclass
+class Heard:
+    """By layer, what its router and its experts took and gave: (arguments, output)."""
+
+    routed: dict[int, Any] = field(default_factory=dict)
+    ran: dict[int, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def listening(model: PreTrainedModel, case: Case) -> Iterator[Heard]:
+    """Inside the block, forwards of routers and experts are heard."""
+    heard = Heard()
+
+    def listen(into: dict[int, Any], layer: int, _: nn.Module, args: Any, out: Any) -> None:
+        into[layer] = args, out
+
+    with ExitStack() as hooks:
+        for layer in case.sparse:
+            router, experts = router_of(model, case, layer), block_of(model, case, layer).experts
+            for module, into in ((router, heard.routed), (experts, heard.ran)):
+                handle = module.register_forward_hook(partial(listen, into, layer))
+                hooks.callback(handle.remove)
+        yield heard
 
 
 def physically_pruned(

@@ -1,7 +1,6 @@
 """Exact damage against the brute force: every expert removed, the layer's output compared."""
 
 import weakref
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from analysis.families import MoELayer
 from analysis.model import load_model_index
 from families.built import stock_load
 from families.configs import CASES, VOCAB, Case, tiny_model
-from families.physical import block_of, physically_pruned, router_of
+from families.physical import block_of, listening, physically_pruned, router_of
 from families.plain import expert_output
 
 IDS = torch.randint(3, VOCAB, (3, 9), generator=torch.Generator().manual_seed(11))
@@ -40,35 +39,23 @@ def collected(model, described):
     return sums
 
 
-@contextmanager
 def heard(model, case, layer):
-    """What goes into a layer's router and experts, and what comes out of the experts."""
-    found = {}
-    block = block_of(model, case, layer)
-    router = router_of(model, case, layer)
-    handles = [
-        router.register_forward_hook(lambda _, args, out: found.update(routed=(args, out))),
-        block.experts.register_forward_hook(lambda _, args, out: found.update(ran=(args, out))),
-    ]
-    with torch.no_grad():
+    """What a layer's router and its experts took and gave: (arguments, output) of both."""
+    with torch.no_grad(), listening(model, case) as found:
         model(input_ids=IDS, attention_mask=MASK.long(), use_cache=False)
-    for handle in handles:
-        handle.remove()
-    yield found
+    return found.routed[layer], found.ran[layer]
 
 
 def without_by_surgery(model, case, layer, expert):
     """The routed output (T, D) of a layer whose checkpoint never had the expert."""
     left = [other for other in range(case.experts) if other != expert]
     pruned = physically_pruned(model, case, {layer: left})
-    with heard(pruned, case, layer) as found:
-        return found["ran"][1]
+    return heard(pruned, case, layer)[1][1]
 
 
 def brute_force(model, case, layer, without):
     """Sum over the tokens routed to each expert of || y - y without it ||."""
-    with heard(model, case, layer) as found:
-        (_, ids, _), output = found["ran"]
+    _, ((_, ids, _), output) = heard(model, case, layer)
     damage = []
     for expert in range(case.experts):
         chose = (ids == expert).any(dim=-1) & FLAT
@@ -111,9 +98,7 @@ def without_in_group(model, case, layer, expert):
     Written from the papers: DeepSeek-V2 judges a group by its best softmax score, DeepSeek-V3 by
     the sum of its two best sigmoid scores plus bias.
     """
-    with heard(model, case, layer) as found:
-        (hidden,), _ = found["routed"]
-        (inputs, *_), _ = found["ran"]
+    ((hidden,), _), ((inputs, *_), _) = heard(model, case, layer)
     router = router_of(model, case, layer)
     logits = hidden.reshape(-1, hidden.shape[-1]).float() @ router.weight.float().T
     logits[:, expert] = -torch.inf
@@ -186,8 +171,7 @@ def test_where_all_experts_are_selected_the_others_are_left(tmp_path):
     case, model, described = few_experts(tmp_path, "mixtral", num_local_experts=2)
     sums = collected(model, described)
     for layer in case.sparse:
-        with heard(model, case, layer) as found:
-            (hidden, ids, gates), _ = found["ran"]
+        _, ((hidden, ids, gates), _) = heard(model, case, layer)
         experts = block_of(model, case, layer).experts
         wanted = torch.zeros(2, dtype=torch.float64)
         for token in FLAT.nonzero()[:, 0].tolist():
@@ -205,8 +189,7 @@ def test_an_only_expert_leaves_nothing(tmp_path):
     )
     sums = collected(model, described)
     for layer in case.sparse:
-        with heard(model, case, layer) as found:
-            output = found["ran"][1]
+        output = heard(model, case, layer)[1][1]
         wanted = float(output[FLAT].norm(dim=-1).sum())
         assert float(sums.of("damage", layer).sum()) == pytest.approx(wanted, rel=1e-6)
 

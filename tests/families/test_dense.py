@@ -1,9 +1,6 @@
 """The group `dense` in every family: each expert on each token, one by one, for each sample."""
 
 import math
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -13,7 +10,7 @@ from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.sums import sums_of
 from families.built import stock_load
 from families.configs import CASES, VOCAB
-from families.physical import block_of, router_of
+from families.physical import block_of, listening, router_of
 from families.plain import expert_output
 from families.test_router_group import plain_logits
 
@@ -32,37 +29,6 @@ def softmax(values):
     return [power / math.fsum(powers) for power in powers]
 
 
-@dataclass
-class Heard:
-    """By layer: what its router took and chose, what its experts took and gave; (tokens, ...)."""
-
-    asked: dict = field(default_factory=dict)
-    chosen: dict = field(default_factory=dict)
-    taken: dict = field(default_factory=dict)
-    given: dict = field(default_factory=dict)
-
-
-@contextmanager
-def listening(model, case):
-    heard = Heard()
-
-    def to_router(layer, _, args, out):
-        heard.asked[layer] = args[0].reshape(NUM_TOKENS, -1)
-        heard.chosen[layer] = out[-1].reshape(NUM_TOKENS, -1).tolist()
-
-    def to_experts(layer, _, args, out):
-        heard.taken[layer] = args[0].reshape(NUM_TOKENS, -1)
-        heard.given[layer] = out.reshape(NUM_TOKENS, -1)
-
-    with ExitStack() as hooks:
-        for layer in case.sparse:
-            experts = block_of(model, case, layer).experts
-            for module, hook in ((router_of(model, case, layer), to_router), (experts, to_experts)):
-                handle = module.register_forward_hook(partial(hook, layer))
-                hooks.callback(handle.remove)
-        yield heard
-
-
 def squares(vector):
     return math.fsum(value * value for value in vector.tolist())
 
@@ -70,15 +36,17 @@ def squares(vector):
 def plain_sums(model, case, layer, heard):
     """Of each sample and expert: sums of ||f||, ||Y - f||^2 and the softmax, token by token."""
     router, experts = router_of(model, case, layer), block_of(model, case, layer).experts
-    logits = plain_logits(router, heard.asked[layer])
+    logits = plain_logits(router, heard.routed[layer][0][0].reshape(NUM_TOKENS, -1))
+    (hidden, *_), output = heard.ran[layer]
+    hidden, output = hidden.reshape(NUM_TOKENS, -1), output.reshape(NUM_TOKENS, -1)
     sums = {name: [[0.0] * case.experts for _ in range(4)] for name in ACCURACY}
     for token in MASK.reshape(-1).nonzero()[:, 0].tolist():
         sample = 2 + token // 6
         shares = softmax(logits[token].tolist())
         for expert in range(case.experts):
-            f = expert_output(case.model_type, experts, expert, heard.taken[layer][token])
+            f = expert_output(case.model_type, experts, expert, hidden[token])
             sums["dense_activation"][sample][expert] += math.sqrt(squares(f))
-            sums["dense_loss"][sample][expert] += squares(heard.given[layer][token] - f)
+            sums["dense_loss"][sample][expert] += squares(output[token] - f)
             sums["dense_probability"][sample][expert] += shares[expert]
     return sums
 
@@ -98,7 +66,9 @@ def test_every_expert_on_every_token(built, case):
                 found = sums.of(name, layer)[sample].tolist()
                 assert found == pytest.approx(wanted[name][sample], rel=accuracy)
         assert sums.of("dense_tokens", layer).tolist() == [0, 0, 6, 4]
-    assert_transitions(sums, heard.chosen, case)
+    routed = heard.routed.items()
+    chosen = {layer: out[-1].reshape(NUM_TOKENS, -1).tolist() for layer, (_, out) in routed}
+    assert_transitions(sums, chosen, case)
     assert sums.chosen == {}
 
 

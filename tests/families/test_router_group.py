@@ -10,7 +10,7 @@ from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.sums import sums_of
 from families.built import stock_load
 from families.configs import CASES, VOCAB
-from families.physical import router_of
+from families.physical import listening, router_of
 
 IDS = torch.randint(3, VOCAB, (2, 8), generator=torch.Generator().manual_seed(13))
 MASK = torch.ones(2, 8, dtype=torch.bool)
@@ -29,22 +29,12 @@ def plain_logits(router, hidden):
 def test_probabilities_entropy_and_pairs_token_by_token(built, case):
     source = built(case)
     model, described = stock_load(case, source.paths["experts"])[0].double(), source.described()
-    seen = {}
-
-    def listen(layer):
-        return lambda _, args, out: seen.update({layer: (args[0], out[-1])})
-
-    handles = [
-        router_of(model, case, layer).register_forward_hook(listen(layer)) for layer in case.sparse
-    ]
     sums = sums_of(described, ("router",))
-    with torch.no_grad(), collecting(model, described, sums):
+    with torch.no_grad(), listening(model, case) as heard, collecting(model, described, sums):
         batch_mask(MASK)
         model(input_ids=IDS, attention_mask=MASK.long(), use_cache=False)
-    for handle in handles:
-        handle.remove()
     for layer in case.sparse:
-        hidden, ids = seen[layer]
+        (hidden, *_), (*_, ids) = heard.routed[layer]
         logits = plain_logits(router_of(model, case, layer), hidden.reshape(-1, hidden.shape[-1]))
         totals, entropy = [0.0] * case.experts, 0.0
         pairs = dict.fromkeys(itertools.product(range(case.experts), repeat=2), 0)
