@@ -80,7 +80,7 @@ def loading_options(model: MoEModel, processes: Processes, *, trust: bool) -> di
 
 
 def block_sums(model: MoEModel, processes: Processes) -> GroupSums:
-    """Sums of nothing, for the experts of one process."""
+    """Zeroed sums for the experts of one process."""
     layers = [
         replace(layer, num_experts=count, top_k=min(layer.top_k, count), num_groups=1)
         for layer in model.layers

@@ -172,7 +172,9 @@ class Recorder:
         """The fifteen sums of every expert, and its damage."""
         self._check_outputs()
         # Before the damage: a NaN is not even equal to itself, so gates would seem to be others.
-        self._check_gates(weights_TK)
+        bad_T = ~weights_TK.isfinite().all(dim=-1)
+        if (bad_T if self._mask_T is None else bad_T & self._mask_T).any():
+            raise not_finite(f"The router of layer {self._layer} gave", self._hidden_TD.dtype)
         self._add("moments", _moments(weights_TK, self._routing.order_S, self._norms_S))
         if "damage" in self._sums.groups:
             damage = self._checked_damage(index_TK, weights_TK)
@@ -198,13 +200,6 @@ class Recorder:
             f"The experts of layer {self._layer} do not get what the router returns, so their "
             "damage is not known; leave the group damage out."
         )
-
-    def _check_gates(self, weights_TK: Tensor) -> None:
-        bad_T = ~weights_TK.isfinite().all(dim=-1)
-        if self._mask_T is not None:
-            bad_T &= self._mask_T
-        if bad_T.any():
-            raise not_finite(f"The router of layer {self._layer} gave", self._hidden_TD.dtype)
 
     def _check_outputs(self) -> None:
         bad_S = ~self._norms_S.isfinite()

@@ -58,7 +58,13 @@ def plan_run(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
 ) -> RunManifest:
     """The manifest that the run will have, without its measurements; nothing is loaded."""
-    _check_vocabulary(model, sequences)
+    largest = max((int(row.max()) for row in sequences.rows if len(row)), default=0)
+    vocabulary = model.config.get("vocab_size")
+    if isinstance(vocabulary, int) and largest >= vocabulary:
+        raise CorpusError(
+            f"The corpus {sequences.corpus} has the token id {largest}, but {model.name} has "
+            f"{vocabulary} tokens; was it tokenised for another model?"
+        )
     numbers = {
         "seq_len": settings.seq_len,
         "seed": settings.seed,
@@ -72,7 +78,7 @@ def plan_run(
         "tokens": corpus.num_tokens,
     }
     groups = ordered(settings.groups)
-    # The routed sums alone are what a run was before there was a choice.
+    # Runs of the routed sums alone are named by what they saw.
     chosen = {"groups": groups} if groups != ("routed",) else {}
     digest = digest_of(identity | chosen)
     words = (Path(model.name).name, Path(corpus.name).stem)
@@ -86,16 +92,6 @@ def plan_run(
         made={},
         groups=groups,
     )
-
-
-def _check_vocabulary(model: MoEModel, sequences: TokenSequences) -> None:
-    largest = max((int(row.max()) for row in sequences.rows if len(row)), default=0)
-    vocabulary = model.config.get("vocab_size")
-    if isinstance(vocabulary, int) and largest >= vocabulary:
-        raise CorpusError(
-            f"The corpus {sequences.corpus} has the token id {largest}, but {model.name} has "
-            f"{vocabulary} tokens; was it tokenised for another model?"
-        )
 
 
 def _advance(model: PreTrainedModel, turn: Sequence[TokenBatch], work: Work) -> None:
@@ -212,7 +208,7 @@ def calibrate(
 def _empty_sums(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, processes: Processes
 ) -> GroupSums:
-    """Sums of nothing for this process: of its own experts where those are dealt out."""
+    """Zeroed sums of this process: of its own experts where those are dealt out."""
     if settings.placement.expert_parallel:
         check_divides(model, processes, settings.groups)
         return block_sums(model, processes)

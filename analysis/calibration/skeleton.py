@@ -129,9 +129,7 @@ class _LayerFiles:
 def _is_stack(converter: WeightConverter) -> bool:
     """Whether it stacks experts, and at most joins the rows of two projections."""
     match converter.operations:
-        case [MergeModulelist(dim=0)]:
-            return True
-        case [MergeModulelist(dim=0), Concatenate(dim=1)]:
+        case [MergeModulelist(dim=0)] | [MergeModulelist(dim=0), Concatenate(dim=1)]:
             return True
     return False
 
@@ -188,7 +186,8 @@ class Skeleton:
             self._load_stack(target, list(parts.values()))
         for path, parameter in self._module(layer).named_parameters():
             if parameter.is_meta:
-                raise CheckpointError(f"{self._name} lacks the tensor {self._path(layer)}.{path}.")
+                trunk = self._embeddings if layer == EMBEDDINGS else f"{self.trunk}.{layer}"
+                raise CheckpointError(f"{self._name} lacks the tensor {trunk}.{path}.")
             parameter.requires_grad_(False)
 
     def _load_stack(self, target: str, parts: list[list[StoredTensor]]) -> None:
@@ -218,9 +217,6 @@ class Skeleton:
                     empty = nn.Parameter(parameter.to("meta"), requires_grad=False)
                     module._parameters[name] = empty
 
-    def _path(self, layer: int) -> str:
-        return self._embeddings if layer == EMBEDDINGS else f"{self.trunk}.{layer}"
-
     def _module(self, layer: int) -> nn.Module:
         if layer == EMBEDDINGS:
             embeddings: nn.Module = self.model.get_input_embeddings()
@@ -245,8 +241,11 @@ class Skeleton:
             target, pattern = rename_source_key(
                 name, renamings, converters, self.model.base_model_prefix, known
             )
-            layer = self._layer_of(target)
-            if layer is None:
+            if target.startswith(f"{self.trunk}."):
+                layer = int(target.removeprefix(f"{self.trunk}.").partition(".")[0])
+            elif target.startswith(f"{self._embeddings}."):
+                layer = EMBEDDINGS
+            else:
                 continue
             stored = StoredTensor(checkpoint.path, checkpoint.tensors[name])
             if pattern in stacking and target in known and known[target].dtype == stored.dtype:
@@ -258,11 +257,6 @@ class Skeleton:
             else:
                 found[layer].plain[name] = stored
         return found
-
-    def _layer_of(self, target: str) -> int | None:
-        if target.startswith(f"{self.trunk}."):
-            return int(target.removeprefix(f"{self.trunk}.").partition(".")[0])
-        return EMBEDDINGS if target.startswith(f"{self._embeddings}.") else None
 
 
 @contextmanager

@@ -163,7 +163,7 @@ class GroupSums:
 
 
 def sums_of(model: MoEModel, groups: Sequence[str] = (), num_samples: int = 0) -> GroupSums:
-    """Sums of nothing, for a described model and so many sequences."""
+    """Zeroed sums for a described model and so many sequences."""
     widths = expert_widths(model) if "gradient" in groups else {}
     size = model.expert_output_size
     try:

@@ -32,17 +32,12 @@ class DemoText:
     response: str = ""
 
 
-def _standard_library() -> Iterator[Path]:
+def _modules() -> Iterator[tuple[str, ast.Module]]:
     root = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
-        if not any(part in _SKIPPED_PACKAGES or part.startswith("config-") for part in parts):
-            yield path
-
-
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    root = Path(sysconfig.get_paths()["stdlib"])
-    for path in _standard_library():
+        if any(part in _SKIPPED_PACKAGES or part.startswith("config-") for part in parts):
+            continue
         with warnings.catch_warnings():
             # Invalid escapes in old modules are the library's affair.
             warnings.simplefilter("ignore")
@@ -58,16 +53,12 @@ def _docstring_owners(tree: ast.Module) -> Iterator[ast.Module | ast.ClassDef | 
             yield node
 
 
-def _drop_docstrings(tree: ast.Module) -> None:
-    for owner in _docstring_owners(tree):
-        if ast.get_docstring(owner, clean=False) is not None:
-            owner.body = owner.body[1:] or [ast.Pass()]
-
-
 def code_texts() -> Iterator[DemoText]:
     """Standard-library modules without docstrings and comments, one document a module."""
     for name, tree in _modules():
-        _drop_docstrings(tree)
+        for owner in _docstring_owners(tree):
+            if ast.get_docstring(owner, clean=False) is not None:
+                owner.body = owner.body[1:] or [ast.Pass()]
         source = ast.unparse(tree)
         if len(source) >= _MIN_CHARS:
             yield DemoText(name, source)
@@ -157,12 +148,8 @@ def _equation(draw: _Draw) -> tuple[str, str]:
 
 
 def _saving(draw: _Draw) -> tuple[str, str]:
-    start, week, weeks, spent = (
-        draw.integer(5, 80),
-        draw.integer(2, 15),
-        draw.integer(2, 12),
-        draw.integer(1, 20),
-    )
+    start, week = draw.integer(5, 80), draw.integer(2, 15)
+    weeks, spent = draw.integer(2, 12), draw.integer(1, 20)
     who, saved = draw.pick(_PEOPLE), week * weeks
     total = start + saved
     return (

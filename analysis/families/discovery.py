@@ -133,20 +133,17 @@ def _place(shapes: Shapes) -> _Place:
     in_blocks: defaultdict[str, dict[tuple[int, str], tuple[int, ...]]] = defaultdict(dict)
     for name, shape in shapes.items():
         match = _NAMES.fullmatch(name)
-        if match is None or name.startswith("mtp."):  # heads have experts of their own
+        if name.startswith("mtp."):  # heads have experts of their own
+            continue
+        if match is None and ".experts." in name:
+            raise _NotCommonError(f"{name} is no <prefix>.layers.N.<block>.experts tensor")
+        if match is None:
             continue
         layer, block, rest = int(match["layer"]), match["block"], match["rest"]
         in_blocks[block][layer, rest] = shape
         if rest.startswith("experts."):
             trunks.add(match["trunk"])
             blocks[block].add(layer)
-    other = [
-        name
-        for name in shapes
-        if ".experts." in name and not (_NAMES.fullmatch(name) or name.startswith("mtp."))
-    ]
-    if other:
-        raise _NotCommonError(f"{other[0]} is no <prefix>.layers.N.<block>.experts tensor")
     trunk = _one(sorted(trunks), "stack of layers with experts")
     block = _one(sorted(blocks), "block with experts in a layer")
     layers = blocks[block]

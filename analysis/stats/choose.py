@@ -48,11 +48,11 @@ def _check_run(run: Run, model: MoEModel) -> None:
             f"The run {run.manifest.run_id} holds weight statistics, which need no --run; name a "
             "calibration run."
         )
-    if run.manifest.model.identity != model.identity:
+    measured = run.manifest.model
+    if measured.identity != model.identity:
         raise StatsError(
-            f"The run {run.manifest.run_id} holds statistics of another model "
-            f"({run.manifest.model.name}, identity {run.manifest.model.identity[:8]}), not of "
-            f"{model.name} ({model.identity[:8]})."
+            f"The run {run.manifest.run_id} holds statistics of another model ({measured.name}, "
+            f"identity {measured.identity[:8]}), not of {model.name} ({model.identity[:8]})."
         )
 
 

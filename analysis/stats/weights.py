@@ -91,7 +91,9 @@ class _MappedShard:
     def measure(self, group: Sequence[_Piece]) -> list[tuple[float, float]]:
         """Both sums over each piece of a group of neighbours."""
         sums = [self._sums(piece) for piece in group]
-        self._release(group[0].start, group[-1].end)
+        if hasattr(mmap, "MADV_DONTNEED"):  # give the pages back
+            aligned = group[0].start // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, aligned, group[-1].end - aligned)
         return sums
 
     def _sums(self, piece: _Piece) -> tuple[float, float]:
@@ -104,31 +106,22 @@ class _MappedShard:
             parts.append(absolute_and_square_sums(data, piece.dtype))
         return sum(first for first, _ in parts), sum(second for _, second in parts)
 
-    def _release(self, start: int, stop: int) -> None:
-        if hasattr(mmap, "MADV_DONTNEED"):
-            aligned = start // mmap.PAGESIZE * mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_DONTNEED, aligned, stop - aligned)
-
-
-def _columns(family: MoEFamily, width: int) -> dict[str, _Columns]:
-    """Where gate and up lie in rows of `width` elements."""
-    if family.is_interleaved:
-        return {"gate": _Columns(width, 0, width, 2), "up": _Columns(width, 1, width, 2)}
-    half = width // 2
-    return {"gate": _Columns(width, 0, half, 1), "up": _Columns(width, half, width, 1)}
-
 
 def _stacked_pieces(family: MoEFamily, tensor: LocatedTensor) -> Iterator[_Piece]:
     entry, slot = tensor.entry, tensor.slot
-    step = entry.nbytes // entry.shape[0]
+    step, width = entry.nbytes // entry.shape[0], entry.shape[-1]
+    half = width // 2
+    gate, up = _Columns(width, 0, half, 1), _Columns(width, half, width, 1)
+    if family.is_interleaved:
+        gate, up = _Columns(width, 0, width, 2), _Columns(width, 1, width, 2)
     for expert in range(entry.shape[0]):
         start = entry.start + expert * step
         where = (entry.shard, entry.dtype, start, start + step)
         if slot.projection != "gate_up":
             yield _Piece(slot.layer, expert, slot.projection, *where)
         elif family.is_transposed:
-            for part, columns in _columns(family, entry.shape[-1]).items():
-                yield _Piece(slot.layer, expert, part, *where, columns)
+            yield _Piece(slot.layer, expert, "gate", *where, gate)
+            yield _Piece(slot.layer, expert, "up", *where, up)
         else:  # the gate rows come first
             middle = start + step // 2
             for part, span in (("gate", (start, middle)), ("up", (middle, start + step))):
