@@ -23,7 +23,7 @@ _CHUNK = 64  # tokens whose differences are in memory at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rerouted:
+class Rerouting:
     """What one forward of a router would have been without each expert that it chose.
 
     Args:
@@ -43,7 +43,7 @@ class Rerouted:
 @torch.no_grad()
 def reroute(
     routed: tuple[Tensor, ...], without: Without, num_experts: int, mask_T: Tensor | None
-) -> Rerouted:
+) -> Rerouting:
     """Ask a router for its choice without each expert, on the tokens that chose it.
 
     `routed` is what it returned: gate weights (T, K) and ids (T, K) last. `mask_T` is True at
@@ -70,7 +70,7 @@ def reroute(
     # A layer's only expert leaves nothing behind.
     nothing = (ids_TK.new_zeros(len(token_P), 0), gates_TK.new_zeros(len(token_P), 0))
     ids_PQ, gates_PQ = map(torch.cat, zip(*answers, strict=True)) if answers else nothing
-    return Rerouted(ids_TK, gates_TK, token_P, order_S % places, ids_PQ, gates_PQ)
+    return Rerouting(ids_TK, gates_TK, token_P, order_S % places, ids_PQ, gates_PQ)
 
 
 class Scratch:
@@ -96,7 +96,7 @@ class LayerDamage:
     this keeps these outputs (T, U, D) and the coefficients of each pair.
     """
 
-    def __init__(self, rerouted: Rerouted, num_experts: int, scratch: Scratch) -> None:
+    def __init__(self, rerouted: Rerouting, num_experts: int, scratch: Scratch) -> None:
         self._rerouted = rerouted
         self._scratch = scratch
         tokens, places = rerouted.ids_TK.shape

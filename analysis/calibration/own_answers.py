@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from analysis.corpora import Document, Encoded, Sampling, Selection, Source, Tokenizer
+from analysis.corpora import Document, Sampling, Selection, Source, Tokenizer, Tokens
 from analysis.corpora.encoding import NoResponseError, encode
 from analysis.errors import CorpusError
 from analysis.generation import greedy_answers
@@ -82,7 +82,7 @@ def answered_sampling(sampling: Sampling, *, was_text: bool) -> Sampling:
 
 
 def _prompts(source: Source, wanted: Answering) -> Iterator[tuple[int, ...]]:
-    encoded: Iterator[Encoded] = (
+    encoded: Iterator[Tokens] = (
         _encoded(document, wanted) for document in source.drawn(wanted.sampling.seed)
     )
     if wanted.selection is not None:
@@ -91,7 +91,7 @@ def _prompts(source: Source, wanted: Answering) -> Iterator[tuple[int, ...]]:
         yield _before_last_answer(document, wanted.corpus)
 
 
-def _encoded(document: Document, wanted: Answering) -> Encoded:
+def _encoded(document: Document, wanted: Answering) -> Tokens:
     """The document with its answers told apart, since the last of them is to be replaced."""
     try:
         return encode(document, wanted.tokenizer, "response", wanted.corpus)
@@ -102,7 +102,7 @@ def _encoded(document: Document, wanted: Answering) -> Encoded:
         ) from error
 
 
-def _before_last_answer(document: Encoded, corpus: str) -> tuple[int, ...]:
+def _before_last_answer(document: Tokens, corpus: str) -> tuple[int, ...]:
     """The tokens before the last run of those that belong to an answer."""
     answers = np.flatnonzero(document.counted) if document.counted is not None else np.array([])
     if not len(answers):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from analysis.calibration.damage import LayerDamage, Rerouted, Scratch
+from analysis.calibration.damage import LayerDamage, Rerouting, Scratch
 from analysis.calibration.dense import ExpertForward, LayerDense
 from analysis.calibration.finite import not_finite
 from analysis.calibration.neurons import LayerNeurons
@@ -36,7 +36,7 @@ class Collection:
     mask_T: Tensor | None = None
     shard_T: Tensor | None = None
     sample_T: Tensor | None = None
-    rerouted: dict[int, Rerouted] = field(default_factory=dict)
+    rerouted: dict[int, Rerouting] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=Scratch)
     squares: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 

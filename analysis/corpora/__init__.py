@@ -5,7 +5,7 @@ selection is in `analysis.corpora.representatives`, which imports scikit-learn. 
 """
 
 from analysis.corpora.documents import Document, Fields, demo_document
-from analysis.corpora.encoding import Count, Encoded, Tokenizer
+from analysis.corpora.encoding import Count, Tokenizer, Tokens
 from analysis.corpora.packing import Packing, Truncate
 from analysis.corpora.presets import PRESETS, Preset
 from analysis.corpora.sampling import Sampling, Selection, tokenize
@@ -20,7 +20,6 @@ __all__ = [
     "CorpusSpec",
     "Count",
     "Document",
-    "Encoded",
     "Fields",
     "Packing",
     "Preset",
@@ -30,6 +29,7 @@ __all__ = [
     "TokenBatch",
     "TokenSequences",
     "Tokenizer",
+    "Tokens",
     "Truncate",
     "corpus_name",
     "demo_document",

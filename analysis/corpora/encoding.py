@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
+class Tokens:
     """Token ids of a document.
 
     Args:
@@ -55,10 +55,10 @@ class Encoded:
     ids: TokenIds
     counted: BoolArray | None = None
 
-    def part(self, start: int, end: int) -> "Encoded":
+    def part(self, start: int, end: int) -> "Tokens":
         """The tokens from `start` to before `end`."""
         counted = None if self.counted is None else self.counted[start:end]
-        return Encoded(self.ids[start:end], counted)
+        return Tokens(self.ids[start:end], counted)
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def reading_by_tokenizer(what: str, instead: str) -> Iterator[None]:
         raise CorpusError(f"The model's tokenizer cannot {what} ({reason}); {instead}.") from error
 
 
-def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus: str) -> Encoded:
+def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus: str) -> Tokens:
     """Token ids of a document; with count "response", those of its answers enter the sums.
 
     Raises:
@@ -89,7 +89,7 @@ def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus
                 "response is"
             )
         ids = np.asarray(document.input_ids, dtype=np.int32)
-        return Encoded(ids, None if answer is None else np.asarray(answer, dtype=np.bool_))
+        return Tokens(ids, None if answer is None else np.asarray(answer, dtype=np.bool_))
     if tokenizer is None:
         raise CorpusError(f"The corpus {corpus} is text, which needs a tokenizer.")
     if document.messages is not None:
@@ -100,7 +100,7 @@ def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus
         tokens = list(tokenizer.encode(document.text or ""))
     if tokenizer.eos_token_id is not None and tokens and tokens[-1] != tokenizer.eos_token_id:
         tokens.append(tokenizer.eos_token_id)
-    return Encoded(np.asarray(tokens, dtype=np.int32))
+    return Tokens(np.asarray(tokens, dtype=np.int32))
 
 
 def _templated(
@@ -115,10 +115,10 @@ def _templated(
 
 def _conversation(
     messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, count: Count
-) -> Encoded:
+) -> Tokens:
     if count == "all":
         encoding = _templated(messages, tokenizer)
-        return Encoded(np.asarray(encoding["input_ids"], dtype=np.int32))
+        return Tokens(np.asarray(encoding["input_ids"], dtype=np.int32))
     if all(message.get("role") != "assistant" for message in messages):
         raise NoResponseError("A conversation has no assistant's turn to count")
     try:
@@ -128,11 +128,11 @@ def _conversation(
     if isinstance(template, str) and _GENERATION.search(template):  # JSON may hold a number there
         encoding = _templated(messages, tokenizer, return_assistant_tokens_mask=True)
         counted = np.asarray(encoding["assistant_masks"], dtype=np.bool_)
-        return Encoded(np.asarray(encoding["input_ids"], dtype=np.int32), counted)
+        return Tokens(np.asarray(encoding["input_ids"], dtype=np.int32), counted)
     return _by_prefixes(messages, tokenizer)
 
 
-def _by_prefixes(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> Encoded:
+def _by_prefixes(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> Tokens:
     """An answer is what its turn adds to the tokens of all before it.
 
     Exact, because both must be prefixes of the whole, token by token; where the template rewrites
@@ -152,4 +152,4 @@ def _by_prefixes(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) ->
                     "follows it, so the tokens of an answer cannot be told apart exactly"
                 )
         counted[len(before) : len(after)] = True
-    return Encoded(ids, counted)
+    return Tokens(ids, counted)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from analysis.arrays import BoolArray
-from analysis.corpora.encoding import Encoded
+from analysis.corpora.encoding import Tokens
 from analysis.corpora.sequences import TokenIds
 
 Packing = Literal["auto", "concatenate", "pack", "pad"]
@@ -33,7 +33,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Packed:
+class TokenRows:
     """Sequences, and an account of every token that was read: fed or dropped.
 
     Args:
@@ -64,24 +64,24 @@ class Packed:
         """Tokens read that are in no sequence."""
         return self.num_read - self.num_fed
 
-    def add(self, parts: Sequence[Encoded]) -> None:
+    def add(self, parts: Sequence[Tokens]) -> None:
         """One more sequence."""
         self.rows.append(np.concatenate([part.ids for part in parts]))
         self.counted.append(np.concatenate([_counted(part) for part in parts]))
 
 
-def _counted(item: Encoded) -> BoolArray:
+def _counted(item: Tokens) -> BoolArray:
     return np.ones(len(item.ids), dtype=np.bool_) if item.counted is None else item.counted
 
 
-def concatenate(documents: Iterator[Encoded], limits: Limits) -> Packed:
+def concatenate(documents: Iterator[Tokens], limits: Limits) -> TokenRows:
     """Documents joined end to end and cut into sequences of equal length.
 
     A document sees what stands before it in its sequence, as in pre-training and in HEAPr.
     """
-    packed = Packed()
+    packed = TokenRows()
     wanted = limits.tokens // limits.seq_len * limits.seq_len
-    items: list[Encoded] = []
+    items: list[Tokens] = []
     for item in documents:
         items.append(item)
         packed.num_read += len(item.ids)
@@ -90,7 +90,7 @@ def concatenate(documents: Iterator[Encoded], limits: Limits) -> Packed:
             break
     length = min(wanted, packed.num_read // limits.seq_len * limits.seq_len)
     if length:
-        stream = Encoded(
+        stream = Tokens(
             np.concatenate([item.ids for item in items]),
             np.concatenate([_counted(item) for item in items]),
         )
@@ -99,7 +99,7 @@ def concatenate(documents: Iterator[Encoded], limits: Limits) -> Packed:
     return packed
 
 
-def _fitting(documents: Iterator[Encoded], limits: Limits, packed: Packed) -> Iterator[Encoded]:
+def _fitting(documents: Iterator[Tokens], limits: Limits, packed: TokenRows) -> Iterator[Tokens]:
     """Documents cut to the length of a sequence, or whole, until the tokens are spent."""
     fed = 0
     for item in documents:
@@ -118,23 +118,23 @@ def _fitting(documents: Iterator[Encoded], limits: Limits, packed: Packed) -> It
         yield item.part(size - keep, size) if limits.truncate == "tail" else item.part(0, keep)
 
 
-def pad(documents: Iterator[Encoded], limits: Limits) -> Packed:
+def pad(documents: Iterator[Tokens], limits: Limits) -> TokenRows:
     """One document a sequence; batches pad the shorter ones."""
-    packed = Packed()
+    packed = TokenRows()
     for item in _fitting(documents, limits, packed):
         packed.add([item])
     return packed
 
 
-def pack(documents: Iterator[Encoded], limits: Limits) -> Packed:
+def pack(documents: Iterator[Tokens], limits: Limits) -> TokenRows:
     """Whole documents side by side in a sequence, where they do not see each other.
 
     Each goes into the first of at most sixteen open sequences that has room for it; where none
     has, the fullest is closed. No document is split; one that is longer than a sequence, and is to
     stay whole, has one to itself.
     """
-    packed = Packed()
-    rows: list[list[Encoded]] = []
+    packed = TokenRows()
+    rows: list[list[Tokens]] = []
     for item in _fitting(documents, limits, packed):
         place = next((row for row in rows if _size(row) + len(item.ids) <= limits.seq_len), None)
         if place is None:
@@ -148,17 +148,17 @@ def pack(documents: Iterator[Encoded], limits: Limits) -> Packed:
     return packed
 
 
-def _size(row: Sequence[Encoded]) -> int:
+def _size(row: Sequence[Tokens]) -> int:
     return sum(len(item.ids) for item in row)
 
 
-def _close(packed: Packed, row: Sequence[Encoded]) -> None:
+def _close(packed: TokenRows, row: Sequence[Tokens]) -> None:
     packed.add(row)
     places = [np.arange(len(item.ids), dtype=np.int32) for item in row]
     packed.positions.append(np.concatenate(places))
 
 
-PACKERS: Mapping[Packing, Callable[[Iterator[Encoded], Limits], Packed]] = {
+PACKERS: Mapping[Packing, Callable[[Iterator[Tokens], Limits], TokenRows]] = {
     "concatenate": concatenate,
     "pack": pack,
     "pad": pad,

@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.arrays import FloatArray, IntArray
 from analysis.checkpoint import Checkpoint, TensorEntry
-from analysis.corpora.encoding import Encoded
+from analysis.corpora.encoding import Tokens
 from analysis.corpora.sampling import Selection
 from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import CheckpointError, CorpusError
@@ -81,7 +81,7 @@ def _embedding(checkpoint: Checkpoint) -> TensorEntry:
     return found[0]
 
 
-def mean_embeddings(documents: Sequence[Encoded], embedding: EmbeddingRows) -> FloatArray:
+def mean_embeddings(documents: Sequence[Tokens], embedding: EmbeddingRows) -> FloatArray:
     """(documents, hidden size): the mean embedding of each document's tokens, of length 1."""
     from scipy.sparse import csr_array
 
@@ -109,7 +109,7 @@ def mean_embeddings(documents: Sequence[Encoded], embedding: EmbeddingRows) -> F
 def kmeans_selection(embedding: EmbeddingRows, clusters: int) -> Selection:
     """The documents nearest the centroids of `clusters` clusters, in the order they were drawn."""
 
-    def choose(documents: Iterator[Encoded], seed: int) -> Iterator[Encoded]:
+    def choose(documents: Iterator[Tokens], seed: int) -> Iterator[Tokens]:
         pool = list(islice((item for item in documents if len(item.ids)), POOL))
         if not pool:
             return

@@ -7,14 +7,14 @@ from itertools import chain
 import numpy as np
 
 from analysis.corpora.documents import Document
-from analysis.corpora.encoding import Count, Encoded, Tokenizer, encode
-from analysis.corpora.packing import PACKERS, Limits, Packed, Packing, Truncate, concatenate
+from analysis.corpora.encoding import Count, Tokenizer, Tokens, encode
+from analysis.corpora.packing import PACKERS, Limits, Packing, TokenRows, Truncate, concatenate
 from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.sources import Source, in_memory
 from analysis.errors import CorpusError
 
 _LONGEST_JOINED = 1 << 28  # characters
-Documents = Iterator[Encoded]
+Documents = Iterator[Tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def tokenize(
 
 def _encoded(
     documents: Iterator[Document], tokenizer: Tokenizer | None, count: Count, corpus: str
-) -> Iterator[Encoded]:
+) -> Iterator[Tokens]:
     ready = None
     for document in documents:
         is_ready = document.input_ids is not None
@@ -131,7 +131,7 @@ def _encoded(
         yield encode(document, tokenizer, count, corpus)
 
 
-def _nothing(packed: Packed, sampling: Sampling, packing: Packing, corpus: str) -> str:
+def _nothing(packed: TokenRows, sampling: Sampling, packing: Packing, corpus: str) -> str:
     if packed.num_read == 0:
         return f"The corpus {corpus} holds no token."
     if packing != "concatenate" and packed.num_too_much:
@@ -202,7 +202,7 @@ def _whole_text(source: Source, corpus: str) -> str:
 
 
 def _sequences(
-    packed: Packed, source: Source, sampling: Sampling, corpus: str, facts: Mapping[str, object]
+    packed: TokenRows, source: Source, sampling: Sampling, corpus: str, facts: Mapping[str, object]
 ) -> TokenSequences:
     counted = tuple(packed.counted)
     if sampling.count == "response" and not any(row.any() for row in counted):

@@ -97,10 +97,13 @@ def _log_softmax(values: FloatArray) -> FloatArray:
     return shifted - total
 
 
-def node_weights(stats: SampleStats, parts: Parts = "both") -> list[FloatArray]:
+def node_weights(
+    stats: SampleStats, parts: Parts = "both", steps: Steps = "paper"
+) -> list[FloatArray]:
     """u of every expert and sample, (samples, experts) of each layer; natural logarithms.
 
-    All samples must have tokens; `parts` as in `Weighing`.
+    All samples must have tokens; `parts` and `steps` as in `Weighing`. A measured step has P(j | i)
+    in place of r_j, so there log r is part of the first layer's nodes only.
     """
     importance, activation, probability = _means(stats)
     last = len(importance) - 1
@@ -111,33 +114,16 @@ def node_weights(stats: SampleStats, parts: Parts = "both") -> list[FloatArray]:
             weight = weight + each
         if parts == "both" or (at == last) == (parts == "importance"):
             weight = weight + activation[at]
-        if parts == "both" or (at == 0) == (parts == "importance"):
+        is_corrected = parts != "transition" and at == 0
+        is_step = steps == "paper" and parts != "importance" and at > 0
+        if is_corrected or is_step:
             weight = weight + probability[at]
         nodes.append(weight)
     return nodes
 
 
-def measured_steps(
-    stats: SampleStats, parts: Parts = "both"
-) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Nodes, (samples, experts) of each layer, and steps log P(j | i), the same for every sample.
-
-    log a_i of a step is part of its node.
-    """
-    importance, activation, probability = _means(stats)
-    last = len(importance) - 1
-    nodes = []
-    for at, each in enumerate(importance):
-        weight = np.zeros_like(each) if parts == "transition" else each.copy()
-        if parts != "transition" or at < last:
-            weight = weight + activation[at]
-        if parts != "transition" and at == 0:
-            weight = weight + probability[at]
-        nodes.append(weight)
-    return nodes, [_log_shares(counts) for counts in stats.transitions]
-
-
 def _log_shares(counts: IntArray) -> FloatArray:
+    """log P(j | i) of the transitions between two layers; -inf where nobody went."""
     total = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
     with np.errstate(divide="ignore"):
@@ -236,7 +222,8 @@ def _paths(
     if weighing.steps == "paper" or weighing.parts == "importance":
         yield from top_paths_of_samples(nodes, count)
         return
-    nodes, steps = measured_steps(stats, weighing.parts)
+    nodes = node_weights(stats, weighing.parts, "measured")
+    steps = [_log_shares(counts) for counts in stats.transitions]
     for sample in range(len(stats.num_tokens)):
         paths = top_paths_through([node[sample] for node in nodes], steps, count)
         yield slice(sample, sample + 1), paths.experts[None], paths.weights[None]

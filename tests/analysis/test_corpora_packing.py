@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from letters import as_lists, sequences_of
 
 from analysis.corpora import Document, Sampling, TokenSequences
-from analysis.corpora.encoding import Encoded
+from analysis.corpora.encoding import Tokens
 from analysis.corpora.packing import PACKERS, Limits, Truncate
 from analysis.errors import CorpusError
 
@@ -18,7 +18,7 @@ def encoded(*lengths):
     """Documents of these lengths with tokens that occur once: 0, 1, 2 ..."""
     ends = np.cumsum(lengths)
     return [
-        Encoded(np.arange(end - length, end, dtype=np.int32), np.arange(end - length, end) % 3 == 0)
+        Tokens(np.arange(end - length, end, dtype=np.int32), np.arange(end - length, end) % 3 == 0)
         for length, end in zip(lengths, ends, strict=True)
     ]
 

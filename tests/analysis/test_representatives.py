@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from analysis.checkpoint import open_checkpoint
 from analysis.corpora import Document, Sampling, representatives, tokenize
-from analysis.corpora.encoding import Encoded
+from analysis.corpora.encoding import Tokens
 from analysis.corpora.representatives import CheckpointEmbedding, kmeans_selection, mean_embeddings
 from analysis.errors import CheckpointError, CorpusError
 from analysis.model import DEMO_CHECKPOINT
@@ -27,7 +27,7 @@ class Table:
 
 
 def documents_of(*ids):
-    return [Encoded(np.array(row, dtype=np.int32)) for row in ids]
+    return [Tokens(np.array(row, dtype=np.int32)) for row in ids]
 
 
 def checkpoint_of(tmp_path, tensors):
