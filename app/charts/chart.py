@@ -52,6 +52,7 @@ class Chart:
         title: what it answers, as a heading.
         make: the drawing of a context; a UserError says what the context lacks.
         granularity: what is removed in it.
+        reads_plan: it shows the plan, with its schedule and constraints.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Chart:
     title: str
     make: Callable[["Context"], Drawing]
     granularity: str = EXPERT_GRANULARITY
+    reads_plan: bool = False
 
     def draw(self, context: "Context") -> Drawing:
         """The drawing of a context, with the command line that draws the same.
@@ -67,7 +69,8 @@ class Chart:
             UserError: the context lacks what the chart shows.
         """
         drawing = self.make(context)
-        if drawing.name != self.name or not context.is_plain:
+        is_usual = context.has_usual_plan or not self.reads_plan
+        if drawing.name != self.name or not context.is_plain or not is_usual:
             return drawing
         line = context.both.plot_command(self.name, f"{self.name}.svg", drawing.options)
         return replace(drawing, command=line)

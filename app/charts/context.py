@@ -24,14 +24,13 @@ from app.charts.chart import made_by
 from app.charts.comparing import about_recipes
 from app.charts.path_choice import USUAL_PATHS, PathChoice
 from app.tables.maps import Ranked, rank
-from pruning.budget import sparsity_budget
 from pruning.planning.comparing import CompareRequest, compare_selections
 from pruning.planning.neuron_plan import NeuronPlanChoice
 from pruning.planning.neuron_scopes import scopes_of
-from pruning.planning.planning import PlanChoice
+from pruning.planning.planning import PlanChoice, Shown
 from pruning.planning.ranking import Selection, criterion_badge, select
 from pruning.requests.plan import PlanRequest
-from pruning.search.store import KnownSearch, SearchStore, best_fitting
+from pruning.search.store import KnownSearch, SearchStore
 
 # The corpus that stands for a mix of all; no file is called so.
 BLEND: Final = "(blend)"
@@ -55,6 +54,11 @@ def call(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
     return function(*args, **named)
 
 
+def itself(selection: Selection) -> Selection:
+    """A selection; of equal ones the first is kept, with what it has computed."""
+    return selection
+
+
 @dataclass(frozen=True, eq=False)
 class Context:
     """What a person chose; what follows from it is computed when a chart first needs it.
@@ -72,6 +76,9 @@ class Context:
         recipes: the recipe and the one that it is compared with, where they differ in more.
         plan: how the budget is spread over the layers.
         neurons: which neurons are pruned; None where whole experts are, or a command asks.
+        shown: the plan on screen, of a file, a search or the controls; None where none is.
+        search: the search on screen; None for the one that the recipe tells.
+        searches: those that are compared; empty for all on the budget.
         keep: calls the functions that compute; the dashboard's remembers what they return.
         expert: layer and expert that are pointed out.
         layer: of the chart of ranks in one layer; None for that of the expert, or a telling one.
@@ -93,6 +100,9 @@ class Context:
     recipes: CompareRequest | None = None
     plan: PlanChoice = NO_PLAN
     neurons: NeuronPlanChoice | None = None
+    shown: Shown | None = None
+    search: KnownSearch | None = None
+    searches: tuple[KnownSearch, ...] = ()
     keep: Keep = call
     expert: tuple[int, int] | None = None
     layer: int | None = None
@@ -209,7 +219,8 @@ class Context:
         def choose(*args: Any) -> Choice[Stats]:
             return self.keep(choose_stats, *args)
 
-        return select(request, self.model, self.store, choose=choose)
+        found = select(request, self.model, self.store, choose=choose)
+        return self.keep(itself, found)
 
     @cached_property
     def first(self) -> Selection:
@@ -281,37 +292,9 @@ class Context:
         return compare_selections(self.first, self.second)
 
     @cached_property
-    def searches(self) -> list[KnownSearch]:
-        """The searches of the model on the budget of the recipe, of any criterion.
-
-        Raises:
-            StatsError: there is none.
-        """
-        removed = sparsity_budget(self.model.layers, self.request.sparsity).total
-        known = SearchStore(self.store.directories).of_model(self.model)
-        if found := [each for each in known if each.removed == removed]:
-            return found
-        others = ", ".join(f"{each.search_id} ({each.removed} experts)" for each in known)
-        raise StatsError(
-            f"{self.model.name} has no search that removes {removed} experts; make one with "
-            f"`moeprune search`. Known: {others or 'none'}."
-        )
-
-    @property
-    def search(self) -> KnownSearch:
-        """Of `searches` the one by the criterion of the recipe that looked longest.
-
-        Raises:
-            StatsError: none is by this criterion.
-        """
-        found, name = self.searches, self.ranking_criterion.name
-        search = best_fitting(found, name, found[0].removed)
-        if search is None:
-            known = ", ".join(sorted({each.criterion for each in found}))
-            raise StatsError(
-                f"No search of {self.model.name} on this budget is by {name}; known: {known}."
-            )
-        return search
+    def known_searches(self) -> tuple[KnownSearch, ...]:
+        """The searches of the model."""
+        return tuple(SearchStore(self.store.directories).of_model(self.model))
 
     # What charts ask before they draw.
 
@@ -359,6 +342,18 @@ class Context:
         first = self.first
         runs = ", ".join(run.manifest.run_id for run in first.choice.runs)
         return made_by(self.head, runs, first.criterion.label, f"sparsity {self.sparsity}")
+
+    def about_plan(self) -> str:
+        """How the plan came about, for provenance lines."""
+        if self.shown is None:
+            return self.ranking_criterion.label
+        made = self.shown.plan.provenance
+        return self.shown.file or ", ".join(filter(None, (made.criterion, made.schedule)))
+
+    @property
+    def has_usual_plan(self) -> bool:
+        """Whether the plan is what command lines that draw make: uniform, without constraints."""
+        return self.plan == NO_PLAN and not (self.shown and self.shown.file)
 
     def about_both(self) -> str:
         """Provenance line of a chart of both recipes."""

@@ -1,7 +1,5 @@
 """The figures of the dashboard, listed once: what `moeprune plot` and reports can draw."""
 
-import pandas as pd
-
 from analysis.errors import PlanError, unknown_name
 from app.charts import (
     benchmarks,
@@ -27,37 +25,14 @@ from app.charts import (
     rank_flow,
     rank_rank,
     same_bytes,
+    saved,
+    schedules,
+    search,
     stratification,
     winner_map,
 )
-from app.charts.chart import Chart, Drawing
-from app.charts.context import Context
+from app.charts.chart import Chart
 from app.charts.published import PAPER_CHARTS, PaperChart
-from app.plots import explore
-from app.plots.schedules import schedules_chart
-from app.plots.search import best_chart, progress_chart, schedules_of_searches
-from pruning.planning.make import evidence_of, make_plan, spending_of
-from pruning.planning.planning import searched_rows
-from pruning.schedules import side_by_side
-from pruning.search.store import SearchStore, order_digest
-from pruning.sizes import size_report
-
-
-def _schedules(context: Context) -> Drawing:
-    selection = context.first
-    evidence = evidence_of(selection, selection.request)
-    spending = spending_of(selection.request, selection.model, evidence)
-    counts, _ = side_by_side(spending, evidence)
-    known = SearchStore(context.store.directories).of_model(context.model)
-    order = order_digest(selection.table)
-    counts = pd.concat([counts, searched_rows(known, spending.budget.total, order)])
-    return schedules_chart(counts, context.request.schedule, context.about_selection())
-
-
-def _sizes(context: Context) -> Drawing:
-    report = size_report(context.model, make_plan(context.first, context.request).plan)
-    return explore.sizes_chart(report.table, context.about_selection())
-
 
 _EACH = (
     stratification.STRATIFICATION,
@@ -75,26 +50,11 @@ _EACH = (
     rank_rank.RANK_RANK,
     rank_flow.RANK_FLOW,
     layer_agreement.AGREEMENT,
-    Chart("schedules", "plan", "How each schedule spreads the budget", _schedules),
+    schedules.SCHEDULES,
     pareto.PARETO,
-    Chart(
-        "search",
-        "plan",
-        "How the search for a schedule went",
-        lambda context: progress_chart(context.search),
-    ),
-    Chart(
-        "search-best",
-        "plan",
-        "What the search's best schedule keeps",
-        lambda context: best_chart(context.search),
-    ),
-    Chart(
-        "search-schedules",
-        "plan",
-        "Where several searches put the budget, layer by layer",
-        lambda context: schedules_of_searches(context.searches),
-    ),
+    search.SEARCH,
+    search.SEARCH_BEST,
+    search.SEARCH_SCHEDULES,
     evaluation_curves.EVALUATION_CURVES,
     hidden_states.HIDDEN_STATES,
     benchmarks.OWN_CAPABILITY,
@@ -112,7 +72,7 @@ _EACH = (
     loss_bins.NEURON_LOSS_BINS,
     same_bytes.SAME_BYTES,
     loss_bins.LOSS_BINS,
-    Chart("sizes", "export", "What pruning saves", _sizes),
+    saved.SIZES,
 )
 CHARTS = {view.name: view for view in _EACH}
 

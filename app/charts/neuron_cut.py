@@ -160,11 +160,10 @@ def beside_experts(context: Context) -> pd.DataFrame:
     """
     heapr, known = CRITERIA["heapr"], measured(context)
     used = [corpus for corpus, weight in context.weights.items() if weight > 0]
-    if not used or (lacking := [corpus for corpus in used if corpus not in known]):
+    if lacking := [corpus for corpus in used if corpus not in known]:
         raise StatsError(
-            "HEAPr of whole experts needs statistics of neurons"
-            + (f", which {', '.join(lacking)} lacks" if used else "")
-            + "; calibrate with `--groups routed,gradient`."
+            f"HEAPr of whole experts needs statistics of neurons, which {', '.join(lacking)} "
+            "lacks; calibrate with `--groups routed,gradient`."
         )
     corpora = [parse_corpus_weight(text) for text in context.corpora]
     stats = context.keep(choose_stats, heapr, context.store, context.model, corpora).stats

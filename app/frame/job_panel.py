@@ -9,9 +9,9 @@ from typing import Final, Literal
 import streamlit as st
 
 from analysis.errors import UserError
+from app.charts.search import measure_label
 from app.jobs.kinds import KINDS
 from app.jobs.model import ACTIVE, Job, JobState
-from app.plots.search import measure_label
 from app.session.job_queue import change_job, job_store, runner, user
 from app.session.search_data import read_cached
 from pruning.search.result import RESULT_NAME

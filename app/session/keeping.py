@@ -15,6 +15,7 @@ from analysis.stats.blend import Mixture
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, NoStats, WeightStats
+from app.charts.context import itself
 from app.charts.coverage import mixture
 from app.charts.neuron_cut import neuron_field, rank_for, ranks_within
 from app.charts.overlap_by_tokens import parts_of
@@ -23,8 +24,9 @@ from pruning.atoms.cuts import NeuronField
 from pruning.atoms.widths import WidthChoice
 from pruning.plan import PruningPlan
 from pruning.planning.neurons import Arena, arena_of
-from pruning.planning.ranking import Ranking, Selection
+from pruning.planning.ranking import Selection
 from pruning.requests.plan import PlanRequest
+from pruning.schedules import Spending
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +36,7 @@ _LARGE: Final[dict[Callable[..., Any], int]] = {
     load_expert_stats: 32,
     load_weight_stats: 16,
     choose_stats: 16,
+    itself: 32,
     mixture: 8,
     parts_of: 8,
     rank_for: 8,
@@ -55,9 +58,17 @@ def _number(value: object) -> int:
     return _numbered.setdefault(value, next(_numbers))
 
 
+def _selection_key(selection: Selection) -> tuple[object, ...]:
+    read = [each for each in (selection.choice, selection.tokens) if each is not None]
+    request = selection.request.model_dump_json()
+    return (selection.model.identity, request, *map(_number, read))
+
+
 _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     **dict.fromkeys((ExpertStats, WeightStats, NoStats, Mixture), _number),
-    **dict.fromkeys((Ranking, Selection, NeuronField, Arena), _number),
+    **dict.fromkeys((NeuronField, Arena), _number),
+    Selection: _selection_key,
+    Spending: lambda spending: (spending.budget.to_dict(), spending.constraints.to_dict()),
     CorpusWeight: str,
     Criterion: lambda criterion: criterion.name,
     Fraction: str,

@@ -1,5 +1,7 @@
 """Export: the plan, what it needs, the job that writes it, and the proof."""
 
+from dataclasses import replace
+
 import streamlit as st
 
 from app.charts.context import Context
@@ -9,14 +11,24 @@ from app.parts.export.exports import plan_part, preflight_part, proof_part, star
 from app.parts.plan.experts import import_banner, refusal_part
 from app.parts.plan.neuron_page import neuron_export_page
 from app.session.plan_data import shown_plan, sizes_of
-from pruning.planning.planning import PlanChoice
+from pruning.planning.planning import Shown
 
 
-def expert_export_page(context: Context, choice: PlanChoice) -> None:
+def export(context: Context) -> Context:
+    """The page."""
+    refusal_part()
+    if context.neurons is not None:
+        neuron_export_page(context, context.neurons)
+    elif (shown := shown_plan(context)) is not None:
+        context = replace(context, shown=shown)
+        _export_of_experts(context, shown)
+    job_panel("export")
+    proof_part(context)
+    return context
+
+
+def _export_of_experts(context: Context, shown: Shown) -> None:
     """The plan of whole experts, the checks and the start."""
-    shown = shown_plan(context, choice)
-    if shown is None:
-        return
     import_banner(shown)
     report = sizes_of(context, shown.plan)
     left, right = st.columns(2)
@@ -25,18 +37,6 @@ def expert_export_page(context: Context, choice: PlanChoice) -> None:
     with right, st.container(border=True):
         ready, options = preflight_part(context, shown, report)
         start_part(context, shown, ready, options)
-
-
-def export(context: Context) -> Context:
-    """The page."""
-    refusal_part()
-    if context.neurons is not None:
-        neuron_export_page(context, context.neurons)
-    else:
-        expert_export_page(context, context.plan)
-    job_panel("export")
-    proof_part(context)
-    return context
 
 
 draw_page(export)

@@ -1,8 +1,11 @@
 """Plan: where the budget goes, layer by layer, and what that saves."""
 
+from dataclasses import replace
+
 import streamlit as st
 
 from app.charts.context import Context
+from app.charts.schedules import sides
 from app.frame.pages import draw_page
 from app.parts.plan.experts import (
     editor_part,
@@ -18,24 +21,32 @@ from app.parts.plan.experts import (
 )
 from app.parts.plan.neuron_page import neuron_plan_page
 from app.parts.plan.search import search_part
-from app.session.plan_data import prepared, schedules_beside, shown_plan, sizes_of
-from pruning.planning.planning import PlanChoice
+from app.session.plan_data import prepared, shown_plan, sizes_of
 from pruning.search.store import SEARCH
 
 
-def expert_plan_page(context: Context, choice: PlanChoice) -> None:
-    """The Plan page where whole experts are chosen."""
-    shown = shown_plan(context, choice)
-    ready = prepared(context) if shown is not None or choice.schedule == SEARCH else None
+def plan(context: Context) -> Context:
+    """The page."""
+    refusal_part()
+    if context.neurons is not None:
+        neuron_plan_page(context, context.neurons)
+        return context
+    return _plan_of_experts(context)
+
+
+def _plan_of_experts(context: Context) -> Context:
+    choice, shown = context.plan, shown_plan(context)
+    searched = choice.schedule == SEARCH
+    ready = prepared(context) if shown is not None or searched else None
     if shown is None:
         if ready is not None:
             with st.container(border=True):
                 search_part(context, choice, ready)
-        return
-    beside = None if ready is None else schedules_beside(context, choice, ready)
-    report = sizes_of(context, shown.plan)
+        return context
+    context = replace(context, shown=shown)
+    beside = None if ready is None else sides(context)
     import_banner(shown)
-    metrics(context, shown, report)
+    metrics(context, shown, sizes_of(context, shown.plan))
     with st.container(border=True):
         editor_part(context, choice, shown, beside)
         notes_part(shown)
@@ -45,23 +56,14 @@ def expert_plan_page(context: Context, choice: PlanChoice) -> None:
             search_part(context, choice, ready)
     if beside is not None:
         with st.container(border=True):
-            sides_part(context, choice, beside)
+            sides_part(context, beside)
     left, right = st.columns([8, 7])  # all columns of the table, in a window of 1280 px
     with left, st.container(border=True):
         table_part(context, choice, shown, beside)
     with right, st.container(border=True):
-        sizes_part(context, report)
+        sizes_part(context)
     with st.container(border=True):
         take_away_part(context, shown)
-
-
-def plan(context: Context) -> Context:
-    """The page."""
-    refusal_part()
-    if context.neurons is not None:
-        neuron_plan_page(context, context.neurons)
-    else:
-        expert_plan_page(context, context.plan)
     return context
 
 

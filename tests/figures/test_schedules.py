@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from app.figures.schedules import describe, schedules_figure
+from app.charts.schedules import describe, schedules_figure
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from app.figures.search import (
+from app.charts.search import (
     density_schedules,
     describe_bars,
     describe_progress,

@@ -12,12 +12,11 @@ import streamlit as st
 from analysis.errors import ExportError, UserError
 from analysis.model import MoEModel
 from app.charts.context import Context
-from app.frame.charts import show_chart
+from app.frame.charts import show
 from app.jobs.model import Job, JobState
 from app.literal import literal
 from app.parts.engines import readers_text, reasons_table
 from app.parts.export.options import ExportChoice, ExportWidths, options_part
-from app.plots.explore import sizes_chart
 from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
 from pruning.engines import Verdict
@@ -66,8 +65,7 @@ def plan_part(context: Context, shown: Shown, report: SizeReport) -> None:
         st.metric("Experts kept", kept, width="content")
         st.metric("On disk", format_bytes(report.bytes_after), width="content")
         st.metric("Per layer", _per_layer(shown.plan), width="content")
-    about = context.about(shown.selection.criterion.label if shown.selection else "")
-    show_chart(sizes_chart(report.table, about))
+    show("sizes", context)
     before, after = report.loaded("bfloat16")
     st.markdown(
         f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}. Parameters that "

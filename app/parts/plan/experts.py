@@ -1,22 +1,19 @@
 """The parts of the Plan page: the editor, what is saved, all schedules side by side, the files."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import pandas as pd
 import streamlit as st
 
 from app.charts.context import Context
+from app.charts.schedules import Sides, spending_of
 from app.components.schedule_editor import Bars, schedule_editor
 from app.frame.cards import card
-from app.frame.charts import csv_button, show_chart
+from app.frame.charts import csv_button, show
 from app.literal import literal
 from app.parts.engines import readers_text, reasons_table
 from app.parts.plan.files import save_buttons
-from app.plots.explore import sizes_chart
-from app.plots.schedules import schedules_chart
 from app.session.data import shown_model
-from app.session.plan_data import Beside, drawn_once, spending_of_choice
 from app.session.plan_state import (
     EDITOR,
     OnScreen,
@@ -123,7 +120,7 @@ def short_number(number: int) -> str:
     return str(number)
 
 
-def editor_part(context: Context, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:
+def editor_part(context: Context, choice: PlanChoice, shown: Shown, beside: Sides | None) -> None:
     """The bars, and what an edit of them is held against.
 
     Raises:
@@ -140,7 +137,7 @@ def editor_part(context: Context, choice: PlanChoice, shown: Shown, beside: Besi
             icon=":material/info:",
         )
         return
-    spending = spending_of_choice(context, choice)
+    spending = spending_of(context, choice)
     ghost = beside.kept_by("uniform") if beside else None
     if shown.file:
         spending, ghost = _spending_of_file(context, shown), None
@@ -172,18 +169,14 @@ def notes_part(shown: Shown) -> None:
         st.markdown(f":material/info: {literal(note)}")
 
 
-def sides_part(context: Context, choice: PlanChoice, beside: Beside) -> None:
+def sides_part(context: Context, beside: Sides) -> None:
     """All schedules on this budget: chart and table."""
     st.markdown(
         "**All schedules on this budget**: brighter cells keep a larger share of their layer."
     )
-    about = context.about(context.criterion.label if context.criterion else "")
-    chart = schedules_chart(beside.counts, choice.row, about)
     left, right = st.columns([12, 13])
     with left:
-        # Counts by hand change at every edit; the schedules beside do not.
-        key = f"{beside.key} {choice.row}"
-        show_chart(replace(chart, figure=lambda dark: drawn_once(key, dark, chart)))
+        show("schedules", context)
     with right:
         st.dataframe(
             _readable(beside.table),
@@ -218,10 +211,10 @@ def _readable(table: pd.DataFrame) -> pd.DataFrame:
     return readable
 
 
-def sizes_part(context: Context, report: SizeReport) -> None:
+def sizes_part(context: Context) -> None:
     """Where the bytes go."""
     st.markdown("**What it saves**: weights by part, before and after.")
-    show_chart(sizes_chart(report.table, context.about()))
+    show("sizes", context)
     st.markdown(f":material/science: {LATER}")
     st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
 
@@ -237,7 +230,7 @@ def engines_part(context: Context, shown: Shown) -> None:
         reasons_table(found, "plan.engines")
 
 
-def table_part(context: Context, choice: PlanChoice, shown: Shown, beside: Beside | None) -> None:
+def table_part(context: Context, choice: PlanChoice, shown: Shown, beside: Sides | None) -> None:
     """Exact values, layer by layer; editing a cell is as good as moving its bar."""
     st.markdown("**Exact values**: type a number, or lock a layer.")
     uniform = beside.kept_by("uniform") if beside else None

@@ -1,6 +1,7 @@
 """The Plan page: searches as they run, what they found, and several side by side."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -10,21 +11,15 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.charts.context import Context
+from app.charts.search import measure_label
 from app.frame.cards import card
-from app.frame.charts import show_chart, show_table
+from app.frame.charts import show, show_table
 from app.frame.job_panel import progress_text
 from app.jobs.model import Job
 from app.literal import literal
 from app.parts.plan.search_form import search_form
-from app.plots.search import (
-    best_chart,
-    measure_label,
-    progress_chart,
-    schedules_of_searches,
-)
 from app.session import data
 from app.session.job_queue import change_job, job_store, queue, queued_key, runner, shown_request
-from app.session.plan_data import Prepared
 from app.session.plan_state import forget_import
 from app.session.search_data import (
     Searches,
@@ -36,12 +31,13 @@ from app.session.search_data import (
     searches_of,
 )
 from pruning.planning.planning import PlanChoice
+from pruning.planning.ranking import Selection
 from pruning.planning.search_estimate import duration_text, most_candidates
 from pruning.recipe import SearchSection
 from pruning.requests.base import validated
 from pruning.requests.search import SearchRequest
 from pruning.search.result import RESULT_NAME
-from pruning.search.store import SEARCH, KnownSearch, best_fitting
+from pruning.search.store import SEARCH, KnownSearch
 
 _POLL_SECONDS: Final = 2.0
 _SIDE_BY_SIDE: Final = 6
@@ -52,7 +48,7 @@ _WHAT: Final = (
 )
 
 
-def search_part(context: Context, choice: PlanChoice, ready: Prepared | None) -> None:
+def search_part(context: Context, choice: PlanChoice, ready: Selection | None) -> None:
     """The running search or the one that is chosen, the form, and several side by side."""
     found, job = searches_of(context.model), newest_job(context)
     st.markdown(_WHAT)
@@ -91,11 +87,12 @@ def _side_by_side(context: Context, found: Searches) -> None:
             key="search.beside",
         )
         if chosen:
-            show_chart(schedules_of_searches([known[name] for name in chosen if name in known]))
-            show_table(_found([known[name] for name in chosen]), "searches", "What each found.")
+            compared = tuple(known[name] for name in chosen if name in known)
+            show("search-schedules", replace(context, searches=compared))
+            show_table(_found(compared), "searches", "What each found.")
 
 
-def _found(searches: list[KnownSearch]) -> pd.DataFrame:
+def _found(searches: Sequence[KnownSearch]) -> pd.DataFrame:
     """Table of searches: what each was made on and what it found."""
     return pd.DataFrame(
         {
@@ -234,12 +231,7 @@ def _numbers(search: KnownSearch, left: float | None) -> None:
 
 def _pictures(context: Context, search: KnownSearch) -> None:
     """Fitness per generation, and the best schedule so far."""
-    name = context.criterion.name if context.criterion else ""
-    drawn = best_fitting(searches_of(context.model).known, name, removed_on_screen(context))
-    is_drawn = drawn is not None and drawn.search_id == search.search_id
-    for place, chart in zip(
-        st.columns([3, 2]), (progress_chart(search), best_chart(search)), strict=True
-    ):
-        # A command line goes with the chart only where it would draw this very search.
+    shown = replace(context, search=search)
+    for place, name in zip(st.columns([3, 2]), ("search", "search-best"), strict=True):
         with place:
-            show_chart(chart if is_drawn else replace(chart, name=f"{chart.name}-shown"))
+            show(name, shown)

@@ -6,14 +6,15 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.charts.context import Context
+from app.charts.schedules import order_of
 from app.literal import literal
 from app.session import data
 from app.session.job_queue import queue, shown_request
-from app.session.plan_data import Prepared
 from app.session.search_data import search_store, searches_of
 from app.session.texts import calibration_texts, text_label
 from pruning.evaluate.result import MEASURES
 from pruning.planning.planning import PlanChoice
+from pruning.planning.ranking import Selection
 from pruning.planning.search_estimate import duration_text, estimate_search, start_seconds
 from pruning.planning.search_plans import new_search_id, searching_recipe
 from pruning.recipe import Recipe, SearchSection
@@ -29,13 +30,12 @@ _PAPER: Final = SearchSettings()
 _MOST: Final = 10_000
 
 
-def search_form(context: Context, choice: PlanChoice, ready: Prepared) -> None:
+def search_form(context: Context, choice: PlanChoice, ready: Selection) -> None:
     """Settings, estimate and recipe of a new search, and the button that queues it."""
     asked = _fields(context)
     try:
-        selection = ready.selection
-        recipe = searching_recipe(selection, choice, asked)
-        search_id = new_search_id(recipe, context.model, ready.order)
+        recipe = searching_recipe(ready, choice, asked)
+        search_id = new_search_id(recipe, context.model, context.keep(order_of, ready))
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return

@@ -5,6 +5,10 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.criteria import get_criterion
+from analysis.errors import StatsError
+from app.charts.chart import Chart, Drawing, made_by
+from app.charts.context import Context
 from app.figures.theme import (
     DASHES,
     SYMBOLS,
@@ -16,9 +20,122 @@ from app.figures.theme import (
     primary,
     series_color,
 )
+from pruning.budget import sparsity_budget
+from pruning.evaluate.result import MEASURES
+from pruning.search.result import densities_of, progress_of
+from pruning.search.store import KnownSearch, best_fitting
 
 _MOST_TICKS: Final = 24
 _FEW_GENERATIONS: Final = 8
+
+
+def searches(context: Context) -> tuple[KnownSearch, ...]:
+    """The searches that were chosen, else those of the model on this budget, of any criterion.
+
+    Raises:
+        StatsError: there is none.
+    """
+    if context.searches:
+        return context.searches
+    removed = sparsity_budget(context.model.layers, context.sparsity).total
+    known = context.known_searches
+    if found := tuple(each for each in known if each.removed == removed):
+        return found
+    others = ", ".join(f"{each.search_id} ({each.removed} experts)" for each in known)
+    raise StatsError(
+        f"{context.model.name} has no search that removes {removed} experts; make one with "
+        f"`moeprune search`. Known: {others or 'none'}."
+    )
+
+
+def search_of(context: Context) -> KnownSearch:
+    """Of `searches` the one by the criterion of the recipe that looked longest.
+
+    Raises:
+        StatsError: none is by this criterion.
+    """
+    found, name = searches(context), context.ranking_criterion.name
+    search = best_fitting(found, name, found[0].removed)
+    if search is None:
+        known = ", ".join(sorted({each.criterion for each in found}))
+        raise StatsError(
+            f"No search of {context.model.name} on this budget is by {name}; known: {known}."
+        )
+    return search
+
+
+def _searched(context: Context, name: str) -> tuple[KnownSearch, str]:
+    """The search that was chosen or is told by the recipe, and the name of its chart."""
+    if context.search is None:
+        return search_of(context), name
+    try:
+        is_told = search_of(context).search_id == context.search.search_id
+    except StatsError:
+        is_told = False
+    return context.search, name if is_told else f"{name}-shown"
+
+
+def _draw_progress(context: Context) -> Drawing:
+    search, name = _searched(context, "search")
+    history = search.result.history()
+    progress, measure = progress_of(history), measure_label(search.fitness)
+    return Drawing(
+        name,
+        lambda dark: search_progress(history, progress, measure=measure, dark=dark),
+        history,
+        describe_progress(history, progress, measure=measure),
+        about_search(search),
+    )
+
+
+def _draw_best(context: Context) -> Drawing:
+    search, name = _searched(context, "search-best")
+    table = search.result.schedule()
+    return Drawing(
+        name,
+        lambda dark: schedule_bars(table, dark=dark),
+        table,
+        describe_bars(table),
+        about_search(search),
+    )
+
+
+def _draw_schedules(context: Context) -> Drawing:
+    found = searches(context)
+    table = densities_of({each.search_id: each.result for each in found})
+    return Drawing(
+        "search-schedules",
+        lambda dark: density_schedules(table, dark=dark),
+        table,
+        describe_schedules(table),
+        made_by(f"searches {', '.join(each.search_id for each in found)}"),
+    )
+
+
+def measure_label(fitness: str) -> str:
+    """The fitness of a search for people; one of which less is better counts negated."""
+    known = MEASURES[fitness]
+    return known.label if known.higher_is_better else f"minus {known.label}"
+
+
+def about_search(search: KnownSearch) -> str:
+    """Provenance line of a figure of one search."""
+    return made_by(
+        f"search {search.search_id}",
+        f"order by {get_criterion(search.criterion).label}",
+        f"{search.samples} samples of {search.corpus}",
+        f"{search.removed} experts removed",
+    )
+
+
+SEARCH = Chart("search", "plan", "How the search for a schedule went", _draw_progress)
+SEARCH_BEST = Chart("search-best", "plan", "What the search's best schedule keeps", _draw_best)
+SEARCH_SCHEDULES = Chart(
+    "search-schedules",
+    "plan",
+    "Where several searches put the budget, layer by layer",
+    _draw_schedules,
+)
 
 
 def search_progress(

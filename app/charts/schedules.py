@@ -1,5 +1,6 @@
 """Schedules side by side: which share of its experts each layer keeps."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -7,6 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
 from app.figures.theme import (
     SMALL_SIZE,
     apply_theme,
@@ -19,10 +22,90 @@ from app.figures.theme import (
     primary,
     text_on,
 )
+from pruning.budget import sparsity_budget
+from pruning.planning.planning import PlanChoice, schedule_label, schedules_table, searched_rows
+from pruning.planning.ranking import FREQUENCY, Selection
+from pruning.schedules import Spending
+from pruning.search.store import order_digest
 
 _ROW_PX: Final = 30
 _LABELLED_LAYERS: Final = 8  # in half of a narrow page
 _NUMBERED_LAYERS: Final = 24  # more would not leave room for the numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """All schedules on the budget of a context, see `schedules_table`."""
+
+    table: pd.DataFrame
+    counts: pd.DataFrame
+    refused: dict[str, str]
+
+    def kept_by(self, schedule: str) -> dict[int, int] | None:
+        """Layer -> experts kept by a schedule; None where it is not possible."""
+        rows = self.counts[self.counts["schedule"] == schedule]
+        if rows.empty:
+            return None
+        return dict(zip(rows["layer"].tolist(), rows["kept"].tolist(), strict=True))
+
+
+def selection_of(context: Context) -> Selection:
+    """The recipe with its statistics, and with counts of tokens where there are any.
+
+    Raises:
+        UserError: no statistics that fit.
+    """
+    request = context.request
+    if context.ranking_criterion.source != "routed" and context.corpora:
+        # So that the frequency schedule has its numbers as well.
+        asked = {"schedule": FREQUENCY, "corpora": context.corpora}
+        request = request.model_copy(update=asked)
+    return context.selection(request)
+
+
+def order_of(selection: Selection) -> str:
+    """The order in which experts stay; see `order_digest`."""
+    return order_digest(selection.table)
+
+
+def spending_of(context: Context, choice: PlanChoice) -> Spending:
+    """Budget and constraints, without what is set by hand.
+
+    Raises:
+        PlanError: constraints that cannot be read.
+    """
+    layers = context.model.layers
+    return Spending(layers, sparsity_budget(layers, context.sparsity), choice.constraints())
+
+
+def sides_of(selection: Selection, spending: Spending, searched: pd.DataFrame) -> Sides:
+    """Every schedule on one budget, and what searches found."""
+    return Sides(*schedules_table(selection, spending, searched))
+
+
+def sides(context: Context) -> Sides:
+    """Every schedule on the budget and under the constraints of the context."""
+    selection, spending = selection_of(context), spending_of(context, context.plan)
+    order = context.keep(order_of, selection)
+    searched = searched_rows(context.known_searches, spending.budget.total, order)
+    return context.keep(sides_of, selection, spending, searched)
+
+
+def _draw(context: Context) -> Drawing:
+    counts, label = sides(context).counts, schedule_label(context.plan.row)
+    named = counts.assign(schedule=counts["schedule"].map(schedule_label))
+    return Drawing(
+        "schedules",
+        lambda dark: context.keep(schedules_figure, named, shown=label, dark=dark),
+        counts,
+        describe(named),
+        context.about_selection(),
+    )
+
+
+SCHEDULES = Chart(
+    "schedules", "plan", "How each schedule spreads the budget", _draw, reads_plan=True
+)
 
 
 def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False) -> go.Figure:
