@@ -1,11 +1,12 @@
 """What one token uses of the routed experts: parameters and FLOPs, by measured or even routing."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from analysis.families import MoELayer, SlotKind
 from analysis.model import MoEModel, is_expert_weight
@@ -13,6 +14,9 @@ from analysis.widths import atom_axis, expert_widths, quantised_role
 from pruning.atoms.kept import atoms_of
 from pruning.plan import PruningPlan
 from pruning.weights import num_weights
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Layer -> tokens routed to each of its experts, ascending ids; of a blend no whole numbers.
 Routing = Mapping[int, Sequence[float]]

@@ -17,8 +17,10 @@ from pruning.evaluate.record import EvaluationRecord
 from pruning.plan import PruningPlan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Ranking, select_measured
-from pruning.requests.base import CalibrateRequest, ExportRequest, Request, validated
+from pruning.requests.base import Request, validated
+from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.export import ExportRequest
 from pruning.requests.plan import PlanRequest
 from pruning.sizes import SizeReport, size_report
 from pruning.surgery.verify import VerifyReport, verify_export

@@ -1,5 +1,7 @@
 """PruningPlan: which experts stay, why, and of which model. Reads and writes plan.json."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections import Counter
@@ -8,9 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from analysis.durable import write_durably
 from analysis.errors import PlanError
@@ -27,6 +27,9 @@ from pruning.atoms.kept import (
     ordered_atoms,
 )
 from pruning.constraints import MOST_DIGITS, Constraints, order_within, spans
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA_VERSION = 1
 EXPERT_GRANULARITY = "expert"

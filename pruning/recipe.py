@@ -19,8 +19,10 @@ from pruning.budget import parse_gib
 from pruning.evaluate.result import parse_measures
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
-from pruning.requests.base import CalibrateOptions, ExportOptions, Request
-from pruning.requests.options import Text, checked, checked_by
+from pruning.requests.base import Request, checked, checked_by
+from pruning.requests.calibration import CalibrateOptions
+from pruning.requests.export import ExportOptions
+from pruning.requests.options import Text
 
 FREQUENCY = "frequency"
 _BUDGETS = ("sparsity", "remove", "target_gib", "params_share")

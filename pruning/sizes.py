@@ -1,13 +1,15 @@
 """What a plan saves: bytes, parameters and FLOPs, from headers and configuration alone."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from analysis.arrays import IntArray
 from analysis.checkpoint import TensorEntry
@@ -20,6 +22,9 @@ from pruning.atoms.kept import atoms_of
 from pruning.heads import heads_depend_on
 from pruning.plan import PruningPlan, fit_plan, keep_all
 from pruning.weights import num_weights
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SIZE_COLUMNS = ("part", "before", "after", "params_before", "params_after")
 LOADED_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -240,6 +245,8 @@ class _Sums:
 
 def _table(model: MoEModel, plan: PruningPlan) -> pd.DataFrame:
     """part, before, after, params_before, params_after: one row per part."""
+    import pandas as pd
+
     tensors = _tensors(model)
     sums = _Sums(model, (part for part in Part if tensors.heads or part is not Part.HEADS))
     atoms = _kept_atoms(model, plan)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from analysis.corpora import PRESETS, parse_corpus
 from analysis.corpora.streams import SHUFFLE_BUFFER
-from pruning.requests.base import DEFAULT_SEQ_LEN, DEFAULT_TOKENS, CalibrateRequest
+from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "corpora.md").read_text()

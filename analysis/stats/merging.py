@@ -1,11 +1,13 @@
 """Runs whose sums are added: which may be, and the run that they make."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from analysis.errors import StatsError
 from analysis.stats.grid import Grid
@@ -30,6 +32,9 @@ from analysis.stats.store import (
     save_expert_stats,
 )
 from analysis.stats.tables import RunManifest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What the rows of a table are; all other columns add up.
 _INDEX = frozenset(("layer", "expert", "shard", "other"))

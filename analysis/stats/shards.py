@@ -1,11 +1,13 @@
 """Token shards: the sums of a run kept in equal parts, so that a part of its tokens can be read."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from analysis.corpora import TOKEN_SHARDS
 from analysis.criteria import Criterion
@@ -15,6 +17,9 @@ from analysis.ranking.overlap import chance_overlap, pruned_mask, set_overlap
 from analysis.stats.grid import Grid
 from analysis.stats.store import SHARDS, Run, load_expert_stats, read_table
 from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, CorpusRef, ExpertStats, Gate
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHARD_INDEX = ("layer", "expert", "shard")
 TOKEN_PARTS = (1, 2, 4, TOKEN_SHARDS)  # that are shown: an eighth, a quarter, a half, all
@@ -91,6 +96,8 @@ def overlap_of_parts(
     over layers of the share of its pruned set that all tokens prune too; chance that of two random
     sets. Both are 0..1. `seen` are growing parts of one run, as by `stats_at`; the last has all.
     """
+    import pandas as pd
+
     masks = [
         pruned_mask(saliency_grid(criterion, each, gate), each.grid, sparsity) for each in seen
     ]

@@ -9,8 +9,8 @@ from app.cli import options
 from app.cli.derive import command
 from app.cli.files import check_place, write_result
 from app.console import counted, follow, out, show_table
+from pruning.requests.base import Option
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
-from pruning.requests.options import Option
 
 if TYPE_CHECKING:
     from pruning.evaluate.benchmarks.record import BenchmarkRecord

@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from app.cli.derive import command
 from app.console import follow, out, show_facts
-from pruning.requests.base import CalibrateRequest, WeightsRequest
-from pruning.requests.options import Option, Switch
+from pruning.requests.base import Option
+from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.model import WeightsRequest
+from pruning.requests.options import Switch
 
 if TYPE_CHECKING:
     from analysis.stats.store import Run

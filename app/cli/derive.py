@@ -11,8 +11,7 @@ from pydantic import create_model
 from pydantic.fields import FieldInfo
 from typer.models import ParameterInfo
 
-from pruning.requests.base import Request, validated
-from pruning.requests.options import flags_of, option_of
+from pruning.requests.base import Request, flags_of, option_of, validated
 
 Handler = Callable[..., None]
 _PLAIN = (bool, int, float, Path)

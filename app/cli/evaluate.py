@@ -8,8 +8,8 @@ from app.cli.derive import command
 from app.cli.files import check_place, write_result
 from app.cli.say import show_records
 from app.console import counted, follow, out
+from pruning.requests.base import Option
 from pruning.requests.evaluation import EvaluateRequest
-from pruning.requests.options import Option
 
 
 @command(EvaluateRequest)

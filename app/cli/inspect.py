@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from app.cli.derive import command
 from app.console import out, show_facts, show_table
-from pruning.requests.base import ModelRequest
-from pruning.requests.options import Option, Switch
+from pruning.requests.base import Option
+from pruning.requests.model import ModelRequest
+from pruning.requests.options import Switch
 
 if TYPE_CHECKING:
     from analysis.families import MoELayer

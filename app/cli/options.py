@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-from pruning.requests.options import Option, Switch
+from pruning.requests.base import Option
+from pruning.requests.options import Switch
 
 Out = Annotated[Path, Option("File to write.", ("--out", "-o"), file="new")]
 OutTable = Annotated[Out, Option("File to write: .csv or .parquet.")]

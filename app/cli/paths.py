@@ -13,7 +13,7 @@ from app.cli.derive import command
 from app.cli.files import write_csv
 from app.cli.say import say_plan, say_sources
 from app.console import counted, out
-from pruning.requests.options import Option
+from pruning.requests.base import Option
 from pruning.requests.paths import PathsRequest
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from app.cli.files import write_csv
 from app.cli.say import show_summary, show_width_options
 from app.console import out, show_frame
 from pruning.plan import ATOMIC_GRANULARITY
-from pruning.requests.options import Option, Revision, Run, StatsDir, Switch, Text, WeighedCorpus
+from pruning.requests.base import Option
+from pruning.requests.options import Revision, Run, StatsDir, Switch, Text, WeighedCorpus
 
 if TYPE_CHECKING:
     import pandas as pd

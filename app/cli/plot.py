@@ -11,7 +11,7 @@ from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_csv
 from app.console import follow, out, show_table
-from pruning.requests.options import Option
+from pruning.requests.base import Option
 from pruning.requests.pair import PlotRequest, ReportRequest
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from app.cli import options
 from app.cli.derive import command
 from app.cli.files import check_ending, write_table
 from app.console import follow, out, show_frame
-from pruning.requests.base import ModelRequest
+from pruning.requests.base import Option
 from pruning.requests.evaluation import AskRequest, BinsRequest
-from pruning.requests.options import Option
+from pruning.requests.model import ModelRequest
 from pruning.requests.variance import VarianceRequest
 
 if TYPE_CHECKING:

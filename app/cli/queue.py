@@ -11,7 +11,7 @@ from app.console import err, out, show_table
 from app.jobs.places import open_store, runner_of
 from app.jobs.store import JobStore
 from app.settings import Settings
-from pruning.requests.options import Option
+from pruning.requests.base import Option
 
 jobs = typer.Typer(help="Jobs that the dashboard started.", no_args_is_help=True)
 JobId = Annotated[str, Option("Job id, or its unique beginning.", place="JOB")]

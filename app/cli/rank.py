@@ -9,9 +9,10 @@ from app.cli.derive import command
 from app.cli.files import write_csv
 from app.cli.say import say_runs, say_sources
 from app.console import follow, out, show_frame, show_table
-from pruning.requests.base import BlendRequest, OverlapRequest, ScoreRequest
-from pruning.requests.options import Option, Switch
+from pruning.requests.base import Option
+from pruning.requests.options import Switch
 from pruning.requests.plan import PlanRequest
+from pruning.requests.ranking import BlendRequest, OverlapRequest, ScoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,8 +18,8 @@ from pruning.plan import PruningPlan, load_plan
 from pruning.planning.make import check_request, plan_from_stats
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
-from pruning.requests.base import ExportRequest
 from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.export import ExportRequest
 from pruning.requests.recipe import (
     Machine,
     calibrate_requests,

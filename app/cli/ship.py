@@ -10,8 +10,9 @@ from app.cli.derive import command
 from app.cli.say import report_checks, show_width_options
 from app.console import follow, out
 from pruning.plan import ATOMIC_GRANULARITY
-from pruning.requests.base import ExportRequest, PrunedRequest
-from pruning.requests.options import Option, StatsDir, Text
+from pruning.requests.base import Option
+from pruning.requests.export import ExportRequest, PrunedRequest
+from pruning.requests.options import StatsDir, Text
 
 Level = Annotated[str, Option("bytes, load or logits; default: the highest that fits in memory.")]
 

@@ -7,8 +7,8 @@ from app.cli import options
 from app.cli.derive import command
 from app.cli.files import check_ending, write_table
 from app.console import counted, follow, out, show_table
+from pruning.requests.base import Option
 from pruning.requests.evaluation import SweepRequest
-from pruning.requests.options import Option
 
 if TYPE_CHECKING:
     import pandas as pd

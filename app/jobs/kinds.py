@@ -10,15 +10,12 @@ from typing import Any, Final
 
 from analysis.progress import Progress
 from pruning.evaluate.benchmarks.record import way_of
-from pruning.requests.base import (
-    CalibrateRequest,
-    ExportRequest,
-    Request,
-    WeightsRequest,
-    validated,
-)
+from pruning.requests.base import Request, validated
 from pruning.requests.benchmark import BenchmarkRequest
+from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import AskRequest, BinsRequest, EvaluateRequest, SweepRequest
+from pruning.requests.export import ExportRequest
+from pruning.requests.model import WeightsRequest
 from pruning.requests.search import SearchRequest
 from pruning.requests.variance import VarianceRequest
 

@@ -4,12 +4,13 @@ After HEAPr, Fig. 3: tenths of all atomic experts, each removed alone, against t
 The figure takes them by place, the order "index"; by saliency they show whether a score ranks well.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.model import MoEModel
@@ -17,6 +18,9 @@ from analysis.ranking.norms import NeuronScores
 from pruning.atoms.cuts import field_of
 from pruning.evaluate.result import Evaluation, bootstrap_interval
 from pruning.plan import ATOMIC_GRANULARITY, Provenance, PruningPlan, fit_plan, model_ref
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Scope = Literal["layer", "global"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -138,6 +142,8 @@ def bin_table(
 
     The evaluations, by number of a bin, have the measure `nll`.
     """
+    import pandas as pd
+
     rows = []
     for each in bins:
         samples = evaluations[each.number].samples

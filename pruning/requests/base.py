@@ -1,29 +1,98 @@
 """Requests: what a person asked for, validated, and the command line that asks the same."""
 
 import shlex
-from collections.abc import Iterable, Iterator
-from fractions import Fraction
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
-from analysis.corpora import Sampling, parse_corpus
 from analysis.errors import UserError
-from analysis.sparsity import parse_sparsity
-from analysis.stats.groups import misfit, parse_groups
-from pruning.requests import options
-from pruning.requests.options import (
-    DEFAULT_ANSWER_TOKENS,
-    DEFAULT_SEED,
-    DEFAULT_SEQ_LEN,
-    DEFAULT_TOKENS,
-    Option,
-    flags_of,
-    option_of,
-)
 
 Kind = TypeVar("Kind", bound="Request")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How the command line names and explains a value.
+
+    Args:
+        help: what it means.
+        flags: its names, such as `("--out", "-o")`; without any, the field's name with dashes.
+        place: its name in the usage where it is no option but a word in its place, such as MODEL.
+        file: what a path must not be, or must be: "new" is no folder, "existing" is a file.
+    """
+
+    help: str = ""
+    flags: tuple[str, ...] = ()
+    place: str = ""
+    file: Literal["", "new", "existing"] = ""
+
+    def said(self) -> dict[str, Any]:
+        """What is not left open."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+def option_of(field: FieldInfo) -> Option | None:
+    """How the command line names and explains a field; None where it has no such option."""
+    merged = None
+    for each in declared(field):
+        if isinstance(each, Option):
+            merged = replace(merged, **each.said()) if merged else each
+    return merged
+
+
+def flags_of(name: str, field: FieldInfo) -> tuple[str, ...]:
+    """The names of a field's option; a switch that is on can also be switched off."""
+    option, word = option_of(field), name.replace("_", "-")
+    if option and option.flags:
+        return option.flags
+    return (f"--{word}", f"--no-{word}") if field.default is True else (f"--{word}",)
+
+
+def bounds(kind: type[BaseModel], name: str) -> tuple[int | None, int | None]:
+    """The least and the largest value that a field takes; None where there is no bound."""
+    rules = list(declared(kind.model_fields[name]))
+    least, largest = (
+        next((getattr(rule, sign) for rule in reversed(rules) if hasattr(rule, sign)), None)
+        for sign in ("ge", "le")
+    )
+    return least, largest
+
+
+def declared(field: FieldInfo) -> Iterator[Any]:
+    """All that the type of a field says besides the type, the inner before the outer."""
+    yield from _declared_in(field.annotation)
+    yield from field.metadata
+
+
+def _declared_in(kind: Any) -> Iterator[Any]:
+    if get_origin(kind) is not Annotated:
+        for part in get_args(kind):
+            yield from _declared_in(part)
+        return
+    inner, *said = get_args(kind)
+    yield from _declared_in(inner)
+    for each in said:
+        yield from each.metadata if isinstance(each, FieldInfo) else (each,)
+
+
+def checked(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function, with its `UserError` as the ValueError that pydantic collects."""
+
+    def collected(value: Any) -> Any:
+        try:
+            return parse(value)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+
+    return collected
+
+
+def checked_by(parse: Callable[[Any], object]) -> AfterValidator:
+    """What `parse` takes; the value stays as it is."""
+    return AfterValidator(lambda value: (checked(parse)(value), value)[1])
 
 
 class Request(BaseModel):
@@ -39,223 +108,6 @@ class Request(BaseModel):
         """
         shared = self.model_fields_set & kind.model_fields.keys()
         return validated(kind, {name: getattr(self, name) for name in shared} | more)
-
-
-def check_spread(
-    device_map: str | None, max_memory: tuple[str, ...], offload_folder: Path | None
-) -> None:
-    """Refuse limits and a folder of weights that are not spread, by a ValueError."""
-    if (offload_folder or max_memory) and not device_map:
-        raise ValueError("--offload-folder and --max-memory need --device-map auto")
-
-
-class ModelRequest(Request):
-    """What is asked of a model."""
-
-    model: options.Model
-    revision: options.Revision | None = None
-
-
-class SampledRequest(ModelRequest):
-    """A corpus, and how much of it is read.
-
-    What is not given of tokens, sequence length and seed is the preset's, or the default.
-    """
-
-    corpus: options.Corpus
-    tokens: options.Tokens | None = None
-    seq_len: options.SeqLen | None = None
-    seed: options.Seed | None = None
-
-
-class CalibrateOptions(Request):
-    """How corpora become tokens and the model runs over them, as in `moeprune calibrate`."""
-
-    packing: options.Packing = "auto"
-    truncate: options.Truncate | None = None
-    count: options.Count = "all"
-    answers: options.Answers = "given"
-    answer_tokens: options.AnswerTokens | None = None
-    select: options.Select | None = None
-    clusters: options.Clusters | None = None
-    device: options.Device = "auto"
-    batch_size: options.BatchSize = 8
-    attention: options.Attention = "auto"
-    device_map: options.DeviceMap | None = None
-    max_memory: options.MaxMemory = ()
-    offload_folder: options.OffloadFolder | None = None
-    stream_layers: options.StreamLayers = False
-    hidden_states_dir: Annotated[
-        Path | None, Option("With --stream-layers, keep hidden states in this folder.")
-    ] = None
-    expert_parallel: options.ExpertParallel = False
-    checkpoint_activations: options.CheckpointActivations = False
-
-
-class CalibrateRequest(CalibrateOptions, SampledRequest):
-    """One calibration: a model on one corpus."""
-
-    groups: options.Groups = "routed"
-    dtype: options.Dtype = "auto"
-    trust_remote_code: options.Trust = False
-    allow_test_set: options.AllowTestSet = False
-    resume: options.Resume = True
-    stats_dir: options.StatsDir | None = None
-
-    @model_validator(mode="after")
-    def _clusters_are_selected_from(self) -> "CalibrateRequest":
-        if (self.select is None) != (self.clusters is None):
-            raise ValueError("--select kmeans and --clusters K belong together")
-        return self
-
-    @property
-    def most_answer_tokens(self) -> int:
-        """Length of an answer that the model writes itself, at most."""
-        return self.answer_tokens or DEFAULT_ANSWER_TOKENS
-
-    @model_validator(mode="after")
-    def _answers_need_the_whole_model(self) -> "CalibrateRequest":
-        if self.answer_tokens and self.answers != "own":
-            raise ValueError("--answer-tokens belongs to --answers own")
-        for option, value in (
-            ("--stream-layers", self.stream_layers),
-            ("--expert-parallel", self.expert_parallel),
-        ):
-            if value and self.answers == "own":
-                raise ValueError(f"--answers own writes with the whole model; leave {option} out")
-        return self
-
-    @model_validator(mode="after")
-    def _placement_is_one(self) -> "CalibrateRequest":
-        ways = {
-            "--device-map": self.device_map,
-            "--stream-layers": self.stream_layers,
-            "--expert-parallel": self.expert_parallel,
-        }
-        if len(chosen := [option for option, value in ways.items() if value]) > 1:
-            raise ValueError(f"choose one of {', '.join(chosen)}")
-        check_spread(self.device_map, self.max_memory, self.offload_folder)
-        if self.hidden_states_dir and not self.stream_layers:
-            raise ValueError("--hidden-states-dir needs --stream-layers")
-        problem = misfit(
-            parse_groups(self.groups),
-            streams_layers=self.stream_layers,
-            checkpoints=self.checkpoint_activations,
-        )
-        if problem:
-            raise ValueError(problem)
-        return self
-
-    def sampling(self) -> Sampling:
-        """How much of the corpus is used, and how it is cut.
-
-        Rows of token ids are cut only where something says so.
-
-        Raises:
-            CorpusError: the values do not fit together.
-        """
-        preset = parse_corpus(self.corpus).preset
-        seed = preset.seed if preset else DEFAULT_SEED
-        return Sampling(
-            self.tokens or (preset.tokens if preset else DEFAULT_TOKENS),
-            seq_len_of(self.corpus, self.seq_len),
-            seed if self.seed is None else self.seed,
-            packing=self.packing,
-            truncate=self.truncate or "head",
-            count=self.count,
-            whole=not (self.seq_len or self.truncate or preset),
-        )
-
-    def command(self) -> str:
-        """The equivalent command line."""
-        return command_line("calibrate", self.model, *option_words(self))
-
-
-class WeightsRequest(ModelRequest):
-    """Weight statistics of a model."""
-
-    stats_dir: options.StatsDir | None = None
-
-    def command(self) -> str:
-        """The equivalent command line."""
-        return command_line("weights", self.model, *option_words(self))
-
-
-class OverlapRequest(ModelRequest):
-    """Pruned sets of several corpora, to be compared; without a criterion, of all variants."""
-
-    criterion: Annotated[
-        options.Criterion | None, Option("One criterion; default: all 17 rankable variants.")
-    ] = None
-    corpora: tuple[options.WeighedCorpus, ...] = ()
-    gate: options.Gate = "applied"
-    sparsity: options.Sparsity
-    stats_dir: options.StatsDir | None = None
-
-    @property
-    def fraction(self) -> Fraction:
-        """The sparsity as an exact number."""
-        return parse_sparsity(self.sparsity)
-
-
-class RankRequest(ModelRequest):
-    """A criterion, and the statistics that it reads."""
-
-    criterion: options.Criterion
-    corpora: tuple[options.WeighedCorpus, ...] = ()
-    runs: tuple[options.Run, ...] = ()
-    gate: options.Gate = "applied"
-    stats_dir: options.StatsDir | None = None
-
-
-class ScoreRequest(RankRequest):
-    """Scores of experts or neurons."""
-
-    granularity: Annotated[
-        options.Granularity, Option("What is scored: whole experts (expert), or neurons (atomic).")
-    ] = "expert"
-
-
-class BlendRequest(RankRequest):
-    """Corpora to mix, and the sparsity at which they are judged."""
-
-    sparsity: options.Sparsity
-
-
-class ExportOptions(Request):
-    """Where an export goes, and what is written besides the weights."""
-
-    out: Annotated[Path, Option("New folder to write.", place="OUT")]
-    mtp: options.HeadsKept | None = None
-    hash_source: options.HashSource = False
-    max_shard_size: options.MaxShardSize | None = None
-    keep_list: options.KeepList = False
-    verify: options.Verify = False
-
-
-class PrunedRequest(ExportOptions, ModelRequest):
-    """An export of a model, whatever the plan."""
-
-    width_mode: Annotated[
-        options.WidthMode | None,
-        Option(
-            "For plans that remove neurons: uniform (every reader), per-layer, or ragged. "
-            "Default: uniform."
-        ),
-    ] = None
-    width_multiple_of: options.WidthMultipleOf = 8
-
-
-class ExportRequest(PrunedRequest):
-    """An export of a plan; `plan` is the content of plan.json, `recipe` the text of a recipe."""
-
-    plan: dict[str, Any]
-    recipe: str = Field(default="", max_length=1 << 20)
-
-    def command(self, plan: str = "plan.json") -> str:
-        """The equivalent command line; `plan` names the file that holds the plan."""
-        words = option_words(self)
-        return command_line("export", self.model, "--plan", plan, str(self.out), *words)
 
 
 def option_words(
@@ -280,16 +132,6 @@ def option_words(
         else:
             for item in value if isinstance(value, tuple) else (value,):
                 yield from (flag, f"{item:g}" if isinstance(item, float) else str(item))
-
-
-def seq_len_of(corpus: str, asked: int | None) -> int:
-    """Tokens of a sequence of a corpus: as asked, else a preset's own, else the default.
-
-    Raises:
-        CorpusError: the corpus is unknown.
-    """
-    preset = parse_corpus(corpus).preset
-    return asked or (preset.seq_len if preset else DEFAULT_SEQ_LEN)
 
 
 def repeated(option: str, values: Iterable[str]) -> list[str]:

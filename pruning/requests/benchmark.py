@@ -9,8 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from analysis.demo.tasks import LOCAL_TASKS
 from pruning.evaluate.benchmarks.record import FULL
 from pruning.requests import options
-from pruning.requests.base import ModelRequest, command_line, option_words, repeated
-from pruning.requests.options import Option
+from pruning.requests.base import Option, command_line, option_words, repeated
+from pruning.requests.model import ModelRequest
 
 MOST_TASKS = 100
 # How the names of tasks begin that lm-evaluation-harness marks as running what the model writes.

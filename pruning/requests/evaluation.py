@@ -13,15 +13,10 @@ from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
 from pruning.evaluate.result import parse_measures
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
-from pruning.requests.base import (
-    ModelRequest,
-    check_spread,
-    command_line,
-    option_words,
-    repeated,
-    seq_len_of,
-)
-from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN, Option
+from pruning.requests.base import Option, command_line, option_words, repeated
+from pruning.requests.calibration import check_spread, seq_len_of
+from pruning.requests.model import ModelRequest
+from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN
 from pruning.schedules import get_schedule
 
 OneCorpus = Annotated[

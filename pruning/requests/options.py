@@ -11,13 +11,10 @@ word counts.
 """
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
-from pydantic.fields import FieldInfo
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from analysis.attention import Attention as AttentionName
 from analysis.corpora import Count as CountName
@@ -25,7 +22,6 @@ from analysis.corpora import Packing as PackingName
 from analysis.corpora import Truncate as TruncateName
 from analysis.corpora import parse_corpus
 from analysis.criteria import get_criterion
-from analysis.errors import UserError
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import GROUPS, parse_groups
@@ -35,6 +31,7 @@ from pruning.budget import TargetDtype as TargetDtypeName
 from pruning.budget import parse_gib
 from pruning.evaluate.drawing import SCORED, Scored
 from pruning.evaluate.result import DEFAULT_MEASURES, MEASURES, parse_measures
+from pruning.requests.base import Option, checked, checked_by
 from pruning.schedules import SCHEDULES, get_schedule
 from pruning.surgery.resharding import parse_size
 
@@ -45,88 +42,6 @@ DEFAULT_ANSWER_TOKENS = 256
 DEFAULT_MEASURED = ",".join(DEFAULT_MEASURES)
 _DEVICE_SIZE = re.compile(r"[^=]+=\d+(\.\d+)?[KMGT]i?B")
 _OR_PRESET = "default: what a named data set's paper used, else"
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """How the command line names and explains a value.
-
-    Args:
-        help: what it means.
-        flags: its names, such as `("--out", "-o")`; without any, the field's name with dashes.
-        place: its name in the usage where it is no option but a word in its place, such as MODEL.
-        file: what a path must not be, or must be: "new" is no folder, "existing" is a file.
-    """
-
-    help: str = ""
-    flags: tuple[str, ...] = ()
-    place: str = ""
-    file: Literal["", "new", "existing"] = ""
-
-    def said(self) -> dict[str, Any]:
-        """What is not left open."""
-        return {name: value for name, value in asdict(self).items() if value}
-
-
-def option_of(field: FieldInfo) -> Option | None:
-    """How the command line names and explains a field; None where it has no such option."""
-    merged = None
-    for each in declared(field):
-        if isinstance(each, Option):
-            merged = replace(merged, **each.said()) if merged else each
-    return merged
-
-
-def flags_of(name: str, field: FieldInfo) -> tuple[str, ...]:
-    """The names of a field's option; a switch that is on can also be switched off."""
-    option, word = option_of(field), name.replace("_", "-")
-    if option and option.flags:
-        return option.flags
-    return (f"--{word}", f"--no-{word}") if field.default is True else (f"--{word}",)
-
-
-def bounds(kind: type[BaseModel], name: str) -> tuple[int | None, int | None]:
-    """The least and the largest value that a field takes; None where there is no bound."""
-    rules = list(declared(kind.model_fields[name]))
-    least, largest = (
-        next((getattr(rule, sign) for rule in reversed(rules) if hasattr(rule, sign)), None)
-        for sign in ("ge", "le")
-    )
-    return least, largest
-
-
-def declared(field: FieldInfo) -> Iterator[Any]:
-    """All that the type of a field says besides the type, the inner before the outer."""
-    yield from _declared_in(field.annotation)
-    yield from field.metadata
-
-
-def _declared_in(kind: Any) -> Iterator[Any]:
-    if get_origin(kind) is not Annotated:
-        for part in get_args(kind):
-            yield from _declared_in(part)
-        return
-    inner, *said = get_args(kind)
-    yield from _declared_in(inner)
-    for each in said:
-        yield from each.metadata if isinstance(each, FieldInfo) else (each,)
-
-
-def checked(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function, with its `UserError` as the ValueError that pydantic collects."""
-
-    def collected(value: Any) -> Any:
-        try:
-            return parse(value)
-        except UserError as error:
-            raise ValueError(str(error)) from error
-
-    return collected
-
-
-def checked_by(parse: Callable[[Any], object]) -> AfterValidator:
-    """What `parse` takes; the value stays as it is."""
-    return AfterValidator(lambda value: (checked(parse)(value), value)[1])
 
 
 def _as_decimal(value: Any) -> Any:

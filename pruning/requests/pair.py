@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pruning.requests import options
-from pruning.requests.base import ModelRequest
-from pruning.requests.options import Option
+from pruning.requests.base import Option
+from pruning.requests.model import ModelRequest
 from pruning.requests.paths import PathClusters, PathWeights, Transitions
 
 WithCriterion = Annotated[

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from analysis.ranking.trajectory import PARTS, STEPS, Parts, Steps
 from pruning.requests import options
-from pruning.requests.base import ModelRequest
-from pruning.requests.options import Option
+from pruning.requests.base import Option
+from pruning.requests.model import ModelRequest
 
 PathWeights = Annotated[Parts, Option(f"What weighs a path: {', '.join(PARTS)}.")]
 Transitions = Annotated[

@@ -14,8 +14,8 @@ from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, parse_mode
 from pruning.constraints import Constraints, parse_counts, parse_experts, parse_numbers
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
-from pruning.requests.base import RankRequest, command_line, option_words
-from pruning.requests.options import Option
+from pruning.requests.base import Option, command_line, option_words
+from pruning.requests.ranking import RankRequest
 from pruning.schedules import get_schedule
 
 # Fields that plans of one granularity only have -> their options.

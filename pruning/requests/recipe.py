@@ -9,16 +9,11 @@ from pruning.atoms.widths import WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 from pruning.recipe import Recipe
 from pruning.requests import options
-from pruning.requests.base import (
-    CalibrateOptions,
-    CalibrateRequest,
-    ExportRequest,
-    Request,
-    WeightsRequest,
-    validated,
-)
+from pruning.requests.base import Option, Request, validated
+from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
-from pruning.requests.options import Option
+from pruning.requests.export import ExportRequest
+from pruning.requests.model import WeightsRequest
 from pruning.requests.plan import PlanRequest
 
 

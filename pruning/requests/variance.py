@@ -6,9 +6,8 @@ from typing import Annotated, Any
 from pydantic import model_validator
 
 from pruning.requests import options
-from pruning.requests.base import command_line, option_words, repeated
+from pruning.requests.base import Option, command_line, option_words, repeated
 from pruning.requests.evaluation import HeldOutRequest, OneCorpus, SweepRequest, check_named
-from pruning.requests.options import Option
 
 
 class VarianceRequest(HeldOutRequest):

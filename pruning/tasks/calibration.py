@@ -9,7 +9,8 @@ from analysis.progress import Progress
 from analysis.stats.groups import parse_groups
 from analysis.stats.places import stats_store
 from analysis.stats.store import Run
-from pruning.requests.base import CalibrateRequest, WeightsRequest
+from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.model import WeightsRequest
 from pruning.tasks import JobResult, Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.loading import loaded_model, placement_of, quiet_transformers

@@ -6,7 +6,7 @@ from typing import Any
 
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
-from pruning.requests.base import ExportRequest
+from pruning.requests.export import ExportRequest
 from pruning.tasks import JobResult, Steps
 from pruning.tasks.loading import quiet_transformers
 

@@ -12,7 +12,7 @@ from analysis.stats.places import stats_store
 from pruning.planning.make import check_request, evidence_of, provenance_of, spending_of
 from pruning.planning.ranking import Selection, select
 from pruning.recipe import Recipe
-from pruning.requests.base import seq_len_of
+from pruning.requests.calibration import seq_len_of
 from pruning.requests.recipe import (
     Machine,
     calibrate_requests,

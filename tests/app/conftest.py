@@ -16,7 +16,8 @@ from app.jobs.runner import LocalRunner
 from app.session.data import settings
 from app.session.job_queue import job_store
 from builders import VOCAB, tiny_checkpoint
-from pruning.requests.base import CalibrateRequest, WeightsRequest
+from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.model import WeightsRequest
 from pruning.tasks.calibration import calibrate_run, weights_run
 
 # Tiny matrices: a second thread only waits for the first.

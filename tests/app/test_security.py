@@ -28,7 +28,7 @@ from app.server import server_config
 from app.session import data
 from app.tables.spreadsheets import csv_text
 from pruning.recipe import CalibrateSection
-from pruning.requests.base import CalibrateRequest
+from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,8 @@ from analysis.drain import drain
 from analysis.stats.store import StatsStore
 from app.cli import main
 from builders import VOCAB, tiny_checkpoint
-from pruning.requests.base import CalibrateRequest, WeightsRequest
+from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.model import WeightsRequest
 from pruning.tasks.calibration import calibrate_run, weights_run
 
 # Tiny matrices: a second thread only waits for the first.

@@ -11,7 +11,7 @@ from analysis.drain import drain
 from analysis.stats.store import StatsStore, load_expert_stats
 from app.console import follow
 from builders import tiny_checkpoint
-from pruning.requests.base import CalibrateRequest
+from pruning.requests.calibration import CalibrateRequest
 from pruning.tasks.calibration import calibrate_run
 
 

@@ -13,9 +13,10 @@ from analysis.errors import UserError
 from analysis.model import load_model_index
 from builders import VOCAB, tiny_checkpoint
 from pruning.plan import keep_all
-from pruning.requests.base import CalibrateRequest, WeightsRequest
 from pruning.requests.benchmark import BenchmarkRequest
+from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.model import WeightsRequest
 from pruning.requests.search import SearchRequest
 from pruning.tasks.benchmark import benchmark_run
 from pruning.tasks.calibration import calibrate_run, weights_run

@@ -19,7 +19,7 @@ from analysis.stats.store import SHIPPED_STATS
 from analysis.stats.tables import GATES, moment_column
 from pruning.evaluate.record import TABLE_COLUMNS
 from pruning.recipe import Recipe
-from pruning.requests.options import declared
+from pruning.requests.base import declared
 from tools.reference.markdown import cell, table
 from tools.reference.meanings import MEANINGS
 

@@ -21,7 +21,8 @@ from app.jobs.table import canonical_json
 from builders import tiny_checkpoint
 from families.configs import CASES, tiny_model
 from pruning.plan import Provenance, PruningPlan, model_ref
-from pruning.requests.base import CalibrateRequest, WeightsRequest
+from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.model import WeightsRequest
 from pruning.surgery.export import ExportOptions, export_checkpoint
 from pruning.tasks.calibration import calibrate_run, weights_run
 

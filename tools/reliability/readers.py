@@ -60,7 +60,8 @@ from pruning.evaluate.variance_record import VarianceStore, variance_table
 from pruning.plan import fit_plan, keep_all, load_plan, plan_from_json
 from pruning.planning.neurons import plan_of_file
 from pruning.recipe_file import load_recipe, recipe_from_yaml
-from pruning.requests.base import CalibrateRequest, validated
+from pruning.requests.base import validated
+from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import read_counts
 from pruning.search.log import open_log

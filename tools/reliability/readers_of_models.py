@@ -18,7 +18,7 @@ from analysis.ranking.norms import neuron_norms
 from analysis.stats.store import StatsStore, load_expert_stats
 from analysis.stats.weights import weight_statistics
 from pruning.plan import keep_all
-from pruning.requests.base import CalibrateRequest
+from pruning.requests.calibration import CalibrateRequest
 from pruning.surgery.card import CARD_NAME
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.verify import verify_export

@@ -22,17 +22,14 @@ from app.jobs.slurm import parse_options
 from pruning.budget import parse_gib
 from pruning.constraints import parse_counts, parse_experts, parse_numbers
 from pruning.evaluate.result import parse_measures
-from pruning.requests.base import (
-    CalibrateRequest,
-    ExportRequest,
-    OverlapRequest,
-    Request,
-    WeightsRequest,
-    validated,
-)
+from pruning.requests.base import Request, validated
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
+from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import AskRequest, BinsRequest, EvaluateRequest, SweepRequest
+from pruning.requests.export import ExportRequest
+from pruning.requests.model import WeightsRequest
 from pruning.requests.plan import PlanRequest
+from pruning.requests.ranking import OverlapRequest
 from pruning.requests.search import SearchRequest
 from pruning.requests.variance import VarianceRequest
 from pruning.schedules import get_schedule

@@ -16,7 +16,7 @@ from app.charts.overlap_by_tokens import parts_of
 from app.frame.charts import show, show_table
 from app.literal import literal
 from app.session import data
-from pruning.requests.base import CalibrateRequest
+from pruning.requests.calibration import CalibrateRequest
 
 _SHARES = {"kendall_tau": "Kendall tau", "pearson_log": "Pearson of logs"}
 

@@ -9,7 +9,8 @@ from app.charts.context import Context
 from app.literal import literal
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.texts import calibration_texts, text_label
-from pruning.requests.base import CalibrateRequest, validated
+from pruning.requests.base import validated
+from pruning.requests.calibration import CalibrateRequest
 
 
 def neurons_missing_part(context: Context) -> None:

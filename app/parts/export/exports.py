@@ -23,7 +23,8 @@ from pruning.engines import Verdict
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 from pruning.planning.planning import Shown, schedule_label
 from pruning.planning.ranking import criterion_badge
-from pruning.requests.base import ExportRequest, validated
+from pruning.requests.base import validated
+from pruning.requests.export import ExportRequest
 from pruning.sizes import SizeReport, format_bytes
 from pruning.surgery.verify import logits_memory
 

@@ -14,7 +14,8 @@ from app.session.job_queue import own_model, queue, shown_request
 from app.session.texts import calibration_texts, text_label
 from app.tables.costs import SHOWN_COSTS, cost_table
 from app.tables.maps import never_routed
-from pruning.requests.base import CalibrateRequest, WeightsRequest
+from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.model import WeightsRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN
 
 _TOKENS = (8_192, 16_384, 65_536, 262_144, 524_288, 1_048_576)

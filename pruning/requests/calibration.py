@@ -1,0 +1,151 @@
+"""The request for a calibration: a model on one corpus, and how it runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import model_validator
+
+from analysis.corpora import Sampling, parse_corpus
+from analysis.stats.groups import misfit, parse_groups
+from pruning.requests import options
+from pruning.requests.base import Option, Request, command_line, option_words
+from pruning.requests.model import ModelRequest
+from pruning.requests.options import (
+    DEFAULT_ANSWER_TOKENS,
+    DEFAULT_SEED,
+    DEFAULT_SEQ_LEN,
+    DEFAULT_TOKENS,
+)
+
+
+def check_spread(
+    device_map: str | None, max_memory: tuple[str, ...], offload_folder: Path | None
+) -> None:
+    """Refuse limits and a folder of weights that are not spread, by a ValueError."""
+    if (offload_folder or max_memory) and not device_map:
+        raise ValueError("--offload-folder and --max-memory need --device-map auto")
+
+
+class SampledRequest(ModelRequest):
+    """A corpus, and how much of it is read.
+
+    What is not given of tokens, sequence length and seed is the preset's, or the default.
+    """
+
+    corpus: options.Corpus
+    tokens: options.Tokens | None = None
+    seq_len: options.SeqLen | None = None
+    seed: options.Seed | None = None
+
+
+class CalibrateOptions(Request):
+    """How corpora become tokens and the model runs over them, as in `moeprune calibrate`."""
+
+    packing: options.Packing = "auto"
+    truncate: options.Truncate | None = None
+    count: options.Count = "all"
+    answers: options.Answers = "given"
+    answer_tokens: options.AnswerTokens | None = None
+    select: options.Select | None = None
+    clusters: options.Clusters | None = None
+    device: options.Device = "auto"
+    batch_size: options.BatchSize = 8
+    attention: options.Attention = "auto"
+    device_map: options.DeviceMap | None = None
+    max_memory: options.MaxMemory = ()
+    offload_folder: options.OffloadFolder | None = None
+    stream_layers: options.StreamLayers = False
+    hidden_states_dir: Annotated[
+        Path | None, Option("With --stream-layers, keep hidden states in this folder.")
+    ] = None
+    expert_parallel: options.ExpertParallel = False
+    checkpoint_activations: options.CheckpointActivations = False
+
+
+class CalibrateRequest(CalibrateOptions, SampledRequest):
+    """One calibration: a model on one corpus."""
+
+    groups: options.Groups = "routed"
+    dtype: options.Dtype = "auto"
+    trust_remote_code: options.Trust = False
+    allow_test_set: options.AllowTestSet = False
+    resume: options.Resume = True
+    stats_dir: options.StatsDir | None = None
+
+    @model_validator(mode="after")
+    def _clusters_are_selected_from(self) -> "CalibrateRequest":
+        if (self.select is None) != (self.clusters is None):
+            raise ValueError("--select kmeans and --clusters K belong together")
+        return self
+
+    @property
+    def most_answer_tokens(self) -> int:
+        """Length of an answer that the model writes itself, at most."""
+        return self.answer_tokens or DEFAULT_ANSWER_TOKENS
+
+    @model_validator(mode="after")
+    def _answers_need_the_whole_model(self) -> "CalibrateRequest":
+        if self.answer_tokens and self.answers != "own":
+            raise ValueError("--answer-tokens belongs to --answers own")
+        for option, value in (
+            ("--stream-layers", self.stream_layers),
+            ("--expert-parallel", self.expert_parallel),
+        ):
+            if value and self.answers == "own":
+                raise ValueError(f"--answers own writes with the whole model; leave {option} out")
+        return self
+
+    @model_validator(mode="after")
+    def _placement_is_one(self) -> "CalibrateRequest":
+        ways = {
+            "--device-map": self.device_map,
+            "--stream-layers": self.stream_layers,
+            "--expert-parallel": self.expert_parallel,
+        }
+        if len(chosen := [option for option, value in ways.items() if value]) > 1:
+            raise ValueError(f"choose one of {', '.join(chosen)}")
+        check_spread(self.device_map, self.max_memory, self.offload_folder)
+        if self.hidden_states_dir and not self.stream_layers:
+            raise ValueError("--hidden-states-dir needs --stream-layers")
+        problem = misfit(
+            parse_groups(self.groups),
+            streams_layers=self.stream_layers,
+            checkpoints=self.checkpoint_activations,
+        )
+        if problem:
+            raise ValueError(problem)
+        return self
+
+    def sampling(self) -> Sampling:
+        """How much of the corpus is used, and how it is cut.
+
+        Rows of token ids are cut only where something says so.
+
+        Raises:
+            CorpusError: the values do not fit together.
+        """
+        preset = parse_corpus(self.corpus).preset
+        seed = preset.seed if preset else DEFAULT_SEED
+        return Sampling(
+            self.tokens or (preset.tokens if preset else DEFAULT_TOKENS),
+            seq_len_of(self.corpus, self.seq_len),
+            seed if self.seed is None else self.seed,
+            packing=self.packing,
+            truncate=self.truncate or "head",
+            count=self.count,
+            whole=not (self.seq_len or self.truncate or preset),
+        )
+
+    def command(self) -> str:
+        """The equivalent command line."""
+        return command_line("calibrate", self.model, *option_words(self))
+
+
+def seq_len_of(corpus: str, asked: int | None) -> int:
+    """Tokens of a sequence of a corpus: as asked, else a preset's own, else the default.
+
+    Raises:
+        CorpusError: the corpus is unknown.
+    """
+    preset = parse_corpus(corpus).preset
+    return asked or (preset.seq_len if preset else DEFAULT_SEQ_LEN)

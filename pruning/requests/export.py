@@ -1,0 +1,46 @@
+"""The request for an export."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pruning.requests import options
+from pruning.requests.base import Option, Request, command_line, option_words
+from pruning.requests.model import ModelRequest
+
+
+class ExportOptions(Request):
+    """Where an export goes, and what is written besides the weights."""
+
+    out: Annotated[Path, Option("New folder to write.", place="OUT")]
+    mtp: options.HeadsKept | None = None
+    hash_source: options.HashSource = False
+    max_shard_size: options.MaxShardSize | None = None
+    keep_list: options.KeepList = False
+    verify: options.Verify = False
+
+
+class PrunedRequest(ExportOptions, ModelRequest):
+    """An export of a model, whatever the plan."""
+
+    width_mode: Annotated[
+        options.WidthMode | None,
+        Option(
+            "For plans that remove neurons: uniform (every reader), per-layer, or ragged. "
+            "Default: uniform."
+        ),
+    ] = None
+    width_multiple_of: options.WidthMultipleOf = 8
+
+
+class ExportRequest(PrunedRequest):
+    """An export of a plan; `plan` is the content of plan.json, `recipe` the text of a recipe."""
+
+    plan: dict[str, Any]
+    recipe: str = Field(default="", max_length=1 << 20)
+
+    def command(self, plan: str = "plan.json") -> str:
+        """The equivalent command line; `plan` names the file that holds the plan."""
+        words = option_words(self)
+        return command_line("export", self.model, "--plan", plan, str(self.out), *words)
