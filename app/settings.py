@@ -4,11 +4,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import platformdirs
 
 from analysis.stats.places import APP_NAME, default_stats_dir, stats_store
-from analysis.stats.store import StatsStore
+
+if TYPE_CHECKING:
+    from analysis.stats.store import StatsStore
 
 
 def shown_path(path: Path) -> Path:
@@ -61,7 +64,7 @@ class Settings:
         }
 
     @property
-    def store(self) -> StatsStore:
+    def store(self) -> "StatsStore":
         """Runs of the user's directory, then the shipped ones."""
         return stats_store(self.stats_dir)
 

@@ -1,10 +1,12 @@
 """Where statistics are: the folder of this installation, then the runs that ship."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import platformdirs
 
-from analysis.stats.store import SHIPPED_STATS, StatsStore
+if TYPE_CHECKING:
+    from analysis.stats.store import StatsStore
 
 APP_NAME = "moeprune"
 
@@ -15,6 +17,8 @@ def default_stats_dir() -> Path:
     return here if here.is_dir() else platformdirs.user_cache_path(APP_NAME) / "cached_stats"
 
 
-def stats_store(stats_dir: Path | None = None) -> StatsStore:
+def stats_store(stats_dir: Path | None = None) -> "StatsStore":
     """A store that writes to `stats_dir` (or the default) and reads the shipped runs as well."""
+    from analysis.stats.store import SHIPPED_STATS, StatsStore
+
     return StatsStore(stats_dir or default_stats_dir(), SHIPPED_STATS)

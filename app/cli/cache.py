@@ -9,7 +9,8 @@ from analysis.errors import StatsError
 from analysis.stats.places import stats_store
 from app.cli.derive import command
 from app.console import err, out, show_frame
-from pruning.requests.options import Option, StatsDir, Switch
+from pruning.requests.base import Option
+from pruning.requests.options import StatsDir, Switch
 
 runs = typer.Typer(help="The cache of runs.", no_args_is_help=True)
 RunId = Annotated[str, Option("Run id, or its unique beginning.", place="RUN")]

@@ -12,7 +12,8 @@ from analysis.stats.places import default_stats_dir
 from app.cli.derive import command
 from app.jobs.slurm import check_slurm, parse_options
 from app.settings import Settings
-from pruning.requests.options import Option, StatsDir
+from pruning.requests.base import Option
+from pruning.requests.options import StatsDir
 
 Port = Annotated[
     int | None, typer.Option(help="Port; default: 8501, or the next free one.", min=1, max=65535)
