@@ -1,5 +1,6 @@
 """Entry of the dashboard: navigation, and the controls that all pages share."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import streamlit as st
@@ -16,6 +17,7 @@ from app.parts.context import chosen_context
 from app.parts.evaluate.own_plan import remember_view
 from app.parts.explore.one_expert import expert_drawer
 from app.parts.report import report_part
+from app.session.chosen_expert import chosen_expert
 
 HERE = Path(__file__).parent
 # File of a page -> its icon and heading; the first is the one that the bare URL opens.
@@ -51,6 +53,8 @@ st.title(PAGES[page.url_path or "start"][1])
 try:
     context = chosen_context(page.url_path)
     wants_numbers = expert_in_sidebar(context.model)
+    # Once its control is drawn: only then has the address set it.
+    context = replace(context, expert=chosen_expert(context.model.layers))
 except UserError as error:
     st.error(literal(error), icon=":material/error:")
     st.stop()

@@ -6,18 +6,21 @@ import streamlit as st
 
 from app.charts.context import Context, call
 from app.charts.listing import CHARTS
-from app.report.contents import report_of, views_of
+from app.report.contents import command_of, report_of
 from app.report.page import report_html
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 
 
 def report_part(context: Context, page: str) -> None:
-    """A page's figures as one HTML file; drawn in the sidebar, where the page has figures."""
+    """A page's figures as one HTML file; drawn in the sidebar, where the page has figures.
+
+    Args:
+        context: with what was chosen on the page.
+        page: its part of the address.
+    """
     wanted = EXPERT_GRANULARITY if context.neurons is None else ATOMIC_GRANULARITY
-    names = [
-        name for name, each in CHARTS.items() if (each.page, each.granularity) == (page, wanted)
-    ]
-    if not names or not context.is_plain:
+    views = [each for each in CHARTS.values() if (each.page, each.granularity) == (page, wanted)]
+    if not views or (context.recipes is None and context.criterion is None):
         return
     # The report is made on the click, in a thread without a session.
     alone = replace(context, keep=call)
@@ -28,11 +31,11 @@ def report_part(context: Context, page: str) -> None:
         )
         st.download_button(
             "Download the report",
-            lambda: report_html(report_of(alone, views_of(names))),
+            lambda: report_html(report_of(alone, views)),
             file_name=f"{context.model.name}-{page}.html",
             mime="text/html",
             key="report",
             on_click="ignore",
             icon=":material/download:",
         )
-        st.code(context.both.report_command(names, "report.html"), language=None, wrap_lines=True)
+        st.code(command_of(context, views), language=None, wrap_lines=True)

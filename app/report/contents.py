@@ -1,7 +1,8 @@
 """What a report holds, before it is written as a page."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -11,8 +12,10 @@ from analysis.errors import PlanError, UserError, unknown_name
 from app.charts.chart import Chart, made_by
 from app.charts.context import Context
 from app.charts.listing import CHARTS
+from app.charts.neuron_cut import neuron_request
 from app.tables.shapes import experts_text
 from pruning.plan import EXPERT_GRANULARITY
+from pruning.requests.plan import PlanRequest
 from pruning.sizes import format_bytes
 
 DEFAULT_TITLE = "Pruning report"
@@ -44,7 +47,7 @@ class Report:
     Args:
         title: its heading.
         facts: name -> value, of the model and the recipe.
-        command: the command line that writes the same report.
+        command: see `command_of`.
         about: what made it.
         sections: the figures.
         omitted: title of a figure -> why it is not there.
@@ -72,25 +75,37 @@ def views_of(names: Sequence[str], criterion: str = "") -> list[Chart]:
     return [CHARTS[name] for name in dict.fromkeys(names)] or every
 
 
-def report_of(context: Context, views: Iterable[Chart], title: str = DEFAULT_TITLE) -> Report:
+def report_of(context: Context, views: Sequence[Chart], title: str = DEFAULT_TITLE) -> Report:
     """The report on a context; what cannot be drawn of it is left out, with the reason."""
     sections, omitted = [], {}
-    chosen = list(views)
-    for view in chosen:
+    for view in views:
         try:
             chart = view.draw(context)
         except UserError as error:
             omitted[view.title] = str(error)
             continue
         sections.append(Section(view.name, view.title, chart.alt, chart.exported(), chart.table))
-    every = views_of((), context.request.criterion)
-    names = [] if chosen == every else [view.name for view in chosen]
-    command = context.both.report_command(names, "report.html")
+    command = command_of(context, views)
     return Report(title, _facts(context), command, made_by(), tuple(sections), omitted)
 
 
+def command_of(context: Context, views: Sequence[Chart]) -> str:
+    """The command line that writes the same report; where none does, the one that plans the same.
+
+    Recipes of reports have no scope, no constraints and no schedule.
+    """
+    reads_plan = any(view.reads_plan for view in views)
+    if context.is_plain and (context.has_usual_plan or not reads_plan):
+        every = views_of((), context.request.criterion)
+        names = [] if list(views) == every else [view.name for view in views]
+        return context.both.report_command(names, "report.html")
+    if context.neurons is not None:
+        return neuron_request(context).command()
+    return context.shown.plan_command(context.named) if context.shown else context.request.command()
+
+
 def _facts(context: Context) -> dict[str, str]:
-    model, (a, b) = context.model, (context.both.a, context.both.b)
+    model = context.model
     experts = f"{len(model.layers)} layers of {experts_text(model.layers)} experts"
     shape = f"{experts}, top-{model.layers[0].top_k}"
     return {
@@ -98,11 +113,34 @@ def _facts(context: Context) -> dict[str, str]:
         "Identity": model.identity[:16],
         "Family": model.family.label,
         "Shape": f"{shape}, {format_bytes(model.checkpoint.nbytes)}",
-        "Recipe": _recipe(a.criterion, a.corpora, a.gate, a.sparsity),
-        "Compared with": _recipe(b.criterion, b.corpora, b.gate, b.sparsity),
+        **_recipes(context),
         "Statistics": ", ".join(run.manifest.run_id for run in context.runs.values()) or "none",
     }
 
 
-def _recipe(criterion: str, corpora: Sequence[str], gate: str, sparsity: str) -> str:
-    return ", ".join(filter(None, (criterion, " + ".join(corpora), f"gate {gate}", sparsity)))
+def _recipes(context: Context) -> dict[str, str]:
+    """The recipe on screen, and what it is compared with."""
+    if context.neurons is not None:
+        return {"Plan": _in_words(neuron_request(context), "granularity", "criterion", "corpora")}
+    if context.shown is not None and context.shown.file:
+        return {"Plan": f"{context.shown.file} ({context.about_plan()})"}
+    if context.shown is not None and context.shown.selection is not None:
+        return {"Plan": _in_words(context.shown.selection.request, "criterion", "corpora", "gate")}
+    a, b = context.both.a, context.both.b
+    words = ("criterion", "corpora", "gate")
+    return {"Recipe": _in_words(a, *words), "Compared with": _in_words(b, *words)}
+
+
+def _in_words(request: PlanRequest, *first: str) -> str:
+    """What a request says: `first` in this order, then whatever else is not usual."""
+    said = request.model_dump(mode="json", exclude={"model", "stats_dir", "revision"})
+    usual = {name: field.default for name, field in type(request).model_fields.items()}
+    names = [*first, *(name for name in said if name not in first and said[name] != usual[name])]
+    return ", ".join(filter(None, (_word(name, said[name]) for name in names)))
+
+
+def _word(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        value = " + ".join(map(str, value))
+    bare = name in ("granularity", "criterion", "corpora", "sparsity")
+    return str(value) if bare or not value else f"{name.replace('_', ' ')} {value}"

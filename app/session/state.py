@@ -10,7 +10,6 @@ from analysis.errors import CriterionError
 from analysis.model import MoEModel
 from analysis.stats.tables import GATES, Gate
 from app.charts.context import BLEND, Context
-from app.session.chosen_expert import chosen_expert
 from app.session.data import settings, shown_model, shown_stats_dir
 from app.session.keeping import remembered
 
@@ -136,7 +135,6 @@ def page_context(
         sparsity=f"{percent}%",
         named=shown_model(model),
         stats_dir=shown_stats_dir(),
-        expert=chosen_expert(model.layers),
         keep=remembered,
     )
 

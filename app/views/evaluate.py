@@ -1,12 +1,14 @@
 """Evaluate: what pruning costs, as measured here and as the papers report it."""
 
-import streamlit as st
+from dataclasses import replace
 
 from app.charts.context import Context
 from app.frame.controls import switch
 from app.frame.job_panel import job_panel
+from app.frame.pages import draw_page
 from app.parts.evaluate.ask import ask_part
 from app.parts.evaluate.benchmarks import benchmark_part
+from app.parts.evaluate.own_plan import own_plan
 from app.parts.evaluate.own_results import own_part
 from app.parts.evaluate.published import published_part
 from app.parts.evaluate.variance import hidden_states_part
@@ -19,21 +21,45 @@ _PARTS = {
     "ask": ask_part,
 }
 
-context: Context = st.session_state["context"]
-keep_plan_in_address(context)
-source = switch(
-    "Source",
-    "results",
-    {
-        "own": "This model",
-        "benchmarks": "Benchmarks",
-        "hidden": "Hidden states",
-        "ask": "Ask both models",
-        "papers": "The papers",
-    },
-)
-if source == "papers":
-    published_part()
-else:
-    _PARTS[source](context)
-    job_panel(f"evaluate.{source}")
+
+def evaluate(context: Context) -> Context:
+    """The page."""
+    keep_plan_in_address(context)
+    source = switch(
+        "Source",
+        "results",
+        {
+            "own": "This model",
+            "benchmarks": "Benchmarks",
+            "hidden": "Hidden states",
+            "ask": "Ask both models",
+            "papers": "The papers",
+        },
+    )
+    if source == "papers":
+        published_part()
+    else:
+        _PARTS[source](context)
+        job_panel(f"evaluate.{source}")
+    return _of_own_plan(context)
+
+
+def _of_own_plan(context: Context) -> Context:
+    """The context with the plan that the page is about, for its report."""
+    own = own_plan(context)
+    if own is None:
+        return context
+    if own.selection is None:
+        return replace(context, shown=own)
+    request = own.selection.request
+    return replace(
+        context,
+        shown=own,
+        criterion=own.selection.criterion,
+        corpora=request.corpora,
+        gate=request.gate,
+        sparsity=request.sparsity,
+    )
+
+
+draw_page(evaluate)

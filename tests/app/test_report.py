@@ -4,6 +4,7 @@ import base64
 import io
 import re
 import shutil
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -11,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
-from app.charts.context import context_of
+from app.charts.context import call, context_of
 from app.charts.listing import CHARTS
 from app.report.contents import report_of, views_of
 from app.report.page import report_html
@@ -112,3 +113,24 @@ def test_each_page_with_figures_offers_its_report_and_the_command(open_page, pag
 
 def test_a_page_without_figures_offers_none(open_page):
     assert not [code for code in open_page("start").sidebar.code if "report" in code.value]
+
+
+@pytest.mark.parametrize(
+    ("page_name", "address", "line"),
+    [
+        ("explore", {"granularity": "Neurons", "scope": "Each layer"}, "--atom-scope layer"),
+        ("plan", {"granularity": "Neurons", "protect": "0"}, "--protect 0"),
+        ("plan", {"schedule": "Global"}, "--schedule global"),
+        ("export", {"protect": "0"}, "--protect 0"),
+    ],
+)
+def test_a_report_of_a_plan_of_its_own_names_the_plan(open_page, page_name, address, line):
+    test: AppTest = open_page(page_name, **address)
+    assert "report" in [button.key for button in test.sidebar.get("download_button")]
+    (command,) = [code.value for code in test.sidebar.code if code.value.startswith("moeprune")]
+    assert command.startswith("moeprune plan demo ")
+    assert line in command
+    context = test.session_state["context"]
+    report = report_of(replace(context, keep=call), views_of(["sizes", "neuron-layers"]))
+    assert line.split()[-1] in report.facts["Plan"]
+    assert report.command == command
