@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
 from analysis.errors import StatsError
 from analysis.model import MoEModel
-from analysis.stats.store import digest_of, now, run_name
+from analysis.stats.store import digest_of, run_name
 from pruning.evaluate.bins import BIN_COLUMNS, Bin, Binning, rank_agreement
 from pruning.evaluate.store import (
     SCHEMA_VERSION,
@@ -82,10 +82,10 @@ class BinsRecord(Record):
 
     ranked: RankedBy
     corpus: SampleFacts
-    rows: tuple[BinRow, ...]
-    full_loss: float
-    num_samples: Count
-    num_tokens: Count
+    rows: tuple[BinRow, ...] = ()
+    full_loss: float = 0.0
+    num_samples: Count = 0
+    num_tokens: Count = 0
     settings: RunFacts
 
     @property
@@ -101,7 +101,7 @@ class BinsRecord(Record):
 
     def with_results(
         self, table: pd.DataFrame, measured: tuple[float, int, int], made: Mapping[str, Any]
-    ) -> "BinsRecord":
+    ) -> Self:
         """The record with what was measured.
 
         Args:
@@ -117,14 +117,9 @@ class BinsRecord(Record):
         plain = table[list(BIN_COLUMNS)].astype(object).where(np.isfinite(table), None)
         rows = tuple(BinRow(*values) for values in plain.itertuples(index=False, name=None))
         full_loss, num_samples, num_tokens = measured
-        results = {
-            "rows": rows,
-            "full_loss": full_loss,
-            "num_samples": num_samples,
-            "num_tokens": num_tokens,
-            "made": {"created_at": now(), **made},
-        }
-        return self.model_copy(update=results)
+        return self.finished(
+            made, rows=rows, full_loss=full_loss, num_samples=num_samples, num_tokens=num_tokens
+        )
 
 
 def new_bins_record(
@@ -161,13 +156,8 @@ def new_bins_record(
         digest=digest,
         model=model_ref(model),
         ranked=ranked,
-        corpus=dict(corpus),
-        rows=(),
-        full_loss=0.0,
-        num_samples=0,
-        num_tokens=0,
-        settings=dict(settings),
-        made={},
+        corpus=corpus,
+        settings=settings,
     )
 
 

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import pandas as pd
 from pydantic import AfterValidator, Field
 
 from analysis.errors import StatsError
 from analysis.model import MoEModel
-from analysis.stats.store import digest_of, now, run_name
+from analysis.stats.store import digest_of, run_name
 from pruning.active import Routing
 from pruning.evaluate.result import Evaluation, Metric
 from pruning.evaluate.store import (
@@ -81,16 +81,70 @@ def _complete(facts: PlanFacts) -> PlanFacts:
 AllPlanFacts = Annotated[PlanFacts, AfterValidator(_complete)]
 
 
-class EvaluationRecord(Record):
-    """What was found out about one plan on one set of samples; `result.json`.
+class PlanRecord(Record):
+    """A record of what one plan does on one set of samples.
 
-    The digest is of all that changes the numbers (model, plan, samples, dtype, seed) and of how
-    the plan came about, which is shown with them.
+    The digest is of all that changes the numbers (model, plan, samples, settings) and of how the
+    plan came about, which is shown with them.
 
     Args:
         plan_digest: see `PruningPlan.digest`; of the unpruned model, that of keeping everything.
         plan: what a person should know of the plan, see `plan_facts`.
-        corpus: `name`, `digest`, and which documents were drawn, see `DrawnSamples.facts`.
+        corpus: `name`, `digest`, and which documents were drawn, see `Drawn.facts`.
+    """
+
+    plan_digest: str
+    plan: AllPlanFacts
+    corpus: SampleFacts
+    settings: RunFacts
+
+    @classmethod
+    def new(
+        cls,
+        model: MoEModel,
+        plan: PruningPlan,
+        corpus: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        *,
+        routing: Routing | None = None,
+    ) -> Self:
+        """A record without results yet.
+
+        Args:
+            model: that is measured.
+            plan: checked and completed for it, see `fit_plan`.
+            corpus: `name`, `digest` (of tokens and of what is predicted), and what else is known.
+            settings: what else changes the numbers.
+            routing: see `plan_facts`.
+        """
+        facts = plan_facts(plan, model, routing)
+        digest = digest_of(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "model": model.identity,
+                "plan": plan.digest,
+                "corpus": corpus["digest"],
+                "settings": dict(settings),
+                "made": facts.model_dump(include=set(MADE_BY)),
+            }
+        )
+        whole = "plan" if facts.removed else "unpruned"
+        words = (model.name, facts.criterion or whole, str(corpus["name"]))
+        return cls(
+            record_id=run_name(*(Path(word).stem for word in words), digest=digest),
+            digest=digest,
+            model=model_ref(model),
+            plan_digest=plan.digest,
+            plan=facts,
+            corpus=corpus,
+            settings=settings,
+        )
+
+
+class EvaluationRecord(PlanRecord):
+    """What the measures say of one plan on one set of samples; `result.json`.
+
+    Args:
         num_samples, num_tokens: samples, and positions scored in all of them.
         metrics: measure -> number.
         full: `nll` and `ppl` of the unpruned model on the same samples.
@@ -102,21 +156,17 @@ class EvaluationRecord(Record):
     command = "evaluate"
 
     record_id: str = Field(alias="evaluation_id")
-    plan_digest: str
-    plan: AllPlanFacts
-    corpus: SampleFacts
-    num_samples: Count
-    num_tokens: Count
-    metrics: Mapping[str, Metric]
-    full: Mapping[str, Metric]
-    settings: RunFacts
+    num_samples: Count = 0
+    num_tokens: Count = 0
+    metrics: Mapping[str, Metric] = {}
+    full: Mapping[str, Metric] = {}
 
     @property
     def is_measured(self) -> bool:
         """Whether it has results."""
         return bool(self.metrics)
 
-    def with_results(self, result: Evaluation, made: Mapping[str, Any]) -> "EvaluationRecord":
+    def with_results(self, result: Evaluation, made: Mapping[str, Any]) -> Self:
         """The record with the measures of an evaluation added to those that it has."""
         metrics = {**self.metrics, **result.metrics}
         for name, metric in metrics.items():
@@ -126,26 +176,18 @@ class EvaluationRecord(Record):
                     "gives infinite or undefined logits, perhaps for lack of range: try --dtype "
                     "bfloat16 or float32."
                 )
-        results = {
-            "num_samples": result.num_samples,
-            "num_tokens": result.num_tokens,
-            "metrics": metrics,
-            "full": {**self.full, **result.full},
-            "made": {"created_at": now(), **made},
-        }
-        return self.model_copy(update=results)
+        return self.finished(
+            made,
+            num_samples=result.num_samples,
+            num_tokens=result.num_tokens,
+            metrics=metrics,
+            full={**self.full, **result.full},
+        )
 
 
 def made_facts(made: Provenance) -> PlanFacts:
     """What a record says of how a plan came about; see `Provenance`."""
-    return PlanFacts(
-        criterion=made.criterion,
-        gate=made.gate,
-        corpora=made.corpora,
-        runs=made.runs,
-        schedule=made.schedule,
-        sparsity=made.sparsity,
-    )
+    return PlanFacts.model_validate(made, from_attributes=True)
 
 
 def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = None) -> PlanFacts:
@@ -176,64 +218,6 @@ def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = Non
     return made_facts(plan.provenance).model_copy(update=sizes)
 
 
-def identify(
-    model: MoEModel,
-    plan: PruningPlan,
-    corpus: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    facts: PlanFacts,
-) -> tuple[str, str]:
-    """Readable name and digest of what one plan was found to do on one set of samples.
-
-    Args:
-        model: that is measured.
-        plan: checked and completed for it, see `fit_plan`.
-        corpus: `name`, `digest` (of tokens and of what is predicted), and what else is known.
-        settings: what else changes the numbers.
-        facts: see `plan_facts`.
-    """
-    digest = digest_of(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "model": model.identity,
-            "plan": plan.digest,
-            "corpus": corpus["digest"],
-            "settings": dict(settings),
-            "made": facts.model_dump(include=set(MADE_BY)),
-        }
-    )
-    whole = "plan" if facts.removed else "unpruned"
-    words = (model.name, facts.criterion or whole, str(corpus["name"]))
-    return run_name(*(Path(word).stem for word in words), digest=digest), digest
-
-
-def new_record(
-    model: MoEModel,
-    plan: PruningPlan,
-    corpus: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    *,
-    routing: Routing | None = None,
-) -> EvaluationRecord:
-    """A record without results yet; see `identify`, and `plan_facts` for the routing."""
-    facts = plan_facts(plan, model, routing)
-    name, digest = identify(model, plan, corpus, settings, facts)
-    return EvaluationRecord(
-        evaluation_id=name,
-        digest=digest,
-        model=model_ref(model),
-        plan_digest=plan.digest,
-        plan=facts,
-        corpus=dict(corpus),
-        num_samples=0,
-        num_tokens=0,
-        metrics={},
-        full={},
-        settings=dict(settings),
-        made={},
-    )
-
-
 class EvaluationStore(RecordStore[EvaluationRecord]):
     """Evaluations of one or more statistics directories; new ones go to the first."""
 
@@ -248,32 +232,22 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
     and `expert_flops` are what is left, see `plan_facts`; `full` is what the unpruned model gets,
     missing where the measure is of the difference between both.
     """
-    rows = [
-        (
-            record.record_id,
-            record.model.name,
-            record.plan_digest,
-            record.plan.criterion,
-            "+".join(record.plan.corpora),
-            record.plan.schedule,
-            record.plan.granularity,
-            record.plan.sparsity,
-            record.plan.removed,
-            record.plan.bytes_after,
-            record.plan.active_after,
-            record.plan.flops_after,
-            record.corpus["name"],
-            name,
-            *(metric.mean, metric.pooled, metric.low, metric.high),
-            record.full[name].mean if name in record.full else None,
-            *(record.num_samples, record.num_tokens, record.created_at),
+    rows = []
+    for record in records:
+        plan = record.plan
+        described = (
+            *(record.record_id, record.model.name, record.plan_digest, plan.criterion),
+            *("+".join(plan.corpora), plan.schedule, plan.granularity, plan.sparsity),
+            *(plan.removed, plan.bytes_after, plan.active_after, plan.flops_after),
         )
-        for record in records
-        for name, metric in record.metrics.items()
-    ]
+        ending = (record.num_samples, record.num_tokens, record.created_at)
+        for name, metric in record.metrics.items():
+            full = record.full[name].mean if name in record.full else None
+            numbers = (metric.mean, metric.pooled, metric.low, metric.high, full)
+            rows.append((*described, record.corpus["name"], name, *numbers, *ending))
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
-    numbers = dict.fromkeys(("removed", "mean", "pooled", "low", "high", "full"), "float64")
-    return table.astype(numbers)
+    floats = ("removed", "mean", "pooled", "low", "high", "full")
+    return table.astype(dict.fromkeys(floats, "float64"))
 
 
 def results_of(records: Sequence[EvaluationRecord]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from pruning.active import Routing
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.full_side import FullSide, run_full
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore, new_record
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.evaluate.result import MEASURES, Evaluation, summarise
 from pruning.evaluate.samples import make_samples
 from pruning.evaluate.speculative import Decoding, run_acceptance
@@ -80,7 +80,7 @@ def planned(work: Evaluations) -> list[list[EvaluationRecord]]:
     return [
         [
             work.store.find(
-                new_record(work.model, plan, drawn.corpus, settings, routing=work.routing)
+                EvaluationRecord.new(work.model, plan, drawn.corpus, settings, routing=work.routing)
             )
             for plan in fitted
         ]

@@ -12,6 +12,7 @@ from analysis.durable import write_durably
 from analysis.errors import StatsError
 from analysis.json_text import parse_json_once
 from analysis.model import ModelRef
+from analysis.stats.store import now
 
 SCHEMA_VERSION = 1
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -35,7 +36,9 @@ RunFacts = facts_with("dtype")
 class RecordPart(BaseModel):
     """A JSON object of known keys inside a record; no number in it is infinite or undefined."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_by_name=True
+    )
 
 
 class Record(RecordPart):
@@ -58,7 +61,7 @@ class Record(RecordPart):
     digest: str
     model: ModelRef
     settings: Mapping[str, Any]
-    made: Mapping[str, Any]
+    made: Mapping[str, Any] = {}
 
     @property
     @abstractmethod
@@ -69,6 +72,10 @@ class Record(RecordPart):
     def created_at(self) -> str:
         """When it was measured; empty where nothing says so."""
         return str(self.made.get("created_at", ""))
+
+    def finished(self, made: Mapping[str, Any], **results: Any) -> Self:
+        """The record with results, and how they were made."""
+        return self.model_copy(update={**results, "made": {"created_at": now(), **made}})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -99,6 +106,8 @@ class Record(RecordPart):
             plain = json.dumps(raw, ensure_ascii=False, allow_nan=False)
             record = cls.model_validate_json(plain, strict=True)
             problem = "" if record.is_measured else "it has no results"
+            if missing := sorted(cls.model_fields.keys() - record.model_fields_set):
+                problem = f"it lacks {', '.join(missing)}"
         except (ValueError, RecursionError) as error:
             record, problem = None, first_problem(error)
         if record is None or problem:

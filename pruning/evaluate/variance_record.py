@@ -2,16 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 
 from analysis.errors import StatsError
-from analysis.model import MoEModel
-from analysis.stats.store import now
-from pruning.evaluate.record import AllPlanFacts, identify, plan_facts
-from pruning.evaluate.store import Count, Record, RecordStore, RunFacts, SampleFacts
-from pruning.plan import PruningPlan, model_ref
+from pruning.evaluate.record import PlanRecord
+from pruning.evaluate.store import Count, RecordStore
 
 VARIANCE_COLUMNS = ("layer", "model", "variance", "num_tokens")
 VARIANCE_TABLE_COLUMNS = (
@@ -21,13 +18,10 @@ VARIANCE_TABLE_COLUMNS = (
 )
 
 
-class VarianceRecord(Record):
+class VarianceRecord(PlanRecord):
     """The variance of hidden states after each decoder layer, under one plan.
 
     Args:
-        plan_digest: see `PruningPlan.digest`; of the unpruned model, that of keeping everything.
-        plan: see `plan_facts`.
-        corpus: of the samples: `name`, `digest`, and which documents were drawn.
         variances: after each decoder layer, dense ones too, the first one first; empty: not
             measured yet.
         num_tokens: that the variance is the mean of.
@@ -38,12 +32,8 @@ class VarianceRecord(Record):
     word = "record of hidden states"
     command = "variance"
 
-    plan_digest: str
-    plan: AllPlanFacts
-    corpus: SampleFacts
-    variances: tuple[float, ...]
-    num_tokens: Count
-    settings: RunFacts
+    variances: tuple[float, ...] = ()
+    num_tokens: Count = 0
 
     @property
     def is_measured(self) -> bool:
@@ -57,35 +47,14 @@ class VarianceRecord(Record):
 
     def with_results(
         self, variances: Sequence[float], num_tokens: int, made: Mapping[str, Any]
-    ) -> "VarianceRecord":
+    ) -> Self:
         """The record with what was measured."""
         if not all(map(math.isfinite, variances)):
             raise StatsError(
                 f"A variance of {self.record_id} is no finite number; the model's hidden states "
                 "overflow, perhaps for lack of range: try --dtype bfloat16 or float32."
             )
-        results = {"variances": tuple(map(float, variances)), "num_tokens": num_tokens}
-        return self.model_copy(update={**results, "made": {"created_at": now(), **made}})
-
-
-def new_variance_record(
-    model: MoEModel, plan: PruningPlan, corpus: Mapping[str, Any], settings: Mapping[str, Any]
-) -> VarianceRecord:
-    """A record without results yet; see `identify`."""
-    facts = plan_facts(plan, model)
-    name, digest = identify(model, plan, corpus, settings, facts)
-    return VarianceRecord(
-        record_id=name,
-        digest=digest,
-        model=model_ref(model),
-        plan_digest=plan.digest,
-        plan=facts,
-        corpus=dict(corpus),
-        variances=(),
-        num_tokens=0,
-        settings=dict(settings),
-        made={},
-    )
+        return self.finished(made, variances=tuple(map(float, variances)), num_tokens=num_tokens)
 
 
 class VarianceStore(RecordStore[VarianceRecord]):

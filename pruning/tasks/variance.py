@@ -8,7 +8,7 @@ from analysis.progress import Progress
 from analysis.stats.places import stats_store
 from analysis.stats.store import StatsStore
 from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, new_variance_record
+from pruning.evaluate.variance_record import VarianceRecord, VarianceStore
 from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
 from pruning.requests.variance import VarianceRequest
 from pruning.tasks import JobResult, Steps
@@ -45,7 +45,7 @@ def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
     changing = {"dtype": dtype, "seed": settings.seed, "tokens": NUM_TOKENS}
     kept = VarianceStore(store.directories)
     records = {
-        name: kept.find(new_variance_record(model, plan, drawn.corpus, changing))
+        name: kept.find(VarianceRecord.new(model, plan, drawn.corpus, changing))
         for name, plan in plans.items()
     }
     missing = {name: plans[name] for name, each in records.items() if not each.is_measured}

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from analysis.model import ModelRef
-from analysis.stats.store import digest_of, now, run_name
+from analysis.stats.store import digest_of, run_name
 from pruning.evaluate.record import MADE_BY, PlanFacts
 from pruning.evaluate.store import SCHEMA_VERSION, Record, RecordStore
 from pruning.plan import ATOMIC_GRANULARITY
@@ -99,9 +99,9 @@ class BenchmarkRecord(Record):
     candidate: str
     plan_digest: str
     plan: PlanFacts
-    scores: tuple[BenchmarkScore, ...]
+    scores: tuple[BenchmarkScore, ...] = ()
     source: BenchmarkSource
-    tool_version: str
+    tool_version: str = ""
 
     @property
     def is_full(self) -> bool:
@@ -120,17 +120,13 @@ class BenchmarkRecord(Record):
 
     def with_scores(
         self, scores: Iterable[BenchmarkScore], tool_version: str, made: Mapping[str, Any]
-    ) -> "BenchmarkRecord":
+    ) -> Self:
         """The record with these scores, and those that it has of other tasks."""
         new = tuple(scores)
         tasks = {score.task for score in new}
         together = (*(score for score in self.scores if score.task not in tasks), *new)
-        results = {
-            "scores": tuple(sorted(together, key=lambda score: (score.task, score.metric))),
-            "tool_version": tool_version,
-            "made": {"created_at": now(), **made},
-        }
-        return self.model_copy(update=results)
+        ordered = tuple(sorted(together, key=lambda score: (score.task, score.metric)))
+        return self.finished(made, scores=ordered, tool_version=tool_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +228,8 @@ def new_record(
         candidate=candidate.label,
         plan_digest=candidate.plan_digest,
         plan=candidate.facts,
-        scores=(),
         source=source,
-        tool_version="",
         settings=dict(settings),
-        made={},
     )
 
 

@@ -6,8 +6,8 @@ from analysis.errors import StatsError
 from analysis.model import load_model_index
 from builders import tiny_checkpoint
 from pruning.evaluate.variance_record import (
+    VarianceRecord,
     VarianceStore,
-    new_variance_record,
     variance_overview,
     variance_table,
 )
@@ -26,9 +26,7 @@ def records(tmp_path):
     plans = (keep_all(model), fit_plan(PruningPlan(model_ref(model), half), model))
     numbers = ([1.0, 4.0, 2.0, 8.0], [0.5, 4.0, 1.0, 16.0])
     return [
-        new_variance_record(model, plan, CORPUS, SETTINGS).with_results(
-            found, 33, {"device": "cpu"}
-        )
+        VarianceRecord.new(model, plan, CORPUS, SETTINGS).with_results(found, 33, {"device": "cpu"})
         for plan, found in zip(plans, numbers, strict=True)
     ]
 
