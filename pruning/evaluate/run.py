@@ -68,7 +68,7 @@ class Evaluations:
         return tuple(name for name in self.measures if name not in record.metrics)
 
 
-def planned(work: Evaluations) -> list[list[EvaluationRecord]]:
+def known_records(work: Evaluations) -> list[list[EvaluationRecord]]:
     """What is known so far: for each corpus, the record of each plan, with or without results."""
     fitted = [fit_plan(plan, work.model) for plan in work.plans]
     for drawn in work.drawn:
@@ -122,7 +122,7 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     Returns:
         Records, by corpus and then by plan.
     """
-    records = planned(work)
+    records = known_records(work)
     total = sum(map(len, records))
     if not any(work.missing(record) for row in records for record in row):
         yield Progress("cached", total, total, "evaluations", "all evaluations are known already")

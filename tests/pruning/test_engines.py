@@ -37,7 +37,7 @@ def test_different_counts_need_a_loader_of_their_own():
     assert "4" in found["transformers"].reason
 
 
-def test_a_type_that_transformers_lacks_is_read_by_this_program_only():
+def test_a_type_that_transformers_lacks():
     for counts in ((5, 5), (5, 4)):
         found = by_engine(Contents(counts, "deepseek", in_transformers=False))
         assert found["transformers"].reads is Reads.NO

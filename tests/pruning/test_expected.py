@@ -124,7 +124,7 @@ def test_every_changed_byte_is_found(width_export, tmp_path, name, mode):
         assert f": byte {byte} of the tensor" in check.detail
 
 
-def test_elements_that_share_bytes_are_refused_instead_of_not_compared(demo):
+def test_elements_that_share_bytes_are_refused(demo):
     router = next(name for name in demo.checkpoint.tensors if name.endswith("mlp.gate.weight"))
     entry = demo.checkpoint.tensors[router]
     halves = replace(entry, dtype="F4", end=entry.start + entry.numel // 2)

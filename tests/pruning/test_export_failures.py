@@ -210,9 +210,7 @@ def test_an_error_without_a_number_is_told_in_its_own_words(
     refuse(model, plan, tmp_path / "out", r"failed: the cable is loose[.;]")
 
 
-def test_a_name_that_cannot_be_given_is_told_in_the_words_of_the_error(
-    model, plan, tmp_path, monkeypatch
-):
+def test_a_rename_that_fails_is_told_in_its_words(model, plan, tmp_path, monkeypatch):
     def failing(_path, _target):
         raise OSError("the cable is loose")
 

@@ -67,9 +67,7 @@ def test_a_head_is_found_and_is_no_layer_of_the_trunk(model, place):
     assert sum(map(len, head.located.values())) == 7 * 3 + 1
 
 
-def test_by_default_a_head_with_experts_is_dropped_and_the_configuration_says_so(
-    model, tmp_path, place
-):
+def test_a_head_with_experts_is_dropped_by_default(model, tmp_path, place):
     manifest, tensors = export_heads(model, tmp_path / "out")
     assert manifest.heads == HeadPlan(HeadChoice.DROP)
     assert heads_of(tensors, place) == {}
@@ -95,7 +93,7 @@ def test_heads_can_be_dropped_though_nothing_is_pruned(model, tmp_path, place):
     assert len(tensors) == len(model.checkpoint.tensors) - len(prediction_heads(model)[0].tensors)
 
 
-def test_a_head_with_experts_cannot_stay_whole_beside_a_pruned_trunk(model, tmp_path):
+def test_a_head_with_experts_cannot_stay_whole(model, tmp_path):
     with pytest.raises(ExportError, match=r"cannot stay whole when 4 are kept; use --mtp drop"):
         export_heads(model, tmp_path / "out", HeadChoice.KEEP)
     assert not (tmp_path / "out").exists()
@@ -156,7 +154,7 @@ def test_sizes_count_heads_as_an_export_treats_them(model):
         assert report.bytes_before == model.checkpoint.nbytes
 
 
-def test_a_checkpoint_without_heads_has_no_such_row_and_nothing_to_say(checkpoint):
+def test_a_checkpoint_without_heads(checkpoint):
     plain = load_model_index(str(checkpoint("olmoe").path))
     assert str(Part.HEADS) not in set(size_report(plain).table["part"])
     assert heads_in_words(plain, HeadPlan()) == ""

@@ -84,7 +84,7 @@ def test_an_exception_inside_the_router_restores_its_tensors():
     assert model.model.layers[0].mlp.gate.weight.shape == (7, 16)
 
 
-def test_masking_twice_at_once_is_refused_and_twice_in_turn_is_not():
+def test_masking_twice_at_once_is_refused():
     model, plan = tiny_model("olmoe"), plan_of("olmoe", (2, 3, 4))
     with masked(model, FAMILIES["olmoe"], plan):
         first = logits_of(model)
@@ -102,7 +102,7 @@ def test_layers_that_are_absent_or_whole_stay_as_they_are():
         assert torch.equal(logits_of(model), before)
 
 
-def test_router_logits_wanted_by_the_configuration_do_not_break_the_forward():
+def test_masking_with_router_logits_in_the_configuration():
     model = tiny_model("olmoe", output_router_logits=True)
     plan = plan_of("olmoe", (3, 3, 3))
     with masked(model, FAMILIES["olmoe"], plan):
@@ -154,7 +154,7 @@ def test_a_plan_that_does_not_fit_the_loaded_model_is_refused(kept, message):
     assert not any("forward" in module.__dict__ for module in model.modules())
 
 
-def test_a_router_tensor_that_the_family_does_not_name_is_refused():
+def test_an_unknown_router_tensor_is_refused():
     model = tiny_model("olmoe")
     model.model.layers[1].mlp.gate.register_buffer("e_score_correction_bias", torch.zeros(7))
     with pytest.raises(UnsupportedModelError, match="layer 1 holds 'e_score_correction_bias'"):

@@ -77,7 +77,7 @@ def test_plain_transformers_reads_widths(read, name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_widths_that_grouped_products_cannot_take_run_in_another_way(atom_source, tmp_path, dtype):
+def test_widths_that_grouped_products_cannot_take(atom_source, tmp_path, dtype):
     source = atom_source(NAMED["olmoe"])
     # Widths of 13 and 7: 52 and 28 bytes in float32, 26 and 14 in bfloat16; 16 are asked for.
     export(source.described, source.plan, tmp_path / "out", widths=WidthChoice(WidthMode.RAGGED, 1))
@@ -97,7 +97,7 @@ def test_widths_that_grouped_products_cannot_take_run_in_another_way(atom_source
             load(tmp_path / "out", dtype=dtype, experts_implementation="grouped_mm")
 
 
-def test_the_file_lies_in_exports_of_families_that_transformers_has(pruned_case):
+def test_the_file_is_in_exports_of_known_families(pruned_case):
     path = pruned_case(NAMED["olmoe"]).path
     assert config_of(path)["auto_map"] == {
         "AutoModelForCausalLM": "modeling_pruned.PrunedForCausalLM"
@@ -113,7 +113,7 @@ def test_the_file_lies_in_exports_of_families_that_transformers_has(pruned_case)
 @pytest.mark.parametrize(
     "family", [f for f in FAMILIES.values() if auto_map(f)], ids=lambda family: family.model_type
 )
-def test_the_file_needs_only_torch_and_transformers_and_defines_its_classes(family, widths):
+def test_the_file_needs_only_torch_and_transformers(family, widths):
     text = modeling_file(family, widths=widths)
     tree = ast.parse(text)
     modules = set()

@@ -144,7 +144,7 @@ def test_an_assembled_shard_is_read_by_safetensors(metadata):
     assert json.loads(shard.prefix[8:]).get("__metadata__", {}) == metadata
 
 
-def test_wide_elements_come_first_and_the_others_keep_their_order():
+def test_wide_elements_come_first():
     sources = Source(), Source("two.safetensors")
     shard = assemble("model.safetensors", planned_of(sources), {})
     # 8, 4, 4, 2, 1 bytes each; a tensor without elements has no size and comes last.

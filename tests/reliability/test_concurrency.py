@@ -144,7 +144,7 @@ def run_crowd(code, folder, count):
     return json.loads(done.stdout)
 
 
-def test_of_a_thousand_jobs_each_is_queued_claimed_and_finished_once(tmp_path):
+def test_a_thousand_jobs_are_each_claimed_once(tmp_path):
     from app.jobs.model import JobState
     from app.jobs.store import JobStore
 
@@ -156,7 +156,7 @@ def test_of_a_thousand_jobs_each_is_queued_claimed_and_finished_once(tmp_path):
     assert len({job.id for job in jobs}) == JOBS
 
 
-def test_runs_that_several_processes_save_are_all_there_and_whole(tmp_path):
+def test_runs_that_several_processes_save_are_whole(tmp_path):
     from analysis.stats.store import StatsStore
 
     saved = run_crowd(SAVE, tmp_path, RUNS)
@@ -169,7 +169,7 @@ def test_runs_that_several_processes_save_are_all_there_and_whole(tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted(run.path for run in runs)
 
 
-def test_files_that_all_processes_write_are_always_those_of_one_of_them(tmp_path):
+def test_files_that_all_processes_write_are_whole(tmp_path):
     assert run_crowd(REWRITE, tmp_path, ROUNDS) == [0] * PROCESSES
     left = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     assert sorted(map(str, left))[1:] == ["plan.json", "recipe.yaml", "search.json"]

@@ -134,7 +134,7 @@ def test_chat_templates_that_fail(tmp_path, count, template, reason):
         prompt_ids(tokenizer, "How?", as_chat=True)
 
 
-def test_a_configuration_that_transformers_cannot_read_before_packing(tmp_path):
+def test_a_configuration_that_transformers_cannot_read(tmp_path):
     path = tmp_path / "model" / "config.json"
     model = describe(tmp_path / "model")
     check_model_packs(model)
@@ -187,7 +187,7 @@ def test_a_saved_state_that_was_changed_is_not_gone_on_from(tmp_path, unfinished
     assert again.manifest.files == once.manifest.files
 
 
-def test_a_saved_state_whose_count_was_changed_is_not_gone_on_from(tmp_path, unfinished):
+def test_a_saved_state_with_another_count_is_not_resumed(tmp_path, unfinished):
     model, folder = unfinished(4)
     once = run(model, tmp_path / "once", batch_size=2)
     path = folder / "state.safetensors"

@@ -228,9 +228,7 @@ def test_a_figure_is_whole_or_not_there(tmp_path):
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("gone", ["shards", "everything"])
-def test_a_model_that_vanishes_ends_in_one_line_or_in_the_same_numbers(
-    tmp_path, model, streams, gone
-):
+def test_a_model_that_vanishes(tmp_path, model, streams, gone):
     place = Placement(stream_layers=streams)
     settings = CalibrationSettings(seq_len=9, batch_size=3, device="cpu", placement=place)
     once = drain(calibrate(model, make_sequences(), settings, StatsStore(tmp_path / "once")))
@@ -259,7 +257,7 @@ def vanish(folder, what):
             path.unlink()
 
 
-def test_a_source_that_vanishes_while_it_is_exported_leaves_nothing(tmp_path, model):
+def test_a_source_that_vanishes_leaves_nothing(tmp_path, model):
     for step in range(3):
         copy = Path(shutil.copytree(model.checkpoint.path, tmp_path / f"{step}" / "model"))
         described = load_model_index(str(copy))

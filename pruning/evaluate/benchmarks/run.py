@@ -80,38 +80,34 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
         yield Progress("cached", total, total, "candidates", "all benchmarks are known already")
         return records
     yield Progress("loading the model", 0, total, "candidates")
-    runner = _Runner(work, load_model(work.model, work.settings))
+    loaded = load_model(work.model, work.settings)
     for number, (candidate, plan) in enumerate(work.candidates):
         note = f"{candidate.label}: {number + 1} of {total}" if total > 1 else ""
         yield Progress("benchmarks", number, total, "candidates", note)
         if missing := work.missing(records[number]):
-            records[number] = yield from runner.run(records[number], plan, missing)
+            records[number] = yield from _with_tasks(records[number], work, loaded, plan, missing)
             work.store.save(records[number])
     return records
 
 
-@dataclass(frozen=True, eq=False)
-class _Runner:
-    """The loaded model, on which candidates run one after the other."""
-
-    work: Benchmarks
-    loaded: PreTrainedModel
-
-    def run(
-        self, record: BenchmarkRecord, plan: PruningPlan | None, tasks: tuple[str, ...]
-    ) -> Generator[Progress, None, BenchmarkRecord]:
-        """The record with the scores of these tasks."""
-        started = time.monotonic()
-        model, settings = self.work.model, self.work.settings
-        tokenizer = load_tokenizer(model, trust_remote_code=settings.trust_remote_code)
-        with candidate_of(self.loaded, model.family, plan):
-            asked = replace(self.work.asked, tasks=tasks)
-            results = yield from run_harness(self.loaded, tokenizer, asked)
-        scores = harness_scores(results)
-        if not scores:
-            raise StatsError(f"The benchmarks {', '.join(tasks)} gave no number.")
-        made = how_made(settings, time.monotonic() - started)
-        made |= {"batch_size": self.work.asked.batch_size}
-        if self.work.read_before:
-            made |= {"read_before": dict(self.work.read_before)}
-        return record.with_scores(scores, version("lm_eval"), made)
+def _with_tasks(
+    record: BenchmarkRecord,
+    work: Benchmarks,
+    loaded: PreTrainedModel,
+    plan: PruningPlan | None,
+    tasks: tuple[str, ...],
+) -> Generator[Progress, None, BenchmarkRecord]:
+    """The record with the scores of these tasks, which the candidate runs."""
+    started = time.monotonic()
+    trust = work.settings.trust_remote_code
+    tokenizer = load_tokenizer(work.model, trust_remote_code=trust)
+    with candidate_of(loaded, work.model.family, plan):
+        results = yield from run_harness(loaded, tokenizer, replace(work.asked, tasks=tasks))
+    scores = harness_scores(results)
+    if not scores:
+        raise StatsError(f"The benchmarks {', '.join(tasks)} gave no number.")
+    made = how_made(work.settings, time.monotonic() - started)
+    made |= {"batch_size": work.asked.batch_size}
+    if work.read_before:
+        made |= {"read_before": dict(work.read_before)}
+    return record.with_scores(scores, version("lm_eval"), made)

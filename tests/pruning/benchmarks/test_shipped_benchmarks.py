@@ -31,7 +31,7 @@ def shipped(demo):
     return {record.candidate: record for record in records}
 
 
-def test_the_model_and_what_criteria_leave_of_it_were_given_all_tasks(shipped):
+def test_every_candidate_was_given_all_tasks(shipped):
     wanted = {FULL}
     for share in ("25%", "50%"):
         wanted |= {f"{criterion}, {share}" for criterion in ("aimer", "random")}

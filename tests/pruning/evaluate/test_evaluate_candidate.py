@@ -169,7 +169,7 @@ def test_masked_and_exported_give_the_same_numbers(make_sequences, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["olmoe", "gpt_oss", "qwen3_moe"])
-def test_a_plan_of_neurons_is_measured_as_with_their_weights_zeroed(name, make_sequences):
+def test_a_plan_of_neurons_is_measured_as_zeroed_weights(name, make_sequences):
     case = BY_NAME[name]
     model, sequences = tiny_model(case), make_sequences()
     described = SimpleNamespace(name="tiny", identity="00" * 32)
@@ -194,9 +194,7 @@ def test_in_bfloat16_the_full_model_still_agrees_with_itself(make_sequences):
     assert 0 < pruned.metrics["esap"].mean < 1
 
 
-def test_memory_is_one_hidden_state_a_scored_position_and_chunks_of_logits(
-    make_sequences, monkeypatch
-):
+def test_memory_of_hidden_states_and_logits(make_sequences, monkeypatch):
     case, sizes = MEASURED[0], []
     model, samples = tiny_model(case), make_samples(make_sequences(), batch_size=3)
     monkeypatch.setattr(head_module, "CHUNK_BYTES", 4 * 64 * 5)

@@ -79,7 +79,7 @@ def test_documents_follow_those_that_calibration_read(tmp_path):
     assert (drawn.facts["drawn"], drawn.facts["skipped"]) == (drawing.BEYOND, 16)
 
 
-def test_the_longest_calibration_decides_and_another_seed_is_said(tmp_path):
+def test_the_longest_calibration_decides(tmp_path):
     corpus = rows_file(tmp_path / "rows.jsonl")
     small, large = (calibrated(corpus, tokens=count * 6) for count in (5, 12))
     drawn = drawn_from(corpus, [small[1], large[1]], samples=10)
@@ -97,7 +97,7 @@ def test_representative_documents_are_not_known_to_be_others(tmp_path):
     assert drawn_from(corpus, [manifest], samples=4).facts["drawn"] == drawing.UNSURE
 
 
-def test_where_nothing_is_left_documents_are_read_again_and_that_is_said(tmp_path):
+def test_documents_are_read_again_where_none_are_left(tmp_path):
     corpus = rows_file(tmp_path / "rows.jsonl", count=8)
     manifest = calibrated(corpus, tokens=8 * 6)[1]
     drawn = drawn_from(corpus, [manifest], samples=3)
@@ -105,7 +105,7 @@ def test_where_nothing_is_left_documents_are_read_again_and_that_is_said(tmp_pat
     assert len(drawn.sequences.rows) == 3
 
 
-def test_a_corpus_that_no_calibration_read_is_drawn_from_its_beginning(tmp_path):
+def test_a_corpus_that_no_calibration_read(tmp_path):
     corpus = rows_file(tmp_path / "rows.jsonl")
     facts = drawn_from(corpus, [], samples=3).facts
     assert (facts["drawn"], facts["seed"], facts["skipped"]) == (drawing.UNREAD, 42, 0)

@@ -15,7 +15,7 @@ def only_batch(samples):
     return batch
 
 
-def test_every_token_but_the_first_is_predicted_and_padding_is_not():
+def test_every_token_but_the_first_is_predicted():
     batch = only_batch(make_samples(TokenSequences("text", IDS, 2, 0)))
     assert batch.scored.tolist() == [
         [True, True, True, True, False],  # positions 0..3 predict 12..15
@@ -37,7 +37,7 @@ def test_only_tokens_of_the_answer_are_predicted():
     assert samples.num_scored.tolist() == [2, 1]
 
 
-def test_the_first_token_of_a_packed_document_is_not_predicted_by_the_one_before():
+def test_packed_documents_do_not_predict_each_other():
     positions = (np.array([0, 1, 0, 1, 2], dtype=np.int32), np.array([0, 1, 2], dtype=np.int32))
     samples = make_samples(TokenSequences("text", IDS, 3, 0, positions=positions))
     assert only_batch(samples).targets.tolist() == [12, 14, 15, 22, 23]

@@ -54,10 +54,10 @@ def files_of(work):
 
 
 def _any(work):
-    return run_module.planned(work)[0][0]
+    return run_module.known_records(work)[0][0]
 
 
-def test_results_are_those_of_the_loaded_model_and_say_what_they_are_of(work, described):
+def test_results_are_those_of_the_loaded_model(work, described):
     asked = work(("esap", "kl", "nll", "ppl"))
     pruned, whole = drain(run_evaluations(asked))
     model = tiny_model(CASE)
@@ -124,7 +124,7 @@ def test_files_read_back_as_they_were_written(work):
     assert table.loc[1, "full"] == records[0].full["nll"].mean
 
 
-def test_a_plan_of_another_model_is_refused_before_anything_is_loaded(work, monkeypatch):
+def test_a_plan_of_another_model_is_refused_before_loading(work, monkeypatch):
     monkeypatch.setattr(run_module, "load_model", None)
     foreign = PruningPlan(ModelRef("other", "11" * 32), {0: (0, 1)})
     with pytest.raises(PlanError, match="made for other"):

@@ -17,7 +17,7 @@ MEASURED = [case for case in CASES if case.name in ("olmoe", "qwen3_moe", "deeps
 
 
 @pytest.mark.parametrize("case", MEASURED, ids=str)
-def test_it_is_the_mean_over_tokens_of_the_variance_over_features(case, make_sequences):
+def test_variance_is_the_mean_over_tokens(case, make_sequences):
     model = tiny_model(case)
     samples = make_samples(make_sequences(), batch_size=3)
     chosen = draw_tokens(samples)
@@ -38,7 +38,7 @@ def test_it_is_the_mean_over_tokens_of_the_variance_over_features(case, make_seq
     assert "forward" not in model.model.layers[0].__dict__
 
 
-def test_tokens_are_drawn_without_replacement_and_never_from_padding(make_sequences):
+def test_tokens_are_drawn_without_replacement(make_sequences):
     samples = make_samples(make_sequences((9, 5, 12, 7)), batch_size=2)
     masks = [batch.tokens.mask for batch in samples.batches()]
     for count, wanted in ((10, 10), (33, 33), (1000, 33)):

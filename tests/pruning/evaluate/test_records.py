@@ -90,7 +90,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("kind", "change", "message"), DAMAGE)
-def test_damage_is_named_in_one_line_with_what_makes_the_file_again(kind, change, message):
+def test_damage_is_named_in_one_line(kind, change, message):
     raw = json.loads(shipped(kind)[0].read_text())
     change(raw)
     with pytest.raises(StatsError, match=message) as caught:

@@ -56,7 +56,7 @@ def test_numbers_by_hand():
 
 
 @pytest.mark.parametrize("scope", ["layer", "global"])
-def test_every_expert_is_removed_once_and_the_least_salient_first(described, scope):
+def test_every_expert_is_removed_once(described, scope):
     saliency = np.random.default_rng(0).random(21)
     bins = expert_bins(ranking_of(described, saliency), described, Binning(5, scope))
     removed = [

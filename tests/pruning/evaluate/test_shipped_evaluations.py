@@ -66,7 +66,7 @@ def test_the_numbers_are_possible(shipped):
     assert (pruned["sap"] - pruned["esap"]).abs().max() < 0.03
 
 
-def test_more_removed_is_worse_and_the_calibrated_text_is_kept_best(swept):
+def test_more_removed_is_worse_on_every_corpus(swept):
     table = evaluation_table(swept)
     esap = table[(table["measure"] == "esap") & (table["criterion"] != "")]
     keys = ["criterion", "calibrated_on", "corpus"]
@@ -104,7 +104,7 @@ def test_one_of_them_can_be_made_again(shipped, demo):
         assert again.metrics[name].mean == pytest.approx(record.metrics[name].mean, abs=2e-3)
 
 
-def test_neurons_and_whole_experts_of_one_size_were_evaluated_on_every_text(shipped, swept):
+def test_neurons_and_experts_were_evaluated_on_every_corpus(shipped, swept):
     table = evaluation_table([each for each in shipped if each not in swept])
     table = table[table["measure"] == "nll"]
     # 77 of 192 experts, or as many neurons: 77 * 64 of 12,288.

@@ -93,7 +93,7 @@ def test_neighbouring_seeds_share_no_stream():
     assert len(seeds) == 4 * 64
 
 
-def test_tokens_that_look_like_padding_are_not_hidden_from_the_draft(make_sequences):
+def test_tokens_that_look_like_padding_reach_the_draft(make_sequences):
     model, samples = narrow_model(), make_samples(make_sequences())
     for ids in samples.sequences.rows[:3]:
         model.generation_config.pad_token_id = int(ids[1])  # a token of this prompt

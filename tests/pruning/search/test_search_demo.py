@@ -90,7 +90,7 @@ def plain_esap(model, pruned, sequences):
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
-def test_the_best_beats_uniform_on_other_samples_and_its_export_reaches_that(judge, tmp_path, seed):
+def test_the_best_beats_uniform_on_other_samples(judge, tmp_path, seed):
     model, others = judge.model, judge.full.samples.sequences
     text = RECIPE.replace("SEED", str(seed))
     request = SearchRequest(recipe=text, out=tmp_path / "out", stats_dir=SHIPPED_STATS)

@@ -119,7 +119,7 @@ def test_reuse_changes_no_bit_and_runs_only_what_differs(case):
 
 
 @pytest.mark.parametrize("measure", ["esap", "sap", "kl", "nll"])
-def test_fitness_is_what_evaluate_says_of_the_plan_with_higher_better(measure):
+def test_fitness_is_what_evaluate_says_of_the_plan(measure):
     case = DEEP[0]
     subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
     fitness = MaskedFitness(subject, measure, 5, PLENTY)
@@ -141,7 +141,7 @@ def kept_bytes(fitness):
     return sum(tensors.values())
 
 
-def test_what_is_kept_stays_within_its_room_and_the_worthiest_stay():
+def test_kept_states_stay_within_their_room():
     case = DEEP[0]
     subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
     # 4 of 5 layers, width 16, float32; rows of batches of two are padded to 9, 12 and 11.
@@ -162,7 +162,7 @@ def _writes_into_its_input(module, args, output):
     args[0].add_(1)
 
 
-def test_a_layer_that_writes_into_its_input_is_noticed_and_nothing_is_reused():
+def test_nothing_is_reused_where_a_layer_writes_into_its_input():
     case = DEEP[0]
     model = tiny_model(case)
     layers = decoder_layers(model, FAMILIES[case.model_type])
@@ -202,7 +202,7 @@ def test_the_model_is_as_before_afterwards():
     assert not any("forward" in layer.__dict__ for layer in model.model.layers)
 
 
-def test_probabilities_of_the_full_model_are_kept_within_their_room_and_change_no_bit():
+def test_kept_probabilities_change_no_bit():
     case = DEEP[0]
     subject, candidates = subject_of(case, tiny_model(case)), candidates_of(case)
     wanted = values_of(MaskedFitness(subject, "esap", 0, 0), candidates[:3])

@@ -62,7 +62,7 @@ def test_each_generation_is_its_elites_and_children_of_theirs(tmp_path):
     assert len(fitness.measured) == len(set(fitness.measured)) == 3 * len(outcome.scores)
 
 
-def test_the_best_of_all_generations_is_found_and_ties_go_to_the_first(tmp_path):
+def test_the_best_of_all_generations_and_ties(tmp_path):
     outcome = searched(tmp_path / "log", wide(), Distance(HIDDEN))
     best = max(score.fitness for score in outcome.scores.values())
     assert outcome.scores[outcome.best.number].fitness == best
@@ -120,7 +120,7 @@ def test_locked_layers_keep_what_the_schedule_gives_them():
     assert all(feasible.holds(removed) for removed in seeds_of(settled, "late", late).values())
 
 
-def test_what_a_share_would_not_allow_starts_from_the_nearest_even_allocation():
+def test_seeds_start_from_the_nearest_even_allocation():
     # Layers of 11 keep a multiple of 3, so none can lose floor(11 / 2) = 5.
     limits = Constraints(multiple_of=3)
     spending = Spending(WIDE, sparsity_budget(WIDE, "0.5"), limits)
