@@ -103,7 +103,7 @@ def test_a_plan_is_benchmarked_by_the_commands_shown(open_page):
     assert "--plan plan.json --tasks piqa" in command_of(test, "piqa")
     assert any(code.value.startswith("moeprune plan ") for code in test.code)
     test.segmented_control(key="bench.run.what").set_value("export").run()
-    assert any("Nothing of this model was candidate_of_export" in text.value for text in test.text)
+    assert any("Nothing of this model was exported" in text.value for text in test.text)
 
 
 def asked(models_root, stats_dir, **values):
