@@ -1,11 +1,11 @@
 """A plan of neurons as the dashboard asks for one: the choice in the address, and its recipe."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.criteria import NEURON_CRITERIA
 from analysis.errors import PlanError
@@ -21,6 +21,9 @@ from pruning.recipe import BudgetSection, Recipe
 from pruning.requests.base import validated
 from pruning.requests.options import ModeName
 from pruning.requests.plan import PlanRequest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BudgetUnit = Literal["neurons", "params"]
 UNITS: Mapping[BudgetUnit, str] = {"neurons": "Neurons", "params": "All parameters"}

@@ -1,9 +1,10 @@
 """The scopes of a budget of neurons side by side: what each layer loses, what FLOPs are saved."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
@@ -14,6 +15,9 @@ from pruning.atoms.selection import AtomScope
 from pruning.neuron_views import flops_saved, layer_shares
 from pruning.planning.neurons import Arena
 from pruning.requests.plan import PlanRequest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCOPES: Mapping[AtomScope, str] = {
     AtomScope.GLOBAL: "All layers",
@@ -59,6 +63,8 @@ def side_by_side(
         arenas: the neurons that compete, by scope.
         routing: how often each expert is chosen; without it, all equally often.
     """
+    import pandas as pd
+
     removed, flops, refused = {}, [], {}
     for scope, arena in arenas.items():
         name = SCOPES[scope]

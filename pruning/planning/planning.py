@@ -1,13 +1,13 @@
 """A plan as the dashboard asks for one: the choice in the address, and what comes of it."""
 
+from __future__ import annotations
+
 import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
@@ -30,6 +30,9 @@ from pruning.schedules import (
 )
 from pruning.search.store import SEARCH, KnownSearch, search_in
 from pruning.sizes import weight_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HAND = "hand"
 # A file's numbers become counts by hand: a server must not read a path that a browser names.
@@ -207,6 +210,8 @@ def searched_rows(known: Iterable[KnownSearch], removed: int, order: str) -> pd.
         removed: experts that the budget removes.
         order: see `order_digest`.
     """
+    import pandas as pd
+
     rows = [
         (f"{SEARCH}:{each.search_id}", layer, kept, each.result.experts[layer] - kept)
         for each in known
@@ -227,6 +232,8 @@ def schedules_table(
     that differ from the uniform schedule, share of the pruned experts that uniform prunes as
     well, bytes of the weights.
     """
+    import pandas as pd
+
     counts, refused = side_by_side(spending, selection.evidence)
     counts = pd.concat([counts, searched], ignore_index=True) if len(searched) else counts
     plans = {

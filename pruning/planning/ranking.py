@@ -1,11 +1,11 @@
 """Rankings: what a criterion says of the experts or neurons of a model, and by which statistics."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.model import MoEModel
@@ -22,6 +22,9 @@ from pruning.active import Routing
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import Evidence, fold_ranking
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FREQUENCY = "frequency"
 
