@@ -13,7 +13,7 @@ from app.charts import capability, pareto, winner_map
 from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
 from app.charts.evaluations import is_share, series_name
-from app.plots.names import FULL
+from app.charts.names import FULL
 from pruning.evaluate.benchmarks.record import BenchmarkRecord, BenchmarkStore, way_of
 from pruning.evaluate.benchmarks.table import benchmark_table
 

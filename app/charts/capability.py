@@ -6,8 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.chart import Drawing
-from app.figures.theme import DASHES, SYMBOLS, apply_theme, ink, plain, series_color
-from app.plots.names import FULL
+from app.charts.names import FULL
+from app.charts.theme import DASHES, SYMBOLS, apply_theme, ink, plain, series_color
 
 _DOT_ROW: Final = 30
 _RADAR_GRID: Final = "rgba(128, 140, 150, 0.4)"

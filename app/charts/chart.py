@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.figures.theme import add_provenance
+from app.charts.theme import add_provenance
 from pruning.plan import EXPERT_GRANULARITY, tool_version
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from analysis.stats.blend import Mixture
 from analysis.stats.store import Run
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.figures.theme import apply_theme, ink, paper, plain, primary, text_on
+from app.charts.theme import apply_theme, ink, paper, plain, primary, text_on
 
 
 def mixture(runs: Sequence[Run]) -> Mixture:

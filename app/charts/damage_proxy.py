@@ -16,7 +16,7 @@ from analysis.stats.choose import choose_stats, parse_corpus_weight
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.figures.theme import SYMBOLS, apply_theme, paper, plain, series_color
+from app.charts.theme import SYMBOLS, apply_theme, paper, plain, series_color
 
 # Codes of `fate`: 2 * pruned by the damage + pruned by the proxy.
 FATES: Final = ("both keep", "only the proxy prunes", "only the damage prunes", "both prune")

@@ -9,7 +9,7 @@ from analysis.ranking.effects import effects_over_models
 from analysis.ranking.overlap import mean_overlaps, variant_overlaps
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.figures.theme import SYMBOLS, apply_theme, ink, muted, series_color
+from app.charts.theme import SYMBOLS, apply_theme, ink, muted, series_color
 
 _GREEK: Final = {"b": "b", "alpha": "\u03b1", "beta": "\u03b2"}
 

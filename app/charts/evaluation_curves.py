@@ -11,8 +11,8 @@ from plotly.subplots import make_subplots
 from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
 from app.charts.evaluations import evaluations, usual_measure
-from app.figures.sizes import byte_unit
-from app.figures.theme import DASHES, SYMBOLS, apply_theme, muted, plain, series_color
+from app.charts.sizes import byte_unit
+from app.charts.theme import DASHES, SYMBOLS, apply_theme, muted, plain, series_color
 from pruning.evaluate.result import MEASURES
 
 # Column of the horizontal axis -> its name in the order offered, its title, and how its numbers

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.errors import StatsError
 from app.charts.context import Context
-from app.plots.names import criterion_label
+from app.charts.names import criterion_label
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.evaluate.result import MEASURES
 from pruning.plan import ATOMIC_GRANULARITY

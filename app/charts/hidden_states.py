@@ -11,8 +11,8 @@ from analysis.errors import StatsError
 from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
 from app.charts.evaluations import series_name
-from app.figures.theme import DASHES, SYMBOLS, apply_theme, ink, plain, series_color
-from app.plots.names import FULL
+from app.charts.names import FULL
+from app.charts.theme import DASHES, SYMBOLS, apply_theme, ink, plain, series_color
 from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, variance_overview
 
 MOST_LINES: Final = 6  # as many as there are colours

@@ -11,8 +11,8 @@ from analysis.ranking.compare import FATES
 from app.charts.chart import Chart, Drawing
 from app.charts.comparing import names_of
 from app.charts.context import Context
-from app.figures.layer_rows import layer_rows
-from app.figures.theme import apply_theme, ink, paper, plain
+from app.charts.layer_rows import layer_rows
+from app.charts.theme import apply_theme, ink, paper, plain
 
 # Both, only A, only B, neither: told apart by lightness too, and where only one keeps by a stroke.
 _LIGHT: Final = ("#0f6d7e", "#f0a06a", "#d6a3dc", "#e3e8ec")

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.figures.theme import DASHES, SYMBOLS, apply_theme, muted, series_color
+from app.charts.theme import DASHES, SYMBOLS, apply_theme, muted, series_color
 
 _SERIES: Final = (
     ("agreement", "equal decisions"),

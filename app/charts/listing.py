@@ -25,9 +25,9 @@ from app.charts import (
     rank_flow,
     rank_rank,
     same_bytes,
-    saved,
     schedules,
     search,
+    sizes,
     stratification,
     winner_map,
 )
@@ -72,7 +72,7 @@ _EACH = (
     loss_bins.NEURON_LOSS_BINS,
     same_bytes.SAME_BYTES,
     loss_bins.LOSS_BINS,
-    saved.SIZES,
+    sizes.SIZES,
 )
 CHARTS = {view.name: view for view in _EACH}
 

@@ -12,8 +12,8 @@ from scipy.stats import t as student_t
 from analysis.errors import StatsError
 from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
-from app.figures.theme import apply_theme, muted, series_color
-from app.plots.names import criterion_label
+from app.charts.names import criterion_label
+from app.charts.theme import apply_theme, muted, series_color
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.bins_record import BinsRecord, BinsStore, bins_overview
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY

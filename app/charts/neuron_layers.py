@@ -7,7 +7,7 @@ from analysis.errors import PlanError
 from app.charts import neuron_cut
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.figures.theme import DASHES, SYMBOLS, apply_theme, muted, plain, series_color
+from app.charts.theme import DASHES, SYMBOLS, apply_theme, muted, plain, series_color
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.neuron_scopes import SideBySide
 

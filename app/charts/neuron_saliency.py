@@ -10,8 +10,8 @@ from analysis.errors import StatsError
 from app.charts import neuron_cut
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.figures.layer_rows import layer_rows
-from app.figures.theme import apply_theme, colorbar, colorscale, ink, muted, primary
+from app.charts.layer_rows import layer_rows
+from app.charts.theme import apply_theme, colorbar, colorscale, ink, muted, primary
 from pruning.atoms.cuts import expert_shares, layer_cuts, neurons_of, saliency_histogram
 from pruning.plan import ATOMIC_GRANULARITY
 

@@ -8,8 +8,8 @@ from scipy.stats import spearmanr
 from app.charts import neuron_cut
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.figures.layer_rows import layer_rows
-from app.figures.theme import apply_theme, colorbar, colorscale, muted, primary, series_color
+from app.charts.layer_rows import layer_rows
+from app.charts.theme import apply_theme, colorbar, colorscale, muted, primary, series_color
 from pruning.atoms.cuts import expert_shares
 from pruning.plan import ATOMIC_GRANULARITY
 
@@ -122,7 +122,7 @@ def describe(table: pd.DataFrame) -> str:
 
 
 def removed_by_tenth(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table of `app.plots.neuron_evidence.BESIDE_COLUMNS`.
+    """Figure of a table of `app.charts.neuron_evidence.BESIDE_COLUMNS`.
 
     A bar for each tenth of a layer's experts by the saliency of whole experts, the lowest first:
     which share of their neurons goes. The dotted line is the share of all.

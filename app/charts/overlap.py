@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from analysis.ranking import overlap as overlaps
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.figures.theme import (
+from app.charts.theme import (
     color_at,
     colorbar,
     colorscale,

@@ -14,7 +14,7 @@ from analysis.stats.store import SHARDS, Run
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Chart, Drawing
 from app.charts.context import CURVE_BESIDE, Context
-from app.figures.theme import (
+from app.charts.theme import (
     DASHES,
     SYMBOLS,
     apply_theme,

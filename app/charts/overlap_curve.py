@@ -12,7 +12,7 @@ from analysis.ranking.overlap import chance_overlap, criterion_overlap
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Chart, Drawing
 from app.charts.context import CURVE_BESIDE, Context
-from app.figures.theme import (
+from app.charts.theme import (
     DASHES,
     SYMBOLS,
     apply_theme,

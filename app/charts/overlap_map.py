@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.figures.theme import (
+from app.charts.theme import (
     color_at,
     colorbar,
     colorscale,

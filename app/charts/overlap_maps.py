@@ -16,7 +16,7 @@ from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
 from app.charts.overlap_map import DEGENERATE, Variant, variant_label
-from app.figures.theme import apply_theme, color_at, colorbar, colorscale, ink, plain, text_on
+from app.charts.theme import apply_theme, color_at, colorbar, colorscale, ink, plain, text_on
 
 _EXPONENTS: Final = (0, 1, 2)
 _ROW_PIXELS: Final = 190

@@ -14,9 +14,9 @@ from analysis.ranking.pareto import pareto_front
 from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
 from app.charts.evaluations import evaluations, usual_measure
-from app.figures.sizes import byte_unit, size_text
-from app.figures.theme import apply_theme, ink, muted, plain, primary
-from app.plots.names import FULL
+from app.charts.names import FULL
+from app.charts.sizes import byte_unit, size_text
+from app.charts.theme import apply_theme, ink, muted, plain, primary
 from pruning.evaluate.result import MEASURES
 
 COLUMNS: Final = ("candidate", "removed", "bytes", "value", "low", "high", "is_full", "on_front")

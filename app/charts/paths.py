@@ -14,9 +14,9 @@ from analysis.stats.choose import newest_by_corpus
 from analysis.stats.store import Run, load_sample_stats
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
+from app.charts.layer_rows import layer_axis
 from app.charts.path_choice import USUAL_PATHS, PathChoice
-from app.figures.layer_rows import layer_axis
-from app.figures.theme import apply_theme, colorbar, colorscale, plain
+from app.charts.theme import apply_theme, colorbar, colorscale, plain
 
 _ROW, _LEAST, _MOST = 17, 110, 420
 _HEAD, _FOOT = 34, 60

@@ -16,7 +16,7 @@ from analysis.ranking.leaderboard import (
 )
 from app.charts import capability, winner_map
 from app.charts.chart import Drawing, made_by
-from app.plots.names import FULL, criterion_label
+from app.charts.names import FULL, criterion_label
 
 # Table -> what it is about, for the list to choose from.
 TABLES: Final = {

@@ -10,7 +10,7 @@ from analysis.ranking.compare import Comparison
 from app.charts.chart import Chart, Drawing
 from app.charts.comparing import names_of
 from app.charts.context import Context
-from app.figures.theme import apply_theme, ink, muted, paper, plain, primary, series_color
+from app.charts.theme import apply_theme, ink, muted, paper, plain, primary, series_color
 
 # Series colour and dash; A's own lines fall, B's own rise.
 _ALONE: Final = {"only A": (1, "solid"), "only B": (3, "dash")}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app.charts.chart import Chart, Drawing
 from app.charts.comparing import names_of
 from app.charts.context import Context
-from app.figures.theme import CIVIDIS, apply_theme, colorbar, colorscale, ink, paper, plain
+from app.charts.theme import CIVIDIS, apply_theme, colorbar, colorscale, ink, paper, plain
 
 _BINS: Final = 32
 

@@ -11,8 +11,8 @@ from plotly.subplots import make_subplots
 from analysis.errors import StatsError
 from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
-from app.figures.theme import apply_theme, muted, plain, series_color
-from app.plots.names import criterion_label
+from app.charts.names import criterion_label
+from app.charts.theme import apply_theme, muted, plain, series_color
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.plan import ATOMIC_GRANULARITY
 

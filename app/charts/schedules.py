@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.figures.theme import (
+from app.charts.theme import (
     SMALL_SIZE,
     apply_theme,
     color_at,

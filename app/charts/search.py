@@ -9,7 +9,7 @@ from analysis.criteria import get_criterion
 from analysis.errors import StatsError
 from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
-from app.figures.theme import (
+from app.charts.theme import (
     DASHES,
     SYMBOLS,
     apply_theme,

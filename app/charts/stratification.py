@@ -10,8 +10,8 @@ from plotly.subplots import make_subplots
 
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.figures.layer_rows import layer_axis
-from app.figures.theme import (
+from app.charts.layer_rows import layer_axis
+from app.charts.theme import (
     SYMBOLS,
     apply_theme,
     colorbar,

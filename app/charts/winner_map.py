@@ -13,7 +13,7 @@ from analysis.ranking.leaderboard import WINNER_COLUMNS, score_table, winners
 from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
 from app.charts.evaluations import evaluations
-from app.figures.theme import SMALL_SIZE, apply_theme, muted, plain, text_on
+from app.charts.theme import SMALL_SIZE, apply_theme, muted, plain, text_on
 
 # One colour a winner. The cell says its name as well, so nobody has to tell ten colours apart.
 _COLORS = (

@@ -73,7 +73,7 @@ def plot(
 
 
 def _write(chart: "Drawing", path: Path, title: str) -> None:
-    from app.figures.files import write_figure
+    from app.charts.files import write_figure
 
     if path.suffix == ".csv":
         write_csv(chart.table, path)

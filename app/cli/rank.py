@@ -78,8 +78,8 @@ def overlap(
     write_csv(table, out_file)
     means = mean_overlaps(table).sort_values("overlap", ascending=False)
     if figure is not None:
+        from app.charts.files import write_figure
         from app.charts.overlap_map import variant_map
-        from app.figures.files import write_figure
 
         write_figure(variant_map(means), figure)
         out.print(str(figure), markup=False)

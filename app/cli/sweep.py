@@ -47,7 +47,7 @@ def sweep(
 def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
     """Write the figure of one measure, and say in a sentence what it shows."""
     from app.charts.evaluation_curves import curves_figure, describe
-    from app.figures.files import write_figure
+    from app.charts.files import write_figure
     from pruning.evaluate.result import MEASURES
 
     rows = table[table["measure"] == measure].assign(series=table["criterion"])

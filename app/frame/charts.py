@@ -11,10 +11,10 @@ import streamlit as st
 from analysis.errors import UserError
 from app.charts.chart import Drawing
 from app.charts.context import Context
+from app.charts.enlarged import enlarged
+from app.charts.files import figure_html, figure_image
 from app.charts.listing import CHARTS
-from app.figures.enlarged import enlarged
-from app.figures.files import figure_html, figure_image
-from app.figures.theme import PLOTLY_CONFIG
+from app.charts.theme import PLOTLY_CONFIG
 from app.frame.presentation import is_presented
 from app.literal import literal
 from app.tables.spreadsheets import csv_text

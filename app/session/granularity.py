@@ -7,7 +7,7 @@ import streamlit as st
 
 from analysis.criteria import NEURON_CRITERIA
 from analysis.criteria.heapr import DEFAULT_LAMBDA, camera_p
-from app.plots.names import criterion_label
+from app.charts.names import criterion_label
 from app.session.plan_state import forget_import
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY

@@ -15,7 +15,7 @@ from app.charts.benchmarks import (
     ways_of,
     winner_map_of,
 )
-from app.plots.names import FULL
+from app.charts.names import FULL
 from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,
     Candidate,

@@ -2,8 +2,8 @@
 
 import plotly.graph_objects as go
 
-from app.figures.enlarged import enlarged
-from app.figures.theme import add_provenance, apply_theme, colorbar
+from app.charts.enlarged import enlarged
+from app.charts.theme import add_provenance, apply_theme, colorbar
 
 
 def small_figure():

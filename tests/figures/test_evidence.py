@@ -7,7 +7,7 @@ import pytest
 from app.charts import damage_proxy
 from app.charts import overlap_by_tokens as parts_curve
 from app.charts import overlap_maps as variant_grid
-from app.figures.theme import color_at, contrast
+from app.charts.theme import color_at, contrast
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from analysis.errors import UserError
-from app.figures.files import write_figure
+from app.charts.files import write_figure
 
 FIGURE = go.Figure(go.Bar(x=["kept", "pruned"], y=[3, 1]))
 
@@ -24,7 +24,7 @@ def test_an_image_without_a_browser_is_one_clear_line(tmp_path):
     # In a process of its own: kaleido remembers a browser that it found once.
     script = (
         "import sys; from pathlib import Path; import plotly.graph_objects as go\n"
-        "from analysis.errors import UserError; from app.figures.files import write_figure\n"
+        "from analysis.errors import UserError; from app.charts.files import write_figure\n"
         "try:\n    write_figure(go.Figure(), Path(sys.argv[1]))\n"
         "except UserError as error:\n    print(error)"
     )

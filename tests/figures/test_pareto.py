@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
+from app.charts.names import FULL
 from app.charts.pareto import Quality, describe, drawing, pareto_table
-from app.plots.names import FULL
 
 MIB = 1024**2
 

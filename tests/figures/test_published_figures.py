@@ -5,7 +5,7 @@ import pytest
 
 from app.charts import capability, winner_map
 from app.charts.published import TABLES, leaderboard, settings_of, winners_of
-from app.figures.theme import contrast
+from app.charts.theme import contrast
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.figures.sizes import describe, size_text, sizes_figure
+from app.charts.sizes import describe, size_text, sizes_figure
 
 
 @pytest.mark.parametrize(

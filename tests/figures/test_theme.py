@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import pytest
 from plotly.subplots import make_subplots
 
-from app.figures import theme
+from app.charts import theme
 
 
 def test_contrast_by_hand():
@@ -74,7 +74,7 @@ def test_long_provenance_is_broken_into_lines_above_the_lower_edge():
 
 
 def test_figures_need_neither_streamlit_nor_torch():
-    names = ["charts.listing", "figures.theme"]
+    names = ["charts.listing", "charts.theme"]
     code = (
         "import sys\n"
         + "".join(f"import app.{name}\n" for name in names)

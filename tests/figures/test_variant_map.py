@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.charts.overlap_map import VARIANT_NAMES, clicked_variant, describe, variant_map
-from app.figures.theme import color_at, contrast
+from app.charts.theme import color_at, contrast
 
 
 def texts(fig):

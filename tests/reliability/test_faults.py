@@ -24,8 +24,8 @@ from analysis.durable import PARTIAL
 from analysis.errors import UserError
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore, save_expert_stats
+from app.charts.files import write_figure
 from app.cli.files import write_csv, write_table
-from app.figures.files import write_figure
 from app.jobs.store import JobStore
 from builders import tiny_checkpoint
 from pruning.evaluate.record import EvaluationStore

@@ -18,12 +18,12 @@ from app.charts.benchmarks import (
     winner_map_of,
 )
 from app.charts.context import Context
+from app.charts.names import FULL
 from app.frame.charts import csv_button, show_chart
 from app.frame.controls import choose, one_of
 from app.literal import literal
 from app.parts.evaluate.benchmark_forms import TAKEN_IN, import_form, run_form
 from app.parts.evaluate.published import profile_part, weight_controls
-from app.plots.names import FULL
 from app.session.job_queue import job_store, queued_key
 from app.session.records import records_of
 from pruning.evaluate.benchmarks.record import BenchmarkStore

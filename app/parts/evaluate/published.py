@@ -7,6 +7,7 @@ import streamlit as st
 
 from analysis.published import ABILITIES
 from app.charts.chart import Drawing
+from app.charts.names import FULL
 from app.charts.published import (
     TABLES,
     Setting,
@@ -20,7 +21,6 @@ from app.charts.published import (
 from app.frame.charts import csv_button, show_chart
 from app.frame.controls import choose, switch
 from app.literal import literal
-from app.plots.names import FULL
 
 _SHAPES: Final = {"dots": "Dots", "radar": "Radar"}
 _WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)

@@ -10,12 +10,12 @@ from analysis.errors import UserError
 from app.charts import loss_bins
 from app.charts.context import Context
 from app.charts.loss_bins import WORDS
+from app.charts.names import criterion_label
 from app.frame.charts import csv_button, show_chart
 from app.frame.controls import choose
 from app.frame.job_form import offer_job, queue_button
 from app.frame.job_panel import job_panel
 from app.literal import literal
-from app.plots.names import criterion_label
 from app.session.job_queue import own_model
 from app.session.records import records_of
 from app.session.texts import held_out_texts

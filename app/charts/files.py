@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from analysis.durable import write_durably
 from analysis.errors import UserError
-from app.figures.theme import PLOTLY_CONFIG
+from app.charts.theme import PLOTLY_CONFIG
 
 _IMAGES = (".png", ".svg", ".pdf")
 

@@ -5,7 +5,9 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.figures.theme import (
+from app.charts.chart import Chart, Drawing
+from app.charts.context import Context
+from app.charts.theme import (
     PATTERNS,
     apply_theme,
     contrast,
@@ -15,10 +17,28 @@ from app.figures.theme import (
     series_color,
     text_on,
 )
+from pruning.planning.make import make_plan
+from pruning.sizes import size_report
 
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
 _MIN_LABELLED_SHARE: Final = 0.09  # narrower segments would clip their label; the hover has it
+
+
+def _draw(context: Context) -> Drawing:
+    shown = context.shown
+    plan = shown.plan if shown else make_plan(context.first, context.request).plan
+    table = context.keep(size_report, context.model, plan).table
+    return Drawing(
+        "sizes",
+        lambda dark: sizes_figure(table, dark=dark),
+        table,
+        describe(table),
+        context.about(context.about_plan()),
+    )
+
+
+SIZES = Chart("sizes", "export", "What pruning saves", _draw, reads_plan=True)
 
 
 def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

@@ -1,1 +1,0 @@
-"""Figures: table -> plotly figure and sentence, one file each; plots says of what they are."""

@@ -1,1 +1,0 @@
-"""Charts: what is drawn of which statistics, with its numbers, its sentence and its origin."""
