@@ -265,7 +265,10 @@ def _refuse_without_index(path: Path) -> None:
             f"{path} holds pickled weights only, which are not read because loading them can "
             "run code; convert them to safetensors first."
         )
-    raise CheckpointError(f"{path} holds no safetensors file.")
+    raise CheckpointError(
+        f"{path} holds no safetensors file; `moeprune inspect {path} --config-only` shows what its "
+        "config.json alone says."
+    )
 
 
 def _check_tensors(shards: tuple[Shard, ...], weight_map: Mapping[str, str]) -> None:

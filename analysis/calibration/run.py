@@ -30,7 +30,8 @@ from analysis.calibration.streamed import stream, way
 from analysis.calibration.sums import GroupSums, sums_of
 from analysis.calibration.tables import finish, measured
 from analysis.corpora import TokenBatch, TokenSequences
-from analysis.errors import CorpusError, LostProcessError, StatsError, UserError, first_line
+from analysis.corpora.vocabulary import check_token_ids
+from analysis.errors import LostProcessError, StatsError, UserError, first_line
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.groups import ordered
@@ -59,12 +60,7 @@ def plan_run(
 ) -> RunManifest:
     """The manifest that the run will have, without its measurements; nothing is loaded."""
     largest = max((int(row.max()) for row in sequences.rows if len(row)), default=0)
-    vocabulary = model.config.get("vocab_size")
-    if isinstance(vocabulary, int) and largest >= vocabulary:
-        raise CorpusError(
-            f"The corpus {sequences.corpus} has the token id {largest}, but {model.name} has "
-            f"{vocabulary} tokens; was it tokenised for another model?"
-        )
+    check_token_ids(sequences.corpus, largest, model)
     numbers = {
         "seq_len": settings.seq_len,
         "seed": settings.seed,

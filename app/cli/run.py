@@ -25,12 +25,13 @@ from pruning.requests.recipe import (
     calibrate_requests,
     evaluate_request,
     export_request,
-    other_texts,
+    other_corpora,
     plan_request,
     weights_request,
 )
 from pruning.requests.search import search_of_file
 from pruning.search.result import PLAN_NAME
+from pruning.surgery.export import check_free
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
 from pruning.tasks.evaluation import evaluate_run
@@ -51,13 +52,15 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
         plan, notes = _decided(recipe, machine, model, parts)
     else:
         plan, notes = _searched(path, machine, model), ()
+    request = export_request(recipe, path.read_text(encoding="utf-8-sig"), plan)
+    # Before anything is written: the files of an older recipe stay with its export.
+    is_finished = request is not None and _is_finished(request.out, plan)
     _planned(plan, notes, model, path.with_name(f"{path.stem}.plan.json"))
     _evaluated(evaluate_request(recipe, machine, plan), path)
-    request = export_request(recipe, path.read_text(encoding="utf-8-sig"), plan)
     if request is None:
         out.print("export: the recipe asks for none")
     else:
-        _exported(request, plan, model)
+        _exported(request, model, is_finished=is_finished)
 
 
 def _check(recipe: Recipe, machine: Machine, model: MoEModel) -> None:
@@ -69,9 +72,9 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel) -> None:
     checks: tuple[Callable[[], object], ...] = (
         lambda: check_request(plan_request(recipe, machine), model),
         lambda: follow(check_corpora(calibrate_requests(recipe, machine))),
-        lambda: follow(check_corpora(other_texts(recipe))),
+        lambda: follow(check_corpora(other_corpora(recipe))),
         lambda: evaluate_request(recipe, machine),
-        lambda: _check_place(recipe),
+        lambda: _check_place(recipe, model),
     )
     problems = []
     for check in checks:
@@ -150,8 +153,8 @@ def _evaluated(request: EvaluateRequest | None, recipe: Path) -> None:
     out.print(f"evaluate: {path}", markup=False)
 
 
-def _exported(request: ExportRequest, plan: PruningPlan, model: MoEModel) -> None:
-    if _is_finished(request.out, plan):
+def _exported(request: ExportRequest, model: MoEModel, *, is_finished: bool) -> None:
+    if is_finished:
         out.print(f"export: {request.out} is finished, skipped", markup=False)
         if request.verify:
             # Whether an earlier run came to its end is not known, so the proof is made again.
@@ -163,14 +166,11 @@ def _exported(request: ExportRequest, plan: PruningPlan, model: MoEModel) -> Non
         report_checks(request.out, result["verify"])
 
 
-def _check_place(recipe: Recipe) -> None:
-    """Refuse a folder of something else before the work, and not after it."""
+def _check_place(recipe: Recipe, model: MoEModel) -> None:
+    """Refuse a place where nothing can be exported; an export that is there is looked at later."""
     folder = recipe.export.out if recipe.export else None
-    if folder is None or (folder / MANIFEST_NAME).is_file():
-        return
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        what = "a file" if folder.is_file() else "not empty"
-        raise ExportError(f"{folder} is {what}; give a new or empty directory for the export.")
+    if folder and not (folder / MANIFEST_NAME).is_file():
+        check_free(folder, model.checkpoint.path)
 
 
 def _is_finished(folder: Path, plan: PruningPlan) -> bool:

@@ -20,7 +20,7 @@ from analysis.calibration.loading import (
 )
 from analysis.calibration.memory import check_fits
 from analysis.corpora import TokenSequences
-from analysis.errors import CorpusError
+from analysis.corpora.vocabulary import check_token_ids
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.active import Routing
@@ -90,12 +90,7 @@ def known_records(work: Evaluations) -> list[list[EvaluationRecord]]:
 
 def _check_vocabulary(model: MoEModel, sequences: TokenSequences) -> None:
     largest = max(int(row.max()) for row in sequences.rows)
-    vocabulary = model.config.get("vocab_size")
-    if isinstance(vocabulary, int) and largest >= vocabulary:
-        raise CorpusError(
-            f"The corpus {sequences.corpus} has the token id {largest}, but {model.name} has "
-            f"{vocabulary} tokens; was it tokenised for another model?"
-        )
+    check_token_ids(sequences.corpus, largest, model)
 
 
 def how_made(settings: CalibrationSettings, seconds: float) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
@@ -21,6 +21,7 @@ from pruning.schedules import get_schedule
 
 OneCorpus = Annotated[
     tuple[options.MeasuredCorpus, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     Field(min_length=1, max_length=1),
     Option("Corpus to run on, as for calibrate."),
 ]

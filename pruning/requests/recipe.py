@@ -69,8 +69,8 @@ def _shared(section: Request, kind: type[Request]) -> dict[str, Any]:
     return {name: getattr(section, name) for name in names}
 
 
-def other_texts(recipe: Recipe) -> list[CalibrateRequest]:
-    """The texts of search and evaluation as calibrations: to be opened, not to be run."""
+def other_corpora(recipe: Recipe) -> list[CalibrateRequest]:
+    """The corpora of search and evaluation as calibrations: to be opened, not to be run."""
     sections = (recipe.search, recipe.evaluate)
     named = dict.fromkeys(section.corpus for section in sections if section is not None)
     allowed = recipe.allow_test_set

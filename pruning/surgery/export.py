@@ -115,7 +115,7 @@ def prepare_export(
     options = options or ExportOptions()
     plan = fit_plan(plan, model)
     target = Path(os.path.realpath(out.expanduser()))
-    _check_free(target, model.checkpoint.path)
+    check_free(target, model.checkpoint.path)
     widths = plan_widths(model, plan, options.widths)
     heads = plan_heads(model, plan, options.heads, widths)
     shards = plan_shards(model, plan, heads, widths)
@@ -167,7 +167,12 @@ def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> d
     return files
 
 
-def _check_free(out: Path, source: Path) -> None:
+def check_free(out: Path, source: Path) -> None:
+    """Refuse a place for an export that is taken, or that lies in the checkpoint or in a file.
+
+    Raises:
+        ExportError: what is there.
+    """
     if out.name.endswith(PARTIAL):
         raise ExportError(
             f"{out}: names that end in {PARTIAL} are those of unfinished exports; choose another."
@@ -175,7 +180,9 @@ def _check_free(out: Path, source: Path) -> None:
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         what = "a file" if out.is_file() else "not empty"
         raise ExportError(f"{out} is {what}; give a new or empty directory for the export.")
-    if out.is_relative_to(source):
+    if file := next((folder for folder in out.parents if folder.is_file()), None):
+        raise ExportError(f"{out} cannot be made, as {file} is a file; choose another directory.")
+    if out.resolve().is_relative_to(source.resolve()):
         raise ExportError(
             f"{out} lies inside the checkpoint {source}; choose a directory outside of it."
         )

@@ -106,14 +106,19 @@ def _opened(request: CalibrateRequest) -> "Source":
 
 
 def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
-    """Open every corpus and read its first document: what is wrong is refused before any runs."""
+    """Open every corpus and read its first document and all token ids, before any runs."""
     from analysis.calibration.distributed import join
-    from analysis.corpora import peek
+    from analysis.corpora import corpus_name, peek
+    from analysis.corpora.vocabulary import check_token_ids, largest_token_id
 
     with join().together():
         for number, request in enumerate(requests):
             yield Progress("checking the corpora", number, len(requests))
-            peek(_opened(request), request.sampling().seed)
+            sampling = request.sampling()
+            _, source = peek(_opened(request), sampling.seed)
+            model = load_model_index(request.model, revision=request.revision)
+            largest = largest_token_id(source.drawn(sampling.seed), sampling.tokens)
+            check_token_ids(corpus_name(request.corpus), largest, model)
 
 
 def calibrate_run(request: CalibrateRequest) -> Steps[Run]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from app.settings import SHIPPED_STATS
+from analysis.stats.store import SHIPPED_STATS
 
 
 @pytest.fixture

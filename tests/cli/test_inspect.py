@@ -110,3 +110,11 @@ def test_inspect_of_a_configuration_alone_says_the_same(works, moeprune, tiny, h
     sizes = [said.partition("\nSize on disk")[2] for said in (alone, whole)]
     assert sizes[0] == sizes[1]
     assert "no safetensors file" in moeprune("inspect", here).err
+
+
+def test_a_folder_without_weights_is_told_what_its_configuration_can_show(moeprune, tiny, here):
+    (here / "bare").mkdir()
+    (here / "bare" / "config.json").write_bytes((tiny / "config.json").read_bytes())
+    outcome = moeprune("inspect", "bare")
+    assert outcome.code == 1
+    assert "`moeprune inspect bare --config-only`" in outcome.err

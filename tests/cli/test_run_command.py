@@ -68,9 +68,11 @@ def test_what_is_finished_is_not_done_again(recipe, works, here):
 
 def test_another_plan_does_not_pass_for_finished(recipe, works, moeprune, here):
     works("run", recipe(), "--stats-dir", "stats")
+    before = (here / "r.plan.json").read_bytes()
     outcome = moeprune("run", recipe(budget={"sparsity": "34%"}), "--stats-dir", "stats")
     assert outcome.code == 1
     assert "pruned holds an export of another plan" in outcome.err
+    assert (here / "r.plan.json").read_bytes() == before
     (here / "kept").mkdir()
     (here / "kept" / "mine").write_text("precious")
     outcome = moeprune("run", recipe(export="kept"), "--stats-dir", "stats")
@@ -113,6 +115,7 @@ def test_blends_take_the_weights_of_the_recipe(recipe, works, tiny, corpora, her
         ({"budget": {"sparsity": "84%"}}, "at most 66.67% of them can go"),
         ({"budget": None, "schedule": {"name": "file", "file": "no.csv"}}, "No such file"),
         ({"corpora": ["absent.jsonl"]}, "absent.jsonl"),
+        ({"export": {"out": "r.yaml/pruned"}}, "r.yaml/pruned cannot be made, as r.yaml is a file"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
@@ -123,6 +126,30 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     assert message in outcome.err.splitlines()[-1]
     # Not even the statistics: the refusal comes before the work.
     assert [path.name for path in here.iterdir()] == ["r.yaml"]
+
+
+def test_an_export_into_the_checkpoint_is_refused_before_the_calibration(
+    recipe, moeprune, tiny, here
+):
+    outcome = moeprune("run", recipe(export={"out": str(tiny / "p")}), "--stats-dir", "stats")
+    assert outcome.code == 1
+    assert f"{tiny / 'p'} lies inside the checkpoint" in outcome.err
+    assert [path.name for path in here.iterdir()] == ["r.yaml"]
+
+
+@pytest.mark.parametrize("place", ["corpora", "evaluate"])
+def test_tokens_of_another_model_are_refused_before_the_calibration(
+    recipe, moeprune, corpora, here, place
+):
+    foreign = here / "foreign.jsonl"
+    # The first document would do; the last would not.
+    foreign.write_text('{"input_ids": [3, 4, 5]}\n{"input_ids": [3, 1000000, 4]}\n')
+    named = [str(corpora[0]), str(foreign)]
+    changes = {"corpora": named} if place == "corpora" else {"evaluate": {"corpus": str(foreign)}}
+    outcome = moeprune("run", recipe(**changes), "--stats-dir", "stats")
+    assert outcome.code == 1
+    assert "has the token id 1000000, but tiny has" in outcome.err
+    assert sorted(path.name for path in here.iterdir()) == ["foreign.jsonl", "r.yaml"]
 
 
 def test_all_that_cannot_be_done_is_said_at_once(recipe, moeprune, here):
