@@ -40,25 +40,12 @@ HEADERS = {
 CLOSED_PATHS = ("/_stcore/metrics/", "/_stcore/agent/")
 
 
-class ClosedPaths:
-    """Answers 404 where Streamlit would tell anyone how it is used, or let an agent use it."""
+class Refusals:
+    """Refuses closed paths, and requests of pages of another origin, also of this machine.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, unless its path is closed."""
-        if scope["type"] == "http" and f"{scope['path']}/".startswith(CLOSED_PATHS):
-            await PlainTextResponse("Not Found", 404)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-
-class SameOrigin:
-    """Answers 403 to what a page of another origin asks for, be it one of this machine.
-
-    Streamlit looks at sockets only, takes every port of this machine for its own, and asks a
-    server on the internet for this machine's address before it refuses any other origin.
+    At closed paths Streamlit would tell anyone how it is used, or let an agent use it. It checks
+    the origin of sockets only, takes every port of this machine for its own, and asks a server on
+    the internet for this machine's address before it refuses any other origin.
 
     Args:
         app: what comes next.
@@ -70,15 +57,17 @@ class SameOrigin:
         self._own = own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, unless its page is another's; what has no origin is no page."""
+        """Answer 403 or 404, or pass the request on."""
+        answer = self._app
         if scope["type"] in ("http", "websocket") and self._is_foreign(Headers(scope=scope)):
-            await PlainTextResponse("Foreign origin", 403)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            answer = PlainTextResponse("Foreign origin", 403)
+        elif scope["type"] == "http" and f"{scope['path']}/".startswith(CLOSED_PATHS):
+            answer = PlainTextResponse("Not Found", 404)
+        await answer(scope, receive, send)
 
     def _is_foreign(self, headers: Headers) -> bool:
         origin = headers.get("origin")
-        if origin is None or origin == self._own:
+        if origin is None or origin == self._own:  # without an origin, it is no page
             return False
         scheme, _, place = origin.partition("://")
         return scheme not in ("http", "https") or place != headers.get("host")
@@ -113,11 +102,7 @@ def _is_free(port: int, address: str) -> bool:
 
 
 def free_port(wanted: int | None, address: str = LOOPBACK) -> int:
-    """`wanted` if it is free; without a wish, the first free one from 8501.
-
-    Raises:
-        UserError: the wanted port is taken, or all are.
-    """
+    """`wanted` if it is free; if None, the first free one from 8501."""
     if wanted is not None:
         if not _is_free(wanted, address):
             raise UserError(f"The port {wanted} is in use; name another or leave --port out.")
@@ -162,11 +147,7 @@ def server_config(port: int, address: str = LOOPBACK, login: Login | None = None
 
 
 def run_server(port: int | None, address: str = LOOPBACK) -> None:
-    """Serve until stopped; prints the address first.
-
-    Raises:
-        UserError: the port is taken, or the address is open to others and there is no login.
-    """
+    """Serve until stopped; prints the URL first."""
     login = read_login()
     check_address(address, login)
     publish(login)
@@ -174,8 +155,8 @@ def run_server(port: int | None, address: str = LOOPBACK) -> None:
     config = server_config(chosen, address, login)
     # Streamlit looks at the host of its sockets only; pages and files ask for it here.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=config["server.allowedHosts"])
-    origins = Middleware(SameOrigin, own=login.origin if login else "")
-    middleware = [Middleware(SecurityHeaders), hosts, origins, Middleware(ClosedPaths)]
+    refusals = Middleware(Refusals, own=login.origin if login else "")
+    middleware = [Middleware(SecurityHeaders), hosts, refusals]
     dashboard = st.App(HERE / "main.py", middleware=middleware)
     shown = f"[{address}]" if ":" in address else address
     out.print(f"MoE Prune Studio: http://{shown}:{chosen}", markup=False)

@@ -31,7 +31,7 @@ _TOGGLES = (
 
 
 def one_of(value: object, options: Sequence[Value], usual: Value | None = None) -> Value:
-    """What a browser sent, if it is one of the options; else `usual`, without one the first."""
+    """Validate a widget value: it, if it is one of the options; else `usual`, or the first."""
     first = options[0] if usual is None else usual
     return next((option for option in options if option == value), first)
 

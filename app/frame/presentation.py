@@ -1,4 +1,4 @@
-"""Presentation mode: no sidebar and no navigation, larger type; part of the address."""
+"""Presentation mode: no sidebar and no navigation, larger type; part of the URL."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from streamlit.navigation.page import Page
 
 _KEY = "present"
 # Relative to the theme's 15 px. The controls stay in the page, only unseen: without them their
-# values would leave the session and the address.
+# values would leave the session and the URL.
 _STYLE = """
 html { font-size: 19px !important; }
 [data-testid="stSidebar"], [data-testid="stSidebarCollapsedControl"],
@@ -20,7 +20,7 @@ html { font-size: 19px !important; }
 
 
 def is_presented() -> bool:
-    """Whether presentation mode is on; before its control is drawn, the address says so."""
+    """Whether presentation mode is on; before its control is drawn, the URL says so."""
     if _KEY in st.session_state:
         return bool(st.session_state[_KEY])
     return str(st.query_params.get(_KEY, "")).lower() == "true"
@@ -76,6 +76,6 @@ def _leave() -> None:
 
 def go_to(page: Page | Path) -> NoReturn:
     """Show another page; the controls keep what they say."""
-    # Empty and not left out: Streamlit refuses to clear an address to which controls are bound,
+    # Empty and not left out: Streamlit refuses to clear a URL to which controls are bound,
     # and the next page writes what its own controls say.
     st.switch_page(page, query_params={})

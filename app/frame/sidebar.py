@@ -125,11 +125,7 @@ class Sidebar:
 
 
 def model_and_calibration(*, recipe: bool = True) -> Sidebar:
-    """Draw the sidebar; what it says. Without `recipe`, no calibration text and no sparsity.
-
-    Raises:
-        UserError: no model, or one that cannot be used.
-    """
+    """Draw the sidebar; what it says. Without `recipe`, no calibration corpus and no sparsity."""
     with st.sidebar:
         st.markdown("#### MoE Prune Studio")
         model = _choose_model()
@@ -160,7 +156,7 @@ def _job_badge() -> None:
 
 
 def copy_link() -> None:
-    """The address of what is on screen; drawn last, for the page's own controls change it."""
+    """The URL of what is on screen; drawn last, for the page's own controls change it."""
     with st.sidebar, st.popover("Copy link", icon=":material/link:", width="stretch"):
         query = urlencode(st.query_params.to_dict())
         address = (st.context.url or "").partition("?")[0]

@@ -18,8 +18,8 @@ _STARTED = 19  # place in /proc/PID/stat, counted from behind the name of the pr
 def start_time(pid: int) -> float:
     """When the process was started, in seconds; 0 when it is gone.
 
-    On Linux since the machine was, for what psutil gives is made from the clock of that moment:
-    when somebody sets the clock, every process seems to have been started at another time.
+    On Linux since the boot: psutil adds the clock's time of the boot, so that a change of the clock
+    would move the start of every process.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -62,7 +62,7 @@ def kill_orphans(job: Job) -> None:
     """
     if job.pid is None or job.process_start is None or job.host != socket.gethostname():
         return
-    # Before the machine was started anew, the number was another session's.
+    # Before the last boot, the number was another session's.
     if (job.started_at or 0.0) < psutil.boot_time() or _is_reused(job):
         return
     for pid in psutil.pids():

@@ -221,7 +221,7 @@ class JobStore:
                 jobs.update(job.id, unit=redact(progress.unit), **values)
 
     def heartbeat(self, job_id: str, rss_peak: int) -> Job:
-        """Record that the worker lives; the row, which says whether it should go on."""
+        """Record that the worker lives; the row, which says whether to continue."""
         with self.transaction() as jobs:
             job = _find(jobs, job_id)
             if job.state is JobState.RUNNING:

@@ -81,7 +81,7 @@ class JobTable:
         return {state: found[state] for state in JobState if state in found}
 
     def queued(self, limit: int) -> tuple[Job, ...]:
-        """The jobs that wait and were handed to nobody, oldest first."""
+        """The queued jobs that SLURM does not have, oldest first."""
         condition = "WHERE state = ? AND batch = '' ORDER BY seq LIMIT ?"
         return self._select(condition, JobState.QUEUED, limit)
 

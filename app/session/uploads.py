@@ -9,11 +9,7 @@ _DEEPEST = 64
 
 
 def uploaded_text(name: str, content: bytes) -> str:
-    """The text of an uploaded file.
-
-    Raises:
-        PlanError: too large, no text, or nested too deeply to be what it says.
-    """
+    """The text of an uploaded file; what is too large, no text or nested too deeply is refused."""
     if len(content) > MEGABYTES * 2**20:
         raise PlanError(f"{name} is larger than {MEGABYTES} MB; no plan, schedule or recipe is.")
     try:

@@ -69,6 +69,12 @@ def rules_of(rooms):
     }
 
 
+def numbers_of(case):
+    """What the layer could be asked to keep."""
+    room = case[2][case[5]]
+    return range(room.size - room.most, room.size - room.least + 1, room.step)
+
+
 def python_says(case, kept):
     """Counts after the layer was set to `kept`; None where Python refuses."""
     layers, constraints, _, counts, locked, index, _ = case
@@ -86,13 +92,7 @@ CASES = [random_case(seed) for seed in range(400)]
 
 def test_rebalance_is_the_rule_of_python(in_browser):
     """Every number that the layer could be asked to keep, possible or not."""
-    asked = [
-        (case, kept)
-        for case in CASES
-        if case[5] not in case[4]
-        for kept in range(rules_of(case[2])["low"][case[5]], rules_of(case[2])["high"][case[5]] + 1,
-                          case[2][0].step)
-    ]  # fmt: skip
+    asked = [(case, kept) for case in CASES if case[5] not in case[4] for kept in numbers_of(case)]
     answers = in_browser(
         "rebalance.js",
         "return module.rebalance(given.rules, given.counts, new Map(given.fixed));",
@@ -114,35 +114,25 @@ def test_rebalance_is_the_rule_of_python(in_browser):
 
 
 def test_a_move_ends_at_the_reachable_number_nearest_to_the_hand(in_browser):
+    names = ("rules", "counts", "locked", "index", "wanted")
     answers = in_browser(
         "rebalance.js",
         "return module.move(given.rules, given.counts, new Set(given.locked), given.index, "
         "given.wanted);",
         [
-            {
-                "rules": rules_of(rooms),
-                "counts": counts,
-                "locked": locked,
-                "index": index,
-                "wanted": wanted,
-            }
-            for _, _, rooms, counts, locked, index, wanted in CASES
+            dict(zip(names, (rules_of(rooms), *others), strict=True))
+            for _, _, rooms, *others in CASES
         ],
     )
     for case, answer in zip(CASES, answers, strict=True):
-        _, _, rooms, counts, locked, index, wanted = case
+        _, _, _, counts, locked, index, wanted = case
         assert sum(answer) == sum(counts)
         assert all(answer[i] == counts[i] for i in locked)
         if index in locked:
             assert answer == counts
             continue
         # By brute force: of all numbers that Python takes, none is nearer to what was wanted.
-        rules = rules_of(rooms)
-        possible = [
-            kept
-            for kept in range(rules["low"][index], rules["high"][index] + 1, rules["step"])
-            if python_says(case, kept) is not None
-        ]
+        possible = [kept for kept in numbers_of(case) if python_says(case, kept) is not None]
         assert answer[index] in possible
         clamped = min(max(wanted, min(possible)), max(possible))
         assert abs(answer[index] - clamped) == min(abs(kept - clamped) for kept in possible)

@@ -23,19 +23,18 @@ def count(request):
     return {"counted": request["n"]}
 
 
-def boom(_request):
-    yield Progress("preparing", 0, 1)
-    raise RuntimeError("boom\nin two lines")
+def failing(name, error):
+    def task(_request):
+        yield Progress("preparing", 0, 1)
+        raise error
+
+    task.__name__ = name
+    return task
 
 
-def refuse(_request):
-    yield Progress("preparing", 0, 1)
-    raise UserError("The corpus is empty; choose another one.")
-
-
-def exhaust(_request):
-    yield Progress("preparing", 0, 1)
-    raise MemoryError
+boom = failing("boom", RuntimeError("boom\nin two lines"))
+refuse = failing("refuse", UserError("The corpus is empty; choose another one."))
+exhaust = failing("exhaust", MemoryError())
 
 
 def opaque(_request):

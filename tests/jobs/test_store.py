@@ -34,13 +34,10 @@ def test_submitted_job_reads_back_as_it_was_returned(store, submit, tmp_path, mo
     assert job.partials == (str(tmp_path / "out.partial"),)
 
 
-def test_digest_is_of_the_request_whatever_its_order(submit):
+def test_digest_is_of_the_request_as_json_whatever_its_order(submit):
     job = submit("count", b=1, a=2)
     assert job.digest == submit("count", a=2, b=1).digest
     assert job.digest == hashlib.sha256(b'{"a":2,"b":1}').hexdigest()
-
-
-def test_request_that_is_no_json_is_refused(submit):
     with pytest.raises(ValueError, match="JSON"):
         submit("count", n=float("nan"))
 
@@ -63,17 +60,11 @@ def test_an_unknown_id_is_answered_with_the_recent_ones(store, submit, wrong):
         store.get(wrong)
 
 
-def test_list_is_newest_first_and_limited(store, submit):
-    jobs = [submit("count", n=n) for n in range(3)]
+def test_list_is_newest_first_limited_and_of_some_kinds(store, submit):
+    jobs = [submit(kind) for kind in ("count", "fail", "sleep", "sleep", "sleep")]
     assert store.list() == tuple(reversed(jobs))
-    assert store.list(limit=1) == (jobs[2],)
-
-
-def test_list_of_some_kinds_looks_past_the_others(store, submit):
-    first, second = submit("count"), submit("fail")
-    for n in range(3):
-        submit("sleep", n=n)
-    assert store.list(limit=2, kinds=("count", "fail")) == (second, first)
+    assert store.list(limit=1) == (jobs[4],)
+    assert store.list(limit=2, kinds=("count", "fail")) == (jobs[1], jobs[0])
     assert store.list(kinds=("count' OR '1'='1",)) == ()
 
 
@@ -171,18 +162,15 @@ def test_a_table_of_another_program_is_refused(store, version):
         JobStore(store.path)
 
 
-def test_a_file_that_is_no_table_is_refused(tmp_path):
+def test_a_file_that_is_no_table_and_a_deleted_one_are_refused(store, tmp_path):
     path = tmp_path / "jobs.sqlite"
     path.write_text("nothing that SQLite knows" * 100)
     with pytest.raises(JobError, match="cannot be used"):
         JobStore(path)
-
-
-def test_a_deleted_table_is_an_error_and_not_an_empty_one(store):
     store.path.unlink()
     with pytest.raises(JobError, match="cannot be used"):
         store.list()
-    assert not store.path.exists()
+    assert not store.path.exists()  # no new empty one
 
 
 def test_several_processes_may_be_the_first(tmp_path):
@@ -234,52 +222,40 @@ def test_reports_of_a_phase_give_its_pace(store, submit):
     assert store.get(job.id).eta_seconds(108.0) is None
 
 
-def test_fraction_is_of_the_phase_and_one_when_done(store, submit):
+def test_fraction_is_of_the_phase_and_one_when_done(submit):
     job = submit("count")
-    assert job.fraction == 0.0
-    set_columns(store, job, done=1, total=4)
-    assert store.get(job.id).fraction == 0.25
-    set_columns(store, job, state=JobState.DONE)
-    assert store.get(job.id).fraction == 1.0
+    shares = [job.fraction, dataclasses.replace(job, done=1, total=4).fraction]
+    assert shares == [0.0, 0.25]
+    assert dataclasses.replace(job, state=JobState.DONE).fraction == 1.0
 
 
-def make_remote(store, submit, heartbeat_at):
-    job = submit("count")
+def test_a_silent_job_of_another_host_is_left_alone_until_it_is_canceled(store, submit):
+    silent, heard = submit("count"), submit("count")
     # The number of a process that lives here, which must not matter.
     columns = {"state": JobState.RUNNING, "host": "elsewhere", "pid": os.getpid()}
-    set_columns(store, job, heartbeat_at=heartbeat_at, process_start=1.0, **columns)
-    return store.get(job.id)
-
-
-def test_a_silent_job_of_another_host_is_stale_and_left_alone(store, submit):
-    job = make_remote(store, submit, heartbeat_at=1000.0)
-    assert not is_stale(job, now=1029.0)
-    assert is_stale(job, now=1031.0)
+    for job, heartbeat_at in ((silent, 1000.0), (heard, time.time())):
+        set_columns(store, job, heartbeat_at=heartbeat_at, process_start=1.0, **columns)
+    silent = store.get(silent.id)
+    assert not is_stale(silent, now=1029.0)
+    assert is_stale(silent, now=1031.0)
     LocalRunner(store, limit=0).tick()
-    assert store.get(job.id) == job
-
-
-def test_canceling_a_stale_job_ends_it(store, submit):
-    job = store.cancel(make_remote(store, submit, heartbeat_at=1000.0).id)
-    assert job.state is JobState.CANCELED
-    assert "elsewhere no longer reported" in job.error
-
-
-def test_canceling_a_job_of_another_host_leaves_word_for_its_worker(store, submit):
-    job = make_remote(store, submit, heartbeat_at=time.time())
-    asked = store.cancel(job.id)
+    assert store.get(silent.id) == silent
+    ended = store.cancel(silent.id)
+    assert ended.state is JobState.CANCELED
+    assert "elsewhere no longer reported" in ended.error
+    # The worker that is heard of finds the cancel in its row, and the first time counts.
+    asked = store.cancel(heard.id)
     assert asked.state is JobState.RUNNING
     assert asked.cancel_at is not None
-    assert store.cancel(job.id).cancel_at == asked.cancel_at
+    assert store.cancel(heard.id).cancel_at == asked.cancel_at
 
 
 def test_only_the_worker_that_the_row_names_gets_the_job(store, submit):
     job = submit("count")
-    columns = {"state": JobState.RUNNING, "host": socket.gethostname()}
-    set_columns(store, job, pid=os.getpid() + 1, **columns)
+    set_columns(store, job, state=JobState.RUNNING, host=socket.gethostname(), pid=os.getpid() + 1)
     with pytest.raises(JobError, match="not held by this worker"):
         store.claim(job.id)
-    set_columns(store, job, pid=os.getpid(), **columns)
+    set_columns(store, job, pid=os.getpid())
     assert store.claim(job.id).id == job.id
 
 

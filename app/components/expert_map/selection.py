@@ -36,7 +36,7 @@ def settle(
     current = memory.current
     if given != memory.given:
         current = given
-    # No message at all is no choice: the map was mounted anew and nobody has clicked yet.
+    # No message at all is no choice: the map was just mounted and not clicked yet.
     if reported is not None and reported != memory.reported:
         current = chosen
     return SelectionMemory(reported, given, current)
