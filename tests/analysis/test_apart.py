@@ -94,7 +94,7 @@ def test_a_document_of_a_benchmark_is_refused_where_it_is_drawn(known, spacing):
         next(drawn)
 
 
-def test_turns_of_a_conversation_are_looked_at_and_token_ids_are_not(known):
+def test_turns_of_a_conversation_are_looked_at(known):
     turns = ({"role": "user", "content": benchmark_texts("demo-math")[0].prompt},)
     source = in_memory([Document(input_ids=(1, 2)), Document(messages=turns)])
     allowed = open_apart("mine.jsonl", lambda _: source, known, allowed=True)

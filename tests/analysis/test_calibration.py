@@ -23,7 +23,7 @@ def test_there_are_fifteen_sums_and_each_has_a_column():
     assert len(MOMENT_COLUMNS) == 15
 
 
-def test_the_gate_conventions_differ_where_the_model_does_not_renormalise(tmp_path):
+def test_gate_conventions_differ_without_renormalisation(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
     run = calibrated(described, tmp_path / "stats")
     by_layer = (
@@ -95,7 +95,7 @@ def test_experts_of_another_process_are_left_to_it(tmp_path):
     assert sums.of("moments", 1).sum(0)[:, 0].tolist() == [0, 0, 3, 0, 0, 1, 0]
 
 
-def test_a_token_whose_gates_sum_to_zero_has_renormalised_gate_zero(tmp_path):
+def test_gates_that_sum_to_zero_renormalise_to_zero(tmp_path):
     described, model = tiny(tmp_path)
     experts = model.get_submodule("model.layers.0.mlp.experts")
     sums = sums_of(described)

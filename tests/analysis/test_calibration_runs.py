@@ -160,7 +160,7 @@ def test_a_run_that_ends_without_work_leaves_nothing_behind(tmp_path):
     assert list(store.target.iterdir()) == []
 
 
-def test_a_damaged_run_of_the_same_name_is_reported_before_the_work(tmp_path):
+def test_a_damaged_run_is_reported_before_the_work(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
     store = StatsStore(tmp_path / "stats")
     run = drain(calibration(described, store))
@@ -208,7 +208,7 @@ def test_the_manifest_says_how_the_run_was_made(tmp_path):
     assert (corpus.num_sequences, corpus.num_tokens, corpus.num_padded) == (7, 41, 19)
 
 
-def test_values_that_are_no_numbers_end_the_run_with_nothing_stored(tmp_path):
+def test_values_that_are_no_numbers_store_nothing(tmp_path):
     model = tiny_model("olmoe")
     with torch.no_grad():
         model.get_submodule("model.layers.1.mlp.experts").down_proj[:] = torch.inf

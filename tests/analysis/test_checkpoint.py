@@ -99,7 +99,7 @@ def test_identity_stays_when_nothing_that_matters_changes(source, tmp_path):
     assert identity_after(source, tmp_path, touch) == open_checkpoint(source).identity
 
 
-def test_identity_does_not_depend_on_the_order_of_the_configuration(source, tmp_path):
+def test_identity_ignores_the_order_of_the_config(source, tmp_path):
     def reverse(copy):
         raw = json.loads((copy / "config.json").read_text())
         (copy / "config.json").write_text(json.dumps(dict(reversed(raw.items()))))

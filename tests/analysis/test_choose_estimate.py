@@ -107,9 +107,7 @@ def test_of_one_corpus_the_newest_run_counts(model, store, calibrated):
     assert [part.run for part in routed_runs(store, model, (), ())] == [newest]
 
 
-def test_a_newer_run_without_what_the_criterion_reads_does_not_hide_an_older_one(
-    model, store, calibrated
-):
+def test_the_newest_run_with_the_needed_groups_counts(model, store, calibrated):
     with_damage = calibrated("prose", seed=1, groups=("routed", "damage"))
     newest = calibrated("prose", seed=2)
     assert choose_stats(CRITERIA["damage"], store, model).runs == (with_damage,)
@@ -131,7 +129,7 @@ def test_a_choice_among_several_runs_of_a_corpus_is_said(model, store, calibrate
     assert choose_stats(CRITERIA["reap"], store, model, (), [newest.manifest.run_id]).notes == ()
 
 
-def test_a_merged_run_is_no_corpus_of_its_own_and_is_chosen_by_id(model, store, calibrated):
+def test_a_merged_run_is_chosen_by_id(model, store, calibrated):
     runs = [calibrated("prose", seed=1), calibrated("code", seed=2)]
     merged = merge_runs(runs, store.target)
     assert set(newest_by_corpus([*runs, merged])) == {"prose", "code"}

@@ -114,7 +114,7 @@ def test_an_empty_corpus_says_so(tmp_path, name):
         read_documents(str(file))
 
 
-def test_an_unknown_corpus_names_the_nearest_and_the_kinds_of_files():
+def test_an_unknown_corpus_names_the_nearest():
     with pytest.raises(CorpusError, match=r"Did you mean 'demo-math'\?.*\.txt, \.jsonl, \.parquet"):
         read_documents("demo-maths")
     with pytest.raises(CorpusError, match=r"nowhere\.txt does not exist"):
@@ -219,7 +219,7 @@ def test_a_tokenizer_without_chat_template_says_what_works():
             tokenize([document], tokenizer, Sampling(4, 2), corpus="chat")
 
 
-def test_the_demo_tokenizer_gives_the_parts_of_a_conversation_and_loses_nothing():
+def test_the_demo_tokenizer_is_lossless():
     tokenizer = train_tokenizer(["the cat sat on the mat", "how many cats sat? two."])
     text = "how many cats? zwölf 😀"
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -262,7 +262,7 @@ def test_digest_covers_tokens_and_ends_and_nothing_else():
     assert len({digest, *(other.digest for other in others)}) == 6
 
 
-def test_digest_covers_what_counts_and_who_sees_whom_where_that_is_said():
+def test_digest_covers_what_counts_and_positions():
     plain = make_sequences([1, 2, 3], [4])
     all_count = tuple(np.ones(len(row), dtype=bool) for row in plain.rows)
     answers = (np.array([False, True, True]), np.array([True]))

@@ -45,7 +45,7 @@ def test_answers_count_and_what_marks_their_speaker_does_not():
 
 
 @pytest.mark.parametrize("template", [MARKED, UNMARKED], ids=["generation", "prefixes"])
-def test_the_mark_of_the_template_and_the_prefixes_give_the_same_tokens(tokenizer, template):
+def test_template_mark_and_prefixes_give_the_same_tokens(tokenizer, template):
     answers, whole = counted_text(tokenizer, template, TALK)
     assert whole == "<|user|>ab<|assistant|>c<|end|><|user|>d<|assistant|>ef<|end|>"
     assert answers == "c<|end|>ef<|end|>"

@@ -66,7 +66,7 @@ def another_file(path):
 
 
 @pytest.mark.parametrize("change", [cut_short, other_documents, added_to, another_file])
-def test_documents_that_change_after_the_file_was_opened_are_refused(seventy, change):
+def test_a_file_that_changes_after_it_was_opened_is_refused(seventy, change):
     documents = open_documents(seventy, Fields())
     assert list(documents.read([69])) == [Document(text=WORDS[69])]
     change(seventy)
@@ -81,7 +81,7 @@ def test_documents_that_are_gone_after_the_file_was_opened(seventy):
         list(documents.read([69]))
 
 
-def test_a_file_is_drawn_in_the_order_of_the_same_documents_in_memory(seventy):
+def test_a_file_is_drawn_in_the_order_of_memory(seventy):
     documents = open_documents(seventy, Fields())
     assert len(documents) == 70
     at_hand = [Document(text=words) for words in WORDS]
@@ -145,7 +145,7 @@ def test_rows_that_are_not_needed_are_not_even_looked_at(tmp_path):
         sequences_of(documents, tokens=4000, seq_len=4)
 
 
-def test_a_text_without_blank_lines_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+def test_a_text_without_blank_lines_is_refused_early(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus_files, "_LONGEST_DOCUMENT", 1 << 20)
     path = tmp_path / "one.txt"
     path.write_text("word\n" * 300_000)
@@ -185,7 +185,7 @@ def test_padding_and_labels_beside_token_ids(tmp_path):
         read_documents(str(write_jsonl(tmp_path / "b.jsonl", [short])))
 
 
-def test_half_of_a_surrogate_pair_is_refused_and_a_whole_one_is_a_character(tmp_path):
+def test_half_of_a_surrogate_pair_is_refused(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "\\ud83d\\ude00"}\n{"text": "\\uD83D alone"}\n')
     documents = open_documents(path, Fields())

@@ -44,7 +44,7 @@ def test_padded_documents_have_a_row_each():
 
 
 @pytest.mark.parametrize("packing", ["pad", "pack"])
-def test_of_a_long_document_the_head_or_the_tail_is_kept_or_nothing(packing):
+def test_a_long_document_keeps_head_tail_or_nothing(packing):
     kept = {
         truncate: packed_rows(packing, (6, 3), Limits(100, 4, truncate))[1]
         for truncate in get_args(Truncate)
@@ -64,7 +64,7 @@ def test_the_document_that_would_be_too_much_ends_the_run(packing):
 
 
 @pytest.mark.parametrize("packing", ["pad", "pack"])
-def test_a_document_that_is_dropped_for_its_length_spends_no_tokens(packing):
+def test_a_dropped_document_spends_no_tokens(packing):
     # Cut to four, the second would be one more than five; it is dropped, and the third fits.
     packed, rows = packed_rows(packing, (3, 6, 1), Limits(5, 4, "drop"))
     assert sorted(token for row in rows for token in row) == [0, 1, 2, 9]
@@ -134,7 +134,7 @@ def test_text_is_joined_and_token_ids_are_not_unless_asked_for():
     assert padded.positions is None
 
 
-def test_batches_of_packed_rows_pad_with_documents_of_one_token_that_do_not_count():
+def test_padding_of_packed_rows_does_not_count():
     sequences = sequences_of([Document(text="ab"), Document(text="cdef")], 9, 5, packing="pack")
     (batch,) = sequences.batches(4)
     assert sorted(batch.mask.sum(axis=1).tolist()) == [3, 5]

@@ -134,7 +134,7 @@ def test_a_folder_of_two_kinds_of_files_is_refused(tmp_path):
         open_corpus(f"c4={tmp_path / 'empty'}")
 
 
-def test_only_as_much_is_read_as_the_shuffle_holds_and_the_tokens_need(tmp_path, monkeypatch):
+def test_no_more_is_read_than_shuffle_and_tokens_need(tmp_path, monkeypatch):
     # Beyond the buffer, the part of the parser's chunk that was asked for and the documents used,
     # a broken row goes unseen.
     monkeypatch.setattr(streams, "SHUFFLE_BUFFER", 20)
@@ -204,7 +204,7 @@ def on_the_hub(address, home, *corpora):
     return done.stdout.splitlines()
 
 
-def test_data_sets_of_a_hub_are_streamed_and_refusals_are_one_line_each(tmp_path):
+def test_datasets_of_a_hub_are_streamed_or_refused(tmp_path):
     expected = {
         "hub:someone/cats,text=content": f"{COMMIT} train the cat number ",
         "hub:someone/cats,text=content,revision=v1": f"{OLD_COMMIT} train the cat number ",
@@ -249,7 +249,7 @@ def test_what_is_wrong_with_a_copy_is_said_once(tmp_path, caplog, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_the_first_document_can_be_looked_at_without_reading_it_twice(tmp_path):
+def test_peeking_does_not_read_a_document_twice(tmp_path):
     rows = [{"text": chr(97 + number)} for number in range(5)]
     source = open_corpus(f"c4={write_rows(tmp_path / 'c4.parquet', rows)}")
     first, again = peek(source, 3)

@@ -53,7 +53,7 @@ def test_a_fair_blend_is_no_worse_than_the_grid(demo, name, sparsity):
 
 
 @pytest.mark.parametrize("corpora", [4, 5])
-def test_beyond_the_grid_updates_beat_equal_weights_and_every_single_corpus(save_run, corpora):
+def test_beyond_the_grid_updates_beat_equal_weights(save_run, corpora):
     runs = [save_run(i, counts=(24, 24), corpora=(f"text {i}",)) for i in range(corpora)]
     blender = Blender(Mixture(runs), CRITERIA["ean"], "applied", Fraction(1, 2))
     fair = fair_blend(blender)

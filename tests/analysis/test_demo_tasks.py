@@ -49,7 +49,7 @@ def texts(count=6, words=400, seed=0):
     ]
 
 
-def test_the_true_choice_follows_its_prompt_and_the_others_are_of_other_documents():
+def test_only_the_true_choice_is_of_the_document():
     by_name = {text.name: text.prompt for text in texts()}
     rows = choice_questions(texts())
     assert len(rows) == len({row["prompt"] for row in rows}) > 50
@@ -65,7 +65,7 @@ def test_the_true_choice_follows_its_prompt_and_the_others_are_of_other_document
         assert len(set.union(*sources)) == 3
 
 
-def test_passages_do_not_overlap_and_labels_are_not_always_the_same():
+def test_passages_do_not_overlap_and_labels_vary():
     for text in texts(seed=3):
         rows = [row for row in choice_questions(texts(seed=3)) if row["document"] == text.name]
         spans = []

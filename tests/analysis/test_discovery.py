@@ -57,9 +57,7 @@ def stacked(first, last):
 
 @pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
 @pytest.mark.parametrize("model_type", ["olmoe", "qwen3_moe"])
-def test_a_checkpoint_of_the_common_layout_is_located_as_its_own_family_does(
-    tmp_path, model_type, fused
-):
+def test_the_common_layout_is_located_as_by_its_family(tmp_path, model_type, fused):
     tiny_checkpoint(tmp_path, model_type, fused=fused)
     known = load_model_index(str(tmp_path))
     file = tmp_path / "config.json"
@@ -134,7 +132,7 @@ def test_a_composite_is_understood_by_its_text_part():
     ("first", "last", "transposed"),
     [((5, 24, 16), (5, 16, 12), False), ((5, 16, 24), (5, 12, 16), True)],
 )
-def test_the_orientation_of_stacked_experts_follows_from_their_shapes(first, last, transposed):
+def test_shapes_tell_the_orientation_of_stacked_experts(first, last, transposed):
     assert discover(CONFIG, stacked(first, last)).is_transposed is transposed
 
 
@@ -159,7 +157,7 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize(("shapes", "message"), LAYOUTS, ids=[*REFUSALS, "rows", "stacked"])
-def test_what_is_not_the_common_layout_is_refused_with_the_reason(shapes, message):
+def test_another_layout_is_refused_with_the_reason(shapes, message):
     with pytest.raises(UnsupportedModelError, match=message) as caught:
         discover(CONFIG, shapes)
     assert str(caught.value).startswith("The model type 'new_moe' is not in the table")
@@ -173,13 +171,13 @@ def test_what_is_not_the_common_layout_is_refused_with_the_reason(shapes, messag
         ({"moe_topk": 2}, "has 2: moe_topk, num_experts_per_tok"),
     ],
 )
-def test_a_configuration_without_one_key_of_experts_per_token_is_refused(changes, message):
+def test_one_key_of_experts_per_token_is_needed(changes, message):
     with pytest.raises(UnsupportedModelError, match=message):
         discover({**CONFIG, **changes}, tensors())
 
 
 @pytest.mark.parametrize("model_type", REFUSED)
-def test_what_cannot_be_handled_is_refused_by_name_even_if_it_looks_common(model_type):
+def test_refused_families_are_refused_by_name(model_type):
     assert model_type not in FAMILIES
     with pytest.raises(UnsupportedModelError, match=f"'{model_type}' is not supported: ") as caught:
         family_of({**CONFIG, "model_type": model_type}, tensors())

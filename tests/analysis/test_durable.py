@@ -37,7 +37,7 @@ def test_a_file_takes_its_name_between_two_syncs(path, monkeypatch):
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOSPC, "full"), ValueError(), KeyboardInterrupt()]
 )
-def test_what_fails_half_way_leaves_what_was_there_and_nothing_else(path, error):
+def test_what_fails_half_way_leaves_what_was_there(path, error):
     with pytest.raises(type(error)), written_durably(path) as draft:
         assert draft.parent == path.parent  # on the same disk
         draft.write_bytes(b"ne")
@@ -47,9 +47,7 @@ def test_what_fails_half_way_leaves_what_was_there_and_nothing_else(path, error)
 
 
 @pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.EIO, True)])
-def test_a_folder_that_cannot_be_synced_is_no_failure_but_a_broken_disk_is(
-    path, monkeypatch, number, fails
-):
+def test_only_a_broken_disk_fails_a_sync_of_the_folder(path, monkeypatch, number, fails):
     sync = os.fsync
 
     def refuse(file):
@@ -96,7 +94,7 @@ def killed_while_writing(path):
     assert os.WTERMSIG(status) == signal.SIGKILL
 
 
-def test_the_draft_of_a_killed_writer_goes_with_the_next_of_its_name(path):
+def test_the_next_writer_removes_the_draft_of_a_killed_one(path):
     for _ in range(2):
         killed_while_writing(path)
         (left,) = (each for each in path.parent.iterdir() if each != path)

@@ -16,7 +16,7 @@ def test_what_is_no_json_is_refused(text):
         parse_json(text)
 
 
-def test_of_a_name_that_is_there_twice_either_the_last_counts_or_none():
+def test_a_name_that_is_there_twice():
     assert parse_json('{"a": 1, "a": 2}') == {"a": 2}
     with pytest.raises(ValueError, match="it holds a twice"):
         parse_json_once('{"b": {"a": 1, "a": 2}}')

@@ -92,7 +92,7 @@ def test_an_interrupted_run_leaves_nothing_offloaded(tmp_path):
     assert list((tmp_path / "offload").iterdir()) == [kept]
 
 
-def test_a_model_larger_than_memory_is_refused_with_the_way_that_fits(tmp_path, monkeypatch):
+def test_a_model_larger_than_memory_names_the_way_that_fits(tmp_path, monkeypatch):
     tiny_checkpoint(tmp_path / "model", "olmoe")
     monkeypatch.setattr(memory, "free_memory", lambda: 60_000)
     described = load_model_index(str(tmp_path / "model"))
@@ -146,7 +146,7 @@ def test_processes_of_one_machine_share_its_memory(tmp_path, monkeypatch):
     assert free.free_memory(tmp_path / "fs", own) == 2000
 
 
-def test_experts_dealt_out_to_one_process_say_how_to_start_several(tmp_path):
+def test_expert_parallel_in_one_process_names_torchrun(tmp_path):
     model = tiny_model("olmoe", num_experts=8)
     model.save_pretrained(tmp_path / "model")
     message = r"torchrun --nproc-per-node N .* N that works for model: 2, 4, 8\."
@@ -224,7 +224,7 @@ def write_quantised(tmp_path, model_type):
 
 @pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
 @pytest.mark.parametrize("model_type", ["olmoe", "qwen3_moe"])
-def test_fp8_blocks_give_the_numbers_of_the_weights_they_stand_for(model_type, placement, tmp_path):
+def test_fp8_gives_the_numbers_of_its_plain_weights(model_type, placement, tmp_path):
     write_quantised(tmp_path, model_type)
     assert resolve_dtype("auto", load_model_index(str(tmp_path / "fp8"))) == "bfloat16"
     quantised = run(tmp_path / "fp8", tmp_path / "a", placement=placement)
@@ -283,7 +283,7 @@ def write_mxfp4(tmp_path):
 
 
 @pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
-def test_mxfp4_blocks_give_the_numbers_of_the_weights_they_stand_for(placement, tmp_path):
+def test_mxfp4_gives_the_numbers_of_its_plain_weights(placement, tmp_path):
     write_mxfp4(tmp_path)
     packed = run(tmp_path / "mxfp4", tmp_path / "a", placement=placement)
     plain = run(tmp_path / "plain", tmp_path / "b")

@@ -55,7 +55,7 @@ def test_layers_and_experts_are_those_of_the_model(tmp_path, model_type, fused):
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 @pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
-def test_every_tensor_of_experts_and_routers_is_located_and_no_other(tmp_path, model_type, fused):
+def test_exactly_tensors_of_experts_and_routers_are_located(tmp_path, model_type, fused):
     tiny_checkpoint(tmp_path, model_type, fused=fused)
     model = load_model_index(str(tmp_path))
     found = {item.entry.name for layer in model.located.values() for item in layer}
@@ -202,7 +202,7 @@ def test_sparse_layers_are_those_of_the_family(model_type, changes, sparse):
     assert [layer.index for layer in family.layers(config)] == sparse
 
 
-def test_phimoe_routes_to_two_experts_whatever_its_configuration_says():
+def test_phimoe_always_routes_to_two_experts():
     config = {"num_hidden_layers": 1, "num_local_experts": 6, "num_experts_per_tok": 4}
     assert FAMILIES["phimoe"].layers(config) == (MoELayer(0, 6, 2),)
 
@@ -325,7 +325,7 @@ def test_tensors_that_do_not_fit_the_configuration_are_named(tmp_path, fused, ch
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "nowhere", "a/b/c"])
-def test_a_name_that_is_neither_folder_nor_hub_id_says_what_works(name):
+def test_a_name_of_neither_folder_nor_hub_id_is_refused(name):
     with refused(CheckpointError, rf"^{name} .*give the folder of a checkpoint, a hub id"):
         resolve_model(name)
 

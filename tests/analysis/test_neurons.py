@@ -98,7 +98,7 @@ def test_a_run_has_one_row_for_every_neuron(run, described):
     StatsStore(run.path.parent).verify(run)
 
 
-def test_sums_are_sixteen_bytes_a_neuron_and_eight_for_the_maximum(described):
+def test_sums_are_twenty_four_bytes_a_neuron(described):
     neurons_of_all = sum(24 * layer.num_experts for layer in described.layers)
     sizes = {
         groups: sum(tensor.nbytes for tensor in sums_of(described, groups).tensors().values())
@@ -263,7 +263,7 @@ def test_an_even_blend_is_the_merge(two, tmp_path):
     np.testing.assert_allclose(experts["score"], merged_experts["score"], rtol=1e-12)
 
 
-def test_a_whole_expert_in_an_uneven_blend_is_the_sum_of_its_neurons(two):
+def test_an_expert_in_a_blend_is_the_sum_of_its_neurons(two):
     parts = [Part(two[0], 0.3), Part(two[1], 2.0)]
     mixed = blend_neurons(parts)
     scores = mixed.table.assign(score=HEAPR.neuron_score(mixed.table))
@@ -335,7 +335,7 @@ def test_saliency_is_laid_out_by_layer_and_expert(hand):
     }
 
 
-def test_random_ranks_neurons_by_a_fixed_seed_and_without_statistics(hand):
+def test_random_ranks_neurons_without_statistics(hand):
     drawn = np.random.default_rng(42).random(5)
     index = hand.table[list(NEURON_COLUMNS)[:3]]
     unmeasured = neuron_saliency(get_criterion("random"), index, WIDTHS)
@@ -347,7 +347,7 @@ def test_random_ranks_neurons_by_a_fixed_seed_and_without_statistics(hand):
     assert [each.tolist() for each in measured[3]] == [each.tolist() for each in unmeasured[3]]
 
 
-def test_neurons_are_chosen_by_corpus_and_only_where_they_were_measured(two, described):
+def test_neurons_are_chosen_where_they_were_measured(two, described):
     store = StatsStore(two[0].path.parent)
     chosen = drain(read_neurons(HEAPR, store, described, [CorpusWeight("9.jsonl", 2.0)]))
     assert chosen.runs == (two[1],)
@@ -364,7 +364,7 @@ def test_neurons_are_chosen_by_corpus_and_only_where_they_were_measured(two, des
     assert read.stats[index].equals(chosen.stats[index])
 
 
-def test_fair_weights_are_sought_for_heapr_and_refused_for_maxima(two):
+def test_fair_weights_for_heapr_but_not_for_maxima(two):
     mixture = Mixture(two)
     blender = Blender(mixture, HEAPR, "applied", Fraction(1, 2))
     assert (blender.coverage([1.0, 1.0]) > 0.5).all()

@@ -69,7 +69,7 @@ def test_a_ranking_by_hand(make_stats):
     assert ranking["num_tokens"].dtype == "Int64"
 
 
-def test_a_criterion_that_prunes_the_larger_ranks_the_smaller_first(make_manifest):
+def test_pruning_the_larger_ranks_the_smaller_first(make_manifest):
     table = pd.DataFrame(
         [
             (layer, expert, name, l1, 1.0, 4)
@@ -112,7 +112,7 @@ def test_absent_experts_come_last():
     assert rank_of(order).tolist() == [[1, 2, 0], [0, 1, 2]]
 
 
-def test_the_grid_of_layers_that_differ_has_nan_where_there_is_no_expert(random_stats):
+def test_the_grid_has_nan_where_there_is_no_expert(random_stats):
     stats = random_stats(2, counts=COUNTS)
     grid = saliency_grid(CRITERIA["man"], stats, "applied")
     assert grid.shape == (3, 7)
@@ -173,7 +173,7 @@ def test_chance_is_the_mean_overlap_of_all_pairs_of_sets():
     assert chance_overlap(grid, Fraction(1, 2)) == pytest.approx(np.mean(means))
 
 
-def test_chance_leaves_out_layers_that_lose_nothing_as_the_overlap_does():
+def test_chance_leaves_out_layers_that_lose_nothing():
     # At 25% a layer of 3 experts loses none, one of 8 loses 2.
     assert chance_overlap(grid_of(8, 3), Fraction(1, 4)) == 0.25
     none = np.zeros((2, 8), dtype=bool)
@@ -195,7 +195,7 @@ def test_all_way_overlap_by_hand():
     assert all_way_overlap([masks[0]]) == 1.0
 
 
-def test_the_overlap_map_has_a_row_for_each_rankable_variant_and_pair(random_stats):
+def test_the_overlap_map_has_every_variant_and_pair(random_stats):
     stats = {name: random_stats(seed, counts=COUNTS) for seed, name in enumerate("xyz")}
     half = Fraction(1, 2)
     table = variant_overlaps(stats, "applied", half)
@@ -214,7 +214,7 @@ def test_the_overlap_map_has_a_row_for_each_rankable_variant_and_pair(random_sta
     pd.testing.assert_frame_equal(one.reset_index(drop=True), again)
 
 
-def test_overlap_of_a_criterion_without_exponents_leaves_them_empty(random_stats):
+def test_overlap_without_exponents_leaves_them_empty(random_stats):
     stats = {"x": random_stats(1), "y": random_stats(2)}
     table = criterion_overlap(CRITERIA["mone"], stats, "applied", Fraction(1, 2))
     assert table[["b", "alpha", "beta"]].isna().all(axis=None)

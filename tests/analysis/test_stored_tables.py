@@ -51,7 +51,7 @@ def test_a_column_that_is_there_twice_is_refused(path):
         read_parquet(path, NEEDED)
 
 
-def test_a_small_file_of_very_many_rows_is_refused_before_it_is_unpacked(path):
+def test_a_small_file_of_very_many_rows_is_refused(path):
     part = pa.table({"layer": pa.repeat(1, 10**6), "sum": pa.repeat(1.0, 10**6)})
     with pq.ParquetWriter(path, part.schema) as writer:
         for _ in range(20):

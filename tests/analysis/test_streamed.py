@@ -105,7 +105,7 @@ def test_only_one_layer_is_held_at_a_time(tmp_path):
     assert held() == set()
 
 
-def test_a_killed_run_goes_on_after_the_last_layer_with_the_same_bits(tmp_path):
+def test_a_killed_run_resumes_with_the_same_bits(tmp_path):
     tiny_checkpoint(tmp_path / "model", "qwen3_moe")
     described = load_model_index(str(tmp_path / "model"))
     once = run(described, tmp_path / "once", STREAMED)

@@ -111,7 +111,7 @@ def test_norms_of_other_element_types_equal_float64_sums(tmp_path, dtype, fused)
 
 
 @pytest.mark.parametrize("model_type", ["gpt_oss", "aria_text"])
-def test_gate_and_up_are_told_apart_in_the_columns_of_transposed_stacks(tmp_path, model_type):
+def test_gate_and_up_are_told_apart_in_transposed_stacks(tmp_path, model_type):
     # gpt-oss alternates them, Aria puts all gate columns first; 8.4 MB are more than one chunk.
     hidden, width, count = 301, 7001, 2
     generator = torch.Generator().manual_seed(5)

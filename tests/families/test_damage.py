@@ -126,7 +126,7 @@ def without_in_group(model, case, layer, expert):
 
 
 @pytest.mark.parametrize("case", GROUPED, ids=str)
-def test_damage_in_groups_is_that_of_an_expert_masked_inside_its_group(built, case):
+def test_damage_in_groups_masks_inside_the_group(built, case):
     source = built(case)
     model = stock_load(case, source.paths["experts"])[0].double()
     model.set_experts_implementation("eager")

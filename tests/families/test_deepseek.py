@@ -166,7 +166,7 @@ def plain_logits(tensors, config, ids):
     return functional.linear(x, tensors["lm_head.weight"])
 
 
-def test_a_checkpoint_of_the_hub_computes_what_the_architecture_says(hub_checkpoint):
+def test_a_hub_checkpoint_computes_the_architecture(hub_checkpoint):
     path, config, tensors = hub_checkpoint
     model = load(path, dtype=torch.float64, experts_implementation="eager")
     wide = {name: tensor.double() for name, tensor in tensors.items()}
@@ -193,7 +193,7 @@ def test_the_block_of_experts_equals_the_plain_one(hub_checkpoint):
         torch.testing.assert_close(found, plain, rtol=0, atol=1e-12)
 
 
-def test_gate_weights_add_up_to_one_only_if_the_configuration_says_so(hub_checkpoint):
+def test_gate_weights_add_up_to_one_only_if_configured(hub_checkpoint):
     path, config, _ = hub_checkpoint
     router = load(path).model.layers[2].mlp.gate
     with torch.no_grad():
@@ -242,7 +242,7 @@ def test_generation_with_a_cache_is_greedy_decoding_without_one(hub_checkpoint):
     assert found[0, 2:].tolist() == wanted[0].tolist()
 
 
-def test_an_export_changes_nothing_but_the_count_in_a_configuration_of_the_hub(tmp_path):
+def test_an_export_changes_only_the_count_in_a_hub_config(tmp_path):
     path = write_checkpoint(tmp_path / "model", HUB_CONFIG)
     described = load_model_index(str(path))
     assert [(x.index, x.num_experts, x.top_k) for x in described.layers] == [

@@ -48,7 +48,7 @@ def test_groups_of_different_sizes_are_refused(built, tmp_path, case, kept):
     assert torch.equal(logits_of(source.model), before)
 
 
-def test_one_expert_a_group_is_too_few_where_a_group_is_judged_by_two(built, tmp_path):
+def test_groups_judged_by_two_need_two_experts(built, tmp_path):
     case = next(case for case in GROUPED if case.model_type == "deepseek_v3")
     described = built(case).described()
     plan = PruningPlan(model_ref(described), dict.fromkeys(case.sparse, (0, 4, 8)))
