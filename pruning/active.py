@@ -68,6 +68,13 @@ class ExpertShape:
     fixed_bytes: int
     fixed_params: int
 
+    def size(self, experts: int, neurons: int) -> tuple[int, int]:
+        """Bytes and parameters of so many experts that have so many neurons together."""
+        return (
+            self.fixed_bytes * experts + round(self.neuron_bytes * neurons),
+            self.fixed_params * experts + self.neuron_params * neurons,
+        )
+
 
 def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
     """The shape of the experts of every layer; all experts of a layer have the same but for width.

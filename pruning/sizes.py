@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -13,12 +13,11 @@ import numpy as np
 
 from analysis.arrays import IntArray
 from analysis.checkpoint import TensorEntry
-from analysis.families import MoELayer, SlotKind
+from analysis.families import SlotKind
 from analysis.heads import prediction_heads
-from analysis.model import LocatedTensor, MoEModel
-from analysis.widths import atom_axis, expert_widths
-from pruning.active import Routing, active_experts
-from pruning.atoms.kept import atoms_of
+from analysis.model import MoEModel
+from pruning.active import Routing, active_experts, expert_shapes
+from pruning.atoms.sizes import kept_widths
 from pruning.heads import heads_depend_on
 from pruning.plan import PruningPlan, fit_plan, keep_all
 from pruning.weights import num_weights
@@ -134,113 +133,47 @@ def _part_outside_experts(name: str) -> Part:
     return next((part for pattern, part in _PART_PATTERNS if pattern.match(name)), Part.OTHER)
 
 
-def _kept_share(item: LocatedTensor, kept: Collection[int]) -> tuple[int, int]:
-    """How much of a tensor stays, as numerator and denominator."""
-    if item.slot.kind is SlotKind.EXPERT:
-        return int(item.slot.expert in kept), 1
-    return len(kept), item.entry.shape[item.slot.axis]
-
-
-def _kept_atoms(model: MoEModel, plan: PruningPlan) -> dict[int, dict[int, tuple[int, int]]]:
-    """Layer -> kept expert -> neurons that stay, and all of them; layers that lose some only."""
-    widths = expert_widths(model) if plan.kept_atoms else {}
-    return {
-        layer: {
-            expert: (len(atoms_of(plan.kept_atoms, layer, expert, held)), held)
-            for expert, held in enumerate(widths[layer])
-            if expert in plan.kept[layer]
-        }
-        for layer in plan.kept_atoms
-    }
-
-
-def _atom_share(
-    model: MoEModel, item: LocatedTensor, atoms: Mapping[int, tuple[int, int]]
-) -> tuple[int, int]:
-    """How much of a tensor's kept experts stays, as numerator and denominator."""
-    is_router = item.slot.kind is SlotKind.ROUTER
-    if not atoms or is_router or atom_axis(model.family, item.slot) is None:
-        return 1, 1
-    if item.slot.expert is not None:
-        return atoms.get(item.slot.expert, (1, 1))
-    return sum(stays for stays, _ in atoms.values()), sum(of for _, of in atoms.values())
-
-
-@dataclass(frozen=True, eq=False)
-class _Layer:
-    """Tensors of a layer's experts and router.
-
-    Args:
-        experts: bytes and weights of the tensors that are one expert's alone; (experts, 2) int64.
-        located: all of them.
-        shared: those that hold several experts, and the router's.
-    """
-
-    experts: IntArray
-    located: Sequence[LocatedTensor]
-    shared: Sequence[LocatedTensor]
-
-
 @dataclass(frozen=True, eq=False)
 class _Tensors:
     """A checkpoint's tensors as sizes need them: whoever moves a slider asks for many plans.
 
     Args:
-        layers: layer -> its tensors.
-        outside: part -> bytes and weights of what no plan removes.
-        heads: tensors of prediction heads.
+        experts: layer -> bytes and weights of each of its experts; (experts, 2).
+        routers: layer -> bytes and weights that each expert has of its router; (2,).
+        outside: part -> bytes and weights of what no plan removes; (2,).
+        heads: bytes and weights of prediction heads; (2,), None where there are none.
     """
 
-    layers: Mapping[int, _Layer]
-    outside: Mapping[Part, tuple[int, int]]
-    heads: Sequence[TensorEntry]
+    experts: Mapping[int, IntArray]
+    routers: Mapping[int, IntArray]
+    outside: Mapping[Part, IntArray]
+    heads: IntArray | None
 
 
 @lru_cache(maxsize=8)
 def _tensors(model: MoEModel) -> _Tensors:
+    def held(entry: TensorEntry) -> IntArray:
+        return np.array((entry.nbytes, num_weights(model, entry)), np.int64)
+
+    experts = {layer.index: np.zeros((layer.num_experts, 2), np.int64) for layer in model.layers}
+    routers = {layer.index: np.zeros(2, np.int64) for layer in model.layers}
+    for layer in model.layers:
+        for item in model.located[layer.index]:
+            size = held(item.entry)
+            if item.slot.kind is SlotKind.ROUTER:
+                routers[layer.index] += size // layer.num_experts
+            elif item.slot.expert is None:
+                experts[layer.index] += size // layer.num_experts
+            else:
+                experts[layer.index][item.slot.expert] += size
     names = {name for head in prediction_heads(model) for name in head.tensors}
-    outside: dict[Part, tuple[int, int]] = {}
+    outside = dict.fromkeys(Part, np.zeros(2, np.int64))
     for entry in model.unlocated:
         if entry.name not in names:
             part = _part_outside_experts(entry.name)
-            held, weights = outside.get(part, (0, 0))
-            outside[part] = (held + entry.nbytes, weights + num_weights(model, entry))
-    return _Tensors(
-        {layer.index: _layer_tensors(model, layer) for layer in model.layers},
-        outside,
-        [model.checkpoint.tensors[name] for name in names],
-    )
-
-
-def _layer_tensors(model: MoEModel, layer: MoELayer) -> _Layer:
-    experts = np.zeros((layer.num_experts, 2), np.int64)
-    located = model.located[layer.index]
-    shared = []
-    for item in located:
-        if item.slot.kind is SlotKind.ROUTER or item.slot.expert is None:
-            shared.append(item)
-        else:
-            experts[item.slot.expert] += (item.entry.nbytes, num_weights(model, item.entry))
-    return _Layer(experts, located, shared)
-
-
-class _Sums:
-    """Bytes and weights of each part before and after a plan."""
-
-    def __init__(self, model: MoEModel, parts: Iterable[Part]) -> None:
-        self._model = model
-        self.of = {part: [0, 0, 0, 0] for part in parts}
-
-    def add(self, part: Part, before: tuple[int, int], after: tuple[int, int]) -> None:
-        """Add bytes and weights."""
-        sums = self.of[part]
-        for place, value in enumerate((before[0], after[0], before[1], after[1])):
-            sums[place] += value
-
-    def add_tensor(self, part: Part, entry: TensorEntry, stays: int = 1, of: int = 1) -> None:
-        """Add a tensor of which a share stays."""
-        held = (entry.nbytes, num_weights(self._model, entry))
-        self.add(part, held, (held[0] * stays // of, held[1] * stays // of))
+            outside[part] = outside[part] + held(entry)
+    heads = [held(model.checkpoint.tensors[name]) for name in names]
+    return _Tensors(experts, routers, outside, np.sum(heads, 0) if heads else None)
 
 
 def _table(model: MoEModel, plan: PruningPlan) -> pd.DataFrame:
@@ -248,36 +181,23 @@ def _table(model: MoEModel, plan: PruningPlan) -> pd.DataFrame:
     import pandas as pd
 
     tensors = _tensors(model)
-    sums = _Sums(model, (part for part in Part if tensors.heads or part is not Part.HEADS))
-    atoms = _kept_atoms(model, plan)
-    for layer, found in tensors.layers.items():
-        _add_layer(sums, model, found, plan.kept[layer], atoms.get(layer, {}))
-    heads_stay = not heads_depend_on(model, plan)
-    for entry in tensors.heads:
-        sums.add_tensor(Part.HEADS, entry, int(heads_stay))
-    for part, held in tensors.outside.items():
-        sums.add(part, held, held)
-    rows = [(str(part), *values) for part, values in sums.of.items()]
+    # Rows before and after, columns bytes and weights.
+    sums = {part: np.stack((held, held)) for part, held in tensors.outside.items()}
+    shapes = expert_shapes(model) if plan.kept_atoms else {}
+    widths = kept_widths(plan, model) if plan.kept_atoms else {}
+    for layer, experts in tensors.experts.items():
+        kept = list(plan.kept[layer])
+        after: Sequence[int] = experts[kept].sum(0).tolist()
+        if layer in plan.kept_atoms:
+            after = shapes[layer].size(len(kept), sum(widths[layer].values()))
+        sums[Part.EXPERTS] += np.stack((experts.sum(0), after))
+        sums[Part.ROUTERS] += np.outer((len(experts), len(kept)), tensors.routers[layer])
+    if tensors.heads is None:
+        del sums[Part.HEADS]
+    else:
+        sums[Part.HEADS] += np.outer((1, not heads_depend_on(model, plan)), tensors.heads)
+    rows = [(str(part), *each.T.ravel().tolist()) for part, each in sums.items()]
     return pd.DataFrame(rows, columns=list(SIZE_COLUMNS))
-
-
-def _add_layer(
-    sums: _Sums,
-    model: MoEModel,
-    layer: _Layer,
-    kept: Sequence[int],
-    atoms: Mapping[int, tuple[int, int]],
-) -> None:
-    stay = frozenset(kept)
-    # Where neurons go, each tensor keeps a share of its own.
-    if not atoms:
-        before, after = layer.experts.sum(0), layer.experts[list(kept)].sum(0)
-        sums.add(Part.EXPERTS, (int(before[0]), int(before[1])), (int(after[0]), int(after[1])))
-    for item in layer.located if atoms else layer.shared:
-        part = Part.ROUTERS if item.slot.kind is SlotKind.ROUTER else Part.EXPERTS
-        stays, of = _kept_share(item, stay)
-        inside, width = _atom_share(model, item, atoms)
-        sums.add_tensor(part, item.entry, stays * inside, of * width)
 
 
 def weight_bytes(model: MoEModel, plan: PruningPlan) -> int:

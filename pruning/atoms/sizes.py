@@ -106,12 +106,7 @@ class AtomSizer:
         """Routed experts of these widths."""
         size = Size()
         for layer, experts in widths.items():
-            shape = self.shapes[layer]
-            size = size.plus(Size(shape.fixed_bytes, shape.fixed_params), len(experts))
-            neurons = sum(experts.values())
-            size = size.plus(
-                Size(round(neurons * shape.neuron_bytes), neurons * shape.neuron_params)
-            )
+            size = size.plus(Size(*self.shapes[layer].size(len(experts), sum(experts.values()))))
         return size
 
     def _built(self, kept: KeptWidths, choice: WidthChoice) -> LoadedWidths:
