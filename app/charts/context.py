@@ -27,7 +27,7 @@ from app.tables.maps import Ranked, rank
 from pruning.planning.comparing import CompareRequest, compare_selections
 from pruning.planning.neuron_plan import NeuronPlanChoice
 from pruning.planning.neuron_scopes import scopes_of
-from pruning.planning.planning import PlanChoice, Shown
+from pruning.planning.planning import CurrentPlan, PlanChoice
 from pruning.planning.ranking import Selection, criterion_badge, select
 from pruning.requests.plan import PlanRequest
 from pruning.search.store import KnownSearch, SearchStore
@@ -100,7 +100,7 @@ class Context:
     recipes: CompareRequest | None = None
     plan: PlanChoice = NO_PLAN
     neurons: NeuronPlanChoice | None = None
-    shown: Shown | None = None
+    shown: CurrentPlan | None = None
     search: KnownSearch | None = None
     searches: tuple[KnownSearch, ...] = ()
     keep: Keep = call

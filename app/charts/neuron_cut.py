@@ -30,7 +30,7 @@ from pruning.atoms.selection import AtomScope
 from pruning.planning.neuron_plan import NeuronPlanChoice, plan_request
 from pruning.planning.neuron_scopes import SCOPES, SideBySide, scopes_of, side_by_side
 from pruning.planning.neurons import Arena, arena_of
-from pruning.planning.ranking import Ranking, select_measured
+from pruning.planning.ranking import Ranking, Selection, select_measured
 from pruning.requests.plan import PlanRequest
 
 PAIR_COLUMNS: Final = ("corpus_a", "corpus_b", "overlap", "chance")
@@ -62,7 +62,7 @@ def neuron_request(context: Context) -> PlanRequest:
     return plan_request(neuron_choice(context), context.sparsity, base)
 
 
-def rank_for(request: PlanRequest, model: MoEModel, store: StatsStore) -> Ranking:
+def rank_for(request: PlanRequest, model: MoEModel, store: StatsStore) -> Selection:
     """The numbers of every neuron; weights that no statistics hold are measured.
 
     Raises:
@@ -71,7 +71,7 @@ def rank_for(request: PlanRequest, model: MoEModel, store: StatsStore) -> Rankin
     return drain(select_measured(request, model, store))
 
 
-def ranking_of(context: Context, request: PlanRequest) -> Ranking:
+def ranking_of(context: Context, request: PlanRequest) -> Selection:
     """The numbers of every neuron by the criterion and corpora of a request; see `rank_for`."""
     bare = PlanRequest(
         model=request.model,

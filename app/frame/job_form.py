@@ -7,7 +7,7 @@ import streamlit as st
 from app.charts.context import Context
 from app.session.data import shown_model
 from app.session.job_queue import queue, shown_request
-from pruning.planning.planning import Shown
+from pruning.planning.planning import CurrentPlan
 from pruning.requests.base import Request
 
 
@@ -17,7 +17,7 @@ def queue_button() -> bool:
 
 
 def offer_job(
-    context: Context, request: Request, about: str, *, sent: bool, plan: Shown | None = None
+    context: Context, request: Request, about: str, *, sent: bool, plan: CurrentPlan | None = None
 ) -> None:
     """Queue the job where its form was sent, and show the command lines that do the same.
 

@@ -1,6 +1,6 @@
 """What the pages ask of plans of neurons: what they lack, the plan, and what it takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -15,8 +15,9 @@ from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_summary import neuron_summary
 from pruning.planning.make import make_plan
-from pruning.planning.neuron_plan import NeuronPlanChoice, ShownNeurons
+from pruning.planning.neuron_plan import NeuronPlanChoice
 from pruning.planning.neurons import check_cuttable
+from pruning.planning.planning import CurrentPlan
 from pruning.planning.ranking import Ranking
 from pruning.requests.plan import PlanRequest
 from pruning.sizes import SizeReport, format_bytes, size_report
@@ -50,7 +51,7 @@ def check_page_reads(context: Context, request: PlanRequest) -> None:
         )
 
 
-def shown_neurons(context: Context, request: PlanRequest | None = None) -> ShownNeurons:
+def shown_neurons(context: Context, request: PlanRequest | None = None) -> CurrentPlan:
     """The plan that a request, or the context, asks for.
 
     Raises:
@@ -60,15 +61,15 @@ def shown_neurons(context: Context, request: PlanRequest | None = None) -> Shown
     check_page_reads(context, asked)
     ranking = ranking_of(context, asked)
     made = context.keep(make_plan, ranking, asked, arena(context, asked, asked.scope))
-    return ShownNeurons(made.plan, made.notes, request=asked, runs=ranking.choice.runs)
+    return CurrentPlan(made.plan, made.notes, replace(ranking, request=asked))
 
 
-def imported_file(context: Context) -> ShownNeurons | None:
+def imported_file(context: Context) -> CurrentPlan | None:
     """The plan of neurons that was imported for this model, if it is the one on screen."""
     found = imported_plan(context.model)
     if found is None or found.plan.granularity != ATOMIC_GRANULARITY:
         return None
-    return ShownNeurons(found.plan, file=found.file)
+    return CurrentPlan(found.plan, file=found.file)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,8 @@ from app.session.search_data import searches_of, selection_of
 from app.settings import shown_path
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.planning.make import make_plan
-from pruning.planning.neuron_plan import ShownNeurons
 from pruning.planning.percents import possible_percents
-from pruning.planning.planning import Shown
+from pruning.planning.planning import CurrentPlan
 from pruning.planning.ranking import select
 from pruning.requests.base import validated
 from pruning.requests.plan import PlanRequest
@@ -61,24 +60,21 @@ def keep_plan_in_address(context: Context) -> None:
         del st.query_params[PLAN]
 
 
-def address_of(shown: Shown, model: MoEModel) -> str:
+def address_of(shown: CurrentPlan, model: MoEModel) -> str:
     """How a plan is asked for, as JSON; empty for a plan from a file."""
     said: dict[str, Any] = {"of": model.identity[:8]}
-    if isinstance(shown, ShownNeurons):
-        if shown.request is None:
-            return ""
-        named = shown.request.model_dump(include=set(_OF_NEURONS), exclude_defaults=True)
-        said |= {"granularity": ATOMIC_GRANULARITY, **named}
-    elif shown.selection is None:
+    asked = shown.selection.request if shown.selection else None
+    if asked is None:
         return ""
-    elif shown.selection.request.schedule_file is not None:
-        search = _search_in(shown.selection.request, model)
+    if asked.is_atomic:
+        said |= asked.model_dump(include={"granularity", *_OF_NEURONS}, exclude_defaults=True)
+    elif asked.schedule_file is not None:
+        search = _search_in(asked, model)
         if not search:
             return ""
-        said |= {_SEARCHED: search, "sparsity": shown.selection.request.sparsity}
+        said |= {_SEARCHED: search, "sparsity": asked.sparsity}
     else:
-        request = shown.selection.request
-        said |= request.model_dump(include=set(_OF_EXPERTS), exclude_defaults=True)
+        said |= asked.model_dump(include=set(_OF_EXPERTS), exclude_defaults=True)
     return json.dumps(said, separators=(",", ":"))
 
 
@@ -89,7 +85,7 @@ def _search_in(request: PlanRequest, model: MoEModel) -> str:
     return next(names, "")
 
 
-def plan_of_address(context: Context, text: str) -> Shown | None:
+def plan_of_address(context: Context, text: str) -> CurrentPlan | None:
     """The plan that an address asks for; None where it is of another model.
 
     Raises:
@@ -105,24 +101,24 @@ def plan_of_address(context: Context, text: str) -> Shown | None:
         return _plan_of_search(context, said)
     request = validated(PlanRequest, _values(context, said, _OF_EXPERTS))
     selection = select(request, context.model, settings().store)
-    return Shown(make_plan(selection, selection.request).plan, selection=selection)
+    return CurrentPlan(make_plan(selection, selection.request).plan, selection=selection)
 
 
-def _plan_of_neurons(context: Context, said: Mapping[str, Any]) -> Shown:
+def _plan_of_neurons(context: Context, said: Mapping[str, Any]) -> CurrentPlan:
     values = {**_values(context, said, _OF_NEURONS), "granularity": ATOMIC_GRANULARITY}
     request = validated(PlanRequest, values)
     criterion = get_criterion(request.criterion)
     return shown_neurons(replace(context, criterion=criterion), request)
 
 
-def _plan_of_search(context: Context, said: Mapping[str, Any]) -> Shown:
+def _plan_of_search(context: Context, said: Mapping[str, Any]) -> CurrentPlan:
     search = searches_of(context.model).named(str(said[_SEARCHED]))
     percents = {f"{percent}%": percent for percent in possible_percents(context.model)}
     percent = percents.get(str(said.get("sparsity")))
     if search is None or percent is None:
         raise PlanError("the search that it names is not known.")
     selection = selection_of(replace(context, sparsity=f"{percent}%"), search)
-    return Shown(make_plan(selection, selection.request).plan, selection=selection)
+    return CurrentPlan(make_plan(selection, selection.request).plan, selection=selection)
 
 
 def _values(context: Context, said: Mapping[str, Any], allowed: tuple[str, ...]) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from pruning.allocation import Allocation
 from pruning.plan import PruningPlan
 from pruning.planning.make import make_plan
 from pruning.planning.planning import (
+    CurrentPlan,
     PlanChoice,
-    Shown,
     counts_in,
     hand_counts,
     plan_request,
@@ -43,7 +43,7 @@ def prepared(context: Context) -> Selection | None:
     return selection_of(context)
 
 
-def shown_plan(context: Context) -> Shown | None:
+def shown_plan(context: Context) -> CurrentPlan | None:
     """The plan that the controls, or an imported file, ask for; None after saying what is missing.
 
     The Evaluate page remembers it, see `noted_plan`.
@@ -53,7 +53,7 @@ def shown_plan(context: Context) -> Shown | None:
     """
     choice, imported = context.plan, imported_plan(context.model)
     if imported is not None:
-        shown: Shown | None = Shown(imported.plan, file=imported.file)
+        shown: CurrentPlan | None = CurrentPlan(imported.plan, file=imported.file)
     elif choice.schedule == SEARCH:
         shown = searched_plan(context, choice)
     else:
@@ -63,7 +63,7 @@ def shown_plan(context: Context) -> Shown | None:
     return shown
 
 
-def made_plan(context: Context, choice: PlanChoice) -> Shown | None:
+def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
     """The plan of a context's criterion under a schedule or by hand; None after saying what lacks.
 
     Raises:
@@ -85,11 +85,11 @@ def made_plan(context: Context, choice: PlanChoice) -> Shown | None:
     made = context.keep(make_plan, ready, request)
     selection = replace(ready, request=request)
     if kept is not None:
-        return Shown(made.plan, _hand_notes(choice, spending, kept), selection)
+        return CurrentPlan(made.plan, _hand_notes(choice, spending, kept), selection)
     keep = tuple(len(made.plan.kept[layer.index]) for layer in spending.layers)
     allocation = Allocation(spending.layers, keep)
     notes = budget_notes(request.schedule, spending, allocation, ready.evidence)
-    return Shown(made.plan, notes, selection)
+    return CurrentPlan(made.plan, notes, selection)
 
 
 def _hand_notes(choice: PlanChoice, spending: Spending, kept: Mapping[int, int]) -> tuple[str, ...]:

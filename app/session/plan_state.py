@@ -16,8 +16,8 @@ from pruning.planning.planning import (
     HAND,
     MULTIPLES,
     SCHEDULE_NAMES,
+    CurrentPlan,
     PlanChoice,
-    Shown,
     counts_text,
     layers_in,
     ranges,
@@ -85,15 +85,15 @@ def forget_import() -> None:
     st.session_state.pop("plan.imported", None)
 
 
-def note_plan(shown: Shown) -> None:
+def note_plan(shown: CurrentPlan) -> None:
     """Remember what the Plan and Export pages show, for pages without their controls."""
     st.session_state["plan.noted"] = shown
 
 
-def noted_plan(model: MoEModel) -> Shown | None:
+def noted_plan(model: MoEModel) -> CurrentPlan | None:
     """What they showed last in this session, if it is of this model."""
     found = st.session_state.get("plan.noted")
-    if isinstance(found, Shown) and found.plan.model.identity == model.identity:
+    if isinstance(found, CurrentPlan) and found.plan.model.identity == model.identity:
         return found
     return None
 

@@ -16,7 +16,7 @@ from app.settings import shown_path
 from pruning.budget import sparsity_budget
 from pruning.planning.make import make_plan
 from pruning.planning.percents import percent_removing
-from pruning.planning.planning import PlanChoice, Shown
+from pruning.planning.planning import CurrentPlan, PlanChoice
 from pruning.planning.ranking import Selection
 from pruning.planning.search_plans import readings_of, searched_selection
 from pruning.recipe_file import load_recipe
@@ -113,7 +113,7 @@ def chosen_search(context: Context, choice: PlanChoice) -> KnownSearch | None:
     return found.named(choice.searched) or (ordered[0] if ordered else None)
 
 
-def searched_plan(context: Context, choice: PlanChoice) -> Shown | None:
+def searched_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
     """The plan of the search that is chosen; None after saying why there is none.
 
     Raises:
@@ -131,7 +131,7 @@ def searched_plan(context: Context, choice: PlanChoice) -> Shown | None:
         return None
     selection = selection_of(context, search)
     made = make_plan(selection, selection.request)
-    return Shown(made.plan, _notes(context, choice, search, selection), selection)
+    return CurrentPlan(made.plan, _notes(context, choice, search, selection), selection)
 
 
 def _other_budget(context: Context, search: KnownSearch) -> None:

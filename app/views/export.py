@@ -11,7 +11,7 @@ from app.parts.export.exports import plan_part, preflight_part, proof_part, star
 from app.parts.plan.experts import import_banner, refusal_part
 from app.parts.plan.neuron_page import neuron_export_page
 from app.session.plan_data import shown_plan, sizes_of
-from pruning.planning.planning import Shown
+from pruning.planning.planning import CurrentPlan
 
 
 def export(context: Context) -> Context:
@@ -27,7 +27,7 @@ def export(context: Context) -> Context:
     return context
 
 
-def _export_of_experts(context: Context, shown: Shown) -> None:
+def _export_of_experts(context: Context, shown: CurrentPlan) -> None:
     """The plan of whole experts, the checks and the start."""
     import_banner(shown)
     report = sizes_of(context, shown.plan)

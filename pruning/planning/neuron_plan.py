@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from analysis.criteria import NEURON_CRITERIA
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
-from analysis.stats.store import Run
 from pruning.atoms.selection import AtomScope
 from pruning.atoms.sizes import PLAN_ALONE
 from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.percents import SPARSITY_STEP
-from pruning.planning.planning import MULTIPLES, Shown, layers_in, limits_section, not_here, ranges
+from pruning.planning.planning import MULTIPLES, layers_in, limits_section, not_here, ranges
 from pruning.recipe import BudgetSection, Recipe
 from pruning.requests.base import validated
 from pruning.requests.options import ModeName
@@ -102,23 +101,6 @@ def plan_request(choice: NeuronPlanChoice, sparsity: str, base: Mapping[str, Any
         },
     )
     return request
-
-
-@dataclass(frozen=True, eq=False)
-class ShownNeurons(Shown):
-    """A plan of neurons that the Plan and Export pages show.
-
-    Args:
-        request: how it was asked for; None for a plan from a file.
-        runs: the calibration runs that ranked.
-    """
-
-    request: PlanRequest | None = None
-    runs: tuple[Run, ...] = ()
-
-    def plan_command(self, model: str) -> str:
-        """The command line that makes the plan, or shows the file that holds it."""
-        return Shown.plan_command(self, model) if self.request is None else self.request.command()
 
 
 def neuron_recipe(

@@ -175,7 +175,7 @@ def plan_request(
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class CurrentPlan:
     """The plan that the Plan and Export pages show.
 
     Args:

@@ -19,7 +19,7 @@ from app.parts.evaluate.candidates import candidate_part, plan_name
 from app.parts.evaluate.sweep_fields import DTYPES, dtype_field
 from app.session import data
 from app.session.job_queue import own_model
-from pruning.planning.planning import Shown
+from pruning.planning.planning import CurrentPlan
 from pruning.requests.base import command_line, validated
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
@@ -72,7 +72,7 @@ def run_form(context: Context, dtype: str) -> None:
 
 def _candidate(
     context: Context, prefix: str, offers: Mapping[str, str]
-) -> tuple[str, Shown | None]:
+) -> tuple[str, CurrentPlan | None]:
     """Draw what is meant; one of `offers`, and its plan where that is one."""
     chosen = st.segmented_control(
         "Candidate",
@@ -191,7 +191,7 @@ def take_results(asked: Mapping[str, Any], name: str, content: bytes) -> list[An
             raise UserError(str(error).replace(str(path), name).replace(path.name, name)) from error
 
 
-def _import_command(context: Context, shown: Shown | None, asked: Mapping[str, Any]) -> str:
+def _import_command(context: Context, shown: CurrentPlan | None, asked: Mapping[str, Any]) -> str:
     words = ["benchmark", data.shown_model(context.model), "--import", "results.json"]
     if shown is not None:
         words += ["--plan", shown.file or "plan.json"]

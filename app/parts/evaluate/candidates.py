@@ -13,14 +13,14 @@ from app.session.data import routed_runs
 from app.session.plan_data import made_plan
 from app.session.plan_state import noted_plan
 from pruning.planning.percents import possible_percents
-from pruning.planning.planning import PlanChoice, Shown
+from pruning.planning.planning import CurrentPlan, PlanChoice
 
 _OF_PLAN_PAGE: Final = "(plan page)"
 _FIRST: Final = "reap"
 _USUAL_PERCENT: Final = 50
 
 
-def plan_name(shown: Shown) -> str:
+def plan_name(shown: CurrentPlan) -> str:
     """What people call a plan: its file, or criterion, text and sparsity."""
     if shown.file:
         return shown.file
@@ -32,7 +32,7 @@ def plan_name(shown: Shown) -> str:
     return ", ".join(filter(None, (label, "+".join(made.corpora), schedule, made.sparsity)))
 
 
-def candidate_part(context: Context, prefix: str) -> Shown | None:
+def candidate_part(context: Context, prefix: str) -> CurrentPlan | None:
     """Draw the choice of a plan; the plan, or None after saying what is missing.
 
     Raises:

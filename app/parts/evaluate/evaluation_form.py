@@ -15,7 +15,7 @@ from app.session.job_queue import own_model
 from app.session.plan_state import noted_plan
 from app.session.texts import held_out_texts
 from pruning.evaluate.record import EvaluationRecord
-from pruning.planning.planning import Shown
+from pruning.planning.planning import CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest, SweepRequest
 
@@ -54,7 +54,7 @@ def no_plan_part() -> None:
         st.page_link("views/plan.py", label="Plan", icon=":material/tune:")
 
 
-def _plan_form(context: Context, noted: Shown, records: Sequence[EvaluationRecord]) -> None:
+def _plan_form(context: Context, noted: CurrentPlan, records: Sequence[EvaluationRecord]) -> None:
     st.text(f"{plan_name(noted)}, as the Plan page last showed it.")
     with st.form("evaluate.plan", border=False):
         values = _texts_and_numbers(context, records)

@@ -15,7 +15,7 @@ from app.session.needed import what_is_missing
 from app.session.plan_data import made_plan
 from app.session.plan_state import noted_plan
 from pruning.evaluate.result import MEASURES
-from pruning.planning.planning import PlanChoice, Shown
+from pruning.planning.planning import CurrentPlan, PlanChoice
 
 _SEEN: Final = "recipe_view"
 
@@ -25,7 +25,7 @@ def remember_view(context: Context) -> None:
     st.session_state[_SEEN] = context
 
 
-def own_plan(context: Context) -> Shown | None:
+def own_plan(context: Context) -> CurrentPlan | None:
     """What the Plan page showed last, else the sidebar's recipe; None where it makes no plan."""
     if (noted := noted_plan(context.model)) is not None:
         return noted
@@ -40,7 +40,7 @@ def own_plan(context: Context) -> Shown | None:
         return None
 
 
-def own_plan_part(context: Context, own: Shown, results: pd.DataFrame, measure: str) -> None:
+def own_plan_part(context: Context, own: CurrentPlan, results: pd.DataFrame, measure: str) -> None:
     """A card with a number for each corpus, or what to do to get one."""
     is_offered = noted_plan(context.model) is not None  # by the form below
     source = "as Plan showed it last" if is_offered else "as the sidebar has it; Plan changes it"

@@ -21,7 +21,7 @@ from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
 from pruning.engines import Verdict
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
-from pruning.planning.planning import Shown, schedule_label
+from pruning.planning.planning import CurrentPlan, schedule_label
 from pruning.planning.ranking import criterion_badge
 from pruning.requests.base import validated
 from pruning.requests.export import ExportRequest
@@ -58,7 +58,7 @@ def export_path(root: Path, name: str) -> Path:
     return joined
 
 
-def plan_part(context: Context, shown: Shown, report: SizeReport) -> None:
+def plan_part(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
     """What stays, and how large it is."""
     st.markdown(f"**Plan**: {_title(shown)}")
     with st.container(horizontal=True, gap="small"):
@@ -93,7 +93,7 @@ def plan_part(context: Context, shown: Shown, report: SizeReport) -> None:
         )
 
 
-def _title(shown: Shown) -> str:
+def _title(shown: CurrentPlan) -> str:
     if shown.selection is None:
         return f"from the file `{shown.file.replace('`', '')}`"
     criterion, request = shown.selection.criterion, shown.selection.request
@@ -106,16 +106,16 @@ def _per_layer(plan: PruningPlan) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
-def _default_name(context: Context, shown: Shown) -> str:
+def _default_name(context: Context, shown: CurrentPlan) -> str:
     made = shown.plan.provenance
     corpora = [Path(corpus).stem for corpus in made.corpora]
     own = [made.criterion.replace(",", ""), *corpora, str(context.sparsity_percent)]
     if shown.file:
         own = [Path(shown.file).stem]
-    elif shown.selection is None:
+    elif shown.plan.granularity == ATOMIC_GRANULARITY:
         share_of = "params" if made.budget.get("kind") == "params" else "neurons"
         own += [share_of, str(made.schedule_parameters.get("scope", ""))]
-    elif shown.selection.request.layer_set:
+    elif shown.selection and shown.selection.request.layer_set:
         own.append("hand")
     elif made.schedule != "uniform":
         own.append(made.schedule)
@@ -140,7 +140,7 @@ class Finding:
 
 
 def preflight_part(
-    context: Context, shown: Shown, report: SizeReport, widths: ExportWidths | None = None
+    context: Context, shown: CurrentPlan, report: SizeReport, widths: ExportWidths | None = None
 ) -> tuple[Preflight, ExportChoice]:
     """The choices of the export, and all that can be checked before a byte is written."""
     st.markdown("**Before writing**")
@@ -224,7 +224,9 @@ def _readers_finding(plan: PruningPlan, reads: Sequence[Verdict]) -> Finding:
     )
 
 
-def start_part(context: Context, shown: Shown, ready: Preflight, choice: ExportChoice) -> None:
+def start_part(
+    context: Context, shown: CurrentPlan, ready: Preflight, choice: ExportChoice
+) -> None:
     """The button, and the same from the command line."""
     request: ExportRequest = validated(
         ExportRequest,

@@ -14,7 +14,7 @@ from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode, Width
 from pruning.engines import Verdict, contents_of, verdicts
 from pruning.heads import heads_depend_on
 from pruning.plan import PruningPlan, fit_plan
-from pruning.planning.planning import Shown
+from pruning.planning.planning import CurrentPlan
 from pruning.surgery.width_sizes import WidthOption
 
 Mtp = Literal["keep", "drop", "prune"]
@@ -72,7 +72,7 @@ class ExportWidths:
 
 
 def options_part(
-    context: Context, shown: Shown, num_bytes: int, asked: ExportWidths | None = None
+    context: Context, shown: CurrentPlan, num_bytes: int, asked: ExportWidths | None = None
 ) -> ExportChoice:
     """Draw the choices that this plan has; what they say.
 

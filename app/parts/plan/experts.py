@@ -28,7 +28,7 @@ from app.session.plan_state import (
 from pruning.budget import count_budget
 from pruning.engines import contents_of, verdicts
 from pruning.plan import ATOMIC_GRANULARITY
-from pruning.planning.planning import PlanChoice, Shown, recipe_of, schedule_label
+from pruning.planning.planning import CurrentPlan, PlanChoice, recipe_of, schedule_label
 from pruning.schedules import Spending
 from pruning.sizes import SizeReport, format_bytes
 
@@ -48,14 +48,14 @@ def refusal_part() -> None:
         st.error(literal(reason), icon=":material/error:")
 
 
-def import_banner(shown: Shown) -> None:
+def import_banner(shown: CurrentPlan) -> None:
     """Says that a file is shown, and the way back to the controls."""
     with st.container():
         if shown.file:
             _banner(shown)
 
 
-def _banner(shown: Shown) -> None:
+def _banner(shown: CurrentPlan) -> None:
     made = shown.plan.provenance
     how = ", ".join(filter(None, (made.criterion, *made.corpora, made.schedule))) or "by hand"
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
@@ -71,7 +71,7 @@ def _banner(shown: Shown) -> None:
         )
 
 
-def metrics(context: Context, shown: Shown, report: SizeReport) -> None:
+def metrics(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
     """Four numbers: experts, disk, memory, computation."""
     first, second, third, fourth = st.columns(4)
     removed = report.experts_removed
@@ -120,7 +120,9 @@ def short_number(number: int) -> str:
     return str(number)
 
 
-def editor_part(context: Context, choice: PlanChoice, shown: Shown, beside: Sides | None) -> None:
+def editor_part(
+    context: Context, choice: PlanChoice, shown: CurrentPlan, beside: Sides | None
+) -> None:
     """The bars, and what an edit of them is held against.
 
     Raises:
@@ -147,7 +149,7 @@ def editor_part(context: Context, choice: PlanChoice, shown: Shown, beside: Side
     schedule_editor(bars, key=EDITOR, on_edit=editor_edited)
 
 
-def locked_of(context: Context, choice: PlanChoice, shown: Shown) -> frozenset[int]:
+def locked_of(context: Context, choice: PlanChoice, shown: CurrentPlan) -> frozenset[int]:
     """Layers that an edit leaves alone.
 
     Raises:
@@ -156,14 +158,14 @@ def locked_of(context: Context, choice: PlanChoice, shown: Shown) -> frozenset[i
     return frozenset() if shown.file else locked_layers(choice, context.model.layers)
 
 
-def _spending_of_file(context: Context, shown: Shown) -> Spending:
+def _spending_of_file(context: Context, shown: CurrentPlan) -> Spending:
     """The budget that a file's plan spends."""
     from_file = {layer.index: shown.kept[layer.index] for layer in context.model.layers}
     removed = sum(layer.num_experts - from_file[layer.index] for layer in context.model.layers)
     return Spending(context.model.layers, count_budget(context.model.layers, removed))
 
 
-def notes_part(shown: Shown) -> None:
+def notes_part(shown: CurrentPlan) -> None:
     """What a person should know of the plan, one line each."""
     for note in shown.notes:
         st.markdown(f":material/info: {literal(note)}")
@@ -219,7 +221,7 @@ def sizes_part(context: Context) -> None:
     st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
 
 
-def engines_part(context: Context, shown: Shown) -> None:
+def engines_part(context: Context, shown: CurrentPlan) -> None:
     """Who reads the export, and a table of why."""
     uniform = len(set(shown.kept.values())) == 1
     icon = ":material/check_circle:" if uniform else ":material/warning:"
@@ -230,7 +232,9 @@ def engines_part(context: Context, shown: Shown) -> None:
         reasons_table(found, "plan.engines")
 
 
-def table_part(context: Context, choice: PlanChoice, shown: Shown, beside: Sides | None) -> None:
+def table_part(
+    context: Context, choice: PlanChoice, shown: CurrentPlan, beside: Sides | None
+) -> None:
     """Exact values, layer by layer; editing a cell is as good as moving its bar."""
     st.markdown("**Exact values**: type a number, or lock a layer.")
     uniform = beside.kept_by("uniform") if beside else None
@@ -288,7 +292,7 @@ def layer_table(
     )
 
 
-def take_away_part(context: Context, shown: Shown) -> None:
+def take_away_part(context: Context, shown: CurrentPlan) -> None:
     """The recipe, the command line, the files, and the way to the export."""
     left, right = st.columns(2)
     with left:

@@ -28,7 +28,8 @@ from app.session.neuron_plan_data import (
     shown_neurons,
 )
 from app.session.plan_state import note_plan
-from pruning.planning.neuron_plan import NeuronPlanChoice, ShownNeurons
+from pruning.planning.neuron_plan import NeuronPlanChoice
+from pruning.planning.planning import CurrentPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,7 @@ class NeuronsOnScreen:
         sizes: what it takes in every width mode.
     """
 
-    shown: ShownNeurons
+    shown: CurrentPlan
     sizes: NeuronSizes
 
 

@@ -19,13 +19,12 @@ from app.session.plan_state import imported_plan
 from pruning.atoms.sizes import PLAN_ALONE
 from pruning.planning.neuron_plan import (
     NeuronPlanChoice,
-    ShownNeurons,
     WayToSave,
     neuron_recipe,
     saved_sentence,
     ways_to_save,
 )
-from pruning.planning.planning import sampling_of
+from pruning.planning.planning import CurrentPlan, sampling_of
 from pruning.sizes import format_bytes
 
 _ROWS = 12  # of the table by layer, before it scrolls
@@ -202,24 +201,24 @@ def layers_part(sizes: NeuronSizes) -> None:
     csv_button(table, "neuron-layers-table")
 
 
-def neuron_notes(shown: ShownNeurons) -> None:
+def neuron_notes(shown: CurrentPlan) -> None:
     """What a person should know of the plan, one line each."""
     for note in shown.notes:
         st.markdown(f":material/info: {literal(note)}")
     st.markdown(f":material/science: {LATER}")
 
 
-def neuron_files_part(context: Context, choice: NeuronPlanChoice, shown: ShownNeurons) -> None:
+def neuron_files_part(context: Context, choice: NeuronPlanChoice, shown: CurrentPlan) -> None:
     """The recipe, the command line, the files, and the way to the export."""
     left, right = st.columns(2)
     recipe = ""
     with left:
         st.markdown("**Recipe**: all that was chosen, for `moeprune run recipe.yaml`.")
-        if shown.request is None:
+        if shown.selection is None:
             st.text("A plan from a file has no recipe here; it says itself how it was made.")
         else:
-            made = sampling_of(shown.runs)
-            recipe = neuron_recipe(shown.request, choice, made).to_yaml()
+            made = sampling_of(shown.selection.choice.runs)
+            recipe = neuron_recipe(shown.selection.request, choice, made).to_yaml()
             st.code(recipe, language="yaml", height=_RECIPE_PX if len(recipe) > 800 else "content")
     with right:
         st.markdown("**The same from the command line**")
