@@ -112,7 +112,7 @@ def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page
     test.segmented_control(key="width").set_value(str(mode)).run()
     assert texts(test.error) == []
     assert "--plan atoms.json " in export_line(test)
-    assert f"--width-mode {mode} " in export_line(test)
+    assert f"--width-mode {mode} " in f"{export_line(test)} "
     shown = table_with(test, "width mode").set_index("width mode")
     model = load_model_index(str(headed / "plain"))
     (wanted,) = (

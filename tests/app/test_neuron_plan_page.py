@@ -154,7 +154,8 @@ def test_the_switch_leads_to_neurons_and_back(open_page):
     assert not test.exception
     # Half of the neurons, by HEAPr over all layers.
     assert metrics_of(test)["Neurons kept"] == f"{ALL // 2:,}"
-    assert "--granularity atomic --criterion heapr --corpus demo-code" in command_of(test)
+    assert "--criterion heapr --corpus demo-code" in command_of(test)
+    assert "--granularity atomic" in command_of(test)
     assert "--atom-scope global" in command_of(test)
     test.segmented_control(key="granularity").set_value("expert").run()
     assert not test.exception
