@@ -77,6 +77,14 @@ def show(name: str, context: Context, **options: Any) -> Drawing | None:
     return chart
 
 
+def chart_card(chart: Drawing | None, heading: str) -> None:
+    """Draw a chart in a frame, below its heading; nothing where there is none."""
+    if chart is not None:
+        with st.container(border=True):
+            st.markdown(heading)
+            show_chart(chart)
+
+
 def drawn(name: str, context: Context) -> Drawing | None:
     """The chart of this name; None after saying why there is none."""
     try:

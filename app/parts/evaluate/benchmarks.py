@@ -19,18 +19,18 @@ from app.charts.benchmarks import (
 )
 from app.charts.context import Context
 from app.charts.names import FULL
-from app.frame.charts import csv_button, show_chart
-from app.frame.controls import choose, one_of
+from app.frame.charts import chart_card, csv_button
+from app.frame.controls import choose
 from app.literal import literal
 from app.parts.evaluate.benchmark_forms import TAKEN_IN, import_form, run_form
 from app.parts.evaluate.published import profile_part, weight_controls
+from app.parts.evaluate.sweep_fields import share_control
 from app.session.job_queue import job_store, queued_key
 from app.session.records import records_of
 from pruning.evaluate.benchmarks.record import BenchmarkStore
 
 _WAY, _REMOVED = "bench.way", "bench.removed"  # keys of the controls, and parts of the address
 _ALL: Final = "all"
-_USUAL: Final = 0.5
 _SCREENING: Final = (
     "A difference smaller than about two standard errors may be chance. Benchmarks on few "
     "questions screen candidates; run the whole sets before a release."
@@ -96,39 +96,27 @@ def _boards(context: Context, results: pd.DataFrame) -> str:
                 format_func=literal,
                 help="Only what was benchmarked in one way is held against each other.",
             )
-        board = board_of(results, way, _share(shares_of(results, way)), context.model.name)
+        shares = {percent(share): share for share in shares_of(results, way)}
+        share = share_control({**shares, _ALL: None}, _REMOVED) if shares else None
+        board = board_of(results, way, share, context.model.name)
         everything = board_of(results, way, None, context.model.name)
         weights = weight_controls(everything.tasks, board.tasks, what="benchmark")
     with st.container(border=True):
         _leaderboard(board, weights)
-    if chart := memory(everything, weights):
-        with st.container(border=True):
-            st.markdown(
-                "**Quality against memory**: the average of the benchmarks, as weighed; the steps "
-                "are the best that each amount of memory buys, bars are 95% intervals."
-            )
-            show_chart(chart)
+    chart_card(
+        memory(everything, weights),
+        "**Quality against memory**: the average of the benchmarks, as weighed; the steps are the "
+        "best that each amount of memory buys, bars are 95% intervals.",
+    )
     if board.has_pruned:
         with st.container(border=True):
             profile_part(lambda radar: profile(board, radar=radar))
-    if winner := winner_map_of(results, way, context.model.name):
-        with st.container(border=True):
-            st.markdown("**Winner map**: the best candidate of each benchmark, at every share.")
-            show_chart(winner)
+    chart_card(
+        winner_map_of(results, way, context.model.name),
+        "**Winner map**: the best candidate of each benchmark, at every share.",
+    )
     st.text(_SCREENING)
     return way
-
-
-def _share(shares: list[float]) -> float | None:
-    """The share of the weights that is shown; None for all."""
-    if not shares:
-        return None
-    options = {**{percent(share): share for share in shares}, _ALL: None}
-    usual = "50%" if _USUAL in shares else next(iter(options))
-    chosen = st.select_slider(
-        "Removed", list(options), value=usual, key=_REMOVED, bind="query-params"
-    )
-    return options[one_of(chosen, list(options), usual)]
 
 
 def _leaderboard(board: Board, weights: dict[str, float]) -> None:
@@ -176,12 +164,10 @@ def _with_errors(table: pd.DataFrame, board: Board) -> pd.DataFrame:
     pairs = {name: (table[name], errors[name]) for name in board.tasks}
     pairs["average"] = (table["average"], table["stderr"])
     for name, (scores, spread) in pairs.items():
-        shown[name] = [_score(*pair) for pair in zip(scores, spread, strict=True)]
+        # A plus-minus sign, as tables of results have it.
+        ends = spread.map(" \u00b1 {:.3f}".format, na_action="ignore").fillna("")
+        shown[name] = [
+            None if pd.isna(score) else f"{score:.3f}{end}"
+            for score, end in zip(scores, ends, strict=True)
+        ]
     return shown
-
-
-def _score(score: float, error: float) -> str | None:
-    if pd.isna(score):
-        return None
-    # A plus-minus sign, as tables of results have it.
-    return f"{score:.3f}" if pd.isna(error) else f"{score:.3f} \u00b1 {error:.3f}"

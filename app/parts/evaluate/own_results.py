@@ -19,11 +19,12 @@ from app.charts.evaluations import (
     worst_elsewhere,
 )
 from app.frame.cards import card
-from app.frame.charts import csv_button, show_chart
-from app.frame.controls import choose, one_of, switch
+from app.frame.charts import chart_card, csv_button, show_chart
+from app.frame.controls import choose, switch
 from app.literal import literal
 from app.parts.evaluate.evaluation_form import evaluation_form
 from app.parts.evaluate.own_plan import measure_card, own_plan, own_plan_part
+from app.parts.evaluate.sweep_fields import share_control
 from app.session.records import records_of
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.result import MEASURES
@@ -66,7 +67,8 @@ def _charts(context: Context, results: pd.DataFrame) -> None:
         )
         corpora = list(dict.fromkeys(results["corpus"]))
         corpus = choose("Held-out text", corpora, key="held_out", bind="query-params", width=220)
-        share = _share_control(results)
+        shares = {words: float(words.rstrip("%")) / 100 for words in shares_of(results)}
+        share = share_control(shares, "removed") if shares else None
     own = own_plan(context)
     known = MEASURES[measure]
     direction = "higher" if known.higher_is_better else "lower"
@@ -78,33 +80,20 @@ def _charts(context: Context, results: pd.DataFrame) -> None:
     if share is not None:
         with st.container(border=True):
             _cost(context, results, (measure, share, corpus), mine)
-    _drawings(context, results, (measure, corpus), mine)
+    chart_card(
+        pareto.of_evaluations(results, measure, corpus, context.model.name),
+        f"**Quality against memory** on {literal(corpus)}: the steps are the best that each amount "
+        "of memory buys; bars are 95% intervals.",
+    )
+    with st.container(border=True):
+        _curves(context, results, measure, mine)
+    chart_card(
+        winner_map.of_evaluations(results, context.model.name),
+        "**Winner map**: which candidate stays nearest to the full model (ESAP).",
+    )
     st.text(_SCREENING)
     if context.model.name == DEMO_MODEL:
         st.text("A small model trained for this demo; its rankings are its own.")
-
-
-def _drawings(
-    context: Context, results: pd.DataFrame, seen: tuple[str, str], mine: pd.DataFrame
-) -> None:
-    """Quality against memory on one text, curves on all, winner map.
-
-    `seen` is the measure and the text, `mine` are the rows of one's own plan.
-    """
-    measure, corpus = seen
-    if memory := pareto.of_evaluations(results, measure, corpus, context.model.name):
-        with st.container(border=True):
-            st.markdown(
-                f"**Quality against memory** on {literal(corpus)}: the steps are the best that "
-                "each amount of memory buys; bars are 95% intervals."
-            )
-            show_chart(memory)
-    with st.container(border=True):
-        _curves(context, results, measure, mine)
-    if chart := winner_map.of_evaluations(results, context.model.name):
-        with st.container(border=True):
-            st.markdown("**Winner map**: which candidate stays nearest to the full model (ESAP).")
-            show_chart(chart)
 
 
 def _curves(context: Context, results: pd.DataFrame, measure: str, mine: pd.DataFrame) -> None:
@@ -127,17 +116,6 @@ def _curves(context: Context, results: pd.DataFrame, measure: str, mine: pd.Data
         lit = [name for name in chosen if name in names]
     model = context.model.name
     show_chart(evaluation_curves.drawing(results, measure, model, against=against, lit=lit))
-
-
-def _share_control(results: pd.DataFrame) -> float | None:
-    shares = shares_of(results)
-    if not shares:
-        return None
-    usual = "50%" if "50%" in shares else shares[0]
-    if len(shares) == 1:
-        return float(shares[0].rstrip("%")) / 100
-    chosen = st.select_slider("Removed", shares, value=usual, key="removed", bind="query-params")
-    return float(one_of(chosen, shares, usual).rstrip("%")) / 100
 
 
 def _cost(

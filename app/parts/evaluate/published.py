@@ -18,7 +18,7 @@ from app.charts.published import (
     source_of,
     winners_of,
 )
-from app.frame.charts import csv_button, show_chart
+from app.frame.charts import chart_card, csv_button, show_chart
 from app.frame.controls import choose, switch
 from app.literal import literal
 
@@ -50,9 +50,9 @@ def published_part() -> None:
         _leaderboard(setting, weights)
     with st.container(border=True):
         profile_part(lambda radar: profile(setting, radar=radar))
-    with st.container(border=True):
-        st.markdown("**Winner map**: the best candidate of each benchmark, in every block.")
-        show_chart(winners_of(table))
+    chart_card(
+        winners_of(table), "**Winner map**: the best candidate of each benchmark, in every block."
+    )
 
 
 def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) -> dict[str, float]:

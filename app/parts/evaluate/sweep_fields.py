@@ -1,14 +1,16 @@
-"""Fields that forms of the Evaluate page share: criteria, sparsities, texts, element type."""
+"""Controls of the Evaluate page that several parts have: criteria, sparsities, shares, dtype."""
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import streamlit as st
 
 from analysis.criteria import CRITERIA
 from app.charts.context import Context
-from app.frame.controls import choose
+from app.frame.controls import choose, one_of
 from app.literal import literal
 
+Share = TypeVar("Share")
 DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 _SPARSITIES: Final = ("25%", "50%", "75%")
 _CRITERIA: Final = ("reap", "frequency", "random")
@@ -23,6 +25,15 @@ def dtype_field(usual: str, key: str, note: str) -> str:
         note: what the choice changes.
     """
     return choose("Element type", DTYPES, usual, key=key, help=note, width=150)
+
+
+def share_control(options: Mapping[str, Share], key: str) -> Share:
+    """Draw the share that is removed, at first half, if there is a choice; what it stands for."""
+    usual = "50%" if "50%" in options else next(iter(options))
+    if len(options) == 1:
+        return options[usual]
+    chosen = st.select_slider("Removed", list(options), value=usual, key=key, bind="query-params")
+    return options[one_of(chosen, list(options), usual)]
 
 
 def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
