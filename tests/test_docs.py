@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from pathlib import Path
 
 import pandas as pd
@@ -10,10 +11,14 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from analysis.criteria import CRITERIA, VARIANTS
-from analysis.families import FAMILIES
+from analysis.families import FAMILIES, MoELayer
 from analysis.stats.store import SHIPPED_STATS
 from app.cli import cli
+from pruning.apportion import apportion
+from pruning.budget import count_budget
+from pruning.constraints import Constraints, rooms_of
 from pruning.plan import load_plan
+from pruning.schedules.base import Evidence, Schedule, Spending, Turn
 from tools.reference.commands import all_commands, options_of
 from tools.reference.pages import COMMAND, stale
 
@@ -133,6 +138,18 @@ def test_the_snippets_of_the_page_on_python_do_what_the_command_line_does(tmp_pa
         assert plan_digest(Path("by-command.json")) == named[plan].digest
     assert plan_digest(Path("plan.json")) == named["plan"].digest
     assert named["result"].metrics["nll"].mean > named["result"].full["nll"].mean
+
+
+def test_the_snippet_on_schedules_makes_a_working_schedule():
+    names = {"Turn": Turn, "apportion": apportion, "Schedule": Schedule}
+    function, row = snippets(ROOT / "docs" / "dev" / "adding-a-schedule.md")
+    exec(compile(textwrap.dedent(function), "adding-a-schedule.md", "exec"), names)  # noqa: S102
+    schedule = eval(textwrap.dedent(row), names)  # noqa: S307
+    layers = tuple(MoELayer(number, 8, 2) for number in range(4))
+    turn = Turn(
+        Spending(layers, count_budget(layers, 6)), rooms_of(layers, Constraints()), Evidence()
+    )
+    assert schedule.spread(turn) == (1, 2, 2, 1)
 
 
 def plan_digest(path):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, Criterion, unified
+from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, VARIANTS, Criterion, unified
 from analysis.ranking.needs import needs_of
 from analysis.stats.groups import groups_for
 from tools.reference.markdown import cell, table
@@ -13,7 +13,8 @@ __all__ = ["criteria", "criterion_names", "variants"]
 def criteria(_root: Path) -> str:
     """One row for each named criterion."""
     head = ("name", "label", "formula", "reads", "calibrate with", "keeps", "ranks", "paper")
-    return table(head, [_row(criterion) for criterion in CRITERIA.values()])
+    every = {**CRITERIA, **NEURON_CRITERIA}
+    return table(head, [_row(criterion) for criterion in every.values()])
 
 
 def variants(_root: Path) -> str:
@@ -72,5 +73,6 @@ def _groups(criterion: Criterion) -> str:
 
 
 def _ranks(criterion: Criterion) -> str:
-    ranked = "experts, neurons" if criterion.neuron_score else "experts"
+    words = {"expert": "experts", "atomic": "neurons"}
+    ranked = ", ".join(words[each] for each in criterion.granularities)
     return f"{ranked}; within a layer only" if criterion.within_layers else ranked
