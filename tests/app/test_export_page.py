@@ -1,5 +1,7 @@
 """Export: where it may write, and what it says before it does."""
 
+from pathlib import Path
+
 import pytest
 
 from analysis.errors import ExportError
@@ -130,3 +132,18 @@ def test_opening_the_pages_writes_nothing_below_the_export_root(open_page, expor
     for view in ("start", "explore", "export"):
         open_page(view)
     assert not export_root.exists()
+
+
+def test_an_export_is_queued_with_its_proof_and_its_partial_output(
+    open_page, queued_jobs, export_root
+):
+    test = open_page("export", "once")
+    test.button(key="export.start").click().run()
+    assert not test.exception
+    (job,) = queued_jobs()
+    out = Path(job.request["out"])
+    assert (job.title, out.parent) == (out.name, export_root)
+    assert job.request["verify"] is True
+    assert job.command.endswith("--verify")
+    assert job.partials == (f"{out}.partial",)
+    assert export_root.is_dir()

@@ -238,6 +238,7 @@ def start_part(
             "width_mode": choice.width,
             "width_multiple_of": choice.width_multiple,
             "keep_list": choice.keep_list,
+            "verify": True,
         },
     )
     written = shown_request(request)
