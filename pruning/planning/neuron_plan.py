@@ -15,7 +15,7 @@ from pruning.atoms.sizes import PLAN_ALONE
 from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.percents import SPARSITY_STEP
-from pruning.planning.planning import MULTIPLES, layers_in, limits_section, not_here, ranges
+from pruning.planning.planning import MULTIPLES, layers_in, not_here, ranges
 from pruning.recipe import BudgetSection, Recipe
 from pruning.requests.base import validated
 from pruning.requests.options import ModeName
@@ -101,34 +101,6 @@ def plan_request(choice: NeuronPlanChoice, sparsity: str, base: Mapping[str, Any
         },
     )
     return request
-
-
-def neuron_recipe(
-    request: PlanRequest, choice: NeuronPlanChoice, sampling: Mapping[str, Any]
-) -> Recipe:
-    """The recipe that makes this plan from nothing, and would export it in these widths.
-
-    Args:
-        request: what was asked for.
-        choice: the controls; their width mode is the export's.
-        sampling: how the calibrations were made, as keys of a recipe.
-    """
-    return Recipe.model_validate(
-        {
-            "model": request.model,
-            "corpora": request.corpora,
-            **sampling,
-            "criterion": request.criterion,
-            "granularity": ATOMIC_GRANULARITY,
-            "atom_scope": request.atom_scope,
-            "width_mode": choice.width_mode,
-            "width_multiple_of": choice.width_multiple,
-            "budget": {"sparsity": request.sparsity}
-            if request.sparsity
-            else {"params_share": request.params_share},
-            "constraints": limits_section(request.constraints),
-        }
-    )
 
 
 def controls_of(recipe: Recipe) -> dict[str, Any]:

@@ -289,38 +289,44 @@ def not_here(what: str) -> str:
     )
 
 
-def recipe_of(selection: Selection) -> Recipe:
-    """The recipe that makes this plan from nothing: text, criterion, budget, schedule."""
+def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe that makes this plan from nothing: corpora, criterion, budget, schedule or scope.
+
+    Args:
+        selection: how the plan was asked for.
+        widths: of a plan of neurons, how an export stores them, as keys of a recipe.
+    """
     request = selection.request
     searched = search_in(request.schedule_file) if request.schedule_file else None
     if searched and searched.recipe:
         own = recipe_from_yaml(searched.recipe.read_text(encoding="utf-8"))
         return own.model_copy(update={"model": request.model})
-    limits = request.constraints
+    limits, share = request.constraints, request.params_share
+    only_neurons = {"atom_scope": request.atom_scope, **(widths or {})}
     return Recipe.model_validate(
         {
             "model": request.model,
             "corpora": request.corpora,
             **(sampling_of((selection.tokens or selection.choice).runs) if request.corpora else {}),
             "criterion": request.criterion,
+            "granularity": request.granularity,
+            **(only_neurons if request.is_atomic else {}),
             "gate": request.gate,
-            "budget": {"sparsity": request.sparsity},
+            "budget": {"params_share": share} if share else {"sparsity": request.sparsity},
             "schedule": "uniform" if searched else request.schedule,
-            "constraints": {**limits_section(limits), "set": dict(sorted(limits.fixed.items()))},
+            "constraints": {
+                "multiple_of": limits.multiple_of,
+                "floor": limits.floor,
+                "protect": tuple(sorted(limits.protected)),
+                "pin": {layer: tuple(sorted(ids)) for layer, ids in sorted(limits.pinned.items())},
+                "drop": {
+                    layer: tuple(sorted(ids)) for layer, ids in sorted(limits.dropped.items())
+                },
+                "set": dict(sorted(limits.fixed.items())),
+            },
             "search": _search_section(searched) if searched else None,
         }
     )
-
-
-def limits_section(limits: Constraints) -> dict[str, Any]:
-    """The key constraints of a recipe, as far as plans of experts and of neurons have the same."""
-    return {
-        "multiple_of": limits.multiple_of,
-        "floor": limits.floor,
-        "protect": tuple(sorted(limits.protected)),
-        "pin": {layer: tuple(sorted(ids)) for layer, ids in sorted(limits.pinned.items())},
-        "drop": {layer: tuple(sorted(ids)) for layer, ids in sorted(limits.dropped.items())},
-    }
 
 
 def _search_section(searched: KnownSearch) -> dict[str, Any]:

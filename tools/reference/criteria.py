@@ -69,7 +69,8 @@ def _groups(criterion: Criterion) -> str:
     if criterion.source == "routed":
         groups = groups_for(criterion.columns("applied"))
         return "any run" if groups == ("routed",) else f"`--groups {','.join(groups)}`"
-    return "no run: `moeprune weights`" if criterion.source == "weights" else "no run"
+    kept = criterion.source == "weights" and criterion.score is not None
+    return "no run: `moeprune weights`" if kept else "no run"
 
 
 def _ranks(criterion: Criterion) -> str:

@@ -20,11 +20,10 @@ from pruning.atoms.sizes import PLAN_ALONE
 from pruning.planning.neuron_plan import (
     NeuronPlanChoice,
     WayToSave,
-    neuron_recipe,
     saved_sentence,
     ways_to_save,
 )
-from pruning.planning.planning import CurrentPlan, sampling_of
+from pruning.planning.planning import CurrentPlan, recipe_of
 from pruning.sizes import format_bytes
 
 _ROWS = 12  # of the table by layer, before it scrolls
@@ -217,8 +216,8 @@ def neuron_files_part(context: Context, choice: NeuronPlanChoice, shown: Current
         if shown.selection is None:
             st.text("A plan from a file has no recipe here; it says itself how it was made.")
         else:
-            made = sampling_of(shown.selection.choice.runs)
-            recipe = neuron_recipe(shown.selection.request, choice, made).to_yaml()
+            widths = {"width_mode": choice.width_mode, "width_multiple_of": choice.width_multiple}
+            recipe = recipe_of(shown.selection, widths).to_yaml()
             st.code(recipe, language="yaml", height=_RECIPE_PX if len(recipe) > 800 else "content")
     with right:
         st.markdown("**The same from the command line**")
