@@ -72,7 +72,7 @@ def decoded(values):
 
 
 def command_of(test):
-    (line,) = (text for text in texts(test.code) if text.startswith("moeprune plan "))
+    (line,) = (text for text in texts(test.main.code) if text.startswith("moeprune plan "))
     return line
 
 

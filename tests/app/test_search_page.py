@@ -41,7 +41,7 @@ def sides_on(test):
 
 
 def code_with(test, beginning):
-    (found,) = (text for text in texts(test.code) if text.startswith(beginning))
+    (found,) = {text for text in texts(test.code) if text.startswith(beginning)}
     return found
 
 
