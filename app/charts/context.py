@@ -30,7 +30,7 @@ from pruning.planning.neuron_scopes import scopes_of
 from pruning.planning.planning import CurrentPlan, PlanChoice
 from pruning.planning.ranking import Selection, criterion_badge, select
 from pruning.requests.plan import PlanRequest
-from pruning.search.store import KnownSearch, SearchStore
+from pruning.search.store import KnownSearch, SearchStore, read_known
 
 # The corpus that stands for a mix of all; no file is called so.
 BLEND: Final = "(blend)"
@@ -294,7 +294,11 @@ class Context:
     @cached_property
     def known_searches(self) -> tuple[KnownSearch, ...]:
         """The searches of the model."""
-        return tuple(SearchStore(self.store.directories).of_model(self.model))
+
+        def read(path: Path) -> KnownSearch:
+            return self.keep(read_known, path)
+
+        return tuple(SearchStore(self.store.directories).of_model(self.model, read=read))
 
     # What charts ask before they draw.
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -20,6 +21,7 @@ from app.charts.coverage import mixture
 from app.charts.neuron_cut import neuron_field, rank_for, ranks_within
 from app.charts.overlap_by_tokens import parts_of
 from app.charts.path_choice import PathChoice
+from app.tables.experts import Sources
 from pruning.atoms.cuts import NeuronField
 from pruning.atoms.widths import WidthChoice
 from pruning.plan import PruningPlan
@@ -27,6 +29,7 @@ from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Selection
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import Spending
+from pruning.search.store import KnownSearch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,6 +61,20 @@ def _number(value: object) -> int:
     return _numbered.setdefault(value, next(_numbers))
 
 
+def _file_key(path: Path) -> tuple[object, ...]:
+    """A file as it is now; of one that is gone its path alone."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return (str(path),)
+    return (str(path), seen.st_mtime_ns, seen.st_size, seen.st_ino)
+
+
+def _sources_key(sources: Sources) -> tuple[object, ...]:
+    read = {corpus: _number(stats) for corpus, stats in sources.routed.items()}
+    return (read, sources.weights and _number(sources.weights))
+
+
 def _selection_key(selection: Selection) -> tuple[object, ...]:
     read = [each for each in (selection.choice, selection.tokens) if each is not None]
     request = selection.request.model_dump_json()
@@ -72,6 +89,9 @@ _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     CorpusWeight: str,
     Criterion: lambda criterion: criterion.name,
     Fraction: str,
+    KnownSearch: lambda search: (str(search.path), search.order, sorted(search.kept.items())),
+    type(Path()): _file_key,
+    Sources: _sources_key,
     MoEModel: lambda model: (model.identity, model.name, str(model.checkpoint.path)),
     PathChoice: repr,
     PruningPlan: lambda plan: plan.digest,

@@ -12,6 +12,7 @@ from analysis.model import MoEModel
 from app.charts.context import Context
 from app.literal import literal
 from app.session.data import settings
+from app.session.keeping import remembered
 from app.settings import shown_path
 from pruning.budget import sparsity_budget
 from pruning.planning.make import make_plan
@@ -58,16 +59,7 @@ def read_cached(path: Path) -> KnownSearch:
     Raises:
         PlanError: see there.
     """
-    try:
-        seen = path.stat()
-    except OSError as error:
-        raise PlanError(f"The search {path} cannot be read: {error.strerror}.") from error
-    return _read(str(path), seen.st_mtime_ns, seen.st_size, seen.st_ino)
-
-
-@st.cache_resource(max_entries=64)
-def _read(path: str, *_version: int) -> KnownSearch:
-    return read_known(Path(path))
+    return remembered(read_known, path)
 
 
 def removed_on_screen(context: Context) -> int:
@@ -166,23 +158,12 @@ def selection_of(context: Context, search: KnownSearch) -> Selection:
     Raises:
         PlanError: no statistics give the order that it was made on.
     """
-    runs = " ".join(run.manifest.digest for run in context.runs.values())
-    seen = f"{search.path} {search.order} {search.kept} {context.sparsity} {runs}"
-    return _selection(seen, context.model.identity, context, search)
-
-
-@st.cache_resource(max_entries=16)
-def _selection(seen: str, model: str, _context: Context, _search: KnownSearch) -> Selection:
-    del seen, model  # parts of the key only
-    recipe = load_recipe(_search.recipe) if _search.recipe else None
-    readings = readings_of((_context.corpora, _context.gate), recipe, list(_context.runs))
-    if _context.criterion is None:
-        raise PlanError("The variant (1, 0, 0) ranks nothing; choose other exponents.")
-    base = _context.request_by(_context.criterion).model_copy(
-        update={"sparsity": _context.sparsity}
-    )
-    made = searched_selection(base, _search, (_context.model, settings().store), readings)
-    shown = made.request.model_copy(update={"schedule_file": shown_path(_search.path)})
+    recipe = load_recipe(search.recipe) if search.recipe else None
+    readings = readings_of((context.corpora, context.gate), recipe, list(context.runs))
+    base = context.request_by(context.ranking_criterion)
+    where = (context.model, context.store)
+    made = context.keep(searched_selection, base, search, where, readings)
+    shown = made.request.model_copy(update={"schedule_file": shown_path(search.path)})
     return replace(made, request=shown)
 
 

@@ -5,7 +5,6 @@ from fractions import Fraction
 import pandas as pd
 import streamlit as st
 
-from analysis.stats.tables import ExpertStats, Gate
 from app.charts.context import Context
 from app.frame.charts import show_table
 from app.literal import literal_in_badge
@@ -46,13 +45,9 @@ def expert_drawer(context: Context) -> None:
     st.dialog(title, width="medium", position="right")(content)()
 
 
-def _routed(context: Context) -> dict[str, ExpertStats]:
-    return {corpus: data.expert_stats(run) for corpus, run in context.runs.items()}
-
-
 def _measured(context: Context, place: Place, where: str) -> None:
     st.markdown("**On each text**")
-    stats = _routed(context)
+    stats = context.calibrated
     if not stats:
         st.info(_NO_CALIBRATION, icon=":material/info:")
         return
@@ -75,10 +70,9 @@ def _ranks(context: Context, place: Place, where: str) -> None:
         "rank alike under each."
     )
     run = data.weight_run(context.model)
-    runs = (*context.runs.values(), *([run] if run else []))
-    ranks = _expert_ranks(
-        tuple(each.manifest.digest for each in runs), context.gate, place, context
-    )
+    weights = None if run is None else data.weight_stats(run)
+    sources = Sources(context.calibrated, weights, context.model.layers)
+    ranks = context.keep(expert_ranks, sources, context.gate, place)
     summary = rank_summary(ranks, Fraction(context.sparsity_percent, 100))
     if context.sparsity_percent == 0:  # nothing goes, or the page has no sparsity of its own
         summary = summary.drop(columns="kept")
@@ -89,23 +83,12 @@ def _ranks(context: Context, place: Place, where: str) -> None:
     )
 
 
-@st.cache_data(max_entries=64)
-def _expert_ranks(
-    digests: tuple[str, ...], gate: Gate, place: Place, _context: Context
-) -> pd.DataFrame:
-    """Table of `expert_ranks`; what was measured is told apart by the digests of the runs."""
-    del digests  # part of the key only
-    run = data.weight_run(_context.model)
-    weights = None if run is None else data.weight_stats(run)
-    return expert_ranks(Sources(_routed(_context), weights, _context.model.layers), gate, place)
-
-
 def _never_routed(context: Context) -> None:
     st.markdown("**Experts that no calibration token reached**")
     if not context.runs:
         st.info(_NO_CALIBRATION, icon=":material/info:")
         return
-    table: pd.DataFrame = maps.never_routed_experts(_routed(context))
+    table: pd.DataFrame = maps.never_routed_experts(context.calibrated)
     if table.empty:
         st.badge("every expert routed on every text", icon=":material/check:", color="green")
         return
