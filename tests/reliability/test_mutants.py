@@ -66,25 +66,24 @@ def run(folder, *words):
 
 
 def hunt(folder, tests, package=""):
-    """What the harness prints of a planted package; and its exit status."""
+    """The harness on a planted package."""
     (folder / "planted").mkdir()
     (folder / "planted" / "__init__.py").write_text(package)
     (folder / "planted" / "sums.py").write_text(MODULE)
     (folder / "test_sums.py").write_text(tests)
-    done = run(folder, "-m", "tools.reliability.mutants", "planted", "--tests", "test_sums.py")
-    return done.stdout + done.stderr, done.returncode
+    return run(folder, "-m", "tools.reliability.mutants", "planted", "--tests", "test_sums.py")
 
 
 @pytest.mark.slow
 @on_linux
 def test_planted_mutants_die_live_or_are_not_reached(tmp_path):
-    said, code = hunt(tmp_path, TESTS)
-    assert code == 0, said
-    *_, names, figures = (line.split() for line in said.splitlines())
+    done = hunt(tmp_path, TESTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, names, figures = (line.split() for line in done.stdout.splitlines())
     # Killed: LIMIT = None, `<` and `True` for `>`, both results. Not reached: all of `twice`.
     wanted = {"tried": "12", "killed": "5", "too_slow": "0", "survived": "3", "not_reached": "4"}
     assert dict(zip(names, figures, strict=True)) == wanted
-    lived = {line for line in said.splitlines() if "(1 of 1 tests)" in line}
+    lived = {line for line in done.stdout.splitlines() if "(1 of 1 tests)" in line}
     assert lived == {
         "planted/sums.py:2 : 10  ->  11 (1 of 1 tests)",
         "planted/sums.py:2 : 10  ->  9 (1 of 1 tests)",
@@ -95,9 +94,9 @@ def test_planted_mutants_die_live_or_are_not_reached(tmp_path):
 @on_linux
 @pytest.mark.slow
 def test_a_package_that_imports_its_modules_is_changed_as_well(tmp_path):
-    said, code = hunt(tmp_path, TESTS_OF_PACKAGE, PACKAGE)
-    assert code == 0, said
-    rows = {row[0]: row[1:] for row in (line.split() for line in said.splitlines()) if row}
+    done = hunt(tmp_path, TESTS_OF_PACKAGE, PACKAGE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row[0]: row[1:] for row in (line.split() for line in done.stdout.splitlines()) if row}
     # Of the package: MOST = None, LIMIT - 1, 1 as 2 and as 0, and None for the result.
     assert rows["planted/__init__.py"] == ["5", "5", "0", "0", "0"]
     # LIMIT = None, 11 and 9, `<` for `>` and None for the first result are seen, `>=` and `True`
@@ -111,9 +110,9 @@ def test_a_test_that_fails_without_any_change_ends_the_hunt(tmp_path):
     # Passes once, as when its lines are noted, and then no more.
     mark = tmp_path / "mark"
     once = f"    from pathlib import Path\n    Path({str(mark)!r}).touch(exist_ok=False)\n"
-    said, code = hunt(tmp_path, TESTS + once)
-    assert code
-    assert "not changed, is killed by" in said
+    done = hunt(tmp_path, TESTS + once)
+    assert done.returncode
+    assert "not changed, is killed by" in done.stdout + done.stderr
 
 
 @on_linux
