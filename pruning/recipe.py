@@ -23,8 +23,10 @@ from pruning.requests.base import Request, checked, checked_by
 from pruning.requests.calibration import CalibrateOptions
 from pruning.requests.export import ExportOptions
 from pruning.requests.options import Text
+from pruning.search.settings import SearchSettings
 
 FREQUENCY = "frequency"
+_PAPER = SearchSettings()
 _BUDGETS = ("sparsity", "remove", "target_gib", "params_share")
 _NOT_DECIDING = ("evaluate", "export")  # they change nothing of what is pruned
 # Keys of `calibrate` that say which tokens are counted; the others, how that is done.
@@ -116,13 +118,13 @@ class SearchSection(Request):
 
     corpus: options.Corpus
     samples: options.Samples = 64
-    population: int = Field(default=32, ge=2, le=10**5, strict=True)
-    elites: int = Field(default=4, ge=1, le=10**5, strict=True)
-    generations: int = Field(default=50, ge=1, le=10**5, strict=True)
-    max_transfer: int = Field(default=4, ge=1, le=10**5, strict=True)
-    max_steps: int = Field(default=3, ge=1, le=10**3, strict=True)
+    population: int = Field(default=_PAPER.population, ge=2, le=10**5, strict=True)
+    elites: int = Field(default=_PAPER.elites, ge=1, le=10**5, strict=True)
+    generations: int = Field(default=_PAPER.generations, ge=1, le=10**5, strict=True)
+    max_transfer: int = Field(default=_PAPER.max_transfer, ge=1, le=10**5, strict=True)
+    max_steps: int = Field(default=_PAPER.max_steps, ge=1, le=10**3, strict=True)
     fitness: Literal["esap", "sap", "kl", "nll"] = "esap"
-    seed: options.Seed = 42
+    seed: options.Seed = _PAPER.seed
     racing: float | None = Field(default=None, gt=0.5, lt=1)
 
     @field_validator("elites")

@@ -61,6 +61,16 @@ def bounds(kind: type[BaseModel], name: str) -> tuple[int | None, int | None]:
     return least, largest
 
 
+def choices(kind: type[BaseModel], name: str) -> tuple[str, ...]:
+    """The names that a field takes."""
+    found = [kind.model_fields[name].annotation]
+    for each in found:
+        if get_origin(each) is Literal:
+            return get_args(each)
+        found.extend(get_args(each))
+    raise ValueError(f"{name} takes no list of names")
+
+
 def declared(field: FieldInfo) -> Iterator[Any]:
     """All that the type of a field says besides the type, the inner before the outer."""
     yield from _declared_in(field.annotation)

@@ -18,15 +18,13 @@ from pruning.planning.ranking import Selection
 from pruning.planning.search_estimate import duration_text, estimate_search, start_seconds
 from pruning.planning.search_plans import new_search_id, searching_recipe
 from pruning.recipe import Recipe, SearchSection
-from pruning.requests.base import validated
+from pruning.requests.base import bounds, choices, validated
 from pruning.requests.search import SearchRequest
-from pruning.search.settings import SearchSettings
 from pruning.search.store import KnownSearch
 
 _RACING: Final = {0.0: "off", 0.99: "99% sure", 0.95: "95% sure", 0.9: "90% sure"}
-_FITNESS: Final = ("esap", "sap", "kl", "nll")
+_FITNESS: Final = choices(SearchSection, "fitness")
 _SAMPLES: Final = (4, 8, 16, 32, 64, 128, 256)
-_PAPER: Final = SearchSettings()
 _MOST: Final = 10_000
 
 
@@ -76,19 +74,20 @@ def _fields(context: Context) -> dict[str, Any]:
         ),
     }
     numbers = (
-        ("population", "Population", "Schedules of a generation.", 2),
-        ("elites", "Elites", "The best of them, which stay and breed.", 1),
-        ("generations", "Generations", "After the initial one; more can be asked for later.", 1),
-        ("seed", "Seed", "Of all draws: the same seed finds the same.", 0),
+        ("population", "Population", "Schedules of a generation."),
+        ("elites", "Elites", "The best of them, which stay and breed."),
+        ("generations", "Generations", "After the initial one; more can be asked for later."),
+        ("seed", "Seed", "Of all draws: the same seed finds the same."),
     )
     columns = st.columns(len(numbers) + 1)
-    for place, (key, label, about, least) in zip(columns, numbers, strict=False):
+    for place, (key, label, about) in zip(columns, numbers, strict=False):
+        least, most = bounds(SearchSection, key)
         asked[key] = int(
             place.number_input(
                 label,
                 min_value=least,
-                max_value=_MOST,
-                value=getattr(_PAPER, key),
+                max_value=most or _MOST,
+                value=SearchSection.model_fields[key].default,
                 key=f"search.{key}",
                 help=about,
             )

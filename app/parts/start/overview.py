@@ -16,7 +16,7 @@ from app.tables.costs import SHOWN_COSTS, cost_table
 from app.tables.maps import never_routed
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
-from pruning.requests.options import DEFAULT_SEQ_LEN
+from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 
 _TOKENS = (8_192, 16_384, 65_536, 262_144, 524_288, 1_048_576)
 _PACKINGS = {
@@ -98,7 +98,7 @@ def calibrate_form(context: Context) -> None:
         )
         first, second = st.columns(2)
         tokens = first.select_slider(
-            "Tokens", _TOKENS, value=65_536, key="start.tokens", format_func="{:,}".format
+            "Tokens", _TOKENS, value=DEFAULT_TOKENS, key="start.tokens", format_func="{:,}".format
         )
         seq_len = second.select_slider(
             "Tokens in a sequence",
