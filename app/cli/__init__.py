@@ -164,7 +164,7 @@ def main() -> None:
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
     speak_for_all()
     try:
-        cli()
+        cli(prog_name="moeprune")
     except UserError as error:
         if debug:
             raise

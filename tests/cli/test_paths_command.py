@@ -112,7 +112,11 @@ def test_measured_transitions_and_representatives_are_in_the_plan(works, calibra
     [
         (("--stats-dir", "stats"), 2, "give --top-m or --sparsity"),
         (("--top-m", "0", "--stats-dir", "stats"), 1, "ask for at least 1"),
-        (("--top-m", "1", "--weights", "all", "--stats-dir", "stats"), 1, "weight of paths"),
+        (
+            ("--top-m", "1", "--weights", "all", "--stats-dir", "stats"),
+            1,
+            "--weights: Input should be",
+        ),
         (("--top-m", "1", "--transitions", "all", "--stats-dir", "stats"), 1, "transitions"),
         (("--top-m", "1", "--clusters", "0", "--stats-dir", "stats"), 1, "ask for at least 1"),
         (("--top-m", "1", "--clusters", "9", "--stats-dir", "stats"), 1, "less than 9 clusters"),
