@@ -60,7 +60,7 @@ class SizeReport:
     """Sizes of a checkpoint before and after a plan.
 
     Args:
-        table: one row per part; columns SIZE_COLUMNS, bytes and parameters.
+        parts: part -> rows before and after, columns bytes and parameters; (2, 2).
         experts_before: routed experts of all layers.
         experts_after: the same under the plan.
         active_before: parameters that one token uses, expected: all but the experts that it is not
@@ -74,7 +74,7 @@ class SizeReport:
             chosen equally often, which is exact where all experts of a layer have one width.
     """
 
-    table: pd.DataFrame
+    parts: Mapping[Part, IntArray]
     experts_before: int
     experts_after: int
     active_before: int
@@ -84,6 +84,14 @@ class SizeReport:
     is_measured: bool
 
     @property
+    def table(self) -> pd.DataFrame:
+        """One row per part; columns SIZE_COLUMNS."""
+        import pandas as pd
+
+        rows = [(str(part), *each.T.ravel().tolist()) for part, each in self.parts.items()]
+        return pd.DataFrame(rows, columns=list(SIZE_COLUMNS))
+
+    @property
     def experts_removed(self) -> int:
         """Experts that the plan removes."""
         return self.experts_before - self.experts_after
@@ -91,22 +99,22 @@ class SizeReport:
     @property
     def bytes_before(self) -> int:
         """Bytes of all tensors."""
-        return int(self.table["before"].sum())
+        return int(_total(self.parts)[0, 0])
 
     @property
     def bytes_after(self) -> int:
         """Bytes of the tensors that an export writes, headers not counted."""
-        return int(self.table["after"].sum())
+        return int(_total(self.parts)[1, 0])
 
     @property
     def params_before(self) -> int:
         """Weights on disk, see `num_weights`; tied ones count once."""
-        return int(self.table["params_before"].sum())
+        return int(_total(self.parts)[0, 1])
 
     @property
     def params_after(self) -> int:
         """Weights that an export writes."""
-        return int(self.table["params_after"].sum())
+        return int(_total(self.parts)[1, 1])
 
     def loaded(self, dtype: str | None = None) -> tuple[int, int]:
         """Bytes of the loaded weights before and after, without activations and caches.
@@ -127,6 +135,10 @@ def format_bytes(size: int) -> str:
     if size >= 1 << 20:
         return f"{size / (1 << 20):.1f} MiB"
     return f"{size / (1 << 10):.0f} KiB" if size >= 1 << 10 else f"{size} B"
+
+
+def _total(parts: Mapping[Part, IntArray]) -> IntArray:
+    return sum(parts.values(), np.zeros((2, 2), np.int64))
 
 
 def _part_outside_experts(name: str) -> Part:
@@ -176,12 +188,9 @@ def _tensors(model: MoEModel) -> _Tensors:
     return _Tensors(experts, routers, outside, np.sum(heads, 0) if heads else None)
 
 
-def _table(model: MoEModel, plan: PruningPlan) -> pd.DataFrame:
-    """part, before, after, params_before, params_after: one row per part."""
-    import pandas as pd
-
+def _parts(model: MoEModel, plan: PruningPlan) -> dict[Part, IntArray]:
+    """`SizeReport.parts`, in the order of `Part`."""
     tensors = _tensors(model)
-    # Rows before and after, columns bytes and weights.
     sums = {part: np.stack((held, held)) for part, held in tensors.outside.items()}
     shapes = expert_shapes(model) if plan.kept_atoms else {}
     widths = kept_widths(plan, model) if plan.kept_atoms else {}
@@ -196,13 +205,12 @@ def _table(model: MoEModel, plan: PruningPlan) -> pd.DataFrame:
         del sums[Part.HEADS]
     else:
         sums[Part.HEADS] += np.outer((1, not heads_depend_on(model, plan)), tensors.heads)
-    rows = [(str(part), *each.T.ravel().tolist()) for part, each in sums.items()]
-    return pd.DataFrame(rows, columns=list(SIZE_COLUMNS))
+    return sums
 
 
 def weight_bytes(model: MoEModel, plan: PruningPlan) -> int:
     """`SizeReport.bytes_after` alone, which takes a fraction of the time of the report."""
-    return int(_table(model, fit_plan(plan, model))["after"].sum())
+    return int(_total(_parts(model, fit_plan(plan, model)))[1, 0])
 
 
 def size_report(
@@ -221,17 +229,16 @@ def size_report(
             experts of a layer differ in width; without it each is chosen equally often.
     """
     plan = keep_all(model) if plan is None else fit_plan(plan, model)
-    table = _table(model, plan)
+    parts = _parts(model, plan)
     whole = keep_all(model)
     before, after = (active_experts(model, each, routing) for each in (whole, plan))
-    params = table[["params_before", "params_after"]].sum()
-    experts = table.set_index("part").loc[Part.EXPERTS]
+    outside = (_total(parts) - parts[Part.EXPERTS])[:, 1].tolist()
     return SizeReport(
-        table=table,
+        parts=parts,
         experts_before=model.num_experts,
         experts_after=sum(map(len, plan.kept.values())),
-        active_before=int(params["params_before"] - experts["params_before"]) + before.params,
-        active_after=int(params["params_after"] - experts["params_after"]) + after.params,
+        active_before=outside[0] + before.params,
+        active_after=outside[1] + after.params,
         expert_flops=before.flops,
         expert_flops_after=after.flops,
         is_measured=routing is not None,

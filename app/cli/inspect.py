@@ -36,8 +36,7 @@ def inspect(
     show_facts({**_facts(described), **_costs(report)})
     for assumption in described.family.assumptions:
         out.print(f"  assumed: {assumption}", markup=False, highlight=False)
-    sizes = zip(report.table["part"], report.table["before"].tolist(), strict=True)
-    rows = [(str(part), format_bytes(size)) for part, size in sizes]
+    rows = [(str(part), format_bytes(int(size[0, 0]))) for part, size in report.parts.items()]
     show_table("\nSize on disk", ("part", "bytes"), rows)
     readers = [(each.engine, each.reads, each.reason) for each in verdicts(contents_of(described))]
     show_table("\nWhat reads it", ("program", "reads it", "why"), readers)

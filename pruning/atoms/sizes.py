@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
 from analysis.families import SlotKind
@@ -21,6 +20,9 @@ from pruning.atoms.widths import (
 )
 from pruning.plan import PruningPlan, fit_plan
 from pruning.weights import num_weights
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Layer -> expert that stays -> neurons that it keeps.
 KeptWidths = Mapping[int, Mapping[int, int]]
@@ -182,7 +184,7 @@ def atom_sizes(
     plan: PruningPlan,
     multiple_of: int = DEFAULT_MULTIPLE,
     routing: Routing | None = None,
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """Table of ATOM_SIZE_COLUMNS: the plan alone, then a row for each width mode.
 
     `params` and `disk` (bytes) are what lies on disk without headers of files, `loaded_params` and
@@ -190,6 +192,8 @@ def atom_sizes(
     the plan alone by how often each expert is chosen (see `active_experts`), in a mode as it is
     computed, zeros included. `refused` says why a mode is not possible; the rest is then missing.
     """
+    import pandas as pd
+
     complete, sizer = fit_plan(plan, model), atom_sizer(model)
     widths = kept_widths(complete, model)
     active = active_experts(model, complete, routing)

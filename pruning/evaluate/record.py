@@ -200,8 +200,7 @@ def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = Non
             differ in width; `measured` says whether it was given.
     """
     report = size_report(model, plan, routing)
-    experts = report.table.loc[report.table["part"] == str(Part.EXPERTS)]
-    after, before = (int(experts[f"params_{when}"].sum()) for when in ("after", "before"))
+    before, after = report.parts[Part.EXPERTS][:, 1].tolist()
     sizes = {
         "granularity": plan.granularity,
         "experts_before": report.experts_before,
