@@ -53,6 +53,7 @@ class Chart:
         make: the drawing of a context; a UserError says what the context lacks.
         granularity: what is removed in it.
         reads_plan: it shows the plan, with its schedule and constraints.
+        reads_scope: it shows the neurons that go, which depend on the scope.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Chart:
     make: Callable[["Context"], Drawing]
     granularity: str = EXPERT_GRANULARITY
     reads_plan: bool = False
+    reads_scope: bool = False
 
     def draw(self, context: "Context") -> Drawing:
         """The drawing of a context, with the command line that draws the same.
@@ -69,11 +71,16 @@ class Chart:
             UserError: the context lacks what the chart shows.
         """
         drawing = self.make(context)
-        is_usual = context.has_usual_plan or not self.reads_plan
-        if drawing.name != self.name or not context.is_plain or not is_usual:
+        if drawing.name != self.name or not self.is_of_command(context):
             return drawing
         line = context.both.plot_command(self.name, f"{self.name}.svg", drawing.options)
         return replace(drawing, command=line)
+
+    def is_of_command(self, context: "Context") -> bool:
+        """Whether `moeprune plot`, which knows only recipes, draws the same of a context."""
+        has_plan = context.has_usual_plan or not self.reads_plan
+        has_scope = context.has_usual_scope or not self.reads_scope
+        return context.is_plain and has_plan and has_scope
 
 
 def made_by(*facts: str) -> str:

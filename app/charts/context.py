@@ -168,14 +168,16 @@ class Context:
 
     @property
     def is_plain(self) -> bool:
-        """Whether two recipes say all that was chosen, so that command lines draw the same."""
-        ranks_experts = self.criterion is not None and self.criterion.score is not None
-        if self.recipes is None and not ranks_experts:
+        """Whether two recipes say all that was chosen, but for the schedule and the scope."""
+        if self.recipes is None and self.criterion is None:
             return False
+        return self.neurons is None or self.neurons.is_plain
+
+    @property
+    def has_usual_scope(self) -> bool:
+        """Whether neurons compete as widely as the criterion compares them, as commands take it."""
         choice = self.neurons
-        if choice is None:
-            return True
-        return choice.is_plain and choice.scope == scopes_of(choice.criterion)[0]
+        return choice is None or choice.scope == scopes_of(choice.criterion)[0]
 
     def request_by(self, criterion: Criterion) -> PlanRequest:
         """The recipe with another criterion."""

@@ -18,4 +18,5 @@ NEURON_OVERLAP = Chart(
     "What two texts agree on of the neurons that go",
     _draw,
     ATOMIC_GRANULARITY,
+    reads_scope=True,
 )

@@ -64,6 +64,7 @@ NEURON_SALIENCY = Chart(
     "How salient the neurons of each layer are",
     _draw_layers,
     ATOMIC_GRANULARITY,
+    reads_scope=True,
 )
 NEURONS_OF_EXPERT = Chart(
     "neurons-of-expert",
@@ -71,6 +72,7 @@ NEURONS_OF_EXPERT = Chart(
     "The neurons of the expert that is most nearly halved",
     _draw_expert,
     ATOMIC_GRANULARITY,
+    reads_scope=True,
 )
 
 

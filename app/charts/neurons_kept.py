@@ -42,6 +42,7 @@ NEURONS_KEPT = Chart(
     "What stays of each expert when neurons go",
     _draw_kept,
     ATOMIC_GRANULARITY,
+    reads_scope=True,
 )
 NEURONS_BESIDE_EXPERTS = Chart(
     "neurons-beside-experts",
@@ -49,6 +50,7 @@ NEURONS_BESIDE_EXPERTS = Chart(
     "Whether the neurons that go lie in experts that would go whole",
     _draw_beside,
     ATOMIC_GRANULARITY,
+    reads_scope=True,
 )
 
 

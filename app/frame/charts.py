@@ -111,7 +111,7 @@ def _command(chart: Drawing) -> None:
         st.code(chart.command, language=None)
         return
     context: Context = st.session_state["context"]
-    if context.is_plain and chart.name in CHARTS:
+    if chart.name in CHARTS and CHARTS[chart.name].is_of_command(context):
         line = context.both.plot_command(chart.name, f"{chart.name}.svg", chart.options)
         st.code(line, language=None)
 

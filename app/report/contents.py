@@ -94,8 +94,7 @@ def command_of(context: Context, views: Sequence[Chart]) -> str:
 
     Recipes of reports have no scope, no constraints and no schedule.
     """
-    reads_plan = any(view.reads_plan for view in views)
-    if context.is_plain and (context.has_usual_plan or not reads_plan):
+    if all(view.is_of_command(context) for view in views):
         every = views_of((), context.request.criterion)
         names = [] if list(views) == every else [view.name for view in views]
         return context.both.report_command(names, "report.html")

@@ -131,6 +131,6 @@ def test_a_report_of_a_plan_of_its_own_names_the_plan(open_page, page_name, addr
     assert command.startswith("moeprune plan demo ")
     assert line in command
     context = test.session_state["context"]
-    report = report_of(replace(context, keep=call), views_of(["sizes", "neuron-layers"]))
+    report = report_of(replace(context, keep=call), views_of(["sizes", "neurons-kept"]))
     assert line.split()[-1] in report.facts["Plan"]
     assert report.command == command
