@@ -4,6 +4,7 @@ import json
 
 import pytest
 from exports import keeping
+from page_texts import command
 
 from analysis.errors import UserError
 from analysis.model import load_model_index
@@ -55,21 +56,15 @@ def kept(store, models_root):
         store.save(record.with_scores(scores, "0.4.13", {}))
 
 
-def command_of(test, words):
-    """The command line below a form."""
-    lines = [line for code in test.code for line in code.value.splitlines()]
-    return next(line for line in lines if line.startswith("moeprune benchmark") and words in line)
-
-
 def test_without_results_the_page_says_how_to_get_some(open_page):
     test = open_page("evaluate", model="once", results=BENCHMARKS)
     assert "no benchmark results yet" in test.info[0].value
     assert any("Name at least one task" in text.value for text in test.text)
     test.text_input(key="bench.run.tasks").set_value("piqa, arc_easy").run()
     test.number_input(key="bench.run.limit").set_value(20).run()
-    command = command_of(test, "piqa")
-    assert "--tasks piqa,arc_easy" in command
-    assert "--limit 20" in command
+    shown = command(test, "benchmark", "piqa")
+    assert "--tasks piqa,arc_easy" in shown
+    assert "--limit 20" in shown
     assert not test.exception
 
 
@@ -100,7 +95,7 @@ def test_a_plan_is_benchmarked_by_the_commands_shown(open_page):
     test = open_page("evaluate", model="once", results=BENCHMARKS)
     test.segmented_control(key="bench.run.what").set_value("plan").run()
     test.text_input(key="bench.run.tasks").set_value("piqa").run()
-    assert "--plan plan.json --tasks piqa" in command_of(test, "piqa")
+    assert "--plan plan.json --tasks piqa" in command(test, "benchmark", "piqa")
     assert any(code.value.startswith("moeprune plan ") for code in test.code)
     test.segmented_control(key="bench.run.what").set_value("export").run()
     assert any("Nothing of this model was exported" in text.value for text in test.text)
@@ -188,7 +183,7 @@ def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept
         test = open_page("evaluate", model="once", results=BENCHMARKS)
         test.text_input(key="bench.run.tasks").set_value("piqa").run()
         test.selectbox(key="bench.run.dtype.auto").set_value("float32").run()
-        assert "--dtype float32" in command_of(test, "piqa")
+        assert "--dtype float32" in command(test, "benchmark", "piqa")
         test.button(key="bench.run.send").click().run()
         (job,) = job_store().list()
         assert job.request["dtype"] == "float32"

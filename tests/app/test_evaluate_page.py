@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from page_texts import command, press
 
 from analysis.published import published_table
 from app.charts import pareto, winner_map
@@ -92,12 +93,7 @@ def swept(folders):
 def test_without_evaluations_the_page_says_what_to_do(open_page):
     test = open_page("evaluate", model="bare")
     assert "no evaluations yet" in test.info[0].value
-    assert sweep_command(test)
-
-
-def sweep_command(test):
-    """The command line below the form."""
-    return next(code.value for code in test.code if code.value.startswith("moeprune sweep"))
+    assert command(test, "sweep")
 
 
 def test_own_numbers_are_those_of_the_records(open_page, swept):
@@ -178,10 +174,9 @@ def test_what_was_measured_otherwise_is_a_series_of_its_own(swept):
 
 def test_the_form_shows_its_command(open_page):
     test = open_page("evaluate", model="once")
-    command = sweep_command(test)
-    assert "--criterion reap --criterion frequency --criterion random --sparsity 50%" in command
-    assert "rows.jsonl" in command
+    shown = command(test, "sweep")
+    assert "--criterion reap --criterion frequency --criterion random --sparsity 50%" in shown
+    assert "rows.jsonl" in shown
     test.multiselect(key="evaluate.sparsities").set_value([])
-    next(button for button in test.button if button.label == "Queue").click().run()
-    assert not test.exception
+    press(test)
     assert any("at least one" in text.value for text in test.text)

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from page_texts import command_lines, press
 
 from analysis.drain import drain
 from app.jobs.kinds import KINDS
@@ -14,25 +15,15 @@ SEARCHED = {"schedule": "Searched", "searched": "demo-frequency"}
 NEURONS = {"granularity": "Neurons", "sparsity": "30%"}
 
 
-def lines_of(test):
-    """The command lines that the page shows."""
-    return [line for code in test.code for line in code.value.splitlines()]
-
-
-def press(test, label="Queue"):
-    next(button for button in test.button if button.label == label).click().run()
-    assert not test.exception
-
-
 @pytest.mark.parametrize("address", [HAND, SEARCHED, NEURONS])
 def test_the_plan_of_the_plan_page_is_measured_and_survives_a_reload(
     open_page, go_to, queued_jobs, address
 ):
     test = open_page("plan", **address)
-    made = next(line for line in lines_of(test) if line.startswith("moeprune plan"))
+    made = next(line for line in command_lines(test) if line.startswith("moeprune plan"))
     go_to(test, "evaluate")
     assert test.segmented_control(key="evaluate.what").value == "plan"
-    shown = lines_of(test)
+    shown = command_lines(test)
     # The same line that the Plan page gives for its plan, and one that measures it.
     assert made in shown
     assert any(line.startswith("moeprune evaluate") and "plan.json" in line for line in shown)
@@ -47,7 +38,7 @@ def test_the_plan_of_the_plan_page_is_measured_and_survives_a_reload(
     said = test.query_params["plan"]
     again = open_page("evaluate", address.get("model"), plan=said)
     assert again.session_state["plan.noted"].plan.digest == plan.digest
-    assert made in lines_of(again)
+    assert made in command_lines(again)
     assert again.query_params["plan"] == said
 
 
@@ -92,14 +83,14 @@ def test_without_a_plan_the_form_says_where_one_comes_from(open_page):
     test.segmented_control(key="evaluate.what").set_value("plan").run()
     assert not test.exception
     assert any("Open it, and what it shows is offered here" in text.value for text in test.text)
-    assert not [line for line in lines_of(test) if line.startswith("moeprune evaluate")]
+    assert not [line for line in command_lines(test) if line.startswith("moeprune evaluate")]
 
 
 def test_what_is_measured_is_measured_as_the_others_were(open_page, go_to):
     # The demo's own evaluations ran in float32 on 64 samples.
     test = open_page("plan")
     go_to(test, "evaluate")
-    line = next(line for line in lines_of(test) if line.startswith("moeprune evaluate"))
+    line = next(line for line in command_lines(test) if line.startswith("moeprune evaluate"))
     assert "--dtype float32" in line
     assert test.select_slider(key="evaluate.samples").value == 64
 

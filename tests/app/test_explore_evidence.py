@@ -7,16 +7,13 @@ import sys
 
 import pandas as pd
 import pytest
+from page_texts import texts
 from typer.testing import CliRunner
 
 import app.cli
 from app.tables.costs import cost_table, needs_and_costs
 
 REAP = "applied_g1_f1"
-
-
-def texts(elements):
-    return [element.value for element in elements]
 
 
 def opened(test, chart):

@@ -5,6 +5,7 @@ from itertools import product
 
 import pandas as pd
 import pytest
+from page_texts import texts
 
 from analysis.criteria import unified
 from analysis.families import MoELayer
@@ -12,10 +13,6 @@ from app.session.chosen_expert import choose_on_map, read_place
 from app.tables.experts import rank_summary
 
 LAYERS = [MoELayer(index=2, num_experts=4, top_k=1), MoELayer(index=5, num_experts=6, top_k=1)]
-
-
-def texts(elements):
-    return [element.value for element in elements]
 
 
 @pytest.mark.parametrize(

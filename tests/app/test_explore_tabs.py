@@ -1,16 +1,13 @@
 """The tabs of Explore: blends, exponents, single experts, which criterion; against plain Python."""
 
 import pytest
+from page_texts import texts
 
 SCORES = {
     "reap": lambda t: (t["applied_g1_f1"] / t["num_tokens"]).fillna(0),
     "man": lambda t: (t["g0_f1"] / t["num_tokens"]).fillna(0),
 }
 TABS = ("Overlap", "Exponents", "Tokens", "Damage", "Blend", "Cut", "Experts", "Which criterion?")
-
-
-def texts(elements):
-    return [element.value for element in elements]
 
 
 def blend_of(moments, weights):

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from page_texts import table_with, texts
 from safetensors.torch import load_file, save_file
 
 from analysis.model import load_model_index
@@ -13,15 +14,6 @@ from builders import tiny_checkpoint
 from pruning.atoms.widths import WidthMode
 from pruning.plan import plan_from_dict
 from pruning.surgery.width_sizes import width_options
-
-
-def texts(elements):
-    return [element.value for element in elements]
-
-
-def table_with(test, column):
-    (found,) = (each.value for each in test.dataframe if column in each.value.columns)
-    return found
 
 
 def export_line(test):

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from page_texts import texts
 from typer.testing import CliRunner
 
 import app.cli
@@ -17,10 +18,6 @@ from app.parts.explore.bins import random_note
 NEURONS = {"granularity": "Neurons"}
 PARTS = ("Saliency", "One expert", "Texts", "Whole experts", "Score and loss", "Same bytes")
 PER_LAYER = 32 * 64
-
-
-def texts(elements):
-    return [element.value for element in elements]
 
 
 def opened(test, chart):

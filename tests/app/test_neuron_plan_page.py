@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from page_texts import command, metrics_of, table_with, texts
 from typer.testing import CliRunner
 
 import app.cli
@@ -27,29 +28,6 @@ from pruning.requests.recipe import Machine, plan_request
 
 NEURONS = {"granularity": "Neurons", "sparsity": "40%"}
 ALL = 6 * 32 * 64  # of the demo
-
-
-def texts(elements):
-    return [element.value for element in elements]
-
-
-def table_with(test, column):
-    (found,) = (each.value for each in test.dataframe if column in each.value.columns)
-    return found
-
-
-def metrics_of(test):
-    return {metric.label: metric.value for metric in test.metric}
-
-
-def command_of(test):
-    (line,) = {
-        line
-        for code in texts(test.code)
-        for line in code.splitlines()
-        if line.startswith("moeprune plan ")
-    }
-    return line
 
 
 def recipe_on(test):
@@ -88,7 +66,7 @@ ASKED = [
 def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, monkeypatch, demo):
     test = open_page("plan", **{**NEURONS, **address})
     assert texts(test.error) == []
-    words = shlex.split(command_of(test))
+    words = shlex.split(command(test, "plan"))
     run_command(words[1:], tmp_path, monkeypatch)
     by_command = plan_from_json((tmp_path / "plan.json").read_text())
     assert by_command.digest == digest_on(test)
@@ -124,11 +102,11 @@ def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, monkeypatc
 @pytest.mark.parametrize("address", [ASKED[1], ASKED[3], ASKED[4], ASKED[5]], ids=str)
 def test_a_recipe_that_is_taken_in_sets_the_controls_that_made_it(open_page, address):
     test = open_page("plan", **{**NEURONS, **address})
-    text, line = recipe_on(test), command_of(test)
+    text, line = recipe_on(test), command(test, "plan")
     other = open_page("plan")
     other.file_uploader[0].upload("recipe.yaml", text.encode(), "application/yaml").run()
     assert texts(other.error) == []
-    assert (recipe_on(other), command_of(other)) == (text, line)
+    assert (recipe_on(other), command(other, "plan")) == (text, line)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +132,9 @@ def test_the_switch_leads_to_neurons_and_back(open_page):
     assert not test.exception
     # Half of the neurons, by HEAPr over all layers.
     assert metrics_of(test)["Neurons kept"] == f"{ALL // 2:,}"
-    assert "--criterion heapr --corpus demo-code" in command_of(test)
-    assert "--granularity atomic" in command_of(test)
-    assert "--atom-scope global" in command_of(test)
+    assert "--criterion heapr --corpus demo-code" in command(test, "plan")
+    assert "--granularity atomic" in command(test, "plan")
+    assert "--atom-scope global" in command(test, "plan")
     test.segmented_control(key="granularity").set_value("expert").run()
     assert not test.exception
     assert "Experts kept" in metrics_of(test)
@@ -166,7 +144,7 @@ def test_camera_p_has_no_budget_over_all_layers_and_says_why(open_page):
     test = open_page("plan", neurons="CAMERA-P", scope="All layers", **NEURONS)
     assert test.segmented_control(key="scope").options == ["Each layer", "Each expert"]
     assert any("compares neurons of one layer only" in text for text in texts(test.caption))
-    assert "--atom-scope layer" in command_of(test)
+    assert "--atom-scope layer" in command(test, "plan")
     series = {trace["name"] for trace in figure_of(test, "neuron-layers")["data"]}
     assert series == {"Each layer", "Each expert"}
 
@@ -192,8 +170,8 @@ def test_values_that_no_control_offers_are_the_first(open_page, address):
     if "granularity" in address:
         assert "Experts kept" in metrics_of(test)
     else:
-        assert "--criterion heapr" in command_of(test)
-        assert "--atom-scope global" in command_of(test)
+        assert "--criterion heapr" in command(test, "plan")
+        assert "--atom-scope global" in command(test, "plan")
         assert metrics_of(test)["Neurons kept"] == "7,373"
 
 
@@ -365,11 +343,11 @@ def test_the_export_command_of_the_page_writes_a_model_that_loads(
 ):
     widths = {"scope": "Each layer", "width": "per-layer", "width_multiple": "4"}
     test = open_page("plan", neurons="CAMERA-P", sparsity="60%", granularity="Neurons", **widths)
-    plan_line = command_of(test)
+    plan_line = command(test, "plan")
     loaded = table_with(test, "width mode").set_index("width mode").loc["per-layer", "width loaded"]
     test.switch_page("views/export.py").run()
     assert texts(test.error) == []
-    assert command_of(test) == plan_line
+    assert command(test, "plan") == plan_line
     (line,) = (
         line
         for code in texts(test.code)

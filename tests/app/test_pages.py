@@ -4,14 +4,11 @@ import shutil
 from itertools import product
 
 import pytest
+from page_texts import texts
 
 CHARTS = ("start", "explore", "compare", "export")
 STATES = (None, "bare", "weighed", "once")
 VARIANTS = tuple(product((0, 1), (0, 1, 2), (0, 1, 2)))
-
-
-def texts(elements):
-    return [element.value for element in elements]
 
 
 def set_exponents(test, exponents):

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import yaml
+from page_texts import command, table_with, texts
 from typer.testing import CliRunner
 
 import app.cli
@@ -30,15 +31,6 @@ from pruning.schedules import Spending
 
 SIDES = "fewest"  # a column of the table of all schedules alone
 SCHEDULES = [name for name in SCHEDULE_NAMES if name not in ("search", "hand")]
-
-
-def texts(elements):
-    return [element.value for element in elements]
-
-
-def table_with(test, column):
-    (found,) = (each.value for each in test.dataframe if column in each.value.columns)
-    return found
 
 
 def exact_values(test):
@@ -71,11 +63,6 @@ def decoded(values):
     return flat.reshape(shape).tolist()
 
 
-def command_of(test):
-    (line,) = (text for text in texts(test.main.code) if text.startswith("moeprune plan "))
-    return line
-
-
 def recipe_on(test):
     (text,) = (text for text in texts(test.code) if text.startswith("schema_version"))
     return text
@@ -92,7 +79,7 @@ def test_every_schedule_spends_the_same_budget(open_page, percent):
         totals[name] = sum(exact_values(test).values())
         # The chart of all schedules has the counts of this very plan.
         assert exact_values(test) == drawn_counts(test)[schedule_label(name)]
-        assert f"--schedule {name}" in command_of(test) or name == "uniform"
+        assert f"--schedule {name}" in command(test, "plan") or name == "uniform"
     # Six layers of 32, each of which loses the whole number below its share.
     assert set(totals.values()) == {6 * (32 - 32 * percent // 100)}
     beside = table_with(test, SIDES)
@@ -131,7 +118,7 @@ def test_what_cannot_be_met_is_said_in_one_line(open_page):
 def test_counts_in_the_address_are_the_plan(open_page):
     test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.12")
     assert list(exact_values(test).values()) == [20, 20, 20, 12, 12, 12]
-    assert "--sparsity 50% --layer-set 0-2=20 --layer-set 3-5=12" in command_of(test)
+    assert "--sparsity 50% --layer-set 0-2=20 --layer-set 3-5=12" in command(test, "plan")
     assert yaml.safe_load(recipe_on(test))["constraints"]["set"]["5"] == 12
 
 
@@ -225,7 +212,7 @@ def test_a_weight_criterion_has_every_schedule(open_page):
         test.segmented_control(key="schedule").set_value(schedule).run()
         assert texts(test.error) == []
         # Tokens decide the frequency schedule alone.
-        assert ("--corpus demo-code" in command_of(test)) == (schedule == "frequency")
+        assert ("--corpus demo-code" in command(test, "plan")) == (schedule == "frequency")
 
 
 def test_without_a_calibration_frequency_says_what_is_missing(open_page):
@@ -244,7 +231,7 @@ def test_small_models_in_every_state(open_page, model):
 
 def test_the_plan_goes_to_export_as_it_is(open_page, go_to):
     test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.12")
-    line = command_of(test)
+    line = command(test, "plan")
     go_to(test, "export")
     assert test.code[0].value.splitlines()[0] == line
     assert {metric.label: metric.value for metric in test.metric}["Per layer"] == "12 to 20"
@@ -334,7 +321,7 @@ def test_the_recipe_on_screen_sets_the_same_controls_elsewhere(open_page, addres
     recipe_from_yaml(text)
     other = upload(open_page("plan"), "recipe.yaml", text)
     assert texts(other.error) == []
-    assert command_of(other) == command_of(test)
+    assert command(other, "plan") == command(test, "plan")
     assert exact_values(other) == exact_values(test)
 
 
@@ -348,7 +335,7 @@ def test_the_recipe_on_screen_makes_the_same_plan_from_the_cache(open_page, tmp_
     assert made.exit_code == 0, made.output
     # The recipe names the calibration that is there, so nothing is run again.
     assert "is in the cache, skipped" in made.output
-    assert run(shlex.split(command_of(test))[1:]).exit_code == 0
+    assert run(shlex.split(command(test, "plan"))[1:]).exit_code == 0
     assert (tmp_path / "recipe.plan.json").read_text() == (tmp_path / "plan.json").read_text()
 
 

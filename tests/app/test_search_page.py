@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from page_texts import texts
 from typer.testing import CliRunner
 
 import app.cli
@@ -24,10 +25,6 @@ from pruning.search.store import read_known
 
 DEADLINE_SECONDS = 120.0  # only reached when something is broken; the machine may be busy
 SHIPPED = SHIPPED_STATS / "searches"
-
-
-def texts(elements):
-    return [element.value for element in elements]
 
 
 def counts_on(test):
