@@ -118,7 +118,7 @@ def test_what_cannot_be_met_is_said_in_one_line(open_page):
 def test_counts_in_the_address_are_the_plan(open_page):
     test = open_page("plan", schedule="By hand", counts="20.20.20.12.12.12")
     assert list(exact_values(test).values()) == [20, 20, 20, 12, 12, 12]
-    assert "--sparsity 50% --layer-set 0-2=20 --layer-set 3-5=12" in command(test, "plan")
+    assert "--sparsity 50% --set 0-2=20 --set 3-5=12" in command(test, "plan")
     assert yaml.safe_load(recipe_on(test))["constraints"]["set"]["5"] == 12
 
 
