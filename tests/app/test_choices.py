@@ -76,10 +76,12 @@ def test_the_address_selects_the_state_of_the_first_view(open_page):
     assert chosen(test) == ("unified", (0, 2, 2))
     # Content, too, and not the controls alone.
     assert criterion_shown(test) == "Squared-gate energy"
-    assert test.code[0].value == (
+    words = test.code[0].value.split()
+    del words[words.index("--stats-dir") : words.index("--stats-dir") + 2]
+    assert " ".join(words) == (
         "moeprune plan demo --criterion squared-gate-energy --corpus demo-math "
-        "--gate renormalized --sparsity 25% --stats-dir {} -o plan.json"
-    ).format(test.code[0].value.partition("--stats-dir ")[2].partition(" ")[0])
+        "--gate renormalized --sparsity 25% -o plan.json"
+    )
     assert "Pruned by AIMER too" in [metric.label for metric in test.metric]
     assert test.segmented_control(key="show").value == "mask"
 
@@ -124,7 +126,8 @@ def test_bad_values_in_the_address_fall_back(open_page, view, address):
     assert not test.error
     assert test.selectbox(key="model").value == "demo"
     assert chosen(test) == ("unified", (1, 1, 1))
-    assert "--criterion reap --corpus demo-code --sparsity 50%" in test.code[0].value
+    assert "--criterion reap --corpus demo-code " in test.code[0].value
+    assert "--sparsity 50% " in test.code[0].value
 
 
 def test_an_empty_value_in_the_address_shows_what_the_command_line_does(open_page):
