@@ -1,5 +1,7 @@
 """What a plan of neurons takes in each width mode, by arithmetic on headers alone."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -44,7 +46,7 @@ class Size:
     nbytes: int = 0
     params: int = 0
 
-    def plus(self, other: "Size", times: int = 1) -> "Size":
+    def plus(self, other: Size, times: int = 1) -> Size:
         """The sum with so many of another."""
         return Size(self.nbytes + times * other.nbytes, self.params + times * other.params)
 
