@@ -186,7 +186,7 @@ def atom_sizes(
     plan: PruningPlan,
     multiple_of: int = DEFAULT_MULTIPLE,
     routing: Routing | None = None,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Table of ATOM_SIZE_COLUMNS: the plan alone, then a row for each width mode.
 
     `params` and `disk` (bytes) are what lies on disk without headers of files, `loaded_params` and
