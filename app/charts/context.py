@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.corpora import corpus_name
 from analysis.criteria import Criterion, get_criterion
-from analysis.errors import PlanError, StatsError
+from analysis.errors import PlanError, StatsError, UserError
 from analysis.model import MoEModel
 from analysis.ranking.compare import Comparison
 from analysis.ranking.experts import Stats
@@ -169,7 +169,9 @@ class Context:
     @property
     def is_plain(self) -> bool:
         """Whether two recipes say all that was chosen, but for the schedule and the scope."""
-        if self.recipes is None and self.criterion is None:
+        try:
+            _ = self.both
+        except UserError:  # of criteria of neurons only there is no recipe of experts
             return False
         return self.neurons is None or self.neurons.is_plain
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import streamlit as st
 
+from analysis.errors import UserError
 from app.charts.context import Context, call
 from app.charts.listing import CHARTS
 from app.report.contents import command_of, report_of
@@ -22,6 +23,10 @@ def report_part(context: Context, page: str) -> None:
     views = [each for each in CHARTS.values() if (each.page, each.granularity) == (page, wanted)]
     if not views or (context.recipes is None and context.criterion is None):
         return
+    try:
+        command = command_of(context, views)
+    except UserError:  # the page says what cannot be read
+        return
     # The report is made on the click, in a thread without a session.
     alone = replace(context, keep=call)
     with st.sidebar, st.popover("Report", icon=":material/description:", width="stretch"):
@@ -38,4 +43,4 @@ def report_part(context: Context, page: str) -> None:
             on_click="ignore",
             icon=":material/download:",
         )
-        st.code(command_of(context, views), language=None, wrap_lines=True)
+        st.code(command, language=None, wrap_lines=True)
