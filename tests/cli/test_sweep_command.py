@@ -78,7 +78,7 @@ def test_neurons_are_swept_too_and_save_flops(works, tiny, corpora, here):
         (("--criterion", "reep"), "Did you mean 'reap'"),
         (("--sparsity", "150%"), "150%"),
         (("-o", "sweep.txt"), "no known ending; use .csv or .parquet"),
-        (("--against", "byte"), "Unknown axis 'byte'. Did you mean 'bytes'?"),
+        (("--against", "byte"), "--against: Input should be 'removed', 'bytes'"),
         (("--criterion", "neuron-norms"), "add --granularity atomic"),
         (("--schedule", "file"), "cannot be swept"),
     ],
@@ -102,8 +102,8 @@ def test_the_shown_command_line_asks_the_same(tiny):
         },
     )
     assert request.command() == (
-        f"moeprune sweep {tiny} --criterion reap --criterion random --sparsity 0.25 --sparsity 50% "
-        "--corpus demo-math --calibrated-on demo-code -o sweep.csv"
+        f"moeprune sweep {tiny} --corpus demo-math --criterion reap --criterion random "
+        "--sparsity 0.25 --sparsity 50% --calibrated-on demo-code -o sweep.csv"
     )
 
 
