@@ -66,6 +66,11 @@ def first_line(error: BaseException) -> str:
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """Message for a name that is not in `known`: the nearest match, then the whole list."""
     names = sorted(known)
-    nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return f"Unknown {kind} {name!r}.{hint} Known: {', '.join(names)}."
+    return f"Unknown {kind} {name!r}.{did_you_mean(name, names)} Known: {', '.join(names)}."
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question that names the nearest of `known`, whatever its case; empty if none is near."""
+    by_case = {each.casefold(): each for each in known}
+    nearest = difflib.get_close_matches(name.casefold(), by_case, n=1)
+    return f" Did you mean {by_case[nearest[0]]!r}?" if nearest else ""

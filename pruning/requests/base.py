@@ -1,5 +1,6 @@
 """Requests: what a person asked for, validated, and the command line that asks the same."""
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from analysis.errors import UserError
+from analysis.errors import UserError, did_you_mean
 
 Kind = TypeVar("Kind", bound="Request")
 
@@ -181,4 +182,6 @@ def _in_one_line(kind: type[Request], problem: Any) -> str:
     written = (
         option.place if option and option.place else flags_of(name, field)[0] if field else flag
     )
-    return f"{written}: {message} (got {problem['input']!r})."
+    given, choices = problem["input"], problem.get("ctx", {}).get("expected", "")
+    hint = did_you_mean(str(given), re.findall("'([^']+)'", str(choices)))
+    return f"{written}: {message} (got {given!r}).{hint}"

@@ -180,6 +180,7 @@ def test_bad_corpus_file(refused, tiny, here, name):
             ("--corpus", "demo-math", "--dtype", "int8"),
             "--dtype: Input should be 'auto', 'float32', 'bfloat16'",
         ),
+        (("--corpus", "demo-math", "--dtype", "FLOAT23"), "Did you mean 'float32'?\n"),
         (
             ("--corpus", "demo-math", "--device-map", "auto", "--max-memory", "cpu=lots"),
             "error: --max-memory: write DEVICE=SIZE, as 0=20GiB or cpu=8GiB (got 'cpu=lots').\n",
