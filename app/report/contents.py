@@ -1,7 +1,9 @@
 """What a report holds, before it is written as a page."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -85,7 +87,7 @@ def report_of(context: Context, views: Sequence[Chart], title: str = DEFAULT_TIT
             omitted[view.title] = str(error)
             continue
         sections.append(Section(view.name, view.title, chart.alt, chart.exported(), chart.table))
-    command = command_of(context, views)
+    command = _to_share(command_of(context, views))
     return Report(title, _facts(context), command, made_by(), tuple(sections), omitted)
 
 
@@ -101,6 +103,15 @@ def command_of(context: Context, views: Sequence[Chart]) -> str:
     if context.neurons is not None:
         return neuron_request(context).command()
     return context.shown.plan_command(context.named) if context.shown else context.request.command()
+
+
+def _to_share(command: str) -> str:
+    """The command of a page for others: it names the statistics folder, not where that lies."""
+    words = shlex.split(command)
+    for place, word in enumerate(words[1:], start=1):
+        if words[place - 1] == "--stats-dir":
+            words[place] = Path(word).name
+    return shlex.join(words)
 
 
 def _facts(context: Context) -> dict[str, str]:

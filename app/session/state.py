@@ -41,9 +41,6 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-View = Context
-
-
 def corpora_of(corpus: str, weights: Mapping[str, float]) -> tuple[str, ...]:
     """`corpus` as --corpus takes it; a blend as CORPUS:WEIGHT, without those of no weight."""
     if corpus != BLEND:

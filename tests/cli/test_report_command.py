@@ -1,5 +1,7 @@
 """`moeprune report`: one page, whole or not there."""
 
+from analysis.stats.store import SHIPPED_STATS
+
 
 def test_a_report_of_all_views(works, here):
     output = works("report", "demo", "--corpus", "demo-code", "-o", "report.html")
@@ -13,6 +15,14 @@ def test_what_is_left_out_is_said(works, here):
     output = works("report", "demo", "--criterion", "aimer", "--with-criterion", "magnitude")
     assert "left out: What two texts agree on: AIMER reads no text" in output
     assert (here / "report.html").is_file()
+
+
+def test_a_report_does_not_say_where_the_statistics_lie(works, here):
+    words = ("--corpus", "demo-code", "--view", "stratification")
+    works("report", "demo", *words, "--stats-dir", str(SHIPPED_STATS))
+    page = (here / "report.html").read_text()
+    assert "--stats-dir cached_stats" in page
+    assert str(SHIPPED_STATS) not in page
 
 
 def test_a_report_without_a_figure_is_an_error(moeprune, here):
