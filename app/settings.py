@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
-from analysis.stats.places import APP_NAME, default_stats_dir, stats_store
+from analysis.stats.places import APP_NAME, default_stats_dir
 
 if TYPE_CHECKING:
     from analysis.stats.store import StatsStore
@@ -66,6 +66,8 @@ class Settings:
     @property
     def store(self) -> "StatsStore":
         """Runs of the user's directory, then the shipped ones."""
+        from analysis.stats.store import stats_store
+
         return stats_store(self.stats_dir)
 
     @property

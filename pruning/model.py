@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.stats.places import stats_store
-from analysis.stats.store import Run
+from analysis.stats.store import Run, stats_store
 from pruning.evaluate.record import EvaluationRecord
 from pruning.plan import PruningPlan
 from pruning.planning.make import make_plan

@@ -24,6 +24,7 @@ from analysis.json_text import parse_json_once
 from analysis.stats import stored_tables
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS
+from analysis.stats.places import default_stats_dir
 from analysis.stats.samples import (
     SAMPLE_COLUMNS,
     TRANSITION_COLUMNS,
@@ -370,3 +371,8 @@ class StatsStore:
             shutil.rmtree(doomed)
         run.path.replace(doomed)
         shutil.rmtree(doomed)
+
+
+def stats_store(stats_dir: Path | None = None) -> StatsStore:
+    """A store that writes to `stats_dir` (or the default) and reads the shipped runs as well."""
+    return StatsStore(stats_dir or default_stats_dir(), SHIPPED_STATS)

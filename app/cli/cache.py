@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from analysis.errors import StatsError
-from analysis.stats.places import stats_store
+from analysis.stats.store import stats_store
 from app.cli.derive import command
 from app.console import err, out, show_frame
 from pruning.requests.base import Option

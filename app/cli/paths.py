@@ -39,7 +39,7 @@ def paths(
     from analysis.model import load_model_index
     from analysis.ranking.trajectory import follow, weighing_of
     from analysis.stats.choose import sample_runs
-    from analysis.stats.places import stats_store
+    from analysis.stats.store import stats_store
     from pruning.budget import sparsity_budget
     from pruning.schedules import Spending
     from pruning.trajectory_plan import Cut, budget_plan, union_plan

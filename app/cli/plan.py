@@ -13,7 +13,7 @@ from pruning.requests.plan import PlanRequest
 def plan(request: PlanRequest, *, out_file: options.Out = Path("plan.json")) -> None:
     """Choose the experts that stay, or the neurons in them; writes plan.json."""
     from analysis.model import load_model_index
-    from analysis.stats.places import stats_store
+    from analysis.stats.store import stats_store
     from pruning.planning.make import check_request, plan_from_stats
 
     model = load_model_index(request.model, revision=request.revision)

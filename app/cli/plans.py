@@ -62,7 +62,7 @@ def show(
     FLOPs of neurons follow how often experts were chosen: on --corpus, or in the plan's own runs.
     """
     from analysis.model import load_model_index
-    from analysis.stats.places import stats_store
+    from analysis.stats.store import stats_store
     from pruning.atoms.widths import DEFAULT_MULTIPLE
     from pruning.measured_routing import plan_routing
     from pruning.plan import load_plan

@@ -86,7 +86,7 @@ def _write(chart: "Drawing", path: Path, title: str) -> None:
 def _context(first: dict[str, Any], second: dict[str, Any]) -> "Context":
     from analysis.criteria import get_criterion
     from analysis.model import load_model_index
-    from analysis.stats.places import stats_store
+    from analysis.stats.store import stats_store
     from app.charts.context import context_of
     from pruning.planning.comparing import compare_request
     from pruning.planning.ranking import weights_measured

@@ -93,7 +93,7 @@ def _runs_to_compare(request: OverlapRequest, criterion: "Criterion | None") -> 
     from analysis.model import load_model_index
     from analysis.sparsity import num_removed
     from analysis.stats.choose import newest_by_corpus, parse_corpus_weight, routed_runs
-    from analysis.stats.places import stats_store
+    from analysis.stats.store import stats_store
 
     model = load_model_index(request.model, revision=request.revision)
     if not any(num_removed(layer.num_experts, request.fraction) for layer in model.layers):
@@ -227,7 +227,7 @@ def _parts(
 ) -> "tuple[list[Part], tuple[str, ...]]":
     """The runs to mix, and notes on how they were chosen."""
     from analysis.stats.choose import notes_on_others, parse_corpus_weight, routed_runs
-    from analysis.stats.places import stats_store
+    from analysis.stats.store import stats_store
 
     store = stats_store(request.stats_dir)
     wanted = [parse_corpus_weight(text) for text in request.corpora]

@@ -6,8 +6,7 @@ from pathlib import Path
 from analysis.errors import ExportError, PlanError, UserError
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.blend import Part
-from analysis.stats.places import stats_store
-from analysis.stats.store import Run
+from analysis.stats.store import Run, stats_store
 from app.cli.derive import command
 from app.cli.files import write_result
 from app.cli.options import Recipe as RecipeFile

@@ -32,7 +32,7 @@ def export(
     FLOPs of neurons follow how often the plan's own runs chose each expert, where they are known.
     """
     from analysis.model import load_model_index
-    from analysis.stats.places import stats_store
+    from analysis.stats.store import stats_store
     from pruning.measured_routing import plan_routing
     from pruning.plan import load_plan
     from pruning.sizes import format_bytes, size_report

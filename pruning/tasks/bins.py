@@ -5,8 +5,7 @@ import time
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.stats.places import stats_store
-from analysis.stats.store import StatsStore
+from analysis.stats.store import StatsStore, stats_store
 from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
 from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy, new_bins_record
 from pruning.evaluate.drawing import DrawnSamples

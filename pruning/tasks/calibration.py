@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.groups import parse_groups
-from analysis.stats.places import stats_store
-from analysis.stats.store import Run
+from analysis.stats.store import Run, stats_store
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.tasks import JobResult, Steps

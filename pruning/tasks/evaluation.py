@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.stats.places import stats_store
-from analysis.stats.store import StatsStore
+from analysis.stats.store import StatsStore, stats_store
 from pruning.evaluate.drawing import DrawnSamples, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.measured_routing import measured_routing

@@ -8,7 +8,7 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.blend import Part
-from analysis.stats.places import stats_store
+from analysis.stats.store import stats_store
 from pruning.planning.make import check_request, evidence_of, provenance_of, spending_of
 from pruning.planning.ranking import Selection, select
 from pruning.recipe import Recipe

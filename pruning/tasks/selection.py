@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 from analysis.model import load_model_index
 from analysis.progress import Progress
-from analysis.stats.places import stats_store
+from analysis.stats.store import stats_store
 from pruning.planning.ranking import Selection, select_measured
 from pruning.requests.plan import PlanRequest
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.stats.places import stats_store
-from analysis.stats.store import StatsStore
+from analysis.stats.store import StatsStore, stats_store
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.variance_record import VarianceRecord, VarianceStore
 from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict

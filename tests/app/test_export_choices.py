@@ -141,7 +141,7 @@ def test_the_proof_shows_every_check_of_the_newest_export_of_this_model(
         {"name": "hashes", "ok": True, "detail": "3 files"},
         {"name": "loads", "ok": True, "detail": "128 tokens"},
     ]
-    result = {"verify": {"level": "load", "reason": "as asked for", "checks": checks}}
+    result = {"out": "out", "verify": {"level": "load", "reason": "as asked for", "checks": checks}}
     finish_export(store, headed / "plain", result)
     test = open_page("export", "plain", criterion="Random")
     (shown,) = table_of(test)

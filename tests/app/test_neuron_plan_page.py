@@ -15,7 +15,7 @@ import app.cli
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
-from analysis.stats.places import stats_store
+from analysis.stats.store import stats_store
 from app.jobs.store import JobStore
 from app.session.neuron_plan_data import shown_neurons
 from pruning import load_pruned

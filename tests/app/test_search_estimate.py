@@ -23,9 +23,8 @@ def known(tmp_path):
     """20 candidates on 12 samples in batches of 4, 3 layers: 90 of 180 layer evaluations ran."""
     shipped = read_known(SHIPPED_STATS / "searches" / "demo-reap.json")
     cost = {"candidates": 20, "layers": 90, "whole_layers": 180, "seconds": 36.0}
-    return replace(
-        shipped, result=replace(shipped.result, cost=cost), samples=12, batch_size=4, search_id="x"
-    )
+    result = shipped.result.model_copy(update={"cost": cost})
+    return replace(shipped, result=result, samples=12, batch_size=4, search_id="x")
 
 
 def test_candidates_are_the_population_and_what_each_generation_has_room_for():

@@ -4,8 +4,7 @@ from typer.testing import CliRunner
 
 import app.cli
 from analysis.model import load_model_index
-from analysis.stats.places import stats_store
-from analysis.stats.store import SHIPPED_STATS
+from analysis.stats.store import SHIPPED_STATS, stats_store
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
 from pruning.planning.search_plans import searched_selection

@@ -334,7 +334,7 @@ def test_a_configuration_that_names_another_one_is_refused(tmp_path):
 @pytest.mark.parametrize("name", ["evil/kernel", "kernels-community/flash-attn2:main", "swift", ""])
 def test_attention_that_would_be_fetched_is_no_option(name):
     """Of commands, jobs and recipes alike; the message names what can be asked for."""
-    values = {"model": "m", "corpus": "c"}, {"model": "m", "corpora": ("demo-math",)}, {}
+    values = {"model": "m", "corpus": "demo-math"}, {"model": "m", "corpora": ("demo-math",)}, {}
     forms = CalibrateRequest, EvaluateRequest, CalibrateSection
     for form, given in zip(forms, values, strict=True):
         for known in ("auto", "eager", "sdpa", "flash_attention_2"):

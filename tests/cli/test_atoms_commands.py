@@ -8,8 +8,7 @@ import pytest
 
 from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.stats.places import stats_store
-from analysis.stats.store import load_expert_stats
+from analysis.stats.store import load_expert_stats, stats_store
 from pruning.planning.make import plan_from_stats
 from pruning.requests.plan import PlanRequest
 from pruning.sizes import format_bytes

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.model import load_model_index
-from analysis.stats.places import stats_store
+from analysis.stats.store import stats_store
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
 from pruning.requests.plan import PlanRequest

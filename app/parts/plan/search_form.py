@@ -79,20 +79,19 @@ def _fields(context: Context) -> dict[str, Any]:
         ("generations", "Generations", "After the initial one; more can be asked for later."),
         ("seed", "Seed", "Of all draws: the same seed finds the same."),
     )
-    columns = st.columns(len(numbers) + 1)
-    for place, (key, label, about) in zip(columns, numbers, strict=False):
+    *columns, last = st.columns(len(numbers) + 1)
+    for place, (key, label, about) in zip(columns, numbers, strict=True):
         least, most = bounds(SearchSection, key)
-        asked[key] = int(
-            place.number_input(
-                label,
-                min_value=least,
-                max_value=most or _MOST,
-                value=SearchSection.model_fields[key].default,
-                key=f"search.{key}",
-                help=about,
-            )
+        number = place.number_input(
+            label,
+            min_value=least,
+            max_value=most or _MOST,
+            value=SearchSection.model_fields[key].default,
+            key=f"search.{key}",
+            help=about,
         )
-    racing = columns[-1].selectbox(
+        asked[key] = int(number)
+    racing = last.selectbox(
         "Racing",
         list(_RACING),
         format_func=_RACING.__getitem__,
