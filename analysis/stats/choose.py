@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from analysis.corpora import HUB, corpus_name
+from analysis.corpora import corpus_name
 from analysis.criteria import Criterion
 from analysis.errors import StatsError, unknown_name
 from analysis.model import MoEModel
@@ -27,9 +27,9 @@ class CorpusWeight:
 
 
 def parse_corpus_weight(text: str) -> CorpusWeight:
-    """`NAME` or `NAME:WEIGHT`; the colon of `hub:owner/name` begins no weight."""
+    """`NAME` or `NAME:WEIGHT`; what holds a slash, as in `hub:owner/name`, is no weight."""
     name, colon, weight = text.rpartition(":")
-    if not colon or f"{name}:" == HUB:
+    if not colon or "/" in weight:
         return CorpusWeight(text)
     try:
         value = float(weight)

@@ -69,6 +69,8 @@ def calibrated(model, store, make_manifest, random_stats):
         ("prose:2", CorpusWeight("prose", 2.0)),
         ("prose:0.5", CorpusWeight("prose", 0.5)),
         ("a:b:3", CorpusWeight("a:b", 3.0)),
+        ("hub:owner/name", CorpusWeight("hub:owner/name", 1.0)),
+        ("[a](http://b.c)", CorpusWeight("[a](http://b.c)", 1.0)),
     ],
 )
 def test_a_corpus_may_have_a_weight(text, expected):

@@ -85,7 +85,8 @@ def test_the_address_opens_the_same_view_elsewhere(open_tab):
     expect(criterion(second)).to_have_text("Squared-gate energy")
     for tab in (first, second):
         expect(tab.get_by_test_id("stCode").first).to_contain_text(
-            "--criterion squared-gate-energy --corpus demo-math --gate renormalized --sparsity 45%"
+            "--criterion squared-gate-energy --corpus demo-math --gate renormalized "
+            "--stats-dir stats --sparsity 45%"
         )
     cards = first.get_by_test_id("stMetricValue").all_inner_texts()
     assert len(cards) == 4

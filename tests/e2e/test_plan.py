@@ -80,7 +80,7 @@ def test_a_drag_keeps_the_budget_and_tells_python_on_release(open_tab):
     tab.mouse.up()
     expect_counts(tab, DRAGGED)
     expect(tab.get_by_test_id("stCode").filter(has_text="moeprune plan")).to_contain_text(
-        "--layer-set 2=22 --layer-set 1,3-5=15 --layer-set 0=14"
+        "--set 2=22 --set 1,3-5=15 --set 0=14"
     )
     expect(tab.get_by_text("Layers of different sizes")).to_be_visible()
 

@@ -113,9 +113,9 @@ def write(number):
     word = "x" * (1000 * number + 1)
     replace(plan, provenance=replace(plan.provenance, sparsity=word)).save(places[0])
     save_recipe(recipe.model_copy(update={"model": word}), places[1])
-    found = replace(result, header={**result.header, "word": word})
+    found = result.model_copy(update={"header": {**result.header, "word": word}})
     write_durably(places[2], found.to_json().encode())
-    EvaluationStore([root]).save(replace(record, made={"word": word}))
+    EvaluationStore([root]).save(record.model_copy(update={"made": {"word": word}}))
     return [place.read_bytes() for place in places]
 
 wholes = [set(each) for each in zip(*map(write, range(processes)))]
