@@ -1,7 +1,7 @@
 """Which statistics a criterion ranks by: the runs of this model, by corpus or by id."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -101,7 +101,7 @@ def sample_runs(
         raise StatsError(
             f"{model.name} has statistics of samples of {', '.join(having)}; choose with --corpus."
         )
-    names = [corpus_name(corpus) for corpus in corpora] or list(having)
+    names = [name_among(having, corpus) for corpus in corpora] or list(having)
     for name in names:
         if name not in having:
             raise StatsError(unknown_name(f"corpus with samples of {model.name}", name, having))
@@ -172,8 +172,7 @@ def routed_runs(
         )
     parts = []
     for wanted in corpora:
-        # A file is known by its name, wherever it lies.
-        name = corpus_name(wanted.corpus)
+        name = name_among(by_corpus, wanted.corpus)
         if name not in by_corpus:
             raise StatsError(unknown_name(f"calibrated corpus of {model.name}", name, by_corpus))
         parts.append(Part(by_corpus[name], wanted.weight))
@@ -200,6 +199,11 @@ class Choice(Generic[Chosen]):
 def routed_choice(parts: Sequence[Part]) -> Choice[Stats]:
     """The statistics of calibration runs, blended."""
     return Choice(blend(parts), tuple(part.run for part in parts), corpus_names(parts))
+
+
+def name_among(known: Container[str], corpus: str) -> str:
+    """The name of a corpus in runs; a file is known by its own, wherever it lies."""
+    return corpus if corpus in known else corpus_name(corpus)
 
 
 def corpus_names(parts: Sequence[Part]) -> tuple[str, ...]:

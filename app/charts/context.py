@@ -9,7 +9,6 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 import pandas as pd
 
-from analysis.corpora import corpus_name
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.model import MoEModel
@@ -17,7 +16,13 @@ from analysis.ranking.compare import Comparison
 from analysis.ranking.experts import Stats
 from analysis.ranking.overlap import mean_overlaps, variant_overlaps
 from analysis.sparsity import num_removed, parse_sparsity
-from analysis.stats.choose import Choice, choose_stats, newest_by_corpus, parse_corpus_weight
+from analysis.stats.choose import (
+    Choice,
+    choose_stats,
+    name_among,
+    newest_by_corpus,
+    parse_corpus_weight,
+)
 from analysis.stats.store import Run, StatsStore, load_expert_stats
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import made_by
@@ -163,7 +168,7 @@ class Context:
     def weights(self) -> dict[str, float]:
         """Weight of every calibrated corpus in what ranks."""
         given = [parse_corpus_weight(text) for text in self.corpora]
-        named = {corpus_name(each.corpus): each.weight for each in given}
+        named = {name_among(self.runs, each.corpus): each.weight for each in given}
         return {corpus: named.get(corpus, 0.0) for corpus in self.runs}
 
     @property
