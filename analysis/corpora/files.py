@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from analysis.corpora.documents import Document, Fields, row_document
 from analysis.errors import CorpusError, first_line
 from analysis.json_text import parse_json
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
+from analysis.lazy import pa, pq
 
 # One place in the file is kept for so many documents: 16 bytes for each 16 documents.
 _STRIDE = 16
@@ -173,9 +171,6 @@ class _ParquetFile:
         self._ends = np.cumsum(groups, dtype=np.int64)
 
     def _opened(self) -> pq.ParquetFile:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         try:
             return pq.ParquetFile(self._path)
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -204,8 +199,6 @@ class _ParquetFile:
     def _rows(
         self, table: pq.ParquetFile, group: int, wanted: np.ndarray[Any, np.dtype[np.int64]]
     ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        import pyarrow as pa
-
         first = int(self._ends[group - 1]) if group else 0
         try:
             for batch in table.iter_batches(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, Granularity
@@ -15,10 +14,8 @@ from analysis.criteria.pathfinder import PATHFINDER, pathfinder
 from analysis.criteria.unified import NAMED_VARIANTS, RANKABLE, VARIANTS, unified
 from analysis.criteria.weight_based import AIMER, HOYER, MAGNITUDE, NEURON_NORMS, RANDOM
 from analysis.errors import CriterionError, unknown_name
+from analysis.lazy import pd
 from analysis.stats.tables import Gate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = [
     "CRITERIA",

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from analysis.arrays import FloatArray
+from analysis.lazy import pd
 from analysis.stats.samples import SamplePart
 from analysis.stats.tables import Gate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 StatsSource = Literal["routed", "weights", "none"]
 Granularity = Literal["expert", "atomic"]

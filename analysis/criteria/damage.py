@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
+from analysis.lazy import pd
 from analysis.stats.tables import Gate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def _score(table: pd.DataFrame, gate: Gate) -> FloatArray:

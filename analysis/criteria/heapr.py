@@ -6,7 +6,6 @@ Both score every neuron of every expert; a whole expert's score is the sum over 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +13,8 @@ from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
 from analysis.criteria.unified import mean_over_routed
 from analysis.errors import CriterionError
+from analysis.lazy import pd
 from analysis.stats.tables import Gate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DEFAULT_LAMBDA = 1.0
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, numbers
 from analysis.criteria.unified import mean_over_routed
+from analysis.lazy import pd
 from analysis.stats.tables import Gate, moment_column
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def _columns(gate: Gate) -> tuple[str, ...]:

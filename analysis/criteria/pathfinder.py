@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
 from analysis.errors import CriterionError
+from analysis.lazy import pd
 from analysis.ranking.trajectory import MOST_PATHS, follow, path_order
 from analysis.stats.samples import SamplePart, SampleStats
 from analysis.stats.tables import Gate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Paths of each sample in the paper's Figure 2; its plans take 1 to 500.
 DEFAULT_PATHS = 100

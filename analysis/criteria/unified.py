@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion
+from analysis.lazy import pd
 from analysis.stats.tables import EXPONENTS, Gate, moment_column
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 REFERENCE = "arXiv:2606.15716, Table 1"
 VARIANTS: tuple[tuple[int, int, int], ...] = tuple(product((0, 1), EXPONENTS, EXPONENTS))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
+from analysis.lazy import pd
 from analysis.stats.tables import Gate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NORM_PRODUCT = "norm_product"
 _COLUMNS = ("l1", "l2_squared", "numel")

@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.errors import StatsError
+from analysis.lazy import pd
 from analysis.ranking.experts import order_of, rank_of
 from analysis.ranking.overlap import pruned_mask
 from analysis.stats.grid import Grid
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Place in the tuple = code in `Comparison.fates`.
 FATES: Final = ("both", "only A", "only B", "neither")
@@ -105,8 +103,6 @@ class Comparison:
     @cached_property
     def by_layer(self) -> pd.DataFrame:
         """Table `layer, agreement, jaccard, kendall_tau`, one row a layer."""
-        import pandas as pd
-
         present = self.grid.present
         both = (self.a.pruned & self.b.pruned).sum(axis=1).astype(np.float64)
         either = (self.a.pruned | self.b.pruned).sum(axis=1)

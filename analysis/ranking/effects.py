@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from analysis.criteria import Criterion
+from analysis.lazy import pd
 from analysis.ranking.overlap import all_way_overlap, pruned_masks
 from analysis.stats.tables import ExpertStats, Gate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COMPONENTS = ("b", "alpha", "beta")
 
@@ -22,8 +19,6 @@ def component_effects(means: pd.DataFrame) -> pd.DataFrame:
     For each value of an exponent the mean, least and largest overlap of the rankable variants that
     have it. `means` has a row a variant, as by `mean_overlaps`.
     """
-    import pandas as pd
-
     rows = []
     for component in COMPONENTS:
         for value in sorted(set(means[component].tolist())):
@@ -38,8 +33,6 @@ def effects_over_models(means: Iterable[pd.DataFrame]) -> pd.DataFrame:
 
     lowest and highest are those of any variant of any model; variants counts all of them.
     """
-    import pandas as pd
-
     effects = pd.concat([component_effects(each) for each in means], ignore_index=True)
     return effects.groupby(["component", "value"], as_index=False, sort=False).agg(
         {"overlap": "mean", "lowest": "min", "highest": "max", "variants": "sum"}

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from analysis.arrays import FloatArray, IntArray
 from analysis.criteria import Criterion, expert_score_of
 from analysis.errors import CriterionError
 from analysis.families import MoELayer
+from analysis.lazy import pd
 from analysis.stats.grid import Grid
 from analysis.stats.tables import OPTIONAL_COLUMNS, ExpertStats, Gate, NoStats, WeightStats
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RANKING_COLUMNS = ("layer", "expert", "score", "saliency", "rank", "num_tokens")
 Stats = ExpertStats | WeightStats | NoStats
@@ -99,8 +95,6 @@ def rank_experts(criterion: Criterion, stats: Stats, gate: Gate) -> pd.DataFrame
     rank 0 is the first to keep within its layer, see `order_of`. num_tokens is empty for criteria
     that read no routed tokens.
     """
-    import pandas as pd
-
     grid: Grid = stats.grid
     score, saliency = scored(criterion, stats, gate)
     ranks = rank_of(order_of(grid.fold(saliency), grid))[grid.present]

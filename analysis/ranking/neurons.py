@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from analysis.arrays import FloatArray
 from analysis.criteria import Criterion, neuron_score_of
 from analysis.criteria.weight_based import NORM_PRODUCT
 from analysis.errors import CriterionError, StatsError
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.ranking.norms import NeuronScores, neuron_norms
@@ -20,9 +20,6 @@ from analysis.stats.choose import Choice, CorpusWeight, corpus_names, notes_on_o
 from analysis.stats.neurons import NEURON_INDEX, NeuronStats, load_neuron_stats
 from analysis.stats.store import StatsStore
 from analysis.widths import expert_widths
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NEURON_RANKING_COLUMNS = (*NEURON_INDEX, "score", "saliency", "rank", "num_tokens")
 
@@ -83,8 +80,6 @@ def chosen_neurons(parts: Sequence[Part]) -> Choice[pd.DataFrame]:
 
 def _index_of(widths: Mapping[int, Sequence[int]]) -> pd.DataFrame:
     """Table of NEURON_INDEX, a row for each neuron; `widths` counts those of each expert."""
-    import pandas as pd
-
     owners = [(layer, expert) for layer in sorted(widths) for expert in range(len(widths[layer]))]
     counts = np.array([widths[layer][expert] for layer, expert in owners])
     layers, experts = np.repeat(np.array(owners), counts, axis=0).T
@@ -109,8 +104,6 @@ def rank_neurons(criterion: Criterion, table: pd.DataFrame) -> pd.DataFrame:
     compares no layers. Ties keep the lower layer, expert, neuron. A neuron whose expert no token
     reached has saliency 0, the lowest there is. num_tokens is empty where no run was read.
     """
-    import pandas as pd
-
     score = score_neurons(criterion, table)
     saliency = criterion.saliency(score)
     group = table["layer"].to_numpy() if criterion.within_layers else np.zeros(len(table))

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.criteria import RANKABLE, Criterion, unified
 from analysis.errors import StatsError
+from analysis.lazy import pd
 from analysis.ranking.experts import order_of, rank_of, saliency_grid
 from analysis.sparsity import num_removed
 from analysis.stats.grid import Grid
 from analysis.stats.tables import ExpertStats, Gate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 OVERLAP_COLUMNS = (
     "criterion", "b", "alpha", "beta", "sparsity", "corpus_a", "corpus_b", "overlap", "chance",
@@ -83,8 +80,6 @@ def _overlap_rows(
 
 
 def _overlap_table(rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
-    import pandas as pd
-
     exponents = dict.fromkeys(("b", "alpha", "beta"), "Int64")
     return pd.DataFrame(rows, columns=list(OVERLAP_COLUMNS)).astype(exponents)
 
@@ -122,8 +117,6 @@ def mean_overlaps(overlaps: pd.DataFrame) -> pd.DataFrame:
 
 def overlap_matrix(overlaps: pd.DataFrame, corpora: Sequence[str]) -> pd.DataFrame:
     """Table `corpus_a, corpus_b, overlap` with both directions and the diagonal."""
-    import pandas as pd
-
     # A uniform schedule prunes equally many on both sides, so the overlap is symmetric.
     pairs = overlaps[["corpus_a", "corpus_b", "overlap"]]
     swapped = pairs.rename(columns={"corpus_a": "corpus_b", "corpus_b": "corpus_a"})

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.arrays import FloatArray
 from analysis.criteria import RANKABLE, Criterion, get_criterion, unified
+from analysis.lazy import pd
 from analysis.ranking.compare import kendall_tau
 from analysis.ranking.experts import saliency_grid, score_experts
 from analysis.ranking.overlap import chance_overlap, pruned_mask, set_overlap
 from analysis.stats.tables import ExpertStats, Gate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PROXY = (0, 1, 1)  # sum of g ||f||
 SPARSITIES = (Fraction(1, 4), Fraction(1, 2))
@@ -28,8 +25,6 @@ def proxy_overlap(stats: ExpertStats, sparsities: Sequence[Fraction] = SPARSITIE
     overlap is the mean over layers of the share of one set that is in the other; chance that of
     two random sets.
     """
-    import pandas as pd
-
     exact = saliency_grid(get_criterion("damage"), stats, "applied")
     proxy = saliency_grid(unified(*PROXY), stats, "applied")
     rows = []
@@ -58,8 +53,6 @@ def proxy_quality(
     over all experts where both are positive; overlap_P, 0..1, the share of pruned experts in
     common at P percent, mean over layers. Best overlap at the last sparsity first.
     """
-    import pandas as pd
-
     exact = saliency_grid(get_criterion("damage"), stats, "applied")
     gone = [pruned_mask(exact, stats.grid, sparsity) for sparsity in sparsities]
     names = [f"overlap_{float(100 * sparsity):g}" for sparsity in sparsities]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from analysis.arrays import FloatArray, IntArray
+from analysis.lazy import pd
 from analysis.ranking.experts import order_of
 from analysis.stats.grid import Grid
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Half width of the ambiguous band around the boundary, in rescaled saliency.
 BAND = 0.05
@@ -32,8 +28,6 @@ def separation(saliency: FloatArray, grid: Grid, kept: IntArray) -> pd.DataFrame
     midpoint and band the share of experts within 0.05 of it. A constant layer has gap 0 and band
     1; a layer that loses nothing has no boundary (NaN) and band 0.
     """
-    import pandas as pd
-
     values = rescale(saliency)
     ordered = np.take_along_axis(values, order_of(values), axis=1)
     rows = []

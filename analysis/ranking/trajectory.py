@@ -18,20 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, cast, get_args
+from typing import Final, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.arrays import FloatArray, IntArray
 from analysis.errors import StatsError, UserError, unknown_name
+from analysis.lazy import pd
 from analysis.ranking.clusters import nearest_to_centroids
 from analysis.ranking.paths import top_paths_of_samples, top_paths_through
-from analysis.stats.samples import SampleStats
-
-if TYPE_CHECKING:
-    import pandas as pd
 from analysis.stats.grid import Grid
+from analysis.stats.samples import SampleStats
 
 Parts = Literal["both", "importance", "transition"]
 PARTS: Final[tuple[Parts, ...]] = get_args(Parts)

@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.arrays import FloatArray
 from analysis.errors import StatsError
+from analysis.lazy import pd
 from analysis.stats.merging import check_addable
 from analysis.stats.neurons import neuron_table, sum_by_expert
 from analysis.stats.samples import SamplePart
 from analysis.stats.store import NEURONS, Run, digest_of, load_expert_stats, read_vectors
 from analysis.stats.tables import ExpertStats
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Columns of experts that follow from their neurons' maxima, which do not mix.
 NOT_MIXED = ("neuron_norm_sum", "neuron_peak_sum")
@@ -106,8 +103,6 @@ class Mixture:
 
     def sums_table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
         """`table` without DERIVED_COLUMNS, which few criteria read and which take long."""
-        import pandas as pd
-
         sums = np.tensordot(self.factors(weights), self._sums, axes=1)
         return pd.concat([self._index, pd.DataFrame(sums, columns=self._columns)], axis=1)
 

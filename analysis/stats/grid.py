@@ -1,16 +1,13 @@
 """Grid: the layers of a model and their experts, as rows of a table and as an array."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.families import MoELayer
-
-if TYPE_CHECKING:
-    import pandas as pd
+from analysis.lazy import pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +43,6 @@ class Grid:
 
     def index(self) -> "pd.DataFrame":
         """Table `layer, expert`, in order."""
-        import pandas as pd
-
         return pd.DataFrame(
             [(layer.index, expert) for layer in self.layers for expert in range(layer.num_experts)],
             columns=["layer", "expert"],

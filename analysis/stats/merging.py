@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.errors import StatsError
+from analysis.lazy import pd
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS, ordered
 from analysis.stats.neurons import expert_columns, joined_neurons, neuron_table
@@ -32,9 +32,6 @@ from analysis.stats.store import (
     save_expert_stats,
 )
 from analysis.stats.tables import RunManifest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # What the rows of a table are; all other columns add up.
 _INDEX = frozenset(("layer", "expert", "shard", "other"))

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from analysis.arrays import FloatArray
 from analysis.errors import StatsError
+from analysis.lazy import pd
 from analysis.stats.grid import Grid
 from analysis.stats.store import NEURONS, Run, load_expert_stats, read_table
 from analysis.stats.tables import RunManifest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NEURON_INDEX = ("layer", "expert", "neuron")
 NEURON_COLUMNS: Mapping[str, str] = {
@@ -82,8 +79,6 @@ def expert_columns(table: pd.DataFrame, grid: Grid) -> pd.DataFrame:
     output_sq * slope_sq, sum_c sqrt(output_sq) and sum_c output_max. An expert without neurons has
     0.
     """
-    import pandas as pd
-
     terms = {
         "neuron_product": table["output_sq"] * table["slope_sq"],
         "neuron_norm_sum": np.sqrt(table["output_sq"]),
@@ -94,8 +89,6 @@ def expert_columns(table: pd.DataFrame, grid: Grid) -> pd.DataFrame:
 
 def sum_by_expert(values: ArrayLike, table: pd.DataFrame, grid: Grid) -> FloatArray:
     """A number of each row of `table`, added up for each expert of the grid, in its order."""
-    import pandas as pd
-
     weights = np.asarray(values, dtype=np.float64)
     experts = pd.MultiIndex.from_frame(grid.index())
     owners = experts.get_indexer(pd.MultiIndex.from_frame(table[["layer", "expert"]]))

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from analysis.arrays import FloatArray, IntArray
 from analysis.errors import StatsError
+from analysis.lazy import pd
 from analysis.stats.grid import Grid
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # One row for each sample, layer and expert; sums over the sample's tokens.
 SAMPLE_COLUMNS: Final = (
@@ -57,8 +55,6 @@ class SampleStats:
 
     def to_table(self) -> pd.DataFrame:
         """SAMPLE_COLUMNS, by sample, layer and expert."""
-        import pandas as pd
-
         index, samples = self.grid.index(), len(self.num_tokens)
         repeated = pd.concat([index] * samples, ignore_index=True)
         return repeated.assign(
@@ -89,8 +85,6 @@ def sample_stats(table: pd.DataFrame, grid: Grid) -> SampleStats:
 
 def joined_samples(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The samples of several runs of a model, one run after the other."""
-    import pandas as pd
-
     offsets = np.cumsum([0, *(table["sample"].max() + 1 for table in tables)])
     numbered = [
         table.assign(sample=table["sample"] + offset)
@@ -136,8 +130,6 @@ class SamplePart:
 
 def transition_table(grid: Grid, counts: Sequence[IntArray]) -> pd.DataFrame:
     """TRANSITION_COLUMNS of counts as in `SampleStats.transitions`; pairs of no token left out."""
-    import pandas as pd
-
     parts = []
     for layer, square in zip(grid.layers, counts, strict=False):
         experts, others = np.nonzero(square)
@@ -166,8 +158,6 @@ def transitions_of(table: pd.DataFrame, grid: Grid) -> tuple[IntArray, ...]:
 
 def joined_transitions(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The transitions of several runs of a model, added."""
-    import pandas as pd
-
     index = list(TRANSITION_COLUMNS[:-1])
     together = pd.concat(tables, ignore_index=True).groupby(index)["num_tokens"].sum()
     return together.reset_index().astype("int64")

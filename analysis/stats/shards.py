@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.corpora import TOKEN_SHARDS
 from analysis.criteria import Criterion
 from analysis.errors import StatsError
+from analysis.lazy import pd
 from analysis.ranking.experts import has_columns, saliency_grid
 from analysis.ranking.overlap import chance_overlap, pruned_mask, set_overlap
 from analysis.stats.grid import Grid
 from analysis.stats.store import SHARDS, Run, load_expert_stats, read_table
 from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, CorpusRef, ExpertStats, Gate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SHARD_INDEX = ("layer", "expert", "shard")
 TOKEN_PARTS = (1, 2, 4, TOKEN_SHARDS)  # that are shown: an eighth, a quarter, a half, all
@@ -96,8 +93,6 @@ def overlap_of_parts(
     over layers of the share of its pruned set that all tokens prune too; chance that of two random
     sets. Both are 0..1. `seen` are growing parts of one run, as by `stats_at`; the last has all.
     """
-    import pandas as pd
-
     masks = [
         pruned_mask(saliency_grid(criterion, each, gate), each.grid, sparsity) for each in seen
     ]

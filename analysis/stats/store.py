@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock
 
@@ -21,6 +21,7 @@ from analysis.arrays import FloatArray
 from analysis.durable import PARTIAL, partial_of, sync_file, sync_folder, write_durably
 from analysis.errors import StatsError
 from analysis.json_text import parse_json_once
+from analysis.lazy import pd
 from analysis.stats import stored_tables
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS
@@ -44,9 +45,6 @@ from analysis.stats.tables import (
     WeightStats,
     corpus_from_json,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # The demo's runs, which lie beside the packages in a clone and in an installation.
 SHIPPED_STATS = Path(__file__).parents[2] / "cached_stats"

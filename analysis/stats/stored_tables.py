@@ -1,23 +1,15 @@
-"""Parquet tables of a run: written, and read with care: their size, their columns, their numbers.
-
-pyarrow and pandas are imported by the functions: runs are listed without them.
-"""
+"""Parquet tables of a run: written, and read with care: size, columns and numbers are checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.arrays import FloatArray
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+from analysis.lazy import pa, pc, pd, pq
 
 # Sums of real corpora shrink to a half or so, ids of layers and experts to next to nothing.
 _MOST_UNPACKED = 1 << 28
@@ -27,17 +19,11 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 def write_parquet(path: Path, table: pd.DataFrame) -> None:
     """Write a table without its index."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     pq.write_table(pa.Table.from_pandas(table, preserve_index=False), path, compression="zstd")
 
 
 def write_vectors(path: Path, index: pd.DataFrame, vectors: FloatArray) -> None:
     """Write `layer, expert` and, as the column `vector_sum`, the rows of `vectors`."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     columns = {name: pa.array(index[name].to_numpy()) for name in ("layer", "expert")}
     flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
     columns["vector_sum"] = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
@@ -50,8 +36,6 @@ def read_vectors(path: Path, rows: int) -> FloatArray:
     Raises:
         ValueError, OSError: see `read_parquet`; or there are not as many vectors of one width.
     """
-    import pyarrow as pa
-
     column = read_parquet(path, {"vector_sum": "list"})["vector_sum"].combine_chunks()
     if not pa.types.is_fixed_size_list(column.type) or len(column) != rows:
         raise ValueError("it does not hold a vector for each expert")
@@ -71,9 +55,6 @@ def read_parquet(
             is missing or no finite number, or far more rows than a file of its size can hold.
         OSError: it cannot be read.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with pq.ParquetFile(path) as file:
             _check_size(file, path.stat().st_size)
@@ -84,8 +65,6 @@ def read_parquet(
 
 
 def _checked(table: pa.Table, needed: Mapping[str, str], dtypes: Mapping[str, str]) -> pa.Table:
-    import pyarrow as pa
-
     names = table.column_names
     if missing := sorted(set(needed) - set(names)):
         raise ValueError(f"it lacks the columns {', '.join(missing)}")
@@ -107,9 +86,6 @@ def _check_size(file: pq.ParquetFile, size: int) -> None:
 
 
 def _checked_column(name: str, column: pa.Array, dtype: str) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     types = pa.types
     if column.null_count:
         raise ValueError(f"{name} lacks {column.null_count} values")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from analysis.errors import StatsError
 from analysis.families import MoELayer
+from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
 from analysis.stats.grid import Grid
 from analysis.stats.samples import SamplePart
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SCHEMA_VERSION = 1
 _MOST_EXPERTS = 1 << 16  # of a layer; a manifest that says more is damaged

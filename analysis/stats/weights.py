@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +22,12 @@ from numpy.typing import NDArray
 from analysis.elements import FLOAT_BYTES
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, MoEFamily
+from analysis.lazy import pd
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.progress import Progress
 from analysis.stats.store import Run, StatsStore, digest_of, now, run_name, save_weight_stats
 from analysis.stats.tables import SCHEMA_VERSION, WEIGHT_COLUMNS, RunManifest, measured_model
 from analysis.stats.weight_sums import absolute_and_square_sums
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _CHUNK_BYTES = 1 << 23  # measured at once, so that what must be widened or moved stays small
 _GROUP_BYTES = 1 << 25  # handed to a thread at once, and given back at once
@@ -160,8 +157,6 @@ def _table(pieces: list[_Piece], sums: list[tuple[float, float]]) -> pd.DataFram
         (piece.layer, piece.expert, piece.projection, l1, l2_squared, piece.numel)
         for piece, (l1, l2_squared) in zip(pieces, sums, strict=True)
     ]
-    import pandas as pd
-
     table = pd.DataFrame(rows, columns=list(WEIGHT_COLUMNS)).astype(WEIGHT_COLUMNS)
     bad = table[~np.isfinite(table["l2_squared"])]
     if len(bad):

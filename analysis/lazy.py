@@ -1,0 +1,31 @@
+"""Libraries that are imported when something of them is first used: most commands end before.
+
+`from analysis.lazy import pd` stands for `import pandas as pd`, in postponed annotations too.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["pa", "pc", "pd", "pq"]
+
+
+class _Lazy:
+    """Looks like a module; each name is looked up in the real one once."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self._module), name)
+        setattr(self, name, value)
+        return value
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+else:
+    pd, pa = _Lazy("pandas"), _Lazy("pyarrow")
+    pc, pq = _Lazy("pyarrow.compute"), _Lazy("pyarrow.parquet")
