@@ -102,7 +102,10 @@ def open_apart(
 
     def drawn(seed: int) -> Iterator[Document]:
         for document in source.drawn(seed):
-            task = _task_of(document, documents)
+            texts = [str(message.get("content") or "") for message in document.messages or ()]
+            texts += [document.text] if document.text else []
+            digests = map(document_digest, texts if documents else ())
+            task = next((documents[each] for each in digests if each in documents), None)
             if task and not allowed:
                 raise CorpusError(_refusal(corpus, f"holds a document of the benchmark {task}"))
             if task and task not in found:
@@ -119,10 +122,3 @@ def _refusal(corpus: str, why: str) -> str:
         f"The corpus {corpus} {why}, which can then no longer judge the result; take another "
         "corpus or the split for training, or add --allow-test-set (recipes: allow_test_set: true)."
     )
-
-
-def _task_of(document: Document, known: Mapping[str, str]) -> str | None:
-    texts = [str(message.get("content") or "") for message in document.messages or ()]
-    texts += [document.text] if document.text else []
-    digests = (document_digest(text) for text in texts if known)
-    return next((known[digest] for digest in digests if digest in known), None)

@@ -98,12 +98,6 @@ def _tokens(row: Mapping[str, Any], fields: Fields, where: str) -> Document:
     )
 
 
-def _messages(value: Any, where: str, name: str) -> Document:
-    if not isinstance(value, list) or not value or not all(isinstance(m, dict) for m in value):
-        raise CorpusError(f"{where}: {name} must be a list of objects with role and content.")
-    return Document(messages=tuple(value))
-
-
 def row_document(
     row: Mapping[str, Any],
     where: str,
@@ -119,7 +113,13 @@ def row_document(
     if row.get(fields.input_ids) is not None:
         return _tokens(row, fields, where)
     if row.get(fields.messages) is not None:
-        return _messages(row[fields.messages], where, fields.messages)
+        messages = row[fields.messages]
+        is_list = isinstance(messages, list) and messages
+        if not is_list or not all(isinstance(each, dict) for each in messages):
+            raise CorpusError(
+                f"{where}: {fields.messages} must be a list of objects with role and content."
+            )
+        return Document(messages=tuple(messages))
     if row.get(fields.text) is not None:
         return Document(text=str(row[fields.text]))
     if row.get(fields.prompt) is not None and row.get(fields.response) is not None:

@@ -75,12 +75,7 @@ def reading_by_tokenizer(what: str, instead: str) -> Iterator[None]:
 
 
 def encode(document: Document, tokenizer: Tokenizer | None, count: Count, corpus: str) -> Tokens:
-    """Token ids of a document; with count "response", those of its answers enter the sums.
-
-    Raises:
-        CorpusError: there is no tokenizer for text, or no template for a conversation.
-        NoResponseError: no answer can be told apart.
-    """
+    """Token ids of a document; with count "response", those of its answers enter the sums."""
     if document.input_ids is not None:
         answer = document.answer if count == "response" else None
         if count == "response" and answer is None:

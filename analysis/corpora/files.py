@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -23,20 +23,7 @@ _LONGEST_DOCUMENT = 1 << 26  # characters
 _PARQUET_ROWS = 1024
 
 
-class DocumentFile(Protocol):
-    """A file whose documents are numbered from 0."""
-
-    def __len__(self) -> int:
-        """Number of documents."""
-        ...
-
-    def read(self, numbers: Sequence[int]) -> Iterator[Document]:
-        """The documents of these numbers, in the order asked for."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(NamedTuple):
     """One document as it lies in a file: first byte, line (from 1) and content."""
 
     start: int
@@ -44,23 +31,30 @@ class _Record:
     data: bytes
 
 
-_Scan = Callable[[BinaryIO, int, str], Iterator[_Record]]
+class DocumentFile(ABC):
+    """A file whose documents are numbered from 0: their numbers hold while it does not change."""
 
+    def __init__(self, path: Path, fields: Fields) -> None:
+        self._path, self._fields, self._was = path, fields, path.stat()
 
-class _Unchanged:
-    """A file as it was when it was opened first: places and numbers hold for nothing else."""
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of documents."""
 
-    def __init__(self, path: Path) -> None:
-        self._name, self._was = path.name, path.stat()
+    @abstractmethod
+    def read(self, numbers: Sequence[int]) -> Iterator[Document]:
+        """The documents of these numbers, in the order asked for."""
 
-    def check(self, now: os.stat_result) -> None:
-        """Compare it with what is read now."""
+    def _check_unchanged(self, now: os.stat_result) -> None:
         for fact in ("st_dev", "st_ino", "st_size", "st_mtime_ns"):
             if getattr(now, fact) != getattr(self._was, fact):
                 raise CorpusError(
-                    f"The corpus file {self._name} changed while it was read; start again once "
-                    "nothing writes to it."
+                    f"The corpus file {self._path.name} changed while it was read; start again "
+                    "once nothing writes to it."
                 )
+
+
+_Scan = Callable[[BinaryIO, int, str], Iterator[_Record]]
 
 
 def _json_lines(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
@@ -105,38 +99,17 @@ def _paragraphs(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
         yield _Record(start, begun, bytes(parts))
 
 
-def _plain_text(record: _Record, name: str, fields: Fields) -> Document:
-    text = record.data.decode("utf-8")
-    return Document(text=text.replace("\r\n", "\n").replace("\r", "\n"))
-
-
-def _json_row(record: _Record, name: str, fields: Fields) -> Document:
-    where = f"{name}, line {record.line}"
-    try:
-        row = parse_json(record.data)
-    except ValueError as error:
-        raise CorpusError(f"{where} is not JSON: {error}.") from error
-    if not isinstance(row, dict):
-        raise CorpusError(f"{where} is not a JSON object.")
-    return row_document(row, where, fields)
-
-
-class _LineFile:
+class _LineFile(DocumentFile):
     """A file that is read from front to back, with a mark at every sixteenth document."""
 
-    def __init__(
-        self,
-        path: Path,
-        scan: _Scan,
-        parse: Callable[[_Record, str, Fields], Document],
-        fields: Fields,
-    ) -> None:
-        self._path, self._scan, self._parse, self._fields = path, scan, parse, fields
+    _scan: _Scan
+
+    def __init__(self, path: Path, fields: Fields) -> None:
+        super().__init__(path, fields)
         self._starts, self._lines = array("q"), array("q")
         self._total = 0
-        self._unchanged = _Unchanged(path)
         with path.open("rb") as file:
-            for record in scan(file, 1, path.name):
+            for record in self._scan(file, 1, path.name):
                 if self._total % _STRIDE == 0:
                     self._starts.append(record.start)
                     self._lines.append(record.line)
@@ -145,24 +118,51 @@ class _LineFile:
     def __len__(self) -> int:
         return self._total
 
+    @abstractmethod
+    def _document(self, record: _Record) -> Document: ...
+
     def read(self, numbers: Sequence[int]) -> Iterator[Document]:
-        """The documents of these numbers, in the order asked for."""
         with self._path.open("rb") as file:
             for number in numbers:
                 mark, beyond = divmod(number, _STRIDE)
                 file.seek(self._starts[mark])
                 records = self._scan(file, self._lines[mark], self._path.name)
                 found = list(islice(records, beyond, beyond + 1))
-                self._unchanged.check(os.fstat(file.fileno()))
-                yield self._parse(found[0], self._path.name, self._fields)
+                self._check_unchanged(os.fstat(file.fileno()))
+                yield self._document(found[0])
 
 
-class _ParquetFile:
+class _TextFile(_LineFile):
+    """Plain text; blank lines part documents."""
+
+    _scan = staticmethod(_paragraphs)
+
+    def _document(self, record: _Record) -> Document:
+        text = record.data.decode("utf-8")
+        return Document(text=text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+class _JsonFile(_LineFile):
+    """A JSON object in each line."""
+
+    _scan = staticmethod(_json_lines)
+
+    def _document(self, record: _Record) -> Document:
+        where = f"{self._path.name}, line {record.line}"
+        try:
+            row = parse_json(record.data)
+        except ValueError as error:
+            raise CorpusError(f"{where} is not JSON: {error}.") from error
+        if not isinstance(row, dict):
+            raise CorpusError(f"{where} is not a JSON object.")
+        return row_document(row, where, self._fields)
+
+
+class _ParquetFile(DocumentFile):
     """A parquet file; of the rows that are asked for at once, each row group is read once."""
 
     def __init__(self, path: Path, fields: Fields) -> None:
-        self._path, self._fields = path, fields
-        self._unchanged = _Unchanged(path)
+        super().__init__(path, fields)
         with self._opened() as table:
             schema = table.schema_arrow
             groups = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
@@ -174,24 +174,21 @@ class _ParquetFile:
         try:
             return pq.ParquetFile(self._path)
         except (OSError, ValueError, pa.ArrowException) as error:
-            reason = first_line(error)
-            raise CorpusError(
-                f"{self._path.name} is not a readable parquet file: {reason}."
-            ) from error
+            what = f"is not a readable parquet file: {first_line(error)}."
+            raise CorpusError(f"{self._path.name} {what}") from error
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def read(self, numbers: Sequence[int]) -> Iterator[Document]:
-        """The documents of these numbers, in the order asked for; all are held at once."""
         found: dict[int, Mapping[str, Any]] = {}
-        self._unchanged.check(self._path.stat())
+        self._check_unchanged(self._path.stat())
         with self._opened() as table:
             groups = np.searchsorted(self._ends, np.asarray(numbers), side="right")
             for group in np.unique(groups):
                 wanted = np.asarray(numbers)[groups == group]
                 found.update(self._rows(table, int(group), np.unique(wanted)))
-        self._unchanged.check(self._path.stat())
+        self._check_unchanged(self._path.stat())
         for number in numbers:
             where = f"{self._path.name}, row {number + 1}"
             yield row_document(found[number], where, self._fields, columns=self._all_columns)
@@ -201,15 +198,11 @@ class _ParquetFile:
     ) -> Iterator[tuple[int, Mapping[str, Any]]]:
         first = int(self._ends[group - 1]) if group else 0
         try:
-            for batch in table.iter_batches(
-                _PARQUET_ROWS, row_groups=[group], columns=self._columns
-            ):
+            batches = table.iter_batches(_PARQUET_ROWS, row_groups=[group], columns=self._columns)
+            for batch in batches:
                 here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
-                rows = (
-                    batch.take(pa.array(here - first)).to_pylist()
-                    if self._columns
-                    else [{}] * len(here)
-                )
+                taken = batch.take(pa.array(here - first)).to_pylist() if self._columns else None
+                rows = [{}] * len(here) if taken is None else taken
                 yield from zip(here.tolist(), rows, strict=True)
                 first += batch.num_rows
                 if first > wanted[-1]:
@@ -220,8 +213,8 @@ class _ParquetFile:
 
 
 _OPENERS: Mapping[str, Callable[[Path, Fields], DocumentFile]] = {
-    ".txt": lambda path, fields: _LineFile(path, _paragraphs, _plain_text, fields),
-    ".jsonl": lambda path, fields: _LineFile(path, _json_lines, _json_row, fields),
+    ".txt": _TextFile,
+    ".jsonl": _JsonFile,
     ".parquet": _ParquetFile,
 }
 SUFFIXES = tuple(_OPENERS)

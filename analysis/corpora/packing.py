@@ -1,4 +1,4 @@
-"""How documents become sequences: joined end to end, packed side by side, or one a row."""
+"""How much of a corpus is used, and how its documents become sequences."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 
 from analysis.arrays import BoolArray
-from analysis.corpora.encoding import Tokens
+from analysis.corpora.encoding import Count, Tokens
 from analysis.corpora.sequences import TokenIds
+from analysis.errors import CorpusError
 
 Packing = Literal["auto", "concatenate", "pack", "pad"]
 Truncate = Literal["head", "tail", "drop"]
@@ -16,20 +17,52 @@ _OPEN_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What sequences may hold.
+class Sampling:
+    """How much of a corpus is used, and how it is cut into sequences.
 
     Args:
-        tokens: of all sequences together, at most.
-        seq_len: of one sequence, at most, unless `whole`.
-        truncate: which end of a longer document is kept, or that it is dropped.
-        whole: a longer document is a sequence by itself, uncut.
+        tokens: tokens wanted; the run takes whole sequences, the last that fits included.
+        seq_len: tokens in a sequence.
+        seed: of the order in which documents are drawn.
+        packing: "concatenate" joins documents end to end, "pack" sets them side by side where
+            they do not see each other, "pad" gives each a sequence of its own; "auto" joins text
+            and keeps rows of token ids as they are.
+        truncate: which end of a document longer than a sequence is kept, or "drop".
+        count: "all" tokens enter the sums, or those of the "response" only.
+        whole: rows of token ids that are not joined are used whole, however long; `seq_len` and
+            `truncate` then cut text only.
     """
 
     tokens: int
     seq_len: int
+    seed: int = 42
+    packing: Packing = "auto"
     truncate: Truncate = "head"
+    count: Count = "all"
     whole: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise CorpusError(f"The seed {self.seed} is negative; use a whole number from 0.")
+        if self.seq_len < 2:
+            raise CorpusError(f"A sequence of {self.seq_len} tokens is too short; use at least 2.")
+        if self.packing == "concatenate":
+            check_joins(self)
+
+
+def check_joins(sampling: Sampling) -> None:
+    """Refuse what cannot be done with joined documents."""
+    if sampling.truncate != "head":
+        raise CorpusError(
+            f"Joined documents are not truncated, so there is no {sampling.truncate!r}; use "
+            "--packing pad or pack."
+        )
+    # Documents that are not joined may be shorter than a sequence, so they may fit all the same.
+    if sampling.tokens < sampling.seq_len:
+        raise CorpusError(
+            f"{sampling.tokens} tokens are less than one sequence of {sampling.seq_len}; "
+            f"ask for at least {sampling.seq_len} tokens or a shorter sequence length."
+        )
 
 
 @dataclass(slots=True)
@@ -74,13 +107,13 @@ def _counted(item: Tokens) -> BoolArray:
     return np.ones(len(item.ids), dtype=np.bool_) if item.counted is None else item.counted
 
 
-def concatenate(documents: Iterator[Tokens], limits: Limits) -> TokenRows:
+def concatenate(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
     """Documents joined end to end and cut into sequences of equal length.
 
     A document sees what stands before it in its sequence, as in pre-training and in HEAPr.
     """
     packed = TokenRows()
-    wanted = limits.tokens // limits.seq_len * limits.seq_len
+    wanted = sampling.tokens // sampling.seq_len * sampling.seq_len
     items: list[Tokens] = []
     for item in documents:
         items.append(item)
@@ -88,45 +121,47 @@ def concatenate(documents: Iterator[Tokens], limits: Limits) -> TokenRows:
         packed.num_documents += 1
         if packed.num_read >= wanted:
             break
-    length = min(wanted, packed.num_read // limits.seq_len * limits.seq_len)
+    length = min(wanted, packed.num_read // sampling.seq_len * sampling.seq_len)
     if length:
         stream = Tokens(
             np.concatenate([item.ids for item in items]),
             np.concatenate([_counted(item) for item in items]),
         )
-        for start in range(0, length, limits.seq_len):
-            packed.add([stream.part(start, start + limits.seq_len)])
+        for start in range(0, length, sampling.seq_len):
+            packed.add([stream.part(start, start + sampling.seq_len)])
     return packed
 
 
-def _fitting(documents: Iterator[Tokens], limits: Limits, packed: TokenRows) -> Iterator[Tokens]:
+def _fitting(
+    documents: Iterator[Tokens], sampling: Sampling, packed: TokenRows
+) -> Iterator[Tokens]:
     """Documents cut to the length of a sequence, or whole, until the tokens are spent."""
     fed = 0
     for item in documents:
         size = len(item.ids)
         packed.num_read += size
-        keep = size if limits.whole else min(size, limits.seq_len)
-        if size == 0 or (size > keep and limits.truncate == "drop"):
+        keep = size if sampling.whole else min(size, sampling.seq_len)
+        if size == 0 or (size > keep and sampling.truncate == "drop"):
             packed.num_dropped_documents += 1
             continue
-        if fed + keep > limits.tokens:
+        if fed + keep > sampling.tokens:
             packed.num_dropped_documents += 1
             packed.num_too_much = keep
             return
         fed += keep
         packed.num_documents += 1
-        yield item.part(size - keep, size) if limits.truncate == "tail" else item.part(0, keep)
+        yield item.part(size - keep, size) if sampling.truncate == "tail" else item.part(0, keep)
 
 
-def pad(documents: Iterator[Tokens], limits: Limits) -> TokenRows:
+def pad(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
     """One document a sequence; batches pad the shorter ones."""
     packed = TokenRows()
-    for item in _fitting(documents, limits, packed):
+    for item in _fitting(documents, sampling, packed):
         packed.add([item])
     return packed
 
 
-def pack(documents: Iterator[Tokens], limits: Limits) -> TokenRows:
+def pack(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
     """Whole documents side by side in a sequence, where they do not see each other.
 
     Each goes into the first of at most sixteen open sequences that has room for it; where none
@@ -135,8 +170,8 @@ def pack(documents: Iterator[Tokens], limits: Limits) -> TokenRows:
     """
     packed = TokenRows()
     rows: list[list[Tokens]] = []
-    for item in _fitting(documents, limits, packed):
-        place = next((row for row in rows if _size(row) + len(item.ids) <= limits.seq_len), None)
+    for item in _fitting(documents, sampling, packed):
+        place = next((row for row in rows if _size(row) + len(item.ids) <= sampling.seq_len), None)
         if place is None:
             if len(rows) == _OPEN_ROWS:
                 fullest = max(range(_OPEN_ROWS), key=lambda number: _size(rows[number]))
@@ -158,7 +193,7 @@ def _close(packed: TokenRows, row: Sequence[Tokens]) -> None:
     packed.positions.append(np.concatenate(places))
 
 
-PACKERS: Mapping[Packing, Callable[[Iterator[Tokens], Limits], TokenRows]] = {
+PACKERS: Mapping[Packing, Callable[[Iterator[Tokens], Sampling], TokenRows]] = {
     "concatenate": concatenate,
     "pack": pack,
     "pad": pad,

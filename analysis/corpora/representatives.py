@@ -7,12 +7,11 @@ embeddings by does not change them.
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Protocol
 
 import numpy as np
 
 from analysis.arrays import FloatArray, IntArray
-from analysis.checkpoint import Checkpoint, TensorEntry
+from analysis.checkpoint import Checkpoint
 from analysis.corpora.encoding import Tokens
 from analysis.corpora.sampling import Selection
 from analysis.elements import FLOAT_BYTES, as_float64
@@ -23,30 +22,29 @@ from analysis.ranking.clusters import nearest_to_centroids
 POOL = 4096
 _ROWS_AT_ONCE = 4096
 # How the checkpoints name the table of input embeddings; behind any prefix.
-_NAMES = (
-    "embed_tokens.weight",
-    "embeddings.weight",
-    "word_embeddings.weight",
-    "tok_embeddings.weight",
-    "wte.weight",
-)
-
-
-class EmbeddingRows(Protocol):
-    """Rows of a table of embeddings."""
-
-    num_tokens: int
-
-    def rows(self, tokens: IntArray) -> FloatArray:
-        """(tokens, hidden size) embeddings of these token ids."""
-        ...
+_TABLES = ("embed_tokens", "embeddings", "word_embeddings", "tok_embeddings", "wte")
+_NAMES = tuple(f".{name}.weight" for name in _TABLES)
 
 
 class CheckpointEmbedding:
     """The input embeddings of a checkpoint, of which only the rows asked for are read."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._entry = _embedding(checkpoint)
+        found = [
+            entry
+            for entry in checkpoint.tensors.values()
+            if len(entry.shape) == 2 and f".{entry.name}".endswith(_NAMES)
+        ]
+        # Towers of other senses and extra prediction heads have tables of their own, deeper or
+        # later.
+        found.sort(key=lambda entry: (-entry.shape[0], entry.name.count("."), entry.name))
+        if not found or found[0].dtype not in FLOAT_BYTES:
+            what = f"in {found[0].dtype}" if found else "under a known name"
+            raise CorpusError(
+                f"The checkpoint has no table of embeddings {what} that representative documents "
+                "could be chosen by; leave --select out."
+            )
+        self._entry = found[0]
         self._path = checkpoint.path / self._entry.shard
         self.num_tokens = self._entry.shape[0]
 
@@ -63,25 +61,7 @@ class CheckpointEmbedding:
         return as_float64(b"".join(parts), self._entry.dtype).reshape(len(tokens), -1)
 
 
-def _embedding(checkpoint: Checkpoint) -> TensorEntry:
-    found = [
-        entry
-        for entry in checkpoint.tensors.values()
-        if len(entry.shape) == 2
-        and any(entry.name == name or entry.name.endswith(f".{name}") for name in _NAMES)
-    ]
-    # Towers of other senses and extra prediction heads have tables of their own, deeper or later.
-    found.sort(key=lambda entry: (-entry.shape[0], entry.name.count("."), entry.name))
-    if not found or found[0].dtype not in FLOAT_BYTES:
-        what = f"in {found[0].dtype}" if found else "under a known name"
-        raise CorpusError(
-            f"The checkpoint has no table of embeddings {what} that representative documents could "
-            "be chosen by; leave --select out."
-        )
-    return found[0]
-
-
-def mean_embeddings(documents: Sequence[Tokens], embedding: EmbeddingRows) -> FloatArray:
+def mean_embeddings(documents: Sequence[Tokens], embedding: CheckpointEmbedding) -> FloatArray:
     """(documents, hidden size): the mean embedding of each document's tokens, of length 1."""
     from scipy.sparse import csr_array
 
@@ -106,7 +86,7 @@ def mean_embeddings(documents: Sequence[Tokens], embedding: EmbeddingRows) -> Fl
     return features
 
 
-def kmeans_selection(embedding: EmbeddingRows, clusters: int) -> Selection:
+def kmeans_selection(embedding: CheckpointEmbedding, clusters: int) -> Selection:
     """The documents nearest the centroids of `clusters` clusters, in the order they were drawn."""
 
     def choose(documents: Iterator[Tokens], seed: int) -> Iterator[Tokens]:

@@ -1,14 +1,21 @@
 """Token sequences of a corpus: which documents, how they are cut, and what counts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
 from analysis.corpora.documents import Document
 from analysis.corpora.encoding import Count, Tokenizer, Tokens, encode
-from analysis.corpora.packing import PACKERS, Limits, Packing, TokenRows, Truncate, concatenate
+from analysis.corpora.packing import (
+    PACKERS,
+    Packing,
+    Sampling,
+    TokenRows,
+    check_joins,
+    concatenate,
+)
 from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.sources import Source, in_memory
 from analysis.errors import CorpusError
@@ -28,54 +35,6 @@ class Selection:
 
     choose: Callable[[Documents, int], Documents]
     description: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How much of a corpus is used, and how it is cut into sequences.
-
-    Args:
-        tokens: tokens wanted; the run takes whole sequences, the last that fits included.
-        seq_len: tokens in a sequence.
-        seed: of the order in which documents are drawn.
-        packing: "concatenate" joins documents end to end, "pack" sets them side by side where
-            they do not see each other, "pad" gives each a sequence of its own; "auto" joins text
-            and keeps rows of token ids as they are.
-        truncate: which end of a document longer than a sequence is kept, or "drop".
-        count: "all" tokens enter the sums, or those of the "response" only.
-        whole: rows of token ids that are not joined are used whole, however long; `seq_len` and
-            `truncate` then cut text only.
-    """
-
-    tokens: int
-    seq_len: int
-    seed: int = 42
-    packing: Packing = "auto"
-    truncate: Truncate = "head"
-    count: Count = "all"
-    whole: bool = False
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise CorpusError(f"The seed {self.seed} is negative; use a whole number from 0.")
-        if self.seq_len < 2:
-            raise CorpusError(f"A sequence of {self.seq_len} tokens is too short; use at least 2.")
-        if self.packing == "concatenate":
-            _check_joins(self)
-
-
-def _check_joins(sampling: Sampling) -> None:
-    if sampling.truncate != "head":
-        raise CorpusError(
-            f"Joined documents are not truncated, so there is no {sampling.truncate!r}; use "
-            "--packing pad or pack."
-        )
-    # Documents that are not joined may be shorter than a sequence, so they may fit all the same.
-    if sampling.tokens < sampling.seq_len:
-        raise CorpusError(
-            f"{sampling.tokens} tokens are less than one sequence of {sampling.seq_len}; "
-            f"ask for at least {sampling.seq_len} tokens or a shorter sequence length."
-        )
 
 
 def tokenize(
@@ -102,13 +61,13 @@ def tokenize(
     if packing == "auto":
         packing = "pad" if ready else "concatenate"
     if packing == "concatenate":
-        _check_joins(sampling)
+        check_joins(sampling)
     encoded = _encoded(chain([first], drawn), tokenizer, sampling.count, corpus)
     if selection is not None:
         encoded = selection.choose(encoded, sampling.seed)
     whole = ready and sampling.whole
-    limits = Limits(sampling.tokens, sampling.seq_len, sampling.truncate, whole)
-    packed = PACKERS[packing](encoded, limits)
+    packed = PACKERS[packing](encoded, replace(sampling, whole=whole))
+
     if not packed.rows:
         raise CorpusError(_nothing(packed, sampling, packing, corpus))
     facts: dict[str, object] = {"packing": packing, "count": sampling.count}
@@ -132,6 +91,7 @@ def _encoded(
 
 
 def _nothing(packed: TokenRows, sampling: Sampling, packing: Packing, corpus: str) -> str:
+    """Why there is no sequence."""
     if packed.num_read == 0:
         return f"The corpus {corpus} holds no token."
     if packing != "concatenate" and packed.num_too_much:
@@ -168,24 +128,7 @@ def _one_text(
             f"The corpus {corpus} is one text, whose sequences are drawn at random; it takes "
             "neither --packing, --count nor --select."
         )
-    _check_joins(sampling)
-    text = Document(text=_whole_text(source, corpus))
-    stream = encode(text, tokenizer, "all", corpus)
-    # The one text has no end of a document in it.
-    if tokenizer is not None and len(stream.ids) and stream.ids[-1] == tokenizer.eos_token_id:
-        stream = stream.part(0, len(stream.ids) - 1)
-    packed = concatenate(iter([stream]), Limits(len(stream.ids), sampling.seq_len))
-    if not packed.rows:
-        raise CorpusError(_nothing(packed, sampling, "concatenate", corpus))
-    order = np.random.default_rng(sampling.seed).permutation(len(packed.rows))
-    chosen = order[: sampling.tokens // sampling.seq_len]
-    packed.rows = [packed.rows[number] for number in chosen]
-    packed.counted = [packed.counted[number] for number in chosen]
-    facts = {"packing": "concatenate", "count": "all", "drawn": "sequences of one text"}
-    return _sequences(packed, source, sampling, corpus, facts)
-
-
-def _whole_text(source: Source, corpus: str) -> str:
+    check_joins(sampling)
     parts: list[str] = []
     length = 0
     for document in source.drawn(0):
@@ -198,7 +141,19 @@ def _whole_text(source: Source, corpus: str) -> str:
                 f"The corpus {corpus} is joined to one text, but holds more than "
                 f"{_LONGEST_JOINED >> 20} MiB; is it a copy of another dataset?"
             )
-    return (source.join or "").join(parts)
+    stream = encode(Document(text=(source.join or "").join(parts)), tokenizer, "all", corpus)
+    # The one text has no end of a document in it.
+    if tokenizer is not None and len(stream.ids) and stream.ids[-1] == tokenizer.eos_token_id:
+        stream = stream.part(0, len(stream.ids) - 1)
+    packed = concatenate(iter([stream]), replace(sampling, packing="auto", tokens=len(stream.ids)))
+    if not packed.rows:
+        raise CorpusError(_nothing(packed, sampling, "concatenate", corpus))
+    order = np.random.default_rng(sampling.seed).permutation(len(packed.rows))
+    chosen = order[: sampling.tokens // sampling.seq_len]
+    packed.rows = [packed.rows[number] for number in chosen]
+    packed.counted = [packed.counted[number] for number in chosen]
+    facts = {"packing": "concatenate", "count": "all", "drawn": "sequences of one text"}
+    return _sequences(packed, source, sampling, corpus, facts)
 
 
 def _sequences(

@@ -78,17 +78,13 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         options = _options(found["rest"].removeprefix(","), corpus, _FIELDS)
         path = Path(found["path"]).expanduser()
         return CorpusSpec(name, path=path, fields=_fields(options, corpus))
-    raise CorpusError(_unknown(corpus))
-
-
-def _unknown(corpus: str) -> str:
     base, colon, weight = corpus.rpartition(":")
     if colon and base in (*TEXTS, *PRESETS):
-        return (
+        raise CorpusError(
             f"{corpus} has a weight, but each corpus is calibrated in full; mix them afterwards, "
             f"as in `moeprune plan --corpus {base}:{weight}`."
         )
-    return (
+    raise CorpusError(
         unknown_name("corpus", corpus, (*TEXTS, *PRESETS))
         + f" A local file ends in {', '.join(SUFFIXES)}; a dataset of the hub is {HUB}owner/name."
     )

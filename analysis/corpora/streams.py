@@ -98,30 +98,25 @@ def _hub_stream(
     return stream, facts | ({"config": dataset.config} if dataset.config else {})
 
 
-def _files(path: Path, name: str) -> list[Path]:
+def _local_stream(
+    path: Path, name: str, *, joined: bool
+) -> tuple[datasets.IterableDataset, dict[str, Any]]:
     if not path.exists():
         raise CorpusError(f"The copy {path} of {name} does not exist.")
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    found = [file for file in files if file.is_file() and _builder(file)]
-    kinds = {_builder(file) for file in found}
-    if len(kinds) != 1:
-        what = "several kinds of files" if kinds else "no file"
+    built = {
+        file: _BUILDERS[end]
+        for file in files
+        for end in _BUILDERS
+        if file.is_file() and file.name.endswith(end)
+    }
+    if len(set(built.values())) != 1:
+        what = "several kinds of files" if built else "no file"
         raise CorpusError(
             f"{path} holds {what} to read as {name}; give files of one kind: .parquet, or .jsonl, "
             ".json or .txt, plain or compressed."
         )
-    return found
-
-
-def _builder(path: Path) -> str | None:
-    return next((_BUILDERS[end] for end in _BUILDERS if path.name.endswith(end)), None)
-
-
-def _local_stream(
-    path: Path, name: str, *, joined: bool
-) -> tuple[datasets.IterableDataset, dict[str, Any]]:
-    files = _files(path, name)
-    builder = str(_builder(files[0]))
+    builder = next(iter(built.values()))
     options: dict[str, Any] = {}
     if builder == "text":
         # One text keeps its line breaks; otherwise blank lines part documents.
@@ -129,7 +124,7 @@ def _local_stream(
     try:
         stream = datasets.load_dataset(
             builder,
-            data_files=[str(file) for file in files],
+            data_files=[str(file) for file in built],
             split="train",
             streaming=True,
             **options,
@@ -138,7 +133,7 @@ def _local_stream(
         raise CorpusError(
             f"{path} cannot be read as {name}: {first_line(error).rstrip('.')}."
         ) from error
-    return stream, {"copy": path.name, "files": len(files)}
+    return stream, {"copy": path.name, "files": len(built)}
 
 
 def _documents(

@@ -12,16 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_token_ids(corpus: str, largest: int, model: "MoEModel") -> None:
-    """Refuse a corpus that was tokenised for another model.
-
-    Args:
-        corpus: its name.
-        largest: of its token ids.
-        model: reads them.
-
-    Raises:
-        CorpusError: the model has no such token.
-    """
+    """Refuse a corpus, whose `largest` token id is given, that was tokenised for another model."""
     vocabulary = model.config.get("vocab_size")
     if isinstance(vocabulary, int) and largest >= vocabulary:
         raise CorpusError(

@@ -10,7 +10,7 @@ from letters import as_lists, sequences_of
 
 from analysis.corpora import Document, Sampling, TokenSequences
 from analysis.corpora.encoding import Tokens
-from analysis.corpora.packing import PACKERS, Limits, Truncate
+from analysis.corpora.packing import PACKERS, Truncate
 from analysis.errors import CorpusError
 
 
@@ -30,14 +30,14 @@ def packed_rows(packing, lengths, limits):
 
 def test_packed_documents_stay_whole_and_lie_side_by_side():
     # 3 and 2 fill a row of five; 4 opens the second, 1 goes into the first with room.
-    packed, rows = packed_rows("pack", (3, 4, 2, 1), Limits(100, 5))
+    packed, rows = packed_rows("pack", (3, 4, 2, 1), Sampling(100, 5))
     assert rows == [[0, 1, 2, 7, 8], [3, 4, 5, 6, 9]]
     assert [places.tolist() for places in packed.positions] == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]]
     assert (packed.num_documents, packed.num_dropped) == (4, 0)
 
 
 def test_padded_documents_have_a_row_each():
-    packed, rows = packed_rows("pad", (3, 7, 2), Limits(100, 5))
+    packed, rows = packed_rows("pad", (3, 7, 2), Sampling(100, 5))
     assert rows == [[0, 1, 2], [3, 4, 5, 6, 7], [10, 11]]
     assert packed.positions == []
     assert (packed.num_documents, packed.num_dropped) == (3, 2)
@@ -46,7 +46,7 @@ def test_padded_documents_have_a_row_each():
 @pytest.mark.parametrize("packing", ["pad", "pack"])
 def test_a_long_document_keeps_head_tail_or_nothing(packing):
     kept = {
-        truncate: packed_rows(packing, (6, 3), Limits(100, 4, truncate))[1]
+        truncate: packed_rows(packing, (6, 3), Sampling(100, 4, truncate=truncate))[1]
         for truncate in get_args(Truncate)
     }
     assert kept == {
@@ -58,7 +58,7 @@ def test_a_long_document_keeps_head_tail_or_nothing(packing):
 
 @pytest.mark.parametrize("packing", ["pad", "pack"])
 def test_the_document_that_would_be_too_much_ends_the_run(packing):
-    packed, rows = packed_rows(packing, (3, 3, 1), Limits(5, 5))
+    packed, rows = packed_rows(packing, (3, 3, 1), Sampling(5, 5))
     assert rows == [[0, 1, 2]]
     assert (packed.num_read, packed.num_dropped, packed.num_dropped_documents) == (6, 3, 1)
 
@@ -66,7 +66,7 @@ def test_the_document_that_would_be_too_much_ends_the_run(packing):
 @pytest.mark.parametrize("packing", ["pad", "pack"])
 def test_a_dropped_document_spends_no_tokens(packing):
     # Cut to four, the second would be one more than five; it is dropped, and the third fits.
-    packed, rows = packed_rows(packing, (3, 6, 1), Limits(5, 4, "drop"))
+    packed, rows = packed_rows(packing, (3, 6, 1), Sampling(5, 4, truncate="drop"))
     assert sorted(token for row in rows for token in row) == [0, 1, 2, 9]
     assert (packed.num_read, packed.num_dropped, packed.num_dropped_documents) == (10, 6, 1)
 
@@ -99,7 +99,7 @@ def test_short_documents_fit_into_fewer_tokens_than_a_sequence():
     st.sampled_from(get_args(Truncate)),
 )
 def test_every_token_read_is_fed_once_or_dropped(lengths, seq_len, tokens, packing, truncate):
-    limits = Limits(max(tokens, seq_len), seq_len, truncate)
+    limits = Sampling(max(tokens, seq_len), seq_len, truncate=truncate)
     documents = iter(encoded(*lengths))
     packed = PACKERS[packing](documents, limits)
     not_read = sum(len(document.ids) for document in documents)
