@@ -63,6 +63,21 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def not_finite(source: str, dtype: object) -> StatsError:
+    """The error for infinities and NaN: where they came from, and what helps.
+
+    `source` is subject and verb, as "Layer 3 gave", `dtype` that of torch.
+    """
+    name = str(dtype).removeprefix("torch.")
+    # Only half precision overflows where the others do not: bfloat16 reaches as far as float32.
+    remedy = (
+        "calibrate with --dtype bfloat16 or float32, which reach further."
+        if name == "float16"
+        else "look for such values in the checkpoint, or for weights that make it overflow."
+    )
+    return StatsError(f"{source} values that are no finite numbers in {name}; {remedy}")
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """Message for a name that is not in `known`: the nearest match, then the whole list."""
     names = sorted(known)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from published_models import DEEPSEEK, ERNIE, MIXTRAL, OLMOE, QWEN3
 
-from analysis.calibration.estimate import active_params
 from analysis.calibration.loading import CalibrationSettings, Placement
-from analysis.calibration.memory import memory_needs
+from analysis.calibration.memory import active_params, memory_needs
 from analysis.calibration.streamed import hidden_bytes
 from analysis.corpora import PRESETS
 from analysis.corpora.sequences import TokenSequences

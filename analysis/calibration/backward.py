@@ -19,9 +19,8 @@ from transformers import PreTrainedModel
 
 from analysis.arrays import BoolArray
 from analysis.calibration.feed import input_device, prepare
-from analysis.calibration.finite import not_finite
 from analysis.corpora import TokenBatch
-from analysis.errors import CheckpointError
+from analysis.errors import CheckpointError, not_finite
 from analysis.families import MoEFamily
 from analysis.forwards import Forward, decoder_layers, wrap_forward
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from analysis.calibration.finite import not_finite
 from analysis.calibration.router_group import one_hot, pair_counts
 from analysis.calibration.sums import GroupSums
+from analysis.errors import not_finite
 
 _ROWS = 1024
 # (expert, inputs (R, D)) -> its outputs (R, D), before any gate weight.

@@ -47,14 +47,11 @@ def _left_in_groups(groups: Path, own_group: Path) -> Iterator[int]:
         for group in (inner, *(above for above in inner.parents if above.is_relative_to(groups))):
             limit = group / "memory.max"
             if limit.is_file() and (most := limit.read_text().strip()) != "max":
-                yield max(0, int(most) - _in_use(group))
-
-
-def _in_use(group: Path) -> int:
-    """Bytes held, without those of files that were read and may go at any time."""
-    held = int((group / "memory.current").read_text())
-    statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    return held - int(statistics.get("inactive_file", 0))
+                # Files that were read are held too, but may go at any time.
+                held = int((group / "memory.current").read_text())
+                counts = (group / "memory.stat").read_text().splitlines()
+                cached = dict(line.split() for line in counts).get("inactive_file", 0)
+                yield max(0, int(most) - held + int(cached))
 
 
 def give_back_memory() -> None:

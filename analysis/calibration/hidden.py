@@ -1,13 +1,15 @@
 """Hidden states of all tokens between two layers of a streamed run, in memory or on disk."""
 
 import shutil
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
-from analysis.calibration.content import content_sum
 from analysis.calibration.free import free_memory
 from analysis.durable import write_durably
 from analysis.errors import CheckpointError
@@ -16,6 +18,19 @@ from analysis.json_text import parse_json
 # Beyond this share of the free memory they go to disk.
 _SHARE_OF_MEMORY = 0.25
 _NAME = "hidden"
+
+
+def content_sum(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    """CRC-32 of the names, shapes and bytes of tensors on the CPU, and of a text.
+
+    Kept beside them: what was saved is what is read, or is not used.
+    """
+    found = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        found = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), found)
+        found = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"
 
 
 def are_too_large(nbytes: int) -> bool:

@@ -165,26 +165,22 @@ def offload_space(placement: Placement) -> Iterator[Path | None]:
         yield Path(own)
 
 
-def _placed(model: MoEModel, settings: CalibrationSettings, offload: Path | None) -> dict[str, Any]:
-    place = settings.placement
-    if place.expert_parallel:
-        return loading_options(model, join(), trust=settings.trust_remote_code)
-    if place.device_map:
-        # accelerate counts devices by number and knows "cpu" and "disk" by name.
-        limits = {int(key) if key.isdigit() else key: size for key, size in place.max_memory}
-        return {
-            "device_map": place.device_map,
-            "max_memory": limits or None,
-            "offload_folder": offload,
-        }
-    device = resolve_device(settings.device)
-    return {"device_map": None if device.type == "cpu" else {"": device}}
-
-
 def load_model(
     model: MoEModel, settings: CalibrationSettings, offload: Path | None = None
 ) -> PreTrainedModel:
     """The model in evaluation mode, ready to run; `offload` takes weights that fit nowhere else."""
+    place, device = settings.placement, resolve_device(settings.device)
+    placed: dict[str, Any] = {"device_map": None if device.type == "cpu" else {"": device}}
+    if place.expert_parallel:
+        placed = loading_options(model, join(), trust=settings.trust_remote_code)
+    elif place.device_map:
+        # accelerate counts devices by number and knows "cpu" and "disk" by name.
+        limits = {int(key) if key.isdigit() else key: size for key, size in place.max_memory}
+        placed = {
+            "device_map": place.device_map,
+            "max_memory": limits or None,
+            "offload_folder": offload,
+        }
     try:
         loaded, info = auto_class_of(model).from_pretrained(
             model.checkpoint.path,
@@ -194,7 +190,7 @@ def load_model(
             use_safetensors=True,
             output_loading_info=True,
             **attention_option(settings),
-            **_placed(model, settings, offload),
+            **placed,
         )
     except LOADING_ERRORS as error:
         raise load_error(model, error) from error

@@ -66,8 +66,9 @@ def own_answers(
             is_dropped = sampling.truncate == "drop" and length > sampling.seq_len
             tokens += 0 if is_dropped else min(length, sampling.seq_len)
         yield Progress("writing answers", min(tokens, sampling.tokens), sampling.tokens, "tokens")
-    said = {"by": "the model, greedy", "max_new_tokens": wanted.max_new_tokens}
-    facts: dict[str, Any] = {"answers": said}
+    facts: dict[str, Any] = {
+        "answers": {"by": "the model, greedy", "max_new_tokens": wanted.max_new_tokens}
+    }
     if wanted.selection is not None:
         facts["select"] = wanted.selection.description
     return replace(source, drawn=lambda _: iter(documents), facts={**source.facts, **facts})
@@ -82,33 +83,30 @@ def answered_sampling(sampling: Sampling, *, was_text: bool) -> Sampling:
 
 
 def _prompts(source: Source, wanted: Answering) -> Iterator[tuple[int, ...]]:
+    """Of each document the tokens before the last run of those that belong to an answer."""
+    drawn, corpus = source.drawn(wanted.sampling.seed), wanted.corpus
     encoded: Iterator[Tokens] = (
-        _encoded(document, wanted) for document in source.drawn(wanted.sampling.seed)
+        encode(each, wanted.tokenizer, "response", corpus) for each in drawn
     )
     if wanted.selection is not None:
         encoded = wanted.selection.choose(encoded, wanted.sampling.seed)
-    for document in encoded:
-        yield _before_last_answer(document, wanted.corpus)
-
-
-def _encoded(document: Document, wanted: Answering) -> Tokens:
-    """The document with its answers told apart, since the last of them is to be replaced."""
     try:
-        return encode(document, wanted.tokenizer, "response", wanted.corpus)
+        for document in encoded:
+            counted = document.counted
+            answers = np.array([]) if counted is None else np.flatnonzero(counted)
+            if not len(answers):
+                raise CorpusError(
+                    f"A document of the corpus {corpus} has no answer to be replaced."
+                )
+            breaks = np.flatnonzero(np.diff(answers) > 1)
+            start = int(answers[breaks[-1] + 1] if len(breaks) else answers[0])
+            if start == 0:
+                raise CorpusError(
+                    f"A document of the corpus {corpus} is an answer without a prompt."
+                )
+            yield tuple(document.ids[:start].tolist())
     except NoResponseError as error:
         raise CorpusError(
             f"{error.reason}; --answers own needs a corpus of prompts and answers, or use "
             "--answers given."
         ) from error
-
-
-def _before_last_answer(document: Tokens, corpus: str) -> tuple[int, ...]:
-    """The tokens before the last run of those that belong to an answer."""
-    answers = np.flatnonzero(document.counted) if document.counted is not None else np.array([])
-    if not len(answers):
-        raise CorpusError(f"A document of the corpus {corpus} has no answer to be replaced.")
-    breaks = np.flatnonzero(np.diff(answers) > 1)
-    start = int(answers[breaks[-1] + 1] if len(breaks) else answers[0])
-    if start == 0:
-        raise CorpusError(f"A document of the corpus {corpus} is an answer without a prompt.")
-    return tuple(document.ids[:start].tolist())

@@ -14,9 +14,9 @@ import safetensors.torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from analysis.calibration.content import content_sum
 from analysis.calibration.distributed import Processes, Sums, folded
 from analysis.calibration.expert_parallel import joined
+from analysis.calibration.hidden import content_sum
 from analysis.calibration.sums import GroupSums
 from analysis.durable import PARTIAL, partial_of, written_durably
 from analysis.errors import StatsError

@@ -28,11 +28,7 @@ def quantisation(model: MoEModel) -> str:
 
 
 def dequantising_config(model: MoEModel) -> Any:
-    """What tells transformers to dequantise while loading; None where nothing is quantised.
-
-    Raises:
-        UnsupportedModelError: a method that is not dequantised here.
-    """
+    """What tells transformers to dequantise while loading; None where nothing is quantised."""
     method = quantisation(model)
     if not method:
         return None

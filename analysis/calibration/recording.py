@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from analysis.calibration.damage import LayerDamage, Rerouting, Scratch
 from analysis.calibration.dense import ExpertForward, LayerDense
-from analysis.calibration.finite import not_finite
 from analysis.calibration.neurons import LayerNeurons
 from analysis.calibration.sums import GroupSums
-from analysis.errors import UnsupportedModelError
-from analysis.stats.tables import EXPONENTS, GATES, MOMENT_COLUMNS, Gate, moment_column
+from analysis.errors import UnsupportedModelError, not_finite
+from analysis.stats.tables import EXPONENTS, GATES, MOMENT_COLUMNS, moment_column
 
 
 @dataclass(slots=True)
@@ -45,21 +44,15 @@ class Collection:
 WHOLE_WEIGHTS: ContextVar[Tensor | None] = ContextVar("moeprune_whole_weights", default=None)
 
 
-def _gates(weights_TK: Tensor, gate: Gate) -> Tensor:
-    weights = weights_TK.double()
-    if gate == "applied":
-        return weights
-    whole_TK = WHOLE_WEIGHTS.get()
-    total = (weights if whole_TK is None else whole_TK.double()).sum(dim=-1, keepdim=True)
-    return torch.where(total == 0, 0.0, weights / total)
-
-
 def _moments(weights_TK: Tensor, order_S: Tensor, norms_S: Tensor) -> Tensor:
     """(S, M) float64: the terms of MOMENT_COLUMNS for each routed pair, in sorted order."""
+    weights, whole_TK = weights_TK.double(), WHOLE_WEIGHTS.get()
+    total = (weights if whole_TK is None else whole_TK.double()).sum(dim=-1, keepdim=True)
+    gates = {"applied": weights, "renormalized": torch.where(total == 0, 0.0, weights / total)}
     powers = {beta: norms_S**beta for beta in EXPONENTS}
     terms: dict[str, Tensor] = {}
     for gate in GATES:
-        gates_S = _gates(weights_TK, gate).reshape(-1)[order_S]
+        gates_S = gates[gate].reshape(-1)[order_S]
         for alpha in EXPONENTS:
             for beta in EXPONENTS:
                 terms[moment_column(alpha, beta, gate)] = gates_S**alpha * powers[beta]
@@ -177,10 +170,14 @@ class Recorder:
             raise not_finite(f"The router of layer {self._layer} gave", self._hidden_TD.dtype)
         self._add("moments", _moments(weights_TK, self._routing.order_S, self._norms_S))
         if "damage" in self._sums.groups:
-            damage = self._checked_damage(index_TK, weights_TK)
-            self._add("damage", damage.norms().reshape(-1)[self._routing.order_S])
+            if not (self._damage and self._damage.is_of(index_TK, weights_TK)):
+                raise UnsupportedModelError(
+                    f"The experts of layer {self._layer} do not get what the router returns, so "
+                    "their damage is not known; leave the group damage out."
+                )
+            self._add("damage", self._damage.norms().reshape(-1)[self._routing.order_S])
             counted = len(weights_TK) if self._mask_T is None else int(self._mask_T.sum())
-            self._sums.of("extra", self._layer, self._device).add_(damage.num_entering)
+            self._sums.of("extra", self._layer, self._device).add_(self._damage.num_entering)
             self._sums.of("counted", self._layer, self._device).add_(counted)
 
     def _add(self, name: str, terms: Tensor) -> None:
@@ -192,14 +189,6 @@ class Recorder:
         sums = self._sums.of(name, self._layer, self._device)
         row_S = self._routing.expert_S + self._shard_S * sums.shape[1]
         sums.view(-1, *sums.shape[2:]).index_add_(0, row_S, terms)
-
-    def _checked_damage(self, index_TK: Tensor, weights_TK: Tensor) -> LayerDamage:
-        if self._damage and self._damage.is_of(index_TK, weights_TK):
-            return self._damage
-        raise UnsupportedModelError(
-            f"The experts of layer {self._layer} do not get what the router returns, so their "
-            "damage is not known; leave the group damage out."
-        )
 
     def _check_outputs(self) -> None:
         bad_S = ~self._norms_S.isfinite()

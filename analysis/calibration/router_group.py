@@ -7,8 +7,8 @@ of one.
 import torch
 from torch import Tensor
 
-from analysis.calibration.finite import not_finite
 from analysis.calibration.sums import GroupSums
+from analysis.errors import not_finite
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 """The calibration run: load, feed every sequence once, save the sums; resumable."""
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,6 @@ from analysis.calibration.distributed import Processes, join
 from analysis.calibration.expert_parallel import block_sums, check_divides
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import feed
-from analysis.calibration.finite import not_finite
 from analysis.calibration.loading import (
     DTYPES,
     CalibrationSettings,
@@ -26,12 +25,12 @@ from analysis.calibration.loading import (
 from analysis.calibration.memory import check_fits
 from analysis.calibration.partial import PartialRun, Work, resumed
 from analysis.calibration.provenance import made, note_model
-from analysis.calibration.streamed import stream, way
-from analysis.calibration.sums import GroupSums, sums_of
+from analysis.calibration.streamed import stream
+from analysis.calibration.sums import sums_of
 from analysis.calibration.tables import finish, measured
 from analysis.corpora import TokenBatch, TokenSequences
 from analysis.corpora.vocabulary import check_token_ids
-from analysis.errors import LostProcessError, StatsError, UserError, first_line
+from analysis.errors import LostProcessError, StatsError, UserError, first_line, not_finite
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.groups import ordered
@@ -93,33 +92,21 @@ def plan_run(
 def _advance(model: PreTrainedModel, turn: Sequence[TokenBatch], work: Work) -> None:
     """Run the batch of this turn that is this process's; the state counts those of all."""
     started, rank = time.monotonic(), work.processes.rank
+    run = feed_backward if "gradient" in work.sums.groups else feed
     with torch.no_grad():
         if work.shares_batches:
-            _feed_shared(model, turn[0], rank)
+            try:
+                feed(model, turn[0])
+            except (RuntimeError, UserError) as error:
+                # The others wait for this one within their forward, where they cannot be told.
+                raise LostProcessError(f"Process {rank} ended: {first_line(error)}") from error
         else:
             with work.processes.together():
                 if rank < len(turn):
-                    run = feed_backward if "gradient" in work.sums.groups else feed
                     run(model, turn[rank])
     work.state.done += sum(len(batch.mask) for batch in turn)
     work.state.tokens += sum(int(batch.mask.sum()) for batch in turn)
     work.state.seconds += time.monotonic() - started
-
-
-def _feed_shared(model: PreTrainedModel, batch: TokenBatch, rank: int) -> None:
-    try:
-        feed(model, batch)
-    except (RuntimeError, UserError) as error:
-        # The others wait for this one within their forward, where they cannot be told.
-        reason = first_line(error)
-        raise LostProcessError(f"Process {rank} ended: {reason}") from error
-
-
-def _turns(batches: Iterable[TokenBatch], size: int) -> Iterator[tuple[TokenBatch, ...]]:
-    """Batches dealt out, one to each process; in the last turn some may go without."""
-    remaining = iter(batches)
-    while turn := tuple(islice(remaining, size)):
-        yield turn
 
 
 def _accumulate(
@@ -131,7 +118,8 @@ def _accumulate(
         yield Progress("calibrating", state.tokens, total, "tokens", note)
     try:
         batches = sequences.batches(batch_size, start=state.done)
-        for turn in _turns(batches, work.turn):
+        # Dealt out, one to each process; in the last turn some may go without.
+        while turn := tuple(islice(batches, work.turn)):
             _advance(model, turn, work)
             work.save_if_due()
             yield Progress("calibrating", state.tokens, total, "tokens")
@@ -178,19 +166,36 @@ def calibrate(
     writes, and only its result is a run that can be read.
     """
     manifest, processes = plan_run(model, sequences, settings), join()
-    _check_same_run(processes, manifest)
+    first = processes.share(manifest.digest)
+    with processes.together():
+        if first != manifest.digest:
+            raise StatsError(
+                "It is about to do another run than the first process; give all of them the same "
+                "model, corpus and options."
+            )
     cached = yield from _from_cache(processes, store, manifest)
     if cached:
         return cached
-    with _held(processes, store, manifest) as partial:
+    with ExitStack() as held:
+        with processes.together():
+            partial = PartialRun(store.target, manifest) if processes.is_first else None
+            if partial:
+                held.enter_context(partial.locked())
         # It may have been finished by another program a moment ago.
         cached = yield from _from_cache(processes, store, manifest)
         if cached:
             return cached
         if partial and not resume:
             partial.forget()
-        sums = _empty_sums(model, sequences, settings, processes)
-        state, before = resumed(processes, partial, _way(settings, processes))
+        if settings.placement.expert_parallel:
+            check_divides(model, processes, settings.groups)
+            sums, way = block_sums(model, processes), f"experts in {processes.world} processes"
+        else:
+            sums = sums_of(model, settings.groups, len(sequences.rows))
+            # Another batch size lays out hidden states otherwise.
+            layers = f"layers of batches of {settings.batch_size}"
+            way = layers if settings.placement.stream_layers else "batches"
+        state, before = resumed(processes, partial, way)
         if before:
             sums.load(before)
         work = Work(manifest, processes, partial, sums, state, settings.placement.expert_parallel)
@@ -198,31 +203,7 @@ def calibrate(
         with processes.together():
             if partial:
                 return finish(store.target, manifest, sums)
-    return _elsewhere(store, manifest)
-
-
-def _empty_sums(
-    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, processes: Processes
-) -> GroupSums:
-    """Zeroed sums of this process: of its own experts where those are dealt out."""
-    if settings.placement.expert_parallel:
-        check_divides(model, processes, settings.groups)
-        return block_sums(model, processes)
-    return sums_of(model, settings.groups, len(sequences.rows))
-
-
-def _way(settings: CalibrationSettings, processes: Processes) -> str:
-    """How the run goes through the work; what is saved of another way is of no use to it."""
-    if settings.placement.stream_layers:
-        return way(settings)
-    if settings.placement.expert_parallel:
-        return f"experts in {processes.world} processes"
-    return "batches"
-
-
-def _elsewhere(store: StatsStore, manifest: RunManifest) -> Run:
-    """The run as the other processes know it; its files may lie on another machine."""
-    return Run(store.target / manifest.run_id, manifest)
+    return Run(store.target / manifest.run_id, manifest)  # its files may lie on another machine
 
 
 def _from_cache(
@@ -236,32 +217,9 @@ def _from_cache(
     if not processes.share(bool(run)):
         return None
     total = sum(corpus.num_tokens for corpus in manifest.corpora)
-    run = run or _elsewhere(store, manifest)
+    run = run or Run(unreadable, manifest)
     yield Progress("cached", total, total, "tokens", f"{run.manifest.run_id} is in the cache")
     return run
-
-
-def _check_same_run(processes: Processes, manifest: RunManifest) -> None:
-    first = processes.share(manifest.digest)
-    with processes.together():
-        if first != manifest.digest:
-            raise StatsError(
-                "It is about to do another run than the first process; give all of them the same "
-                "model, corpus and options."
-            )
-
-
-@contextmanager
-def _held(
-    processes: Processes, store: StatsStore, manifest: RunManifest
-) -> Iterator[PartialRun | None]:
-    """The partial run, held by the first process; the others get None."""
-    with ExitStack() as stack:
-        with processes.together():
-            partial = PartialRun(store.target, manifest) if processes.is_first else None
-            if partial:
-                stack.enter_context(partial.locked())
-        yield partial
 
 
 def _calibrate(
@@ -285,15 +243,11 @@ def _calibrate(
                 yield from _accumulate(loaded, sequences, work, settings.batch_size)
     work.collect()
     with work.processes.together():
-        _check_finite(work)
+        bad = [name for name, sums in work.sums.tensors().items() if not sums.isfinite().all()]
+        if work.partial and bad:
+            work.partial.forget()
+            name, _, layer = bad[0].rpartition(".")
+            dtype = DTYPES[work.manifest.settings["dtype"]]
+            raise not_finite(f"The sums {name} of layer {layer} hold", dtype)
     details = made(work, settings) | measured(work.manifest, work.sums)
     return replace(work.manifest, made=details)
-
-
-def _check_finite(work: Work) -> None:
-    bad = [name for name, sums in work.sums.tensors().items() if not sums.isfinite().all()]
-    if work.partial and bad:
-        work.partial.forget()
-        name, _, layer = bad[0].rpartition(".")
-        dtype = DTYPES[work.manifest.settings["dtype"]]
-        raise not_finite(f"The sums {name} of layer {layer} hold", dtype)

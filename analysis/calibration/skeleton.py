@@ -28,7 +28,6 @@ from transformers.core_model_loading import (
 )
 from transformers.modeling_utils import LoadStateDictConfig
 from transformers.quantizers.auto import get_hf_quantizer
-from transformers.quantizers.base import HfQuantizer
 from transformers.utils.generic import ContextManagers
 
 from analysis.calibration.loading import (
@@ -145,14 +144,26 @@ class Skeleton:
     def __init__(self, described: MoEModel, settings: CalibrationSettings) -> None:
         self._described = described
         self.device = resolve_device(settings.device)
-        self._dtype = DTYPES[resolve_dtype(settings.dtype, described)]
+        dtype = DTYPES[resolve_dtype(settings.dtype, described)]
         try:
-            self.model, self._quantizer = _empty_model(described, settings, self._dtype)
+            auto = auto_class_of(described)
+            path, trust = described.checkpoint.path, settings.trust_remote_code
+            config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
+            dequantising = dequantising_config(described)
+            self._quantizer, config, _ = get_hf_quantizer(config, dequantising, None, True, {})
+            options = {"dtype": dtype, "trust_remote_code": trust, **attention_option(settings)}
+            is_quantized = self._quantizer is not None
+            contexts = PreTrainedModel.get_init_context(dtype, is_quantized, False, False)
+            with ContextManagers(contexts):
+                made: PreTrainedModel = auto.from_config(config, **options)
+                if is_quantized:
+                    self._quantizer.preprocess_model(model=made, dtype=dtype, device_map=None)
+            self.model = made.eval().requires_grad_(False)
         except LOADING_ERRORS as error:
             raise load_error(described, error) from error
         self._load_config = LoadStateDictConfig(
-            dtype=self._dtype,
-            dtype_plan=self.model._get_dtype_plan(self._dtype),
+            dtype=dtype,
+            dtype_plan=self.model._get_dtype_plan(dtype),
             hf_quantizer=self._quantizer,
             weight_mapping=get_model_conversion_mapping(self.model, None, self._quantizer),
             device_map={"": self.device},
@@ -270,19 +281,3 @@ def _environment(name: str, value: str) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
-
-
-def _empty_model(
-    described: MoEModel, settings: CalibrationSettings, dtype: torch.dtype
-) -> tuple[PreTrainedModel, HfQuantizer | None]:
-    auto = auto_class_of(described)
-    path, trust = described.checkpoint.path, settings.trust_remote_code
-    config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
-    quantizer, config, _ = get_hf_quantizer(config, dequantising_config(described), None, True, {})
-    options = {"dtype": dtype, "trust_remote_code": trust, **attention_option(settings)}
-    contexts = PreTrainedModel.get_init_context(dtype, quantizer is not None, False, False)
-    with ContextManagers(contexts):
-        model: PreTrainedModel = auto.from_config(config, **options)
-        if quantizer is not None:
-            quantizer.preprocess_model(model=model, dtype=dtype, device_map=None)
-    return model.eval().requires_grad_(False), quantizer

@@ -8,6 +8,7 @@ masks, positions and whatever else a layer gets are made by the model itself.
 
 import time
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from transformers import PreTrainedModel
 
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import feed
-from analysis.calibration.finite import not_finite
 from analysis.calibration.free import give_back_memory
 from analysis.calibration.hidden import HiddenStates, are_too_large
 from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_dtype
@@ -24,15 +24,10 @@ from analysis.calibration.partial import Work
 from analysis.calibration.provenance import note_model
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.corpora import TokenBatch, TokenSequences
-from analysis.errors import StatsError, UnsupportedModelError
+from analysis.errors import StatsError, UnsupportedModelError, not_finite
 from analysis.forwards import Forward, other_forwards, replaced_forward, tensors_in
 from analysis.model import MoEModel
 from analysis.progress import Progress
-
-
-def way(settings: CalibrationSettings) -> str:
-    """Name of this way through the work: another batch size lays out hidden states otherwise."""
-    return f"layers of batches of {settings.batch_size}"
 
 
 def hidden_bytes(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> int:
@@ -67,82 +62,16 @@ def stream(
     hidden = HiddenStates(folder, on_disk=on_disk)
     layers = num_streamed(model)
     if work.state.layers < layers:
-        streamed = _Stream(model, sequences, settings, work, hidden)
+        skeleton = Skeleton(model, settings)
+        note_model(work.state, skeleton.model, settings)
+        relay = Relay(skeleton.model, skeleton.layers, model.family.label)
+        streamed = _Stream(model, sequences, settings.batch_size, work, hidden, skeleton, relay)
         yield from streamed.run(layers, saves_each=on_disk)
         # Then the hidden states: until this is on disk, they are what a resume needs.
         work.save()
     hidden.clear()
     if place.hidden_states_dir and folder.is_dir():
         folder.rmdir()
-
-
-class _Stream:
-    """One pass through the layers."""
-
-    def __init__(
-        self,
-        model: MoEModel,
-        sequences: TokenSequences,
-        settings: CalibrationSettings,
-        work: Work,
-        hidden: HiddenStates,
-    ) -> None:
-        self._model = model
-        self._sequences = sequences
-        self._batch_size = settings.batch_size
-        self._work = work
-        self._hidden = hidden
-        self._skeleton = Skeleton(model, settings)
-        note_model(work.state, self._skeleton.model, settings)
-        self._relay = Relay(self._skeleton.model, self._skeleton.layers, model.family.label)
-        self._total = sequences.num_tokens * num_streamed(model)
-
-    def run(self, layers: int, *, saves_each: bool) -> Generator[Progress, None, None]:
-        """Run layers from where the work stands; save after each, or when it is due."""
-        state = self._work.state
-        with collecting(self._skeleton.model, self._model, self._work.sums):
-            if state.layers:
-                self._hidden.resume(state.layers, -(-len(self._sequences.rows) // self._batch_size))
-                yield self._progress(f"resumed after {state.layers} of {layers} layers")
-            else:
-                self._hidden.clear()
-                yield from self._embed()
-            for number in range(state.layers, layers):
-                yield from self._layer(number, is_last=number == layers - 1)
-                state.layers += 1
-                self._hidden.advance()
-                if number < layers - 1 and (saves_each or self._work.is_due()):
-                    self._hidden.save()
-                    self._work.save()
-                    self._hidden.clear(but=state.layers)
-
-    def _embed(self) -> Generator[Progress, None, None]:
-        self._skeleton.load(EMBEDDINGS)
-        for number, batch in enumerate(self._sequences.batches(self._batch_size)):
-            with torch.no_grad():
-                self._hidden.put(0, number, self._relay.embed(batch))
-            yield self._progress()
-        self._skeleton.drop(EMBEDDINGS)
-
-    def _layer(self, layer: int, *, is_last: bool) -> Generator[Progress, None, None]:
-        started, state = time.monotonic(), self._work.state
-        self._skeleton.load(layer)
-        for number, batch in enumerate(self._sequences.batches(self._batch_size)):
-            with torch.no_grad():
-                before = self._hidden.get(number).to(self._skeleton.device)
-                after = self._relay.layer(layer, batch, before)
-            if not after[torch.from_numpy(batch.mask)].isfinite().all():
-                raise not_finite(f"Layer {layer} gave", after.dtype)
-            if not is_last:
-                self._hidden.put(layer + 1, number, after)
-            state.tokens += int(batch.mask.sum())
-            yield self._progress(layer=layer)
-        self._skeleton.drop(layer)
-        state.seconds += time.monotonic() - started
-
-    def _progress(self, note: str = "", layer: int = EMBEDDINGS) -> Progress:
-        phase = "calibrating" if layer == EMBEDDINGS else f"calibrating layer {layer}"
-        return Progress(phase, self._work.state.tokens, self._total, "tokens of a layer", note)
 
 
 class _Reached(Exception):
@@ -215,4 +144,70 @@ class Relay:
         return UnsupportedModelError(
             f"{self._label} cannot be streamed layer by layer: {reason}. Use --device-map auto "
             "with --offload-folder instead."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """One pass through the layers."""
+
+    model: MoEModel
+    sequences: TokenSequences
+    batch_size: int
+    work: Work
+    hidden: HiddenStates
+    skeleton: Skeleton
+    relay: Relay
+
+    def run(self, layers: int, *, saves_each: bool) -> Generator[Progress, None, None]:
+        """Run layers from where the work stands; save after each, or when it is due."""
+        state = self.work.state
+        with collecting(self.skeleton.model, self.model, self.work.sums):
+            if state.layers:
+                self.hidden.resume(state.layers, -(-len(self.sequences.rows) // self.batch_size))
+                yield self._progress(f"resumed after {state.layers} of {layers} layers")
+            else:
+                self.hidden.clear()
+                yield from self._embed()
+            for number in range(state.layers, layers):
+                yield from self._layer(number, is_last=number == layers - 1)
+                state.layers += 1
+                self.hidden.advance()
+                if number < layers - 1 and (saves_each or self.work.is_due()):
+                    self.hidden.save()
+                    self.work.save()
+                    self.hidden.clear(but=state.layers)
+
+    def _embed(self) -> Generator[Progress, None, None]:
+        self.skeleton.load(EMBEDDINGS)
+        for number, batch in enumerate(self.sequences.batches(self.batch_size)):
+            with torch.no_grad():
+                self.hidden.put(0, number, self.relay.embed(batch))
+            yield self._progress()
+        self.skeleton.drop(EMBEDDINGS)
+
+    def _layer(self, layer: int, *, is_last: bool) -> Generator[Progress, None, None]:
+        started, state = time.monotonic(), self.work.state
+        self.skeleton.load(layer)
+        for number, batch in enumerate(self.sequences.batches(self.batch_size)):
+            with torch.no_grad():
+                before = self.hidden.get(number).to(self.skeleton.device)
+                after = self.relay.layer(layer, batch, before)
+            if not after[torch.from_numpy(batch.mask)].isfinite().all():
+                raise not_finite(f"Layer {layer} gave", after.dtype)
+            if not is_last:
+                self.hidden.put(layer + 1, number, after)
+            state.tokens += int(batch.mask.sum())
+            yield self._progress(layer=layer)
+        self.skeleton.drop(layer)
+        state.seconds += time.monotonic() - started
+
+    def _progress(self, note: str = "", layer: int = EMBEDDINGS) -> Progress:
+        phase = "calibrating" if layer == EMBEDDINGS else f"calibrating layer {layer}"
+        return Progress(
+            phase,
+            self.work.state.tokens,
+            self.sequences.num_tokens * num_streamed(self.model),
+            "tokens of a layer",
+            note,
         )

@@ -73,11 +73,7 @@ def _shapes(
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros; of more bytes than can be numbered torch says so by errors of several other types.
-
-    Raises:
-        MemoryError: the machine does not give so many bytes.
-    """
+    """Zeros; of more bytes than can be numbered torch says so by errors of several other types."""
     if math.prod(shape) * dtype.itemsize > sys.maxsize:
         raise MemoryError(f"{list(shape)} of {dtype}")
     try:

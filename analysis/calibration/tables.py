@@ -1,13 +1,12 @@
 """From the sums of a finished calibration to the tables of a run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from torch import Tensor
 
 from analysis.calibration.sums import GroupSums, Widths
 from analysis.corpora import TOKEN_SHARDS
@@ -28,39 +27,43 @@ from analysis.stats.store import (
 from analysis.stats.tables import MOMENT_COLUMNS, RunManifest
 
 Array = NDArray[Any]
-
-
-class _Sums:
-    """Sums by name, put together over the layers in order."""
-
-    def __init__(self, tensors: Mapping[str, Tensor], layers: list[int]) -> None:
-        self._tensors = tensors
-        self._layers = layers
-
-    def __call__(self, name: str, change: Callable[[Array], Array] = lambda array: array) -> Array:
-        parts = [change(self._tensors[f"{name}.{layer}"].numpy()) for layer in self._layers]
-        return np.concatenate(parts)
+Get = Callable[..., Array]
 
 
 def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
     """Store a finished calibration in the directory `parent`."""
-    get = _Sums(sums.tensors(), [layer.index for layer in manifest.model.layers])
+    tensors, grid = sums.tensors(), Grid(manifest.model.layers)
+
+    def get(name: str, change: Callable[[Array], Array] = lambda array: array) -> Array:
+        """Sums of this name, put together over the layers in order."""
+        layers = (layer.index for layer in grid.layers)
+        return np.concatenate([change(tensors[f"{name}.{layer}"].numpy()) for layer in layers])
+
     tables = {SHARDS: _shards(manifest, get)}
     if "router" in sums.groups:
-        tables |= {ROUTER: _router(manifest, get), COACTIVATION: _coactivation(manifest, get)}
+        tables[ROUTER] = grid.index().assign(
+            probability_sum=get("probabilities"),
+            entropy_sum=np.repeat(get("entropy"), grid.counts),
+            num_tokens=np.repeat(get("tokens"), grid.counts),
+        )
+        tables[COACTIVATION] = _coactivation(manifest, get)
     experts = add_shards(tables[SHARDS])
     if "gradient" in sums.groups:
         tables[NEURONS] = _neurons(get, sums.widths)
-        experts = experts.join(expert_columns(tables[NEURONS], Grid(manifest.model.layers)))
+        experts = experts.join(expert_columns(tables[NEURONS], grid))
     if "dense" in sums.groups:
-        grid = Grid(manifest.model.layers)
         squares = [sums.of("transitions", layer.index).cpu() for layer in grid.layers[1:]]
-        tables[SAMPLES] = _samples(manifest, get)
+        # The same in every layer, so any of them tells.
+        num_tokens = get("dense_tokens").reshape(len(grid.layers), -1)[0]
+        names = ("dense_activation", "dense_probability", "dense_loss")
+        activation, probability, loss = (get(name, lambda sums: sums.T).T for name in names)
+        samples = SampleStats(grid, num_tokens, activation, probability, loss)
+        tables[SAMPLES] = samples.to_table()
         tables[TRANSITIONS] = transition_table(grid, [counts.numpy() for counts in squares])
     return save_expert_stats(parent, manifest, experts, get("vectors"), tables)
 
 
-def _shards(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
+def _shards(manifest: RunManifest, get: Get) -> pd.DataFrame:
     index = Grid(manifest.model.layers).index()
     repeated = index.loc[index.index.repeat(TOKEN_SHARDS)].reset_index(drop=True)
     repeated["shard"] = np.tile(np.arange(TOKEN_SHARDS, dtype=np.int64), len(index))
@@ -72,16 +75,7 @@ def _shards(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
     return table
 
 
-def _router(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
-    grid = Grid(manifest.model.layers)
-    return grid.index().assign(
-        probability_sum=get("probabilities"),
-        entropy_sum=np.repeat(get("entropy"), grid.counts),
-        num_tokens=np.repeat(get("tokens"), grid.counts),
-    )
-
-
-def _neurons(get: _Sums, widths: Widths) -> pd.DataFrame:
+def _neurons(get: Get, widths: Widths) -> pd.DataFrame:
     index = [
         (layer, expert, width) for layer in widths for expert, width in enumerate(widths[layer])
     ]
@@ -105,19 +99,7 @@ def _neurons(get: _Sums, widths: Widths) -> pd.DataFrame:
     )
 
 
-def _samples(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
-    layers = manifest.model.layers
-    # The same in every layer, so any of them tells.
-    num_tokens = get("dense_tokens").reshape(len(layers), -1)[0]
-
-    def by_sample(name: str) -> Array:
-        return get(f"dense_{name}", lambda sums: sums.T).T
-
-    sums = by_sample("activation"), by_sample("probability"), by_sample("loss")
-    return SampleStats(Grid(layers), num_tokens, *sums).to_table()
-
-
-def _coactivation(manifest: RunManifest, get: _Sums) -> pd.DataFrame:
+def _coactivation(manifest: RunManifest, get: Get) -> pd.DataFrame:
     pairs = [
         (layer.index, expert, other)
         for layer in manifest.model.layers

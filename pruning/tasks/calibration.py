@@ -15,8 +15,8 @@ from pruning.tasks.apart import open_checked
 from pruning.tasks.loading import loaded_model, placement_of, quiet_transformers
 
 if TYPE_CHECKING:
-    from analysis.calibration.estimate import Estimate
     from analysis.calibration.loading import CalibrationSettings
+    from analysis.calibration.memory import Estimate
     from analysis.corpora import Selection, Source, TokenSequences
     from analysis.stats.tables import CorpusRef
 
@@ -134,7 +134,7 @@ def estimate_run(
     request: CalibrateRequest,
 ) -> Steps[tuple["CorpusRef", "Estimate"]]:
     """What `calibrate_run` would feed, and what it would take; answers are as they are given."""
-    from analysis.calibration.estimate import estimate
+    from analysis.calibration.memory import estimate
     from analysis.calibration.run import corpus_ref
 
     ready = yield from _prepare(request.model_copy(update={"answers": "given"}))

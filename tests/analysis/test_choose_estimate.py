@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.calibration.estimate import active_params, estimate
 from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.memory import active_params, estimate
+from analysis.calibration.run import corpus_ref
 from analysis.corpora import TokenSequences
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
@@ -213,8 +214,9 @@ def test_active_parameters_by_hand(tmp_path, fused):
 
 def test_an_estimate_counts_tokens_exactly_and_bounds_the_rest(model):
     settings = CalibrationSettings(seq_len=9, batch_size=2, device="cpu")
+    fed = corpus_ref(make_sequences(9, 4, 7), 2)
     found = estimate(model, make_sequences(9, 4, 7), settings)
-    assert (found.num_sequences, found.num_tokens, found.num_padded) == (3, 20, 5)
+    assert (fed.num_sequences, fed.num_tokens, fed.num_padded) == (3, 20, 5)
     sums = 3 * NUM_EXPERTS["olmoe"] * (15 + 16) * 8
     assert found.memory_bytes > model.checkpoint.nbytes + sums
     assert 0 < found.seconds < 60

@@ -26,10 +26,9 @@ from torch.nn import functional
 
 from analysis.calibration import memory, partial
 from analysis.calibration.backward import feed_backward
-from analysis.calibration.estimate import estimate
 from analysis.calibration.experts import collecting
 from analysis.calibration.loading import Placement, load_model
-from analysis.calibration.memory import check_fits, memory_needs
+from analysis.calibration.memory import check_fits, estimate, memory_needs
 from analysis.calibration.sums import sums_of
 from analysis.corpora import Document, Sampling, TokenSequences, tokenize
 from analysis.criteria import get_criterion
