@@ -30,7 +30,6 @@ DASHBOARD_ANALYSIS = (
     "analysis.ranking.coverage",
     "analysis.criteria",
     "analysis.drain",
-    "analysis.ranking.effects",
     "analysis.errors",
     "analysis.families",
     "analysis.model",

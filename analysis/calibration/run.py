@@ -26,7 +26,7 @@ from analysis.calibration.memory import check_fits
 from analysis.calibration.partial import PartialRun, Work, resumed
 from analysis.calibration.provenance import made, note_model
 from analysis.calibration.streamed import stream
-from analysis.calibration.sums import sums_of
+from analysis.calibration.sums import GroupSums, sums_of
 from analysis.calibration.tables import finish, measured
 from analysis.corpora import TokenBatch, TokenSequences
 from analysis.corpora.vocabulary import check_token_ids
@@ -187,14 +187,7 @@ def calibrate(
             return cached
         if partial and not resume:
             partial.forget()
-        if settings.placement.expert_parallel:
-            check_divides(model, processes, settings.groups)
-            sums, way = block_sums(model, processes), f"experts in {processes.world} processes"
-        else:
-            sums = sums_of(model, settings.groups, len(sequences.rows))
-            # Another batch size lays out hidden states otherwise.
-            layers = f"layers of batches of {settings.batch_size}"
-            way = layers if settings.placement.stream_layers else "batches"
+        sums, way = _zeroed(model, sequences, settings, processes)
         state, before = resumed(processes, partial, way)
         if before:
             sums.load(before)
@@ -204,6 +197,19 @@ def calibrate(
             if partial:
                 return finish(store.target, manifest, sums)
     return Run(store.target / manifest.run_id, manifest)  # its files may lie on another machine
+
+
+def _zeroed(
+    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, processes: Processes
+) -> tuple[GroupSums, str]:
+    """Empty sums of this process, and how the run goes through the work."""
+    if settings.placement.expert_parallel:  # of its own experts
+        check_divides(model, processes, settings.groups)
+        return block_sums(model, processes), f"experts in {processes.world} processes"
+    sums = sums_of(model, settings.groups, len(sequences.rows))
+    # Another batch size lays out hidden states otherwise.
+    layers = f"layers of batches of {settings.batch_size}"
+    return sums, layers if settings.placement.stream_layers else "batches"
 
 
 def _from_cache(

@@ -52,11 +52,7 @@ class Decision:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Two decisions on the experts of one model.
-
-    Raises:
-        StatsError: the decisions are on different layers.
-    """
+    """Two decisions on the experts of one model."""
 
     a: Decision
     b: Decision

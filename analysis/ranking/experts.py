@@ -7,7 +7,6 @@ import numpy as np
 from analysis.arrays import FloatArray, IntArray
 from analysis.criteria import Criterion, expert_score_of
 from analysis.errors import CriterionError
-from analysis.families import MoELayer
 from analysis.lazy import pd
 from analysis.stats.grid import Grid
 from analysis.stats.tables import OPTIONAL_COLUMNS, ExpertStats, Gate, NoStats, WeightStats
@@ -63,18 +62,14 @@ def order_of(saliency: FloatArray, grid: Grid | None = None) -> IntArray:
     order = np.argsort(-saliency, axis=1, kind="stable")
     for row, layer in enumerate(grid.layers if grid else ()):
         if layer.num_groups > 1:
-            order[row, : layer.num_experts] = _in_turns(order[row, : layer.num_experts], layer)
+            # The best of each group, then the second best of each, and so on.
+            own = order[row, : layer.num_experts]
+            size = layer.num_experts // layer.num_groups
+            turn = np.empty_like(own)
+            for group in range(layer.num_groups):
+                turn[own // size == group] = np.arange(size)
+            order[row, : layer.num_experts] = own[np.argsort(turn, kind="stable")]
     return order
-
-
-def _in_turns(order: IntArray, layer: MoELayer) -> IntArray:
-    """The best of each group, then the second best of each, and so on."""
-    size = layer.num_experts // layer.num_groups
-    group = order // size
-    turn = np.empty_like(order)
-    for each in range(layer.num_groups):
-        turn[group == each] = np.arange(size)
-    return order[np.argsort(turn, kind="stable")]
 
 
 def rank_of(order: IntArray) -> IntArray:

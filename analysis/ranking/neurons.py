@@ -64,7 +64,12 @@ def read_neurons(
         raise StatsError(
             f"{criterion.label} reads no calibration text; leave --corpus and --run out."
         )
-    table = _index_of(expert_widths(model))
+    widths = expert_widths(model)
+    owners = [(layer, expert) for layer in sorted(widths) for expert in range(len(widths[layer]))]
+    counts = np.array([widths[layer][expert] for layer, expert in owners])
+    layers, experts = np.repeat(np.array(owners), counts, axis=0).T
+    neurons = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    table = pd.DataFrame(dict(zip(NEURON_INDEX, (layers, experts, neurons), strict=True)))
     if criterion.source == "weights":
         norms = yield from neuron_norms(model)
         flat = [of_expert for layer in sorted(norms) for of_expert in norms[layer]]
@@ -76,15 +81,6 @@ def chosen_neurons(parts: Sequence[Part]) -> Choice[pd.DataFrame]:
     """The statistics of neurons of these calibration runs, blended."""
     table = blend_neurons(parts).table
     return Choice(table, tuple(part.run for part in parts), corpus_names(parts))
-
-
-def _index_of(widths: Mapping[int, Sequence[int]]) -> pd.DataFrame:
-    """Table of NEURON_INDEX, a row for each neuron; `widths` counts those of each expert."""
-    owners = [(layer, expert) for layer in sorted(widths) for expert in range(len(widths[layer]))]
-    counts = np.array([widths[layer][expert] for layer, expert in owners])
-    layers, experts = np.repeat(np.array(owners), counts, axis=0).T
-    neurons = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return pd.DataFrame(dict(zip(NEURON_INDEX, (layers, experts, neurons), strict=True)))
 
 
 def score_neurons(criterion: Criterion, table: pd.DataFrame) -> FloatArray:

@@ -1,4 +1,7 @@
-"""How much the pruned set depends on the calibration corpus (arXiv:2606.15716, Figures 4-5)."""
+"""How much the pruned set depends on the calibration corpus (arXiv:2606.15716, Figures 4-5).
+
+Overlaps of pruned sets, and what each exponent of the unified family does to them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.criteria import RANKABLE, Criterion, unified
 from analysis.errors import StatsError
 from analysis.lazy import pd
-from analysis.ranking.experts import order_of, rank_of, saliency_grid
+from analysis.ranking.experts import Stats, order_of, rank_of, saliency_grid
 from analysis.sparsity import num_removed
 from analysis.stats.grid import Grid
 from analysis.stats.tables import ExpertStats, Gate
@@ -55,31 +58,35 @@ def chance_overlap(grid: Grid, sparsity: Fraction, num_corpora: int = 2) -> floa
     return float((shares ** (num_corpora - 1)).mean()) if used.any() else float("nan")
 
 
+def pruned_by(criterion: Criterion, stats: Stats, gate: Gate, sparsity: Fraction) -> BoolArray:
+    """(layers, experts): True where a uniform schedule prunes the expert by this criterion."""
+    return pruned_mask(saliency_grid(criterion, stats, gate), stats.grid, sparsity)
+
+
 def pruned_masks(
     criterion: Criterion, stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
 ) -> dict[str, BoolArray]:
     """Pruned set by corpus."""
     if len({each.manifest.model.identity for each in stats.values()}) > 1:
         raise StatsError("Overlap compares runs of one model, but these are of different models.")
-    return {
-        corpus: pruned_mask(saliency_grid(criterion, each, gate), each.grid, sparsity)
-        for corpus, each in stats.items()
-    }
+    return {corpus: pruned_by(criterion, each, gate, sparsity) for corpus, each in stats.items()}
 
 
-def _overlap_rows(
-    criterion: Criterion, stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
-) -> list[tuple[object, ...]]:
-    masks = pruned_masks(criterion, stats, gate, sparsity)
+def criteria_overlaps(
+    criteria: Iterable[Criterion],
+    stats: Mapping[str, ExpertStats],
+    gate: Gate,
+    sparsity: Fraction,
+) -> pd.DataFrame:
+    """Table of OVERLAP_COLUMNS: one row per criterion and pair of corpora."""
     chance = chance_overlap(next(iter(stats.values())).grid, sparsity)
-    common = (criterion.name, *(criterion.exponents or (None, None, None)), float(sparsity))
-    return [
-        (*common, first, second, set_overlap(masks[first], masks[second]), chance)
-        for first, second in combinations(masks, 2)
-    ]
-
-
-def _overlap_table(rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
+    rows = []
+    for criterion in criteria:
+        masks = pruned_masks(criterion, stats, gate, sparsity)
+        common = (criterion.name, *(criterion.exponents or (None, None, None)), float(sparsity))
+        for first, second in combinations(masks, 2):
+            overlap = set_overlap(masks[first], masks[second])
+            rows.append((*common, first, second, overlap, chance))
     exponents = dict.fromkeys(("b", "alpha", "beta"), "Int64")
     return pd.DataFrame(rows, columns=list(OVERLAP_COLUMNS)).astype(exponents)
 
@@ -88,7 +95,15 @@ def criterion_overlap(
     criterion: Criterion, stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
 ) -> pd.DataFrame:
     """Table of OVERLAP_COLUMNS: one row per pair of corpora."""
-    return _overlap_table(_overlap_rows(criterion, stats, gate, sparsity))
+    return criteria_overlaps([criterion], stats, gate, sparsity)
+
+
+def variant_overlaps(
+    stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
+) -> pd.DataFrame:
+    """Table of OVERLAP_COLUMNS for the 17 rankable variants, one row per variant and pair."""
+    variants = [unified(*exponents) for exponents in RANKABLE]
+    return criteria_overlaps(variants, stats, gate, sparsity)
 
 
 def all_way_overlap(masks: Sequence[BoolArray]) -> float:
@@ -96,15 +111,11 @@ def all_way_overlap(masks: Sequence[BoolArray]) -> float:
     return set_overlap(masks[0], np.logical_and.reduce(masks))
 
 
-def variant_overlaps(
-    stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
-) -> pd.DataFrame:
-    """Table of OVERLAP_COLUMNS for the 17 rankable variants, one row per variant and pair."""
-    return _overlap_table(
-        row
-        for exponents in RANKABLE
-        for row in _overlap_rows(unified(*exponents), stats, gate, sparsity)
-    )
+def corpora_overlap(
+    criterion: Criterion, stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
+) -> float:
+    """Mean over layers of the share of a pruned set that is pruned under every corpus."""
+    return all_way_overlap(list(pruned_masks(criterion, stats, gate, sparsity).values()))
 
 
 def mean_overlaps(overlaps: pd.DataFrame) -> pd.DataFrame:
@@ -122,3 +133,29 @@ def overlap_matrix(overlaps: pd.DataFrame, corpora: Sequence[str]) -> pd.DataFra
     swapped = pairs.rename(columns={"corpus_a": "corpus_b", "corpus_b": "corpus_a"})
     same = pd.DataFrame({"corpus_a": corpora, "corpus_b": corpora, "overlap": 1.0})
     return pd.concat([pairs, swapped[pairs.columns], same], ignore_index=True)
+
+
+def component_effects(means: pd.DataFrame) -> pd.DataFrame:
+    """Table `component, value, overlap, lowest, highest, variants` (arXiv:2606.15716, Figure 4).
+
+    For each value of an exponent the mean, least and largest overlap of the rankable variants that
+    have it. `means` has a row a variant, as by `mean_overlaps`.
+    """
+    rows = []
+    for component in ("b", "alpha", "beta"):
+        for value in sorted(set(means[component].tolist())):
+            group = means.loc[means[component] == value, "overlap"]
+            rows.append((component, value, group.mean(), group.min(), group.max(), len(group)))
+    columns = ["component", "value", "overlap", "lowest", "highest", "variants"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def effects_over_models(means: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Table of `component_effects` averaged over models, each of which counts the same.
+
+    lowest and highest are those of any variant of any model; variants counts all of them.
+    """
+    effects = pd.concat([component_effects(each) for each in means], ignore_index=True)
+    return effects.groupby(["component", "value"], as_index=False, sort=False).agg(
+        {"overlap": "mean", "lowest": "min", "highest": "max", "variants": "sum"}
+    )

@@ -114,7 +114,13 @@ def top_paths_through(
         raise ValueError("one step matrix (experts, experts of the next layer) between two layers")
     ends = [Paths(np.array([[e]]), node_weight) for e, node_weight in enumerate(nodes[0][:, None])]
     for node, step in zip(nodes[1:], steps, strict=True):
-        ends = _extended(ends, node, step, count)
+        prefixes = _joined(ends)
+        last, ends = prefixes.experts[:, -1], []
+        for expert in range(len(node)):
+            weights = prefixes.weights + (step[last, expert] + node[expert])
+            best = _best(Paths(prefixes.experts, weights), count)
+            column = np.full((len(best), 1), expert)
+            ends.append(Paths(np.hstack([best.experts, column]), best.weights))
     return _best(_joined(ends), count)
 
 
@@ -123,19 +129,6 @@ def _joined(ends: Sequence[Paths]) -> Paths:
         np.concatenate([each.experts for each in ends]),
         np.concatenate([each.weights for each in ends]),
     )
-
-
-def _extended(ends: Sequence[Paths], node: FloatArray, step: FloatArray, count: int) -> list[Paths]:
-    """For each expert of the next layer, the best prefixes that end there."""
-    prefixes = _joined(ends)
-    last = prefixes.experts[:, -1]
-    extended = []
-    for expert in range(len(node)):
-        weights = prefixes.weights + (step[last, expert] + node[expert])
-        best = _best(Paths(prefixes.experts, weights), count)
-        column = np.full((len(best), 1), expert)
-        extended.append(Paths(np.hstack([best.experts, column]), best.weights))
-    return extended
 
 
 def _best(paths: Paths, count: int) -> Paths:

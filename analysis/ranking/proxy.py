@@ -12,10 +12,9 @@ from analysis.criteria import RANKABLE, Criterion, get_criterion, unified
 from analysis.lazy import pd
 from analysis.ranking.compare import kendall_tau
 from analysis.ranking.experts import saliency_grid, score_experts
-from analysis.ranking.overlap import chance_overlap, pruned_mask, set_overlap
+from analysis.ranking.overlap import chance_overlap, pruned_by, pruned_mask, set_overlap
 from analysis.stats.tables import ExpertStats, Gate
 
-PROXY = (0, 1, 1)  # sum of g ||f||
 SPARSITIES = (Fraction(1, 4), Fraction(1, 2))
 
 
@@ -25,13 +24,11 @@ def proxy_overlap(stats: ExpertStats, sparsities: Sequence[Fraction] = SPARSITIE
     overlap is the mean over layers of the share of one set that is in the other; chance that of
     two random sets.
     """
-    exact = saliency_grid(get_criterion("damage"), stats, "applied")
-    proxy = saliency_grid(unified(*PROXY), stats, "applied")
+    exact, proxy = get_criterion("damage"), unified(0, 1, 1)  # the proxy: sum of g ||f||
     rows = []
     for sparsity in sparsities:
-        masks = [pruned_mask(saliency, stats.grid, sparsity) for saliency in (exact, proxy)]
-        overlap, chance = set_overlap(*masks), chance_overlap(stats.grid, sparsity)
-        rows.append((float(sparsity), overlap, chance))
+        masks = [pruned_by(each, stats, "applied", sparsity) for each in (exact, proxy)]
+        rows.append((float(sparsity), set_overlap(*masks), chance_overlap(stats.grid, sparsity)))
     return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance"])
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,11 +66,6 @@ class Weighing:
 PAPER: Final = Weighing()
 
 
-def weighing_of(parts: str, steps: str) -> Weighing:
-    """What a person asked for by name."""
-    return Weighing(cast(Parts, parts), cast(Steps, steps))
-
-
 def _means(stats: SampleStats) -> tuple[list[FloatArray], list[FloatArray], list[FloatArray]]:
     """log softmax(-L), log a and log r, each (samples, experts) of every layer."""
     starts = np.cumsum([0, *stats.grid.counts])[1:-1]
@@ -79,20 +74,19 @@ def _means(stats: SampleStats) -> tuple[list[FloatArray], list[FloatArray], list
     def by_layer(sums: FloatArray) -> list[FloatArray]:
         return np.split(sums / tokens, starts, axis=1)
 
+    def log_softmax(values: FloatArray) -> FloatArray:
+        # Only differences count, so nothing under- or overflows.
+        shifted: FloatArray = values - values.max(axis=-1, keepdims=True)
+        total: FloatArray = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+        return shifted - total
+
     # An expert whose output is 0 on the whole sample is on no path: log 0.
     with np.errstate(divide="ignore"):
         return (
-            [_log_softmax(-loss) for loss in by_layer(stats.loss)],
+            [log_softmax(-loss) for loss in by_layer(stats.loss)],
             [np.log(mean) for mean in by_layer(stats.activation)],
             [np.log(mean) for mean in by_layer(stats.probability)],
         )
-
-
-def _log_softmax(values: FloatArray) -> FloatArray:
-    """Along the last axis; only differences count, so nothing under- or overflows."""
-    shifted: FloatArray = values - values.max(axis=-1, keepdims=True)
-    total: FloatArray = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return shifted - total
 
 
 def node_weights(
@@ -118,15 +112,6 @@ def node_weights(
             weight = weight + probability[at]
         nodes.append(weight)
     return nodes
-
-
-def _log_shares(counts: IntArray) -> FloatArray:
-    """log P(j | i) of the transitions between two layers; -inf where nobody went."""
-    total = counts.sum(axis=1, keepdims=True)
-    shares = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
-    with np.errstate(divide="ignore"):
-        logarithms: FloatArray = np.log(shares)
-    return logarithms
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,41 +188,35 @@ def follow(stats: SampleStats, count: int, weighing: Weighing = PAPER) -> Trajec
     nodes = node_weights(stats, weighing.parts)
     first = np.full((samples, int(sum(stats.grid.counts))), count, dtype=np.int64)
     weights = np.full(first.shape, -np.inf)
-    for block, experts, path_weights in _paths(stats, nodes, count, weighing):
-        # Experts are numbered over all layers.
+    # Without steps there is nothing to measure.
+    is_measured = weighing.steps == "measured" and weighing.parts != "importance"
+    paths = _measured_paths(stats, count, weighing) if is_measured else None
+    for block, experts, path_weights in paths or top_paths_of_samples(nodes, count):
+        # Where each expert, numbered over all layers, is first met; impossible paths meet nobody.
         ids = experts + np.cumsum([0, *stats.grid.counts])[:-1]
-        _note(ids, path_weights, first[block], weights[block])
+        sample, path = np.nonzero(np.isfinite(path_weights))
+        np.minimum.at(first[block], (sample[:, None], ids[sample, path]), path[:, None])
+        found = first[block] < path_weights.shape[1]
+        weights[block][found] = path_weights[np.nonzero(found)[0], first[block][found]]
     # A mean over logarithms: -inf of one sample is -inf of all.
     mean = np.mean(np.concatenate(nodes, axis=1), axis=0)
     return Trajectories(stats.grid, first, weights, mean, count)
 
 
-def _paths(
-    stats: SampleStats, nodes: list[FloatArray], count: int, weighing: Weighing
+def _measured_paths(
+    stats: SampleStats, count: int, weighing: Weighing
 ) -> Iterator[tuple[slice, IntArray, FloatArray]]:
-    """What `top_paths_of_samples` yields."""
-    # Without steps there is nothing to measure.
-    if weighing.steps == "paper" or weighing.parts == "importance":
-        yield from top_paths_of_samples(nodes, count)
-        return
+    """As `top_paths_of_samples`, with steps weighed by where tokens really went on."""
     nodes = node_weights(stats, weighing.parts, "measured")
-    steps = [_log_shares(counts) for counts in stats.transitions]
+    steps: list[FloatArray] = []
+    for counts in stats.transitions:
+        total = counts.sum(axis=1, keepdims=True)
+        shares = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
+        with np.errstate(divide="ignore"):  # -inf where nobody went
+            steps.append(np.log(shares))
     for sample in range(len(stats.num_tokens)):
         paths = top_paths_through([node[sample] for node in nodes], steps, count)
         yield slice(sample, sample + 1), paths.experts[None], paths.weights[None]
-
-
-def _note(ids: IntArray, path_weights: FloatArray, first: IntArray, weights: FloatArray) -> None:
-    """Write down where each expert is first met; impossible paths meet nobody.
-
-    `ids` (samples, paths, layers) are numbered over all layers; `first` and `weights`, (samples,
-    experts) of `Trajectories`, are filled in.
-    """
-    sample, path = np.nonzero(np.isfinite(path_weights))
-    met = ids[sample, path]
-    np.minimum.at(first, (sample[:, None], met), path[:, None])
-    found = first < path_weights.shape[1]
-    weights[found] = path_weights[np.nonzero(found)[0], first[found]]
 
 
 def follow_until(

@@ -17,7 +17,6 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.stats.merging import check_addable
 from analysis.stats.neurons import neuron_table, sum_by_expert
-from analysis.stats.samples import SamplePart
 from analysis.stats.store import NEURONS, Run, digest_of, load_expert_stats, read_vectors
 from analysis.stats.tables import ExpertStats
 
@@ -133,17 +132,14 @@ class Mixture:
             corpora=tuple(corpus for each in manifests for corpus in each.corpora),
             made={},
         )
-        return ExpertStats(manifest, self.table(weights), self._samples(weights))
-
-    def _samples(self, weights: Sequence[float]) -> tuple[SamplePart, ...]:
-        """The samples of all runs, each counting as its run's sums do."""
-        if not all(each.samples for each in self.stats):
-            return ()
-        return tuple(
+        # The samples of all runs, each counting as its run's sums do.
+        samples = tuple(
             replace(part, factor=part.factor * float(factor))
             for each, factor in zip(self.stats, self.factors(weights), strict=True)
             for part in each.samples
         )
+        has_all = all(each.samples for each in self.stats)
+        return ExpertStats(manifest, self.table(weights), samples if has_all else ())
 
 
 def blend(parts: Sequence[Part]) -> ExpertStats:

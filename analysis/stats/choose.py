@@ -1,7 +1,7 @@
 """Which statistics a criterion ranks by: the runs of this model, by corpus or by id."""
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -42,20 +42,6 @@ def parse_corpus_weight(text: str) -> CorpusWeight:
     return CorpusWeight(name, value)
 
 
-def _check_run(run: Run, model: MoEModel) -> None:
-    if run.manifest.kind != "routed":
-        raise StatsError(
-            f"The run {run.manifest.run_id} holds weight statistics, which need no --run; name a "
-            "calibration run."
-        )
-    measured = run.manifest.model
-    if measured.identity != model.identity:
-        raise StatsError(
-            f"The run {run.manifest.run_id} holds statistics of another model ({measured.name}, "
-            f"identity {measured.identity[:8]}), not of {model.name} ({model.identity[:8]})."
-        )
-
-
 def weight_run(store: StatsStore, model: MoEModel) -> Run:
     """The model's weight statistics."""
     runs = store.of_model(model.identity, "weights")
@@ -79,9 +65,34 @@ def _named_runs(
     if run_ids and corpora:
         raise StatsError("A run and a corpus were both named; give --run or --corpus, not both.")
     named = [store.get(run_id) for run_id in run_ids]
-    for run in named:
-        _check_run(run, model)
+    for manifest in (run.manifest for run in named):
+        if manifest.kind != "routed":
+            raise StatsError(
+                f"The run {manifest.run_id} holds weight statistics, which need no --run; name a "
+                "calibration run."
+            )
+        if manifest.model.identity != model.identity:
+            raise StatsError(
+                f"The run {manifest.run_id} holds statistics of another model "
+                f"({manifest.model.name}, identity {manifest.model.identity[:8]}), not of "
+                f"{model.name} ({model.identity[:8]})."
+            )
     return named
+
+
+def _pick(
+    by_corpus: Mapping[str, Run], corpora: Sequence[str], absent: str, several: str, kind: str
+) -> list[str]:
+    """Names of the corpora that were asked for, or of the only one; the rest is for messages."""
+    if not by_corpus:
+        raise StatsError(absent)
+    if not corpora and len(by_corpus) > 1:
+        raise StatsError(f"{several} {', '.join(by_corpus)}; choose with --corpus.")
+    names = [name_among(by_corpus, corpus) for corpus in corpora] or list(by_corpus)
+    for name in names:
+        if name not in by_corpus:
+            raise StatsError(unknown_name(kind, name, by_corpus))
+    return names
 
 
 def sample_runs(
@@ -92,19 +103,14 @@ def sample_runs(
         return named
     runs = store.of_model(model.identity, "routed")
     having = newest_by_corpus([run for run in runs if "dense" in run.manifest.groups])
-    if not having:
-        raise StatsError(
-            f"There are no statistics of samples of {model.name}; run `moeprune calibrate MODEL "
-            "--corpus CORPUS --groups routed,dense`."
-        )
-    if not corpora and len(having) > 1:
-        raise StatsError(
-            f"{model.name} has statistics of samples of {', '.join(having)}; choose with --corpus."
-        )
-    names = [name_among(having, corpus) for corpus in corpora] or list(having)
-    for name in names:
-        if name not in having:
-            raise StatsError(unknown_name(f"corpus with samples of {model.name}", name, having))
+    names = _pick(
+        having,
+        corpora,
+        f"There are no statistics of samples of {model.name}; run `moeprune calibrate MODEL "
+        "--corpus CORPUS --groups routed,dense`.",
+        f"{model.name} has statistics of samples of",
+        f"corpus with samples of {model.name}",
+    )
     return [having[name] for name in names]
 
 
@@ -158,25 +164,17 @@ def routed_runs(
     if named := _named_runs(store, model, corpora, run_ids):
         return [Part(run) for run in named]
     by_corpus = newest_by_corpus(store.of_model(model.identity, "routed"), criterion)
-    if not by_corpus:
-        raise StatsError(
-            f"There are no calibration statistics of {model.name} in "
-            f"{', '.join(str(path) for path in store.directories)}; run `moeprune calibrate MODEL "
-            "--corpus CORPUS`, or name a merged run with --run."
-        )
-    if not corpora:
-        if len(by_corpus) == 1:
-            return [Part(next(iter(by_corpus.values())))]
-        raise StatsError(
-            f"{model.name} was calibrated on {', '.join(by_corpus)}; choose with --corpus."
-        )
-    parts = []
-    for wanted in corpora:
-        name = name_among(by_corpus, wanted.corpus)
-        if name not in by_corpus:
-            raise StatsError(unknown_name(f"calibrated corpus of {model.name}", name, by_corpus))
-        parts.append(Part(by_corpus[name], wanted.weight))
-    return parts
+    names = _pick(
+        by_corpus,
+        [wanted.corpus for wanted in corpora],
+        f"There are no calibration statistics of {model.name} in "
+        f"{', '.join(str(path) for path in store.directories)}; run `moeprune calibrate MODEL "
+        "--corpus CORPUS`, or name a merged run with --run.",
+        f"{model.name} was calibrated on",
+        f"calibrated corpus of {model.name}",
+    )
+    weights = [wanted.weight for wanted in corpora] or [1.0]
+    return [Part(by_corpus[name], weight) for name, weight in zip(names, weights, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)

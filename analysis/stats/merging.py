@@ -12,8 +12,8 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS, ordered
-from analysis.stats.neurons import expert_columns, joined_neurons, neuron_table
-from analysis.stats.samples import joined_samples, joined_transitions
+from analysis.stats.neurons import MAXIMA, expert_columns, neuron_table
+from analysis.stats.samples import TRANSITION_COLUMNS
 from analysis.stats.shards import add_shards
 from analysis.stats.store import (
     COACTIVATION,
@@ -33,8 +33,8 @@ from analysis.stats.store import (
 )
 from analysis.stats.tables import RunManifest
 
-# What the rows of a table are; all other columns add up.
-_INDEX = frozenset(("layer", "expert", "shard", "other"))
+# What the rows of a table are; all other columns but maxima add up.
+_INDEX = frozenset(("layer", "expert", "shard", "other", "neuron"))
 # Lengths of sums and products of sums do not add up: they are made from the sums again.
 _NOT_ADDED = frozenset(("vector_sum_sq", *GROUP_COLUMNS["gradient"]))
 
@@ -50,22 +50,28 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
         raise StatsError("A merge needs at least two calibration runs.")
     check_addable(runs)
     merged = _merged_manifest([run.manifest for run in runs])
-    more = {
-        name: _added([read_table(run, name) for run in runs])
-        for name in (SHARDS, ROUTER, COACTIVATION)
+    tables = {
+        name: [neuron_table(run) if name == NEURONS else read_table(run, name) for run in runs]
+        for name in (SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES, TRANSITIONS)
         if all(name in run.manifest.files for run in runs)
     }
+    samples, transitions = tables.pop(SAMPLES, None), tables.pop(TRANSITIONS, None)
+    more = {name: _added(each) for name, each in tables.items()}
     # The totals are the sum of the shards, also where they could be added themselves.
     stats = [load_expert_stats(run).table for run in runs]
     total = add_shards(more[SHARDS]) if SHARDS in more else _added(stats)
-    if all(NEURONS in run.manifest.files for run in runs):
-        more[NEURONS] = joined_neurons([neuron_table(run) for run in runs])
+    if NEURONS in more:
         total = total.join(expert_columns(more[NEURONS], Grid(merged.model.layers)))
-    if all(SAMPLES in run.manifest.files for run in runs):
-        more[SAMPLES] = joined_samples([read_table(run, SAMPLES) for run in runs])
-    if all(TRANSITIONS in run.manifest.files for run in runs):
-        tables = [read_table(run, TRANSITIONS) for run in runs]
-        more[TRANSITIONS] = joined_transitions(tables)
+    if samples:  # of one run after the other
+        firsts = np.cumsum([0, *(table["sample"].max() + 1 for table in samples)])[:-1]
+        numbered = zip(samples, firsts, strict=True)
+        more[SAMPLES] = pd.concat(
+            [table.assign(sample=table["sample"] + first) for table, first in numbered],
+            ignore_index=True,
+        )
+    if transitions:
+        pairs = pd.concat(transitions, ignore_index=True).groupby(list(TRANSITION_COLUMNS[:-1]))
+        more[TRANSITIONS] = pairs["num_tokens"].sum().reset_index().astype("int64")
     vectors = np.sum([read_vectors(run) for run in runs], axis=0)
     return save_expert_stats(parent, merged, total, vectors, more)
 
@@ -90,10 +96,15 @@ def _merged_manifest(manifests: Sequence[RunManifest]) -> RunManifest:
 
 
 def _added(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Tables with the same rows, added; columns that one lacks are left out."""
+    """Tables with the same rows, put together; columns that one lacks are left out."""
     shared = [name for name in tables[0].columns if all(name in table for table in tables)]
-    added = [name for name in shared if name not in _INDEX | _NOT_ADDED]
-    sums = {name: reduce(np.add, (table[name].to_numpy() for table in tables)) for name in added}
+    sums = {
+        name: reduce(
+            np.maximum if name in MAXIMA else np.add, (table[name].to_numpy() for table in tables)
+        )
+        for name in shared
+        if name not in _INDEX | _NOT_ADDED
+    }
     return tables[0][[name for name in shared if name in _INDEX]].assign(**sums)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,16 +93,3 @@ def sum_by_expert(values: ArrayLike, table: pd.DataFrame, grid: Grid) -> FloatAr
     experts = pd.MultiIndex.from_frame(grid.index())
     owners = experts.get_indexer(pd.MultiIndex.from_frame(table[["layer", "expert"]]))
     return np.bincount(owners, weights, grid.num_experts).astype(np.float64)
-
-
-def joined_neurons(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Tables of NEURON_COLUMNS of the same neurons as one: sums added, of maxima the largest."""
-    first = tables[0]
-    joined = {
-        name: (np.maximum if name in MAXIMA else np.add).reduce(
-            [table[name].to_numpy() for table in tables]
-        )
-        for name in NEURON_COLUMNS
-        if name not in NEURON_INDEX
-    }
-    return first[list(NEURON_INDEX)].assign(**joined)

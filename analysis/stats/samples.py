@@ -83,16 +83,6 @@ def sample_stats(table: pd.DataFrame, grid: Grid) -> SampleStats:
     return SampleStats(grid, tokens, *sums)
 
 
-def joined_samples(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The samples of several runs of a model, one run after the other."""
-    offsets = np.cumsum([0, *(table["sample"].max() + 1 for table in tables)])
-    numbered = [
-        table.assign(sample=table["sample"] + offset)
-        for table, offset in zip(tables, offsets[:-1], strict=True)
-    ]
-    return pd.concat(numbered, ignore_index=True)
-
-
 def joined_stats(parts: Sequence[SampleStats]) -> SampleStats:
     """The samples of several runs of a model together; transitions add up."""
 
@@ -154,10 +144,3 @@ def transitions_of(table: pd.DataFrame, grid: Grid) -> tuple[IntArray, ...]:
     if sum(int(square.sum()) for square in counts) != int(table["num_tokens"].sum()):
         raise StatsError("The transitions name layers that the model has not.")
     return tuple(counts)
-
-
-def joined_transitions(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The transitions of several runs of a model, added."""
-    index = list(TRANSITION_COLUMNS[:-1])
-    together = pd.concat(tables, ignore_index=True).groupby(index)["num_tokens"].sum()
-    return together.reset_index().astype("int64")

@@ -12,11 +12,11 @@ from analysis.corpora import TOKEN_SHARDS
 from analysis.criteria import Criterion
 from analysis.errors import StatsError
 from analysis.lazy import pd
-from analysis.ranking.experts import has_columns, saliency_grid
-from analysis.ranking.overlap import chance_overlap, pruned_mask, set_overlap
+from analysis.ranking.experts import has_columns
+from analysis.ranking.overlap import chance_overlap, pruned_by, set_overlap
 from analysis.stats.grid import Grid
 from analysis.stats.store import SHARDS, Run, load_expert_stats, read_table
-from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, CorpusRef, ExpertStats, Gate
+from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, ExpertStats, Gate
 
 SHARD_INDEX = ("layer", "expert", "shard")
 TOKEN_PARTS = (1, 2, 4, TOKEN_SHARDS)  # that are shown: an eighth, a quarter, a half, all
@@ -46,17 +46,6 @@ def stats_at(run: Run, parts: int) -> ExpertStats:
         raise StatsError(f"{parts} of {TOKEN_SHARDS} parts of the tokens: choose 1 to 8.")
     if parts == TOKEN_SHARDS:
         return load_expert_stats(run)
-    manifest = replace(
-        run.manifest,
-        run_id=f"{run.manifest.run_id}@{parts}of{TOKEN_SHARDS}",
-        corpora=tuple(_part(corpus, parts) for corpus in run.manifest.corpora),
-        made={**run.manifest.made, "token_shards": list(range(parts))},
-    )
-    return ExpertStats(manifest, add_shards(_shard_table(run), parts))
-
-
-def _shard_table(run: Run) -> pd.DataFrame:
-    """The table of shards, each expert with all of its parts in order."""
     columns = [*SHARD_INDEX, *MOMENT_COLUMNS]
     table = read_table(run, SHARDS, {name: EXPERT_COLUMNS.get(name, "int64") for name in columns})
     index = Grid(run.manifest.model.layers).index().to_numpy()
@@ -68,20 +57,19 @@ def _shard_table(run: Run) -> pd.DataFrame:
             f"{SHARDS} of the run {run.manifest.run_id} does not hold each expert's parts once, in "
             "order; remove the run and make it again."
         )
-    return table
-
-
-def _part(corpus: CorpusRef, parts: int) -> CorpusRef:
-    """The corpus as if only these shards of its counted tokens had been fed."""
-    # Token number i of N lies in shard i * 8 // N, so this many lie before the next one.
-    counted = -(-parts * corpus.num_counted // TOKEN_SHARDS)
-    return replace(corpus, num_tokens=counted, num_counted=counted)
-
-
-def parts_overlap(run: Run, criterion: Criterion, gate: Gate, sparsity: Fraction) -> pd.DataFrame:
-    """Table `tokens, overlap, chance` of `overlap_of_parts`, of the parts of a run."""
-    seen = [stats_at(run, parts) for parts in TOKEN_PARTS]
-    return overlap_of_parts(seen, criterion, gate, sparsity)
+    # The corpora as if only these shards had been fed. Token number i of N lies in shard
+    # i * 8 // N, so this many lie before the next one.
+    counted = [-(-parts * each.num_counted // TOKEN_SHARDS) for each in run.manifest.corpora]
+    manifest = replace(
+        run.manifest,
+        run_id=f"{run.manifest.run_id}@{parts}of{TOKEN_SHARDS}",
+        corpora=tuple(
+            replace(corpus, num_tokens=count, num_counted=count)
+            for corpus, count in zip(run.manifest.corpora, counted, strict=True)
+        ),
+        made={**run.manifest.made, "token_shards": list(range(parts))},
+    )
+    return ExpertStats(manifest, add_shards(table, parts))
 
 
 def overlap_of_parts(
@@ -93,15 +81,12 @@ def overlap_of_parts(
     over layers of the share of its pruned set that all tokens prune too; chance that of two random
     sets. Both are 0..1. `seen` are growing parts of one run, as by `stats_at`; the last has all.
     """
-    masks = [
-        pruned_mask(saliency_grid(criterion, each, gate), each.grid, sparsity) for each in seen
-    ]
-    chance = chance_overlap(seen[-1].grid, sparsity)
+    masks = [pruned_by(criterion, each, gate, sparsity) for each in seen]
     return pd.DataFrame(
         {
             "tokens": [sum(each.num_counted for each in part.manifest.corpora) for part in seen],
             "overlap": [set_overlap(mask, masks[-1]) for mask in masks],
-            "chance": chance,
+            "chance": chance_overlap(seen[-1].grid, sparsity),
         }
     )
 

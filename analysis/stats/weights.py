@@ -125,24 +125,17 @@ def _stacked_pieces(family: MoEFamily, tensor: LocatedTensor) -> Iterator[_Piece
                 yield _Piece(slot.layer, expert, part, entry.shard, entry.dtype, *span)
 
 
-def _tensor_pieces(family: MoEFamily, tensor: LocatedTensor) -> Iterator[_Piece]:
-    entry, slot = tensor.entry, tensor.slot
-    if not is_expert_weight(slot):
-        return
-    if slot.expert is None:
-        yield from _stacked_pieces(family, tensor)
-    else:
-        where = (entry.shard, entry.dtype, entry.start, entry.end)
-        yield _Piece(slot.layer, slot.expert, slot.projection, *where)
-
-
 def _pieces(model: MoEModel) -> list[_Piece]:
-    pieces = [
-        piece
-        for layer in model.layers
-        for tensor in model.located[layer.index]
-        for piece in _tensor_pieces(model.family, tensor)
-    ]
+    pieces: list[_Piece] = []
+    for tensor in (each for layer in model.layers for each in model.located[layer.index]):
+        entry, slot = tensor.entry, tensor.slot
+        if not is_expert_weight(slot):
+            continue
+        if slot.expert is None:
+            pieces += _stacked_pieces(model.family, tensor)
+        else:
+            where = (entry.shard, entry.dtype, entry.start, entry.end)
+            pieces.append(_Piece(slot.layer, slot.expert, slot.projection, *where))
     for piece in pieces:
         if piece.dtype not in FLOAT_BYTES:
             raise UnsupportedModelError(
@@ -191,9 +184,6 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
 
     l1 = sum |w|, l2_squared = sum w^2 (float64), numel = elements; projections gate, up, down
     (no gate where experts have none).
-
-    Raises:
-        UnsupportedModelError: a quantised dtype.
     """
     pieces = _pieces(model)
     total = sum(piece.end - piece.start for piece in pieces)

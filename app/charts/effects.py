@@ -5,8 +5,7 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.ranking.effects import effects_over_models
-from analysis.ranking.overlap import mean_overlaps, variant_overlaps
+from analysis.ranking.overlap import effects_over_models, mean_overlaps, variant_overlaps
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
 from app.charts.theme import SYMBOLS, apply_theme, ink, muted, series_color

@@ -7,8 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.criteria import Criterion, get_criterion
-from analysis.ranking.effects import corpora_overlap
-from analysis.ranking.overlap import chance_overlap, criterion_overlap
+from analysis.ranking.overlap import chance_overlap, corpora_overlap, criterion_overlap
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Chart, Drawing
 from app.charts.context import CURVE_BESIDE, Context

@@ -37,7 +37,7 @@ def paths(
     Needs statistics of samples: calibrate with --groups routed,dense.
     """
     from analysis.model import load_model_index
-    from analysis.ranking.trajectory import follow, weighing_of
+    from analysis.ranking.trajectory import Weighing, follow
     from analysis.stats.choose import sample_runs
     from analysis.stats.store import stats_store
     from pruning.budget import sparsity_budget
@@ -46,7 +46,7 @@ def paths(
 
     if request.top_m is None and request.sparsity is None:
         raise typer.BadParameter("give --top-m or --sparsity, or both")
-    weighing = weighing_of(request.weights, request.transitions)
+    weighing = Weighing(request.weights, request.transitions)
     cut = Cut(request.schedule, request.top_m)
     model = load_model_index(request.model, revision=request.revision)
     runs = sample_runs(stats_store(request.stats_dir), model, request.corpora, request.runs)

@@ -52,7 +52,7 @@ def plot(
 ) -> None:
     """Draw a figure of the dashboard, or write the numbers behind it, without a browser session."""
     from analysis.criteria.pathfinder import DEFAULT_PATHS
-    from analysis.ranking.trajectory import weighing_of
+    from analysis.ranking.trajectory import Weighing
     from app.charts.listing import get_chart
     from app.charts.path_choice import PathChoice
     from app.charts.published import PaperChart, block_of
@@ -66,7 +66,7 @@ def plot(
     context = _context(*request.recipes(criterion, request.with_criterion, request.sparsity))
     choice = PathChoice(
         DEFAULT_PATHS if request.top_m is None else request.top_m,
-        weighing_of(request.weights, request.transitions),
+        Weighing(request.weights, request.transitions),
         request.clusters,
     )
     _write(wanted.draw(replace(context, paths=choice)), path, wanted.title)

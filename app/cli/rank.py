@@ -126,12 +126,16 @@ def _stats_to_compare(request: OverlapRequest) -> "dict[str, ExpertStats]":
 
 def _within_parts(request: OverlapRequest) -> "pd.DataFrame":
     """Table `corpus, tokens, overlap, chance`: parts of the tokens against all of them."""
-    from analysis.stats.shards import parts_overlap
+    from analysis.stats.shards import TOKEN_PARTS, overlap_of_parts, stats_at
 
     criterion = _corpus_dependent(request.criterion or "reap")
-    return _by_corpus(
-        (name, parts_overlap(run, criterion, request.gate, request.fraction))
+    seen = {
+        name: [stats_at(run, parts) for parts in TOKEN_PARTS]
         for name, run in _runs_to_compare(request, criterion).items()
+    }
+    return _by_corpus(
+        (name, overlap_of_parts(parts, criterion, request.gate, request.fraction))
+        for name, parts in seen.items()
     )
 
 

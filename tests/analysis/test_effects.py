@@ -9,8 +9,12 @@ import pytest
 
 from analysis.criteria import get_criterion
 from analysis.families import MoELayer
-from analysis.ranking.effects import component_effects, corpora_overlap, effects_over_models
-from analysis.ranking.overlap import chance_overlap
+from analysis.ranking.overlap import (
+    chance_overlap,
+    component_effects,
+    corpora_overlap,
+    effects_over_models,
+)
 from analysis.stats.grid import Grid
 
 

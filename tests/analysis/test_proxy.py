@@ -9,7 +9,7 @@ from scipy import stats as scipy_stats
 from analysis.criteria import CRITERIA, get_criterion, unified
 from analysis.ranking.needs import Needs, needs_of
 from analysis.ranking.proxy import damage_table, proxy_overlap, proxy_quality
-from analysis.stats.shards import TOKEN_PARTS, can_rank, overlap_of_parts, parts_overlap, stats_at
+from analysis.stats.shards import TOKEN_PARTS, can_rank, overlap_of_parts, stats_at
 from analysis.stats.store import SHIPPED_STATS, load_expert_stats, read_run
 
 
@@ -71,7 +71,6 @@ def test_parts_that_are_at_hand_give_what_the_run_gives(run):
     criterion = get_criterion("reap")
     seen = [stats_at(run, parts) for parts in TOKEN_PARTS]
     found = overlap_of_parts(seen, criterion, "applied", Fraction(1, 2))
-    assert found.equals(parts_overlap(run, criterion, "applied", Fraction(1, 2)))
     assert found["tokens"].tolist() == [8192, 16384, 32768, 65536]
     assert found["overlap"].iloc[-1] == 1
 
