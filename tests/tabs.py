@@ -7,6 +7,7 @@ list that opened in between is closed. So everything here waits until the script
 import re
 from contextlib import suppress
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, TimeoutError, expect
 
 JOB_MS = 90_000
@@ -85,3 +86,23 @@ def slide(tab: Page, key_of_widget: str, key: str) -> None:
 def job(tab: Page, title: str) -> Locator:
     """The newest job of this title."""
     return tab.locator('[class*="st-key-job-"]').filter(has_text=title).first
+
+
+def wide_elements(tab: Page) -> list[str]:
+    """What is wider than the window; a table that is wider scrolls within itself."""
+    return settled(tab).evaluate(
+        """() => [...document.querySelectorAll('[data-testid="stMain"] *')]
+            .filter(e => e.getBoundingClientRect().right > window.innerWidth + 1
+                && getComputedStyle(e).position !== 'absolute' && !e.closest('svg')
+                && !e.parentElement.closest('[data-testid="stDataFrame"]'))
+            .map(e => e.outerHTML.slice(0, 120))"""
+    )
+
+
+def violations(tab: Page) -> dict[str, list[str]]:
+    """Rules of accessibility that are broken seriously -> by which elements."""
+    return {
+        each["id"]: [node["html"][:200] for node in each["nodes"]]
+        for each in Axe().run(tab).response["violations"]
+        if each["impact"] in ("serious", "critical")
+    }

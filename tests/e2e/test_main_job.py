@@ -3,9 +3,21 @@
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
-from tabs import JOB_MS, choose, go, job, metric, pick, preset, settled, slide, visit
+from tabs import (
+    JOB_MS,
+    choose,
+    go,
+    job,
+    metric,
+    pick,
+    preset,
+    settled,
+    slide,
+    violations,
+    visit,
+    wide_elements,
+)
 from transformers import AutoModelForCausalLM
 
 from app.jobs.model import JobState
@@ -107,21 +119,6 @@ def test_back_leads_to_the_page_before_with_its_state(open_tab):
     expect(tab.get_by_text("Plan: MAN")).to_be_visible()
 
 
-def test_back_undoes_a_preset(open_tab):
-    tab = open_tab("explore")
-    expect(metric(tab, "Size after pruning")).to_have_text("5.8 MiB")
-    preset(tab, "AIMER")
-    expect(criterion(tab)).to_have_text("AIMER")
-    tab.go_back()
-    expect(criterion(tab)).to_have_text("REAP")
-    # All controls are as before, also those that the preset did not touch.
-    expect(metric(tab, "Size after pruning")).to_have_text("5.8 MiB")
-    for key, option in (("b", "1"), ("alpha", "1"), ("beta", "1"), ("gate", "Applied")):
-        expect(
-            tab.locator(f".st-key-{key}").get_by_role("radio", name=option, exact=True)
-        ).to_be_checked()
-
-
 def test_back_undoes_one_choice_after_the_other(open_tab):
     tab = open_tab("explore")
     tab.wait_for_function("window.moepruneHistory")
@@ -172,34 +169,6 @@ def test_choices_survive_the_other_pages(open_tab):
     expect(criterion(tab)).to_have_text("MSAN")
     tab.reload()
     expect(criterion(tab)).to_have_text("MSAN")
-
-
-def test_a_click_on_the_overlap_map_takes_the_exponents(open_tab):
-    tab = open_tab("explore")
-    expect(criterion(tab)).to_have_text("REAP")
-    chart = tab.locator(".js-plotly-plot").first
-    chart.scroll_into_view_if_needed()
-    # The cell of (0, 0, 0) is at x = 0, y = 0 of the chart's own axes.
-    x, y = chart.evaluate(
-        """chart => {
-            const {xaxis, yaxis} = chart._fullLayout, box = chart.getBoundingClientRect();
-            return [box.x + xaxis._offset + xaxis.d2p(0), box.y + yaxis._offset + yaxis.d2p(0)];
-        }"""
-    )
-    tab.mouse.click(x, y)
-    expect(criterion(tab)).to_have_text("Frequency")
-    expect(tab).to_have_url(re.compile("b=0"))
-
-
-def test_a_click_pins_an_expert_and_the_keyboard_moves_it(open_tab):
-    tab = open_tab("explore")
-    stage = tab.get_by_role("application", name=re.compile("Frequency beside REAP"))
-    stage.focus()
-    stage.press("ArrowRight")
-    readout = tab.locator(".expert-map").get_by_role("status")
-    expect(readout).to_contain_text(re.compile(r"layer \d+ . expert \d+ . Frequency: rank \d+/32"))
-    stage.press("Enter")
-    expect(readout).to_contain_text("selected")
 
 
 def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
@@ -279,10 +248,6 @@ def test_no_torch_in_the_server_after_all_pages(open_tab, dashboard):
     assert not [name for name in libraries if "torch" in name or "tokenizers" in name]
 
 
-# Nothing of Streamlit's own had to be excused so far: violation id -> why.
-EXCUSED: dict[str, str] = {}
-
-
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_accessibility(open_tab, dashboard, scheme):
     found = {}
@@ -291,9 +256,10 @@ def test_accessibility(open_tab, dashboard, scheme):
         *("", "explore", "compare", "export"),
         "explore?criterion=AIMER&baseline=Magnitude&tab=Cut&show=Kept",
         "explore?b=1&alpha=0&beta=0",
+        "plan?counts=20.20.20.12.12.12&schedule=By+hand&locked=1",
     ):
         visit(tab, dashboard, path)
-        if path in ("explore", "compare"):
+        if path in ("explore", "compare") or path.startswith("plan"):
             tab.locator(".js-plotly-plot").nth(1).wait_for()
         # The theme is known from the second run on, and colours fade in.
         if scheme == "dark":
@@ -303,10 +269,7 @@ def test_accessibility(open_tab, dashboard, scheme):
             )
         settled(tab)
         tab.wait_for_function("document.getAnimations().every(a => a.playState !== 'running')")
-        for violation in Axe().run(tab).response["violations"]:
-            if violation["impact"] in ("serious", "critical") and violation["id"] not in EXCUSED:
-                nodes = [node["html"][:200] for node in violation["nodes"]]
-                found[path, violation["id"]] = nodes
+        found |= {(path, rule): nodes for rule, nodes in violations(tab).items()}
     assert found == {}
 
 
@@ -317,16 +280,7 @@ def test_nothing_is_wider_than_the_window(open_tab, dashboard, width):
     tab = open_tab(width=width)
     for path in ("", "explore", "compare", "export"):
         visit(tab, dashboard, path)
-        settled(tab)
-        # A table that is wider scrolls within itself.
-        wide = tab.evaluate(
-            """() => [...document.querySelectorAll('[data-testid="stMain"] *')]
-                .filter(e => e.getBoundingClientRect().right > window.innerWidth + 1
-                    && getComputedStyle(e).position !== 'absolute' && !e.closest('svg')
-                    && !e.parentElement.closest('[data-testid="stDataFrame"]'))
-                .map(e => e.outerHTML.slice(0, 120))"""
-        )
-        assert wide == []
+        assert wide_elements(tab) == []
 
 
 def test_charts_side_by_side_stand_below_each_other_in_a_narrow_window(open_tab):

@@ -1,13 +1,11 @@
 """Plan in a real browser: bars, keys, locks, undo, the address, files, and the export of it all."""
 
-import json
 import re
 import shlex
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
-from tabs import JOB_MS, choose, go, job, metric, settled, visit
+from tabs import JOB_MS, choose, go, job, metric, settled, wide_elements
 from typer.testing import CliRunner
 
 import app.cli
@@ -97,15 +95,6 @@ def test_a_drag_beyond_what_is_possible_stops_there(open_tab):
     tab.keyboard.press("Escape")
     tab.mouse.up()
     expect_counts(tab, [19, 19, 18, 18, 4, 18])
-
-
-def test_a_click_without_a_drag_changes_nothing(open_tab):
-    tab = opened(open_tab)
-    grab(tab, 3)
-    tab.mouse.up()
-    expect(bar(tab, 3)).to_be_focused()
-    assert shown(settled(tab)) == EVEN
-    expect(tab).to_have_url(re.compile(r"/plan$"))
 
 
 def test_the_keyboard_does_all_of_it(open_tab):
@@ -244,22 +233,6 @@ def test_a_cell_of_the_table_moves_a_bar(open_tab):
     expect_counts(tab, DRAGGED)
 
 
-def test_a_plan_of_another_model_is_refused_in_one_line(open_tab):
-    tab = opened(open_tab)
-    plan = {
-        "schema_version": 1,
-        "model": {"name": "other", "identity": "0" * 64},
-        "granularity": "expert",
-        "kept": {"0": [0, 1, 2, 3]},
-    }
-    tab.get_by_role("button", name="From a file").click()
-    tab.locator('input[type="file"]').set_input_files(
-        {"name": "other.json", "mimeType": "application/json", "buffer": json.dumps(plan).encode()}
-    )
-    expect(tab.get_by_role("alert")).to_contain_text("was made for other (identity 00000000)")
-    assert shown(tab) == EVEN
-
-
 @pytest.mark.slow
 def test_the_export_of_a_plan_by_hand_loads(open_tab, dashboard):
     tab = opened(open_tab, "plan?counts=6.5.5.7.5.20&schedule=By+hand&sparsity=75%25")
@@ -283,40 +256,9 @@ def test_the_export_of_a_plan_by_hand_loads(open_tab, dashboard):
     assert shown(settled(tab)) == [6, 5, 5, 7, 5, 20]
 
 
-@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
-def test_accessibility(open_tab, dashboard, scheme):
-    tab = opened(open_tab, "plan?counts=20.20.20.12.12.12&schedule=By+hand&locked=1", scheme=scheme)
-    found = {}
-    for path in ("plan", "export"):
-        if path == "export":
-            visit(tab, dashboard, path)
-        # The theme is known from the second run on, and colours fade in.
-        if scheme == "dark":
-            tab.wait_for_function(
-                """() => [...document.querySelectorAll("style")]
-                    .some(style => style.textContent.includes("stBaseButton-primary"))"""
-            )
-        settled(tab)
-        tab.wait_for_function("document.getAnimations().every(a => a.playState !== 'running')")
-        for violation in Axe().run(tab).response["violations"]:
-            if violation["impact"] in ("serious", "critical"):
-                nodes = [node["html"][:200] for node in violation["nodes"]]
-                found[path, violation["id"]] = nodes
-    assert found == {}
-
-
-@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 1024])
-def test_nothing_is_wider_than_the_window(open_tab, width):
-    tab = opened(open_tab, width=width)
-    wide = tab.evaluate(
-        """() => [...document.querySelectorAll('[data-testid="stMain"] *')]
-            .filter(e => e.getBoundingClientRect().right > window.innerWidth + 1
-                && getComputedStyle(e).position !== 'absolute' && !e.closest('svg')
-                // Tables scroll inside.
-                && !e.closest('.dvn-scroller'))
-            .map(e => e.outerHTML.slice(0, 120))"""
-    )
-    assert wide == []
+def test_nothing_is_wider_than_the_window(open_tab):
+    tab = opened(open_tab, width=1024)
+    assert wide_elements(tab) == []
     # All columns of the exact values are in sight.
     exact = tab.get_by_test_id("stDataFrame").last.locator(".dvn-scroller")
     assert exact.evaluate("table => table.scrollWidth <= table.clientWidth")
