@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from tools.reliability import load_jobs, load_pages, load_runs, load_sessions
-from tools.reliability.load_client import Session, connected
 from tools.reliability.load_world import make_world
 
 SESSIONS, TOGGLES = 3, 3
@@ -29,30 +28,6 @@ def test_sessions_at_once_see_what_one_alone_sees(server):
     assert (len(alone.toggles), len(together.toggles)) == (TOGGLES, SESSIONS * TOGGLES)
     table = load_sessions.table_of([alone, together])
     assert table[["errors", "wrong"]].to_numpy().tolist() == [[0, 0], [0, 0]]
-
-
-def test_the_harness_sees_a_page_that_is_not_the_expected_one(server):
-    walks = load_sessions.walk(1, TOGGLES, seed=3)
-    states = list(load_sessions.states_of(walks[0]))
-    tally = asyncio.run(
-        load_sessions.toggle_at_once(server, walks, dict.fromkeys(states, "another"))
-    )
-    assert tally.wrong == len(tally.problems) == TOGGLES
-
-
-def test_the_light_client_reads_pages_as_they_are(server):
-    async def look(port):
-        async with connected(port) as socket:
-            session = Session(socket)
-            first = await session.visit("explore", load_sessions.QUERY)
-            changed = await session.choose("beta", "2")
-            back = await session.choose("beta", "1")
-            return first, changed, back
-
-    first, changed, back = asyncio.run(look(server.port))
-    assert first.metrics["Criterion"].startswith("EAN")
-    assert changed.metrics["Criterion"].startswith("S(0,0,2)")
-    assert first.digest == back.digest != changed.digest
 
 
 @pytest.mark.slow
