@@ -1,19 +1,22 @@
 """Allocations: what a layer must keep, and sparsities read as exact decimals."""
 
+import itertools
 from decimal import Decimal
 from fractions import Fraction
+from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.sparsity import as_percent, num_removed, parse_sparsity
 from pruning.allocation import Allocation
+from pruning.apportion import apportion
 from pruning.budget import count_budget
-from pruning.constraints import Constraints
-from pruning.schedules import uniform
+from pruning.constraints import Constraints, Room, rooms_of
+from pruning.schedules import Spending, fit_counts, uniform
 
 
 def test_too_few_experts_says_what_would_work():
@@ -93,3 +96,128 @@ def test_a_floor_is_kept_or_names_itself():
     assert uniform(layers, "0", Constraints(floor=99)).keep == (8, 8)
     with pytest.raises(PlanError, match="below 0"):
         Constraints(floor=-1)
+
+
+def by_rounds(total, weights, caps):
+    """Largest remainder as the methods say it: capped layers leave, the rest is spread again."""
+    open_layers, left, capped = list(range(len(weights))), total, {}
+    while True:
+        whole = sum(weights[i] for i in open_layers)
+        over = [i for i in open_layers if Fraction(left * weights[i], whole) > caps[i]]
+        if not over:
+            break
+        for i in over:
+            capped[i] = caps[i]
+            open_layers.remove(i)
+        left = total - sum(capped.values())
+    quotas = {i: Fraction(left * weights[i], whole) for i in open_layers}
+    counts = {i: int(quota) for i, quota in quotas.items()}
+    for i in sorted(open_layers, key=lambda i: (counts[i] - quotas[i], i))[
+        : left - sum(counts.values())
+    ]:
+        counts[i] += 1
+    return tuple({**capped, **counts}[i] for i in range(len(weights)))
+
+
+@settings(max_examples=200)
+@given(
+    rows=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6),
+    total=st.integers(0, 40),
+)
+def test_apportionment_equals_that_by_rounds(rows, total):
+    weights, caps = [row[0] for row in rows], [row[1] for row in rows]
+    assume(total < sum(caps))
+    assert apportion(total, weights, [Room(20, 0, cap) for cap in caps]) == by_rounds(
+        total, weights, caps
+    )
+
+
+@settings(max_examples=100)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=4
+    ),
+    steps=st.integers(0, 12),
+    step=st.sampled_from([1, 2, 3]),
+)
+def test_apportionment_is_the_nearest_to_its_quotas(rows, steps, step):
+    rooms = [Room(99, low, low + step * more, step) for _, low, more in rows]
+    weights = [row[0] for row in rows]
+    total = sum(room.least for room in rooms) + step * steps
+    assume(total <= sum(room.most for room in rooms))
+    found = apportion(total, weights, rooms)
+    assert sum(found) == total
+    assert all(room.allows(n) for room, n in zip(rooms, found, strict=True))
+    # The level at which bounded quotas sum to the total, by bisection in floats.
+    low, high = 0.0, 1e3
+    for _ in range(200):
+        middle = (low + high) / 2
+        quotas = [
+            min(max(middle * w, r.least), r.most) for w, r in zip(weights, rooms, strict=True)
+        ]
+        low, high = (middle, high) if sum(quotas) < total else (low, middle)
+
+    def distance(counts):
+        return sum(abs(n - quota) for n, quota in zip(counts, quotas, strict=True))
+
+    every = itertools.product(*(range(r.least, r.most + 1, step) for r in rooms))
+    nearest = min(distance(counts) for counts in every if sum(counts) == total)
+    assert distance(found) == pytest.approx(nearest, abs=1e-6)
+
+
+def layer(index, experts=12, top_k=2):
+    return MoELayer(index, experts, top_k)
+
+
+@st.composite
+def spendings(draw):
+    """Layers, constraints that they can meet, a budget that they can spend, and counts."""
+    layers = tuple(layer(2 * n + 1, draw(st.sampled_from((9, 12, 14)))) for n in range(4))
+    constraints = Constraints(
+        multiple_of=draw(st.sampled_from((1, 2, 4))),
+        protected=frozenset(draw(st.sets(st.sampled_from((1, 3)), max_size=1))),
+        dropped={5: frozenset(draw(st.sets(st.integers(0, 7), max_size=3)))},
+        floor=draw(st.integers(0, 4)),
+    )
+    rooms = rooms_of(layers, constraints)
+    least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
+    total = least + draw(st.integers(0, (most - least) // rooms[0].step)) * rooms[0].step
+    assume(total < sum(each.num_experts for each in layers))
+    kept = {each.index: draw(st.integers(0, each.num_experts)) for each in layers}
+    return Spending(layers, count_budget(layers, total), constraints), rooms, kept
+
+
+@given(spendings())
+def test_they_spend_the_budget_and_stay_within_the_constraints(case):
+    spending, rooms, kept = case
+    found = fit_counts(spending, kept)
+    removed = [each.num_experts - keep for each, keep in zip(found.layers, found.keep, strict=True)]
+    assert sum(removed) == spending.budget.total
+    assert all(room.allows(gone) for room, gone in zip(rooms, removed, strict=True))
+
+
+@given(spendings())
+def test_what_fits_stays_as_it_is(case):
+    spending, _, kept = case
+    first = fit_counts(spending, kept)
+    again = {each.index: keep for each, keep in zip(first.layers, first.keep, strict=True)}
+    assert fit_counts(spending, again).keep == first.keep
+
+
+@given(spendings())
+def test_a_layer_moves_to_the_nearest_number_that_it_can_lose(case):
+    _, rooms, _ = case
+    for room, gone in product(rooms, range(-3, 18)):
+        possible = range(room.least, room.most + 1, room.step)
+        # Of two equally near the smaller one, which keeps more.
+        assert room.nearest(gone) == min(possible, key=lambda n: (abs(n - gone), n))
+
+
+def test_all_layers_give_in_proportion_to_their_experts():
+    layers = (layer(0, 8), layer(1, 12), layer(2, 12))
+    # By hand: nothing is removed yet and 16 must go; of 32 experts that is half of each layer.
+    spending = Spending(layers, count_budget(layers, 16), Constraints())
+    assert fit_counts(spending, {0: 8, 1: 12, 2: 12}).keep == (4, 6, 6)
+    # 20 are gone and 4 come back, as 8 : 12 : 12, which is 1, 1.5 and 1.5; of the two remainders
+    # that are equal the lower layer has the first.
+    assert fit_counts(spending, {0: 4, 1: 4, 2: 4}).keep == (5, 6, 5)

@@ -1,19 +1,31 @@
 """Plans that remove neurons inside experts: as files, checked against a model, as a mask."""
 
-import copy
 import json
+import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload
-from atom_cases import Source, with_fewer_experts, zeroed
+from atom_cases import Source, select_atoms, with_fewer_experts, zeroed
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from analysis.drain import drain
 from analysis.errors import PlanError
+from analysis.model import load_model_index
+from analysis.ranking.norms import neuron_norms
 from analysis.widths import expert_widths
 from families.configs import BY_NAME, CASES, WIDTH, tiny_model
 from families.physical import block_of, logits_of, physically_pruned
+from families.plain import matrices_of
+from pruning.atoms.selection import AtomScope
+from pruning.constraints import Constraints
 from pruning.masking import masked
 from pruning.plan import PruningPlan, fit_plan, load_plan, model_ref, plan_from_json
+from pruning.sizes import size_report
+from pruning.surgery.pieces import Gather
 
 OLMOE = BY_NAME["olmoe"]
 
@@ -141,31 +153,129 @@ class TestMask:
         assert experts.down_proj is down
         assert "forward" not in vars(experts)
 
-    def test_gradients_reach_the_neurons_that_stay_only(self, olmoe):
-        model = copy.deepcopy(olmoe.model)
-        with masked(model, olmoe.described.family, olmoe.plan):
-            model(
-                input_ids=torch.arange(12)[None], use_cache=False
-            ).logits.square().sum().backward()
-        for layer, experts in olmoe.plan.kept_atoms.items():
-            grad = block_of(model, OLMOE, layer).experts.down_proj.grad
-            for expert, kept in experts.items():
-                gone = sorted(set(range(WIDTH)) - set(kept))
-                assert not grad[expert][:, gone].any()
-            assert grad.any()
 
-    def test_a_neuron_that_the_loaded_model_lacks(self, olmoe):
-        plan = plan_with(olmoe.described, {0: {1: (99,)}})
-        with (
-            pytest.raises(PlanError, match="7 experts of 24 neurons"),
-            masked(olmoe.model, olmoe.described.family, plan),
-        ):
-            pass
+@pytest.mark.parametrize(
+    ("atoms", "message"),
+    [({0: {1: (99,)}}, "7 experts of 24 neurons"), ({9: {1: (1,)}}, "layer 9")],
+)
+def test_what_the_loaded_model_lacks_is_refused(olmoe, atoms, message):
+    plan = plan_with(olmoe.described, atoms)
+    with pytest.raises(PlanError, match=message):
+        masked(olmoe.model, olmoe.described.family, plan).__enter__()
 
-    def test_a_layer_that_the_loaded_model_lacks(self, olmoe):
-        plan = plan_with(olmoe.described, {9: {1: (1,)}})
-        with (
-            pytest.raises(PlanError, match="layer 9"),
-            masked(olmoe.model, olmoe.described.family, plan),
-        ):
-            pass
+
+SCORES = {
+    1: (np.array([5.0, 1.0, 4.0, 2.0]), np.array([9.0, 9.0, 0.5, 9.0])),
+    3: (np.array([3.0, 0.1, 8.0, 7.0]), np.array([0.2, 0.3, 0.4, 6.0])),
+}
+
+
+def kept_of(atoms, scores=SCORES):
+    """Every expert's neurons that stay."""
+    return {
+        (layer, e): atoms.get(layer, {}).get(e, tuple(range(len(values))))
+        for layer, experts in scores.items()
+        for e, values in enumerate(experts)
+    }
+
+
+class TestSelection:
+    @pytest.mark.parametrize(
+        ("scope", "expected"),
+        [
+            # By hand: 50% of 4 in each expert; of 8 in each layer; of 16 in all.
+            ("expert", {(1, 0): (0, 2), (1, 1): (0, 1), (3, 0): (2, 3), (3, 1): (2, 3)}),
+            ("layer", {(1, 0): (0,), (1, 1): (0, 1, 3), (3, 0): (0, 2, 3), (3, 1): (3,)}),
+            ("global", {(1, 0): (0, 2), (1, 1): (0, 1, 3), (3, 0): (2, 3), (3, 1): (3,)}),
+        ],
+    )
+    def test_by_hand(self, scope, expected):
+        assert kept_of(select_atoms(SCORES, Fraction(1, 2), AtomScope(scope))) == expected
+
+    def test_blocks_by_hand(self):
+        # Pairs, ascending. Layer 1: (1 + 2, 4 + 5) and (.5 + 9, 9 + 9), so expert 0 loses all.
+        # Layer 3: (.1 + 3, 7 + 8) and (.2 + .3, .4 + 6), so each loses its first pair.
+        found = select_atoms(SCORES, Fraction(1, 2), AtomScope.LAYER, Constraints(multiple_of=2))
+        expected = {(1, 0): (), (1, 1): (0, 1, 2, 3), (3, 0): (2, 3), (3, 1): (2, 3)}
+        assert kept_of(found) == expected
+        assert 1 not in found[1]  # keeps all, so the plan does not name it
+
+    def test_nothing_but_numbers(self):
+        with pytest.raises(PlanError, match="layer 4 is no finite number"):
+            select_atoms({4: (np.array([1.0, math.nan]),)}, Fraction(1, 2), AtomScope.GLOBAL)
+        with pytest.raises(PlanError, match="Multiples of 0"):
+            Constraints(multiple_of=0)
+
+
+class TestNorms:
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_against_the_matrices_of_the_model(self, atom_source, case):
+        source = atom_source(case)
+        found = drain(neuron_norms(source.described))
+        assert sorted(found) == list(case.sparse)
+        for layer in case.sparse:
+            module = block_of(source.model, case, layer).experts
+            for expert in range(case.experts):
+                m = matrices_of(case.model_type, module, expert)
+                wanted = m.up.double().norm(dim=0) * m.down.double().norm(dim=1)
+                if m.gate is not None:
+                    wanted = wanted * m.gate.double().norm(dim=0)
+                np.testing.assert_allclose(found[layer][expert], wanted.numpy(), rtol=1e-12)
+
+    def test_bfloat16(self, tmp_path):
+        model = tiny_model(BY_NAME["olmoe"]).to(torch.bfloat16)
+        model.save_pretrained(tmp_path)
+        found = drain(neuron_norms(load_model_index(str(tmp_path))))
+        m = matrices_of("olmoe", model.model.layers[1].mlp.experts, 2)
+        wanted = (m.gate.double().norm(dim=0) * m.up.double().norm(dim=0)) * m.down.double().norm(
+            dim=1
+        )
+        np.testing.assert_allclose(found[1][2], wanted.numpy(), rtol=1e-12)
+
+
+class TestGather:
+    @given(
+        rows=st.integers(1, 5),
+        count=st.integers(0, 9),
+        size=st.sampled_from([1, 2, 3, 4, 8, 600]),
+        limit=st.sampled_from([1, 7, 64, 5000, 1 << 20]),
+        data=st.data(),
+    )
+    @settings(max_examples=120, deadline=None)
+    def test_against_indexing(self, tmp_path_factory, rows, count, size, limit, data):
+        index = np.array(
+            data.draw(st.lists(st.integers(-1, count - 1), max_size=12)), dtype=np.int32
+        )
+        content = np.random.default_rng(0).integers(1, 256, rows * count * size + 11, np.uint8)
+        path = tmp_path_factory.mktemp("gather") / "file"
+        path.write_bytes(content.tobytes())
+        gather = Gather(7, rows, count, size, index)
+        parts = list(gather.parts(limit))
+        with path.open("rb") as file:
+            found = b""
+            for part in parts:
+                buffer = bytearray(part.nbytes)
+                part.read(file.fileno(), memoryview(buffer), "file")
+                found += bytes(buffer)
+        source = content[7 : 7 + rows * count * size].reshape(rows, count, size)
+        wanted = np.zeros((rows, len(index), size), np.uint8)
+        wanted[:, index >= 0] = source[:, index[index >= 0]]
+        assert found == wanted.tobytes()
+        assert gather.nbytes == wanted.nbytes
+        assert all(part.nbytes <= max(limit, size) for part in parts)
+
+
+class TestSizes:
+    def test_the_report_counts_what_stays_of_each_expert(self, atom_source):
+        source = atom_source(BY_NAME["olmoe"])
+        kept = sum(len(ids) for e in source.plan.kept_atoms.values() for ids in e.values())
+        report = size_report(source.described, source.plan)
+        experts = report.table.set_index("part").loc["routed experts"]
+        assert experts["params_before"] == 2 * 7 * 24 * 48  # 3 matrices of 16 a neuron
+        assert experts["params_after"] == kept * 48
+        assert report.experts_removed == 0
+        assert report.params_before - report.params_after == (2 * 7 * 24 - kept) * 48
+        # On average a token's 2 of 7 experts hold 2/7 of what is left.
+        per_layer = [sum(map(len, e.values())) * 48 for e in source.plan.kept_atoms.values()]
+        idle = sum(round(each * 5 / 7) for each in per_layer)
+        assert report.active_after == pytest.approx(report.params_after - idle, abs=1)

@@ -14,8 +14,6 @@ from pruning import load_pruned
 from pruning.engines import NOT_TRIED, Contents, Reads, contents_of, verdicts
 from pruning.plan import keep_all
 
-TRIED = {"transformers", "transformers, trust_remote_code=True", "moeprune, load_pruned"}
-
 
 def by_engine(contents):
     return {verdict.engine: verdict for verdict in verdicts(contents)}
@@ -54,18 +52,6 @@ def test_a_type_that_nobody_listed_is_only_expected_to_be_read():
     assert found["transformers, trust_remote_code=True"].reads is Reads.YES
 
 
-@pytest.mark.parametrize("counts", [(3, 3), (3, 2)])
-def test_whatever_the_tests_do_not_run_says_so(counts):
-    for verdict in verdicts(Contents(counts, "olmoe")):
-        assert (NOT_TRIED in verdict.reason) == (verdict.engine not in TRIED)
-    (ours,) = [
-        verdict
-        for verdict in verdicts(Contents(counts, "olmoe", is_quantised=True))
-        if verdict.engine == "moeprune, load_pruned"
-    ]
-    assert "CPU" in ours.reason
-
-
 def test_contents_are_those_of_the_checkpoint_or_of_the_plan(flex_olmo):
     described = load_model_index(str(flex_olmo.path))
     assert contents_of(described) == Contents((6, 3), "flex_olmo")
@@ -82,28 +68,6 @@ def test_every_family_but_one_is_in_transformers(pruned_case):
         if contents_of(pruned_case(case).source).in_transformers
     }
     assert found == {case.model_type for case in NAMED.values()} & known
-
-
-def test_the_card_loads_it_as_it_can_be_loaded(flex_olmo, pruned_case):
-    def card(pruned):
-        return (pruned.path / "README.md").read_text()
-
-    assert "AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)" in card(flex_olmo)
-    ours = card(pruned_case(NAMED["deepseek"]))
-    assert "load_pruned(name)" in ours
-    assert "trust_remote_code" not in ours
-    for verdict in verdicts(contents_of(flex_olmo.source, flex_olmo.plan)):
-        assert f"| {verdict.engine} | {verdict.reads} | {verdict.reason} |" in card(flex_olmo)
-
-
-def test_inspect_shows_the_verdicts(flex_olmo):
-    shown = CliRunner().invoke(cli, ["inspect", str(flex_olmo.path)], env={"COLUMNS": "200"})
-    assert shown.exit_code == 0
-    for verdict in verdicts(Contents((6, 3), "flex_olmo")):
-        assert verdict.engine in shown.output
-    assert "modeling_pruned.py" in shown.output
-    # 9 experts, of which each layer must keep 3.
-    assert "sparsity of 0.3333" in shown.output
 
 
 def test_inspect_shows_who_reads_widths_and_why(width_export):

@@ -187,15 +187,3 @@ def test_verify_with_a_source_that_was_damaged_later_is_one_line(source, damage)
     assert DAMAGES[damage] in said
     assert "\n" not in said
     assert run("verify", out, "--level", "bytes")[0] == 0
-
-
-def test_a_source_whose_bytes_changed_later_is_another(source):
-    out = source.with_name("to") / "out"
-    assert run("export", source, out, "--plan", source.with_name("plan.json"))[0] == 0
-    shard = shards(source)[1]
-    content = bytearray(shard.read_bytes())
-    content[-1] ^= 1
-    shard.write_bytes(content)
-    code, said = run("verify", out, "--source", source)
-    assert code == 1
-    assert "is not what was exported" in said

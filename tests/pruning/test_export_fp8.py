@@ -20,7 +20,6 @@ from pruning import load_pruned
 from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, model_ref
-from pruning.surgery.width_sizes import width_options
 
 BLOCK = 8  # an expert of 24 neurons has three blocks, the 16 numbers of a token two
 CASE = BY_NAME["qwen3_moe"]
@@ -197,13 +196,6 @@ def test_the_nearest_blocks_are_named(source, tmp_path, kept, odd, nearest):
 def test_what_scales_do_not_fit_is_refused(source, tmp_path, options, match):
     plan = plan_of(source, {1: {}, 3: dict.fromkeys(range(CASE.experts), (1,))})
     refuse(source, plan, tmp_path / "out", match, **options)
-
-
-def test_sizes_say_which_ways_are_refused(source):
-    found = {option.mode: option for option in width_options(source, plan_of(source))}
-    assert "per-layer or uniform" in found[WidthMode.RAGGED].refused
-    assert not found[WidthMode.PER_LAYER].refused
-    assert not found[WidthMode.UNIFORM].refused
 
 
 def test_sizes_count_the_scales_of_the_neurons_that_stay(source, tmp_path):

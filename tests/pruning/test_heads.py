@@ -12,7 +12,7 @@ from analysis.errors import ExportError
 from analysis.heads import prediction_heads
 from analysis.model import load_model_index
 from pruning.atoms.widths import WidthChoice, WidthMode
-from pruning.heads import HeadChoice, HeadPlan, heads_in_words, parse_choice
+from pruning.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.plan import keep_all
 from pruning.sizes import Part, size_report
 from pruning.surgery.heads import plan_heads
@@ -86,13 +86,6 @@ def test_a_plan_that_keeps_all_keeps_heads_byte_for_byte(model, tmp_path):
         assert (tmp_path / "out" / name).read_bytes() == source
 
 
-def test_heads_can_be_dropped_though_nothing_is_pruned(model, tmp_path, place):
-    manifest, tensors = export_heads(model, tmp_path / "out", HeadChoice.DROP, keep_all(model))
-    assert manifest.heads.choice is HeadChoice.DROP
-    assert heads_of(tensors, place) == {}
-    assert len(tensors) == len(model.checkpoint.tensors) - len(prediction_heads(model)[0].tensors)
-
-
 def test_a_head_with_experts_cannot_stay_whole(model, tmp_path):
     with pytest.raises(ExportError, match=r"cannot stay whole when 4 are kept; use --mtp drop"):
         export_heads(model, tmp_path / "out", HeadChoice.KEEP)
@@ -158,12 +151,6 @@ def test_a_checkpoint_without_heads(checkpoint):
     plain = load_model_index(str(checkpoint("olmoe").path))
     assert str(Part.HEADS) not in set(size_report(plain).table["part"])
     assert heads_in_words(plain, HeadPlan()) == ""
-
-
-def test_an_unknown_choice_names_the_known():
-    assert parse_choice(None) is None
-    with pytest.raises(ExportError, match="Known: drop, keep, prune"):
-        parse_choice("ignore")
 
 
 class TestBesideNeurons:

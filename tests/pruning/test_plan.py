@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import describe_model, load_model_index
 from pruning.allocation import Allocation
+from pruning.constraints import Constraints
 from pruning.plan import (
     ModelRef,
     Provenance,
@@ -23,6 +25,24 @@ from pruning.plan import (
     model_ref,
     plan_from_json,
     select_experts,
+)
+from pruning.plan_diff import (
+    DIFF_COLUMNS,
+    NEURON_DIFF_COLUMNS,
+    NEURON_STATE_COLUMNS,
+    expert_states,
+    neuron_diff,
+    neuron_states,
+    plan_diff,
+)
+from pruning.plan_summary import (
+    NEURON_OUTLINE_COLUMNS,
+    NEURON_SUMMARY_COLUMNS,
+    SUMMARY_COLUMNS,
+    neuron_outline,
+    neuron_summary,
+    plan_outline,
+    plan_summary,
 )
 from pruning.schedules import uniform
 
@@ -93,10 +113,6 @@ def test_json_round_trip_keeps_everything_and_is_stable():
     assert raw["sparsity"] == "0.5"
 
 
-def test_an_empty_plan_is_valid_json():
-    assert plan_from_json(PruningPlan(REF, {}).to_json()).kept == {}
-
-
 def test_digest_covers_what_decides_and_nothing_else():
     plan = PruningPlan(REF, {1: (2, 3)})
     same = dataclasses.replace(plan, provenance=Provenance(criterion="reap"))
@@ -122,10 +138,6 @@ def test_save_and_load(tmp_path, olmoe):
 def test_saving_where_it_cannot_be_is_one_line(tmp_path):
     with pytest.raises(PlanError, match="cannot be written"):
         PruningPlan(REF, {}).save(tmp_path / "absent" / "plan.json")
-
-
-def test_keep_all_names_every_expert(olmoe):
-    assert keep_all(olmoe).kept == {index: tuple(range(7)) for index in (0, 1, 2)}
 
 
 def test_layers_that_are_absent_stay_whole(olmoe):
@@ -197,3 +209,166 @@ def test_a_plan_of_another_model_says_so(olmoe, checkpoint):
 def test_a_copy_under_another_name_is_the_same_model(olmoe):
     copy = describe_model(olmoe.checkpoint, name="renamed")
     assert fit_plan(keep_all(copy), olmoe).kept == keep_all(olmoe).kept
+
+
+UNEVEN = (MoELayer(1, 6, 2), MoELayer(3, 5, 2))
+A = PruningPlan(REF, {1: (0, 1, 2), 3: (0, 4)})
+B = PruningPlan(REF, {1: (1, 2, 5), 3: (0, 4)})
+
+
+def test_diff_by_hand():
+    table = plan_diff(A, B, UNEVEN)
+    assert tuple(table.columns) == DIFF_COLUMNS
+    # Layer 1: 1 and 2 in both, 0 in A, 5 in B, 3 and 4 in neither.
+    assert table.to_numpy().tolist() == [
+        [1, 2, 1, 1, 2, 2 / 4, 4 / 6],
+        [3, 2, 0, 0, 3, 1.0, 1.0],
+    ]
+
+
+def test_states_name_every_expert_once():
+    states = expert_states(A, B, UNEVEN)
+    assert len(states) == 11
+    assert states[states["layer"] == 1]["state"].tolist() == [
+        "only_a", "both", "both", "neither", "neither", "only_b",
+    ]  # fmt: skip
+
+
+def test_the_other_way_round_swaps_the_two():
+    swapped = {"only_a": "only_b", "only_b": "only_a"}
+    there, back = plan_diff(A, B, UNEVEN), plan_diff(B, A, UNEVEN)
+    pd.testing.assert_frame_equal(back.rename(columns=swapped)[list(DIFF_COLUMNS)], there)
+
+
+def test_without_the_model_what_neither_keeps_is_unknown():
+    table = plan_diff(A, B)
+    assert table["jaccard"].tolist() == [0.5, 1.0]
+    assert table["neither"].isna().all()
+    assert all(math.isnan(value) for value in table["agreement"])
+
+
+def test_a_layer_that_is_absent_is_whole():
+    part = PruningPlan(REF, {1: (0, 1, 2)})
+    table = plan_diff(A, part, UNEVEN)
+    assert table.loc[1, ["both", "only_a", "only_b", "neither"]].tolist() == [2, 0, 3, 0]
+    with pytest.raises(PlanError, match="Only one of the plans names layer 3"):
+        plan_diff(A, part)
+
+
+def test_plans_of_different_models_do_not_compare():
+    other = PruningPlan(ModelRef("other", "cd" * 32), A.kept)
+    with pytest.raises(PlanError, match=r"different models: some/model .*ab.* and other \(cdcd"):
+        plan_diff(A, other, UNEVEN)
+
+
+def test_summary_by_hand(checkpoint):
+    model = load_model_index(str(checkpoint("qwen3_moe").path))  # sparse layers 0, 2, 3 of 6
+    limits = Constraints(
+        protected=frozenset({0}),
+        pinned={2: frozenset({1, 2})},
+        dropped={3: frozenset({5})},
+        fixed={2: 3},
+    )
+    kept = {2: (1, 2, 4), 3: (0, 1, 2, 3)}
+    plan = PruningPlan(model_ref(model), kept, Provenance(constraints=limits.to_dict()))
+    table = plan_summary(plan, model)
+    assert tuple(table.columns) == SUMMARY_COLUMNS
+    assert table.to_numpy().tolist() == [
+        [0, 6, 6, 0, 0.0, 0, 0, "protected"],
+        [2, 6, 3, 3, 0.5, 2, 0, "fixed"],
+        [3, 6, 4, 2, 2 / 6, 0, 1, ""],
+    ]
+
+
+@pytest.fixture
+def model(checkpoint):
+    # Layers 0, 1, 2 of 7 experts of 24 neurons, top-2.
+    return load_model_index(str(checkpoint("olmoe").path))
+
+
+def atomic(model, atoms, kept=None, **rest):
+    return PruningPlan(model_ref(model), kept or {}, granularity="atomic", kept_atoms=atoms, **rest)
+
+
+@pytest.fixture
+def pair(model):
+    first = atomic(model, {0: {1: (0, 1, 2), 4: ()}, 2: {6: tuple(range(20))}})
+    # Expert 0 of layer 0 goes as a whole; its expert 1 keeps one neuron of A's three and one more.
+    second = atomic(model, {0: {1: (2, 5), 4: ()}}, kept={0: (1, 2, 3, 4, 5, 6)})
+    return first, second
+
+
+def test_neurons_by_hand(model, pair):
+    states = neuron_states(*pair, model)
+    assert tuple(states.columns) == NEURON_STATE_COLUMNS
+    assert len(states) == 21
+    by_expert = states.set_index(["layer", "expert"])
+    expected = {(0, 0): [0, 24, 0, 0], (0, 1): [1, 2, 1, 20], (0, 2): [24, 0, 0, 0],
+                (0, 4): [0, 0, 0, 24], (2, 6): [20, 0, 4, 0]}  # fmt: skip
+    assert {key: by_expert.loc[key].tolist() for key in expected} == expected
+    table = neuron_diff(*pair, model)
+    assert tuple(table.columns) == NEURON_DIFF_COLUMNS
+    # Layer 0: experts 0 and 1 differ; both keep 1 + 5 whole less the empty one, so 1 + 4 * 24.
+    both = 1 + 4 * 24
+    assert table.iloc[0].tolist() == [
+        0, 7, 2, both, 26, 1, 44, both / (both + 27), (both + 44) / (7 * 24),
+    ]  # fmt: skip
+    assert table.iloc[1].tolist() == [1, 7, 0, 168, 0, 0, 0, 1.0, 1.0]
+    assert table.iloc[2].tolist() == [2, 7, 1, 164, 0, 4, 0, 164 / 168, 164 / 168]
+
+
+def test_a_plan_of_experts_compares_with_one_of_neurons(model):
+    experts = PruningPlan(model_ref(model), {1: (0, 1, 2)})
+    neurons = atomic(model, {1: {2: tuple(range(12)), 3: (7,)}})
+    row = neuron_diff(experts, neurons, model).iloc[1]
+    # Expert 2 loses 12; experts 3 to 6 are gone in A and keep 1, 24, 24, 24 in B.
+    assert row[["differ", "both", "only_a", "only_b", "neither"]].tolist() == [5, 60, 12, 73, 23]
+
+
+def test_what_the_plans_alone_can_say(model, pair):
+    named = atomic(model, {0: {1: (1, 2), 4: (3,)}})
+    other = atomic(model, {0: {1: (2, 3, 4), 4: (3,)}})
+    table = neuron_diff(named, other)
+    row = table.iloc[0]
+    assert row[["experts", "differ", "both", "only_a", "only_b"]].tolist() == [2, 1, 2, 1, 2]
+    assert row["jaccard"] == 2 / 5
+    assert table["neither"].isna().all()
+    assert math.isnan(table["agreement"].iloc[0])
+    with pytest.raises(PlanError, match=r"cuts expert 6 of layer 2; the other keeps it whole"):
+        neuron_diff(*pair)
+    # Removed as a whole, an expert keeps no neuron, which needs no model.
+    gone = atomic(model, {}, kept={0: (0, 2, 3, 5, 6)})
+    assert neuron_diff(named, gone)["only_a"].tolist() == [3]
+
+
+def test_plans_of_neurons_of_different_models_do_not_compare(model, pair):
+    other = PruningPlan(ModelRef("other", "cd" * 32), {}, granularity="atomic")
+    with pytest.raises(PlanError, match="different models"):
+        neuron_states(pair[0], other)
+
+
+def test_summary_of_neurons_by_hand(model, pair):
+    limits = Constraints(protected=frozenset({1}), pinned={0: frozenset({2, 3})})
+    plan = atomic(
+        model, pair[1].kept_atoms, pair[1].kept, provenance=Provenance(constraints=limits.to_dict())
+    )
+    table = neuron_summary(plan, model)
+    assert tuple(table.columns) == NEURON_SUMMARY_COLUMNS
+    # Six experts stay: widths 2, 24, 24, 0, 24, 24.
+    assert table.iloc[0].tolist() == [
+        0, 7, 6, 168, 98, 1 - 98 / 168, 0, 98 / 6, 24, 1, 2, 0, "",
+    ]  # fmt: skip
+    assert table.iloc[1].tolist() == [1, 7, 7, 168, 168, 0.0, 24, 24.0, 24, 0, 0, 0, "protected"]
+
+
+def test_outline_without_the_model(pair):
+    first, second = pair
+    table = neuron_outline(first)
+    assert tuple(table.columns) == NEURON_OUTLINE_COLUMNS
+    assert table["kept"].isna().all()
+    assert table[["cut", "least", "mean", "most", "empty"]].to_numpy().tolist() == [
+        [2, 0, 1.5, 3, 1],
+        [1, 20, 20.0, 20, 0],
+    ]
+    assert neuron_outline(second)["kept"].tolist() == [6]
+    assert plan_outline(second).to_numpy().tolist() == [[0, 6]]

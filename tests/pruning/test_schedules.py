@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from analysis.errors import PlanError, UserError
+from analysis.errors import PlanError
 from analysis.families import MoELayer
 from pruning.budget import count_budget, sparsity_budget, uniform_neighbours
 from pruning.constraints import Constraints, rooms_of
@@ -116,32 +116,6 @@ def test_what_a_capped_layer_cannot_lose_the_others_lose_in_proportion():
     notes = allocation_notes("late", Spending(FOUR, budget), made)
     assert "would remove 2 more from layer 5 and as many fewer from layers 1..2." in notes[0]
     assert "from 2 to 5 experts: only moeprune's loader" in notes[1]
-
-
-def test_global_by_hand_and_its_ties():
-    layers = (MoELayer(0, 3, 1), MoELayer(1, 3, 1))
-    grid = np.array([[1.0, 5.0, 3.0], [2.0, 2.0, 9.0]])
-    # Ascending: 1 (layer 0), 2, 2 (layer 1), 3 ...
-    assert [removed(ranked_globally(layers, count_budget(layers, n), grid)) for n in range(5)] == [
-        (0, 0), (1, 0), (1, 1), (1, 2), (2, 2),
-    ]  # fmt: skip
-    # All equal: the lower layer is kept, as far as the floor of the upper one allows.
-    same = np.ones((2, 3))
-    assert [removed(ranked_globally(layers, count_budget(layers, n), same)) for n in range(5)] == [
-        (0, 0), (0, 1), (0, 2), (1, 2), (2, 2),
-    ]  # fmt: skip
-    assert kept_by("global", layers, "34%", same) == {0: (0, 1, 2), 1: (0,)}
-
-
-def test_rescaled_by_hand():
-    layers = (MoELayer(0, 3, 1), MoELayer(1, 3, 1))
-    # Raw, layer 0 would lose both; in its own scale it has 0, .5, 1 against 0, .1, 1.
-    grid = np.array([[0.0, 1.0, 2.0], [100.0, 200.0, 1100.0]])
-    evidence = Evidence(grid)
-    for count, raw, rescaled in [(2, (2, 0), (1, 1)), (3, (2, 1), (1, 2))]:
-        spending = Spending(layers, count_budget(layers, count))
-        assert removed(allocate("global", spending, evidence)) == raw
-        assert removed(allocate("global-rescaled", spending, evidence)) == rescaled
 
 
 def test_frequency_counts_the_tail_and_leaves_the_ranking_to_the_criterion():
@@ -256,14 +230,6 @@ def test_more_sparsity_keeps_a_subset_where_the_schedule_says_so(layers, percent
         assert all(set(less[layer]) <= set(more[layer]) for layer in more)
 
 
-def test_patterns_need_not_keep_subsets():
-    # The Alabama paradox. 7/15 of 1..5 leaves remainders .47 .93 .4 .87 .33 and three to give;
-    # 8/15 leaves .53 .07 .6 .13 .67 and two to give, so the first layer loses one fewer.
-    layers = tuple(MoELayer(index, 8, 1) for index in range(5))
-    assert removed(patterned(layers, count_budget(layers, 7), "late")) == (1, 1, 1, 2, 2)
-    assert removed(patterned(layers, count_budget(layers, 8), "late")) == (0, 1, 2, 2, 3)
-
-
 @settings(max_examples=20)
 @given(seed=st.integers(0, 999), percent=st.sampled_from([25, 50, 62]))
 def test_the_order_of_rows_and_equal_values_change_nothing(seed, percent):
@@ -282,13 +248,6 @@ def test_the_order_of_rows_and_equal_values_change_nothing(seed, percent):
         assert select_experts(ranking, first, model=REF) == select_experts(
             shuffled, second, model=REF
         )
-
-
-def test_a_ranking_that_lacks_an_expert_is_refused():
-    ranking = ranking_of(FOUR, grid_of(FOUR, 0))
-    for broken in (ranking.drop(index=3), pd.concat([ranking, ranking.tail(1)])):
-        with pytest.raises(PlanError, match="every expert of every layer exactly once"):
-            fold_ranking(broken, FOUR)
 
 
 def feasible_removals(layers, total, limits):
@@ -415,19 +374,6 @@ def test_what_cannot_be_done_names_the_nearest_that_can(limits, count, message):
     with pytest.raises(PlanError, match=message) as caught:
         spend("global", count, Constraints(**limits))
     assert "\n" not in str(caught.value)
-
-
-def test_uniform_refuses_a_share_that_is_no_multiple():
-    with pytest.raises(PlanError, match=r"keep 6 of 8 .* multiple of 4; nearest: 4 \(50% rem.*8 "):
-        uniform(FOUR, "25%", Constraints(multiple_of=4))
-    assert uniform(FOUR, "50%", Constraints(multiple_of=4)).keep == (4, 4, 4, 4)
-
-
-def test_unknown_names_are_refused_with_the_known_ones():
-    with pytest.raises(PlanError, match="Did you mean 'uniform'"):
-        allocate("uniformly", Spending(FOUR, count_budget(FOUR, 1)))
-    with pytest.raises(UserError, match="Known: early, late, middle"):
-        patterned(FOUR, count_budget(FOUR, 1), "lately")
 
 
 def test_a_plan_has_no_room_for_more_pins_than_it_keeps():

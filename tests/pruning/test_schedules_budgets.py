@@ -154,11 +154,6 @@ def test_bad_files_are_one_line(tmp_path, name, text, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_one_line(tmp_path):
-    with pytest.raises(PlanError, match="cannot be read: No such file"):
-        read_counts(tmp_path / "absent.json", THREE)
-
-
 def test_counts_that_a_layer_cannot_keep_are_refused():
     with pytest.raises(PlanError, match=r"Layer 2 would keep 1 of 8 experts.*at most 75%"):
         from_counts(THREE, {0: 8, 2: 1, 3: 8})

@@ -2,17 +2,28 @@
 
 import itertools
 import json
+import shutil
 import struct
+from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
+from exports import export, tensors_of, verified
+from oracles import logits_of
 from safetensors import deserialize
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
-from analysis.checkpoint import TensorEntry
+from analysis.checkpoint import INDEX_NAME, TensorEntry, open_checkpoint
 from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
+from analysis.model import load_model_index
+from pruning.surgery.export import KEEP_LIST_NAME
 from pruning.surgery.pieces import Gather, Span
-from pruning.surgery.shards import PlannedTensor, assemble, plan_tensor
+from pruning.surgery.resharding import parse_size
+from pruning.surgery.shards import PlannedTensor, assemble, check_located, plan_tensor
+from pruning.surgery.verify import Level
 
 BEFORE = 24  # bytes before the first tensor
 DTYPES = {"I64": np.int64, "F32": np.float32, "I16": np.int16, "U8": np.uint8}
@@ -175,3 +186,145 @@ def test_headers_of_all_lengths_fill_up_to_eight_bytes():
     # As few spaces as do it: each length is there, in steps of eight.
     assert all(second - first == 8 for first, second in itertools.pairwise(sorted(lengths)))
     assert len(lengths) == 3
+
+
+@pytest.fixture
+def with_tensor(checkpoint, tmp_path):
+    """`with_tensor("olmoe", name)`: a model with one more tensor."""
+
+    def get(model_type, name, **changes):
+        source = checkpoint(model_type, shards=1).path
+        shutil.copytree(source, tmp_path / "model")
+        tensors = load_file(source / "model.safetensors")
+        extra = {name: torch.zeros(7)}
+        save_file(tensors | extra, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+        config = json.loads((source / "config.json").read_text())
+        (tmp_path / "model" / "config.json").write_text(json.dumps(config | changes))
+        return load_model_index(str(tmp_path / "model"))
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("model.layers.0.extra_experts.weight", 0),
+        ("model.layers.0.mlp.bias", 0),
+        ("model.layers.1.mlp.experts.6.scale", 1),
+        ("model.layers.1.mlp.gate.e_score_correction_bias", 1),
+        ("model.layers.1.mlp.e_score_correction_bias", 1),
+        ("model.layers.1.second_mlp.experts.0.up_proj.weight", 1),
+        ("model.layers.1.lora_experts_up.weight", 1),
+        ("model.layers.2.mlp.experts.0.scale", 2),
+        ("model.layers.2.mixer.experts_up.weight", 2),
+        ("model.layers.2.shared.experts.weight", 2),
+    ],
+)
+def test_what_sounds_like_experts_of_a_sparse_layer_is_refused(with_tensor, name, layer):
+    model = with_tensor("olmoe", name)
+    with pytest.raises(ExportError, match=f"^{name} belongs to the experts of layer {layer}, but"):
+        check_located(model)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.1.self_attn.extra.weight",
+        "model.layers.1.shared_experts_norm.weight",
+        "model.layers.3.mlp.experts.0.scale",  # beyond the three layers of the trunk: a head
+        "model.layers.3.extra_experts.weight",
+        "model.layers.late.experts.weight",
+        "vision.layers.1.experts.weight",
+        "1.experts.weight",
+        "experts.weight",
+    ],
+)
+def test_what_lies_elsewhere_is_copied(with_tensor, name):
+    check_located(with_tensor("olmoe", name))
+
+
+def test_a_dense_layer_has_biases_and_no_experts(with_tensor):
+    # Layer 1 of this model is dense.
+    check_located(with_tensor("qwen3_moe", "model.layers.1.mlp.bias"))
+
+
+@pytest.mark.parametrize("part", ["mlp.experts.0.scale", "extra_experts.weight"])
+def test_experts_in_a_dense_layer_are_refused(with_tensor, part):
+    model = with_tensor("qwen3_moe", f"model.layers.1.{part}")
+    with pytest.raises(ExportError, match=r"belongs to experts, but .* makes layer 1 dense"):
+        check_located(model)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("most", [8_000, 30_000, 1 << 30])
+def test_the_same_tensors_in_shards_of_another_size(checkpoint, tmp_path, fused, most):
+    source = checkpoint("qwen3_moe", fused=fused, dtype=torch.bfloat16).path
+    export(source, (1, 3, 4), tmp_path / "plain")
+    manifest = export(source, (1, 3, 4), tmp_path / "out", max_shard_bytes=most)
+    before, after = tensors_of(tmp_path / "plain"), tensors_of(tmp_path / "out")
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    for shard in manifest.shards:
+        assert shard.bytes <= most or len(shard.tensors) == 1
+    # What comes next would not have fitted; headers are guessed at 200 bytes a tensor at most.
+    held = open_checkpoint(tmp_path / "out").tensors
+    for first, second in pairwise(manifest.shards):
+        header = 200 * (len(first.tensors) + 2)
+        assert first.bytes + header + held[second.tensors[0]].nbytes > most
+    assert (tmp_path / "out" / INDEX_NAME).is_file() == (len(manifest.shards) > 1)
+    if most == 1 << 30:
+        assert [shard.name for shard in manifest.shards] == ["model.safetensors"]
+    assert all(
+        shard.metadata == {"format": "pt"} for shard in open_checkpoint(tmp_path / "out").shards
+    )
+    assert manifest.dropped_shards == ()
+    report = verified(tmp_path / "out", source=source)
+    assert report.level is Level.LOGITS
+
+
+def test_a_checkpoint_in_one_file_can_be_cut_into_several(checkpoint, tmp_path):
+    source = checkpoint("olmoe", shards=1).path
+    manifest = export(source, (1, 3, 4), tmp_path / "out", max_shard_bytes=20_000)
+    count = len(manifest.shards)
+    assert count > 3
+    assert manifest.shards[0].name == f"model-00001-of-{count:05d}.safetensors"
+    index = json.loads((tmp_path / "out" / INDEX_NAME).read_text())
+    assert index["metadata"]["total_size"] == open_checkpoint(tmp_path / "out").nbytes
+    export(source, (1, 3, 4), tmp_path / "plain")
+    again, plain = map(AutoModelForCausalLM.from_pretrained, (tmp_path / "out", tmp_path / "plain"))
+    assert torch.equal(logits_of(again), logits_of(plain))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("5GB", 5_000_000_000),
+        ("1.5GiB", 3 << 29),
+        ("500 mb", 500_000_000),
+        ("7KB", 7_000),
+        ("2tb", 2_000_000_000_000),
+        ("3KiB", 3 * 1024),
+        ("3MiB", 3 * 1024**2),
+        ("1000", 1000),
+    ],
+)
+def test_sizes_in_words(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "GB", "-1GB", "5 bananas", "1e9", "0", "999", "0.5KB", "5PB", "5i", "9" * 5000 + "GB"],
+)
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ExportError, match=r"not understood; write 5GB|too small"):
+        parse_size(text)
+
+
+def test_the_kept_ids_as_a_file_of_their_own(checkpoint, tmp_path):
+    manifest = export(checkpoint("qwen3_moe").path, (1, 3, 4), tmp_path / "out", keep_list=True)
+    kept = json.loads((tmp_path / "out" / KEEP_LIST_NAME).read_text())
+    assert kept == {"0": [1, 3, 4], "2": [1, 3, 4], "3": [1, 3, 4]}
+    assert KEEP_LIST_NAME in manifest.files
+    export(checkpoint("qwen3_moe").path, (1, 3, 4), tmp_path / "plain")
+    assert not (tmp_path / "plain" / KEEP_LIST_NAME).exists()

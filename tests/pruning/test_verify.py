@@ -93,11 +93,6 @@ def test_requests_that_make_no_sense_are_refused(exported, options, message):
         drain(verify_export(exported[1], **options))
 
 
-def test_what_is_no_directory_is_refused(tmp_path):
-    with pytest.raises(ExportError, match="absent is not a directory"):
-        drain(verify_export(tmp_path / "absent"))
-
-
 def test_a_source_that_cannot_be_read_is_refused(exported, tmp_path):
     with pytest.raises(CheckpointError, match="is not a directory"):
         drain(verify_export(exported[1], source=tmp_path / "absent"))

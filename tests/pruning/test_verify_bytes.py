@@ -1,6 +1,7 @@
 """Facts of an export's files that hashes do not hold: headers, index, shared experts that grew."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,11 +17,18 @@ from exports import (
     shards_of,
     verified,
 )
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from analysis.checkpoint import INDEX_NAME, open_checkpoint
 from analysis.drain import drain
-from families.configs import BY_NAME
+from analysis.errors import ExportError
+from analysis.model import load_model_index
+from builders import tiny_checkpoint
+from families.configs import BY_NAME, redraw, tiny_config
 from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.surgery.forward_checks import check_logits, random_tokens
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.surgery.tensor_checks import check_against_source
 from pruning.surgery.verify import verify_export
@@ -118,3 +126,100 @@ def test_shared_experts_that_grew_are_verified_byte_by_byte(grown):
                 f"{name} is not the plan's cut of the source's {name}: byte {4 * element} of the "
                 "tensor is the first that differs"
             )
+
+
+OLMOE = BY_NAME["olmoe"]
+
+
+@pytest.mark.parametrize("mode", ["uniform", "per-layer"])
+def test_neurons_are_compared_in_float64(atom_source, width_export, mode):
+    source = atom_source(OLMOE)
+    exported = load_model_index(str(width_export(OLMOE, mode).path))
+    ids = random_tokens(source.described, 32)
+    plan = fit_plan(source.plan, source.described)
+    check, difference = check_logits(exported, source.described, plan, ids)
+    # Logits of about 1 with 2^-53 of rounding; in float32 they would differ by 1e-7.
+    assert check.ok and difference < 1e-12
+    assert "on 32 random tokens in float64," in check.detail
+    first = OLMOE.sparse[0]
+    others = plan.kept_atoms | {first: plan.kept_atoms[first] | {1: (0,)}}
+    plan = replace(plan, kept_atoms=others)
+    check, difference = check_logits(exported, source.described, plan, ids)
+    assert not check.ok and difference > 1e-5
+
+
+def test_whole_experts_are_compared_in_float32(atom_source, tmp_path):
+    source = atom_source(OLMOE).described
+    plan = PruningPlan(model_ref(source), dict.fromkeys(OLMOE.sparse, (0, 2, 5)))
+    export(source, plan, tmp_path / "out")
+    ids = random_tokens(source, 32)
+    exported = load_model_index(str(tmp_path / "out"))
+    check, _ = check_logits(exported, source, plan, ids)
+    assert check.ok and "in float32," in check.detail
+    other = PruningPlan(model_ref(source), dict.fromkeys(OLMOE.sparse, (0, 2, 4)))
+    assert not check_logits(exported, source, other, ids)[0].ok
+
+
+GPT_OSS = BY_NAME["gpt_oss"]
+KEPT = {"uniform": ((1, 3, 4), (0, 2, 5)), "mixed": ((1, 3, 4), (0, 2, 3, 5))}
+
+
+@pytest.fixture(scope="module")
+def mxfp4(tmp_path_factory):
+    """A gpt-oss whose experts are blocks of 32 numbers of four bits with an exponent each."""
+    path = tmp_path_factory.mktemp("mxfp4")
+    config = tiny_config(GPT_OSS)
+    config.hidden_size, config.intermediate_size = 32, 64
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        redraw(model)
+    model.save_pretrained(path)
+    tensors = load_file(path / "model.safetensors")
+    seeded = torch.Generator().manual_seed(1)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inner, outer = tensors.pop(name).shape
+        shape = (experts, outer, inner // 32)
+        blocks = torch.randint(0, 256, (*shape, 16), generator=seeded, dtype=torch.uint8)
+        scales = torch.randint(122, 126, shape, generator=seeded, dtype=torch.uint8)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    quantise(path, quant_method="mxfp4", modules_to_not_convert=["self_attn", "router", "lm_head"])
+    return path
+
+
+def quantise(path, **settings):
+    edit_json(path / "config.json", quantization_config=settings)
+
+
+def export_kept(source, out, kept):
+    described = load_model_index(str(source))
+    layers = [layer.index for layer in described.layers]
+    export(described, PruningPlan(model_ref(described), dict(zip(layers, kept, strict=True))), out)
+
+
+@pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
+def test_four_bits_up_to_equal_logits(mxfp4, tmp_path, kept):
+    export_kept(mxfp4, tmp_path / "out", kept)
+    report = verified(tmp_path / "out", source=mxfp4)
+    assert (report.level, report.max_abs_diff) == ("logits", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised with gptq are not loaded"),
+        ({"model_type": "unheard_of"}, "transformers has no class for 'unheard_of'"),
+    ],
+)
+def test_what_cannot_be_loaded_is_compared_byte_by_byte(tmp_path, change, why):
+    source = tmp_path / "source"
+    tiny_checkpoint(source, "olmoe")
+    edit_json(source / "config.json", **change)
+    export(source, (1, 3, 4), tmp_path / "out")
+    report = verified(tmp_path / "out", source=source)
+    assert report.level == "bytes"
+    assert why in report.reason
+    assert [check.name for check in report.checks][-2:] == ["source", "tensors"]
+    with pytest.raises(ExportError, match=f"The level 'load' is not possible: .*{why}"):
+        drain(verify_export(tmp_path / "out", level="load"))

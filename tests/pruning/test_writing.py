@@ -1,6 +1,8 @@
 """Shards as they are written: their bytes and records, flushed on the way, in little memory."""
 
 import hashlib
+import itertools
+import os
 import tracemalloc
 
 import numpy as np
@@ -8,8 +10,9 @@ import pytest
 
 from analysis.checkpoint import TensorEntry
 from analysis.drain import drain
+from analysis.errors import ExportError
 from pruning.surgery import writing
-from pruning.surgery.pieces import Gather, Span
+from pruning.surgery.pieces import Gather, Span, item_bytes, read_into
 from pruning.surgery.shards import PlannedTensor, assemble
 from pruning.surgery.writing import write_file, write_shards
 
@@ -118,3 +121,129 @@ def test_a_small_file_and_its_record(tmp_path):
     assert (record.bytes, record.sha256) == (7, hashlib.sha256(b"content").hexdigest())
     write_file(tmp_path / "a" / "b" / "name.txt", b"less")
     assert (tmp_path / "a" / "b" / "name.txt").read_bytes() == b"less"
+
+
+BEFORE = 13  # bytes of something else
+COUNT = 7
+# Runs, single entries, an order of its own, zeros at the start, in the middle, and at the end.
+INDICES = (
+    *([0, 1, 2, 3, 4, 5, 6], [2, 3, 4], [6], [5, 1, 0, 6, 3], [1, 1, 2]),
+    *([-1, 0, 2, -1, -1, 3, 4, -1], [0, -1], [-1, 1, -1, 2], [3, -1, 0, 1], [-1, -1]),
+)
+SIZES = (1, 2, 3, 4, 6, 8, 12, 511, 512, 515)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """An open file with enough random bytes, after a few others."""
+    path = tmp_path / "source"
+    path.write_bytes(np.random.default_rng(0).bytes(BEFORE + 5 * COUNT * 600))
+    number = os.open(path, os.O_RDONLY)
+    yield number
+    os.close(number)
+
+
+def wanted(file, gather):
+    """What a gather must give: one entry after the other."""
+    result = b""
+    for row, entry in itertools.product(range(gather.rows), gather.index.tolist()):
+        at = gather.start + (row * gather.count + entry) * gather.size
+        result += bytes(gather.size) if entry < 0 else os.pread(file, gather.size, at)
+    return result
+
+
+def read(file, gather):
+    target = bytearray(b"\xff" * gather.nbytes)
+    gather.read(file, memoryview(target), "source")
+    return bytes(target)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_a_gather_is_plain_indexing(file, rows, index):
+    for size in SIZES:
+        gather = Gather(BEFORE, rows, COUNT, size, np.array(index, np.int32))
+        assert gather.nbytes == rows * len(index) * size
+        assert read(file, gather) == wanted(file, gather)
+
+
+@pytest.mark.parametrize("index", [*INDICES, []], ids=str)
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_parts_are_the_same_bytes_within_the_limit(file, rows, index):
+    for size, limit in itertools.product((1, 2, 3, 600), (1, 3, 7, 8, 14, 20, 21, 50, 1200, 9000)):
+        gather = Gather(BEFORE, rows, COUNT, size, np.array(index, np.int32))
+        parts = list(gather.parts(limit))
+        assert b"".join(read(file, part) for part in parts) == wanted(file, gather)
+        assert all(0 < part.nbytes <= max(limit, size) for part in parts)
+
+
+def test_as_many_rows_as_fit_are_one_part():
+    gather = Gather(0, 5, COUNT, 2, np.array([0, 3, 4], np.int32))
+    # A row takes 7 * 2 bytes to read; 3 * 2 come out of it.
+    assert [part.rows for part in gather.parts(14)] == [1, 1, 1, 1, 1]
+    assert [part.rows for part in gather.parts(28)] == [2, 2, 1]
+    assert [part.start for part in gather.parts(41)] == [0, 28, 56]
+    assert [part.rows for part in gather.parts(1000)] == [5]
+    two = Gather(0, 2, COUNT, 2, np.array([0, 3, 4], np.int32))
+    assert [part.rows for part in two.parts(1000)] == [2]
+    # Filled up, it gives more than it takes: 9 * 2 bytes a row.
+    filled = Gather(0, 5, COUNT, 2, np.full(9, -1, np.int32))
+    assert [part.rows for part in filled.parts(36)] == [2, 2, 1]
+    # Rows that do not fit are cut into as many entries as do.
+    assert [len(part.index) for part in gather.parts(4)] == [2, 1] * 5
+
+
+def test_long_entries_are_read_without_what_lies_between(file, monkeypatch):
+    taken = []
+    pread = os.preadv
+    monkeypatch.setattr(
+        os, "preadv", lambda *words: taken.append((words[2], len(words[1][0]))) or pread(*words)
+    )
+    read(file, Gather(BEFORE, 1, COUNT, 512, np.array([0, 1, 5, -1, 3], np.int32)))
+    # Neighbours in one go; 0..1, 5, 3.
+    assert taken == [(BEFORE, 1024), (BEFORE + 5 * 512, 512), (BEFORE + 3 * 512, 512)]
+    taken.clear()
+    read(file, Gather(BEFORE, 1, COUNT, 511, np.array([0, 5], np.int32)))
+    read(file, Gather(BEFORE, 2, COUNT, 512, np.array([0, 5], np.int32)))
+    assert taken == [(BEFORE, COUNT * 511), (BEFORE, 2 * COUNT * 512)]
+
+
+def test_an_expert_without_neurons_is_filled_up_with_zeros(file):
+    gather = Gather(BEFORE, 3, 0, 4, np.array([-1, -1], np.int32))
+    assert read(file, gather) == bytes(3 * 2 * 4)
+    assert [part.nbytes for part in gather.parts(8)] == [8, 8, 8]
+
+
+def test_a_span_counts_its_bytes():
+    assert Span(3, 10).nbytes == 7
+
+
+def test_a_short_answer_of_the_system_is_continued(file, monkeypatch):
+    pread = os.preadv
+    monkeypatch.setattr(
+        os, "preadv", lambda number, buffers, at: pread(number, [buffers[0][:5]], at)
+    )
+    target = bytearray(23)
+    read_into(file, memoryview(target), BEFORE, "source")
+    assert bytes(target) == os.pread(file, 23, BEFORE)
+
+
+def test_a_source_that_ends_too_soon_is_named(tmp_path):
+    path = tmp_path / "source"
+    path.write_bytes(bytes(10))
+    with path.open("rb") as file, pytest.raises(ExportError, match="source's model-1 became short"):
+        read_into(file.fileno(), memoryview(bytearray(8)), 3, "model-1")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("F32", 4), ("BF16", 2), ("F8_E4M3", 1), ("U8", 1), ("I64", 8), ("F64", 8), ("I128", 16)],
+)
+def test_bytes_of_an_element(dtype, size):
+    assert item_bytes(dtype) == size
+
+
+@pytest.mark.parametrize("dtype", ["BOOL", "F4", "F6_E2M3"])
+def test_an_element_type_that_is_not_whole_bytes_is_refused(dtype):
+    with pytest.raises(ExportError, match=f"of type {dtype}"):
+        item_bytes(dtype)

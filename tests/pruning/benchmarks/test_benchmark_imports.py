@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from analysis.errors import StatsError
 from pruning.evaluate.benchmarks import imports
@@ -183,51 +181,6 @@ def test_files_are_bounded_and_json(tmp_path, monkeypatch):
             read_results(path)
     with pytest.raises(StatsError, match="No such file"):
         read_results(tmp_path / "missing.json")
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-KEYS = st.sampled_from(
-    [*HARNESS, *EVALSCOPE_2, "acc,none", "acc_stderr,none", "arc", "name", "score", "subsets"]
-)
-OBJECTS = st.recursive(
-    st.dictionaries(KEYS, VALUES, max_size=6),
-    lambda inner: st.dictionaries(KEYS, inner | VALUES | st.lists(inner, max_size=2), max_size=6),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=40)
-@given(OBJECTS | VALUES)
-def test_anything_is_a_result_or_one_line(raw):
-    try:
-        found = parse_results(raw, "x.json")
-    except StatsError as error:
-        assert "\n" not in str(error)
-    else:
-        assert found.scores
-        assert len(by_name(found)) == len(found.scores)
-
-
-@given(st.sampled_from([HARNESS, EVALSCOPE, EVALSCOPE_2]), st.data())
-def test_a_damaged_file_is_a_result_or_one_line(whole, data):
-    raw = json.loads(json.dumps(whole))
-    place = raw
-    while isinstance(place, dict) and place:
-        key = data.draw(st.sampled_from(sorted(place)))
-        if not isinstance(place[key], dict) or data.draw(st.booleans()):
-            place[key] = data.draw(VALUES)
-            break
-        place = place[key]
-    try:
-        assert parse_results(raw, "x.json").scores
-    except StatsError as error:
-        assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,26 @@ import pytest
 import torch
 from nonuniform_cases import keeps_of, plan_of
 
+from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
+from analysis.corpora.streams import open_corpus
 from analysis.drain import drain
+from analysis.errors import StatsError
 from analysis.families import FAMILIES
+from analysis.model import load_model_index
+from analysis.stats.store import SHIPPED_STATS
+from builders import tiny_checkpoint
 from families.configs import CASES, tiny_model
 from families.physical import physically_pruned
+from pruning.evaluate.drawing import SampleSettings, draw
 from pruning.evaluate.hidden_states import draw_tokens, run_variance
 from pruning.evaluate.samples import make_samples
-from pruning.plan import ModelRef
+from pruning.evaluate.variance_record import (
+    VarianceRecord,
+    VarianceStore,
+    variance_overview,
+    variance_table,
+)
+from pruning.plan import ModelRef, PruningPlan, fit_plan, keep_all, model_ref
 
 MEASURED = [case for case in CASES if case.name in ("olmoe", "qwen3_moe", "deepseek_v3", "jamba")]
 
@@ -48,3 +61,90 @@ def test_tokens_are_drawn_without_replacement(make_sequences):
     again, other = draw_tokens(samples, 10), draw_tokens(samples, 10, seed=1)
     assert all((a == b).all() for a, b in zip(again, draw_tokens(samples, 10), strict=True))
     assert any((a != b).any() for a, b in zip(again, other, strict=True))
+
+
+CORPUS = {"name": "text.jsonl", "digest": "d" * 64}
+SETTINGS = {"dtype": "float32", "seed": 42, "tokens": 4096}
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Of a model of two decoder layers, one of them dense: unpruned, and half of its experts."""
+    tiny_checkpoint(tmp_path / "model", "qwen3_moe")
+    model = load_model_index(str(tmp_path / "model"))
+    half = {layer.index: (0, 1, 2) for layer in model.layers}
+    plans = (keep_all(model), fit_plan(PruningPlan(model_ref(model), half), model))
+    numbers = ([1.0, 4.0, 2.0, 8.0], [0.5, 4.0, 1.0, 16.0])
+    return [
+        VarianceRecord.new(model, plan, CORPUS, SETTINGS).with_results(found, 33, {"device": "cpu"})
+        for plan, found in zip(plans, numbers, strict=True)
+    ]
+
+
+def test_records_read_back_as_they_were_written(records, tmp_path):
+    store = VarianceStore([tmp_path / "stats", tmp_path / "shipped"])
+    for record in records:
+        store.save(record)
+    assert store.records(records[0].model.identity) == sorted(records, key=lambda r: r.record_id)
+    empty = records[1].model_copy(update={"variances": (), "num_tokens": 0, "made": {}})
+    assert store.find(empty) == records[1]
+
+
+def test_the_tables_have_a_row_for_each_layer(records):
+    table = variance_table(dict(zip(("full", "half"), records, strict=True)))
+    assert table[["model", "layer", "variance"]].values.tolist()[3:6] == [
+        ["full", 3, 8.0],
+        ["half", 0, 0.5],
+        ["half", 1, 4.0],
+    ]
+    overview = variance_overview(records)
+    half = overview[overview["removed"] > 0]
+    assert half["full"].tolist() == [1, 4, 2, 8]
+    assert set(half["removed"]) == {0.5}
+    # What was computed otherwise is not held against this full model.
+    other = records[1].model_copy(update={"settings": {**SETTINGS, "dtype": "bfloat16"}})
+    assert variance_overview([records[0], other]).tail(4)["full"].isna().all()
+
+
+def test_a_variance_that_is_no_number_is_refused(records):
+    with pytest.raises(StatsError, match="try --dtype bfloat16 or float32"):
+        records[0].with_results([1.0, float("inf")], 33, {})
+
+
+@pytest.fixture(scope="module")
+def shipped(demo):
+    return VarianceStore([SHIPPED_STATS]).records(demo.identity, pytest.fail)
+
+
+def test_four_criteria_and_the_full_model_on_every_text(shipped):
+    table = variance_overview(shipped)
+    assert table["full"].notna().all()
+    texts = ("demo-code", "demo-math", "demo-prose")
+    found = {(row.corpus, row.criterion, row.calibrated_on) for row in table.itertuples()}
+    assert found == {
+        (text, criterion, text if criterion in ("frequency", "reap") else "")
+        for text in texts
+        for criterion in ("", "frequency", "reap", "aimer", "random")
+    }
+    assert set(table.loc[table["criterion"] != "", "removed"]) == {0.5}
+
+
+def test_the_full_model_on_maths_by_plain_forwards(demo, shipped):
+    # Only maths is the same text on every machine; all of its 3360 tokens were drawn.
+    corpus = "demo-math"
+    (record,) = (r for r in shipped if not r.plan.removed and r.corpus["name"] == corpus)
+    tokenizer = load_tokenizer(demo)
+    drawn = draw(corpus, open_corpus(corpus), [], SampleSettings(64, 256), lambda: tokenizer)
+    assert drawn.sequences.digest == record.corpus["digest"]
+    model = load_model(demo, CalibrationSettings(seq_len=256, dtype="float32", device="cpu"))
+    layers = [[] for _ in record.variances]
+    for ids in drawn.sequences.rows:
+        with torch.no_grad():
+            tokens = torch.from_numpy(np.asarray(ids, dtype=np.int64))[None]
+            states = model(input_ids=tokens, output_hidden_states=True).hidden_states
+        # The first is the embedding; the last is behind the final norm.
+        for place, state in enumerate(states[1:-1]):
+            layers[place].append(state[0].double().numpy().var(axis=1))
+    means = [np.concatenate(values).mean() for values in layers[:-1]]
+    assert sum(map(len, layers[0])) == record.num_tokens
+    np.testing.assert_allclose(record.variances[:-1], means, rtol=1e-4)

@@ -62,18 +62,6 @@ def test_each_generation_is_its_elites_and_children_of_theirs(tmp_path):
     assert len(fitness.measured) == len(set(fitness.measured)) == 3 * len(outcome.scores)
 
 
-def test_the_best_of_all_generations_and_ties(tmp_path):
-    outcome = searched(tmp_path / "log", wide(), Distance(HIDDEN))
-    best = max(score.fitness for score in outcome.scores.values())
-    assert outcome.scores[outcome.best.number].fitness == best
-
-    class Level(Distance):
-        def block(self, removed, number):
-            return BlockFitness(np.ones(2), 1)
-
-    assert searched(tmp_path / "level", wide(), Level()).best.number == 0
-
-
 def test_a_longer_search_finds_the_hidden_allocation(tmp_path):
     settings = replace(WIDE_SETTINGS, population=32, elites=4, generations=40)
     outcome = searched(tmp_path / "log", wide(settings), Distance(HIDDEN))
@@ -185,13 +173,6 @@ def test_a_log_of_another_search_is_refused(tmp_path):
         pass
 
 
-def test_a_log_whose_first_line_is_of_another_form_is_refused(tmp_path):
-    (tmp_path / "log").write_text('{"schema_version": 1, "search": "7"}\n')
-    refusal = pytest.raises(PlanError, match=r"another search \(it differs in seed\)")
-    with refusal, open_log(tmp_path / "log", {"seed": 1}):
-        pass
-
-
 @pytest.mark.parametrize("line", ["{}", "[" * 100_000, None])
 def test_a_damaged_log_is_refused_with_its_line(tmp_path, line):
     searched(tmp_path / "log")
@@ -289,7 +270,9 @@ def test_the_result_survives_its_file_and_gives_a_schedule(tmp_path):
     assert history["fitness"].max() == outcome.scores[outcome.best.number].fitness
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 1}', '{"schema_version": 9}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"schema_version": 1}', '{"schema_version": 9}', "[" * 100_000]
+)
 def test_a_file_that_is_no_result_is_refused(text):
     with pytest.raises(PlanError, match=r"search.json (is no result|has schema_version 9)"):
         result_from_json(text)
@@ -303,16 +286,4 @@ def test_a_result_with_values_of_other_kinds_is_refused(tmp_path, place, value):
     raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
     raw["candidates"][1][place] = value
     with pytest.raises(PlanError, match=rf"result of a search: candidates\.1\.{place}: "):
-        result_from_json(json.dumps(raw))
-
-
-def test_a_result_that_is_nested_too_deeply_is_refused():
-    with pytest.raises(PlanError, match=r"search.json is no result of a search: it is nested"):
-        result_from_json("[" * 100_000)
-
-
-def test_a_result_that_names_a_missing_candidate_is_refused(tmp_path):
-    raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
-    raw["best"]["candidate"] = 10**6
-    with pytest.raises(PlanError, match="candidate 1000000 is named, but not there"):
         result_from_json(json.dumps(raw))

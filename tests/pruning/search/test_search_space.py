@@ -1,17 +1,19 @@
 """The feasible set and the draws from it, against lists of all its elements."""
 
+from collections import defaultdict
 from fractions import Fraction
+from itertools import permutations
 from math import comb
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from search_cases import LAYERS, listed, p_value, space
+from search_cases import listed, p_value, space
 
-from analysis.errors import PlanError
 from analysis.families import MoELayer
 from pruning.constraints import Constraints
+from pruning.search.mutation import mutate, num_switches, switch
 from pruning.search.space import integer_below
 
 DRAWS = 20_000
@@ -38,19 +40,6 @@ def test_draws_are_uniform_over_the_list(name):
     draws = [feasible.draw(rng) for _ in range(DRAWS // 4)]
     expected = dict.fromkeys(everything, 1 / len(everything))
     assert p_value(draws, expected) > 1e-3
-
-
-def test_the_chi_square_test_would_notice_draws_layer_by_layer():
-    # A walk that gives each layer any number that can still be completed is not uniform.
-    feasible, _ = CASES["plain"]
-    everything, rng, draws = listed(feasible), np.random.default_rng(11), []
-    for _ in range(DRAWS // 4):
-        left = everything
-        for layer in range(len(LAYERS)):
-            chosen = rng.choice(sorted({removed[layer] for removed in left}))
-            left = [removed for removed in left if removed[layer] == chosen]
-        draws.append(left[0])
-    assert p_value(draws, dict.fromkeys(everything, 1 / len(everything))) < 1e-6
 
 
 @given(
@@ -82,11 +71,6 @@ def test_counts_are_exact_where_floats_would_not_be():
     assert feasible.holds(feasible.draw(np.random.default_rng(0)))
 
 
-def test_a_budget_without_room_is_refused_with_what_works():
-    with pytest.raises(PlanError, match="at most 11 "):
-        space(12)
-
-
 def test_integers_beyond_a_machine_word_are_uniform():
     limit = 3 << 70
     rng = np.random.default_rng(5)
@@ -95,3 +79,86 @@ def test_integers_beyond_a_machine_word_are_uniform():
     thirds = [int(Fraction(draw, limit) * 3) for draw in draws]
     assert p_value(thirds, dict.fromkeys(range(3), 1 / 3)) > 1e-3
     assert any(draw & 1 for draw in draws)  # low bits are drawn too
+
+
+START = (5, 0, 1)  # the first layer is full, the second empty: most proposals are infeasible
+MAX_TRANSFER = 4
+
+
+def one_switch(feasible, start, max_transfer):
+    """Probability of each result of a switch: equal for each feasible (a, b, Delta)."""
+    results = []
+    for more, less in permutations(range(len(start)), 2):
+        for transfer in range(1, max_transfer + 1):
+            proposed = list(start)
+            proposed[more] += transfer * feasible.step
+            proposed[less] -= transfer * feasible.step
+            if feasible.holds(proposed):
+                results.append(tuple(proposed))
+    law = defaultdict(float)
+    for result in results:
+        law[result] += 1 / len(results)
+    return law
+
+
+def by_hand(start, feasible, rng):
+    """Algorithm 1, lines 14 to 18, word by word."""
+    while True:
+        more, less = rng.choice(len(start), size=2, replace=False)
+        transfer = rng.integers(1, MAX_TRANSFER + 1)
+        proposed = list(start)
+        proposed[more] += transfer
+        proposed[less] -= transfer
+        if feasible.holds(proposed):
+            return tuple(int(gone) for gone in proposed)
+
+
+def test_a_switch_follows_the_law_of_drawing_until_feasible():
+    feasible = space(6)
+    law = one_switch(feasible, START, MAX_TRANSFER)
+    rng = np.random.default_rng(3)
+    assert p_value([switch(START, feasible, MAX_TRANSFER, rng) for _ in range(5000)], law) > 1e-3
+    assert p_value([by_hand(START, feasible, rng) for _ in range(5000)], law) > 1e-3
+
+
+def test_a_child_follows_the_law_of_one_to_three_switches():
+    feasible = space(6)
+    # P(min of two draws from 1..3 = 1, 2, 3) = 5/9, 3/9, 1/9.
+    law, reached = defaultdict(float), {START: 1.0}
+    for chance in (5 / 9, 3 / 9, 1 / 9):
+        after = defaultdict(float)
+        for state, weight in reached.items():
+            for result, probability in one_switch(feasible, state, MAX_TRANSFER).items():
+                after[result] += weight * probability
+        reached = after
+        for state, weight in reached.items():
+            law[state] += chance * weight
+    rng = np.random.default_rng(4)
+    draws = [mutate(START, feasible, MAX_TRANSFER, 3, rng) for _ in range(10_000)]
+    assert p_value(draws, law) > 1e-3
+
+
+def test_the_number_of_switches_is_the_smaller_of_two_draws():
+    rng = np.random.default_rng(6)
+    draws = [num_switches(3, rng) for _ in range(9000)]
+    assert p_value(draws, {1: 5 / 9, 2: 3 / 9, 3: 1 / 9}) > 1e-3
+
+
+@given(seed=st.integers(0, 999), total=st.integers(1, 17), multiple=st.sampled_from([1, 2, 3]))
+def test_children_keep_budget_and_rooms(seed, total, multiple):
+    layers = (MoELayer(0, 12, 2), MoELayer(4, 9, 2), MoELayer(5, 6, 2))
+    limits = Constraints(multiple, pinned={4: frozenset({1})})
+    rooms_total = total * multiple - sum(layer.num_experts % multiple for layer in layers)
+    least = sum(layer.num_experts % multiple for layer in layers)
+    most = sum(size - (-(-2 // multiple) * multiple) for size in (12, 9, 6))
+    feasible = space(min(max(rooms_total, least), most), layers, limits)
+    rng = np.random.default_rng(seed)
+    removed = feasible.draw(rng)
+    if feasible.size > 1:
+        child = mutate(removed, feasible, 4, 3, rng)
+        assert child in listed(feasible)
+
+
+def test_without_another_allocation_a_switch_is_refused():
+    with pytest.raises(ValueError, match="nothing to switch"):
+        switch((0, 0, 0), space(0), 4, np.random.default_rng(0))

@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from analysis.errors import PlanError
 from analysis.stats.store import SHIPPED_STATS
+from pruning.schedules import read_counts
+from pruning.search.result import load_search
 from pruning.search.store import SearchStore, best_fitting, read_known, search_in
 
 NAMES = ["demo-ean", "demo-frequency", "demo-reap", "demo-seer"]
@@ -106,3 +109,26 @@ def test_the_search_that_looked_longest_is_the_one_meant(folder):
     assert best_fitting([seer, reap], "seer", 96) is seer
     assert best_fitting([reap, seer], "seer", 95) is None
     assert best_fitting([reap, seer], "man", 96) is None
+
+
+MOST_BYTES = 200 << 10
+SEARCHES = sorted((SHIPPED_STATS / "searches").glob("*.json"))
+
+
+def test_there_is_one_for_each_main_criterion():
+    names = ["demo-ean", "demo-frequency", "demo-reap", "demo-seer"]
+    assert [path.stem for path in SEARCHES] == names
+
+
+@pytest.mark.parametrize("path", SEARCHES, ids=lambda path: path.stem)
+def test_a_shipped_search_is_of_the_demo_and_spends_its_budget(demo, path: Path):
+    result = load_search(path)
+    assert path.stat().st_size < MOST_BYTES
+    assert result.to_json() == path.read_text()
+    assert result.header["model"]["identity"] == demo.identity
+    assert path.stem == f"demo-{result.header['criterion']}"
+    assert result.is_finished
+    assert {sum(entry.removed) for entry in result.entries} == {96}  # half of 6 x 32
+    assert sum(read_counts(path, demo.layers).values()) == 96
+    uniform = next(entry for entry in result.entries if entry.origin == "uniform")
+    assert result.best_entry.fitness > uniform.fitness

@@ -1,17 +1,63 @@
-"""The whole card of an export, against one written by hand with sizes counted here."""
+"""What goes with the weights of an export, file by file, and the keys of its manifest."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import pytest
 import yaml
 from exports import export, keeping
+from safetensors.torch import load_file, save_file
 
 from analysis.checkpoint import open_checkpoint
+from analysis.families import FAMILIES
 from analysis.model import load_model_index
-from pruning.heads import HeadPlan
-from pruning.plan import Provenance, PruningPlan, model_ref, tool_version
+from pruning.heads import HeadChoice, HeadPlan
+from pruning.plan import Provenance, PruningPlan, keep_all, model_ref, tool_version
 from pruning.sizes import format_bytes, size_report
 from pruning.surgery.card import CARD_NAME, model_card, source_metadata
+from pruning.surgery.config import with_model_classes
+from pruning.surgery.manifest import MANIFEST_NAME
+
+COPIED = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model"),
+    *("qwen.tiktoken", "chat_template.jinja", "chat_template.json"),
+    *("additional_chat_templates/tools.jinja", "preprocessor_config.json"),
+    *("processor_config.json", "modeling_tiny.py", "LICENSE", "LICENSE.txt", "LICENCE.md"),
+    *("NOTICE", "USE_POLICY.md"),
+)
+LEFT = (
+    *("optimizer.bin", "training_args.json", "nested/tokenizer.json", "notes.txt", "LICENSES/MIT"),
+    "consolidated.safetensors",  # not in the index
+)
+
+
+@pytest.mark.parametrize(("kept", "is_uniform"), [((1, 2, 4), True), ((0, 1, 3, 5), False)])
+def test_readers_find_what_they_need_and_nothing_else(checkpoint, tmp_path, kept, is_uniform):
+    source, out = tmp_path / "source", tmp_path / "out"
+    shutil.copytree(checkpoint("olmoe").path, source)
+    before = {str(file.relative_to(source)) for file in source.rglob("*") if file.is_file()}
+    for name in (*COPIED, *LEFT):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text(f"content of {name}")
+    model = load_model_index(str(source))
+    plan = PruningPlan(model_ref(model), {0: kept, 1: (1, 2, 4), 2: (1, 2, 4)})
+    export(model, plan, out)
+    held = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
+    made = {"README.md", MANIFEST_NAME} | (set() if is_uniform else {"modeling_pruned.py"})
+    assert held == before | set(COPIED) | made
+    assert all((out / name).read_text() == f"content of {name}" for name in COPIED)
+    raw = json.loads((out / MANIFEST_NAME).read_text())
+    weights = {name for name in before if name.endswith(".safetensors")}
+    assert set(raw["files"]) == held - weights - {"README.md", MANIFEST_NAME}
+    assert raw["uniform_counts"] is is_uniform
+    assert raw["plan_digest"] == plan.digest
+    assert set(raw) == {
+        *("schema_version", "tool_version", "source", "plan_digest", "uniform_counts", "plan"),
+        *("heads", "shards", "dropped_shards", "files", "libraries"),
+    }
+
 
 MADE = Provenance(
     criterion="reap",
@@ -27,7 +73,6 @@ MADE = Provenance(
 # Layer 1 is dense: the first two sparse layers are neighbours in the table.
 KEPT = {0: (0, 1, 2, 4), 2: (1, 2, 3, 5), 3: (0, 1, 5)}
 RECIPE = "schema_version: 1\nmodel: tiny\n\n"
-
 CARD = """
 # {name}, pruned
 
@@ -203,3 +248,84 @@ def test_without_metadata_there_is_nothing_to_pass_on(licensed, content):
     if content:
         (licensed / CARD_NAME).write_text(content)
     assert source_metadata(licensed) == {}
+
+
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.fixture
+def source(checkpoint, tmp_path):
+    """A model of several shards with a prediction head, which has no experts."""
+    path = tmp_path / "source"
+    shutil.copytree(checkpoint("olmoe").path, path)
+    index = json.loads((path / INDEX).read_text())
+    for shard in sorted(path.glob("*.safetensors")):
+        tensors = load_file(shard)
+        head = {
+            name.replace("model.layers.2.", "mtp.layers.0."): tensor + 1
+            for name, tensor in tensors.items()
+            if name.startswith("model.layers.2.") and ".mlp." not in name
+        }
+        save_file(tensors | head, shard, {"format": "pt"})
+        index["weight_map"] |= dict.fromkeys(head, shard.name)
+    (path / INDEX).write_text(json.dumps(index))
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 1}))
+    return load_model_index(str(path))
+
+
+def test_a_head_that_is_left_out_is_not_listed(source, tmp_path):
+    export(source, keep_all(source), tmp_path / "out", heads=HeadChoice.DROP)
+    shards = {file.name: load_file(file) for file in (tmp_path / "out").glob("*.safetensors")}
+    written = json.loads((tmp_path / "out" / INDEX).read_text())
+    on_disk = {name: shard for shard, tensors in shards.items() for name in tensors}
+    assert written["weight_map"] == on_disk
+    assert not [name for name in on_disk if name.startswith("mtp.")]
+    sizes = (tensor.nbytes for tensors in shards.values() for tensor in tensors.values())
+    assert written["metadata"]["total_size"] == sum(sizes)
+
+
+def test_the_index_stays_byte_for_byte_where_all_stays(source, tmp_path):
+    export(source, keep_all(source), tmp_path / "out")
+    before = source.checkpoint.path / INDEX
+    assert (tmp_path / "out" / INDEX).read_bytes() == before.read_bytes()
+
+
+OURS = {"AutoModelForCausalLM": "modeling_pruned.PrunedForCausalLM"}
+TOKENIZER = {"AutoTokenizer": "theirs.Tokenizer"}
+THEIRS = {
+    "AutoConfig": "theirs.Config",
+    "AutoModel": "theirs.Model",
+    "AutoModelForCausalLM": "theirs.ForCausalLM",
+    "AutoModelForSequenceClassification": "theirs.Classifier",
+    **TOKENIZER,
+}
+COUNTS = {"per_layer_num_experts": [3, 7]}
+WIDTHS = {"per_layer_expert_width": [8, 16]}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "before", "after"),
+    [
+        # What names the right classes stays.
+        ({}, None, None),
+        ({}, {}, {}),
+        ({}, THEIRS, THEIRS),
+        (COUNTS, OURS, OURS),
+        (WIDTHS, OURS, OURS),
+        # Model code of the source gives way to ours, its tokenizer stays.
+        (COUNTS, THEIRS, TOKENIZER | OURS),
+        (WIDTHS, THEIRS, TOKENIZER | OURS),
+        (COUNTS | WIDTHS, THEIRS, TOKENIZER | OURS),
+        (COUNTS, None, OURS),
+        # Ours go where every layer has one count again.
+        ({}, OURS | TOKENIZER, TOKENIZER),
+        ({}, OURS, None),
+    ],
+)
+def test_auto_map_names_our_classes_exactly_where_layers_differ(sizes, before, after):
+    def config_of(classes):
+        named = {} if classes is None else {"auto_map": classes}
+        return {"model_type": "olmoe", "hidden_size": 16, **named, **sizes}
+
+    assert with_model_classes(config_of(before), FAMILIES["olmoe"]) == config_of(after)
