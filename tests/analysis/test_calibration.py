@@ -15,12 +15,6 @@ from analysis.calibration.sums import sums_of
 from analysis.model import load_model_index
 from analysis.stats.tables import MOMENT_COLUMNS
 from builders import TOP_K, VOCAB, tiny_checkpoint
-from families.plain import COLUMNS
-
-
-def test_there_are_fifteen_sums_and_each_has_a_column():
-    assert set(COLUMNS.values()) == set(MOMENT_COLUMNS)
-    assert len(MOMENT_COLUMNS) == 15
 
 
 def test_gate_conventions_differ_without_renormalisation(tmp_path):

@@ -64,12 +64,6 @@ def test_tied_weights_count_once(tmp_path):
     assert open_checkpoint(tmp_path).num_params == sum(unique.values())
 
 
-def test_a_scalar_tensor_has_one_element(tmp_path):
-    save_file({"a": torch.tensor(3.0)}, tmp_path / "x.safetensors")
-    (entry,) = read_shard(tmp_path / "x.safetensors").tensors
-    assert (entry.shape, entry.numel, entry.nbytes) == ((), 1, 4)
-
-
 def identity_after(source, tmp_path, change):
     copy = tmp_path / "copy"
     shutil.copytree(source, copy)
@@ -92,19 +86,13 @@ def source(tmp_path):
 def test_identity_stays_when_nothing_that_matters_changes(source, tmp_path):
     def touch(copy):
         edit_json(copy / "config.json", transformers_version="4.1.0")
+        raw = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps(dict(reversed(raw.items()))))
         for file in copy.iterdir():
             os.utime(file, (1, 1))
         (copy / "README.md").write_text("new")
 
     assert identity_after(source, tmp_path, touch) == open_checkpoint(source).identity
-
-
-def test_identity_ignores_the_order_of_the_config(source, tmp_path):
-    def reverse(copy):
-        raw = json.loads((copy / "config.json").read_text())
-        (copy / "config.json").write_text(json.dumps(dict(reversed(raw.items()))))
-
-    assert identity_after(source, tmp_path, reverse) == open_checkpoint(source).identity
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,26 @@
 """Comparisons by hand and by brute force over all experts and pairs."""
 
 from fractions import Fraction
-from itertools import combinations
 from math import floor, isnan, nan
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
+from analysis.criteria import RANKABLE, get_criterion, unified
 from analysis.errors import StatsError
 from analysis.families import MoELayer
+from analysis.ranking.advice import read_overlaps
 from analysis.ranking.compare import COMPARISON_COLUMNS, Comparison, Decision, kendall_tau
+from analysis.ranking.overlap import (
+    chance_overlap,
+    component_effects,
+    corpora_overlap,
+    effects_over_models,
+)
 from analysis.stats.grid import Grid
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
@@ -130,10 +138,94 @@ def removed(values, sizes, rate):
     return found
 
 
-def test_tau_counts_pairs():
-    first, second = [3.0, 1.0, 2.0, 5.0], [1.0, 2.0, 3.0, 4.0]
-    signs = [
-        np.sign((first[i] - first[j]) * (second[i] - second[j]))
-        for i, j in combinations(range(4), 2)
-    ]
-    assert kendall_tau(np.array(first), np.array(second)) == pytest.approx(sum(signs) / 6)
+def test_effects_by_hand():
+    means = pd.DataFrame(
+        [(0, 0, 0, 0.2), (0, 1, 0, 0.4), (1, 1, 1, 0.9)], columns=["b", "alpha", "beta", "overlap"]
+    )
+    table = component_effects(means).set_index(["component", "value"])
+    assert table.loc[("b", 0), "overlap"] == pytest.approx(0.3)
+    assert table.loc[("b", 1), "overlap"] == pytest.approx(0.9)
+    assert table.loc[("alpha", 1)].tolist() == pytest.approx([0.65, 0.4, 0.9, 2])
+    assert ("beta", 2) not in table.index
+
+
+def test_overlap_of_all_texts_by_sets(make_expert_stats):
+    stats = {str(seed): make_expert_stats(seed, str(seed)) for seed in range(3)}
+    sets = {}
+    for name, each in stats.items():
+        for layer, rows in each.table.groupby("layer"):
+            # Of five experts, 60% are three; frequency keeps the most tokens, then the lower id.
+            order = rows.sort_values(["num_tokens", "expert"], ascending=[True, False])
+            sets[name, layer] = set(order["expert"][:3])
+    shares = [len(sets["0", layer] & sets["1", layer] & sets["2", layer]) / 3 for layer in (1, 3)]
+    found = corpora_overlap(get_criterion("frequency"), stats, "applied", Fraction(3, 5))
+    assert found == pytest.approx(sum(shares) / 2)
+
+
+def test_chance_of_all_texts():
+    grid = Grid((MoELayer(0, 4, 1), MoELayer(1, 8, 1)))
+    assert chance_overlap(grid, Fraction(1, 2), 3) == 0.25
+    # 3 of 8 are 37.5%, of 4 one is 25%.
+    expected = ((1 / 4) ** 2 + (3 / 8) ** 2) / 2
+    assert chance_overlap(grid, Fraction(2, 5), 3) == pytest.approx(expected)
+    assert isnan(chance_overlap(grid, Fraction(0), 3))
+
+
+def test_random_sets_reach_the_chance_of_all_texts():
+    generator = np.random.default_rng(0)
+    shares = []
+    for _ in range(4000):
+        first, second, third = (set(generator.permutation(8)[:4].tolist()) for _ in range(3))
+        shares.append(len(first & second & third) / 4)
+    expected = chance_overlap(Grid((MoELayer(0, 8, 1),)), Fraction(1, 2), 3)
+    assert np.mean(shares) == pytest.approx(expected, abs=0.01)
+
+
+def test_effects_over_models_by_hand():
+    # Two models that differ in two variants only: every model counts the same.
+    rows = [(0, 0, 1), (1, 0, 1)]
+    one, two = (
+        pd.DataFrame(rows, columns=["b", "alpha", "beta"]).assign(overlap=overlaps)
+        for overlaps in ((0.2, 0.6), (0.4, 1.0))
+    )
+    table = effects_over_models([one, two]).set_index(["component", "value"])
+    assert table.loc[("b", 0), "overlap"] == pytest.approx(0.3)
+    assert table.loc[("b", 1), "overlap"] == pytest.approx(0.8)
+    assert table.loc[("alpha", 0)].tolist() == pytest.approx([0.55, 0.2, 1.0, 4])
+    alone = effects_over_models([one])
+    assert alone.equals(component_effects(one))
+
+
+def means(**changes):
+    """Overlap 0.5 for every variant but those named, by criterion."""
+    names = [unified(*exponents).name for exponents in RANKABLE]
+    return pd.DataFrame(
+        {
+            "criterion": names,
+            "overlap": [changes.get(name.replace("-", "_"), 0.5) for name in names],
+        }
+    )
+
+
+def test_agnostic_is_borne_out_where_one_of_them_depends_least():
+    reading = read_overlaps("agnostic", means(msan=0.9, man=0.4))
+    assert reading.agrees
+    assert "MSAN depends on the corpus least, which is the paper's choice" in reading.sentence
+    assert reading.table["recommended"].sum() == 2
+    assert reading.table.iloc[0][["criterion", "place"]].tolist() == ["msan", 1]
+
+
+def test_agnostic_disagrees_openly():
+    reading = read_overlaps("agnostic", means(frequency=0.9, man=0.8, msan=0.7))
+    assert not reading.agrees
+    assert "Frequency depends on the corpus least, which is not the paper's" in reading.sentence
+    assert "MAN 0.80 (place 2 of 17), MSAN 0.70 (place 3 of 17)" in reading.sentence
+
+
+@pytest.mark.parametrize(
+    ("second", "agrees", "words"), [(0.4, True, "more than"), (0.6, False, "no more than")]
+)
+def test_specific_needs_both_below_the_median(second, agrees, words):
+    reading = read_overlaps("specific", means(gate_ean=0.3, squared_gate_energy=second))
+    assert reading.agrees is agrees
+    assert f"follows the corpus {words} the median" in reading.sentence

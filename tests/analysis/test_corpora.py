@@ -219,17 +219,6 @@ def test_a_tokenizer_without_chat_template_says_what_works():
             tokenize([document], tokenizer, Sampling(4, 2), corpus="chat")
 
 
-def test_the_demo_tokenizer_is_lossless():
-    tokenizer = train_tokenizer(["the cat sat on the mat", "how many cats sat? two."])
-    text = "how many cats? zwölf 😀"
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-    sequences = tokenize(
-        [Document(messages=tuple(MESSAGES))], tokenizer, Sampling(6, 6), corpus="chat"
-    )
-    ids = sequences.rows[0]
-    assert tokenizer.decode(ids) == "<|user|>ab<|assistant|>c<|end|>"
-
-
 def make_sequences(*rows, corpus="letters"):
     arrays = tuple(np.array(row, dtype=np.int32) for row in rows)
     return TokenSequences(corpus, arrays, len(rows), 0)
@@ -277,11 +266,6 @@ def test_digest_covers_what_counts_and_positions():
     assert len({variant.digest for variant in variants}) == 5
 
 
-def test_digest_is_that_of_little_endian_lengths_and_ids():
-    raw = (2).to_bytes(8, "little") + (258).to_bytes(4, "little") + (7).to_bytes(4, "little")
-    assert make_sequences([258, 7]).digest == hashlib.sha256(raw).hexdigest()
-
-
 def test_demo_math_is_the_same_everywhere():
     # Random.random() is the one sequence that Python guarantees; the first 200 documents made
     # with Python 3.11.
@@ -323,22 +307,3 @@ def test_every_twelfth_text_is_held_out(monkeypatch):
     held_out = [text.name for text in demo_texts("demo-forty", held_out=True)]
     assert held_out == ["n11", "n35"]  # n23 repeats n3
     assert training == [f"n{i}" for i in range(40) if i % 12 != 11]
-
-
-def test_a_demo_corpus_is_read_by_name():
-    documents = read_documents("demo-math")
-    assert len(documents) == 11_000
-    assert [message["role"] for message in documents[0].messages] == ["user", "assistant"]
-
-
-def test_demo_code_has_neither_docstrings_nor_comments():
-    for text in islice(demo_texts("demo-code"), 3):
-        assert text.response == ""
-        assert '"""' not in text.prompt
-        assert not any(line.lstrip().startswith("# ") for line in text.prompt.splitlines())
-
-
-def test_demo_prose_comes_from_the_language_reference():
-    first = next(demo_texts("demo-prose"))
-    assert first.name == "topic assert"
-    assert "assert" in first.prompt

@@ -74,13 +74,6 @@ def test_a_file_that_changes_after_it_was_opened_is_refused(seventy, change):
         list(documents.read([69]))
 
 
-def test_documents_that_are_gone_after_the_file_was_opened(seventy):
-    documents = open_documents(seventy, Fields())
-    seventy.unlink()
-    with pytest.raises(FileNotFoundError):
-        list(documents.read([69]))
-
-
 def test_a_file_is_drawn_in_the_order_of_memory(seventy):
     documents = open_documents(seventy, Fields())
     assert len(documents) == 70
@@ -183,13 +176,3 @@ def test_padding_and_labels_beside_token_ids(tmp_path):
     short = {**row, "labels": [1]}
     with pytest.raises(CorpusError, match="line 1: labels has 1 values for 5 tokens"):
         read_documents(str(write_jsonl(tmp_path / "b.jsonl", [short])))
-
-
-def test_half_of_a_surrogate_pair_is_refused(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "\\ud83d\\ude00"}\n{"text": "\\uD83D alone"}\n')
-    documents = open_documents(path, Fields())
-    (whole,) = documents.read([0])
-    assert whole.text == "\N{GRINNING FACE}"
-    with pytest.raises(CorpusError, match=r"rows.jsonl, line 2 .*half of a surrogate pair"):
-        list(documents.read([1]))

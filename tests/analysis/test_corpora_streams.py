@@ -25,9 +25,7 @@ from analysis.corpora import (
     streams,
     tokenize,
 )
-from analysis.corpora.sources import in_memory
 from analysis.corpora.streams import open_corpus
-from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError
 
 
@@ -74,10 +72,6 @@ def test_names_never_say_where_a_file_lies():
 def test_what_cannot_be_meant_is_refused(corpus, message):
     with pytest.raises(CorpusError, match=message):
         open_corpus(corpus)
-
-
-def test_no_preset_is_named_as_a_built_in_corpus():
-    assert set(PRESETS).isdisjoint(TEXTS)
 
 
 def write_rows(path, rows):
@@ -232,13 +226,6 @@ def test_without_a_network_one_line_says_what_to_do(tmp_path):
     assert said[0].endswith("without a network give c4=PATH with a copy.")
     assert said[1].endswith("without a network give a local file.")
     assert len(said) == 2
-
-
-def test_a_corpus_without_a_row_is_empty():
-    first, again = peek(in_memory([]), 0)
-    assert first is None
-    with pytest.raises(CorpusError, match="The corpus c4 is empty"):
-        tokenize(again, LetterTokenizer(), Sampling(4, 4), corpus="c4")
 
 
 def test_what_is_wrong_with_a_copy_is_said_once(tmp_path, caplog, capfd):

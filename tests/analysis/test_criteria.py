@@ -10,8 +10,6 @@ from permanent_names import EXPONENTS
 from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, get_criterion, unified
 from analysis.criteria.weight_based import is_zero_expert
 from analysis.errors import CriterionError
-from analysis.families import MoELayer
-from analysis.stats.grid import Grid
 from analysis.stats.tables import GATES
 
 EVERY = (*CRITERIA.values(), *(unified(*variant) for variant in RANKABLE))
@@ -107,12 +105,6 @@ def test_an_expert_that_no_token_reached_has_saliency_zero(criterion, gate, rand
     assert (criterion.saliency(criterion.score(table, gate))[never] == 0).all()
 
 
-def test_the_conformance_class_sees_every_criterion():
-    # All by name, of which some are variants, and the variants that have no name.
-    assert set(ALL) >= set(CRITERIA)
-    assert len(ALL) == len(CRITERIA) + 17 - len(EXPONENTS)
-
-
 def test_there_are_eighteen_variants_of_which_seventeen_rank():
     assert len(VARIANTS) == len(set(VARIANTS)) == 18
     assert set(VARIANTS) - set(RANKABLE) == {(1, 0, 0)}
@@ -125,46 +117,6 @@ def test_names_stand_for_their_exponents(name, exponents):
     assert get_criterion(name).exponents == exponents
     assert get_criterion(name).name == name
     assert get_criterion(",".join(map(str, exponents))).name == name
-
-
-@pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("exponents", VARIANTS, ids=str)
-def test_variants_equal_the_sum_over_tokens_by_hand(make_stats, exponents, gate):
-    # Expert 0 saw two tokens, expert 1 none: applied g = 0.5 and 0.25, ||f|| = 3 and 2. The
-    # renormalised gates are 0.75 and 0.5.
-    g = {"applied": (0.5, 0.25), "renormalized": (0.75, 0.5)}
-    f = (3.0, 2.0)
-    columns = {"num_tokens": [2, 0], "g0_f1": [5.0, 0.0], "g0_f2": [13.0, 0.0]}
-    for name, (a, b) in g.items():
-        for alpha in (1, 2):
-            for beta in (0, 1, 2):
-                total = a**alpha * f[0] ** beta + b**alpha * f[1] ** beta
-                columns[f"{name}_g{alpha}_f{beta}"] = [total, 0.0]
-    table = make_stats(**columns).table
-
-    b, alpha, beta = exponents
-    terms = [weight**alpha * norm**beta for weight, norm in zip(g[gate], f, strict=True)]
-    expected = sum(terms) / (2 if b else 1)
-    assert unified(*exponents).score(table, gate).tolist() == pytest.approx([expected, 0.0])
-
-
-def test_reap_by_hand(make_stats):
-    # Expert 0: g * ||f|| = 0.6 * 3 and 0.5 * 1, so (1.8 + 0.5) / 2. Expert 1 saw no token.
-    table = make_stats(num_tokens=[2, 0], applied_g1_f1=[2.3, 0.0]).table
-    assert score("reap", table).tolist() == pytest.approx([1.15, 0.0])
-
-
-def test_squared_gate_energy_by_hand(make_stats):
-    # 0.5^2 * 3^2 + 0.25^2 * 2^2 = 2.25 + 0.25.
-    table = make_stats(num_tokens=[2], applied_g2_f2=[2.5], renormalized_g2_f2=[9.0]).table
-    assert score("squared-gate-energy", table).tolist() == [2.5]
-    assert score("squared-gate-energy", table, "renormalized").tolist() == [9.0]
-
-
-def test_averages_of_fractional_counts_are_averages(make_stats):
-    # A blend at weight 0.5 halves both the sum and the count.
-    table = make_stats(num_tokens=[0.5], g0_f1=[2.0]).table
-    assert score("man", table).tolist() == [4.0]
 
 
 def mone_directly(gates, f):
@@ -192,34 +144,12 @@ def test_mone_equals_the_elementwise_formula(make_stats, tokens, shift, rel):
     assert found.tolist() == pytest.approx([mone_directly(gates, f)], rel=rel)
 
 
-def test_mone_by_hand(make_stats):
-    # f = (1, 0) and (3, 4): mean (2, 2), variances ((1 + 1) / 1, (4 + 4) / 1) = (2, 8), so the
-    # norm of the standard deviations is sqrt(10). g = 0.2 and 0.4.
-    table = mone_table(make_stats, np.array([0.2, 0.4]), np.array([[1.0, 0.0], [3.0, 4.0]]))
-    assert score("mone", table).tolist() == pytest.approx([0.3 * np.sqrt(10)])
-
-
 def test_mone_of_constant_outputs_is_zero_and_never_nan(make_stats):
     # 0.1 is no binary fraction: the difference of the two sums may come out below zero.
     for tokens in range(2, 40):
         f = np.full((tokens, 11), 0.1)
         (found,) = score("mone", mone_table(make_stats, np.full(tokens, 0.5), f))
         assert 0 <= found < 1e-7
-
-
-def test_mone_of_less_than_two_tokens_is_zero(make_stats):
-    table = make_stats(
-        num_tokens=[0, 1], g0_f2=[0.0, 9.0], applied_g1_f0=[0.0, 0.5], vector_sum_sq=[0.0, 9.0]
-    ).table
-    assert score("mone", table).tolist() == [0.0, 0.0]
-
-
-def test_weight_criteria_by_hand():
-    # w = (3, -4, 0, 0): ||w||_1 = 7, ||w||_2 = 5, N = 4.
-    table = weight_table([3.0, -4.0, 0.0, 0.0])
-    assert score("aimer", table).tolist() == [7 / (2 * 5)]
-    assert score("magnitude", table).tolist() == [7 / 4]
-    assert score("hoyer", table).tolist() == pytest.approx([(2 - 7 / 5) / (2 - 1)])
 
 
 def test_aimer_prunes_the_larger_score_and_magnitude_the_smaller():
@@ -267,12 +197,6 @@ def test_hoyer_orders_experts_of_one_size_as_aimer_does(experts):
     two = hoyer.saliency(hoyer.score(table, "applied"))
     # Affine with a positive factor: hoyer = (sqrt(N) - sqrt(N) * aimer) / (sqrt(N) - 1).
     np.testing.assert_allclose(two, (1 + one) * np.sqrt(5) / (np.sqrt(5) - 1), atol=1e-12)
-
-
-def test_random_is_uniform_and_seeded():
-    table = Grid((MoELayer(3, 5, 2), MoELayer(7, 4, 2))).index()
-    expected = np.random.default_rng(42).random(9)
-    assert score("random", table).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("text", ["1,0,2", " 1, 0 ,2 ", "1,  0,2", "msan"])

@@ -74,15 +74,6 @@ def test_two_writers_of_a_name_do_not_meet(path):
     assert [each.name for each in path.parent.iterdir()] == ["plan.json"]
 
 
-def test_a_writer_that_fails_leaves_the_draft_of_another(path):
-    with written_durably(path) as first:
-        first.write_bytes(b"newer")
-        with pytest.raises(ValueError), written_durably(path) as second:
-            second.write_bytes(b"half")
-            raise ValueError
-    assert path.read_bytes() == b"newer"
-
-
 def killed_while_writing(path):
     """A process of its own writes half a file and is killed; its draft."""
     child = os.fork()

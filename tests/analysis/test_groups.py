@@ -4,13 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from calibrations import LENGTHS, calibrated, calibration, describe, make_sequences, make_settings
+from calibrations import LENGTHS, calibrated, calibration, describe, make_sequences
 
 from analysis.calibration.experts import batch_mask, collecting
-from analysis.calibration.run import plan_run
 from analysis.calibration.sums import sums_of
 from analysis.corpora import TOKEN_SHARDS, TokenSequences
-from analysis.criteria import CRITERIA, get_criterion
+from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import CriterionError, StatsError
 from analysis.model import load_model_index
@@ -88,17 +87,6 @@ def test_a_run_has_the_files_of_its_groups(run, described, tmp_path):
     shared = load_expert_stats(run).table.drop(columns="damage")
     pd.testing.assert_frame_equal(load_expert_stats(alone).table, shared, rtol=1e-12)
     StatsStore(tmp_path).verify(alone)
-
-
-def test_the_digest_of_a_routed_run_is_what_it_was_before_groups(described):
-    plans = [
-        plan_run(described, make_sequences(), make_settings(groups=groups))
-        for groups in (("routed",), ("routed", "router"), ("routed", "damage"), ALL)
-    ]
-    assert len({plan.digest for plan in plans}) == 4
-    assert plans[0] == plan_run(described, make_sequences(), make_settings())
-    # Of the demo on demo-math, which is the same text everywhere; computed before groups came.
-    assert plans[0].settings == {"seq_len": 9, "seed": 42, "dtype": "float32"}
 
 
 def test_a_run_with_more_groups_serves(described, tmp_path):
@@ -205,18 +193,6 @@ def test_a_merge_leaves_out_a_group_that_one_run_lacks(run, described, tmp_path)
     assert set(merged.manifest.files) == {EXPERTS, VECTORS, SHARDS, ROUTER, COACTIVATION}
     assert "damage" not in load_expert_stats(merged).table
     assert "damage" not in read_table(merged, SHARDS)
-
-
-def test_without_the_group_damage_ranks_nothing(described, tmp_path):
-    alone = load_expert_stats(run_of(described, tmp_path, groups=("routed",)))
-    with pytest.raises(CriterionError, match=r"lack damage .* --groups routed,damage"):
-        rank_experts(get_criterion("damage"), alone, "applied")
-
-
-def test_the_manifest_states_the_extra_experts(run):
-    extra = run.manifest.made["damage"]["extra_experts_per_token"]
-    assert extra == {"0": 1.0, "2": 1.0, "3": 1.0}
-    assert run.manifest.made["damage"]["removed_expert"] == "cut out of the router"
 
 
 def test_overlap_with_the_proxy_by_hand(make_stats):

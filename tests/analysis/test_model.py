@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 import torch
@@ -202,22 +201,6 @@ def test_sparse_layers_are_those_of_the_family(model_type, changes, sparse):
     assert [layer.index for layer in family.layers(config)] == sparse
 
 
-def test_phimoe_always_routes_to_two_experts():
-    config = {"num_hidden_layers": 1, "num_local_experts": 6, "num_experts_per_tok": 4}
-    assert FAMILIES["phimoe"].layers(config) == (MoELayer(0, 6, 2),)
-
-
-def test_qwen3_moe_writes_both_names_of_the_count():
-    family = FAMILIES["qwen3_moe"]
-    assert family.config_with_count({"num_experts": 8}, 6) == {
-        "num_experts": 6,
-        "num_local_experts": 6,
-    }
-    assert FAMILIES["mixtral"].config_with_count({"num_local_experts": 8}, 6) == {
-        "num_local_experts": 6
-    }
-
-
 @pytest.mark.parametrize(
     ("changes", "sparse"),
     [
@@ -355,9 +338,3 @@ def test_a_hub_id_without_network_gives_one_line(tmp_path, network):
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert line.startswith("some-org/some-model is not a local directory and cannot be fetched")
-
-
-def test_a_family_is_a_value(tmp_path):
-    # A family that differs in one entry needs no class of its own.
-    other = replace(FAMILIES["olmoe"], disk_block="feed_forward")
-    assert other.locate("model.layers.0.feed_forward.experts.1.up_proj.weight").expert == 1

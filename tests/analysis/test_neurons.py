@@ -3,7 +3,6 @@
 That one run's numbers are the papers' is shown in tests/families/test_heapr.py.
 """
 
-import math
 from dataclasses import replace
 from fractions import Fraction
 
@@ -37,7 +36,6 @@ from analysis.errors import CheckpointError, CriterionError, StatsError
 from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import (
-    NEURON_RANKING_COLUMNS,
     blend_neurons,
     neuron_saliency,
     rank_neurons,
@@ -95,15 +93,6 @@ def test_a_run_has_one_row_for_every_neuron(run, described):
     assert (table["output_max"] ** 2 <= table["output_sq"] * (1 + 1e-12)).all()
     assert (table["output_max"] ** 2 * counts >= table["output_sq"] * (1 - 1e-12)).all()
     StatsStore(run.path.parent).verify(run)
-
-
-def test_sums_are_twenty_four_bytes_a_neuron(described):
-    neurons_of_all = sum(24 * layer.num_experts for layer in described.layers)
-    sizes = {
-        groups: sum(tensor.nbytes for tensor in sums_of(described, groups).tensors().values())
-        for groups in (("routed",), GRADIENT)
-    }
-    assert sizes[GRADIENT] - sizes["routed",] == (16 + 8) * neurons_of_all
 
 
 def test_the_other_groups_do_not_change(run, described, tmp_path):
@@ -220,17 +209,6 @@ def test_merged_halves_are_one_run(described, tmp_path):
         )
 
 
-def test_a_merge_with_a_run_without_neurons_has_none(run, described, tmp_path):
-    other = make_sequences(seed=9, corpus="other.jsonl")
-    plain = run_of(described, tmp_path, other, groups=("routed",))
-    merged = merge_runs([run, plain], tmp_path)
-    assert NEURONS not in merged.manifest.files
-    with pytest.raises(StatsError, match=r"no statistics of neurons; calibrate with --groups"):
-        load_neuron_stats(merged)
-    with pytest.raises(CriterionError, match=r"lack neuron_product for HEAPr: .*gradient"):
-        rank_experts(HEAPR, blend([Part(merged)]), "applied")
-
-
 def test_a_resumed_run_has_the_same_bits(described, tmp_path, monkeypatch):
     monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
     once = calibrated(described, tmp_path / "once", groups=GRADIENT)
@@ -303,47 +281,12 @@ def hand(make_manifest):
     return NeuronStats(manifest, table)
 
 
-def test_neurons_rank_over_the_model_and_the_unrouted_go_first(hand):
-    ranking = rank_neurons(HEAPR, hand.table)
-    assert tuple(ranking.columns) == NEURON_RANKING_COLUMNS
-    assert ranking["score"].tolist() == [3.0, 0.5, 0.0, 0.0, 0.5]
-    assert ranking["saliency"].tolist() == ranking["score"].tolist()
-    # Ties keep the lower layer, then the lower expert and neuron.
-    assert ranking["rank"].tolist() == [0, 1, 3, 4, 2]
-    assert ranking["num_tokens"].tolist() == [4, 4, 0, 0, 2]
-
-
-def test_camera_p_ranks_within_layers_by_its_own_lambda(hand):
-    ranking = rank_neurons(CAMERA, hand.table)
-    expected = [math.sqrt(8) + 2, 2 + 1.5, 0.0, 0.0, math.sqrt(2) + 1]
-    assert ranking["score"].tolist() == pytest.approx(expected, rel=1e-15)
-    assert ranking["rank"].tolist() == [0, 1, 2, 3, 0]
-    half = rank_neurons(get_criterion("camera-p:0.5"), hand.table)["score"]
-    assert half.tolist() == pytest.approx([math.sqrt(8) + 1, 2.75, 0, 0, math.sqrt(2) + 0.5])
-    assert get_criterion("camera-p:1").name == "camera-p"
-    assert get_criterion("camera-p:0").name == "camera-p:0"
-    with pytest.raises(CriterionError, match="Unknown criterion 'camera-p:-1'"):
-        get_criterion("camera-p:-1")
-
-
 def test_saliency_is_laid_out_by_layer_and_expert(hand):
     laid = neuron_saliency(HEAPR, hand.table, WIDTHS)
     assert {layer: [each.tolist() for each in held] for layer, held in laid.items()} == {
         3: [[3.0, 0.5], [0.0, 0.0]],
         7: [[0.5]],
     }
-
-
-def test_random_ranks_neurons_without_statistics(hand):
-    drawn = np.random.default_rng(42).random(5)
-    index = hand.table[list(NEURON_COLUMNS)[:3]]
-    unmeasured = neuron_saliency(get_criterion("random"), index, WIDTHS)
-    flat = [value for held in unmeasured.values() for each in held for value in each]
-    assert list(unmeasured) == [3, 7]
-    assert flat == drawn.tolist()
-    # The same order as over neurons that were measured.
-    measured = neuron_saliency(get_criterion("random"), hand.table, WIDTHS)
-    assert [each.tolist() for each in measured[3]] == [each.tolist() for each in unmeasured[3]]
 
 
 def test_neurons_are_chosen_where_they_were_measured(two, described):

@@ -13,8 +13,7 @@ from analysis.criteria.pathfinder import pathfinder
 from analysis.errors import CriterionError
 from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import has_columns, rank_experts, scored
-from analysis.ranking.needs import needs_of
-from analysis.ranking.trajectory import MOST_PATHS, follow
+from analysis.ranking.trajectory import follow
 from analysis.stats.blend import Mixture, Part, blend
 from analysis.stats.samples import joined_stats
 from analysis.stats.shards import stats_at
@@ -86,22 +85,6 @@ def test_paths_are_followed_once(runs):
     assert len(read) == 1
     scored(pathfinder(COUNT + 1), counted, "applied")
     assert len(read) == 2
-
-
-def test_names_say_how_many_paths():
-    assert get_criterion("pathfinder") is get_criterion("pathfinder:100")
-    assert get_criterion("pathfinder:500").name == "pathfinder:500"
-    assert get_criterion("pathfinder:500").label == "MoE Pathfinder, m 500"
-    for count in (0, MOST_PATHS + 1):
-        with pytest.raises(CriterionError, match="ask for 1 to 16,384"):
-            get_criterion(f"pathfinder:{count}")
-    with pytest.raises(CriterionError, match="Did you mean"):
-        get_criterion("pathfinder:-1")
-
-
-def test_what_it_reads_is_said():
-    needs = needs_of(get_criterion("pathfinder"))
-    assert (needs.data, needs.activations, needs.gates, needs.weights) == (True, True, True, False)
 
 
 def test_statistics_without_samples_are_refused(runs):

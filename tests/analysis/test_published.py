@@ -1,10 +1,13 @@
 """The papers' tables: counts, values typed again by hand, and sums that the papers print."""
 
+import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.errors import UserError
-from analysis.published import COLUMNS, PAPERS, PUBLISHED, published_table
+from analysis.published import PAPERS, published_table
 from analysis.ranking.leaderboard import (
     ability_weights,
     average_rank,
@@ -13,6 +16,7 @@ from analysis.ranking.leaderboard import (
     weighted_average,
     winners,
 )
+from analysis.ranking.pareto import pareto_front
 
 # Models x rows x columns, counted on the page: OLMoE and DeepSeek have one ratio, the others two.
 ROWS = {
@@ -83,10 +87,6 @@ def test_every_row_is_there_once(name):
         assert table["score"].dropna().between(0, 1).all()
 
 
-def test_all_files_are_named():
-    assert {path.stem for path in PUBLISHED.glob("*.csv")} == set(ROWS)
-
-
 @pytest.mark.parametrize("spot", SPOTS)
 def test_values_on_the_page(spot):
     name, conditions, value = spot.split("; ")
@@ -106,18 +106,6 @@ def test_cells_that_the_text_lost_are_empty():
     assert sub_moe["score"].isna().all()
 
 
-def test_ratios_of_heapr_agree_between_its_tables():
-    """Table 3's atomic rows are Table 1's of the same ratio: the perplexity says which is which."""
-    first, third = published_table("heapr-table-1"), published_table("heapr-table-3")
-    wanted = {"model": "DeepSeekMoE-16B-Base", "benchmark": "WikiText-2"}
-    for sparsity in (0.2, 0.4):
-        (one,) = where(first, wanted | {"criterion": "heapr", "sparsity": sparsity})["perplexity"]
-        (other,) = where(third, {"granularity": "atomic", "sparsity": sparsity} | wanted)[
-            "perplexity"
-        ]
-        assert float(one) == float(other)
-
-
 def test_parts_average_to_the_printed_averages():
     """Eval+ is the mean of four (EvoESAP, Table 7), MC average of eight (Table 9), to rounding."""
     for name, whole, parts in (
@@ -134,29 +122,6 @@ def test_parts_average_to_the_printed_averages():
             values="score",
         )
         assert (wide[parts].mean(axis=1) - wide[whole]).abs().max() <= 0.0011
-
-
-def test_the_same_measurement_reads_alike_in_two_tables():
-    """WildBench, GSM8K, MATH-500 of the unified Tables 1 and 5 are one measurement."""
-    keys = ["model", "sparsity", "criterion", "benchmark"]
-    both = published_table("unified-table-1").merge(
-        published_table("unified-table-5"), on=keys, suffixes=("_1", "_5")
-    )
-    assert len(both) == 4 * 8 * 4
-    assert (both["score_1"] == both["score_5"]).all()
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(f"unified-table-{number}" for number in (1, 2, 5)),
-        *(f"evoesap-table-{number}" for number in (1, 2, 6, 7, 8, 9)),
-    ],
-)
-def test_tables_of_benchmarks_have_the_same_columns(name):
-    table = published_table(name)
-    assert set(COLUMNS) <= set(table.columns)
-    assert set(table["schedule"]) <= {"", "uniform", "evoesap"}
 
 
 @pytest.mark.parametrize("model", [OLMOE, DEEPSEEK, ERNIE, QWEN])
@@ -227,3 +192,42 @@ def test_two_scores_for_one_cell_are_refused():
     twice = pd.concat([results(a={"x": 0.4}), results(a={"x": 0.5})])
     with pytest.raises(UserError, match="a has two scores on x"):
         score_table(twice)
+
+
+# Few values, so that many candidates are equal in one number or in both.
+numbers = st.sampled_from([0.0, 1.0, 2.0, 3.0, float("nan")])
+
+
+def beats(one, other, sign):
+    """At least as good in both, and better in one."""
+    (cost, worth), (other_cost, other_worth) = one, other
+    gain, other_gain = sign * worth, sign * other_worth
+    no_worse = cost <= other_cost and gain >= other_gain
+    return no_worse and (cost < other_cost or gain > other_gain)
+
+
+@given(st.lists(st.tuples(numbers, numbers), max_size=12), st.booleans())
+def test_the_front_is_what_nobody_beats(candidates, higher_is_better):
+    sign = 1 if higher_is_better else -1
+    found = pareto_front(
+        [cost for cost, _ in candidates],
+        [worth for _, worth in candidates],
+        higher_is_better=higher_is_better,
+    )
+    # A comparison with NaN is false, so what has no number beats nobody and is beaten by nobody.
+    expected = [
+        not np.isnan(each).any() and not any(beats(other, each, sign) for other in candidates)
+        for each in candidates
+    ]
+    assert found.tolist() == expected
+
+
+def test_by_hand():
+    # 10 bytes at loss 3, 20 at 2, 20 at 2.5 (beaten), 30 at 2 (no better than 20 bytes), 40 at 1.
+    front = pareto_front([10, 20, 20, 30, 40], [3, 2, 2.5, 2, 1], higher_is_better=False)
+    assert front.tolist() == [True, True, False, False, True]
+
+
+def test_unequal_lengths_are_misuse():
+    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(1,\)"):
+        pareto_front([1, 2], [1], higher_is_better=True)

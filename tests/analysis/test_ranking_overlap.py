@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
-from analysis.errors import CriterionError, PlanError, StatsError
+from analysis.errors import CriterionError, StatsError
 from analysis.families import MoELayer
-from analysis.ranking.experts import RANKING_COLUMNS, order_of, rank_experts, rank_of, saliency_grid
+from analysis.ranking.experts import order_of, rank_experts, rank_of, saliency_grid
 from analysis.ranking.overlap import (
     OVERLAP_COLUMNS,
     all_way_overlap,
     chance_overlap,
     criterion_overlap,
-    kept_counts,
     mean_overlaps,
     overlap_matrix,
     pruned_mask,
@@ -27,7 +26,7 @@ from analysis.ranking.overlap import (
     variant_overlaps,
 )
 from analysis.ranking.stratification import rescale, separation
-from analysis.sparsity import num_removed, parse_sparsity
+from analysis.sparsity import parse_sparsity
 from analysis.stats.grid import Grid
 from analysis.stats.tables import WeightStats
 
@@ -56,38 +55,6 @@ def as_sets(mask, stats):
     }
 
 
-def test_a_ranking_by_hand(make_stats):
-    # Layer 3: 5, 9, 1, 9 -> expert 1 before expert 3 (tie), then 0, then 2. Layer 7: 0, 2.
-    stats = make_stats(counts=(4, 2), num_tokens=[5, 9, 1, 9, 0, 2])
-    ranking = rank_experts(FREQUENCY, stats, "applied")
-    assert tuple(ranking.columns) == RANKING_COLUMNS
-    assert ranking["layer"].tolist() == [3, 3, 3, 3, 7, 7]
-    assert ranking["expert"].tolist() == [0, 1, 2, 3, 0, 1]
-    assert ranking["rank"].tolist() == [2, 0, 3, 1, 1, 0]
-    assert ranking["score"].tolist() == ranking["saliency"].tolist() == [5, 9, 1, 9, 0, 2]
-    assert ranking["num_tokens"].tolist() == [5, 9, 1, 9, 0, 2]
-    assert ranking["num_tokens"].dtype == "Int64"
-
-
-def test_pruning_the_larger_ranks_the_smaller_first(make_manifest):
-    table = pd.DataFrame(
-        [
-            (layer, expert, name, l1, 1.0, 4)
-            for (layer, count) in ((3, 3), (7, 2))
-            for expert, l1 in zip(range(count), (1.5, 1.2, 1.9), strict=False)
-            for name in ("gate", "up", "down")
-        ],
-        columns=["layer", "expert", "projection", "l1", "l2_squared", "numel"],
-    )
-    stats = WeightStats(make_manifest(counts=(3, 2), kind="weights"), table)
-    # AIMER = 3 l1 / (sqrt(12) sqrt(3)) = l1 / 2.
-    ranking = rank_experts(CRITERIA["aimer"], stats, "applied")
-    assert ranking["score"].tolist() == pytest.approx([0.75, 0.6, 0.95, 0.75, 0.6])
-    assert ranking["rank"].tolist() == [1, 0, 2, 1, 0]
-    assert (ranking["saliency"] == -ranking["score"]).all()
-    assert ranking["num_tokens"].isna().all()
-
-
 @pytest.mark.parametrize("name", ["reap", "mone", "0,2,1", "frequency"])
 def test_a_ranking_equals_pythons_sort(random_stats, name):
     stats = random_stats(11, counts=COUNTS)
@@ -97,12 +64,6 @@ def test_a_ranking_equals_pythons_sort(random_stats, name):
         by_hand = [expert for _, expert in pairs]
         assert rows.sort_values("rank")["expert"].tolist() == by_hand
         assert sorted(rows["rank"]) == list(range(len(rows)))
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
-def test_ties_keep_the_lower_expert(values):
-    order = order_of(np.array([values], dtype=float))[0].tolist()
-    assert order == sorted(range(len(values)), key=lambda e: (-values[e], e))
 
 
 def test_absent_experts_come_last():
@@ -119,13 +80,6 @@ def test_the_grid_has_nan_where_there_is_no_expert(random_stats):
     assert np.isnan(grid).tolist() == [[False] * 7, [False] * 5 + [True] * 2, [False] * 6 + [True]]
     scores = CRITERIA["man"].score(stats.table, "applied")
     assert np.array_equal(grid[stats.grid.present], scores)
-
-
-def test_a_blend_with_fractional_counts_ranks(make_stats):
-    stats = make_stats(num_tokens=[2.5, 7.25, 0.0], g0_f1=[5.0, 7.25, 0.0])
-    ranking = rank_experts(CRITERIA["man"], stats, "applied")
-    assert ranking["rank"].tolist() == [0, 1, 2]
-    assert ranking["num_tokens"].tolist() == [2.5, 7.25, 0.0]
 
 
 def test_what_cannot_rank_is_refused(random_stats, make_manifest):
@@ -214,13 +168,6 @@ def test_the_overlap_map_has_every_variant_and_pair(random_stats):
     pd.testing.assert_frame_equal(one.reset_index(drop=True), again)
 
 
-def test_overlap_without_exponents_leaves_them_empty(random_stats):
-    stats = {"x": random_stats(1), "y": random_stats(2)}
-    table = criterion_overlap(CRITERIA["mone"], stats, "applied", Fraction(1, 2))
-    assert table[["b", "alpha", "beta"]].isna().all(axis=None)
-    assert len(mean_overlaps(table)) == 1
-
-
 def test_the_matrix_is_symmetric_with_ones_on_the_diagonal(random_stats):
     stats = {name: random_stats(seed) for seed, name in enumerate("xyz")}
     table = criterion_overlap(CRITERIA["seer"], stats, "renormalized", Fraction(1, 2))
@@ -240,67 +187,8 @@ def test_runs_of_different_models_are_not_compared(random_stats):
         criterion_overlap(FREQUENCY, stats, "applied", Fraction(1, 2))
 
 
-def test_0_55_of_60_experts_removes_33():
-    # In floating point 60 - int(60 * (1 - 0.55)) would be 34, for 1 - 0.55 < 0.45.
-    assert 60 - int(60 * (1 - 0.55)) == 34
-    assert num_removed(60, parse_sparsity("0.55")) == 33
-    assert num_removed(100, parse_sparsity("0.29")) == 29  # 100 * 0.29 = 28.999999999999996
-    assert kept_counts(grid_of(60, 20), parse_sparsity("55%")).tolist() == [27, 9]
-
-
-@given(st.integers(0, 9_999), st.integers(1, 512))
-def test_the_number_removed_is_the_floor_of_the_exact_product(digits, num_experts):
-    text = f"0.{digits:04d}"
-    exact = Fraction(digits, 10_000)
-    assert parse_sparsity(text) == exact
-    assert parse_sparsity(f"{digits / 100:.2f}%") == exact
-    removed = num_removed(num_experts, exact)
-    assert removed <= exact * num_experts < removed + 1
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("0", Fraction(0)),
-        ("0.5", Fraction(1, 2)),
-        (" 50 % ", Fraction(1, 2)),
-        ("12.5%", Fraction(1, 8)),
-        ("5e-1", Fraction(1, 2)),
-        (".25", Fraction(1, 4)),
-        (Fraction(1, 3), Fraction(1, 3)),
-    ],
-)
-def test_sparsity_is_read_exactly(text, value):
-    assert parse_sparsity(text) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        *((text, f"'{text}' is no number; write") for text in ("half", "", "%", "0,5")),
-        # Exactly, the last two are a gigabyte of digits.
-        *((text, "between 0 and 1") for text in ("nan", "-inf", "1e-999999999", "1e999999999%")),
-        *((text, f"'{text}' is out of range.*50%") for text in ("1", "100%", "50", "-0.1")),
-        (Fraction(3, 2), "'3/2' is out of range"),
-    ],
-)
-def test_what_is_no_sparsity_says_what_works(text, message):
-    with pytest.raises(PlanError, match=message) as caught:
-        parse_sparsity(text)
-    assert "\n" not in str(caught.value)
-
-
 saliencies = st.lists(st.integers(-3, 3).map(float), min_size=2, max_size=16)
 fractions = st.fractions(0, Fraction(99, 100), max_denominator=200)
-
-
-@given(saliencies, fractions, fractions)
-def test_more_sparsity_prunes_a_superset(values, one, other):
-    grid = grid_of(len(values))
-    low, high = sorted((one, other))
-    fewer, more = (pruned_mask(np.array([values]), grid, each) for each in (low, high))
-    assert (more | fewer == more).all()
-    assert fewer.sum() == num_removed(len(values), low)
 
 
 @given(saliencies, fractions)

@@ -31,7 +31,7 @@ from analysis.stats.store import (
     run_name,
     save_weight_stats,
 )
-from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, WeightStats
+from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS
 from builders import edit_json
 
 SUMS = list(MOMENT_COLUMNS)
@@ -119,11 +119,6 @@ def test_runs_are_listed_by_name_and_partial_ones_are_not(save_run, tmp_path):
     assert found == sorted(names)
 
 
-def test_a_corpus_may_be_called_partial(save_run, tmp_path):
-    run = save_run(1, corpora=("my.partial.text",))
-    assert StatsStore(tmp_path / "stats").runs() == [run]
-
-
 def test_the_first_directory_is_written_to_and_all_are_read(save_run, tmp_path):
     here = save_run(1, corpora=("a",), parent=tmp_path / "here")
     there = save_run(2, corpora=("b",), parent=tmp_path / "there")
@@ -167,19 +162,6 @@ def test_a_manifest_is_parsed_again_when_its_file_changes(save_run):
     file.write_text(changed)
     os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert read_run(run.path).manifest.digest == run.manifest.digest[::-1]
-
-
-def test_another_schema_is_refused(save_run):
-    run = save_run(1)
-    for version in (0, 2):
-        edit_manifest(run, schema_version=version)
-        with pytest.raises(StatsError, match=rf"schema {version}, .* reads 1; remake .*calibrate"):
-            read_run(run.path)
-
-
-def test_a_directory_without_a_manifest_is_no_finished_run(tmp_path):
-    with pytest.raises(StatsError, match=r"has no manifest\.json; it is not a finished run"):
-        read_run(tmp_path)
 
 
 def test_a_run_is_found_by_a_unique_beginning(save_run, tmp_path):
@@ -265,29 +247,6 @@ def test_verify_sees_damage(save_run, tmp_path, damage, message):
     assert "\n" not in str(caught.value)
 
 
-def test_verify_reads_weight_statistics_too(tmp_path, make_manifest):
-    run = save_weight_stats(tmp_path, make_manifest(kind="weights", corpora=()), weight_table())
-    StatsStore(tmp_path).verify(run)
-    (run.path / "weights.parquet").write_bytes(b"PAR1")
-    with pytest.raises(StatsError, match="has changed"):
-        StatsStore(tmp_path).verify(run)
-
-
-def test_a_table_that_cannot_be_read_says_how_to_go_on(save_run):
-    run = save_run(1)
-    (run.path / "experts.parquet").write_bytes(b"junk")
-    with pytest.raises(
-        StatsError, match=rf"damaged or missing \(.*\); .*runs remove {run.path.name}"
-    ):
-        load_expert_stats(run)
-
-
-def test_weight_statistics_that_miss_an_expert_are_refused(make_manifest):
-    table = weight_table()
-    with pytest.raises(StatsError, match="weight statistics do not cover every expert"):
-        WeightStats(make_manifest(kind="weights"), table[table["expert"] != 2])
-
-
 def test_leftovers_of_an_interrupted_save_are_replaced(save_run, tmp_path, make_manifest):
     # Under the run's own .partial name, as a killed calibration leaves them.
     partial = tmp_path / "stats" / (make_manifest().run_id + ".partial")
@@ -369,27 +328,6 @@ def test_a_blend_equals_the_weighted_sums_per_token(save_run):
     assert found["vector_sum_sq"].tolist() == pytest.approx(expected, rel=1e-13)
 
 
-def test_a_long_corpus_weighs_no_more_than_a_short_one(save_run):
-    one = save_run(0, corpora=("prose",))
-    twice = save_run(0, corpora=("prose twice",), repeat=2)
-    other = save_run(1, corpora=("code",))
-    single, double = (
-        rank_experts(CRITERIA["reap"], blend([Part(run), Part(other)]), "applied")
-        for run in (one, twice)
-    )
-    np.testing.assert_allclose(single["score"], double["score"], rtol=1e-12)
-
-
-def test_an_equal_blend_of_equal_lengths_is_a_merge(save_run, tmp_path):
-    runs = [save_run(0, corpora=("prose",)), save_run(0, corpora=("prose again",))]
-    merged = load_expert_stats(merge_runs(runs, tmp_path / "stats")).table
-    blended = blend([Part(run) for run in runs])
-    pd.testing.assert_frame_equal(
-        blended.table[list(merged.columns)], merged, check_dtype=False, rtol=1e-13
-    )
-    assert blended.manifest.corpus == "prose+prose again"
-
-
 @pytest.mark.parametrize(
     "criterion",
     # Those of neurons and of samples read files of their own: test_neurons.py, test_trajectory.py.
@@ -405,13 +343,6 @@ def test_every_routed_criterion_ranks_a_blend(save_run, criterion):
     ranking = rank_experts(criterion, blended, "applied")
     assert np.isfinite(ranking["saliency"]).all()
     assert ranking["num_tokens"].tolist() == blended.table["num_tokens"].tolist()
-
-
-def test_a_blend_of_one_run_is_that_run(save_run):
-    run = save_run(1)
-    alone = blend([Part(run, 5.0)])
-    pd.testing.assert_frame_equal(alone.table, load_expert_stats(run).table)
-    assert alone.manifest == run.manifest
 
 
 def test_what_cannot_be_blended_is_refused(save_run):

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.json_text import parse_json, parse_json_once
 from analysis.stats.stored_tables import read_parquet
 
 NEEDED = {"layer": "int64", "sum": "float64"}
@@ -61,3 +62,20 @@ def test_a_small_file_of_very_many_rows_is_refused(path):
     with pytest.raises(ValueError, match="unpack to 320000000, which no run needs"):
         read_parquet(path, NEEDED)
     assert pa.total_allocated_bytes() == before
+
+
+def test_what_is_nested_too_deeply_is_refused():
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json("[" * 200_000 + "]" * 200_000)
+
+
+@pytest.mark.parametrize("text", [b"\xff{}", "{", "", '{"a": 1} x', "9" * 5000])
+def test_what_is_no_json_is_refused(text):
+    with pytest.raises(ValueError, match=r".+"):
+        parse_json(text)
+
+
+def test_a_name_that_is_there_twice():
+    assert parse_json('{"a": 1, "a": 2}') == {"a": 2}
+    with pytest.raises(ValueError, match="it holds a twice"):
+        parse_json_once('{"b": {"a": 1, "a": 2}}')

@@ -9,12 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from analysis.checkpoint import open_checkpoint
-from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import describe_model, load_model_index
-from analysis.ranking.experts import rank_experts
-from analysis.stats.store import StatsStore, load_weight_stats
+from analysis.stats.store import StatsStore
 from analysis.stats.weights import measure_weights, weight_statistics
 
 NUM_EXPERTS = 3
@@ -76,14 +74,6 @@ def expected_table(experts):
     return pd.DataFrame(rows, columns=columns)
 
 
-def whole_experts(experts):
-    """Each expert's matrices, flattened and joined, float64."""
-    return [
-        np.concatenate([each[name].double().numpy().ravel() for name in ("gate", "up", "down")])
-        for each in experts.values()
-    ]
-
-
 def assert_measured(model, experts, *, rel):
     table, expected = drain(measure_weights(model)), expected_table(experts)
     exact = ["layer", "expert", "projection", "numel"]
@@ -108,100 +98,6 @@ def test_norms_of_other_element_types_equal_float64_sums(tmp_path, dtype, fused)
     experts = random_experts(61, 77, dtype)
     model = write_checkpoint(tmp_path / "model", experts, fused=fused)
     assert_measured(model, experts, rel=1e-13)
-
-
-@pytest.mark.parametrize("model_type", ["gpt_oss", "aria_text"])
-def test_gate_and_up_are_told_apart_in_transposed_stacks(tmp_path, model_type):
-    # gpt-oss alternates them, Aria puts all gate columns first; 8.4 MB are more than one chunk.
-    hidden, width, count = 301, 7001, 2
-    generator = torch.Generator().manual_seed(5)
-    both = torch.randn(count, hidden, 2 * width, generator=generator).bfloat16()
-    down = torch.randn(count, width, hidden, generator=generator).bfloat16()
-    block = "model.layers.0.mlp"
-    first, last = (
-        ("gate_up_proj", "down_proj") if model_type == "gpt_oss" else ("fc1.weight", "fc2.weight")
-    )
-    tensors = {
-        f"{block}.experts.{first}": both,
-        f"{block}.experts.{last}": down,
-        f"{block}.experts.gate_up_proj_bias": torch.ones(count, 2 * width),
-        f"{block}.router.weight": torch.ones(count, hidden),
-    }
-    if model_type == "aria_text":
-        del tensors[f"{block}.experts.gate_up_proj_bias"]
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    keys = {"gpt_oss": ("num_local_experts", "num_experts_per_tok")}
-    count_key, top_k_key = keys.get(model_type, ("moe_num_experts", "moe_topk"))
-    config = {"model_type": model_type, "num_hidden_layers": 1, count_key: count, top_k_key: 1}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    table = drain(measure_weights(load_model_index(str(tmp_path))))
-    for expert in range(count):
-        whole = both[expert].double()
-        gate = whole[:, 0::2] if model_type == "gpt_oss" else whole[:, :width]
-        up = whole[:, 1::2] if model_type == "gpt_oss" else whole[:, width:]
-        rows = table[table["expert"] == expert]
-        assert rows["projection"].tolist() == ["gate", "up", "down"]
-        for w, row in zip((gate, up, down[expert].double()), rows.itertuples(), strict=True):
-            assert row.numel == w.numel()
-            assert row.l1 == pytest.approx(float(w.abs().sum()), rel=1e-6)
-            assert row.l2_squared == pytest.approx(float(w.square().sum()), rel=1e-6)
-
-
-def statistics_of(model, tmp_path):
-    return load_weight_stats(drain(weight_statistics(model, StatsStore(tmp_path / "stats"))))
-
-
-def test_criteria_equal_their_formulas_on_the_whole_expert(tmp_path):
-    experts = random_experts(33, 65, torch.bfloat16)
-    stats = statistics_of(write_checkpoint(tmp_path / "model", experts), tmp_path)
-    flat = whole_experts(experts)
-    n = flat[0].size
-    l1 = np.array([np.abs(w).sum() for w in flat])
-    l2 = np.array([np.linalg.norm(w) for w in flat])
-    expected = {
-        "aimer": l1 / (np.sqrt(n) * l2),
-        "magnitude": l1 / n,
-        "hoyer": (np.sqrt(n) - l1 / l2) / (np.sqrt(n) - 1),
-    }
-    for name, values in expected.items():
-        ranking = rank_experts(CRITERIA[name], stats, "applied")
-        np.testing.assert_allclose(ranking["score"], values, rtol=1e-6)
-        assert ranking["num_tokens"].isna().all()
-
-
-def special_experts(dtype=torch.float32):
-    """Layer 0: all zero, one entry that is not zero, all of one size. Layer 1: ordinary."""
-    experts = random_experts(31, 67, dtype)
-    for expert in range(NUM_EXPERTS):
-        for tensor in experts[0, expert].values():
-            tensor.zero_()
-    experts[0, 1]["up"][3, 5] = -2.5
-    for tensor in experts[0, 2].values():
-        tensor.fill_(0.5)
-        tensor[::2] = -0.5
-    return experts
-
-
-def test_a_zero_expert_has_the_largest_aimer_and_goes_first(tmp_path):
-    experts = special_experts()
-    experts[0, 2] = random_experts(31, 67, torch.float32, seed=8)[1, 2]
-    stats = statistics_of(write_checkpoint(tmp_path / "model", experts), tmp_path)
-    for name in ("aimer", "magnitude", "hoyer"):
-        ranking = rank_experts(CRITERIA[name], stats, "applied")
-        assert np.isfinite(ranking["score"]).all()
-        first = ranking[ranking["layer"] == 0].set_index("expert")
-        assert first["rank"][0] == NUM_EXPERTS - 1, name
-    aimer = rank_experts(CRITERIA["aimer"], stats, "applied")
-    assert aimer["score"][0] == 1.0
-
-
-def test_aimer_reaches_both_ends_of_its_range(tmp_path):
-    stats = statistics_of(write_checkpoint(tmp_path / "model", special_experts()), tmp_path)
-    scores = rank_experts(CRITERIA["aimer"], stats, "applied")["score"]
-    n = 3 * 31 * 67
-    assert scores[1] == pytest.approx(1 / np.sqrt(n), rel=1e-12)  # all mass in one entry
-    assert scores[2] == pytest.approx(1, rel=1e-12)  # all entries of one size
-    assert scores.between(1 / np.sqrt(n) - 1e-12, 1 + 1e-12).all()
 
 
 def test_biases_are_left_out(tmp_path):
