@@ -1,16 +1,13 @@
 """Plans of neurons on the command line: made, looked at, exported, verified."""
 
 import json
-import shlex
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.drain import drain
 from analysis.model import load_model_index
-from analysis.stats.store import load_expert_stats, stats_store
-from pruning.planning.make import plan_from_stats
-from pruning.requests.plan import PlanRequest
+from analysis.stats.store import NEURONS, StatsStore, read_table
 from pruning.sizes import format_bytes
 
 PLAN = ("plan", "demo", "--granularity", "atomic", "--criterion", "neuron-norms")
@@ -140,35 +137,6 @@ def test_a_plan_of_a_model_that_is_not_here(plan, works, moeprune, here):
     assert "is not here" in works("plans", "show", "away.json")
 
 
-def test_constraints_hold_and_the_budget_is_spent_exactly(works, here):
-    said = works(
-        *(*PLAN, "--remove", "6000", "--atom-scope", "layer", "--multiple-of", "8"),
-        *("--floor", "16", "--protect", "0", "--pin", "3:2", "--drop", "1:4-5", "-o", "p.json"),
-    )
-    assert "keeps 6288 of 12288 neurons" in said
-    made = json.loads(read(here, "p.json"))
-    atoms = atoms_of(made)
-    assert "0" not in made["kept_atoms"]
-    assert (3, 2) not in atoms
-    assert {4, 5}.isdisjoint(made["kept"]["1"])
-    assert len(made["kept"]["1"]) == 30
-    assert all(len(ids) % 8 == 0 and len(ids) >= 16 for ids in atoms.values())
-    # Two whole experts of 64 besides what the others lose.
-    assert 2 * 64 + sum(64 - len(ids) for ids in atoms.values()) == 6000
-    assert made["budget"] == {"kind": "count", "asked": "6000", "removed": 6000}
-    assert made["constraints"] == {
-        "multiple_of": 8, "protected": [0], "pinned": {"3": [2]}, "dropped": {"1": [4, 5]},
-        "floor": 16,
-    }  # fmt: skip
-    shown = works("plans", "show", "p.json")
-    assert "protected" in shown
-    # The plan is whole as a file, too.
-    works(*PLAN, "--kept-atoms", "p.json", "-o", "again.json")
-    again = json.loads(read(here, "again.json"))
-    assert again["kept_atoms"] == made["kept_atoms"]
-    assert again["kept"]["1"] == made["kept"]["1"]
-
-
 @pytest.mark.parametrize(
     ("words", "most"),
     [
@@ -185,91 +153,6 @@ def test_a_target_size_is_what_the_export_has(works, here, words, most):
     assert 0.9 * most < written / (1 << 30) <= most
 
 
-def test_a_sparsity_that_is_no_multiple_says_what_went(works, here):
-    said = works(*PLAN, "--sparsity", "33%", "--multiple-of", "8", "-o", "p.json")
-    # floor(.33 * 64) = 21 of each expert, between 16 and 24.
-    assert "33% is 4032 of 12288 neurons" in said
-    assert "4608 (37.5%)" in said
-    assert "if each is chosen equally often" in said
-    assert "(37.50% fewer)" in said
-    assert {len(ids) for ids in atoms_of(json.loads(read(here, "p.json"))).values()} == {40}
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"sparsity": "40%", "atom_scope": "global", "pin": ("2:1,3",), "floor": 8},
-        {"remove": 800, "multiple_of": 8, "protect": ("0-2",), "drop": ("4:3",)},
-        {"target_gib": "0.008", "width_mode": "ragged", "width_multiple_of": 4},
-        {"params_share": "20%", "atom_scope": "layer"},
-    ],
-)
-def test_the_command_of_a_request_makes_its_plan(works, here, asked):
-    request = PlanRequest(model="demo", granularity="atomic", criterion="neuron-norms", **asked)
-    made, _ = drain(plan_from_stats(request, load_model_index("demo"), stats_store(None)))
-    program, *words = shlex.split(request.command("x.json"))
-    assert program == "moeprune"
-    works(*words)
-    assert read(here, "x.json") == made.plan.to_json()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--remove 100000", "at most 12288 (--remove 12288) can go"),
-        ("--remove 12 --multiple-of 8", "they go 8 at a time here; nearest: 8 (0.0651042%) or 16"),
-        ("--sparsity 90% --floor 16", "at most 9216 (75%) can go"),
-        ("--sparsity 50% --drop 0:0-29", "drop at most 28"),
-        ("--sparsity 50% --multiple-of 65", "the largest multiple that works is 64"),
-        ("--sparsity 50% --protect 9", "layer 9, which has no routed experts"),
-        ("--sparsity 50% --set 0=4", "--set is for plans of whole experts"),
-        ("--sparsity 50% --remove 3", "not several of them"),
-        ("--target-gib 0.001", "the smallest target that works is 0.00"),
-        ("--params-share 90%", "the largest share that works is 87.35%"),
-        ("--params-share 20% --granularity expert", "is for plans of neurons"),
-        ("--kept-atoms a.json --pin 0:1", "says all that stays; leave --pin out"),
-        ("--kept-atoms a.json --sparsity 50%", "says all that stays; leave a budget out"),
-        ("--sparsity 50% --criterion reap", "scores no neurons"),
-        ("--sparsity 50% --corpus demo-math", "needs no calibration"),
-        ("--sparsity 50% --granularity expert --atom-scope layer", "is for plans of neurons"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(moeprune, here, words, message):
-    outcome = moeprune(*PLAN, *words.split(), "-o", "p.json")
-    assert outcome.code == 1
-    (line,) = outcome.err.strip().splitlines()
-    assert message in line
-    assert not (here / "p.json").exists()
-
-
-def test_flops_follow_the_routing_of_a_corpus(works, here):
-    works(*PLAN, "--sparsity", "50%", "--atom-scope", "global", "-o", "p.json")
-    made = json.loads(read(here, "p.json"))
-    even = works("plans", "show", "p.json")
-    assert "(50.00% fewer), if each is chosen equally often" in even
-    measured = works("plans", "show", "p.json", "--corpus", "demo-math")
-    (run,) = [
-        run
-        for run in stats_store(None).runs()
-        if run.manifest.corpus == "demo-math" and run.manifest.model.name == "demo"
-    ]
-    tokens = load_expert_stats(run).table.set_index(["layer", "expert"])["num_tokens"]
-    atoms = atoms_of(made)
-    flops = sum(
-        # Four experts a token; a neuron has three rows of 128 weights, two operations each.
-        4
-        * count
-        / tokens.loc[layer].sum()
-        * len(atoms.get((layer, expert), range(64)))
-        * 3
-        * 128
-        * 2
-        for (layer, expert), count in tokens.items()
-    )
-    assert f"{round(flops):,} FLOPs of experts" in measured
-    assert "by the routing of the runs" in measured
-
-
 @pytest.mark.parametrize(
     "corpora", [("demo-code",), ("demo-code", "demo-math:3")], ids=["one", "blend"]
 )
@@ -284,3 +167,78 @@ def test_an_export_says_the_flops_that_its_plan_said(works, here, corpora):
     # What no run ranked has no routing of its own.
     works(*PLAN, "--sparsity", "40%", "-o", "p.json")
     assert "if each is chosen equally often" in works(*export)
+
+
+HEAPR = ("--granularity", "atomic", "--criterion", "heapr")
+
+
+def test_an_export_of_the_demo_computes_what_the_masked_model_does(works, here):
+    words = ("--corpus", "demo-math", "--sparsity", "40%", "--atom-scope", "global")
+    works("plan", "demo", *HEAPR, *words, "-o", "plan.json")
+    plan = json.loads((here / "plan.json").read_text())
+    assert (plan["criterion"], plan["corpora"]) == ("heapr", ["demo-math"])
+    export = ("export", "demo", "out", "--plan", "plan.json", "--width-mode", "ragged")
+    assert "level logits" in works(*export, "--verify")
+
+
+def test_neurons_are_measured_cut_in_every_width_and_measured_again_where_they_stay(
+    works, tiny, corpora, here
+):
+    options = ("--corpus", corpora[0], "--dtype", "float64", "--stats-dir", "fresh")
+    works("calibrate", tiny, *options, "--groups", "routed,gradient", "--checkpoint-activations")
+    works("score", tiny, *HEAPR, "--stats-dir", "fresh", "-o", "neurons.csv")
+    neurons = pd.read_csv(here / "neurons.csv")
+    columns = ["layer", "expert", "neuron", "score", "saliency", "rank", "num_tokens"]
+    assert list(neurons) == columns
+    assert (neurons["score"] >= 0).all()
+    order = neurons.sort_values("rank")
+    assert order["rank"].tolist() == list(range(len(neurons)))
+    assert (np.diff(order["saliency"]) <= 0).all()
+    # A whole expert's score is the sum over its neurons.
+    works("score", tiny, "--criterion", "heapr", "--stats-dir", "fresh", "-o", "experts.csv")
+    experts = pd.read_csv(here / "experts.csv")["score"]
+    sums = neurons.groupby(["layer", "expert"])["score"].sum()
+    np.testing.assert_allclose(experts, sums, rtol=1e-12)
+
+    # Of experts that lost different numbers only the neurons that are there are measured.
+    budget = ("--sparsity", "40%", "--atom-scope", "global", "--stats-dir", "fresh")
+    works("plan", tiny, *HEAPR, *budget, "-o", "plan.json")
+    for mode in ("uniform", "per-layer", "ragged"):
+        words = ("--plan", "plan.json", "--width-mode", mode, "--verify")
+        assert "level logits" in works("export", tiny, mode, *words)
+    works("calibrate", "ragged", *options[:4], "--stats-dir", "again", "--groups", "gradient")
+    (run,) = StatsStore(here / "again").runs()
+    left = read_table(run, NEURONS).groupby(["layer", "expert"]).size()
+    atoms = json.loads((here / "plan.json").read_text())["kept_atoms"]
+    for (layer, expert), rows in neurons.groupby(["layer", "expert"]):
+        kept = atoms.get(str(layer), {}).get(str(expert))
+        assert left.get((layer, expert), 0) == (len(rows) if kept is None else len(kept))
+    assert len(set(left)) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--criterion reap", "REAP scores no neurons; those that do: heapr, camera-p"),
+        ("--criterion camera-p --corpus demo-math --corpus demo-code", "maxima, which a blend"),
+        ("--criterion heapr", "choose with --corpus"),
+    ],
+)
+def test_scores_that_cannot_be_given_say_why(moeprune, words, message):
+    assert message in moeprune("score", "demo", "--granularity", "atomic", *words.split()).err
+
+
+def test_an_unknown_granularity_names_the_known(moeprune):
+    said = moeprune("score", "demo", "--criterion", "heapr", "--granularity", "atom").err
+    assert "--granularity: Input should be 'expert' or 'atomic'" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--groups routed,gradient --stream-layers", "leave --stream-layers out"),
+        ("--checkpoint-activations", "--groups routed,gradient"),
+    ],
+)
+def test_ways_that_do_not_fit_the_group_are_refused(moeprune, words, message):
+    assert message in moeprune("calibrate", "demo", "--corpus", "demo-math", *words.split()).err

@@ -3,14 +3,11 @@
 import json
 import shutil
 import socket
-from types import SimpleNamespace
 
 import pytest
-from transformers import AutoModelForCausalLM, LlamaConfig, PhimoeConfig
+from transformers import AutoModelForCausalLM, PhimoeConfig
 
-from builders import VOCAB, tiny_model
-
-NO_LAYER_HAS_EXPERTS = {"mlp_only_layers": [0, 1, 2, 3]}
+from builders import VOCAB
 
 
 def tree(folder):
@@ -49,91 +46,29 @@ def refused(moeprune, tmp_path):
     return run
 
 
-def no_config(model):
-    (model / "config.json").unlink()
-
-
-def config_is_no_json(model):
-    (model / "config.json").write_text("{'model_type': ")
-
-
-def config_is_a_list(model):
-    (model / "config.json").write_text("[]")
-
-
-def unsupported(model):
-    LlamaConfig().save_pretrained(model)
-
-
-def dense(model):
-    shutil.rmtree(model)
-    tiny_model("qwen3_moe", **NO_LAYER_HAS_EXPERTS).save_pretrained(model)
-
-
-def missing_shard(model):
-    sorted(model.glob("*.safetensors"))[1].unlink()
-
-
-def index_names_a_missing_file(model):
-    index = model / "model.safetensors.index.json"
-    weight_map = json.loads(index.read_text())["weight_map"]
-    change_json(index, weight_map={**weight_map, "lm_head.weight": "elsewhere.safetensors"})
-
-
-def truncated_shard(model):
-    shard = sorted(model.glob("*.safetensors"))[1]
-    shard.write_bytes(shard.read_bytes()[:-5])
-
-
-def cut_in_its_header(model):
-    shard = sorted(model.glob("*.safetensors"))[1]
-    shard.write_bytes(shard.read_bytes()[:20])
-
-
-def pickled_only(model):
-    for path in model.glob("model*"):
-        path.unlink()
-    (model / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-
-
-def no_weights(model):
-    for path in model.glob("model*"):
-        path.unlink()
-
-
-def wrong_count(model):
-    change_json(model / "config.json", num_experts=5, num_local_experts=5)
-
-
+# What else may be wrong with a checkpoint or a corpus, tests/analysis has.
 BROKEN = {
-    no_config: ["has no config.json"],
-    config_is_no_json: ["config.json is not valid JSON"],
-    config_is_a_list: ["config.json does not hold a JSON object"],
-    unsupported: ["llama", "mixtral", "olmoe", "qwen3_moe"],
-    dense: ["dense", "nothing to prune"],
-    missing_shard: ["model-00002-of-", "missing"],
-    index_names_a_missing_file: ["elsewhere.safetensors", "missing"],
-    truncated_shard: ["model-00002-of-", "truncated"],
-    cut_in_its_header: ["model-00002-of-", "truncated"],
-    pickled_only: ["pickled", "convert them to safetensors"],
-    no_weights: ["no safetensors file"],
-    wrong_count: ["config.json says 5"],
+    "no config": (lambda model: (model / "config.json").unlink(), "has no config.json"),
+    "missing shard": (lambda model: sorted(model.glob("*.safetensors"))[1].unlink(), "missing"),
+    "wrong count": (
+        lambda model: change_json(model / "config.json", num_experts=5, num_local_experts=5),
+        "config.json says 5",
+    ),
 }
 
 
-@pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", BROKEN)
 @pytest.mark.parametrize("command", ["inspect", "weights", "calibrate", "plan"])
 def test_broken_checkpoint(refused, model, corpora, damage, command):
-    damage(model)
+    change, words = BROKEN[damage]
+    change(model)
     options = {
         "calibrate": ("--corpus", corpora[0], "--seq-len", 16, "--stats-dir", "kept"),
         "weights": ("--stats-dir", "kept"),
         "plan": ("--criterion", "aimer", "--sparsity", "0.5", "--stats-dir", "kept"),
         "inspect": (),
     }[command]
-    message = refused(command, model, *options)
-    for words in BROKEN[damage]:
-        assert words in message
+    assert words in refused(command, model, *options)
 
 
 @pytest.mark.parametrize("command", ["inspect", "weights"])
@@ -145,17 +80,9 @@ def test_not_a_directory(refused, here, command):
 
 CORPORA = {
     "nothing.jsonl": ("", "is empty"),
-    "nothing.txt": (" \n\n \n", "is empty"),
     "no-token.jsonl": ('{"input_ids": []}\n', "no token"),
-    "list.jsonl": ("[1, 2]\n", "line 1 is not a JSON object"),
-    "cut.jsonl": ('{"input_ids": [5, 6]}\n{"inp', "line 2 is not JSON"),
-    "fields.jsonl": ('{"words": "a"}\n', "words"),
-    "words.jsonl": ('{"input_ids": ["a"]}\n', "input_ids"),
-    "negative.jsonl": ('{"input_ids": [4, -1]}\n', "input_ids"),
     "large.jsonl": ('{"input_ids": [4, 96]}\n', "token id 96"),
-    "mixed.jsonl": ('{"input_ids": [4]}\n{"text": "a"}\n', "mixes|no tokenizer"),
     "text.txt": ("Some text.\n", "no tokenizer"),
-    "no.parquet": ("text", "not a readable parquet"),
 }
 
 
@@ -163,8 +90,7 @@ CORPORA = {
 def test_bad_corpus_file(refused, tiny, here, name):
     content, words = CORPORA[name]
     (here / name).write_text(content)
-    message = refused("calibrate", tiny, "--corpus", name, "--stats-dir", "kept")
-    assert any(part in message for part in words.split("|")), message
+    assert words in refused("calibrate", tiny, "--corpus", name, "--stats-dir", "kept")
 
 
 @pytest.mark.parametrize(
@@ -246,22 +172,11 @@ def test_unusable_device_leaves_at_most_partials(moeprune, here):
     assert all(".partial" in path.name for path in here.iterdir())
 
 
-def test_corpus_shorter_than_one_sequence(refused, here):
-    (here / "short.txt").write_text("Few words.")
-    message = refused("calibrate", "demo", "--corpus", "short.txt", "--stats-dir", "kept")
-    assert "less than one sequence of 256" in message
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ("--criterion raep --sparsity 0.5", "Did you mean 'reap'?"),
-        ("--criterion 1,0,0 --sparsity 0.5", "ranks nothing"),
-        ("--criterion 2,0,0 --sparsity 0.5", "out of range"),
         ("--criterion aimer --sparsity half", "no number"),
-        ("--criterion aimer --sparsity 50", "out of range"),
-        ("--criterion aimer --sparsity=-0.1", "out of range"),
-        ("--criterion aimer --sparsity nan", "no number"),
         # 1 of 6 experts would stay, the router picks 2.
         ("--criterion aimer --sparsity 83.4%", "at most 66.67% of them can go"),
         ("--criterion reap --sparsity 0.5 --corpus grey", "grey"),
@@ -312,59 +227,11 @@ def test_export_into_a_folder_that_is_not_empty(refused, tiny, plan, here):
     assert "a file" in refused("export", tiny, plan, "--plan", plan)
 
 
-def test_export_of_the_plan_of_another_model(refused, other, plan):
-    assert "was made for tiny" in refused("export", other, "out", "--plan", plan)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("{", "not valid JSON"),
-        ("[]", "not a JSON object"),
-        ('{"schema_version": 99}', "schema_version 99"),
-        ('{"schema_version": 1}', "kept"),
-        ('{"schema_version": 1, "kept": {"0": [0, 1]}}', "model"),
-    ],
-)
-def test_bad_plan_file(refused, tiny, here, content, words):
-    (here / "bad.json").write_text(content)
-    assert words in refused("export", tiny, "out", "--plan", "bad.json")
-
-
-@pytest.mark.parametrize(
-    ("kept", "words"),
-    [
-        ({"0": [0]}, "at most 66.67% of them can go"),
-        ({"1": [0, 1]}, "layer 1, which has no routed experts"),
-        ({"0": [0, 1, 6]}, "keeps expert 6"),
-        ({"0": [0, 0, 1]}, "twice"),
-    ],
-)
-def test_plan_that_does_not_fit(refused, tiny, plan, kept, words):
-    change_json(plan, kept=kept)
-    assert words in refused("export", tiny, "out", "--plan", plan)
-
-
-def test_export_without_disk_space(refused, tiny, plan, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=1000))
-    message = refused("export", tiny, "out", "--plan", plan)
-    assert "needs" in message
-    assert "1000 B free" in message
-
-
 def test_verify_of_what_is_no_export(moeprune, refused, tiny):
     assert "not a directory" in refused("verify", "nowhere")
     outcome = moeprune("verify", tiny)
     assert (outcome.code, outcome.err.count("\n")) == (1, 1)
     assert "not a finished export" in outcome.err
-
-
-def test_verify_at_the_logits_needs_the_source(works, refused, tiny, plan):
-    works("export", tiny, "out", "--plan", plan)
-    assert "--source" in refused("verify", "out", "--level", "logits")
-    assert "Unknown level 'logit'. Did you mean 'logits'?" in refused(
-        "verify", "out", "--level", "logit"
-    )
 
 
 @pytest.mark.parametrize(

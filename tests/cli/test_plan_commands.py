@@ -32,37 +32,6 @@ def counts(plan):
     return [len(ids) for ids in plan["kept"].values()]
 
 
-@pytest.mark.parametrize(
-    ("schedule", "kept"),
-    # 6 experts go, by weights 3, 2, 1; 1, 2, 3; and 1, 2, 1 (1.5, 3, 1.5: the tie to layer 0).
-    [("early", [3, 4, 5]), ("late", [5, 4, 3]), ("middle", [4, 3, 5])],
-)
-def test_patterns_spend_what_uniform_does(make, schedule, kept):
-    assert counts(make("--sparsity 34%")[0]) == [4, 4, 4]
-    plan, output = make(f"--sparsity 34% --schedule {schedule}")
-    assert counts(plan) == kept
-    assert "only moeprune's loader, and readers with trust_remote_code" in output
-
-
-def test_global_removes_the_lowest_of_all(make, works, tiny, stats, corpora, here):
-    plan, _ = make("--remove 5 --schedule global", criterion="man")
-    works(
-        *("score", tiny, "--criterion", "man", f"--corpus={corpora[0]}"),
-        *("--stats-dir", stats, "-o", "s.csv"),
-    )
-    table = pd.read_csv(here / "s.csv").sort_values("saliency")
-    # At most four of six may go, and no layer of these has five of the lowest.
-    lowest = table.head(5)
-    assert lowest["layer"].value_counts().max() <= 4
-    gone = {(row.layer, row.expert) for row in lowest.itertuples()}
-    assert {
-        (int(layer), expert)
-        for layer, ids in plan["kept"].items()
-        for expert in set(range(6)) - set(ids)
-    } == gone
-    assert plan["budget"] == {"kind": "count", "asked": "5", "removed": 5}
-
-
 def test_the_frequency_schedule_serves_a_criterion_that_reads_no_text(make):
     plan, _ = make("--sparsity 50% --schedule frequency", criterion="aimer")
     same, _ = make("--sparsity 50% --schedule global", criterion="frequency")
@@ -85,17 +54,6 @@ def test_constraints_hold_and_are_written_down(make):
         "fixed": {"0": 3},
     }
     assert "protected" in output
-
-
-def test_floors_and_numbers_by_hand(make):
-    # Three layers of six: with a floor of four, six is all that can go.
-    plan, _ = make("--remove 6 --schedule global --floor 4", criterion="man")
-    assert counts(plan) == [4, 4, 4]
-    assert plan["constraints"] == {"floor": 4}
-    plan, _ = make("--remove 6 --set 0=6 --floor 3")
-    assert counts(plan) == [6, 3, 3]
-    again, _ = make("--remove 6 --layer-set 0=6 --floor 3")
-    assert again == plan
 
 
 def test_a_target_size_is_met(make):

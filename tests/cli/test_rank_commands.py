@@ -1,7 +1,6 @@
 """score, overlap, plan: the files that they write."""
 
 import json
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -53,12 +52,6 @@ def test_score_is_the_moment_that_the_exponents_name(command, moments, criterion
     # All 48 tokens, 2 experts each, 3 layers; an expert without tokens scores 0.
     np.testing.assert_allclose(table["score"], expected(moments).fillna(0), rtol=1e-12)
     assert table["num_tokens"].sum() == 48 * 2 * 3
-
-
-def test_score_with_renormalized_gates_reads_the_other_moments(command, moments):
-    options = ("--criterion", "seer", "--gate", "renormalized")
-    table = pd.read_csv(command("score", "s.csv", *options, corpus=0))
-    np.testing.assert_allclose(table["score"], moments["renormalized_g1_f0"], rtol=1e-12)
 
 
 def test_score_of_weights_has_no_token_counts_and_prunes_large_aimer_first(command):
@@ -133,12 +126,6 @@ def test_plan_keeps_the_first_ranks_of_each_layer(command, tiny, sparsity, kept)
     assert (plan["criterion"], plan["sparsity"], plan["schedule"]) == ("reap", sparsity, "uniform")
 
 
-def test_plan_is_the_same_bytes_each_time(command):
-    words = ("--criterion", "man", "--sparsity", "50%")
-    first = command("plan", "a.json", *words, corpus=0).read_bytes()
-    assert command("plan", "b.json", *words, corpus=0).read_bytes() == first
-
-
 def test_plan_by_run_id_equals_plan_by_corpus(works, command, tiny, stats, run_ids, here):
     by_corpus = command("plan", "a.json", "--criterion", "man", "--sparsity", "0.5", corpus=0)
     run = ("--run", run_ids["tiny", "red"])
@@ -150,18 +137,6 @@ def test_plan_by_run_id_equals_plan_by_corpus(works, command, tiny, stats, run_i
         json.loads((here / "b.json").read_text())["kept"]
         == json.loads(by_corpus.read_text())["kept"]
     )
-
-
-def test_more_sparsity_keeps_a_subset(command):
-    plans = []
-    for percent in (0, 20, 40, 60):
-        made = command(
-            "plan", "p.json", "--criterion", "seer", "--sparsity", f"{percent}%", corpus=0
-        )
-        plans.append(json.loads(made.read_text())["kept"])
-    for more, less in combinations(plans, 2):
-        for layer, kept in less.items():
-            assert set(kept) <= set(more[layer])
 
 
 def test_blend_shows_what_each_corpus_keeps_and_a_fair_one_is_no_worse(works, tiny, stats, corpora):
@@ -183,14 +158,6 @@ def test_blend_says_its_runs_and_takes_them_by_id(works, tiny, stats, corpora, r
     ]
     assert sorted(used) == sorted(run_ids["tiny", word] for word in ("red", "blue"))
     assert works(*words, *(f"--run={run_id}" for run_id in used)) == by_name
-
-
-def test_blend_refuses_a_sparsity_that_no_plan_can_have(moeprune, tiny, stats, corpora):
-    words = ("blend", tiny, "--criterion", "ean", "--sparsity", "99%", "--stats-dir", stats)
-    outcome = moeprune(*words, *(f"--corpus={path}" for path in corpora))
-    assert outcome.code == 1
-    # Six experts, of which the router picks two.
-    assert "at most 66.67% of them can go" in outcome.err
 
 
 def test_a_copy_of_a_calibrated_corpus_is_said_to_be_kept_under_its_first_name(
@@ -250,3 +217,57 @@ def test_overlap_of_damage_and_its_proxy(works, moeprune, tiny, stats, here):
     assert row["overlap"] == pytest.approx((shared / sizes).mean(), abs=1e-12)
     refused = moeprune("overlap", tiny, "--sparsity", "50%", "--proxy", "--stats-dir", stats)
     assert "calibrate with --groups routed,damage" in refused.err
+
+
+def test_ranks_are_those_of_the_two_scores(works, here):
+    words = ("demo", "--corpus", "demo-code")
+    works("score", *words, "--criterion", "reap", "-o", "a.csv")
+    works("score", *words, "--criterion", "1,0,2", "-o", "b.csv")
+    output = works(
+        *("compare", *words, "--criterion", "reap", "--sparsity", "25%"),
+        *("--with-criterion", "msan", "--with-sparsity", "75%", "-o", "c.csv"),
+    )
+    made, a, b = (pd.read_csv(here / name) for name in ("c.csv", "a.csv", "b.csv"))
+    for side, score in (("a", a), ("b", b)):
+        assert made[f"rank_{side}"].tolist() == score["rank"].tolist()
+        np.testing.assert_allclose(made[f"saliency_{side}"], score["saliency"])
+    # Of 32 experts A keeps 24 and B 8.
+    kept = pd.Series("neither", index=made.index)
+    kept[a["rank"] < 24] = "only A"
+    kept[b["rank"] < 8] = "only B"
+    kept[(a["rank"] < 24) & (b["rank"] < 8)] = "both"
+    assert made["kept_by"].tolist() == kept.tolist()
+    alike = kept.isin(("both", "neither")).mean()
+    assert f"equal decisions              {alike:.4g}" in output
+
+
+def test_a_second_criterion_of_weights_takes_no_text(works, here):
+    output = works(
+        *("compare", "demo", "--criterion", "man", "--corpus", "demo-math", "--sparsity", "50%"),
+        *("--with-criterion", "aimer"),
+    )
+    assert "demo-weights" in output
+    assert len(pd.read_csv(here / "comparison.csv")) == 192
+
+
+def test_texts_beside_each_other(works, here):
+    works(
+        *("compare", "demo", "--criterion", "man", "--corpus", "demo-math", "--sparsity", "50%"),
+        *("--with-criterion", "man", "--with-corpus", "demo-code"),
+    )
+    made = pd.read_csv(here / "comparison.csv")
+    works("overlap", "demo", "--sparsity", "50%", "--criterion", "man", "-o", "o.csv")
+    pairs = pd.read_csv(here / "o.csv").set_index(["corpus_a", "corpus_b"])["overlap"]
+    # At one sparsity, the overlap is the share of A's pruned that B prunes too.
+    gone = made["kept_by"].isin(("only B", "neither"))
+    share = (made["kept_by"] == "neither").sum() / gone.sum()
+    assert np.isclose(share, pairs["demo-code", "demo-math"])
+
+
+def test_an_unknown_second_criterion_is_one_line(moeprune):
+    outcome = moeprune(
+        *("compare", "demo", "--criterion", "man", "--corpus", "demo-math", "--sparsity", "50%"),
+        *("--with-criterion", "mann"),
+    )
+    assert outcome.code == 1
+    assert "Did you mean 'man'" in outcome.err

@@ -91,16 +91,6 @@ def test_weights_and_frequency_read_what_they_need(recipe, works, here):
     assert "calibrate: nothing in the recipe reads text, skipped" in output
 
 
-def test_blends_take_the_weights_of_the_recipe(recipe, works, tiny, corpora, here):
-    mixed = [str(corpora[0]), {"corpus": str(corpora[1]), "weight": 3}]
-    works("run", recipe(corpora=mixed, export=None), "--stats-dir", "stats")
-    works(
-        *("plan", tiny, "--criterion", "man", "--sparsity", "50%", "--stats-dir", "stats"),
-        *(f"--corpus={corpora[0]}", f"--corpus={corpora[1]}:3", "-o", "by-hand.json"),
-    )
-    assert (here / "r.plan.json").read_bytes() == (here / "by-hand.json").read_bytes()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

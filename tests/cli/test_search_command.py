@@ -14,7 +14,6 @@ import pytest
 from analysis.drain import drain
 from analysis.model import load_model_index
 from app.console import follow
-from app.jobs.kinds import KINDS
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
 from app.jobs.worker import CancelSwitch, run_task
@@ -205,19 +204,6 @@ def test_run_searches_where_the_recipe_asks_and_exports_what_it_found(recipe, wo
     assert "r.plan.json is the same, skipped" in again
     assert "is finished, skipped" in again
     assert "fewer layers" in output
-
-
-def test_a_job_searches_and_says_what_it_found(recipe, here):
-    values = request(recipe(), here / "job").model_dump(mode="json")
-    steps = []
-    result = drain(KINDS["search"].run(values), steps.append)
-    assert result["fitness"] == load_search(here / "job" / "search.json").best_entry.fitness
-    notes = [step.note for step in steps if step.note.startswith("generation")]
-    assert [note.partition(":")[0] for note in notes] == [f"generation {n}" for n in range(4)]
-    assert all(step.done <= step.total for step in steps if step.total)
-    assert request(recipe(), here / "job").command() == (
-        f"moeprune search recipe.yaml --out {here}/job --batch-size 2 --stats-dir {here}/stats"
-    )
 
 
 @pytest.mark.parametrize(
