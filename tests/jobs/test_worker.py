@@ -1,5 +1,6 @@
 """Workers: what becomes of a task, on real processes."""
 
+import io
 import os
 import signal
 import stat
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from app.jobs.model import JobState
+from app.jobs.redact import RedactedStream, holds_token, redact
 
 FAKE_TOKEN = "hf_" + "Qz7" * 12
 
@@ -135,15 +137,6 @@ def test_a_worker_that_does_not_hold_the_job_does_nothing(store, submit):
     assert store.get(job.id) == job
 
 
-def test_the_modules_load_neither_models_nor_pages():
-    script = (
-        "import sys, app.jobs.worker\n"
-        "print(sorted({'torch', 'transformers', 'streamlit', 'pandas'} & set(sys.modules)))"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout == "[]\n"
-
-
 def is_gone(pid):
     try:
         os.kill(pid, 0)
@@ -161,3 +154,42 @@ def test_the_children_of_a_vanished_worker_are_killed(
     assert not is_gone(child)
     assert ended_by_tick(job).state is JobState.LOST
     until(lambda: is_gone(child))
+
+
+TOKEN = "hf_" + "Zk9" * 10
+
+
+def test_tokens_are_blotted_out_and_other_names_are_not():
+    assert redact(f"a {TOKEN}, b") == "a hf_[redacted], b"
+    assert redact("hf_transfer hf_hub_download") == "hf_transfer hf_hub_download"
+    assert holds_token(TOKEN)
+    assert not holds_token("hf_" + "a" * 19)
+
+
+LONG = "-" * 70_000
+
+
+@pytest.mark.parametrize(
+    ("writes", "passed_on", "in_all"),
+    [
+        *(
+            ((start + TOKEN[:cut], f"{TOKEN[cut:]}\n"), start, f"{start}hf_[redacted]\n")
+            for start in ("", LONG)
+            for cut in (1, 2, 3, 10, 23, len(TOKEN) - 1)
+        ),
+        ((f"one\ntwo {TOKEN}",), "one\n", "one\ntwo hf_[redacted]"),
+        ((LONG,), LONG, LONG),
+    ],
+)
+def test_a_stream_passes_on_whole_lines_and_no_token(writes, passed_on, in_all):
+    """A line without an end is not kept for ever, and the last one comes out on close."""
+    target = io.StringIO()
+    stream = RedactedStream(target)
+    stream.write(writes[0])
+    stream.flush()
+    assert target.getvalue() == passed_on
+    for text in writes[1:]:
+        stream.write(text)
+        assert target.getvalue() == in_all
+    stream.close()
+    assert target.getvalue() == in_all
