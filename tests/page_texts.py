@@ -1,5 +1,17 @@
 """What a page of the dashboard shows in a test: texts, tables, command lines; and its buttons."""
 
+import base64
+
+import numpy as np
+
+# Criterion -> its scores, from the moments of the shipped files.
+SCORES = {
+    "reap": lambda t: (t["applied_g1_f1"] / t["num_tokens"]).fillna(0),
+    "man": lambda t: (t["g0_f1"] / t["num_tokens"]).fillna(0),
+    "frequency": lambda t: t["num_tokens"],
+    "squared-gate-energy": lambda t: t["applied_g2_f2"],
+}
+
 
 def texts(elements):
     return [element.value for element in elements]
@@ -32,3 +44,34 @@ def command(test, name, words=""):
 def press(test, label="Queue"):
     next(button for button in test.button if button.label == label).click().run()
     assert not test.exception
+
+
+def opened(test, chart):
+    """The page with the numbers behind a chart."""
+    test.session_state[f"data.{chart}"] = True
+    test.run()
+    assert not test.exception
+    return test
+
+
+def recipe_on(test):
+    (text,) = (text for text in texts(test.code) if text.startswith("schema_version"))
+    return text
+
+
+def decoded(values):
+    """Numbers as plotly sends them: lists, or bytes in base64."""
+    if isinstance(values, list):
+        return values
+    flat = np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])
+    shape = [int(part) for part in values.get("shape", str(flat.size)).split(",")]
+    return flat.reshape(shape).tolist()
+
+
+def gone(table, score, percent):
+    """(layer, expert) of the lowest scores of 32 a layer; of equal ones, the higher ids."""
+    rows = table.assign(score=score).sort_values(
+        ["layer", "score", "expert"], ascending=[True, True, False]
+    )
+    rows = rows.groupby("layer").head(32 * percent // 100)
+    return set(zip(rows["layer"], rows["expert"], strict=True))

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import shlex
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 import torch
 from streamlit import config
 from streamlit.testing.v1 import AppTest
+from typer.testing import CliRunner
 
+import app.cli
 from app.jobs.runner import LocalRunner
 from app.session.data import settings
 from app.session.job_queue import job_store
@@ -22,6 +26,7 @@ from pruning.tasks.calibration import calibrate_run, weights_run
 
 # Tiny matrices: a second thread only waits for the first.
 torch.set_num_threads(1)
+
 ROOT = Path(__file__).parents[2]
 MAIN, SHIPPED = ROOT / "app" / "main.py", ROOT / "cached_stats"
 # Generous: nothing waits longer than it must, and the machine may be busy.
@@ -132,3 +137,20 @@ def demo_moments():
 @pytest.fixture(scope="session")
 def demo_checkpoint():
     return ROOT / "analysis" / "demo" / "checkpoint"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a command line as it stands on a page, in an empty folder; what it prints."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def _run(line):
+        program, *words = shlex.split(line)
+        assert program == "moeprune"
+        monkeypatch.setattr(sys, "argv", ["moeprune", *words])
+        result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return _run

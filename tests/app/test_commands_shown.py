@@ -1,48 +1,17 @@
 """The command lines on the pages are commands: they run, and give what the page shows."""
 
 import json
-import shlex
 import shutil
-import sys
 
 import pytest
-from typer.testing import CliRunner
-
-import app.cli
 
 CHARTS = [
-    {"sparsity": "25%", "corpus": "demo-math"},
-    {"b": "1", "alpha": "0", "beta": "2", "corpus": "demo-prose"},
+    {"b": "1", "alpha": "0", "beta": "2", "corpus": "demo-prose", "sparsity": "25%"},
     {"b": "0", "alpha": "2", "beta": "1", "gate": "Renormalized"},
-    {"criterion": "AIMER", "sparsity": "75%"},
     {"criterion": "MoNE", "corpus": "demo-math"},
-    {"criterion": "Random"},
     {"model": "once", "sparsity": "65%"},
     {"model": "weighed", "criterion": "Magnitude", "baseline": "AIMER", "sparsity": "35%"},
 ]
-
-
-@pytest.fixture
-def stats_dir(folders, tmp_path):
-    """A copy: some of the commands write."""
-    return shutil.copytree(folders[1], tmp_path / "stats")
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Run a line as it stands on the page, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-    def _run(line):
-        program, *words = shlex.split(line)
-        assert program == "moeprune"
-        monkeypatch.setattr(sys, "argv", ["moeprune", *words])
-        result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    return _run
 
 
 def kept_on_page(test):
@@ -104,3 +73,9 @@ def test_the_command_of_a_calibration_says_how_documents_are_fed(open_page, run,
     said = dict(line.split(None, 1) for line in run(f"{job.command} --dry-run").splitlines()[2:])
     assert (said["corpus"], said["packing"], said["count"]) == ("demo-math", "pack", "response")
     assert int(said["counted"].replace(",", "")) < int(said["tokens"].replace(",", ""))
+
+
+@pytest.fixture
+def stats_dir(folders, tmp_path):
+    """A copy: some of the commands write."""
+    return shutil.copytree(folders[1], tmp_path / "stats")

@@ -1,34 +1,17 @@
 """Compare: its numbers against plain Python, its address, its command, what it says when empty."""
 
-import shlex
-import sys
+from itertools import product
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from page_texts import SCORES, gone
 
-import app.cli
-
-SCORES = {
-    "reap": lambda t: t["applied_g1_f1"] / t["num_tokens"],
-    "man": lambda t: t["g0_f1"] / t["num_tokens"],
-    "frequency": lambda t: t["num_tokens"],
-}
 FATES_APART = ("only A", "only B")
 LABELS = {"reap": "REAP  (1, 1, 1)", "man": "MAN  (1, 0, 1)", "frequency": "Frequency  (0, 0, 0)"}
 
 
 def metrics(test):
     return {metric.label: (metric.value, metric.delta) for metric in test.metric}
-
-
-def pruned(table, score, percent):
-    """(layer, expert) of the lowest scores; of equal ones, the higher ids."""
-    rows = table.assign(score=score(table).fillna(0)).sort_values(
-        ["layer", "score", "expert"], ascending=[True, True, False]
-    )
-    gone = rows.groupby("layer").head(32 * percent // 100)
-    return set(zip(gone["layer"], gone["expert"], strict=True))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +31,9 @@ def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
             f"{side}_sparsity": f"{percent}%",
         }
     test = open_page("compare", **address)
-    first, second = (pruned(demo_moments[text], SCORES[name], p) for name, text, p in (a, b))
+    first, second = (
+        gone(demo_moments[text], SCORES[name](demo_moments[text]), p) for name, text, p in (a, b)
+    )
     shown = metrics(test)
     assert shown["Equal decisions"][0] == f"{1 - len(first ^ second) / 192:.0%}"
     assert shown["Jaccard of the pruned"][0] == f"{len(first & second) / len(first | second):.2f}"
@@ -70,11 +55,6 @@ def test_the_same_recipe_twice_agrees_on_all(open_page):
     assert any("same experts" in note.value for note in test.info)
 
 
-def test_nothing_pruned(open_page):
-    test = open_page("compare", a_sparsity="0%", b_sparsity="0%")
-    assert metrics(test)["Jaccard of the pruned"] == ("-", "nothing is pruned")
-
-
 def test_swap(open_page):
     test = open_page("compare", a_criterion="AIMER", b_sparsity="25%")
     before = metrics(test)
@@ -90,48 +70,38 @@ def test_swap(open_page):
 @pytest.mark.parametrize(
     "address",
     [
-        {},
         {"a_criterion": "AIMER", "b_criterion": "Magnitude", "b_sparsity": "25%"},
-        {"a_criterion": "AIMER", "b_text": "demo-math"},
         {"a_text": "demo-math", "b_text": "demo-prose", "b_gate": "Renormalized"},
         {"a_text": "(blend)", "share.demo-code": "80", "share.demo-math": "0"},
         {"b_criterion": "Random"},
     ],
-    ids=lambda address: "-".join(address.values()) or "default",
+    ids=lambda address: "-".join(address.values()),
 )
-def test_command_gives_the_numbers_of_the_page(open_page, tmp_path, monkeypatch, address):
+def test_command_gives_the_numbers_of_the_page(open_page, tmp_path, run, address):
     test = open_page("compare", **address)
-    program, *words = shlex.split(test.code[0].value)
-    assert program == "moeprune"
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["moeprune", *words])
-    result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    said = run(test.code[0].value)
     table = pd.read_csv(tmp_path / "comparison.csv")
     alike = table["kept_by"].isin(("both", "neither")).mean()
     assert metrics(test)["Equal decisions"][0] == f"{alike:.0%}"
     only_a = int((table["kept_by"] == "only A").sum())
     assert f"A {only_a}," in metrics(test)["Decided differently"][1]
-    assert f"kept by only A               {only_a}" in result.output
+    assert f"kept by only A               {only_a}" in said
 
 
-@pytest.mark.parametrize("side", ["a", "b"])
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("criterion", None),
-        ("text", None),
-        ("gate", "strong"),
-        ("sparsity", 99),
-        ("sparsity", "much"),
-    ],
-)
-def test_values_outside_their_options_do_not_crash(open_page, side, key, value):
-    test = open_page("compare")
-    test.session_state[f"{side}_{key}"] = value
-    test.run()
-    assert not test.exception
-    assert metrics(test)
+def test_values_outside_their_options_do_not_crash(open_page):
+    test = open_page("compare", a_sparsity="0%", b_sparsity="0%")
+    assert metrics(test)["Jaccard of the pruned"] == ("-", "nothing is pruned")
+    for side, (key, value) in product(
+        "ab",
+        (
+            *(("criterion", None), ("text", None), ("gate", "strong")),
+            *(("sparsity", 99), ("sparsity", "much")),
+        ),
+    ):
+        test.session_state[f"{side}_{key}"] = value
+        test.run()
+        assert not test.exception, (side, key)
+        assert metrics(test)
 
 
 def test_without_statistics_it_says_what_to_do(open_page):
@@ -167,7 +137,7 @@ def test_a_brushed_region_is_listed_instead(open_page, demo_moments):
     best = {}
     for name in ("reap", "man"):
         rows = demo_moments["demo-code"]
-        rows = rows.assign(score=SCORES[name](rows).fillna(0))
+        rows = rows.assign(score=SCORES[name](rows))
         top = rows.sort_values(["layer", "score"], ascending=[True, False]).groupby("layer").head(4)
         best[name] = set(zip(top["layer"], top["expert"], strict=True))
     assert set(zip(table["layer"], table["expert"], strict=True)) == best["reap"] & best["man"]

@@ -3,34 +3,12 @@
 import json
 import shlex
 import shutil
-import sys
 
 import pandas as pd
 import pytest
-from page_texts import texts
-from typer.testing import CliRunner
+from page_texts import SCORES, gone, opened, texts
 
-import app.cli
 from app.tables.costs import cost_table, needs_and_costs
-
-REAP = "applied_g1_f1"
-
-
-def opened(test, chart):
-    """The numbers behind a chart."""
-    test.session_state[f"data.{chart}"] = True
-    test.run()
-    assert not test.exception
-    return test
-
-
-def gone(table, score, percent):
-    """(layer, expert) of the lowest scores; of equal ones, the higher ids."""
-    rows = table.assign(score=score).sort_values(
-        ["layer", "score", "expert"], ascending=[True, True, False]
-    )
-    rows = rows.groupby("layer").head(32 * percent // 100)
-    return set(zip(rows["layer"], rows["expert"], strict=True))
 
 
 @pytest.fixture(scope="session")
@@ -44,24 +22,22 @@ def demo_shards(demo_moments):
     return tables
 
 
-@pytest.mark.parametrize("percent", [25, 50])
-def test_parts_of_the_tokens_against_all(open_page, demo_moments, demo_shards, percent):
-    test = open_page("explore", tab="Tokens", sparsity=f"{percent}%")
+def test_parts_of_the_tokens_against_all(open_page, demo_moments, demo_shards):
+    test = open_page("explore", tab="Tokens", sparsity="25%")
     table = opened(test, "overlap-by-tokens").dataframe[-1].value
     assert set(table["criterion"]) == {"REAP", "Frequency", "MAN"}
     for corpus, shards in demo_shards.items():
         whole = demo_moments[corpus]
-        all_gone = gone(whole, (whole[REAP] / whole["num_tokens"]).fillna(0), percent)
+        all_gone = gone(whole, SCORES["reap"](whole), 25)
         rows = table[(table["criterion"] == "REAP") & (table["corpus"] == corpus)]
         assert rows["tokens"].tolist() == [8192, 16384, 32768, 65536]
         for parts, overlap in zip((1, 2, 4, 8), rows["overlap"], strict=True):
-            sums = (
-                shards[shards["shard"] < parts].groupby(["layer", "expert"], as_index=False).sum()
-            )
-            part_gone = gone(sums, (sums[REAP] / sums["num_tokens"]).fillna(0), percent)
+            some = shards[shards["shard"] < parts]
+            sums = some.groupby(["layer", "expert"], as_index=False).sum()
+            part_gone = gone(sums, SCORES["reap"](sums), 25)
             # Every layer prunes equally many, so the mean over layers is the share of all.
             assert overlap == pytest.approx(len(part_gone & all_gone) / len(all_gone))
-    assert table["chance"].unique().tolist() == [percent / 100]
+    assert table["chance"].unique().tolist() == [0.25]
 
 
 def test_several_criteria_at_once_are_in_the_address(open_page):
@@ -79,19 +55,18 @@ def test_a_criterion_that_no_part_can_rank_is_said_so(open_page):
     assert len(test.get("plotly_chart")) == 1
 
 
-@pytest.mark.parametrize("percent", [25, 50])
-def test_damage_against_its_proxy(open_page, demo_moments, percent):
-    test = open_page("explore", tab="Damage", sparsity=f"{percent}%", corpus="demo-math")
+def test_damage_against_its_proxy(open_page, demo_moments):
+    test = open_page("explore", tab="Damage", sparsity="25%", corpus="demo-math")
     table = demo_moments["demo-math"]
-    by_damage = gone(table, table["damage"], percent)
-    by_reap = gone(table, (table[REAP] / table["num_tokens"]).fillna(0), percent)
+    by_damage = gone(table, table["damage"], 25)
+    by_reap = gone(table, SCORES["reap"](table), 25)
     points = opened(test, "damage-proxy").dataframe[0].value
     fates = points.groupby("fate").size().to_dict()
     assert fates["both prune"] == len(by_damage & by_reap)
     assert fates["only the damage prunes"] == len(by_damage - by_reap)
     quality = test.dataframe[-1].value.set_index("criterion")
     overlap = len(by_damage & by_reap) / len(by_damage)
-    assert quality.loc["REAP", f"overlap at {percent}%"] == pytest.approx(overlap, abs=5e-4)
+    assert quality.loc["REAP", "overlap at 25%"] == pytest.approx(overlap, abs=5e-4)
     assert len(quality) == 17
 
 
@@ -107,36 +82,25 @@ class TestWithoutDamage:
     def stats_dir(self, folders, tmp_path):
         return shutil.copytree(folders[1], tmp_path / "stats")
 
-    def test_the_page_says_so_with_the_command_that_measures_it(
-        self, open_page, tmp_path, monkeypatch, models_root
-    ):
+    def test_the_page_says_so_with_the_command_that_measures_it(self, open_page, run, models_root):
         test = open_page("explore", "once", tab="Damage")
         assert any("lack the exact damage" in text for text in texts(test.info))
         assert not test.get("plotly_chart")
         command = next(code.value for code in test.code if "calibrate" in code.value)
-        program, *words = shlex.split(command)
-        assert program == "moeprune"
         # The file behind the statistics was found by its name.
-        assert str(models_root / "rows.jsonl") in words
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["moeprune", *words])
-        result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
+        assert str(models_root / "rows.jsonl") in shlex.split(command)
+        run(command)
         test.run()
         assert len(test.get("plotly_chart")) == 1
 
 
 @pytest.mark.parametrize("tab", ["Tokens", "Damage"])
-def test_commands_give_the_numbers_of_the_page(open_page, tmp_path, monkeypatch, tab):
+def test_commands_give_the_numbers_of_the_page(open_page, tmp_path, run, tab):
     test = open_page("explore", tab=tab, sparsity="25%")
     chart = {"Tokens": "overlap-by-tokens", "Damage": "damage-proxy"}[tab]
     shown = opened(test, chart).dataframe
     (command,) = (each.value for each in test.code if each.value.startswith("moeprune overlap"))
-    words = shlex.split(command)[1:]
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["moeprune", *words])
-    result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    run(command)
     written = pd.read_csv(tmp_path / "overlap.csv")
     if tab == "Tokens":
         reap = shown[-1].value.query("criterion == 'REAP'")

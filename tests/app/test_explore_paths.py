@@ -4,6 +4,7 @@ import shlex
 
 import pandas as pd
 import pytest
+from page_texts import opened
 from typer.testing import CliRunner
 
 import app.cli
@@ -20,14 +21,6 @@ def samples():
     store = StatsStore(SHIPPED_STATS)
     runs = {run.manifest.corpus: run for run in store.runs() if run.manifest.kind == "routed"}
     return {corpus: load_sample_stats(runs[corpus]) for corpus in CORPORA}
-
-
-def numbers(test, chart):
-    """The table behind a chart, whose numbers are opened."""
-    test.session_state[f"data.{chart}"] = True
-    test.run()
-    assert not test.exception
-    return test.dataframe[-1].value
 
 
 def test_the_table_is_that_of_the_followed_paths(open_page, samples):
@@ -92,3 +85,7 @@ def test_a_model_without_samples_says_what_to_collect(open_page):
     test = open_page("explore", "once", criterion="MoE Pathfinder")
     assert "--groups routed,dense" in test.info[0].value
     assert not test.exception
+
+
+def numbers(test, chart):
+    return opened(test, chart).dataframe[-1].value

@@ -1,17 +1,13 @@
 """Plan and Export of neurons: the switch, every scope, the address, and what is missing."""
 
-import base64
 import json
 import shlex
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
-from page_texts import command, metrics_of, table_with, texts
-from typer.testing import CliRunner
+from page_texts import command, decoded, metrics_of, recipe_on, table_with, texts
 
-import app.cli
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model import load_model_index
@@ -30,21 +26,9 @@ NEURONS = {"granularity": "Neurons", "sparsity": "40%"}
 ALL = 6 * 32 * 64  # of the demo
 
 
-def recipe_on(test):
-    (text,) = (text for text in texts(test.code) if text.startswith("schema_version"))
-    return text
-
-
 @pytest.fixture(scope="module")
 def demo():
     return load_model_index("demo")
-
-
-def run_command(words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    outcome = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
-    assert outcome.exit_code == 0, outcome.output
-    return outcome
 
 
 ASKED = [
@@ -63,13 +47,14 @@ ASKED = [
 
 
 @pytest.mark.parametrize("address", ASKED, ids=lambda each: "-".join(each.values())[:40])
-def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, monkeypatch, demo):
+def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, run, demo):
     test = open_page("plan", **{**NEURONS, **address})
     assert texts(test.error) == []
-    words = shlex.split(command(test, "plan"))
-    run_command(words[1:], tmp_path, monkeypatch)
+    line = command(test, "plan")
+    run(line)
     by_command = plan_from_json((tmp_path / "plan.json").read_text())
     assert by_command.digest == digest_on(test)
+    words = shlex.split(line)
     stats = Path(words[words.index("--stats-dir") + 1])
     recipe = recipe_from_yaml(recipe_on(test), name="recipe.yaml")
     request = plan_request(recipe, Machine(stats_dir=stats))
@@ -80,6 +65,11 @@ def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, mon
     stay, of = count_atoms(by_command.kept_atoms, kept, demo)
     assert (table_with(test, "least")["stay"].sum(), of) == (stay, ALL)
     assert metrics_of(test)["Neurons kept"] == f"{stay:,}"
+    # The recipe sets the controls that made it, on a page that is opened anew.
+    other = open_page("plan")
+    other.file_uploader[0].upload("recipe.yaml", recipe_on(test).encode(), "application/yaml").run()
+    assert texts(other.error) == []
+    assert (recipe_on(other), command(other, "plan")) == (recipe_on(test), line)
 
 
 def everyone(model):
@@ -91,22 +81,12 @@ def digest_on(test):
     return shown_neurons(test.session_state["context"]).plan.digest
 
 
-def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, monkeypatch):
+def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, run):
     test = open_page("plan", neurons="Neuron norms", scope="Each layer", **NEURONS)
     (tmp_path / "recipe.yaml").write_text(recipe_on(test))
-    run_command(["run", "recipe.yaml"], tmp_path, monkeypatch)
+    run("moeprune run recipe.yaml")
     made = plan_from_json((tmp_path / "recipe.plan.json").read_text())
     assert made.digest == digest_on(test)
-
-
-@pytest.mark.parametrize("address", [ASKED[1], ASKED[3], ASKED[4], ASKED[5]], ids=str)
-def test_a_recipe_that_is_taken_in_sets_the_controls_that_made_it(open_page, address):
-    test = open_page("plan", **{**NEURONS, **address})
-    text, line = recipe_on(test), command(test, "plan")
-    other = open_page("plan")
-    other.file_uploader[0].upload("recipe.yaml", text.encode(), "application/yaml").run()
-    assert texts(other.error) == []
-    assert (recipe_on(other), command(other, "plan")) == (text, line)
 
 
 @pytest.mark.parametrize(
@@ -316,13 +296,6 @@ def test_flops_and_shares_of_every_scope_are_drawn(open_page):
     assert metrics_of(test)["Expert FLOPs / token"] == "902 k"
 
 
-def decoded(values):
-    """Numbers as plotly sends them: a list, or bytes in base64."""
-    if isinstance(values, list):
-        return values
-    return np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"]).tolist()
-
-
 def test_the_report_and_the_figures_are_those_of_neurons(open_page):
     test = open_page("plan", **NEURONS)
     (report,) = [text for text in texts(test.sidebar.code) if "report" in text]
@@ -339,9 +312,7 @@ def test_the_folder_of_an_export_says_what_the_share_is_of(open_page, unit, word
     assert any(f"-40-{word}-layer" in text for text in texts(test.code))
 
 
-def test_the_export_command_of_the_page_writes_a_model_that_loads(
-    open_page, tmp_path, monkeypatch, demo
-):
+def test_the_export_command_of_the_page_writes_a_model_that_loads(open_page, tmp_path, run):
     widths = {"scope": "Each layer", "width": "per-layer", "width_multiple": "4"}
     test = open_page("plan", neurons="CAMERA-P", sparsity="60%", granularity="Neurons", **widths)
     plan_line = command(test, "plan")
@@ -356,12 +327,12 @@ def test_the_export_command_of_the_page_writes_a_model_that_loads(
         if line.startswith("moeprune export ")
     )
     assert "--width-mode per-layer --width-multiple-of 4" in line
-    run_command(shlex.split(plan_line)[1:], tmp_path, monkeypatch)
-    words = shlex.split(line)[1:]
+    run(plan_line)
+    words = shlex.split(line)
     (out,) = (word for word in words if word.endswith("-neurons-layer"))
     words[words.index(out)] = "out"
     words.remove("--verify")  # what it proves, tests of exports do on smaller models
-    run_command(words, tmp_path, monkeypatch)
+    run(shlex.join(words))
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     found = written["per_layer_expert_width"]
     assert f"{min(found)} to {max(found)}" == loaded

@@ -5,29 +5,12 @@ from itertools import combinations
 from math import floor
 
 import pytest
+from page_texts import SCORES, gone
+from permanent_names import EXPONENTS
 from safetensors import safe_open
 
 from analysis.families import MoELayer
 from app.tables.shapes import experts_text
-
-SCORES = {
-    "reap": lambda t: t["applied_g1_f1"] / t["num_tokens"],
-    "man": lambda t: t["g0_f1"] / t["num_tokens"],
-    "frequency": lambda t: t["num_tokens"],
-    "squared-gate-energy": lambda t: t["applied_g2_f2"],
-}
-
-
-def pruned_sets(table, score, percent):
-    """Layer -> experts that go: the smallest scores; of equal ones, the higher ids."""
-    scored = table.assign(score=score(table).fillna(0))
-    gone = {}
-    for layer, rows in scored.groupby("layer"):
-        best_first = sorted(
-            rows["expert"], key=lambda e: (-rows.set_index("expert")["score"][e], e)
-        )
-        gone[layer] = set(best_first[len(rows) - floor(len(rows) * percent / 100) :])
-    return gone
 
 
 def shared(first, second):
@@ -35,20 +18,18 @@ def shared(first, second):
     return sum(shares) / len(shares)
 
 
-def metrics(test):
-    return {metric.label: (metric.value, metric.delta) for metric in test.metric}
-
-
 def percent_of(text):
     return float(text.rstrip("%"))
 
 
-@pytest.mark.parametrize("percent", [25, 50, 75])
-@pytest.mark.parametrize("criterion", SCORES)
+@pytest.mark.parametrize(
+    ("criterion", "percent"),
+    [("reap", 25), ("reap", 75), ("man", 50), ("frequency", 25), ("squared-gate-energy", 50)],
+)
 def test_overlap_across_texts(open_page, demo_moments, criterion, percent):
     test = open_page("explore", sparsity=f"{percent}%")
     test.menu_button(key="preset").set_value(criterion).run()
-    sets = [pruned_sets(t, SCORES[criterion], percent) for t in demo_moments.values()]
+    sets = [pruned_sets(table, criterion, percent) for table in demo_moments.values()]
     pairs = [shared(a, b) for a, b in combinations(sets, 2)]
     expected = 100 * sum(pairs) / len(pairs)
     value, against_chance = metrics(test)["Overlap across texts"]
@@ -61,7 +42,7 @@ def test_overlap_across_texts(open_page, demo_moments, criterion, percent):
 def test_pruned_by_the_other_criterion_too(open_page, demo_moments, corpus):
     test = open_page("explore", corpus=corpus, b="1", alpha="0", beta="1", sparsity="25%")
     table = demo_moments[corpus]
-    first, second = (pruned_sets(table, SCORES[name], 25) for name in ("man", "frequency"))
+    first, second = (pruned_sets(table, name, 25) for name in ("man", "frequency"))
     value, _ = metrics(test)["Pruned by Frequency too"]
     assert percent_of(value) == pytest.approx(100 * shared(first, second), abs=0.51)
 
@@ -83,14 +64,6 @@ def test_size_after_pruning_and_experts_kept(open_page, demo_checkpoint, percent
     assert on_export["Per layer"][0] == str(kept)
 
 
-EXPONENTS = {
-    "reap": "(1, 1, 1)",
-    "man": "(1, 0, 1)",
-    "frequency": "(0, 0, 0)",
-    "squared-gate-energy": "(0, 2, 2)",
-}
-
-
 def test_overlap_map_reads_every_variant(open_page, demo_moments):
     charts = [json.loads(chart.proto.spec) for chart in open_page("explore").get("plotly_chart")]
     (readings,) = (
@@ -101,24 +74,36 @@ def test_overlap_map_reads_every_variant(open_page, demo_moments):
     )
     found = {text.split("<br>")[0][-9:]: text.split("<br>")[1] for text in readings}
     assert found["(1, 0, 0)"].endswith("nothing to rank")
-    for criterion, score in SCORES.items():
-        sets = [pruned_sets(table, score, 50) for table in demo_moments.values()]
+    for criterion in SCORES:
+        sets = [pruned_sets(table, criterion, 50) for table in demo_moments.values()]
         pairs = [shared(a, b) for a, b in combinations(sets, 2)]
-        assert found[EXPONENTS[criterion]] == f"overlap {sum(pairs) / len(pairs):.3f}"
+        assert found[str(EXPONENTS[criterion])] == f"overlap {sum(pairs) / len(pairs):.3f}"
 
 
 def test_kept_experts_of_the_export_page(open_page, demo_moments):
     test = open_page("export", corpus="demo-math", sparsity="25%")
-    gone = pruned_sets(demo_moments["demo-math"], SCORES["reap"], 25)
+    pruned = pruned_sets(demo_moments["demo-math"], "reap", 25)
     (table,) = (frame.value for frame in test.dataframe if "kept" in frame.value)
     shown = {
         layer: {int(expert) for expert in kept.split(", ")}
         for layer, kept in zip(table["layer"], table["kept"], strict=True)
     }
-    assert shown == {layer: set(range(32)) - experts for layer, experts in gone.items()}
+    assert shown == {layer: set(range(32)) - experts for layer, experts in pruned.items()}
 
 
 def test_layers_of_unlike_size_are_told_from_the_fewest_experts_to_the_most():
     layers = [MoELayer(3, 64, 2), MoELayer(5, 33, 2), MoELayer(6, 48, 2)]
     assert experts_text(layers) == "33-64"
     assert experts_text(layers[:1]) == "64"
+
+
+def pruned_sets(table, name, percent):
+    """Layer -> experts that go."""
+    sets = {layer: set() for layer in table["layer"]}
+    for layer, expert in gone(table, SCORES[name](table), percent):
+        sets[layer].add(expert)
+    return sets
+
+
+def metrics(test):
+    return {metric.label: (metric.value, metric.delta) for metric in test.metric}

@@ -32,7 +32,8 @@ def test_page_renders(open_page, view, model):
 def test_every_variant_at_every_sparsity(open_page, view, percent):
     test = open_page(view)
     test.select_slider(key="sparsity").set_value(percent).run()
-    for exponents in VARIANTS:
+    all_of_them = (view, percent) == ("explore", 50)
+    for exponents in VARIANTS if all_of_them else ((0, 0, 0), (1, 0, 0), (1, 1, 2)):
         set_exponents(test, exponents)
         assert not test.exception, exponents
         assert texts(test.error) == []
@@ -41,16 +42,14 @@ def test_every_variant_at_every_sparsity(open_page, view, percent):
 
 
 @pytest.mark.parametrize("model", [None, "once"])
-@pytest.mark.parametrize("criterion", ["aimer", "magnitude", "mone", "hoyer", "random"])
-def test_every_other_criterion(open_page, model, criterion):
-    test = open_page("explore", model)
-    test.selectbox(key="criterion").set_value(criterion).run()
-    assert not test.exception
-    test = open_page("export", model)
-    test.selectbox(key="criterion").set_value(criterion).run()
-    assert not test.exception
-    # The weights of `once` were not measured.
-    assert bool(test.metric) == (model is None or criterion in ("mone", "random"))
+def test_every_other_criterion(open_page, model):
+    tests = open_page("explore", model), open_page("export", model)
+    for criterion in ("aimer", "magnitude", "mone", "hoyer", "random"):
+        for test in tests:
+            test.selectbox(key="criterion").set_value(criterion).run()
+            assert not test.exception, criterion
+            # The weights of `once` were not measured.
+            assert bool(test.metric) == (model is None or criterion in ("mone", "random"))
 
 
 @pytest.mark.parametrize("view", ["explore", "export"])
