@@ -1,8 +1,9 @@
 """The charts over a model's own benchmark results: leaderboard, profile, winners, memory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from analysis.errors import StatsError
 from analysis.ranking.leaderboard import average_rank, score_table, weighted_average
 from app.charts import capability, pareto, winner_map
 from app.charts.chart import Chart, Drawing, made_by
+from app.charts.choices import ALL_SHARES
 from app.charts.context import Context
 from app.charts.evaluations import is_share, series_name
 from app.charts.names import FULL
@@ -77,11 +79,19 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     # n right answers of n Wilson's 95% interval has the length z^2 / (n + z^2), which is z standard
     # errors here (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927).
     same = (table["stderr"] == 0) & ((table["value"] <= 0) | (table["value"] >= 1))
+    names = [
+        FULL
+        if row["candidate"] == "full"
+        else str(row["candidate"])
+        if not row["criterion"] or pd.isna(row["removed"])
+        else f"{series_name(row)}, {row['removed']:.0%}"
+        for row in table.to_dict("records")
+    ]
     table = table.assign(
         stderr=table["stderr"].mask(same, _Z_95 / (table["num_samples"] + _Z_95**2)),
         way=table["record"].map(ways).astype(str),
         dtype=table["record"].map(types).astype(str),
-        series=[_series(row) for row in table.to_dict("records")],
+        series=names,
     )
     table = table[(table["group"] == "") & table["higher_is_better"]]
     order = {name: place for place, name in enumerate(_METRICS)}
@@ -96,14 +106,6 @@ def benchmark_results(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
     ]
     table = table.assign(benchmark=named).drop(columns="place")
     return table.sort_values(["way", "removed", "series", "benchmark"], ignore_index=True)
-
-
-def _series(row: Mapping[Any, Any]) -> str:
-    if row["candidate"] == "full":
-        return FULL
-    if not row["criterion"] or pd.isna(row["removed"]):
-        return str(row["candidate"])
-    return f"{series_name(row)}, {row['removed']:.0%}"
 
 
 def ways_of(results: pd.DataFrame) -> list[str]:
@@ -166,96 +168,91 @@ def percent(share: float) -> str:
     return f"{share:.1%}".replace(".0%", "%")
 
 
-def profile(board: Board, *, radar: bool) -> Drawing:
-    """What each candidate keeps of each benchmark, best average rank first."""
+def results_of(context: Context) -> tuple[pd.DataFrame, str]:
+    """What benchmarks say of the model's candidates, and the way that is shown of them."""
+    results = context.results.table
+    if results is None:
+        store = BenchmarkStore(context.store.directories)
+        results = benchmark_results(store.records(context.model.identity))
+    if results.empty:
+        raise StatsError(
+            f"{context.model.name} has no benchmark results yet; see `moeprune benchmark`."
+        )
+    return results, context.results.way or ways_of(results)[0]
+
+
+def _profile(context: Context, *, radar: bool) -> Drawing:
+    """What each candidate keeps of each benchmark, best average rank first.
+
+    At first of half removed, or of what comes nearest to it.
+    """
+    results, way = results_of(context)
+    usual = min(shares_of(results, way), key=lambda each: abs(each - 0.5), default=None)
+    given = context.results.removed
+    share = usual if given is None else None if given == ALL_SHARES else given
+    board = board_of(results, way, share, context.model.name)
     scores = board.scores()
     order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]
     scores = scores.loc[[*scores.index.intersection([FULL]), *order]]
-    about = made_by(board.model, board.about)
-    return capability.drawing(
-        "own-capability-radar" if radar else "own-capability", scores, about, radar=radar
-    )
+    chart = capability.drawing(scores, made_by(board.model, board.about), radar=radar)
+    return replace(chart, is_usual=way == ways_of(results)[0] and share == usual)
 
 
-def winner_map_of(results: pd.DataFrame, way: str, model: str) -> Drawing | None:
-    """The best candidate of each benchmark at each share; None where nothing was pruned."""
+def _winners(context: Context) -> Drawing:
+    """The best candidate of each benchmark at each share."""
+    (results, way), model = results_of(context), context.model.name
     tables = {}
     for share in shares_of(results, way):
         scores = board_of(results, way, share, model).scores().drop(index=FULL, errors="ignore")
         # The row says the share; a candidate has one colour in all of them.
         plain = scores.index.str.removesuffix(f", {share:.0%}")
         tables[f"{percent(share)} removed"] = scores.set_axis(plain)
-    about = made_by(model, way)
-    return winner_map.drawing("benchmark-winner-map", tables, about) if tables else None
+    chart = winner_map.drawing(tables, made_by(model, way)) if tables else None
+    return _of_pruned(chart, model, is_usual=way == ways_of(results)[0])
 
 
-def memory(board: Board, weights: Mapping[str, float]) -> Drawing | None:
-    """The user's average against memory; None where no pruned candidate has both numbers.
+def _memory(context: Context) -> Drawing:
+    """The average, weighed as chosen, against memory.
 
     Intervals are the middle 95% of a normal distribution.
     """
+    (results, way), model = results_of(context), context.model.name
+    board, weights = board_of(results, way, None, model), context.results.weights
     table = own_leaderboard(board, weights)
     removed = board.rows.drop_duplicates("series").set_index("series")["removed"]
-    spread = _Z_95 * table["stderr"].astype(np.float64)
+    error = _Z_95 * table["stderr"].astype(np.float64)
     points = table.assign(
         value=table["average"],
-        low=table["average"] - spread,
-        high=table["average"] + spread,
+        low=table["average"] - error,
+        high=table["average"] + error,
         is_full=table["candidate"] == FULL,
         removed=table["candidate"].map(removed),
     )
     quality = pareto.Quality("Average", "average score", higher_is_better=True)
-    return pareto.drawing("benchmark-pareto", points, quality, made_by(board.model, board.about))
+    chart = pareto.drawing(points, quality, made_by(model, board.about))
+    is_even = len({weights.get(task, 1.0) for task in board.tasks}) == 1
+    return _of_pruned(chart, model, is_usual=is_even and way == ways_of(results)[0])
 
 
-def _results(context: Context) -> pd.DataFrame:
-    """What benchmarks say of the model's candidates, in shares of right answers."""
-    store = BenchmarkStore(context.store.directories)
-    results = benchmark_results(store.records(context.model.identity))
-    if results.empty:
-        raise StatsError(
-            f"{context.model.name} has no benchmark results yet; see `moeprune benchmark`."
-        )
-    return results
-
-
-def _profile(context: Context, *, radar: bool) -> Drawing:
-    """Of half removed, or of what comes nearest to it; of the usual way."""
-    results = _results(context)
-    way = ways_of(results)[0]
-    share = min(shares_of(results, way), key=lambda each: abs(each - 0.5), default=None)
-    return profile(board_of(results, way, share, context.model.name), radar=radar)
-
-
-def _winners(context: Context) -> Drawing:
-    results, model = _results(context), context.model.name
-    return _of_pruned(winner_map_of(results, ways_of(results)[0], model), model)
-
-
-def _memory(context: Context) -> Drawing:
-    results, model = _results(context), context.model.name
-    return _of_pruned(memory(board_of(results, ways_of(results)[0], None, model), {}), model)
-
-
-def _of_pruned(drawing: Drawing | None, model: str) -> Drawing:
-    if drawing is None:
+def _of_pruned(chart: Drawing | None, model: str, *, is_usual: bool) -> Drawing:
+    if chart is None:
         raise StatsError(
             f"No pruned candidate of {model} was benchmarked; see `moeprune benchmark`."
         )
-    return drawing
+    return replace(chart, is_usual=is_usual)
 
 
 OWN_CAPABILITY = Chart(
     "own-capability",
     "evaluate",
     "What own candidates keep of each benchmark",
-    lambda context: _profile(context, radar=False),
+    partial(_profile, radar=False),
 )
 OWN_CAPABILITY_RADAR = Chart(
     "own-capability-radar",
     "evaluate",
     "The same of own candidates as a radar",
-    lambda context: _profile(context, radar=True),
+    partial(_profile, radar=True),
 )
 BENCHMARK_WINNER_MAP = Chart(
     "benchmark-winner-map", "evaluate", "Which candidate wins which benchmark", _winners

@@ -1,5 +1,6 @@
 """Capability profile: what each candidate keeps of each benchmark, as dots or as a radar."""
 
+from functools import partial
 from typing import Final
 
 import pandas as pd
@@ -7,31 +8,34 @@ import plotly.graph_objects as go
 
 from app.charts.chart import Drawing
 from app.charts.names import FULL
-from app.charts.theme import DASHES, SYMBOLS, apply_theme, ink, plain, series_color
+from app.charts.theme import (
+    CLEAR,
+    DASHES,
+    SYMBOLS,
+    apply_theme,
+    ink,
+    plain,
+    series_color,
+    themed,
+)
 
-_DOT_ROW: Final = 30
 _RADAR_GRID: Final = "rgba(128, 140, 150, 0.4)"
 _BETWEEN_SPOKES: Final = 78  # degrees, where the numbers of the axis hide no name
 _RADAR_LINES: Final = 4  # more lines than that hide each other; the legend brings the others back
 
 
-def drawing(name: str, scores: pd.DataFrame, about: str, *, radar: bool) -> Drawing:
+def drawing(scores: pd.DataFrame, about: str, *, radar: bool, name: str = "") -> Drawing:
     """The profile of a table with a row per candidate and a column per benchmark, scores 0..1.
 
     Args:
-        name: of the chart.
         scores: best candidate first; the row FULL is the model as it was.
         about: what made it.
         radar: draw a radar.
+        name: see `Drawing`.
     """
-    draw = capability_radar if radar else capability_dots
-    return Drawing(
-        name,
-        lambda dark: draw(scores, dark=dark),
-        scores.rename_axis("candidate").reset_index(),
-        describe(scores),
-        about,
-    )
+    figure = partial(capability_radar if radar else capability_dots, scores)
+    table = scores.rename_axis("candidate").reset_index()
+    return Drawing(figure, table, describe(scores), about, name)
 
 
 def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
@@ -40,9 +44,8 @@ def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     The row FULL is the model as it was: an upright bar in each line.
     """
     benchmarks = [plain(str(name)) for name in scores.columns]
-    candidates = [name for name in scores.index if name != FULL]
-    fig = go.Figure()
-    for index, name in enumerate([*candidates, *(each for each in scores.index if each == FULL)]):
+    dots = []
+    for index, name in enumerate(sorted(scores.index, key=lambda each: each == FULL)):
         mark: dict[str, object] = {
             "symbol": SYMBOLS[index % len(SYMBOLS)],
             "size": 11,
@@ -52,19 +55,18 @@ def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         if name == FULL:
             line = {"width": 3, "color": ink(dark)}
             mark = {"symbol": "line-ns-open", "size": 18, "color": ink(dark), "line": line}
-        fig.add_scatter(
-            x=scores.loc[name],
-            y=benchmarks,
-            name=plain(str(name)),
-            mode="markers",
-            marker=mark,
-            hovertemplate=f"%{{y}}: %{{x:.3f}}<extra>{plain(str(name))}</extra>",
-        )
-    apply_theme(fig, dark)
-    fig.update_layout(height=110 + _DOT_ROW * len(benchmarks), margin={"t": 70})
-    fig.update_xaxes(title_text="score", rangemode="tozero", tickformat=".1f")
-    fig.update_yaxes(type="category", autorange="reversed")
-    return fig
+        label = plain(str(name))
+        hover = f"%{{y}}: %{{x:.3f}}<extra>{label}</extra>"
+        scatter = go.Scatter(x=scores.loc[name], y=benchmarks, name=label, mode="markers")
+        dots.append(scatter.update(marker=mark, hovertemplate=hover))
+    return themed(
+        dots,
+        dark,
+        x={"title": "score", "rangemode": "tozero", "tickformat": ".1f"},
+        y={"type": "category", "autorange": "reversed"},
+        height=110 + 30 * len(benchmarks),
+        margin={"t": 70},
+    )
 
 
 def capability_radar(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
@@ -75,38 +77,37 @@ def capability_radar(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """
     spokes = [plain(str(name)) for name in scores.columns]
     fig = go.Figure()
-    candidates = [name for name in scores.index if name != FULL]
-    for name in sorted(scores.index, key=lambda each: each != FULL):
-        color, dash, is_visible = ink(dark), "dot", True
-        if name != FULL:
-            index = candidates.index(name)
-            color, dash = series_color(index, dark), DASHES[index % len(DASHES)]
-            is_visible = index < _RADAR_LINES
-        values = [float(value) for value in scores.loc[name]]
+    # The full model is the first, with the place -1 before the candidates' own.
+    rows = sorted(scores.index, key=lambda each: each != FULL)
+    for index, name in enumerate(rows, -1 if FULL in rows else 0):
+        color, dash = series_color(index, dark), DASHES[index % len(DASHES)]
+        if name == FULL:
+            color, dash = ink(dark), "dot"
+        values, label = [float(value) for value in scores.loc[name]], plain(str(name))
         fig.add_scatterpolar(
             r=[*values, values[0]],
             theta=[*spokes, spokes[0]],
-            name=plain(str(name)),
+            name=label,
             mode="lines",
             line={"color": color, "dash": dash, "width": 2},
-            hovertemplate=f"%{{theta}}: %{{r:.3f}}<extra>{plain(str(name))}</extra>",
-            visible=True if is_visible else "legendonly",
+            hovertemplate=f"%{{theta}}: %{{r:.3f}}<extra>{label}</extra>",
+            visible=True if index < _RADAR_LINES else "legendonly",
         )
-    apply_theme(fig, dark)
     axis = {"gridcolor": _RADAR_GRID, "linecolor": _RADAR_GRID, "tickfont": {"color": ink(dark)}}
-    fig.update_layout(
+    radial = {"rangemode": "tozero", "tickformat": ".1f", "nticks": 6, "angle": _BETWEEN_SPOKES}
+    return apply_theme(
+        fig,
+        dark,
         height=580,
         margin={"t": 30, "l": 110, "r": 110, "b": 40},
         legend={"y": 1.0, "yanchor": "top"},
         polar={
             "domain": {"y": [0, 0.82]},
-            "bgcolor": "rgba(0,0,0,0)",
-            "radialaxis": axis
-            | {"rangemode": "tozero", "tickformat": ".1f", "nticks": 6, "angle": _BETWEEN_SPOKES},
+            "bgcolor": CLEAR,
+            "radialaxis": axis | radial,
             "angularaxis": axis | {"direction": "clockwise", "rotation": 90},
         },
     )
-    return fig
 
 
 def describe(scores: pd.DataFrame) -> str:

@@ -20,26 +20,28 @@ class Drawing:
     """A chart of one context.
 
     Args:
-        name: widget key and stem of the files; the chart's, if a command line draws the same.
-        figure: in the dark theme or not.
+        figure: makes it, called with `dark`: for the dark theme or not.
         table: the numbers behind it.
         alt: what it says, in one sentence.
         about: what made it; goes below exported figures.
+        name: widget key and stem of the files; empty: the chart's.
         options: what `moeprune plot` needs to draw it, beside the recipes.
         command: the command line that draws the same; empty where none does.
+        is_usual: whether `moeprune plot` makes the choices that only this chart has.
     """
 
-    name: str
-    figure: Callable[[bool], go.Figure]
+    figure: Callable[..., go.Figure]
     table: pd.DataFrame
     alt: str
     about: str
+    name: str = ""
     options: tuple[str, ...] = ()
     command: str = ""
+    is_usual: bool = True
 
     def exported(self) -> go.Figure:
         """The figure for a file: on white, with its provenance."""
-        return add_provenance(self.figure(False), self.about)
+        return add_provenance(self.figure(dark=False), self.about)
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,11 @@ class Chart:
             UserError: the context lacks what the chart shows.
         """
         drawing = self.make(context)
-        if drawing.name != self.name or not self.is_of_command(context):
-            return drawing
+        named = replace(drawing, name=drawing.name or self.name)
+        if drawing.name or not drawing.is_usual or not self.is_of_command(context):
+            return named
         line = context.both.plot_command(self.name, f"{self.name}.svg", drawing.options)
-        return replace(drawing, command=line)
+        return replace(named, command=line)
 
     def is_of_command(self, context: "Context") -> bool:
         """Whether `moeprune plot`, which knows only recipes, draws the same of a context."""

@@ -26,8 +26,8 @@ from analysis.stats.choose import (
 from analysis.stats.store import Run, StatsStore, load_expert_stats
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import made_by
+from app.charts.choices import USUAL_PATHS, USUAL_RESULTS, PathChoice, ResultChoice
 from app.charts.comparing import about_recipes
-from app.charts.path_choice import USUAL_PATHS, PathChoice
 from app.tables.maps import Ranked, rank
 from pruning.planning.comparing import CompareRequest, compare_selections
 from pruning.planning.neuron_plan import NeuronPlanChoice
@@ -90,6 +90,7 @@ class Context:
         beside: criteria beside the one in use, for the chart of tokens; None for the usual.
         models: by name, the runs of each model that charts of exponents compare; None: this one.
         paths: which paths are followed, for the chart of paths.
+        results: which results are shown, for charts of records.
         removed: share of the expert weights that goes, for the chart of equal sizes.
     """
 
@@ -114,6 +115,7 @@ class Context:
     beside: tuple[str, ...] | None = None
     models: Mapping[str, Mapping[str, Run]] | None = None
     paths: PathChoice = USUAL_PATHS
+    results: ResultChoice = USUAL_RESULTS
     removed: float | None = None
 
     # What was chosen.

@@ -1,6 +1,7 @@
 """Exact damage of removing each expert against a score that costs nothing, expert by expert."""
 
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,13 +17,11 @@ from analysis.stats.choose import choose_stats, parse_corpus_weight
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.charts.theme import SYMBOLS, apply_theme, paper, plain, series_color
+from app.charts.theme import paper, plain, series_color, themed
+from app.charts.traces import series
 
 # Codes of `fate`: 2 * pruned by the damage + pruned by the proxy.
 FATES: Final = ("both keep", "only the proxy prunes", "only the damage prunes", "both prune")
-_COLORS: Final = (0, 1, 3, 4)
-
-
 # The stand-in of arXiv:2606.15716, Figure 3.
 PROXY: Final = "gate-ean"
 
@@ -30,11 +29,7 @@ PROXY: Final = "gate-ean"
 def fate_table(
     stats: ExpertStats, proxy: Criterion, gate: Gate, sparsity: Fraction
 ) -> pd.DataFrame:
-    """Table of `damage_table` and `fate`: what the exact damage and a proxy each prune.
-
-    Raises:
-        CriterionError: the statistics lack the group `damage`.
-    """
+    """Table of `damage_table` and `fate`: what the exact damage and a proxy each prune."""
     table = damage_table(stats, proxy, gate)
     by_damage, by_proxy = (
         pruned_mask(saliency_grid(criterion, stats, gate), stats.grid, sparsity)
@@ -54,13 +49,9 @@ def _draw(context: Context) -> Drawing:
     is_variant = context.ranking_criterion.exponents is not None
     proxy = context.ranking_criterion if is_variant else get_criterion(PROXY)
     table = fate_table(stats, proxy, context.gate, context.fraction)
-    return Drawing(
-        "damage-proxy",
-        lambda dark: damage_proxy(table, proxy=proxy.label, dark=dark),
-        table,
-        describe(table, proxy=proxy.label),
-        context.about(stats.manifest.run_id, f"gate {context.gate}"),
-    )
+    figure = partial(damage_proxy, table, proxy=proxy.label)
+    about = context.about(stats.manifest.run_id, f"gate {context.gate}")
+    return Drawing(figure, table, describe(table, proxy=proxy.label), about)
 
 
 DAMAGE_PROXY = Chart("damage-proxy", "explore", "How well a score predicts exact damage", _draw)
@@ -73,36 +64,37 @@ def damage_proxy(table: pd.DataFrame, *, proxy: str = "proxy", dark: bool = Fals
     and are counted below the axis.
     """
     shown = table[(table["damage"] > 0) & (table["proxy"] > 0)]
-    fig = go.Figure()
-    for code, fate in enumerate(FATES):
+    dots = []
+    for code, (fate, color) in enumerate(zip(FATES, (0, 1, 3, 4), strict=True)):
         rows = shown[shown["fate"] == fate]
-        fig.add_trace(
-            go.Scatter(
-                x=rows["proxy"].to_numpy(np.float32),
-                y=rows["damage"].to_numpy(np.float32),
+        dots.append(
+            series(
+                code,
+                f"{fate}: {int((table['fate'] == fate).sum()):,}",
+                (rows["proxy"].to_numpy(np.float32), rows["damage"].to_numpy(np.float32)),
+                dark,
+                "layer %{customdata[0]}, expert %{customdata[1]}<br>"
+                f"{plain(proxy)} %{{x:.4g}}, damage %{{y:.4g}}",
                 customdata=rows[["layer", "expert"]].to_numpy(np.uint16),
-                name=f"{fate}: {int((table['fate'] == fate).sum()):,}",
                 mode="markers",
                 marker={
-                    "symbol": SYMBOLS[code],
-                    "color": series_color(_COLORS[code], dark),
+                    "color": series_color(color, dark),
                     "size": 7,
                     "line": {"color": paper(dark), "width": 0.5},
                 },
-                hovertemplate=(
-                    "layer %{customdata[0]}, expert %{customdata[1]}<br>"
-                    f"{plain(proxy)} %{{x:.4g}}, damage %{{y:.4g}}<extra></extra>"
-                ),
             )
         )
-    apply_theme(fig, dark)
-    fig.update_layout(height=420, margin={"t": 60})
     missing = len(table) - len(shown)
     experts = "1 expert" if missing == 1 else f"{missing} experts"
-    note = f" (not drawn: {experts} at 0)" if missing else ""
-    fig.update_xaxes(title_text=f"saliency by {plain(proxy)}{note}", **_log_ticks(shown["proxy"]))
-    fig.update_yaxes(title_text="exact damage, summed over tokens", **_log_ticks(shown["damage"]))
-    return fig
+    lacking = f" (not drawn: {experts} at 0)" if missing else ""
+    return themed(
+        dots,
+        dark,
+        x={"title": f"saliency by {plain(proxy)}{lacking}"} | _log_ticks(shown["proxy"]),
+        y={"title": "exact damage, summed over tokens"} | _log_ticks(shown["damage"]),
+        height=420,
+        margin={"t": 60},
+    )
 
 
 def describe(table: pd.DataFrame, *, proxy: str = "proxy") -> str:

@@ -1,6 +1,7 @@
 """What pruning costs: a measure against sparsity or memory, one line for each criterion."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -36,30 +37,22 @@ def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
     return sorted({*rows.loc[best, "series"], *chance})
 
 
-def drawing(
-    results: pd.DataFrame,
-    measure: str,
-    model: str,
-    *,
-    against: str = "removed",
-    lit: Collection[str] | None = None,
-) -> Drawing:
-    """A measure against what is removed or left, a panel a corpus; see `curves_figure`."""
+def _draw(context: Context) -> Drawing:
+    """A measure against what is removed or left, a panel a corpus."""
+    results, choice = evaluations(context), context.results
+    usual = usual_measure(results)
+    measure = choice.measure or usual
+    # A page that has read the table says which lines are lit, where some are not.
+    lit = leading_series(results, measure) if choice.table is None else choice.lit
     rows = results[results["measure"] == measure].reset_index(drop=True)
-    known = MEASURES[measure]
+    known, against = MEASURES[measure], choice.against
     return Drawing(
-        "evaluation-curves",
-        lambda dark: curves_figure(rows, label=known.axis, against=against, lit=lit, dark=dark),
+        partial(curves_figure, rows, label=known.axis, against=against, lit=lit),
         rows,
         describe(rows, label=known.label, higher_is_better=known.higher_is_better),
-        made_by(model, f"{len(rows)} evaluations", known.label),
+        made_by(context.model.name, f"{len(rows)} evaluations", known.label),
+        is_usual=measure == usual and against == "removed",
     )
-
-
-def _draw(context: Context) -> Drawing:
-    results = evaluations(context)
-    measure = usual_measure(results)
-    return drawing(results, measure, context.model.name, lit=leading_series(results, measure))
 
 
 EVALUATION_CURVES = Chart("evaluation-curves", "evaluate", "What pruning costs this model", _draw)
@@ -92,15 +85,19 @@ def curves_figure(
     names = [plain(str(corpus)) for corpus in corpora]
     fig = make_subplots(cols=max(1, len(names)), subplot_titles=names, shared_yaxes=False)
     # In the order of the table; the unpruned model is none.
-    series = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
-    bright = [name for name in series if lit is None or name in lit]
+    every = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
+    bright = [name for name in every if lit is None or name in lit]
     traces, places, levels = [], [], []
     # Each part of a table costs as much as it has columns.
     points = table[["corpus", "series", *dict.fromkeys((against, "removed", *_NUMBERS))]]
     for column, corpus in enumerate(corpora, 1):
         rows = points[points["corpus"] == corpus].drop(columns="corpus")
-        whole = rows[rows["series"] == ""].head(1)
-        lines = _lines(rows, whole, series)
+        whole, found = rows[rows["series"] == ""].head(1), dict(list(rows.groupby("series")))
+        # The points of each series from the unpruned model on.
+        lines = {
+            name: pd.concat([whole, found[name]]).sort_values("removed") if name in found else whole
+            for name in every
+        }
         for trace in _panel(lines, bright, against, dark):
             traces.append({**trace, "showlegend": trace.get("showlegend", False) and column == 1})
             places.append(column)
@@ -110,32 +107,33 @@ def curves_figure(
     for column, value in levels:
         line = {"color": muted(dark), "dash": "dot", "width": 1}
         fig.add_hline(y=value, line=line, row=1, col=column)
-    apply_theme(fig, dark)
-    height = 340 + 18 * max(0, len(bright) - 3)  # room for the legend
-    fig.update_layout(height=height, margin={"t": 70}, legend={"y": 1.12})
-    fig.update_xaxes(title_text=title, tickformat=form, showgrid=False)
-    fig.update_yaxes(title_text=label, col=1)
-    return fig
-
-
-def _lines(
-    rows: pd.DataFrame, whole: pd.DataFrame, series: Sequence[str]
-) -> dict[str, pd.DataFrame]:
-    """The points of each series on one corpus, from the unpruned model on."""
-    found = dict(list(rows.groupby("series")))
-    return {
-        name: pd.concat([whole, found[name]]).sort_values("removed") if name in found else whole
-        for name in series
-    }
+    apply_theme(
+        fig,
+        dark,
+        x={"title": title, "tickformat": form, "showgrid": False},
+        height=340 + 18 * max(0, len(bright) - 3),  # room for the legend
+        margin={"t": 70},
+        legend={"y": 1.12},
+    )
+    return fig.update_yaxes(title_text=label, col=1)
 
 
 def _panel(
     lines: Mapping[str, pd.DataFrame], bright: Sequence[str], against: str, dark: bool
 ) -> Iterator[dict[str, Any]]:
     """The lines of one corpus by series, those that stand back first; each as in the legend."""
-    dim = {name: points for name, points in lines.items() if name not in bright}
+    dim = [(name, points) for name, points in lines.items() if name not in bright]
     if dim:
-        yield _dim_lines(dim, against, muted(dark))
+        # One trace with gaps, for they look alike and may be a hundred.
+        gap = pd.DataFrame([{"mean": np.nan}])
+        parts = [part for name, points in dim for part in (points.assign(series=name), gap)]
+        others = "1 other" if len(dim) == 1 else f"{len(dim)} others"
+        yield _line(pd.concat(parts), against, others, "%{text}") | {
+            "text": [plain(str(name)) for name in pd.concat(parts)["series"]],
+            "mode": "lines",
+            "line": {"color": muted(dark), "width": 1},
+            "opacity": 0.45,
+        }
     for index, name in enumerate(bright):
         points, color = lines[name], series_color(index, dark)
         known = points.dropna(subset=["low", "high"])
@@ -152,46 +150,23 @@ def _panel(
             "mode": "none",
             "hoverinfo": "skip",
         }
-        yield {
-            "type": "scatter",
-            "x": points[against].to_numpy(),
-            "y": points["mean"].to_numpy(),
-            "name": plain(name),
-            "legendgroup": name,
-            "showlegend": True,
+        yield _line(points, against, name, plain(name)) | {
             "mode": "lines+markers",
             "line": {"color": color, "dash": DASHES[index % len(DASHES)], "width": 2},
             "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "color": color, "size": 8},
-            **_hover(plain(name), points),
         }
 
 
-def _dim_lines(lines: Mapping[str, pd.DataFrame], against: str, color: str) -> dict[str, Any]:
-    """All of them as one trace with gaps, for they look alike and may be a hundred."""
-    gap = pd.DataFrame([{"mean": np.nan}])
-    points = pd.concat(
-        [part for name, line in lines.items() for part in (line.assign(series=name), gap)]
-    )
-    others = "1 other" if len(lines) == 1 else f"{len(lines)} others"
+def _line(points: pd.DataFrame, against: str, name: str, said: str) -> dict[str, Any]:
     return {
         "type": "scatter",
         "x": points[against].to_numpy(),
         "y": points["mean"].to_numpy(),
-        "text": [plain(str(name)) for name in points["series"]],
-        "name": others,
-        "legendgroup": others,
+        "name": plain(name),
+        "legendgroup": name,
         "showlegend": True,
-        "mode": "lines",
-        "line": {"color": color, "width": 1},
-        "opacity": 0.45,
-        **_hover("%{text}", points),
-    }
-
-
-def _hover(name: str, points: pd.DataFrame) -> dict[str, Any]:
-    return {
         "customdata": points[["low", "high", "removed"]].to_numpy(),
-        "hovertemplate": f"{name} at %{{customdata[2]:.0%}} removed: %{{y:.4f}} "
+        "hovertemplate": f"{said} at %{{customdata[2]:.0%}} removed: %{{y:.4f}} "
         "[%{customdata[0]:.4f}, %{customdata[1]:.4f}]<extra></extra>",
     }
 

@@ -13,18 +13,15 @@ from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluatio
 from pruning.evaluate.result import MEASURES
 from pruning.plan import ATOMIC_GRANULARITY
 
-_SAME_SHARE: Final = 5e-5
 LOSS_COLUMNS: Final = (
     *("candidate", "mean", "low", "high", "full", "change", "bytes", "memory_saved"),
 )
 
 
 def evaluations(context: Context) -> pd.DataFrame:
-    """Table of `results_of`: what was measured of pruned candidates of the model.
-
-    Raises:
-        StatsError: nothing was.
-    """
+    """Table of `results_of`: what was measured of candidates of the model; not empty."""
+    if context.results.table is not None:
+        return context.results.table
     records = EvaluationStore(context.store.directories).records(context.model.identity)
     if not records:
         raise StatsError(
@@ -88,7 +85,7 @@ def usual_measure(results: pd.DataFrame) -> str:
 
 def is_share(removed: "pd.Series[float]", share: float) -> "pd.Series[bool]":
     """Where this share was removed, up to the rounding of `shares_of`."""
-    return (removed - share).abs() < _SAME_SHARE
+    return (removed - share).abs() < 5e-5
 
 
 def shares_of(results: pd.DataFrame) -> list[str]:
@@ -98,13 +95,7 @@ def shares_of(results: pd.DataFrame) -> list[str]:
 
 
 def of_plan(results: pd.DataFrame, measure: str, plan: str) -> pd.DataFrame:
-    """What one plan gets, a row a corpus; as most were measured where it was, else newest.
-
-    Args:
-        results: a table of `results_of`.
-        measure: one of MEASURES.
-        plan: digest of the plan, see `PruningPlan.digest`.
-    """
+    """What the plan of this digest gets, a row a corpus; as most were measured, else newest."""
     rows = results[(results["measure"] == measure) & (results["plan"] == plan)]
     rows = rows.assign(usual=rows["way"] == "").sort_values(["usual", "created_at"])
     rows = rows.drop_duplicates("corpus", keep="last").drop(columns="usual")
@@ -114,16 +105,9 @@ def of_plan(results: pd.DataFrame, measure: str, plan: str) -> pd.DataFrame:
 def worst_elsewhere(
     results: pd.DataFrame, measure: str, share: float, corpus: str, candidate: str
 ) -> pd.Series | None:
-    """Of the other corpora the row where a candidate loses most; None where it has no others.
+    """Of the corpora but this the row where a series loses most; None where it has no others.
 
     What is lost is the distance to the full model, where the measure has one.
-
-    Args:
-        results: a table of `results_of`.
-        measure: one of MEASURES.
-        share: of the weights of experts that is removed.
-        corpus: that it was picked on.
-        candidate: its series.
     """
     rows = results[(results["measure"] == measure) & (results["series"] == candidate)]
     rows = rows[is_share(rows["removed"], share) & (rows["corpus"] != corpus)]

@@ -1,6 +1,7 @@
 """Variance of hidden states, layer by layer: the full model and what plans leave of it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,8 @@ from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
 from app.charts.evaluations import series_name
 from app.charts.names import FULL
-from app.charts.theme import DASHES, SYMBOLS, apply_theme, ink, plain, series_color
+from app.charts.theme import ink, plain, themed
+from app.charts.traces import series
 from pruning.evaluate.variance_record import VarianceRecord, VarianceStore, variance_overview
 
 MOST_LINES: Final = 6  # as many as there are colours
@@ -55,36 +57,35 @@ def candidates_of(results: pd.DataFrame, draw: str) -> list[str]:
     return near + [name for name in dict.fromkeys(rows["candidate"]) if name not in (FULL, *near)]
 
 
-def drawing(
-    results: pd.DataFrame, draw: str, model: str, lit: Collection[str] | None = None
-) -> Drawing:
-    """The candidates of one draw beside the full model; only those in `lit`, where it is given."""
-    rows = results[results["draw"] == draw]
-    if lit is not None:
-        rows = rows[rows["candidate"].isin([FULL, *lit])]
+def _draw(context: Context) -> Drawing:
+    """The candidates of one draw beside the full model; only those that are lit."""
+    choice, results = context.results, context.results.table
+    if results is None:
+        records = VarianceStore(context.store.directories).records(context.model.identity)
+        if not records:
+            raise StatsError(
+                f"No hidden states of {context.model.name} were measured yet; see "
+                "`moeprune variance`."
+            )
+        results = variance_results(records)
+    usual = next(iter(draws_of(results).values()))
+    draw = choice.draw or usual
+    first = candidates_of(results, draw)[:MOST_LINES]
+    lit = first if choice.lit is None else list(choice.lit)
+    drawn = results[results["draw"] == draw]
+    rows = drawn[drawn["candidate"].isin([FULL, *lit])].reset_index(drop=True)
     rows = rows[["candidate", "layer", "variance", "full", "removed", "num_tokens"]]
-    rows = rows.reset_index(drop=True)
     tokens = int(rows["num_tokens"].max()) if len(rows) else 0
-    corpus = results.loc[results["draw"] == draw, "corpus"].iloc[0]
     return Drawing(
-        "hidden-states",
-        lambda dark: variance_lines(rows, dark=dark),
+        partial(variance_lines, rows),
         rows,
         describe(rows),
-        made_by(model, f"variance of hidden states, {tokens:,} tokens of {corpus}"),
+        made_by(
+            context.model.name,
+            f"variance of hidden states, {tokens:,} tokens of {drawn['corpus'].iloc[0]}",
+        ),
+        is_usual=draw == usual and lit == first,
     )
-
-
-def _draw(context: Context) -> Drawing:
-    records = VarianceStore(context.store.directories).records(context.model.identity)
-    if not records:
-        raise StatsError(
-            f"No hidden states of {context.model.name} were measured yet; see `moeprune variance`."
-        )
-    results = variance_results(records)
-    draw = next(iter(draws_of(results).values()))
-    lit = candidates_of(results, draw)[:MOST_LINES]
-    return drawing(results, draw, context.model.name, lit)
 
 
 HIDDEN_STATES = Chart("hidden-states", "evaluate", "How far hidden states change", _draw)
@@ -95,35 +96,36 @@ def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
     A row for each decoder layer of each candidate; the full model is thick, dotted, in ink.
     """
-    fig = go.Figure()
-    names = table["candidate"].unique().tolist()
-    lines = sorted(names, key=lambda name: name == FULL)  # the full model lies on top
-    for index, name in enumerate(lines):
-        rows, color = table[table["candidate"] == name], series_color(index, dark)
-        line = {"color": color, "dash": DASHES[index % len(DASHES)], "width": 2}
-        mark = {"symbol": SYMBOLS[index % len(SYMBOLS)], "color": color, "size": 8}
-        if name == FULL:
-            line = {"color": ink(dark), "dash": "dot", "width": 3}
-            mark = {"color": ink(dark), "size": 5}
-        fig.add_scatter(
-            x=rows["layer"],
-            y=rows["variance"],
-            name=plain(str(name)),
-            mode="lines+markers",
-            line=line,
-            marker=mark,
-            hovertemplate=f"{plain(str(name))}, layer %{{x}}: %{{y:.4g}}<extra></extra>",
+    lines = []
+    # The full model comes last: it lies on top.
+    for index, name in enumerate(sorted(table["candidate"].unique(), key=lambda n: n == FULL)):
+        rows, label = table[table["candidate"] == name], plain(str(name))
+        line = series(
+            index,
+            str(name),
+            (rows["layer"], rows["variance"]),
+            dark,
+            f"{label}, layer %{{x}}: %{{y:.4g}}",
+            marker={"size": 8},
         )
-    apply_theme(fig, dark)
-    fig.update_layout(height=400)
-    fig.update_xaxes(title_text="decoder layer", showgrid=False, tickformat="d")
-    fig.update_yaxes(title_text="variance of hidden states", tickformat=".3~g")
+        if name == FULL:
+            line.line = {"color": ink(dark), "dash": "dot", "width": 3}
+            line.marker = {"color": ink(dark), "size": 5}
+        lines.append(line)
     low, high = table["variance"].min(), table["variance"].max()
-    if low > 0 and high / low > _WIDE:
-        fig.update_yaxes(type="log", dtick=1)
-    if table["layer"].nunique() <= 24:
-        fig.update_xaxes(dtick=1)
-    return fig
+    return themed(
+        lines,
+        dark,
+        x={
+            "title": "decoder layer",
+            "showgrid": False,
+            "tickformat": "d",
+            "dtick": 1 if table["layer"].nunique() <= 24 else None,
+        },
+        y={"title": "variance of hidden states", "tickformat": ".3~g"}
+        | ({"type": "log", "dtick": 1} if low > 0 and high / low > _WIDE else {}),
+        height=400,
+    )
 
 
 def deviations(table: pd.DataFrame) -> pd.Series:

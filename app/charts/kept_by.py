@@ -1,5 +1,7 @@
 """Which recipe keeps which expert: layer x expert, in four fates."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -11,8 +13,8 @@ from analysis.ranking.compare import FATES
 from app.charts.chart import Chart, Drawing
 from app.charts.comparing import names_of
 from app.charts.context import Context
-from app.charts.layer_rows import layer_rows
-from app.charts.theme import apply_theme, ink, paper, plain
+from app.charts.theme import ink, paper, plain, themed
+from app.charts.traces import STILL_LEGEND, around, cells_of, layer_axis, rows_height, stroke
 
 # Both, only A, only B, neither: told apart by lightness too, and where only one keeps by a stroke.
 _LIGHT: Final = ("#0f6d7e", "#f0a06a", "#d6a3dc", "#e3e8ec")
@@ -20,20 +22,14 @@ _DARK: Final = ("#3fb3c9", "#a8501a", "#8a4f9e", "#222d33")
 _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
 # Cells of more experts are two pixels wide: strokes would be a blur, and most of the message.
 _WIDEST_STROKED: Final = 256
-_RING: Final = "#d6246e"
 _REACH: Final = 0.3  # of a cell, from its middle
 _LEGEND: Final = {"only A": "only A  \u2571", "only B": "only B  \u2572"}
 
 
 def _draw(context: Context) -> Drawing:
     table, names = context.comparison.table(), names_of(context)
-    return Drawing(
-        "kept-by",
-        lambda dark: kept_by_map(table, names, marked=context.expert, dark=dark),
-        table,
-        describe(table, names),
-        context.about_both(),
-    )
+    figure = partial(kept_by_map, table, names, marked=context.expert)
+    return Drawing(figure, table, describe(table, names), context.about_both())
 
 
 KEPT_BY = Chart("kept-by", "compare", "Which recipe keeps which expert", _draw)
@@ -51,27 +47,34 @@ def kept_by_map(
     `names` say what A and B are; `marked` is a (layer, expert) to point out.
     """
     layers = sorted(table["layer"].unique())
-    width = int(table["expert"].max()) + 1
-    rows = np.searchsorted(layers, table["layer"].to_numpy())
-    place = (rows, table["expert"].to_numpy())
-    codes = np.full((len(layers), width), len(FATES), dtype=np.uint8)
+    place, shape = cells_of(table, layers)
+    width = shape[1]
+    codes = np.full(shape, len(FATES), dtype=np.uint8)
     codes[place] = [FATES.index(fate) for fate in table["kept_by"]]
-    ranks = np.zeros((len(layers), width, 2), dtype=np.uint16)
+    ranks = np.zeros((*shape, 2), dtype=np.uint16)
     ranks[place] = table[["rank_a", "rank_b"]].to_numpy() + 1
-    fig = go.Figure(_cells(codes, ranks, names, dark))
+    colors = _DARK if dark else _LIGHT
+    traces = [_cells(codes, ranks, names, (*colors, paper(dark)))]
     has_strokes = width <= _WIDEST_STROKED
     for fate, slope in _STROKES.items() if has_strokes else ():
-        fig.add_trace(_strokes(codes == FATES.index(fate), slope, dark))
+        traces.append(_strokes(codes == FATES.index(fate), slope, dark))
     for code, fate in enumerate(FATES):
+        edge = {"color": ink(dark), "width": 1}
+        mark = {"symbol": "square", "size": 13, "color": colors[code], "line": edge}
         name = _LEGEND.get(fate, fate) if has_strokes else fate
-        fig.add_trace(_legend(code, f"{name}: {int((codes == code).sum()):,}", dark))
+        name = f"{name}: {int((codes == code).sum()):,}"
+        traces.append(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=mark))
     if marked is not None and marked[0] in layers:
-        fig.add_trace(_ring(layers.index(marked[0]), marked[1]))
-    apply_theme(fig, dark)
-    fig.update_layout(legend={"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"})
-    fig.update_xaxes(title_text="expert", range=[-0.5, width - 0.5], showgrid=False)
-    layer_rows(fig, layers, 26, 90)
-    return fig
+        # The frame around an expert, in the colours of the expert map's own.
+        traces.append(stroke(*around(marked[1], layers.index(marked[0])), "#d6246e", 3))
+    return themed(
+        traces,
+        dark,
+        x={"title": "expert", "range": [-0.5, width - 0.5], "showgrid": False},
+        y=layer_axis(layers, title="layer"),
+        height=rows_height(layers, 26, 90),
+        legend=STILL_LEGEND,
+    )
 
 
 def describe(table: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> str:
@@ -85,16 +88,17 @@ def describe(table: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> str:
 
 
 def _cells(
-    codes: NDArray[np.uint8], ranks: NDArray[np.uint16], names: tuple[str, str], dark: bool
+    codes: NDArray[np.uint8],
+    ranks: NDArray[np.uint16],
+    names: tuple[str, str],
+    colors: Sequence[str],
 ) -> go.Heatmap:
-    colors = [*(_DARK if dark else _LIGHT), paper(dark)]
-    steps = [[place / 5, color] for i, color in enumerate(colors) for place in (i, i + 1)]
     a, b = (plain(name) for name in names)
     return go.Heatmap(
         z=codes,
         zmin=-0.5,
         zmax=4.5,
-        colorscale=steps,
+        colorscale=[[place / 5, color] for i, color in enumerate(colors) for place in (i, i + 1)],
         showscale=False,
         customdata=ranks,
         hovertemplate="layer %{y}, expert %{x}<br>"
@@ -106,36 +110,6 @@ def _strokes(where: NDArray[np.bool_], slope: int, dark: bool) -> go.Scatter:
     """One path of strokes, a break (NaN) after each: thousands cost no more than one shape."""
     rows, experts = np.nonzero(where)
     offsets = np.array([-_REACH, _REACH, np.nan], dtype=np.float32)
-    return go.Scatter(
-        x=(experts[:, None] + offsets).astype(np.float32).ravel(),
-        y=(rows[:, None] + slope * offsets).astype(np.float32).ravel(),
-        mode="lines",
-        line={"color": ink(dark), "width": 1.2, "simplify": False},
-        hoverinfo="skip",
-        showlegend=False,
-    )
-
-
-def _ring(row: int, expert: int) -> go.Scatter:
-    """The frame around an expert, in the colours of the expert map's own."""
-    x, y = (
-        [expert + side * 0.5 for side in (-1, 1, 1, -1, -1)],
-        [row + side * 0.5 for side in (-1, -1, 1, 1, -1)],
-    )
-    line = {"color": _RING, "width": 3}
-    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False)
-
-
-def _legend(code: int, name: str, dark: bool) -> go.Scatter:
-    return go.Scatter(
-        x=[None],
-        y=[None],
-        mode="markers",
-        name=name,
-        marker={
-            "symbol": "square",
-            "size": 13,
-            "color": (_DARK if dark else _LIGHT)[code],
-            "line": {"color": ink(dark), "width": 1},
-        },
-    )
+    x = (experts[:, None] + offsets).astype(np.float32).ravel()
+    y = (rows[:, None] + slope * offsets).astype(np.float32).ravel()
+    return stroke(x, y, ink(dark), 1.2).update(line_simplify=False)

@@ -1,5 +1,6 @@
 """How far two recipes agree, layer by layer."""
 
+from functools import partial
 from typing import Final
 
 import pandas as pd
@@ -7,7 +8,8 @@ import plotly.graph_objects as go
 
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.charts.theme import DASHES, SYMBOLS, apply_theme, muted, series_color
+from app.charts.theme import muted, themed
+from app.charts.traces import series
 
 _SERIES: Final = (
     ("agreement", "equal decisions"),
@@ -18,13 +20,7 @@ _SERIES: Final = (
 
 def _draw(context: Context) -> Drawing:
     table = context.comparison.by_layer
-    return Drawing(
-        "agreement",
-        lambda dark: layer_agreement(table, dark=dark),
-        table,
-        describe(table),
-        context.about_both(),
-    )
+    return Drawing(partial(layer_agreement, table), table, describe(table), context.about_both())
 
 
 AGREEMENT = Chart("agreement", "compare", "In which layers the recipes agree", _draw)
@@ -32,31 +28,22 @@ AGREEMENT = Chart("agreement", "compare", "In which layers the recipes agree", _
 
 def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `layer, agreement, jaccard, kendall_tau`: one line a measure."""
-    fig = go.Figure()
     layers = table["layer"].astype(str)
-    for index, (column, name) in enumerate(_SERIES):
-        fig.add_trace(
-            go.Scatter(
-                x=layers,
-                y=table[column],
-                name=name,
-                mode="lines+markers",
-                line={
-                    "color": series_color(index, dark),
-                    "dash": DASHES[index],
-                    "width": 2,
-                },
-                marker={"symbol": SYMBOLS[index], "size": 7},
-                hovertemplate=f"{name} %{{y:.2f}}<extra></extra>",
-            )
-        )
-    fig.add_hline(y=0, line={"color": muted(dark), "width": 1})
-    apply_theme(fig, dark)
-    fig.update_layout(height=300, hovermode="x unified", margin={"t": 30})
-    fig.update_xaxes(title_text="layer", type="category", nticks=16, showgrid=False)
+    lines = [
+        series(index, name, (layers, table[column]), dark, f"{name} %{{y:.2f}}", marker={"size": 7})
+        for index, (column, name) in enumerate(_SERIES)
+    ]
     low = min(0.0, float(table["kendall_tau"].min(skipna=True) or 0))
-    fig.update_yaxes(range=[low - 0.05, 1.05], tickformat=".1f")
-    return fig
+    fig = themed(
+        lines,
+        dark,
+        x={"title": "layer", "type": "category", "nticks": 16, "showgrid": False},
+        y={"range": [low - 0.05, 1.05], "tickformat": ".1f"},
+        height=300,
+        hovermode="x unified",
+        margin={"t": 30},
+    )
+    return fig.add_hline(y=0, line={"color": muted(dark), "width": 1})
 
 
 def describe(table: pd.DataFrame) -> str:

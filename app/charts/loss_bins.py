@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,8 @@ from analysis.errors import StatsError
 from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
 from app.charts.names import criterion_label
-from app.charts.theme import apply_theme, muted, series_color
+from app.charts.theme import muted, series_color, themed
+from app.charts.traces import series, spread
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.bins_record import BinsRecord, BinsStore, bins_overview
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
@@ -37,10 +39,8 @@ def record_of(
     ]
     own.sort(
         key=lambda each: (
-            each.corpus["name"] in corpora,
-            each.num_samples,
-            len(each.rows),
-            each.created_at,
+            *(each.corpus["name"] in corpora, each.num_samples),
+            *(len(each.rows), each.created_at),
         )
     )
     return own[-1] if own else None
@@ -49,22 +49,19 @@ def record_of(
 def drawing(record: BinsRecord, *, name: str = "") -> Drawing:
     """One score against the loss; `name` is the chart's, where it is not the recipe's own score."""
     ranked, table = record.ranked, record.table
-    how = ranked.how
-    is_atomic = ranked.granularity == ATOMIC_GRANULARITY
-    score = criterion_label(ranked.criterion)
+    how, score, what = ranked.how, criterion_label(ranked.criterion), WORDS[ranked.granularity]
     place = "in order of their saliency" if how.order == "saliency" else "by place"
-    where = f"{score}, {WORDS[ranked.granularity]} {place}"
     return Drawing(
-        name or ("neuron-loss-bins" if is_atomic else "loss-bins"),
-        lambda dark: loss_bins(table, granularity=ranked.granularity, order=how.order, dark=dark),
+        partial(loss_bins, table, granularity=ranked.granularity, order=how.order),
         table,
         describe(table, rank_agreement(table), score, record.num_samples),
         made_by(
             f"{record.model.name} {record.model.identity[:8]}",
             ", ".join(ranked.runs),
-            where,
+            f"{score}, {what} {place}",
             f"loss on {record.corpus['name']}, {record.num_samples} samples",
         ),
+        name,
     )
 
 
@@ -87,13 +84,13 @@ LOSS_BINS = Chart(
     "loss-bins",
     "explore",
     "Whether the score orders experts as the loss does",
-    lambda context: _draw(context, EXPERT_GRANULARITY),
+    partial(_draw, granularity=EXPERT_GRANULARITY),
 )
 NEURON_LOSS_BINS = Chart(
     "neuron-loss-bins",
     "explore",
     "Whether the score orders neurons as the loss does",
-    lambda context: _draw(context, ATOMIC_GRANULARITY),
+    partial(_draw, granularity=ATOMIC_GRANULARITY),
     ATOMIC_GRANULARITY,
 )
 
@@ -112,11 +109,7 @@ def overview_of(records: Sequence[BinsRecord], granularity: str, corpus: str) ->
 
 
 def verdict(overview: pd.DataFrame) -> str:
-    """One sentence: which score orders best, and which worst.
-
-    Args:
-        overview: of `overview_of`; not empty.
-    """
+    """One sentence on a table of `overview_of`: which score orders best, and which worst."""
     rows = overview[overview["order"] == "saliency"].dropna(subset="agreement")
     if rows.empty:
         return "No score has been measured in order of its saliency yet."
@@ -143,45 +136,40 @@ def loss_bins(
         table: one row a bin.
         granularity: `expert` or `atomic`.
         order: `saliency`, the least salient first, or `index`.
-        dark: theme.
     """
     bins = [str(number + 1) for number in table["bin"]]
     changes, what = table["loss_change"], WORDS[granularity]
-    fig = go.Figure(
+    traces = [
         go.Bar(
             x=bins,
             y=changes,
             name="loss without the bin, minus the full model's",
-            error_y={
-                "type": "data",
-                "array": table["high"] - changes,
-                "arrayminus": changes - table["low"],
-                "color": muted(dark),
-                "thickness": 1.5,
-            },
+            error_y=spread(changes, table["low"], table["high"], color=muted(dark), thickness=1.5),
             customdata=table[["saliency", "removed"]],
             marker={"color": series_color(0, dark)},
             hovertemplate=f"bin %{{x}}: %{{customdata[1]:,}} {what}, mean saliency "
             "%{customdata[0]:.3g}<br>loss %{y:+.4f} nats per token<extra></extra>",
         )
-    )
+    ]
     if has_shares(table):
-        color = series_color(1, dark)
-        fig.add_scatter(
-            x=bins,
-            y=table["share"] * changes.sum(),
-            name="the same sum, dealt out by share of the saliency",
-            mode="lines+markers",
-            line={"color": color, "dash": "dash", "width": 2},
-            marker={"symbol": "diamond", "size": 9, "color": color},
+        shares = series(
+            1,
+            "the same sum, dealt out by share of the saliency",
+            (bins, table["share"] * changes.sum()),
+            dark,
+            "bin %{x}: %{customdata[0]:.1%} of the saliency",
+            marker={"symbol": "diamond"},
             customdata=table[["share"]],
-            hovertemplate="bin %{x}: %{customdata[0]:.1%} of the saliency<extra></extra>",
         )
-    apply_theme(fig, dark).update_layout(height=380)
+        traces.append(shares.update(line_dash="dash"))
     place = "least salient first" if order == "saliency" else "first layers first"
-    fig.update_xaxes(type="category", title_text=f"bin of {what}, {place}", showgrid=False)
-    fig.update_yaxes(title_text="loss change, nats per token", zeroline=True)
-    return fig
+    return themed(
+        traces,
+        dark,
+        x={"type": "category", "title": f"bin of {what}, {place}", "showgrid": False},
+        y={"title": "loss change, nats per token", "zeroline": True},
+        height=380,
+    )
 
 
 def has_shares(table: pd.DataFrame) -> bool:
@@ -191,14 +179,7 @@ def has_shares(table: pd.DataFrame) -> bool:
 
 
 def describe(table: pd.DataFrame, agreement: float, name: str, num_samples: int) -> str:
-    """One sentence: how well the order of a score is that of the loss.
-
-    Args:
-        table: of `BIN_COLUMNS`.
-        agreement: rank correlation of saliency and loss change.
-        name: of the score.
-        num_samples: on which the loss was measured.
-    """
+    """One sentence: how well the order of a score is that of the loss; `name` is the score's."""
     first, last = table.iloc[0], table.iloc[-1]
     ends = (
         f"the first bin costs {first['loss_change']:+.4f} nats per token, the last "

@@ -1,5 +1,7 @@
 """Figures of neurons: shares by layer, FLOPs saved."""
 
+from functools import partial
+
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -7,9 +9,13 @@ from analysis.errors import PlanError
 from app.charts import neuron_cut
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.charts.theme import DASHES, SYMBOLS, apply_theme, muted, plain, series_color
+from app.charts.theme import muted, themed
+from app.charts.traces import series, stroke
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.neuron_scopes import SideBySide
+
+_HOVER_LAYER = "%{fullData.name}, layer %{x}: %{y:.1%}"
+_HOVER_FLOPS = "%{fullData.name}: %{x:.1%} of neurons, %{y:.1%} of FLOPs"
 
 
 def _scopes(context: Context) -> SideBySide:
@@ -21,25 +27,15 @@ def _scopes(context: Context) -> SideBySide:
 
 def _draw_layers(context: Context) -> Drawing:
     table = _scopes(context).layers
-    return Drawing(
-        "neuron-layers",
-        lambda dark: layer_lines(table, dark=dark),
-        table,
-        describe_layers(table),
-        neuron_cut.about(context),
-    )
+    about = neuron_cut.about(context)
+    return Drawing(partial(layer_lines, table), table, describe_layers(table), about)
 
 
 def _draw_flops(context: Context) -> Drawing:
     table, request = _scopes(context).flops, neuron_cut.neuron_request(context)
     measured = neuron_cut.ranking_of(context, request).routing is not None
-    return Drawing(
-        "neuron-flops",
-        lambda dark: flops_lines(table, measured=measured, dark=dark),
-        table,
-        describe_flops(table, measured=measured),
-        neuron_cut.about(context),
-    )
+    alt, about = describe_flops(table, measured=measured), neuron_cut.about(context)
+    return Drawing(partial(flops_lines, table, measured=measured), table, alt, about)
 
 
 NEURON_LAYERS = Chart(
@@ -63,18 +59,17 @@ def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
     As HEAPr's Figures 5 and 6.
     """
-    fig = go.Figure()
-    for place, (name, line) in enumerate(table.groupby("series", sort=False)):
-        drawn = _line(place, plain(str(name)), line["layer"], line["share"], dark)
-        drawn.hovertemplate = "%{fullData.name}, layer %{x}: %{y:.1%}<extra></extra>"
-        fig.add_trace(drawn)
-    apply_theme(fig, dark)
-    fig.update_layout(height=360)
-    fig.update_xaxes(
-        title_text="layer", showgrid=False, dtick=max(1, table["layer"].nunique() // 8)
+    lines = [
+        series(place, str(name), (line["layer"], line["share"]), dark, _HOVER_LAYER)
+        for place, (name, line) in enumerate(table.groupby("series", sort=False))
+    ]
+    return themed(
+        lines,
+        dark,
+        x={"title": "layer", "showgrid": False, "dtick": max(1, table["layer"].nunique() // 8)},
+        y={"title": "neurons removed", "tickformat": ".0%", "rangemode": "tozero"},
+        height=360,
     )
-    fig.update_yaxes(title_text="neurons removed", tickformat=".0%", rangemode="tozero")
-    return fig
 
 
 def describe_layers(table: pd.DataFrame) -> str:
@@ -99,30 +94,20 @@ def flops_lines(table: pd.DataFrame, *, measured: bool = True, dark: bool = Fals
     A line for each series. Above the dotted line the neurons of experts that are often chosen go;
     on it lies everything where nothing says how often experts are chosen (`measured` is false).
     """
-    fig = go.Figure()
     top = max(float(table["removed"].max()), 0.01)
-    fig.add_trace(
-        go.Scatter(
-            x=[0, top],
-            y=[0, top],
-            name="all experts alike",
-            mode="lines",
-            line={"color": muted(dark), "dash": "dot", "width": 2},
-            hoverinfo="skip",
-        )
-    )
-    for place, (name, line) in enumerate(table.groupby("series", sort=False)):
-        fig.add_trace(_line(place, plain(str(name)), line["removed"], line["reduction"], dark))
-    fig.update_traces(
-        hovertemplate="%{fullData.name}: %{x:.1%} of neurons, %{y:.1%} of FLOPs<extra></extra>",
-        selector={"mode": "lines+markers"},
-    )
-    apply_theme(fig, dark)
-    fig.update_layout(height=360)
-    fig.update_xaxes(title_text="neurons removed", tickformat=".0%")
+    even = stroke([0, top], [0, top], muted(dark), 2, name="all experts alike", showlegend=None)
+    lines = [
+        series(place, str(name), (line["removed"], line["reduction"]), dark, _HOVER_FLOPS)
+        for place, (name, line) in enumerate(table.groupby("series", sort=False))
+    ]
     routing = "measured routing" if measured else "experts chosen equally often"
-    fig.update_yaxes(title_text=f"expert FLOPs saved ({routing})", tickformat=".0%")
-    return fig
+    return themed(
+        [even.update(line_dash="dot"), *lines],
+        dark,
+        x={"title": "neurons removed", "tickformat": ".0%"},
+        y={"title": f"expert FLOPs saved ({routing})", "tickformat": ".0%"},
+        height=360,
+    )
 
 
 def describe_flops(table: pd.DataFrame, *, measured: bool = True) -> str:
@@ -133,17 +118,3 @@ def describe_flops(table: pd.DataFrame, *, measured: bool = True) -> str:
         words.append(f"{name} {last['reduction']:.0%} with {last['removed']:.0%} of neurons gone")
     routing = "by the measured routing" if measured else "if experts are chosen equally often"
     return f"FLOPs of experts saved per token {routing}: {'; '.join(words)}."
-
-
-def _line(
-    place: int, name: str, across: "pd.Series[float]", up: "pd.Series[float]", dark: bool
-) -> go.Scatter:
-    color = series_color(place, dark)
-    return go.Scatter(
-        x=across,
-        y=up,
-        name=name,
-        mode="lines+markers",
-        line={"color": color, "dash": DASHES[place % len(DASHES)], "width": 2},
-        marker={"symbol": SYMBOLS[place % len(SYMBOLS)], "color": color, "size": 9},
-    )

@@ -1,5 +1,6 @@
 """The saliency of neurons: over each layer with its cut, and inside one expert."""
 
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -10,8 +11,8 @@ from analysis.errors import StatsError
 from app.charts import neuron_cut
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.charts.layer_rows import layer_rows
-from app.charts.theme import apply_theme, colorbar, colorscale, ink, muted, primary
+from app.charts.theme import ink, muted, primary, themed
+from app.charts.traces import as_float32, heat, layer_axis, rows_height, stroke
 from pruning.atoms.cuts import expert_shares, layer_cuts, neurons_of, saliency_histogram
 from pruning.plan import ATOMIC_GRANULARITY
 
@@ -19,11 +20,7 @@ MOST_BARS: Final = 400
 
 
 def most_divided(shares: pd.DataFrame) -> tuple[int, int]:
-    """Layer and expert whose kept share is nearest to a half; of equal ones the first.
-
-    Args:
-        shares: table of `SHARE_COLUMNS`.
-    """
+    """Layer and expert of `SHARE_COLUMNS` whose kept share is nearest to a half, the first."""
     row = int((shares["kept_share"] - 0.5).abs().to_numpy().argmin())
     return int(shares["layer"].iloc[row]), int(shares["expert"].iloc[row])
 
@@ -33,13 +30,8 @@ def _draw_layers(context: Context) -> Drawing:
     histogram, cuts = saliency_histogram(field, gone), layer_cuts(field, gone)
     if histogram.empty:
         raise StatsError("No neuron has a saliency above 0, so there is nothing to draw.")
-    return Drawing(
-        "neuron-saliency",
-        lambda dark: saliency_by_layer(histogram, cuts, dark=dark),
-        histogram,
-        describe_layers(cuts),
-        neuron_cut.about(context),
-    )
+    figure = partial(saliency_by_layer, histogram, cuts)
+    return Drawing(figure, histogram, describe_layers(cuts), neuron_cut.about(context))
 
 
 def _draw_expert(context: Context) -> Drawing:
@@ -47,15 +39,10 @@ def _draw_expert(context: Context) -> Drawing:
     halved = most_divided(expert_shares(field, gone))
     layer, expert = context.expert or halved
     table = neurons_of(field, gone, layer, expert)
+    about = neuron_cut.about(context, f"layer {layer}, expert {expert}")
     # Command lines draw the expert that is most nearly halved.
-    name = "neurons-of-expert"
-    return Drawing(
-        name if (layer, expert) == halved else f"{name}-{layer}.{expert}",
-        lambda dark: neuron_bars(table, dark=dark),
-        table,
-        describe_neurons(table),
-        neuron_cut.about(context, f"layer {layer}, expert {expert}"),
-    )
+    name = "" if (layer, expert) == halved else f"neurons-of-expert-{layer}.{expert}"
+    return Drawing(partial(neuron_bars, table), table, describe_neurons(table), about, name)
 
 
 NEURON_SALIENCY = Chart(
@@ -88,48 +75,47 @@ def saliency_by_layer(
     bins = len(histogram) // len(layers)
     counts = (histogram["kept"] + histogram["pruned"]).to_numpy().reshape(len(layers), bins)
     gone = histogram["pruned"].to_numpy().reshape(len(layers), bins)
-    middles = np.sqrt((histogram["low"] * histogram["high"]).to_numpy())[:bins]
-    fig = go.Figure(
-        go.Heatmap(
-            x=np.log10(middles).astype(np.float32),
-            z=(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)).astype(np.float32),
-            colorscale=colorscale(),
-            colorbar=colorbar("share of the layer's neurons", dark, tickformat=".0%"),
-            customdata=np.dstack([counts, gone, np.repeat(layers, bins).reshape(-1, bins)]).astype(
-                np.int32
-            ),
-            hovertemplate="layer %{customdata[2]}: %{customdata[0]:,} neurons near 10^%{x:.2f}, "
-            "%{customdata[1]:,} of them go<extra></extra>",
-        )
+    middles = np.log10(np.sqrt((histogram["low"] * histogram["high"]).to_numpy())[:bins])
+    said = np.dstack([counts, gone, np.repeat(layers, bins).reshape(-1, bins)])
+    heatmap = heat(
+        as_float32(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)),
+        "share of the layer's neurons",
+        dark,
+        {"tickformat": ".0%"},
+        x=as_float32(middles),
+        zmin=None,
+        zmax=None,
+        hoverongaps=None,
+        customdata=said.astype(np.int32),
+        hovertemplate="layer %{customdata[2]}: %{customdata[0]:,} neurons near 10^%{x:.2f}, "
+        "%{customdata[1]:,} of them go<extra></extra>",
     )
-    _cut_lines(fig, cuts[cuts["cut"] > 0], layers, dark)
-    apply_theme(fig, dark)
-    low, high = float(np.log10(middles[0])), float(np.log10(middles[-1]))
+    cuts = cuts[(cuts["cut"] > 0) & cuts["layer"].isin(layers)]
+    ends = [
+        (np.log10(cut), layers.index(layer)) for layer, cut in cuts[["layer", "cut"]].to_numpy()
+    ]
+    line = stroke(
+        # None parts the strokes: one trace draws the cut of every layer.
+        [value for place, _ in ends for value in (place, place, None)],
+        [value for _, row in ends for value in (row - 0.5, row + 0.5, None)],
+        "#ff5fa2",
+        3,
+        name="highest saliency that goes",
+        showlegend=True,
+    )
+    low, high = float(middles[0]), float(middles[-1])
     powers = np.arange(np.ceil(low), np.floor(high) + 1, max(1, (high - low) // 8))
-    fig.update_xaxes(
-        title_text="saliency (higher = keep), logarithmic",
-        tickvals=powers.tolist(),
-        ticktext=[f"10<sup>{int(power)}</sup>" for power in powers],
-        showgrid=False,
-    )
-    layer_rows(fig, layers, 30, 80)
-    return fig
-
-
-def _cut_lines(fig: go.Figure, cuts: pd.DataFrame, layers: list[int], dark: bool) -> None:
-    rows = [layers.index(layer) for layer in cuts["layer"] if layer in layers]
-    places = np.log10(cuts.loc[cuts["layer"].isin(layers), "cut"].to_numpy())
-    # None parts the strokes: one trace draws the cut of every layer.
-    fig.add_trace(
-        go.Scatter(
-            x=[value for place in places for value in (place, place, None)],
-            y=[value for row in rows for value in (row - 0.5, row + 0.5, None)],
-            mode="lines",
-            name="highest saliency that goes",
-            line={"color": "#ff5fa2", "width": 3},
-            hoverinfo="skip",
-            showlegend=True,
-        )
+    return themed(
+        [heatmap, line],
+        dark,
+        x={
+            "title": "saliency (higher = keep), logarithmic",
+            "tickvals": powers.tolist(),
+            "ticktext": [f"10<sup>{int(power)}</sup>" for power in powers],
+            "showgrid": False,
+        },
+        y=layer_axis(layers, title="layer"),
+        height=rows_height(layers, 30, 80),
     )
 
 
@@ -154,11 +140,11 @@ def neuron_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     ones apart, as tall as their mean. The scale is logarithmic; a bar of 0 has no height.
     """
     bars = _bars(table)
-    fig = go.Figure()
+    traces = []
     looks = ((True, "kept", primary(dark), ""), (False, "pruned", muted(dark), "/"))
     for kept, name, color, pattern in looks:
         part = bars[bars["kept"] == kept]
-        fig.add_trace(
+        traces.append(
             go.Bar(
                 x=part["middle"],
                 y=part["saliency"],
@@ -170,17 +156,22 @@ def neuron_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
                 f"%{{y:.3g}}, {name}<extra></extra>",
             )
         )
+    fig = themed(
+        traces,
+        dark,
+        x={
+            "title": "rank within the expert (1 = first to keep)",
+            "range": [0.5, len(table) + 0.5],
+            "showgrid": False,
+        },
+        y={"title": "saliency", "type": "log", "exponentformat": "power"},
+        height=320,
+        bargap=0,
+        barmode="overlay",
+    )
     stay = int(table["kept"].sum())
-    apply_theme(fig, dark)
     if 0 < stay < len(table):
         fig.add_vline(x=stay + 0.5, line={"color": ink(dark), "width": 2, "dash": "dash"})
-    fig.update_layout(height=320, bargap=0, barmode="overlay")
-    fig.update_xaxes(
-        title_text="rank within the expert (1 = first to keep)",
-        range=[0.5, len(table) + 0.5],
-        showgrid=False,
-    )
-    fig.update_yaxes(title_text="saliency", type="log", exponentformat="power")
     return fig
 
 

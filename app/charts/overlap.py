@@ -2,26 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
 from analysis.ranking import overlap as overlaps
+from app.charts import neuron_cut
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.charts.theme import (
-    color_at,
-    colorbar,
-    colorscale,
-    ink,
-    muted,
-    plain,
-    text_on,
-    themed,
-)
+from app.charts.theme import color_at, ink, muted, plain, text_on, themed
+from app.charts.traces import heat, note
+from pruning.plan import ATOMIC_GRANULARITY
 
 
 def pair_overlaps(context: Context) -> pd.DataFrame:
@@ -38,21 +31,29 @@ def pair_overlaps(context: Context) -> pd.DataFrame:
 def _draw(context: Context) -> Drawing:
     label, corpora = context.routed_criterion().label, list(context.corpora_stats)
     about = context.about(label, f"gate {context.gate}")
-    return matrix_drawing("overlap", pair_overlaps(context), corpora, about)
+    return matrix_drawing(pair_overlaps(context), corpora, about)
 
 
-def matrix_drawing(name: str, pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> Drawing:
+def matrix_drawing(pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> Drawing:
     """The matrix of a table `corpus_a, corpus_b, overlap, chance` of pairs of corpora."""
-    table, chance = overlaps.overlap_matrix(pairs, list(corpora)), float(pairs["chance"].mean())
-    return Drawing(
-        name,
-        lambda dark: overlap_matrix(table, chance=chance, dark=dark),
-        pairs,
-        describe(table, chance=chance),
-        about,
-    )
+    table, by_chance = overlaps.overlap_matrix(pairs, list(corpora)), float(pairs["chance"].mean())
+    figure = partial(overlap_matrix, table, chance=by_chance)
+    return Drawing(figure, pairs, describe(table, chance=by_chance), about)
 
 
+def _draw_neurons(context: Context) -> Drawing:
+    corpora, pairs = neuron_cut.measured(context), neuron_cut.corpora_overlaps(context)
+    return matrix_drawing(pairs, corpora, neuron_cut.about(context))
+
+
+NEURON_OVERLAP = Chart(
+    "neuron-overlap",
+    "explore",
+    "What two texts agree on of the neurons that go",
+    _draw_neurons,
+    ATOMIC_GRANULARITY,
+    reads_scope=True,
+)
 OVERLAP = Chart("overlap", "explore", "What two texts agree on", _draw)
 
 
@@ -64,23 +65,53 @@ def overlap_matrix(
     The diagonal is 1 by definition; a pair without a row, or with NaN, is shown as no data.
     `chance` is the overlap that two random sets would have.
     """
-    names, matrix = _square(table)
+    # The corpora in order of appearance, and the symmetric matrix of their overlaps.
+    names = [str(name) for name in dict.fromkeys([*table["corpus_a"], *table["corpus_b"]])]
+    matrix = np.full((len(names), len(names)), np.nan)
+    for first, second, overlap in table[["corpus_a", "corpus_b", "overlap"]].to_numpy():
+        row, column = names.index(str(first)), names.index(str(second))
+        matrix[row, column] = matrix[column, row] = overlap
+    np.fill_diagonal(matrix, 1.0)
     corpora = [plain(name) for name in names]
-    numbers = [
-        _number(second, first, float(matrix[row, column]), dark)
+    notes = [
+        note(
+            second,
+            first,
+            "no data" if math.isnan(overlap) else f"{overlap:.2f}",
+            font={
+                "size": 14,
+                "color": muted(dark) if math.isnan(overlap) else text_on(color_at(overlap)),
+            },
+        )
         for row, first in enumerate(corpora)
-        for column, second in enumerate(corpora)
+        for second, overlap in zip(corpora, matrix[row].tolist(), strict=True)
     ]
+    if chance is not None:
+        left = {"xref": "paper", "xanchor": "left", "yref": "paper", "yanchor": "bottom"}
+        said = f"two random sets: {chance:.2f}"
+        notes.append(note(0, 1, said, **left, yshift=6, font={"color": ink(dark)}))
+    cells = heat(
+        matrix,
+        "overlap",
+        dark,
+        {"tickvals": [0, 0.5, 1]},
+        x=corpora,
+        y=corpora,
+        xgap=2,
+        ygap=2,
+        hovertemplate="%{y} and %{x}: %{z:.3f}<extra></extra>",
+    )
     # Corpora are names, also those that read like numbers or dates.
-    names_axis = {"type": "category", "showgrid": False, "fixedrange": True}
-    layout = {
-        "annotations": [*numbers, *([] if chance is None else [_chance(chance, dark)])],
-        "height": max(220, 90 + 46 * len(corpora)),
-        "margin": {"t": 30},
-        "xaxis": names_axis,
-        "yaxis": names_axis | {"autorange": "reversed"},
-    }
-    return themed([_cells(corpora, matrix, dark)], layout, dark)
+    axis = {"type": "category", "showgrid": False, "fixedrange": True}
+    return themed(
+        [cells],
+        dark,
+        x=axis,
+        y=axis | {"autorange": "reversed"},
+        annotations=notes,
+        height=max(220, 90 + 46 * len(corpora)),
+        margin={"t": 30},
+    )
 
 
 def describe(table: pd.DataFrame, *, chance: float | None = None) -> str:
@@ -99,58 +130,3 @@ def describe(table: pd.DataFrame, *, chance: float | None = None) -> str:
         f"The pruned sets share {pairs['overlap'].min():.0%} to {pairs['overlap'].max():.0%} over "
         f"pairs of texts, least between {lowest['corpus_a']} and {lowest['corpus_b']}{against}."
     )
-
-
-def _square(table: pd.DataFrame) -> tuple[list[str], NDArray[np.float64]]:
-    """The corpora in order of appearance, and the symmetric matrix of their overlaps."""
-    names = [str(name) for name in dict.fromkeys([*table["corpus_a"], *table["corpus_b"]])]
-    matrix = np.full((len(names), len(names)), np.nan)
-    pairs = zip(table["corpus_a"], table["corpus_b"], table["overlap"], strict=True)
-    for first, second, overlap in pairs:
-        row, column = names.index(str(first)), names.index(str(second))
-        matrix[row, column] = matrix[column, row] = overlap
-    np.fill_diagonal(matrix, 1.0)
-    return names, matrix
-
-
-def _number(x: str, y: str, overlap: float, dark: bool) -> dict[str, Any]:
-    is_known = not math.isnan(overlap)
-    return {
-        "x": x,
-        "y": y,
-        "text": f"{overlap:.2f}" if is_known else "no data",
-        "font": {"size": 14, "color": text_on(color_at(overlap)) if is_known else muted(dark)},
-        "showarrow": False,
-    }
-
-
-def _chance(chance: float, dark: bool) -> dict[str, Any]:
-    return {
-        "x": 0,
-        "xref": "paper",
-        "xanchor": "left",
-        "y": 1,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "yshift": 6,
-        "text": f"two random sets: {chance:.2f}",
-        "font": {"color": ink(dark)},
-        "showarrow": False,
-    }
-
-
-def _cells(corpora: list[str], matrix: NDArray[np.float64], dark: bool) -> dict[str, Any]:
-    return {
-        "type": "heatmap",
-        "x": corpora,
-        "y": corpora,
-        "z": matrix,
-        "zmin": 0,
-        "zmax": 1,
-        "colorscale": colorscale(),
-        "colorbar": colorbar("overlap", dark, tickvals=[0, 0.5, 1]),
-        "xgap": 2,
-        "ygap": 2,
-        "hoverongaps": False,
-        "hovertemplate": "%{y} and %{x}: %{z:.3f}<extra></extra>",
-    }

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -14,25 +16,14 @@ from analysis.stats.store import SHARDS, Run
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Chart, Drawing
 from app.charts.context import CURVE_BESIDE, Context
-from app.charts.theme import (
-    DASHES,
-    SYMBOLS,
-    apply_theme,
-    ink,
-    muted,
-    plain,
-    series_color,
-)
+from app.charts.theme import apply_theme, plain
+from app.charts.traces import OVERLAP_AXIS, chance, series
 
 _COLUMNS = 3
 
 
 def parts_of(run: Run) -> list[ExpertStats]:
-    """Statistics of growing parts of the tokens of a run.
-
-    Raises:
-        StatsError: the run has no token shards.
-    """
+    """Statistics of growing parts of the tokens of a run."""
     return [stats_at(run, parts) for parts in TOKEN_PARTS]
 
 
@@ -44,11 +35,7 @@ def parts_table(
 ) -> pd.DataFrame:
     """Table `corpus, criterion, tokens, overlap, chance`: parts of the tokens against all.
 
-    Args:
-        parts: by corpus, the statistics of growing parts of a run.
-        criteria: a line each.
-        gate: gate convention.
-        sparsity: of the pruned sets.
+    `parts` are the statistics of growing parts of a run, by corpus.
     """
     tables = [
         overlap_of_parts(seen, criterion, gate, sparsity).assign(
@@ -85,13 +72,8 @@ def _draw(context: Context) -> Drawing:
     if not criteria:
         raise PlanError("Choose a criterion above.")
     table = context.keep(parts_table, parts, criteria, context.gate, context.fraction)
-    return Drawing(
-        "overlap-by-tokens",
-        lambda dark: parts_curve(table, dark=dark),
-        table,
-        describe(table),
-        context.about(f"gate {context.gate}"),
-    )
+    about = context.about(f"gate {context.gate}")
+    return Drawing(partial(parts_curve, table), table, describe(table), about)
 
 
 OVERLAP_BY_TOKENS = Chart("overlap-by-tokens", "explore", "How many tokens a choice needs", _draw)
@@ -114,22 +96,30 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         vertical_spacing=0.3 / rows,
         subplot_titles=[plain(corpus) for corpus in corpora],
     )
-    colors = {name: place for place, name in enumerate(dict.fromkeys(table["criterion"]))}
+    places = {str(name): place for place, name in enumerate(dict.fromkeys(table["criterion"]))}
     for place, corpus in enumerate(corpora):
         where = {"row": place // columns + 1, "col": place % columns + 1}
-        of_corpus = table[table["corpus"] == corpus]
-        fig.add_trace(_chance(of_corpus, dark, named=place == 0), **where)
-        for name, line in of_corpus.groupby("criterion", sort=False):
-            trace = _line(str(name), colors[str(name)], line, dark)
-            trace.showlegend = place == 0
+        own = table[table["corpus"] == corpus]
+        shows: dict[str, Any] = {"showlegend": place == 0}
+        line = own.drop_duplicates("tokens").sort_values("tokens")
+        hover, group = "chance %{y:.3f}", {"legendgroup": "chance"}
+        fig.add_trace(chance(_tokens(line), line["chance"], dark, hover, **group, **shows), **where)
+        for name, line in own.sort_values("tokens").groupby("criterion", sort=False):
+            hover, group = f"{plain(str(name))}, %{{x}} tokens: %{{y:.3f}}", {"legendgroup": name}
+            index, across, up = places[str(name)], _tokens(line), line["overlap"]
+            trace = series(index, str(name), (across, up), dark, hover, **group, **shows)
             fig.add_trace(trace, **where)
     fig.update_annotations(font={"size": 14})
-    apply_theme(fig, dark)
-    fig.update_layout(height=300 * rows + 20, margin={"t": 70}, legend={"y": 1.12})
-    fig.update_xaxes(type="category", title_text="tokens", showgrid=False)
-    fig.update_yaxes(range=[-0.03, 1.06], tickformat=".1f")
-    fig.update_yaxes(title_text="overlap with all tokens", col=1)
-    return fig
+    apply_theme(
+        fig,
+        dark,
+        x={"type": "category", "title": "tokens", "showgrid": False},
+        y=OVERLAP_AXIS,
+        height=300 * rows + 20,
+        margin={"t": 70},
+        legend={"y": 1.12},
+    )
+    return fig.update_yaxes(title_text="overlap with all tokens", col=1)
 
 
 def describe(table: pd.DataFrame) -> str:
@@ -152,37 +142,3 @@ def _short(tokens: int) -> str:
         if tokens >= size:
             return f"{tokens / size:.3g}{letter}"
     return f"{tokens:,}"
-
-
-def _chance(rows: pd.DataFrame, dark: bool, *, named: bool) -> go.Scatter:
-    line = rows.drop_duplicates("tokens").sort_values("tokens")
-    return go.Scatter(
-        x=_tokens(line),
-        y=line["chance"],
-        name="chance",
-        legendgroup="chance",
-        showlegend=named,
-        mode="lines",
-        line={"color": muted(dark), "dash": "dot", "width": 2},
-        hovertemplate="chance %{y:.3f}<extra></extra>",
-    )
-
-
-def _line(name: str, place: int, rows: pd.DataFrame, dark: bool) -> go.Scatter:
-    rows = rows.sort_values("tokens")
-    color = series_color(place, dark)
-    return go.Scatter(
-        x=_tokens(rows),
-        y=rows["overlap"],
-        name=plain(name),
-        legendgroup=name,
-        mode="lines+markers",
-        line={"color": color, "dash": DASHES[place % len(DASHES)], "width": 2},
-        marker={
-            "symbol": SYMBOLS[place % len(SYMBOLS)],
-            "color": color,
-            "size": 9,
-            "line": {"color": ink(dark), "width": 0},
-        },
-        hovertemplate=f"{plain(name)}, %{{x}} tokens: %{{y:.3f}}<extra></extra>",
-    )

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import partial
+from typing import Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -11,18 +13,11 @@ from analysis.ranking.overlap import chance_overlap, corpora_overlap, criterion_
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Chart, Drawing
 from app.charts.context import CURVE_BESIDE, Context
-from app.charts.theme import (
-    DASHES,
-    SYMBOLS,
-    apply_theme,
-    ink,
-    muted,
-    paper,
-    plain,
-    series_color,
-)
+from app.charts.theme import ink, paper, plain, themed
+from app.charts.traces import OVERLAP_AXIS, chance, note, series
 
 CURVE_PERCENTS = tuple(range(5, 100, 5))
+_LEFT_OF_LINE: Final = {"xanchor": "right", "xshift": -4}
 
 
 def curve_table(
@@ -37,16 +32,16 @@ def curve_table(
     rows: list[tuple[float, float, float, str, str]] = []
     for percent in CURVE_PERCENTS:
         sparsity = Fraction(percent, 100)
-        chance = chance_overlap(grid, sparsity)
+        by_chance = chance_overlap(grid, sparsity)
         for criterion in criteria:
             table = criterion_overlap(criterion, stats, gate, sparsity)
             overlap = float(table["overlap"].mean())
-            rows.append((percent / 100, overlap, chance, criterion.label, "pairs"))
+            rows.append((percent / 100, overlap, by_chance, criterion.label, "pairs"))
         if count > 2:
             overlap = corpora_overlap(criteria[0], stats, gate, sparsity)
-            chance = chance_overlap(grid, sparsity, count)
+            by_chance = chance_overlap(grid, sparsity, count)
             name = f"{criteria[0].label}, all texts"
-            rows.append((percent / 100, overlap, chance, name, "all texts"))
+            rows.append((percent / 100, overlap, by_chance, name, "all texts"))
     return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance", "series", "kind"])
 
 
@@ -54,20 +49,12 @@ def _draw(context: Context) -> Drawing:
     names = dict.fromkeys((context.routed_criterion().name, *CURVE_BESIDE))
     criteria, share = [get_criterion(name) for name in names], float(context.fraction)
     table = context.keep(curve_table, criteria, context.corpora_stats, context.gate)
-    return Drawing(
-        "overlap-by-sparsity",
-        lambda dark: overlap_curve(table, sparsity=share, dark=dark),
-        table,
-        describe(table, sparsity=share),
-        context.about(f"gate {context.gate}"),
-    )
+    figure, about = partial(overlap_curve, table, sparsity=share), f"gate {context.gate}"
+    return Drawing(figure, table, describe(table, sparsity=share), context.about(about))
 
 
 OVERLAP_CURVE = Chart(
-    "overlap-by-sparsity",
-    "explore",
-    "How the agreement of texts changes with sparsity",
-    _draw,
+    "overlap-by-sparsity", "explore", "How the agreement of texts changes with sparsity", _draw
 )
 
 
@@ -80,20 +67,41 @@ def overlap_curve(
     line for each `kind` (pairs, or all texts at once); a table without kinds has one.
     `sparsity` is the current one: it is marked, with the overlap of each series there.
     """
-    fig = go.Figure()
+    lines = []
     kinds = table.get("kind", pd.Series("pairs", index=table.index))
     for place, (kind, rows) in enumerate(table.groupby(kinds, sort=False)):
-        fig.add_trace(_chance(place, str(kind), rows, dark))
+        line = rows.drop_duplicates("sparsity").sort_values("sparsity")
+        said, width = ("chance", 2) if place == 0 else (f"chance, {kind}", 1)
+        hover = f"{said} %{{y:.3f}}"
+        lines.append(chance(line["sparsity"], line["chance"], dark, hover, name=said, width=width))
     for index, (name, rows) in enumerate(table.groupby("series", sort=False)):
-        fig.add_trace(_line(index, str(name), rows.sort_values("sparsity"), sparsity, dark))
+        rows = rows.sort_values("sparsity")
+        is_now = [sparsity is not None and abs(at - sparsity) < 1e-9 for at in rows["sparsity"]]
+        mark = {
+            # Plotly makes markers of several sizes translucent unless told otherwise.
+            "opacity": 1,
+            "size": [13 if now else 7 for now in is_now],
+            "line": {"color": ink(dark), "width": [2 if now else 0 for now in is_now]},
+        }
+        hover = f"{plain(str(name))} %{{y:.3f}}"
+        lines.append(
+            series(index, str(name), (rows["sparsity"], rows["overlap"]), dark, hover, marker=mark)
+        )
+    fig = themed(
+        lines,
+        dark,
+        x={"title": "sparsity", "tickformat": ".0%", "hoverformat": ".0%", "showgrid": False},
+        y=OVERLAP_AXIS | {"title": "overlap of pruned sets"},
+        # In a narrow column each name of the legend takes a line.
+        height=300 + 18 * max(0, len(lines) - 3),
+        hovermode="x unified",
+        margin={"t": 30},
+    )
     if sparsity is not None:
-        _mark(fig, sparsity, dark)
-    apply_theme(fig, dark)
-    # In a narrow column each name of the legend takes a line.
-    height = 300 + 18 * max(0, len(fig.data) - 3)
-    fig.update_layout(height=height, hovermode="x unified", margin={"t": 30})
-    fig.update_xaxes(title_text="sparsity", tickformat=".0%", hoverformat=".0%", showgrid=False)
-    fig.update_yaxes(title_text="overlap of pruned sets", range=[-0.03, 1.06], tickformat=".1f")
+        side = {"xanchor": "left", "xshift": 4} if sparsity < 0.5 else _LEFT_OF_LINE
+        ground = {"yref": "paper", "yanchor": "bottom", "bgcolor": paper(dark)}
+        fig.add_vline(x=sparsity, line={"color": ink(dark), "width": 1}, opacity=0.6)
+        fig.add_annotation(note(sparsity, 0, f"now {sparsity:.0%}", **side, **ground))
     return fig
 
 
@@ -105,65 +113,9 @@ def describe(table: pd.DataFrame, *, sparsity: float | None = None) -> str:
     wanted = float(known["sparsity"].median()) if sparsity is None else sparsity
     nearest = min(known["sparsity"].tolist(), key=lambda value: abs(value - wanted))
     here = known[known["sparsity"] == nearest].sort_values("overlap", ascending=False)
-    chance = here["chance"].max()  # of pairs, where there is more than one kind
+    by_chance = here["chance"].max()  # of pairs, where there is more than one kind
     shares = ", ".join(
         f"{name} {overlap:.0%}"
         for name, overlap in zip(here["series"], here["overlap"], strict=True)
     )
-    return f"At {nearest:.0%} sparsity the pruned sets share: {shares}; chance {chance:.0%}."
-
-
-def _chance(place: int, kind: str, rows: pd.DataFrame, dark: bool) -> go.Scatter:
-    line = rows.drop_duplicates("sparsity").sort_values("sparsity")
-    name = "chance" if place == 0 else f"chance, {kind}"
-    return go.Scatter(
-        x=line["sparsity"],
-        y=line["chance"],
-        name=name,
-        mode="lines",
-        line={"color": muted(dark), "dash": "dot", "width": 2 if place == 0 else 1},
-        hovertemplate=f"{name} %{{y:.3f}}<extra></extra>",
-    )
-
-
-def _line(
-    index: int, name: str, rows: pd.DataFrame, sparsity: float | None, dark: bool
-) -> go.Scatter:
-    color = series_color(index, dark)
-    is_current = [
-        sparsity is not None and abs(value - sparsity) < 1e-9 for value in rows["sparsity"]
-    ]
-    return go.Scatter(
-        x=rows["sparsity"],
-        y=rows["overlap"],
-        name=plain(name),
-        mode="lines+markers",
-        line={"color": color, "dash": DASHES[index % len(DASHES)], "width": 2},
-        marker={
-            "symbol": SYMBOLS[index % len(SYMBOLS)],
-            "color": color,
-            # Plotly makes markers of several sizes translucent unless told otherwise.
-            "opacity": 1,
-            "size": [13 if current else 7 for current in is_current],
-            "line": {
-                "color": ink(dark),
-                "width": [2 if current else 0 for current in is_current],
-            },
-        },
-        hovertemplate=f"{plain(name)} %{{y:.3f}}<extra></extra>",
-    )
-
-
-def _mark(fig: go.Figure, sparsity: float, dark: bool) -> None:
-    fig.add_vline(x=sparsity, line={"color": ink(dark), "width": 1}, opacity=0.6)
-    fig.add_annotation(
-        x=sparsity,
-        y=0,
-        yref="paper",
-        yanchor="bottom",
-        xanchor="left" if sparsity < 0.5 else "right",
-        xshift=4 if sparsity < 0.5 else -4,
-        text=f"now {sparsity:.0%}",
-        bgcolor=paper(dark),
-        showarrow=False,
-    )
+    return f"At {nearest:.0%} sparsity the pruned sets share: {shares}; chance {by_chance:.0%}."

@@ -1,6 +1,9 @@
 """Overlap map: the 18 variants of S(b, alpha, beta), coloured by overlap between texts."""
 
 import math
+from collections.abc import Mapping
+from functools import partial
+from itertools import product
 from typing import Any, Final
 
 import pandas as pd
@@ -8,16 +11,8 @@ import plotly.graph_objects as go
 
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.charts.theme import (
-    color_at,
-    colorbar,
-    colorscale,
-    ink,
-    muted,
-    paper,
-    text_on,
-    themed,
-)
+from app.charts.theme import CLEAR, color_at, ink, muted, paper, text_on, themed
+from app.charts.traces import around, box, halo, heat, note, stroke, targets
 
 Variant = tuple[int, int, int]
 
@@ -33,21 +28,14 @@ VARIANT_NAMES: Final[dict[Variant, str]] = {
 }
 DEGENERATE: Final[Variant] = (1, 0, 0)
 
-_EXPONENTS: Final = (0, 1, 2)
+EXPONENTS: Final = (0, 1, 2)
 _BLOCK_STEP: Final = 3.25  # the two values of b stand apart by a quarter of a cell
-_HALF: Final = 0.5
-_GREEK: Final = {"alpha": "\u03b1", "beta": "\u03b2"}
 
 
 def _draw(context: Context) -> Drawing:
     means, selected = context.variant_means, context.ranking_criterion.exponents
-    return Drawing(
-        "overlap-map",
-        lambda dark: variant_map(means, selected=selected, dark=dark),
-        means,
-        describe(means),
-        context.about(f"gate {context.gate}"),
-    )
+    about = context.about(f"gate {context.gate}")
+    return Drawing(partial(variant_map, means, selected=selected), means, describe(means), about)
 
 
 OVERLAP_MAP = Chart("overlap-map", "explore", "Which variants depend on the text", _draw)
@@ -62,37 +50,81 @@ def variant_map(
     be absent and is shown hatched. Each cell carries an invisible marker, because Streamlit
     selects points and not cells; its customdata is [b, alpha, beta].
     """
-    overlaps = _overlaps(table)
-    traces = [*(_cells(overlaps, b, dark) for b in (0, 1)), _hatch(dark), _targets(overlaps)]
-    words = [_words(variant, overlaps[variant], dark) for variant in _variants()]
-    layout = _axes() | {
-        "annotations": [*words, *_headings()],
-        "shapes": _outline(selected, dark) if selected is not None else [],
+    overlaps = overlaps_of(table)
+    x, y = _place(DEGENERATE)
+    hatch = stroke(*around(x, y), CLEAR, 0, fill="toself", fillcolor=CLEAR)
+    hatch.fillpattern = {"shape": "/", "fgcolor": muted(dark), "fgopacity": 0.6, "size": 7}
+    places = [_place(variant) for variant in overlaps]
+    marks = targets(
+        [x for x, _ in places],
+        [y for _, y in places],
+        [list(variant) for variant in overlaps],
+        30,
+        text=[reading(*each) for each in overlaps.items()],
+        hovertemplate="%{text}<extra></extra>",
+    )
+    edges = []
+    if selected is not None:
+        x, y = _place(selected)
+        ends = (x - 0.5, x + 0.5), (y - 0.5, y + 0.5)
+        edges = [box(*ends, color, width) for color, width in halo(dark, 3)]
+    common = {"showgrid": False, "fixedrange": True}
+    above = {"yref": "paper", "yanchor": "bottom", "yshift": 4}
+    heads = ("b = 0, sum over routed tokens", "b = 1, mean over routed tokens")
+    return themed(
+        [*(_cells(overlaps, b, dark) for b in (0, 1)), hatch, marks],
+        dark,
+        x=common
+        | {
+            "tickvals": [b * _BLOCK_STEP + beta for b in (0, 1) for beta in EXPONENTS],
+            "ticktext": [f"\u03b2 = {beta}" for _ in (0, 1) for beta in EXPONENTS],
+            "range": [-0.56, _BLOCK_STEP + 2.56],
+        },
+        y=common
+        | {
+            "tickvals": list(EXPONENTS),
+            "ticktext": [f"\u03b1 = {alpha}" for alpha in EXPONENTS],
+            "range": [2.56, -0.56],
+        },
+        annotations=[
+            *(_words(variant, overlap, dark) for variant, overlap in overlaps.items()),
+            *(note(b * _BLOCK_STEP + 1, 1, head, **above) for b, head in enumerate(heads)),
+        ],
+        shapes=edges,
         # Any click goes to the nearest cell's marker, however large the cell is drawn.
-        "hovermode": "closest",
-        "hoverdistance": -1,
-        "height": 280,
-        "margin": {"t": 30},
-    }
-    return themed(traces, layout, dark)
+        hovermode="closest",
+        hoverdistance=-1,
+        height=280,
+        margin={"t": 30},
+    )
 
 
-def clicked_variant(event: object) -> Variant | None:
-    """The variant in the selection of `st.plotly_chart(on_select=...)`; None if nothing valid.
+def clicked_point(event: object, size: int) -> tuple[Variant, list[int]] | None:
+    """The variant in a selection of `st.plotly_chart`, and the other numbers of its cell.
 
-    `event` is what the widget returns, or its entry in session state.
+    Args:
+        event: what the widget returns, or its entry in session state; None is returned if it holds
+            no variant.
+        size: how many numbers a cell has.
     """
     try:
         point = event["selection"]["points"][-1]["customdata"]  # type: ignore[index]
-        b, alpha, beta = (int(part) for part in point)
+        b, alpha, beta, *more = (int(point[place]) for place in range(size))
     except (KeyError, IndexError, TypeError, ValueError):
         return None
-    return (b, alpha, beta) if (b, alpha, beta) in _variants() else None
+    is_whole = len(point) == size and b in (0, 1) and alpha in EXPONENTS and beta in EXPONENTS
+    return ((b, alpha, beta), more) if is_whole else None
+
+
+def clicked_variant(event: object) -> Variant | None:
+    """The variant in the selection of `st.plotly_chart(on_select=...)`; None if nothing valid."""
+    found = clicked_point(event, 3)
+    return found and found[0]
 
 
 def describe(table: pd.DataFrame) -> str:
     """One sentence: which variant depends least on the text, and which most."""
-    found = {variant: overlap for variant, overlap in _overlaps(table).items() if overlap >= 0}
+    found = {variant: overlap for variant, overlap in overlaps_of(table).items() if overlap >= 0}
     if not found:
         return "No overlap between texts is known for any variant."
     best = max(found, key=lambda variant: found[variant])
@@ -103,16 +135,14 @@ def describe(table: pd.DataFrame) -> str:
     )
 
 
-def _variants() -> list[Variant]:
-    return [(b, alpha, beta) for b in (0, 1) for alpha in _EXPONENTS for beta in _EXPONENTS]
-
-
-def _overlaps(table: pd.DataFrame) -> dict[Variant, float]:
-    keys = zip(table["b"], table["alpha"], table["beta"], strict=True)
-    known = dict(zip(((int(b), int(a), int(c)) for b, a, c in keys), table["overlap"], strict=True))
-    overlaps = {variant: float(known.get(variant, math.nan)) for variant in _variants()}
+def overlaps_of(table: pd.DataFrame) -> dict[Variant, float]:
+    """The overlap of each variant in a table `b, alpha, beta, overlap`; NaN where none is known."""
+    known = table.set_index(["b", "alpha", "beta"])["overlap"]
     # A constant score ranks nothing; ties broken by id would fake a perfect overlap.
-    return {**overlaps, DEGENERATE: math.nan}
+    return {
+        variant: math.nan if variant == DEGENERATE else float(known.get(variant, math.nan))
+        for variant in product((0, 1), EXPONENTS, EXPONENTS)
+    }
 
 
 def variant_label(variant: Variant) -> str:
@@ -126,67 +156,27 @@ def _place(variant: Variant) -> tuple[float, int]:
     return b * _BLOCK_STEP + beta, alpha
 
 
-def _cells(overlaps: dict[Variant, float], b: int, dark: bool) -> dict[str, Any]:
-    return {
-        "type": "heatmap",
-        "x": [b * _BLOCK_STEP + beta for beta in _EXPONENTS],
-        "y": list(_EXPONENTS),
-        "z": [[overlaps[b, alpha, beta] for beta in _EXPONENTS] for alpha in _EXPONENTS],
-        "zmin": 0,
-        "zmax": 1,
-        "colorscale": colorscale(),
-        "colorbar": colorbar("overlap", dark, tickvals=[0, 0.5, 1]),
-        "showscale": b == 1,
-        "xgap": 2,
-        "ygap": 2,
-        "hoverinfo": "skip",
-        "hoverongaps": False,
-    }
+def _cells(overlaps: Mapping[Variant, float], b: int, dark: bool) -> go.Heatmap:
+    return heat(
+        [[overlaps[b, alpha, beta] for beta in EXPONENTS] for alpha in EXPONENTS],
+        "overlap",
+        dark,
+        {"tickvals": [0, 0.5, 1]},
+        x=[b * _BLOCK_STEP + beta for beta in EXPONENTS],
+        y=list(EXPONENTS),
+        showscale=b == 1,
+        xgap=2,
+        ygap=2,
+        hoverinfo="skip",
+    )
 
 
-def _hatch(dark: bool) -> dict[str, Any]:
-    x, y = _place(DEGENERATE)
-    left, right, top, bottom = x - _HALF, x + _HALF, y - _HALF, y + _HALF
-    return {
-        "type": "scatter",
-        "x": [left, right, right, left, left],
-        "y": [top, top, bottom, bottom, top],
-        "mode": "lines",
-        "line": {"width": 0},
-        "fill": "toself",
-        "fillcolor": "rgba(0,0,0,0)",
-        "fillpattern": {"shape": "/", "fgcolor": muted(dark), "fgopacity": 0.6, "size": 7},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
-
-
-def _targets(overlaps: dict[Variant, float]) -> dict[str, Any]:
-    variants = _variants()
-    places = [_place(variant) for variant in variants]
-    invisible = {"marker": {"opacity": 0}}
-    return {
-        "type": "scatter",
-        "x": [x for x, _ in places],
-        "y": [y for _, y in places],
-        "customdata": [list(variant) for variant in variants],
-        "text": [
-            f"{variant_label(variant)}<br>{_reading(variant, overlaps[variant])}"
-            for variant in variants
-        ],
-        "mode": "markers",
-        "marker": {"symbol": "square", "size": 30, "opacity": 0},
-        "selected": invisible,
-        "unselected": invisible,
-        "hovertemplate": "%{text}<extra></extra>",
-        "showlegend": False,
-    }
-
-
-def _reading(variant: Variant, overlap: float) -> str:
+def reading(variant: Variant, overlap: float) -> str:
+    """What is said of the cell of a variant that is pointed at."""
+    said = "no data" if math.isnan(overlap) else f"overlap {overlap:.3f}"
     if variant == DEGENERATE:
-        return "the same score for every expert: nothing to rank"
-    return "no data" if math.isnan(overlap) else f"overlap {overlap:.3f}"
+        said = "the same score for every expert: nothing to rank"
+    return f"{variant_label(variant)}<br>{said}"
 
 
 def _words(variant: Variant, overlap: float, dark: bool) -> dict[str, Any]:
@@ -196,64 +186,13 @@ def _words(variant: Variant, overlap: float, dark: bool) -> dict[str, Any]:
     number = f"{overlap:.2f}" if is_known else "N/A" if variant == DEGENERATE else "no data"
     name = "constant" if variant == DEGENERATE else VARIANT_NAMES.get(variant, "")
     # The longest name is wider than a cell; broken before its last word it fits.
-    lines = [
-        number,
-        *(f"<span style='font-size:11px'>{part}</span>" for part in name.rsplit(" ", 1)),
-    ]
-    return {
-        "x": x,
-        "y": y,
-        "text": "<br>".join(lines) if name else number,
-        "font": {"color": color, "size": 14},
+    parts = name.rsplit(" ", 1)
+    lines = [number, *(f"<span style='font-size:11px'>{part}</span>" for part in parts)]
+    return note(
+        x,
+        y,
+        "<br>".join(lines) if name else number,
+        font={"color": color, "size": 14},
         # Without its own ground the text would be crossed by the hatch.
-        "bgcolor": paper(dark) if variant == DEGENERATE else None,
-        "showarrow": False,
-    }
-
-
-def _outline(variant: Variant, dark: bool) -> list[dict[str, Any]]:
-    x, y = _place(variant)
-    return [
-        {
-            "type": "rect",
-            "x0": x - _HALF,
-            "x1": x + _HALF,
-            "y0": y - _HALF,
-            "y1": y + _HALF,
-            "line": {"color": color, "width": width},
-        }
-        for color, width in ((paper(dark), 6), (ink(dark), 3))
-    ]
-
-
-def _headings() -> list[dict[str, Any]]:
-    return [
-        {
-            "x": b * _BLOCK_STEP + 1,
-            "y": 1,
-            "yref": "paper",
-            "yanchor": "bottom",
-            "yshift": 4,
-            "text": text,
-            "showarrow": False,
-        }
-        for b, text in ((0, "b = 0, sum over routed tokens"), (1, "b = 1, mean over routed tokens"))
-    ]
-
-
-def _axes() -> dict[str, Any]:
-    common = {"showgrid": False, "fixedrange": True}
-    return {
-        "xaxis": common
-        | {
-            "tickvals": [b * _BLOCK_STEP + beta for b in (0, 1) for beta in _EXPONENTS],
-            "ticktext": [f"{_GREEK['beta']} = {beta}" for _ in (0, 1) for beta in _EXPONENTS],
-            "range": [-0.56, _BLOCK_STEP + 2.56],
-        },
-        "yaxis": common
-        | {
-            "tickvals": list(_EXPONENTS),
-            "ticktext": [f"{_GREEK['alpha']} = {alpha}" for alpha in _EXPONENTS],
-            "range": [2.56, -0.56],
-        },
-    }
+        bgcolor=paper(dark) if variant == DEGENERATE else None,
+    )

@@ -1,7 +1,7 @@
 """Quality against memory: every candidate, and the front of those that no other beats at both."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from textwrap import wrap
 from typing import Final
 
@@ -16,14 +16,14 @@ from app.charts.context import Context
 from app.charts.evaluations import evaluations, usual_measure
 from app.charts.names import FULL
 from app.charts.sizes import byte_unit, size_text
-from app.charts.theme import apply_theme, ink, muted, plain, primary
+from app.charts.theme import ink, muted, plain, primary, themed
+from app.charts.traces import note, spread, stroke
 from pruning.evaluate.result import MEASURES
 
 COLUMNS: Final = ("candidate", "removed", "bytes", "value", "low", "high", "is_full", "on_front")
-_HEIGHT: Final = 420
 _NAME_WIDTH: Final = 18  # letters: a step may be short
 _NAME_ROOM: Final = 0.2  # of the front's width
-_ERROR_WIDTH: Final = 1.2
+_INTERVAL: Final = ("value", "low", "high")
 
 
 def pareto_table(points: pd.DataFrame, *, higher_is_better: bool) -> pd.DataFrame:
@@ -53,7 +53,7 @@ class Quality:
     higher_is_better: bool
 
 
-def drawing(name: str, points: pd.DataFrame, quality: Quality, about: str) -> Drawing | None:
+def drawing(points: pd.DataFrame, quality: Quality, about: str) -> Drawing | None:
     """The chart of candidates, a table that `pareto_table` takes.
 
     None where no pruned candidate has both numbers.
@@ -61,20 +61,18 @@ def drawing(name: str, points: pd.DataFrame, quality: Quality, about: str) -> Dr
     table = pareto_table(points, higher_is_better=quality.higher_is_better)
     if table["is_full"].all():
         return None
-    return Drawing(
-        name,
-        lambda dark: pareto_scatter(table, quality, dark=dark),
-        table,
-        describe(table, label=quality.label),
-        about,
-    )
+    figure = partial(pareto_scatter, table, quality)
+    return Drawing(figure, table, describe(table, label=quality.label), about)
 
 
-def of_evaluations(results: pd.DataFrame, measure: str, corpus: str, model: str) -> Drawing | None:
-    """A model's own evaluations (`results_of`) on one corpus; None where none was measured.
+def _draw(context: Context) -> Drawing:
+    """A model's own evaluations on one corpus.
 
     Only what was measured as most are competes, and the newest of what was measured twice.
     """
+    results, choice = evaluations(context), context.results
+    usual = usual_measure(results), str(results["corpus"].iloc[0])
+    measure, corpus = choice.measure or usual[0], choice.corpus or usual[1]
     rows = results[(results["measure"] == measure) & (results["corpus"] == corpus)]
     rows = rows[rows["way"] == ""].sort_values("created_at", kind="stable")
     rows = rows.drop_duplicates(["series", "removed", "granularity"], keep="last")
@@ -84,18 +82,12 @@ def of_evaluations(results: pd.DataFrame, measure: str, corpus: str, model: str)
         is_full=rows["series"] == "",
         value=rows["mean"],
     )
-    known = MEASURES[measure]
+    known, model = MEASURES[measure], context.model.name
     quality = Quality(f"{known.label} on {corpus}", known.axis, known.higher_is_better)
-    return drawing("pareto", points, quality, made_by(model, quality.label))
-
-
-def _draw(context: Context) -> Drawing:
-    results, name = evaluations(context), context.model.name
-    measure, corpus = usual_measure(results), str(results["corpus"].iloc[0])
-    chart = of_evaluations(results, measure, corpus, name)
+    chart = drawing(points, quality, made_by(model, quality.label))
     if chart is None:
-        raise StatsError(f"No pruned candidate of {name} was evaluated; see `moeprune sweep`.")
-    return chart
+        raise StatsError(f"No pruned candidate of {model} was evaluated; see `moeprune sweep`.")
+    return replace(chart, is_usual=(measure, corpus) == usual)
 
 
 PARETO = Chart("pareto", "evaluate", "What quality each amount of memory buys", _draw)
@@ -112,46 +104,43 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
     unit, unit_name = byte_unit(float(table["bytes"].max()) if len(table) else 0.0)
     rows = table.assign(x=table["bytes"] / unit).sort_values("x", kind="stable")
     front = rows[rows["on_front"]]
-    fig = go.Figure()
-    fig.add_scatter(
-        x=front["x"],
-        y=front["value"],
-        mode="lines",
-        line={"shape": "hv", "color": primary(dark), "width": 2},
-        name="best within the memory",
-        hoverinfo="skip",
-    )
-    looks: Mapping[str, tuple[pd.DataFrame, dict[str, object]]] = {
-        "beaten by another": (
+    steps = stroke(front["x"], front["value"], primary(dark), 2, name="best within the memory")
+    steps.update(line_shape="hv", showlegend=None)
+    looks: tuple[tuple[str, pd.DataFrame, dict[str, object]], ...] = (
+        (
+            "beaten by another",
             rows[~rows["on_front"] & ~rows["is_full"]],
             {"symbol": "circle-open", "size": 8, "color": muted(dark), "opacity": 0.55},
         ),
-        "on the front": (
+        (
+            "on the front",
             front[~front["is_full"]],
             {"symbol": "diamond", "size": 11, "color": primary(dark)},
         ),
-        "full model": (
+        (
+            "full model",
             rows[rows["is_full"]],
             {"symbol": "star", "size": 14, "color": ink(dark)},
         ),
-    }
-    for name, (points, marker) in looks.items():
-        if len(points):
-            fig.add_trace(_points(points, name, marker))
-    apply_theme(fig, dark)
-    fig.update_layout(height=_HEIGHT, annotations=_names(front, quality.higher_is_better, dark))
-    fig.update_xaxes(title_text=f"weights, {unit_name}", showgrid=False, tickformat=".3~g")
-    fig.update_yaxes(title_text=quality.axis)
-    return fig
+    )
+    return themed(
+        [steps, *(_points(points, name, mark) for name, points, mark in looks if len(points))],
+        dark,
+        x={"title": f"weights, {unit_name}", "showgrid": False, "tickformat": ".3~g"},
+        y={"title": quality.axis},
+        height=420,
+        annotations=_names(front, quality.higher_is_better, dark),
+    )
 
 
 def _points(points: pd.DataFrame, name: str, marker: dict[str, object]) -> go.Scatter:
     names = [plain(str(each)) for each in points["candidate"]]
     sizes = [size_text(float(each)) for each in points["bytes"]]
     known = points["low"].notna() & points["high"].notna()
+    value, low, high = (points[each].where(known, points["value"]) for each in _INTERVAL)
     bounds = [
-        f"<br>95% {low:.4g} to {high:.4g}" if is_known else ""
-        for low, high, is_known in zip(points["low"], points["high"], known, strict=True)
+        f"<br>95% {start:.4g} to {end:.4g}" if is_known else ""
+        for start, end, is_known in zip(low, high, known, strict=True)
     ]
     return go.Scatter(
         x=points["x"],
@@ -160,14 +149,7 @@ def _points(points: pd.DataFrame, name: str, marker: dict[str, object]) -> go.Sc
         name=name,
         marker=marker,
         opacity=marker.get("opacity", 1.0),
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": (points["high"] - points["value"]).where(known, 0.0),
-            "arrayminus": (points["value"] - points["low"]).where(known, 0.0),
-            "thickness": _ERROR_WIDTH,
-            "width": 3,
-        },
+        error_y=spread(value, low, high, symmetric=False, thickness=1.2, width=3),
         customdata=list(zip(names, sizes, bounds, strict=True)),
         hovertemplate="%{customdata[0]}<br>%{customdata[1]}: %{y:.4g}%{customdata[2]}"
         "<extra></extra>",
@@ -182,19 +164,19 @@ def _names(front: pd.DataFrame, higher_is_better: bool, dark: bool) -> list[dict
     room = _NAME_ROOM * float(front["x"].max() - front["x"].min()) if len(front) else 0.0
     gap = front["x"].shift(-1) - front["x"]
     front = front[~front["is_full"] & ~(gap < room)]
+    side = 1 if higher_is_better else -1
     return [
-        {
-            "x": row["x"],
-            "y": row["value"],
-            "text": "<br>".join(plain(part) for part in wrap(str(row["candidate"]), _NAME_WIDTH)),
-            "align": "left",
-            "showarrow": False,
-            "xanchor": "left",
-            "yanchor": "bottom" if higher_is_better else "top",
-            "xshift": 8,
-            "yshift": 6 if higher_is_better else -6,
-            "font": {"color": ink(dark)},
-        }
+        note(
+            row["x"],
+            row["value"],
+            "<br>".join(plain(part) for part in wrap(str(row["candidate"]), _NAME_WIDTH)),
+            align="left",
+            xanchor="left",
+            yanchor="bottom" if higher_is_better else "top",
+            xshift=8,
+            yshift=6 * side,
+            font={"color": ink(dark)},
+        )
         for row in front.to_dict("records")
     ]
 

@@ -1,6 +1,7 @@
 """Paths (MoE Pathfinder): how many samples' paths pass through each expert, by corpus."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,10 +14,10 @@ from analysis.ranking.trajectory import follow, representative_samples
 from analysis.stats.choose import newest_by_corpus
 from analysis.stats.store import Run, load_sample_stats
 from app.charts.chart import Chart, Drawing
+from app.charts.choices import USUAL_PATHS, PathChoice
 from app.charts.context import Context
-from app.charts.layer_rows import layer_axis
-from app.charts.path_choice import USUAL_PATHS, PathChoice
-from app.charts.theme import apply_theme, colorbar, colorscale, plain
+from app.charts.theme import apply_theme, plain
+from app.charts.traces import cells_of, heat, layer_axis
 
 _ROW, _LEAST, _MOST = 17, 110, 420
 _HEAD, _FOOT = 34, 60
@@ -51,12 +52,11 @@ def _draw(context: Context) -> Drawing:
     )
     columns = ["corpus", *(column for column in together if column != "corpus")]
     return Drawing(
-        "paths",
-        lambda dark: path_frequency(together, counts, dark=dark),
+        partial(path_frequency, together, counts),
         together[columns],
         describe(together, counts),
         context.about(" ".join(choice.said())),
-        choice.said() if choice != USUAL_PATHS else (),
+        options=choice.said() if choice != USUAL_PATHS else (),
     )
 
 
@@ -71,7 +71,6 @@ def path_frequency(
     Args:
         table: one row an expert and text; rank 0 is the first to keep over all layers.
         num_samples: samples of each text, in the order of the panels; the end of the colour scale.
-        dark: theme.
     """
     layers = sorted(table["layer"].unique())
     panel = int(np.clip(len(layers) * _ROW, _LEAST, _MOST))
@@ -88,36 +87,33 @@ def path_frequency(
     )
     for row, (corpus, count) in enumerate(num_samples.items(), start=1):
         fig.add_trace(_cells(table[table["corpus"] == corpus], layers, count, dark), row, 1)
-    apply_theme(fig, dark)
-    every = max(1, -(-len(layers) // (panel // _ROW)))
-    fig.update_layout(height=height, margin={"t": _HEAD, "b": _FOOT})
+    apply_theme(
+        fig,
+        dark,
+        x={"showgrid": False},
+        y=layer_axis(layers, max(1, -(-len(layers) // (panel // _ROW))), title="layer"),
+        height=height,
+        margin={"t": _HEAD, "b": _FOOT},
+    )
     fig.update_annotations(font_size=13, x=0, xanchor="left")
-    fig.update_xaxes(showgrid=False)
-    fig.update_xaxes(title_text="expert", row=len(num_samples), col=1)
-    layer_axis(fig, layers, every)
-    fig.update_yaxes(title_text="layer")
-    return fig
+    return fig.update_xaxes(title_text="expert", row=len(num_samples), col=1)
 
 
 def _cells(table: pd.DataFrame, layers: list[int], num_samples: int, dark: bool) -> go.Heatmap:
     """Share of the samples; empty where an expert is on no path, or a layer has no such expert."""
-    place = (np.searchsorted(layers, table["layer"].to_numpy()), table["expert"].to_numpy())
-    shares = np.full((len(layers), int(table["expert"].max()) + 1), np.nan, dtype=np.float32)
+    place, shape = cells_of(table, layers)
+    shares = np.full(shape, np.nan, dtype=np.float32)
     shares[place] = (table["num_samples"] / num_samples).where(table["num_samples"] > 0)
-    said = np.zeros((*shares.shape, 2), dtype=np.uint32)
+    said = np.zeros((*shape, 2), dtype=np.uint32)
     said[place] = np.column_stack([table["num_samples"], table["rank"] + 1])
-    return go.Heatmap(
-        z=shares,
-        zmin=0,
-        zmax=1,
-        colorscale=colorscale(),
-        colorbar=colorbar("share of samples", dark, tickformat=".0%"),
+    return heat(
+        shares,
+        "share of samples",
+        dark,
+        {"tickformat": ".0%"},
         customdata=said,
-        hoverongaps=False,
-        hovertemplate=(
-            "layer %{y}, expert %{x}<br>on paths of %{customdata[0]} of "
-            f"{num_samples} samples<br>rank %{{customdata[1]}} of the model<extra></extra>"
-        ),
+        hovertemplate="layer %{y}, expert %{x}<br>on paths of %{customdata[0]} of "
+        f"{num_samples} samples<br>rank %{{customdata[1]}} of the model<extra></extra>",
     )
 
 

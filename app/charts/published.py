@@ -130,7 +130,7 @@ def winners_of(table: str) -> Drawing:
         f"{each.model.split('-')[0]} {each.sparsity:.0%}": scores_of(each).drop(index=FULL)
         for each in settings_of(table)
     }
-    return winner_map.drawing("winner-map", scores, made_by(source_of(table)))
+    return winner_map.drawing(scores, made_by(source_of(table)), "winner-map")
 
 
 def profile(setting: Setting, *, radar: bool) -> Drawing:
@@ -139,9 +139,8 @@ def profile(setting: Setting, *, radar: bool) -> Drawing:
     order = average_rank(scores.drop(index=FULL)).sort_values(kind="stable").index
     about = made_by(source_of(setting.table), setting.model, f"sparsity {setting.sparsity:.0%}")
     scores = scores.loc[[FULL, *order]]
-    return capability.drawing(
-        "capability-radar" if radar else "capability", scores, about, radar=radar
-    )
+    name = "capability-radar" if radar else "capability"
+    return capability.drawing(scores, about, radar=radar, name=name)
 
 
 PAPER_CHARTS: Final = {

@@ -1,5 +1,6 @@
 """Rank flow of a layer between two recipes: a line an expert, those that cross the cut coloured."""
 
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -10,11 +11,11 @@ from analysis.ranking.compare import Comparison
 from app.charts.chart import Chart, Drawing
 from app.charts.comparing import names_of
 from app.charts.context import Context
-from app.charts.theme import apply_theme, ink, muted, paper, plain, primary, series_color
+from app.charts.theme import ink, muted, plain, primary, series_color, themed
+from app.charts.traces import STILL_LEGEND, halo, stroke
 
 # Series colour and dash; A's own lines fall, B's own rise.
 _ALONE: Final = {"only A": (1, "solid"), "only B": (3, "dash")}
-_QUIET: Final = ("both", "neither")
 _PIXELS_A_RANK: Final = 12
 
 
@@ -32,13 +33,8 @@ def _draw(context: Context) -> Drawing:
     marked = place[1] if place and place[0] == layer else None
     table = comparison.table()
     rows = table[table["layer"] == layer].reset_index(drop=True)
-    return Drawing(
-        "rank-flow",
-        lambda dark: bump(rows, names, marked=marked, dark=dark),
-        rows,
-        describe(rows),
-        context.about_both(),
-    )
+    figure = partial(bump, rows, names, marked=marked)
+    return Drawing(figure, rows, describe(rows), context.about_both())
 
 
 RANK_FLOW = Chart("rank-flow", "compare", "Who crosses the cut in one layer", _draw)
@@ -55,18 +51,40 @@ def bump(
 
     Rank 0, the first to keep, is on top and shown as 1. `marked` is an expert to point out.
     """
-    fig = go.Figure()
-    for fate in _QUIET:
-        fig.add_trace(_quiet(fate, table[table["kept_by"] == fate], dark))
-    for fate in _ALONE:
-        fig.add_trace(_alone(fate, table[table["kept_by"] == fate], dark))
+    lines = []
+    for fate in ("both", "neither"):
+        rows = table[table["kept_by"] == fate]
+        name = f"{fate}: {len(rows)}"
+        line = stroke(*_paths(rows), muted(dark), 1, name=name, opacity=0.45, showlegend=None)
+        lines.append(line.update(line_dash="dot" if fate == "neither" else "solid"))
+    lines += [_alone(fate, table[table["kept_by"] == fate], dark) for fate in _ALONE]
     if marked is not None and (table["expert"] == marked).any():
-        fig.add_trace(_marked(table[table["expert"] == marked].iloc[0], dark))
-    cuts = [_kept(table, side) + 0.5 for side in "AB"]
-    for color, width in ((paper(dark), 5), (ink(dark), 2)):
-        fig.add_trace(_cut(cuts, color, width))
-    apply_theme(fig, dark)
-    return _lay_out(fig, table, names)
+        ranks = table.loc[table["expert"] == marked, ["rank_a", "rank_b"]].to_numpy()[0] + 1
+        lines.append(
+            go.Scatter(
+                x=[0, 1],
+                y=ranks.tolist(),
+                name=f"expert {marked}",
+                mode="lines+markers",
+                line={"color": primary(dark), "width": 4},
+                marker={"size": 11, "symbol": "diamond", "color": primary(dark)},
+                hovertemplate=f"expert {marked}: rank %{{y}}<extra></extra>",
+            )
+        )
+    a, b = (int(table["kept_by"].isin(("both", f"only {side}")).sum()) + 0.5 for side in "AB")
+    cut = ([-0.08, 0, 1, 1.08], [a, a, b, b])
+    lines += [stroke(*cut, *look, cliponaxis=False) for look in halo(dark)]
+    heads = [f"{side}: {plain(name)}" for side, name in zip("AB", names, strict=True)]
+    ranks_title = "rank (1 = first to keep)"
+    return themed(
+        lines,
+        dark,
+        x={"tickvals": [0, 1], "ticktext": heads, "range": [-0.12, 1.12], "showgrid": False},
+        y={"title": ranks_title, "range": [len(table) + 0.7, 0.3], "showgrid": False},
+        height=int(np.clip(len(table) * _PIXELS_A_RANK, 240, 900)) + 110,
+        margin={"t": 60, "l": 40, "r": 40},
+        legend=STILL_LEGEND,
+    )
 
 
 def describe(table: pd.DataFrame) -> str:
@@ -84,29 +102,12 @@ def describe(table: pd.DataFrame) -> str:
     )
 
 
-def _kept(table: pd.DataFrame, side: str) -> int:
-    return int(table["kept_by"].isin(("both", f"only {side}")).sum())
-
-
 def _paths(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """One path of lines, a break (NaN) after each."""
     ranks = rows[["rank_a", "rank_b"]].to_numpy(np.float32) + 1
     breaks = np.full((len(rows), 1), np.nan, dtype=np.float32)
     x = np.tile(np.array([0, 1, np.nan], dtype=np.float32), len(rows))
     return x, np.hstack([ranks, breaks]).ravel()
-
-
-def _quiet(fate: str, rows: pd.DataFrame, dark: bool) -> go.Scatter:
-    x, y = _paths(rows)
-    return go.Scatter(
-        x=x,
-        y=y,
-        name=f"{fate}: {len(rows)}",
-        mode="lines",
-        line={"color": muted(dark), "width": 1, "dash": "dot" if fate == "neither" else "solid"},
-        opacity=0.45,
-        hoverinfo="skip",
-    )
 
 
 def _alone(fate: str, rows: pd.DataFrame, dark: bool) -> go.Scatter:
@@ -127,42 +128,3 @@ def _alone(fate: str, rows: pd.DataFrame, dark: bool) -> go.Scatter:
         marker={"size": 6, "color": series_color(series, dark)},
         hovertemplate="expert %{customdata}: rank %{y}<extra></extra>",
     )
-
-
-def _marked(row: "pd.Series[int]", dark: bool) -> go.Scatter:
-    return go.Scatter(
-        x=[0, 1],
-        y=[row["rank_a"] + 1, row["rank_b"] + 1],
-        name=f"expert {row['expert']}",
-        mode="lines+markers",
-        line={"color": primary(dark), "width": 4},
-        marker={"size": 11, "symbol": "diamond", "color": primary(dark)},
-        hovertemplate=f"expert {row['expert']}: rank %{{y}}<extra></extra>",
-    )
-
-
-def _cut(cuts: list[float], color: str, width: int) -> go.Scatter:
-    return go.Scatter(
-        x=[-0.08, 0, 1, 1.08],
-        y=[cuts[0], cuts[0], cuts[1], cuts[1]],
-        mode="lines",
-        line={"color": color, "width": width},
-        hoverinfo="skip",
-        showlegend=False,
-        cliponaxis=False,
-    )
-
-
-def _lay_out(fig: go.Figure, table: pd.DataFrame, names: tuple[str, str]) -> go.Figure:
-    height = int(np.clip(len(table) * _PIXELS_A_RANK, 240, 900))
-    fig.update_layout(
-        height=height + 110,
-        margin={"t": 60, "l": 40, "r": 40},
-        legend={"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"},
-    )
-    heads = [f"{side}: {plain(name)}" for side, name in zip("AB", names, strict=True)]
-    fig.update_xaxes(tickvals=[0, 1], ticktext=heads, range=[-0.12, 1.12], showgrid=False)
-    fig.update_yaxes(
-        title_text="rank (1 = first to keep)", range=[len(table) + 0.7, 0.3], showgrid=False
-    )
-    return fig

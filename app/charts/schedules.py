@@ -1,34 +1,23 @@
 """Schedules side by side: which share of its experts each layer keeps."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.charts.theme import (
-    SMALL_SIZE,
-    apply_theme,
-    color_at,
-    colorbar,
-    colorscale,
-    ink,
-    paper,
-    plain,
-    primary,
-    text_on,
-)
+from app.charts.theme import SMALL_SIZE, color_at, ink, paper, plain, primary, text_on, themed
+from app.charts.traces import box, heat, note
 from pruning.budget import sparsity_budget
 from pruning.planning.planning import PlanChoice, schedule_label, schedules_table, searched_rows
 from pruning.planning.ranking import FREQUENCY, Selection
 from pruning.schedules import Spending
 from pruning.search.store import order_digest
 
-_ROW_PX: Final = 30
 _LABELLED_LAYERS: Final = 8  # in half of a narrow page
 _NUMBERED_LAYERS: Final = 24  # more would not leave room for the numbers
 
@@ -94,13 +83,8 @@ def sides(context: Context) -> Sides:
 def _draw(context: Context) -> Drawing:
     counts, label = sides(context).counts, schedule_label(context.plan.row)
     named = counts.assign(schedule=counts["schedule"].map(schedule_label))
-    return Drawing(
-        "schedules",
-        lambda dark: context.keep(schedules_figure, named, shown=label, dark=dark),
-        counts,
-        describe(named),
-        context.about_selection(),
-    )
+    figure = partial(context.keep, schedules_figure, named, shown=label)
+    return Drawing(figure, counts, describe(named), context.about_selection())
 
 
 SCHEDULES = Chart(
@@ -111,89 +95,73 @@ SCHEDULES = Chart(
 def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False) -> go.Figure:
     """Figure of a table `schedule, layer, kept, removed`: one row a schedule, one cell a layer.
 
-    Args:
-        table: schedules in the order of the rows, from the top.
-        shown: the schedule to mark.
-        dark: for the dark theme.
+    Schedules stand in the order of the table, from the top; `shown` is the one to mark.
     """
     names = [str(name) for name in table["schedule"].unique()]
     layers = [str(layer) for layer in table["layer"].unique()]
-    kept, share = (_grid(values, len(names)) for values in (table["kept"], _shares(table)))
-    fig = go.Figure(
-        go.Heatmap(
-            z=share,
-            x=layers,
-            y=names,
-            customdata=kept,
-            colorscale=colorscale(),
-            zmin=0,
-            zmax=1,
-            xgap=1 if len(layers) <= _NUMBERED_LAYERS else 0,
-            ygap=3,
-            colorbar=colorbar("share kept", dark, tickformat=".0%", nticks=6),
-            hovertemplate="%{y}, layer %{x}: %{customdata} kept, %{z:.0%}<extra></extra>",
-        )
+    parts = table["kept"], table["kept"] / (table["kept"] + table["removed"])
+    kept, share = (np.asarray(values).reshape(len(names), -1) for values in parts)
+    has_numbers = len(layers) <= _NUMBERED_LAYERS
+    cells = heat(
+        share,
+        "share kept",
+        dark,
+        {"tickformat": ".0%", "nticks": 6},
+        x=layers,
+        y=names,
+        customdata=kept,
+        xgap=1 if has_numbers else 0,
+        ygap=3,
+        hoverongaps=None,
+        hovertemplate="%{y}, layer %{x}: %{customdata} kept, %{z:.0%}<extra></extra>",
     )
-    apply_theme(fig, dark)
-    if len(layers) <= _NUMBERED_LAYERS:
-        for position, name in enumerate(names):
-            _write_numbers(fig, name, layers, kept[position], share[position])
+    numbers = [
+        note(
+            layers[column],
+            names[row],
+            str(number),
+            font={"size": SMALL_SIZE, "color": text_on(color_at(float(share[row, column])))},
+        )
+        for (row, column), number in np.ndenumerate(kept)
+        if has_numbers
+    ]
+    edge = []
     if shown in names:
         row = names.index(shown)
-        edge = {"color": primary(dark), "width": 3}
-        fig.add_shape(
-            type="rect", x0=-0.5, x1=len(layers) - 0.5, y0=row - 0.5, y1=row + 0.5, line=edge
-        )
-    _lay_out(fig, (names, layers), shown, dark)
-    return fig
-
-
-def _lay_out(fig: go.Figure, axes: tuple[list[str], list[str]], shown: str, dark: bool) -> None:
-    """Rows from the top, the shown one in bold."""
-    names, layers = axes
-    height = 90 + _ROW_PX * len(names)
-    fig.update_layout(height=height, margin={"t": 12, "b": 8}, plot_bgcolor=paper(dark))
-    labelled = layers[:: -(-len(layers) // _LABELLED_LAYERS)]
-    fig.update_xaxes(
-        title_text="layer", type="category", tickvals=labelled, tickangle=0, showgrid=False
-    )
+        edge = [box((-0.5, len(layers) - 0.5), (row - 0.5, row + 0.5), primary(dark), 3)]
+    # Rows from the top, the shown one in bold.
     labels = [f"<b>{plain(name)}</b>" if name == shown else plain(name) for name in names]
-    fig.update_yaxes(
-        autorange="reversed",
-        tickmode="array",
-        tickvals=names,
-        ticktext=labels,
-        tickfont={"size": SMALL_SIZE, "color": ink(dark)},
-        showgrid=False,
+    labelled = layers[:: -(-len(layers) // _LABELLED_LAYERS)]
+    return themed(
+        [cells],
+        dark,
+        x={
+            "title": "layer",
+            "type": "category",
+            "tickvals": labelled,
+            "tickangle": 0,
+            "showgrid": False,
+        },
+        y={
+            "autorange": "reversed",
+            "tickmode": "array",
+            "tickvals": names,
+            "ticktext": labels,
+            "tickfont": {"size": SMALL_SIZE, "color": ink(dark)},
+            "showgrid": False,
+        },
+        annotations=numbers,
+        shapes=edge,
+        height=90 + 30 * len(names),
+        margin={"t": 12, "b": 8},
+        plot_bgcolor=paper(dark),
     )
-
-
-def _shares(table: pd.DataFrame) -> "pd.Series[float]":
-    return table["kept"] / (table["kept"] + table["removed"])
-
-
-def _grid(values: "pd.Series[Any]", rows: int) -> NDArray[Any]:
-    return np.asarray(values).reshape(rows, -1)
-
-
-def _write_numbers(
-    fig: go.Figure, name: str, layers: list[str], kept: NDArray[Any], share: NDArray[Any]
-) -> None:
-    """The number of experts in each cell of a row, black or white."""
-    for layer, number, part in zip(layers, kept, share, strict=True):
-        font = {"size": SMALL_SIZE, "color": text_on(color_at(float(part)))}
-        fig.add_annotation(x=layer, y=name, text=str(number), showarrow=False, font=font)
 
 
 def describe(table: pd.DataFrame) -> str:
     """One sentence: how far the schedules reach."""
-    by_schedule = table.groupby("schedule", sort=False)["kept"]
-    spread = {
-        str(name): (int(low), int(high))
-        for name, low, high in zip(
-            by_schedule.min().index, by_schedule.min(), by_schedule.max(), strict=True
-        )
-    }
+    kept = table.groupby("schedule", sort=False)["kept"].agg(["min", "max"])
+    spread = {str(name): (int(low), int(high)) for name, low, high in kept.itertuples()}
     widest = max(spread, key=lambda name: spread[name][1] - spread[name][0])
     low, high = spread[widest]
     if low == high:

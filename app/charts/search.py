@@ -1,5 +1,6 @@
 """Searches: fitness per generation, and the schedules that they found (arXiv:2603.06003)."""
 
+from functools import partial
 from typing import Final
 
 import pandas as pd
@@ -9,17 +10,8 @@ from analysis.criteria import get_criterion
 from analysis.errors import StatsError
 from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
-from app.charts.theme import (
-    DASHES,
-    SYMBOLS,
-    apply_theme,
-    ink,
-    muted,
-    paper,
-    plain,
-    primary,
-    series_color,
-)
+from app.charts.theme import ink, muted, paper, plain, primary, series_color, themed
+from app.charts.traces import note, series
 from pruning.budget import sparsity_budget
 from pruning.evaluate.result import MEASURES
 from pruning.search.result import densities_of, progress_of
@@ -27,14 +19,16 @@ from pruning.search.store import KnownSearch, best_fitting
 
 _MOST_TICKS: Final = 24
 _FEW_GENERATIONS: Final = 8
+_LAYERS: Final = {
+    "title": "layer",
+    "type": "category",
+    "nticks": _MOST_TICKS,
+    "showgrid": False,
+}
 
 
 def searches(context: Context) -> tuple[KnownSearch, ...]:
-    """The searches that were chosen, else those of the model on this budget, of any criterion.
-
-    Raises:
-        StatsError: there is none.
-    """
+    """The searches that were chosen, else those of the model on this budget, of any criterion."""
     if context.searches:
         return context.searches
     removed = sparsity_budget(context.model.layers, context.sparsity).total
@@ -49,11 +43,7 @@ def searches(context: Context) -> tuple[KnownSearch, ...]:
 
 
 def search_of(context: Context) -> KnownSearch:
-    """Of `searches` the one by the criterion of the recipe that looked longest.
-
-    Raises:
-        StatsError: none is by this criterion.
-    """
+    """Of `searches` the one by the criterion of the recipe that looked longest."""
     found, name = searches(context), context.ranking_criterion.name
     search = best_fitting(found, name, found[0].removed)
     if search is None:
@@ -65,51 +55,37 @@ def search_of(context: Context) -> KnownSearch:
 
 
 def _searched(context: Context, name: str) -> tuple[KnownSearch, str]:
-    """The search that was chosen or is told by the recipe, and the name of its chart."""
+    """The search that was chosen or is told by the recipe, and the name of its own chart."""
     if context.search is None:
-        return search_of(context), name
+        return search_of(context), ""
     try:
         is_told = search_of(context).search_id == context.search.search_id
     except StatsError:
         is_told = False
-    return context.search, name if is_told else f"{name}-shown"
+    return context.search, "" if is_told else f"{name}-shown"
 
 
 def _draw_progress(context: Context) -> Drawing:
     search, name = _searched(context, "search")
     history = search.result.history()
     progress, measure = progress_of(history), measure_label(search.fitness)
-    return Drawing(
-        name,
-        lambda dark: search_progress(history, progress, measure=measure, dark=dark),
-        history,
-        describe_progress(history, progress, measure=measure),
-        about_search(search),
-    )
+    figure = partial(search_progress, history, progress, measure=measure)
+    alt = describe_progress(history, progress, measure=measure)
+    return Drawing(figure, history, alt, about_search(search), name)
 
 
 def _draw_best(context: Context) -> Drawing:
     search, name = _searched(context, "search-best")
     table = search.result.schedule()
-    return Drawing(
-        name,
-        lambda dark: schedule_bars(table, dark=dark),
-        table,
-        describe_bars(table),
-        about_search(search),
-    )
+    about = about_search(search)
+    return Drawing(partial(schedule_bars, table), table, describe_bars(table), about, name)
 
 
 def _draw_schedules(context: Context) -> Drawing:
     found = searches(context)
     table = densities_of({each.search_id: each.result for each in found})
-    return Drawing(
-        "search-schedules",
-        lambda dark: density_schedules(table, dark=dark),
-        table,
-        describe_schedules(table),
-        made_by(f"searches {', '.join(each.search_id for each in found)}"),
-    )
+    about = made_by(f"searches {', '.join(each.search_id for each in found)}")
+    return Drawing(partial(density_schedules, table), table, describe_schedules(table), about)
 
 
 def measure_label(fitness: str) -> str:
@@ -147,73 +123,56 @@ def search_progress(
         history: `generation, candidate, fitness, origin, is_new`; fitness may be missing.
         progress: `generation, best, median`.
         measure: name of the fitness, higher is better.
-        dark: for the dark theme.
     """
-    fig = go.Figure(_traces(history, progress, dark))
-    apply_theme(fig, dark)
-    _mark_uniform(fig, history, dark)
-    fig.update_layout(height=320, margin={"t": 30})
-    last = int(history["generation"].max()) if len(history) else 0
-    # A tick for each of a few generations: of one alone Plotly would make ticks between.
-    step = 1 if last <= _FEW_GENERATIONS else None
-    fig.update_xaxes(
-        title_text="generation",
-        showgrid=False,
-        range=[-0.5, max(1, last) + 0.5],
-        dtick=step,
-    )
-    fig.update_yaxes(title_text=plain(measure))
-    return fig
-
-
-def _traces(history: pd.DataFrame, progress: pd.DataFrame, dark: bool) -> list[go.Scatter]:
     new = history[history["is_new"]].dropna(subset=["fitness"])
-    return [
-        go.Scatter(
-            x=new["generation"],
-            y=new["fitness"],
-            customdata=new[["candidate", "origin"]],
-            name="candidates",
-            mode="markers",
-            marker={"color": muted(dark), "size": 5, "opacity": 0.55},
-            hovertemplate="%{customdata[1]}, candidate %{customdata[0]}: %{y:.4f}<extra></extra>",
-        ),
-        go.Scatter(
-            x=progress["generation"],
-            y=progress["median"],
-            name="median",
-            mode="lines",
-            line={"color": series_color(1, dark), "dash": "dash", "width": 2},
-            hovertemplate="median %{y:.4f}<extra></extra>",
-        ),
-        go.Scatter(
-            x=progress["generation"],
-            y=progress["best"],
-            name="best so far",
-            mode="lines+markers",
-            line={"color": primary(dark), "width": 3, "shape": "hv"},
-            marker={"size": 6},
-            hovertemplate="best %{y:.4f}<extra></extra>",
-        ),
-    ]
-
-
-def _mark_uniform(fig: go.Figure, history: pd.DataFrame, dark: bool) -> None:
-    """A line where uniform stands, which every search begins with where it is feasible."""
-    uniform = _uniform(history)
-    if uniform is None:
-        return
-    fig.add_hline(y=uniform, line={"color": ink(dark), "width": 1, "dash": "dot"})
-    fig.add_annotation(
-        x=1,
-        xref="paper",
-        y=uniform,
-        xanchor="right",
-        yanchor="top",  # the best is never below it
-        text=f"uniform {uniform:.3f}",
-        bgcolor=paper(dark),
-        showarrow=False,
+    candidates = go.Scatter(
+        x=new["generation"],
+        y=new["fitness"],
+        customdata=new[["candidate", "origin"]],
+        name="candidates",
+        mode="markers",
+        marker={"color": muted(dark), "size": 5, "opacity": 0.55},
+        hovertemplate="%{customdata[1]}, candidate %{customdata[0]}: %{y:.4f}<extra></extra>",
     )
+    median = go.Scatter(
+        x=progress["generation"],
+        y=progress["median"],
+        name="median",
+        mode="lines",
+        line={"color": series_color(1, dark), "dash": "dash", "width": 2},
+        hovertemplate="median %{y:.4f}<extra></extra>",
+    )
+    best = go.Scatter(
+        x=progress["generation"],
+        y=progress["best"],
+        name="best so far",
+        mode="lines+markers",
+        line={"color": primary(dark), "width": 3, "shape": "hv"},
+        marker={"size": 6},
+        hovertemplate="best %{y:.4f}<extra></extra>",
+    )
+    last = int(history["generation"].max()) if len(history) else 0
+    fig = themed(
+        [candidates, median, best],
+        dark,
+        x={
+            "title": "generation",
+            "showgrid": False,
+            "range": [-0.5, max(1, last) + 0.5],
+            # A tick for each of a few generations: of one alone Plotly would make ticks between.
+            "dtick": 1 if last <= _FEW_GENERATIONS else None,
+        },
+        y={"title": plain(measure)},
+        height=320,
+        margin={"t": 30},
+    )
+    # Where uniform stands, which every search begins with where it is feasible.
+    if (uniform := _uniform(history)) is not None:
+        fig.add_hline(y=uniform, line={"color": ink(dark), "width": 1, "dash": "dot"})
+        # The best is never below it.
+        place = {"xref": "paper", "xanchor": "right", "yanchor": "top", "bgcolor": paper(dark)}
+        fig.add_annotation(note(1, uniform, f"uniform {uniform:.3f}", **place))
+    return fig
 
 
 def _uniform(history: pd.DataFrame) -> float | None:
@@ -244,39 +203,35 @@ def schedule_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """
     even = table["experts"] * table["kept"].sum() / table["experts"].sum()
     layers = [str(layer) for layer in table["layer"]]
-    fig = go.Figure(
-        [
-            go.Bar(
-                x=layers,
-                y=table["kept"],
-                customdata=table["experts"],
-                name="kept",
-                marker={"color": primary(dark)},
-                text=table["kept"] if len(table) <= _MOST_TICKS else None,
-                textposition="inside",
-                insidetextanchor="start",
-                textangle=0,
-                hovertemplate="layer %{x}: %{y} of %{customdata} kept<extra></extra>",
-            ),
-            go.Scatter(
-                x=layers,
-                y=even,
-                name="an even share",
-                mode="markers",
-                marker={
-                    "symbol": "line-ew",
-                    "size": 16,
-                    "line": {"color": series_color(1, dark), "width": 3},
-                },
-                hovertemplate="an even share: %{y:.1f}<extra></extra>",
-            ),
-        ]
+    bars = go.Bar(
+        x=layers,
+        y=table["kept"],
+        customdata=table["experts"],
+        name="kept",
+        marker={"color": primary(dark)},
+        text=table["kept"] if len(table) <= _MOST_TICKS else None,
+        textposition="inside",
+        insidetextanchor="start",
+        textangle=0,
+        hovertemplate="layer %{x}: %{y} of %{customdata} kept<extra></extra>",
     )
-    apply_theme(fig, dark)
-    fig.update_layout(height=320, margin={"t": 30})
-    fig.update_xaxes(title_text="layer", type="category", nticks=_MOST_TICKS, showgrid=False)
-    fig.update_yaxes(title_text="experts kept", range=[0, 1.05 * table["experts"].max()])
-    return fig
+    line = {"color": series_color(1, dark), "width": 3}
+    ticks = go.Scatter(
+        x=layers,
+        y=even,
+        name="an even share",
+        mode="markers",
+        marker={"symbol": "line-ew", "size": 16, "line": line},
+        hovertemplate="an even share: %{y:.1f}<extra></extra>",
+    )
+    return themed(
+        [bars, ticks],
+        dark,
+        x=_LAYERS,
+        y={"title": "experts kept", "range": [0, 1.05 * table["experts"].max()]},
+        height=320,
+        margin={"t": 30},
+    )
 
 
 def describe_bars(table: pd.DataFrame) -> str:
@@ -295,30 +250,27 @@ def density_schedules(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
     Density is the share of its experts that a layer keeps (arXiv:2603.06003, Fig. 1 and 3).
     """
-    fig = go.Figure()
-    for index, (name, rows) in enumerate(table.groupby("search", sort=False)):
-        fig.add_trace(_schedule(index, plain(str(name)), rows, dark))
-    apply_theme(fig, dark)
-    # In a narrow column each name of the legend takes a line.
-    height = 300 + 18 * max(0, len(fig.data) - 3)
-    fig.update_layout(height=height, margin={"t": 30}, hovermode="x unified")
-    fig.update_xaxes(title_text="layer", type="category", nticks=_MOST_TICKS, showgrid=False)
-    fig.update_yaxes(title_text="share kept", range=[0, 1.05], tickformat=".0%")
-    return fig
-
-
-def _schedule(index: int, name: str, rows: pd.DataFrame, dark: bool) -> go.Scatter:
-    color = series_color(index, dark)
-    return go.Scatter(
-        x=[str(layer) for layer in rows["layer"]],
-        y=rows["density"],
-        customdata=rows[["kept", "experts"]],
-        name=name,
-        mode="lines+markers",
-        line={"color": color, "dash": DASHES[index % len(DASHES)], "width": 2},
-        marker={"color": color, "symbol": SYMBOLS[index % len(SYMBOLS)], "size": 7},
-        hovertemplate=f"{name} %{{y:.0%}} (%{{customdata[0]}} of %{{customdata[1]}})"
-        "<extra></extra>",
+    lines = [
+        series(
+            index,
+            str(name),
+            ([str(layer) for layer in rows["layer"]], rows["density"]),
+            dark,
+            f"{plain(str(name))} %{{y:.0%}} (%{{customdata[0]}} of %{{customdata[1]}})",
+            customdata=rows[["kept", "experts"]],
+            marker={"size": 7},
+        )
+        for index, (name, rows) in enumerate(table.groupby("search", sort=False))
+    ]
+    return themed(
+        lines,
+        dark,
+        x=_LAYERS,
+        y={"title": "share kept", "range": [0, 1.05], "tickformat": ".0%"},
+        # In a narrow column each name of the legend takes a line.
+        height=300 + 18 * max(0, len(lines) - 3),
+        margin={"t": 30},
+        hovermode="x unified",
     )
 
 
@@ -326,10 +278,9 @@ def describe_schedules(table: pd.DataFrame) -> str:
     """One sentence: between which layers each schedule differs most."""
     parts = []
     for name, rows in table.groupby("search", sort=False):
-        most, least = (
-            rows.loc[rows["density"] == value].iloc[0]
-            for value in (rows["density"].max(), rows["density"].min())
-        )
+        # Of equal ones the first layer.
+        most = rows.sort_values("density", ascending=False, kind="stable").iloc[0]
+        least = rows.sort_values("density", kind="stable").iloc[0]
         parts.append(
             f"{name} keeps most in layer {most['layer']} ({most['density']:.0%}) and least in "
             f"layer {least['layer']} ({least['density']:.0%})"

@@ -1,5 +1,6 @@
 """Bytes of the weights before and after pruning, part by part."""
 
+from functools import partial
 from typing import Final
 
 import pandas as pd
@@ -7,16 +8,8 @@ import plotly.graph_objects as go
 
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.charts.theme import (
-    PATTERNS,
-    apply_theme,
-    contrast,
-    ink,
-    paper,
-    plain,
-    series_color,
-    text_on,
-)
+from app.charts.theme import PATTERNS, contrast, ink, paper, plain, series_color, text_on, themed
+from app.charts.traces import note
 from pruning.planning.make import make_plan
 from pruning.sizes import size_report
 
@@ -29,13 +22,8 @@ def _draw(context: Context) -> Drawing:
     shown = context.shown
     plan = shown.plan if shown else make_plan(context.first, context.request).plan
     table = context.keep(size_report, context.model, plan).table
-    return Drawing(
-        "sizes",
-        lambda dark: sizes_figure(table, dark=dark),
-        table,
-        describe(table),
-        context.about(context.about_plan()),
-    )
+    about = context.about(context.about_plan())
+    return Drawing(partial(sizes_figure, table), table, describe(table), about)
 
 
 SIZES = Chart("sizes", "export", "What pruning saves", _draw, reads_plan=True)
@@ -45,28 +33,28 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `part, before, after`, in bytes: two stacked bars, parts in table order."""
     unit, name = byte_unit(max(table["before"].sum(), table["after"].sum()))
     totals = {"before": float(table["before"].sum()), "after": float(table["after"].sum())}
-    fig = go.Figure()
-    for index, part in enumerate(table.itertuples(index=False)):
-        sizes = [float(part.before), float(part.after)]  # type: ignore[arg-type]
-        fig.add_trace(_segment(index, str(part.part), sizes, totals, dark))
-    for row, total in totals.items():
-        fig.add_annotation(
-            x=total / unit,
-            y=row,
-            xanchor="left",
-            xshift=6,
-            text=f"<b>{size_text(total)}</b>",
-            showarrow=False,
-        )
-    apply_theme(fig, dark)
-    # A legend takes half of the height at most: six lines, where the column is narrow.
-    fig.update_layout(barmode="stack", height=230, bargap=0.3, showlegend=True)
-    # Labels of one size, or none: plotly would shrink each to its own segment.
-    fig.update_layout(legend_traceorder="normal", uniformtext={"minsize": 11, "mode": "hide"})
+    bars = []
+    for index, (part, *sizes) in enumerate(table[["part", "before", "after"]].to_numpy().tolist()):
+        bars.append(_segment(index, part, sizes, totals, dark))
     widest = max(totals.values()) / unit
-    fig.update_xaxes(title_text=f"weights, {name}", range=[0, widest * 1.25 or 1])
-    fig.update_yaxes(categoryorder="array", categoryarray=["after", "before"], showgrid=False)
-    return fig
+    return themed(
+        bars,
+        dark,
+        x={"title": f"weights, {name}", "range": [0, widest * 1.25 or 1]},
+        y={"categoryorder": "array", "categoryarray": ["after", "before"], "showgrid": False},
+        annotations=[
+            note(total / unit, row, f"<b>{size_text(total)}</b>", xanchor="left", xshift=6)
+            for row, total in totals.items()
+        ],
+        barmode="stack",
+        # A legend takes half of the height at most: six lines, where the column is narrow.
+        height=230,
+        bargap=0.3,
+        showlegend=True,
+        legend={"traceorder": "normal"},
+        # Labels of one size, or none: plotly would shrink each to its own segment.
+        uniformtext={"minsize": 11, "mode": "hide"},
+    )
 
 
 def describe(table: pd.DataFrame) -> str:

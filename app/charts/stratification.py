@@ -1,5 +1,6 @@
 """The expert map of both recipes, and how clearly each tells kept experts from pruned."""
 
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -10,18 +11,8 @@ from plotly.subplots import make_subplots
 
 from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
-from app.charts.layer_rows import layer_axis
-from app.charts.theme import (
-    SYMBOLS,
-    apply_theme,
-    colorbar,
-    colorscale,
-    ink,
-    muted,
-    paper,
-    plain,
-    series_color,
-)
+from app.charts.theme import CLEAR, apply_theme, ink, muted, paper, plain
+from app.charts.traces import halo, heat, layer_axis, series, stroke
 from app.tables.maps import ranked_experts, separations
 
 _MEASURES: Final = (
@@ -32,26 +23,16 @@ _MEASURES: Final = (
 
 def _draw_map(context: Context) -> Drawing:
     table = ranked_experts(context.rankings(), context.fraction)
-    return Drawing(
-        "stratification",
-        lambda dark: stratification_figure(table, dark=dark),
-        table,
-        describe_map(table),
-        context.about_both(),
-    )
+    figure = partial(stratification_figure, table)
+    return Drawing(figure, table, describe_map(table), context.about_both())
 
 
 def _draw_separation(context: Context) -> Drawing:
     context.check_removes()
     rankings = context.rankings()
     table = separations(rankings, context.fraction)
-    return Drawing(
-        "separation",
-        lambda dark: separation_figure(table, dark=dark),
-        table,
-        describe(table),
-        context.about(" beside ".join(each.criterion.label for each in rankings)),
-    )
+    about = context.about(" beside ".join(each.criterion.label for each in rankings))
+    return Drawing(partial(separation_figure, table), table, describe(table), about)
 
 
 STRATIFICATION = Chart("stratification", "explore", "Which experts each criterion keeps", _draw_map)
@@ -66,29 +47,48 @@ def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """
     fig = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.05)
     layers = sorted(table["layer"].unique())
-    # Rows are categories, so that layers without experts leave no hole.
+    ends = table.groupby("layer")
     for column, (measure, title) in enumerate(_MEASURES, start=1):
-        fig.add_trace(_connectors(table, measure, dark), row=1, col=column)
+        # The bar of each dumbbell; None breaks the line between layers.
+        low, high = ends[measure].min(), ends[measure].max()
+        x = [value for pair in zip(low, high, strict=True) for value in (*pair, None)]
+        y = [value for layer in low.index for value in (str(layer), str(layer), None)]
+        fig.add_trace(stroke(x, y, muted(dark), 1.5), row=1, col=column)
         for index, (panel, rows) in enumerate(table.groupby("panel", sort=False)):
-            dots = _dots(index, str(panel), rows, measure, dark)
-            dots.showlegend = column == 1
+            dots = series(
+                index,
+                str(panel),
+                (rows[measure], rows["layer"].astype(str)),
+                dark,
+                f"layer %{{y}}, {plain(str(panel))}: %{{x}}",
+                cliponaxis=False,
+                legendgroup=panel,
+                mode="markers",
+                marker={"line": {"color": paper(dark), "width": 1}},
+                showlegend=column == 1,
+            )
             fig.add_trace(dots, row=1, col=column)
-        fig.update_xaxes(title_text=title, rangemode="tozero", row=1, col=column)
-    apply_theme(fig, dark)
-    fig.update_xaxes(tickformat=".0%", row=1, col=2)
+        fig.update_xaxes(title_text=title, row=1, col=column)
     # A row needs 15 px for its label; beyond 30 layers only every second or fourth is labelled.
-    fig.update_layout(height=110 + len(layers) * (22 if len(layers) <= 12 else 11))
-    every = 1 if len(layers) <= 12 else 2 if len(layers) <= 30 else 4
-    fig.update_yaxes(
-        type="category",
-        categoryorder="array",
-        categoryarray=[str(layer) for layer in layers],
-        range=[len(layers) - 0.5, -0.5],
-        tickvals=[str(layer) for layer in layers[::every]],
-        showgrid=len(layers) <= 12,
+    is_short = len(layers) <= 12
+    every = 1 if is_short else 2 if len(layers) <= 30 else 4
+    apply_theme(
+        fig,
+        dark,
+        x={"rangemode": "tozero"},
+        # Rows are categories, so that layers without experts leave no hole.
+        y={
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": [str(layer) for layer in layers],
+            "range": [len(layers) - 0.5, -0.5],
+            "tickvals": [str(layer) for layer in layers[::every]],
+            "showgrid": is_short,
+        },
+        height=110 + len(layers) * (22 if is_short else 11),
     )
-    fig.update_yaxes(title_text="layer", row=1, col=1)
-    return fig
+    fig.update_xaxes(tickformat=".0%", row=1, col=2)
+    return fig.update_yaxes(title_text="layer", row=1, col=1)
 
 
 def stratification_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
@@ -112,18 +112,20 @@ def stratification_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figu
         for trace in _cut(rows, layers, dark):
             fig.add_trace(trace, row=1, col=column)
     fig.update_annotations(font={"size": 14})
-    apply_theme(fig, dark)
     width = int(table["rank"].max()) + 1
-    fig.update_layout(height=int(np.clip(len(layers) * 28, 170, 420)) + 90)
-    fig.update_xaxes(
-        title_text="rank (1 = first to keep)",
-        range=[0.5, width + 0.5],
-        showgrid=False,
-        tickvals=_rank_ticks(width),
+    apply_theme(
+        fig,
+        dark,
+        x={
+            "title": "rank (1 = first to keep)",
+            "range": [0.5, width + 0.5],
+            "showgrid": False,
+            "tickvals": _rank_ticks(width),
+        },
+        y=layer_axis(layers),
+        height=int(np.clip(len(layers) * 28, 170, 420)) + 90,
     )
-    layer_axis(fig, layers, max(1, len(layers) // 12))
-    fig.update_yaxes(title_text="layer", row=1, col=1)
-    return fig
+    return fig.update_yaxes(title_text="layer", row=1, col=1)
 
 
 def describe(table: pd.DataFrame) -> str:
@@ -141,7 +143,10 @@ def describe(table: pd.DataFrame) -> str:
 
 def describe_map(table: pd.DataFrame) -> str:
     """One sentence on a table of `stratification_figure`: what is kept, how far panels agree."""
-    kept = {str(name): _kept_pairs(rows) for name, rows in table.groupby("panel", sort=False)}
+    kept = {
+        str(name): set(zip(rows["layer"], rows["expert"], strict=True))
+        for name, rows in table[table["kept"]].groupby("panel", sort=False)
+    }
     (first, pairs), *others = kept.items()
     total = int((table["panel"] == first).sum())
     text = f"{first} keeps {len(pairs)} of {total} experts"
@@ -151,51 +156,15 @@ def describe_map(table: pd.DataFrame) -> str:
     return text + "."
 
 
-def _kept_pairs(rows: pd.DataFrame) -> set[tuple[int, int]]:
-    kept = rows[rows["kept"]]
-    return set(zip(kept["layer"], kept["expert"], strict=True))
-
-
-def _dots(index: int, panel: str, rows: pd.DataFrame, measure: str, dark: bool) -> go.Scatter:
-    return go.Scatter(
-        x=rows[measure],
-        y=rows["layer"].astype(str),
-        cliponaxis=False,
-        name=plain(panel),
-        legendgroup=panel,
-        mode="markers",
-        marker={
-            "symbol": SYMBOLS[index % len(SYMBOLS)],
-            "color": series_color(index, dark),
-            "size": 9,
-            "line": {"color": paper(dark), "width": 1},
-        },
-        hovertemplate=f"layer %{{y}}, {plain(panel)}: %{{x}}<extra></extra>",
-    )
-
-
-def _connectors(table: pd.DataFrame, measure: str, dark: bool) -> go.Scatter:
-    """The bar of each dumbbell; None breaks the line between layers."""
-    x: list[float | None] = []
-    y: list[str | None] = []
-    for layer, rows in table.groupby("layer"):
-        x += [rows[measure].min(), rows[measure].max(), None]
-        y += [str(layer), str(layer), None]
-    line = {"color": muted(dark), "width": 1.5}
-    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False)
-
-
 def _heatmap(rows: pd.DataFrame, layers: list[int], dark: bool) -> go.Heatmap:
     grid = rows.pivot_table(index="layer", columns="rank", values="value").reindex(layers)
-    return go.Heatmap(
+    return heat(
+        grid.to_numpy(np.float32),
+        "saliency, rescaled per layer",
+        dark,
+        {"tickvals": [0, 0.5, 1]},
         x=grid.columns.to_numpy() + 1,
         y=np.arange(len(layers)),
-        z=grid.to_numpy(np.float32),
-        zmin=0,
-        zmax=1,
-        colorscale=colorscale(),
-        colorbar=colorbar("saliency, rescaled per layer", dark, tickvals=[0, 0.5, 1]),
-        hoverongaps=False,
         hovertemplate="rank %{x}: %{z:.3f}<extra></extra>",
     )
 
@@ -208,47 +177,32 @@ def _cut(rows: pd.DataFrame, layers: list[int], dark: bool) -> list[go.Scatter]:
         return []
     left_x, left_y = _staircase(kept)
     right_x, right_y = _staircase(sizes)
+    red, green, blue = (int(paper(dark)[start : start + 2], 16) for start in (1, 3, 5))
     veil = go.Scatter(
         x=np.concatenate([left_x, right_x[::-1]]),
         y=np.concatenate([left_y, right_y[::-1]]),
         mode="lines",
         line={"width": 0},
         fill="toself",
-        fillcolor="rgba(0,0,0,0)",
+        fillcolor=CLEAR,
         fillpattern={
             "shape": "/",
             "fgcolor": ink(dark),
             "fgopacity": 0.45,
-            "bgcolor": _translucent(paper(dark)),
+            "bgcolor": f"rgba({red},{green},{blue},0.6)",
             "size": 6,
             "solidity": 0.2,
         },
         hoverinfo="skip",
         showlegend=False,
     )
-    lines = [
-        go.Scatter(
-            x=left_x,
-            y=left_y,
-            mode="lines",
-            line={"color": color, "width": width},
-            hoverinfo="skip",
-            showlegend=False,
-        )
-        for color, width in ((paper(dark), 5), (ink(dark), 2))
-    ]
-    return [veil, *lines]
+    return [veil, *(stroke(left_x, left_y, *look) for look in halo(dark))]
 
 
 def _staircase(counts: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The line at the right edge of the first `counts` cells of each row."""
     edges = np.arange(len(counts) + 1) - 0.5
     return np.repeat(counts + 0.5, 2), np.repeat(edges, 2)[1:-1]
-
-
-def _translucent(color: str) -> str:
-    red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.6)"
 
 
 def _rank_ticks(width: int) -> list[int]:

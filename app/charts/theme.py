@@ -19,16 +19,8 @@ SMALL_SIZE: Final = 12
 
 # The ten stops of cividis that the dashboard's theme and the expert map use too.
 CIVIDIS: Final = (
-    "#00224e",
-    "#123570",
-    "#3b496c",
-    "#575d6d",
-    "#707173",
-    "#8a8678",
-    "#a59c74",
-    "#c3b369",
-    "#e1cc55",
-    "#fee838",
+    *("#00224e", "#123570", "#3b496c", "#575d6d", "#707173"),
+    *("#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"),
 )
 
 # Okabe-Ito without the two that fall under 3:1 on white (orange, sky blue); lightened for dark.
@@ -39,6 +31,7 @@ SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "x", "star", "tr
 DASHES: Final = ("solid", "longdash", "dashdot", "dash", "longdashdot")  # "dot" is chance
 PATTERNS: Final = ("", "/", ".", "x", "-", "\\")
 
+CLEAR: Final = "rgba(0,0,0,0)"
 _INK: Final = {False: "#17242d", True: "#e6eef2"}
 _MUTED: Final = {False: "#4d5b65", True: "#aebbc2"}
 _GRID: Final = {False: "#d8e0e5", True: "#2b383f"}
@@ -47,9 +40,6 @@ _PRIMARY: Final = {False: "#0f6d7e", True: "#3fb3c9"}
 _AXIS_MARGIN: Final = 56
 _FOOTER_LINE: Final = 15
 _FOOTER_CHARACTERS: Final = 100  # about 500 px, within the 700 px of plotly's static images
-# Black, no softer: black and white are the only pair that leaves 4.5:1 on every grey.
-_DARK_TEXT: Final = "#000000"
-_LIGHT_TEXT: Final = "#ffffff"
 
 
 def ink(dark: bool) -> str:
@@ -100,7 +90,8 @@ def contrast(color: str, other: str) -> float:
 
 def text_on(background: str) -> str:
     """Black or white, whichever reads better on a cell of this colour."""
-    return max((_DARK_TEXT, _LIGHT_TEXT), key=lambda text: contrast(text, background))
+    # Black, no softer: black and white are the only pair that leaves 4.5:1 on every grey.
+    return max(("#000000", "#ffffff"), key=lambda text: contrast(text, background))
 
 
 def plain(text: str) -> str:
@@ -108,23 +99,56 @@ def plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def themed(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], dark: bool) -> go.Figure:
-    """A figure of traces and a layout, in the theme; all as plain dicts with one x and one y axis.
+def themed(
+    traces: Sequence[Any],
+    dark: bool,
+    *,
+    x: Mapping[str, Any] | None = None,
+    y: Mapping[str, Any] | None = None,
+    **layout: Any,
+) -> go.Figure:
+    """A figure of traces with one x and one y axis, in the theme.
 
     The same as to build it and then to call `apply_theme`, but plotly checks everything once, and
-    pages draw some at every click. The layout given goes before the theme's.
+    pages draw some at every click.
+
+    Args:
+        traces: plain dicts or plotly's own.
+        dark: the theme.
+        x: properties of the axis, which go before the theme's; a title is its text alone.
+        y: likewise.
+        layout: likewise.
     """
-    base = _layout(dark) | {"xaxis": _axis(dark), "yaxis": _axis(dark)}
-    return go.Figure(data=list(data), layout=_merged(base, layout))
+    axes = {"xaxis": _axis(dark, x), "yaxis": _axis(dark, y)}
+    return go.Figure(data=list(traces), layout=_merged(_layout(dark) | axes, layout))
 
 
-def apply_theme(fig: go.Figure, dark: bool) -> go.Figure:
-    """Transparent background, readable text and grid, tight margins; returns the same figure."""
-    given = fig.layout.to_plotly_json()
-    axes = {"xaxis", "yaxis", *(name for name in given if name[1:].startswith("axis"))}
-    theme = _layout(dark) | dict.fromkeys(axes, _axis(dark))
+def apply_theme(
+    fig: go.Figure,
+    dark: bool,
+    *,
+    x: Mapping[str, Any] | None = None,
+    y: Mapping[str, Any] | None = None,
+    **layout: Any,
+) -> go.Figure:
+    """Put a figure into the theme, then set these properties; returns the same figure.
+
+    Args:
+        fig: of any number of axes.
+        dark: the theme.
+        x: properties of each x axis; a title is its text alone.
+        y: likewise.
+        layout: further properties, which go before the theme's.
+    """
+    given: dict[str, Any] = fig.layout.to_plotly_json()
+    axes = {"xaxis": x, "yaxis": y} | {
+        name: x if name[0] == "x" else y for name in given if name[1:].startswith("axis")
+    }
+    theme = _merged(_merged(given, _layout(dark)), layout)
     # At once: each of plotly's updates costs more than the layout of a small figure does.
-    fig.layout = _merged(given, theme)
+    fig.layout = theme | {
+        name: _merged(given.get(name) or {}, _axis(dark, changes)) for name, changes in axes.items()
+    }
     return fig
 
 
@@ -132,29 +156,19 @@ def _layout(dark: bool) -> dict[str, Any]:
     text = {"color": ink(dark), "size": FONT_SIZE, "family": FONT_FAMILY}
     return {
         "template": "none",
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
         "font": text,
         "title": {"font": {"size": 15}, "x": 0, "xref": "container", "xanchor": "left"},
         "margin": {"l": 8, "r": 8, "t": 40, "b": 8, "pad": 4},
         "hoverlabel": {"bgcolor": paper(dark), "bordercolor": muted(dark), "font": text},
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1.02,
-            "yanchor": "bottom",
-        },
-        "modebar": {
-            "bgcolor": "rgba(0,0,0,0)",
-            "color": muted(dark),
-            "activecolor": primary(dark),
-        },
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"},
+        "modebar": {"bgcolor": CLEAR, "color": muted(dark), "activecolor": primary(dark)},
     }
 
 
-def _axis(dark: bool) -> dict[str, Any]:
-    return {
+def _axis(dark: bool, changes: Mapping[str, Any] | None) -> dict[str, Any]:
+    theme = {
         "automargin": True,
         "gridcolor": _GRID[dark],
         "linecolor": _GRID[dark],
@@ -163,6 +177,10 @@ def _axis(dark: bool) -> dict[str, Any]:
         "title": {"font": {"color": ink(dark), "size": FONT_SIZE}, "standoff": 8},
         "zeroline": False,
     }
+    given = dict(changes or {})
+    if "title" in given:
+        given["title"] = {"text": given["title"]}
+    return _merged(theme, given)
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,9 +189,8 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     for key, value in changes.items():
         old = merged.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merged(old, value)
-        else:
-            merged[key] = value
+            value = _merged(old, value)
+        merged[key] = value
     return merged
 
 
@@ -201,7 +218,7 @@ def add_provenance(fig: go.Figure, text: str) -> go.Figure:
         yshift=-bottom,
         showarrow=False,
         align="left",
-        font={"size": 11, "color": muted(_is_dark(fig))},
+        font={"size": 11, "color": muted(fig.layout.font.color == _INK[True])},
     )
     return fig
 
@@ -215,10 +232,6 @@ def colorbar(title: str, dark: bool, **changes: Any) -> dict[str, Any]:
         "tickfont": {"size": SMALL_SIZE, "color": muted(dark)},
         **changes,
     }
-
-
-def _is_dark(fig: go.Figure) -> bool:
-    return bool(fig.layout.font.color == _INK[True])
 
 
 def _rgb(color: str) -> tuple[int, int, int]:

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Hashable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,23 +14,15 @@ from analysis.ranking.leaderboard import WINNER_COLUMNS, score_table, winners
 from app.charts.chart import Chart, Drawing, made_by
 from app.charts.context import Context
 from app.charts.evaluations import evaluations
-from app.charts.theme import SMALL_SIZE, apply_theme, muted, plain, text_on
+from app.charts.theme import SMALL_SIZE, muted, plain, text_on, themed
+from app.charts.traces import note
 
 # One colour a winner. The cell says its name as well, so nobody has to tell ten colours apart.
 _COLORS = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#d55e00",
-    "#f0e442",
-    "#7a4fa3",
-    "#9aa5ac",
-    "#8c5a3c",
+    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9"),
+    *("#d55e00", "#f0e442", "#7a4fa3", "#9aa5ac", "#8c5a3c"),
 )
 _NOBODY = "#e9eef1"
-_ROW_HEIGHT = 38
 _ROOMY = 16  # letters of a cell that has room for text of the usual size
 _NARROW_SIZE = 10
 # Of the narrowest page, in the usual size and in the narrow one; what does not fit a cell is cut,
@@ -37,24 +30,19 @@ _NARROW_SIZE = 10
 _LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 92
 
 
-def drawing(name: str, scores: Mapping[str, pd.DataFrame], about: str) -> Drawing:
-    """The winner map of this name.
-
-    Args:
-        name: of the chart.
-        scores: setting -> its candidates x benchmarks, see `score_table`.
-        about: what made it.
-    """
+def drawing(scores: Mapping[str, pd.DataFrame], about: str, name: str = "") -> Drawing:
+    """The winner map of settings, each with its candidates x benchmarks, see `score_table`."""
     blocks = [winners(table).assign(setting=setting) for setting, table in scores.items()]
     rows = pd.concat(blocks, ignore_index=True)[["setting", *WINNER_COLUMNS]]
-    return Drawing(name, lambda dark: winner_map(rows, dark=dark), rows, describe(rows), about)
+    return Drawing(partial(winner_map, rows), rows, describe(rows), about, name)
 
 
-def of_evaluations(results: pd.DataFrame, model: str) -> Drawing | None:
-    """The candidate with the highest ESAP for each share and corpus; None where none was measured.
+def _draw(context: Context) -> Drawing:
+    """The candidate with the highest ESAP for each share and corpus.
 
     Only what was measured as most are competes: on fewer samples a candidate may win by chance.
     """
+    results = evaluations(context)
     rows = results[(results["measure"] == "esap") & (results["way"] == "")]
     rows = rows[rows["removed"] > 0].sort_values("created_at")
     rows = rows.rename(columns={"corpus": "benchmark", "mean": "score"})
@@ -65,15 +53,9 @@ def of_evaluations(results: pd.DataFrame, model: str) -> Drawing | None:
         setting: score_table(rows[rows["setting"] == setting], by="series")
         for setting in rows.sort_values("removed", kind="stable")["setting"].unique()
     }
-    about = made_by(model, "highest ESAP on held-out text")
-    return drawing("own-winner-map", scores, about) if scores else None
-
-
-def _draw(context: Context) -> Drawing:
-    chart = of_evaluations(evaluations(context), context.model.name)
-    if chart is None:
+    if not scores:
         raise StatsError(f"No evaluation of {context.model.name} measured ESAP; see `--fitness`.")
-    return chart
+    return drawing(scores, made_by(context.model.name, "highest ESAP on held-out text"))
 
 
 OWN_WINNER_MAP = Chart("own-winner-map", "evaluate", "Which candidate stays nearest", _draw)
@@ -85,49 +67,48 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     A cell without a winner says why (nobody scored above 0, or there is one candidate); `+n` beside
     a name counts those that share the first place. Each row says how many candidates it has.
     """
-    table = table.assign(setting=_settings(table))
+    # Each row's setting, and below it how many candidates the row has.
+    counts = table.groupby("setting")["candidates"].transform("max").astype(int).map(_counted)
+    table = table.assign(setting=table["setting"].astype(str).map(plain) + "<br>" + counts)
     settings = list(dict.fromkeys(table["setting"]))
     benchmarks = list(dict.fromkeys(table["benchmark"]))
     names = list(dict.fromkeys(name for name in table["winner"] if name))
     colors = {name: _COLORS[place % len(_COLORS)] for place, name in enumerate(names)}
     codes = {name: place + 1 for place, name in enumerate(names)} | {"": 0}
-    cells = table.set_index(["setting", "benchmark"]).reindex(
-        pd.MultiIndex.from_product([settings, benchmarks])
-    )
+    every = pd.MultiIndex.from_product([settings, benchmarks])
+    cells = table.set_index(["setting", "benchmark"]).reindex(every)
     shape = (len(settings), len(benchmarks))
     steps = [_NOBODY, *colors.values()]
-    fig = go.Figure(
-        go.Heatmap(
-            x=[plain(name) for name in benchmarks],
-            y=settings,
-            z=cells["winner"].map(codes).to_numpy(dtype="float32").reshape(shape),
-            zmin=0,
-            zmax=max(len(steps) - 1, 1),
-            colorscale=_scale(steps),
-            showscale=False,
-            xgap=2,
-            ygap=2,
-            hoverongaps=False,
-            customdata=np.reshape([_hover(row) for row in cells.to_dict("records")], shape),
-            hovertemplate="%{y}, %{x}<br>%{customdata}<extra></extra>",
-        )
+    heatmap = go.Heatmap(
+        x=[plain(name) for name in benchmarks],
+        y=settings,
+        z=cells["winner"].map(codes).to_numpy(dtype="float32").reshape(shape),
+        zmin=0,
+        zmax=max(len(steps) - 1, 1),
+        colorscale=_scale(steps),
+        showscale=False,
+        xgap=2,
+        ygap=2,
+        hoverongaps=False,
+        customdata=np.reshape([_hover(row) for row in cells.to_dict("records")], shape),
+        hovertemplate="%{y}, %{x}<br>%{customdata}<extra></extra>",
     )
     known = table[table["winner"].notna()].to_dict("records")
-    room = _room(len(benchmarks))
-    fig.update_layout(annotations=[_cell_text(row, colors, room) for row in known])
-    apply_theme(fig, dark)
-    fig.update_layout(height=70 + _ROW_HEIGHT * len(settings), margin={"t": 44})
-    fig.update_xaxes(type="category", side="top", showgrid=False, fixedrange=True)
-    # None: plotly turns the names only where they would meet.
-    fig.update_xaxes(tickangle=None if room >= _ROOMY else -50)
-    fig.update_yaxes(type="category", showgrid=False, fixedrange=True, autorange="reversed")
-    return fig
-
-
-def _settings(table: pd.DataFrame) -> pd.Series:
-    """Each row's setting, and below it how many candidates the row has."""
-    counts = table.groupby("setting")["candidates"].transform("max").astype(int)
-    return table["setting"].astype(str).map(plain) + "<br>" + counts.map(_counted)
+    # Letters that fit a cell, in the usual size or, where those are few, in the narrow one.
+    room = _LETTERS_OF_A_ROW // len(benchmarks)
+    if room < _ROOMY:
+        room = min(_ROOMY - 1, _NARROW_LETTERS_OF_A_ROW // len(benchmarks))
+    axis = {"type": "category", "showgrid": False, "fixedrange": True}
+    return themed(
+        [heatmap],
+        dark,
+        # None: plotly turns the names only where they would meet.
+        x=axis | {"side": "top", "tickangle": None if room >= _ROOMY else -50},
+        y=axis | {"autorange": "reversed"},
+        annotations=[_cell_text(row, colors, room) for row in known],
+        height=70 + 38 * len(settings),
+        margin={"t": 44},
+    )
 
 
 def _scale(colors: list[str]) -> list[list[float | str]]:
@@ -138,12 +119,6 @@ def _scale(colors: list[str]) -> list[list[float | str]]:
         for place, color in enumerate(colors)
         for side in (-0.5, 0.5)
     ]
-
-
-def _room(columns: int) -> int:
-    """Letters that fit a cell, in the usual size or, where those are few, in the narrow one."""
-    room = _LETTERS_OF_A_ROW // columns
-    return room if room >= _ROOMY else min(_ROOMY - 1, _NARROW_LETTERS_OF_A_ROW // columns)
 
 
 def _counted(count: int) -> str:
@@ -168,16 +143,15 @@ def _cell_text(row: Mapping[Hashable, Any], colors: dict[str, str], room: int) -
     # How many share the place is on a line of its own: a cell of sixteen is narrow.
     shared = f"<br>+{tied - 1}" if tied > 1 else ""
     lines = _lines(winner, room, most=1 if shared or room < _ROOMY else 2)
-    return {
-        "x": plain(str(row["benchmark"])),
-        "y": row["setting"],
-        "text": "<br>".join(map(plain, lines or [_nobody(row)])) + shared,
-        "font": {
+    return note(
+        plain(str(row["benchmark"])),
+        row["setting"],
+        "<br>".join(map(plain, lines or [_nobody(row)])) + shared,
+        font={
             "size": SMALL_SIZE if room >= _ROOMY else _NARROW_SIZE,
             "color": text_on(colors[winner]) if winner else muted(False),
         },
-        "showarrow": False,
-    }
+    )
 
 
 def _lines(name: str, room: int, *, most: int) -> list[str]:

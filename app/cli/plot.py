@@ -53,8 +53,8 @@ def plot(
     """Draw a figure of the dashboard, or write the numbers behind it, without a browser session."""
     from analysis.criteria.pathfinder import DEFAULT_PATHS
     from analysis.ranking.trajectory import Weighing
+    from app.charts.choices import PathChoice
     from app.charts.listing import get_chart
-    from app.charts.path_choice import PathChoice
     from app.charts.published import PaperChart, block_of
 
     del list_views  # its callback has done it

@@ -57,7 +57,7 @@ def show_chart(
     selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
     if brush:
         selectable = {"on_select": "rerun", "selection_mode": ("box", "lasso")}
-    figure = chart.figure(is_dark())
+    figure = chart.figure(dark=is_dark())
     st.plotly_chart(
         enlarged(figure) if is_presented() else figure,
         key=f"chart.{chart.name}",
@@ -77,12 +77,15 @@ def show(name: str, context: Context, **options: Any) -> Drawing | None:
     return chart
 
 
-def chart_card(chart: Drawing | None, heading: str) -> None:
+def chart_card(name: str, context: Context, heading: str) -> None:
     """Draw a chart in a frame, below its heading; nothing where there is none."""
-    if chart is not None:
-        with st.container(border=True):
-            st.markdown(heading)
-            show_chart(chart)
+    try:
+        chart = CHARTS[name].draw(context)
+    except UserError:
+        return
+    with st.container(border=True):
+        st.markdown(heading)
+        show_chart(chart)
 
 
 def drawn(name: str, context: Context) -> Drawing | None:
@@ -102,18 +105,8 @@ def chart_files(name: str, make: Callable[[], Drawing]) -> None:
         with part:
             st.text(chart.alt)
             _files(chart)
-            _command(chart)
-
-
-def _command(chart: Drawing) -> None:
-    """The command line that draws the chart, where the page is about recipes."""
-    if chart.command:
-        st.code(chart.command, language=None)
-        return
-    context: Context = st.session_state["context"]
-    if chart.name in CHARTS and CHARTS[chart.name].is_of_command(context):
-        line = context.both.plot_command(chart.name, f"{chart.name}.svg", chart.options)
-        st.code(line, language=None)
+            if chart.command:
+                st.code(chart.command, language=None)
 
 
 def selection_of(name: str) -> object:

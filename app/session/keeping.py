@@ -16,11 +16,11 @@ from analysis.stats.blend import Mixture
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, NoStats, WeightStats
+from app.charts.choices import PathChoice
 from app.charts.context import itself
 from app.charts.coverage import mixture
 from app.charts.neuron_cut import neuron_field, rank_for, ranks_within
 from app.charts.overlap_by_tokens import parts_of
-from app.charts.path_choice import PathChoice
 from app.tables.experts import Sources
 from pruning.atoms.cuts import NeuronField
 from pruning.atoms.widths import WidthChoice

@@ -3,17 +3,16 @@
 import math
 
 import pytest
+from result_charts import drawn
 
+from analysis.errors import StatsError
 from analysis.model import ModelRef
 from app.charts.benchmarks import (
     benchmark_results,
     board_of,
-    memory,
     own_leaderboard,
-    profile,
     shares_of,
     ways_of,
-    winner_map_of,
 )
 from app.charts.names import FULL
 from pruning.evaluate.benchmarks.record import (
@@ -154,7 +153,7 @@ def test_results_without_a_plan_are_called_what_they_were_called(records):
     assert math.isnan(table.loc["their pruned model", "memory_saved"])
     assert math.isnan(table.loc["their pruned model", "stderr"])
     # Without a size it is no point of the figure of memory.
-    points = memory(board, {}).table
+    points = drawn("benchmark-pareto", benchmark_results([*records, taken])).table
     assert "their pruned model" not in points["candidate"].tolist()
 
 
@@ -164,11 +163,16 @@ def test_without_records_there_is_nothing_to_show():
     assert ways_of(results) == []
 
 
-def test_charts_are_of_the_same_numbers(records, board):
-    dots = profile(board, radar=False).table
+def test_charts_are_of_the_same_numbers(records):
+    results = benchmark_results(records)
+    dots = drawn("own-capability", results).table
     assert dots["candidate"].tolist() == [FULL, "REAP, on code, 50%", "Random, 50%"]
-    assert profile(board, radar=True).figure(True).data[0].type == "scatterpolar"
-    winners = winner_map_of(benchmark_results(records), "lm-eval", "m").table
+    radar = drawn("own-capability-radar", results, removed=0.25)
+    assert radar.figure(dark=True).data[0].type == "scatterpolar"
+    # Commands draw what is nearest to half removed.
+    assert drawn("own-capability", results, removed=0.5).is_usual
+    assert not radar.is_usual
+    winners = drawn("benchmark-winner-map", results).table
     cells = {(row.setting, row.benchmark): row.winner for row in winners.itertuples()}
     assert cells == {
         ("25% removed", "mc"): "REAP, on code",
@@ -176,15 +180,15 @@ def test_charts_are_of_the_same_numbers(records, board):
         ("50% removed", "mc"): "REAP, on code",
         ("50% removed", "math"): "REAP, on code",
     }
-    everything = board_of(benchmark_results(records), "lm-eval", None, "m")
-    sizes = memory(everything, {}).table.set_index("candidate")
+    sizes = drawn("benchmark-pareto", benchmark_results(records)).table.set_index("candidate")
     # 600 bytes: 0.5 beats 0.15. 800 bytes: 0.6 beats 0.55. 1000 bytes: 0.85.
     front = sizes[sizes["on_front"]]
     assert front.index.tolist() == ["REAP, on code, 50%", "REAP, on code, 25%", FULL]
     low = sizes.loc["REAP, on code, 50%", "low"]
     assert low == pytest.approx(0.5 - 1.96 * 0.025)
-    assert winner_map_of(benchmark_results(records[:1]), "lm-eval", "m") is None
+    with pytest.raises(StatsError):
+        drawn("benchmark-winner-map", benchmark_results(records[:1]))
     # Without a rival there is no winner, whatever it scores.
-    alone = winner_map_of(benchmark_results(records[:2]), "lm-eval", "m").table
+    alone = drawn("benchmark-winner-map", benchmark_results(records[:2])).table
     assert set(alone["winner"]) == {""}
     assert set(alone["candidates"]) == {1}

@@ -4,9 +4,10 @@ import json
 
 import pytest
 from page_texts import command, press
+from result_charts import drawn
 
+from analysis.errors import StatsError
 from analysis.published import published_table
-from app.charts import pareto, winner_map
 from app.charts.evaluation_curves import leading_series
 from app.charts.evaluations import results_of
 from app.charts.published import TABLES, settings_of
@@ -131,7 +132,8 @@ def test_every_measure_against_every_size(open_page, swept, measure, against):
 def test_quality_against_memory_is_of_what_competes(swept):
     record = next(record for record in swept if record.plan.criterion == "reap")
     fewer = record.model_copy(update={"record_id": "fewer", "num_samples": 2})
-    chart = pareto.of_evaluations(results_of([*swept, fewer]), "nll", "rows.jsonl", "once")
+    results = results_of([*swept, fewer])
+    chart = drawn("pareto", results, measure="nll", corpus="rows.jsonl")
     found = chart.table.set_index("candidate")
     assert sorted(found.index) == ["Full model", "REAP, on rows.jsonl, 33%", "Random, 33%"]
     for each in swept:
@@ -168,8 +170,9 @@ def test_what_was_measured_otherwise_is_a_series_of_its_own(swept):
     assert not pruned.duplicated(["corpus", "series", "removed", "measure"]).any()
     assert both[both["series"] == ""]["evaluation"].iloc[0] == whole.record_id
     # On fewer samples a candidate may win by chance, so it does not compete.
-    assert set(winner_map.of_evaluations(both, "m").table["winner"]) <= set(plain["series"])
-    assert winner_map.of_evaluations(results_of([]), "m") is None
+    assert set(drawn("own-winner-map", both).table["winner"]) <= set(plain["series"])
+    with pytest.raises(StatsError):
+        drawn("own-winner-map", results_of([]))
 
 
 def test_the_form_shows_its_command(open_page):

@@ -38,7 +38,7 @@ def test_the_table_is_by_size_and_says_who_is_on_the_front(points):
 
 
 def test_the_front_is_steps_and_what_is_beaten_stands_back(points):
-    figure = drawing("pareto", points, LOSS, "").figure(False)
+    figure = drawing(points, LOSS, "").figure(dark=False)
     steps, beaten, front, full = figure.data
     # hv: what 3 MiB buy is had up to 5 MiB.
     assert steps.line.shape == "hv"
@@ -56,7 +56,7 @@ def test_the_front_is_steps_and_what_is_beaten_stands_back(points):
 
 
 def test_names_are_shown_as_written_where_no_candidate_can_lie(points):
-    shown = drawing("pareto", points, LOSS, "").figure(True).layout.annotations
+    shown = drawing(points, LOSS, "").figure(dark=True).layout.annotations
     assert [note.text for note in shown] == ["&lt;b&gt;", "good"]
     # Below and to the right of a step lies what would beat it.
     assert {(note.xanchor, note.yanchor) for note in shown} == {("left", "top")}
@@ -64,15 +64,18 @@ def test_names_are_shown_as_written_where_no_candidate_can_lie(points):
 
 def test_of_two_names_without_room_the_better_candidate_has_its_own(points):
     near = points.iloc[[1]].assign(candidate="nearly as large", bytes=4.9 * MIB, value=3.1)
-    chart = drawing("pareto", pd.concat([points, near]), LOSS, "")
+    chart = drawing(pd.concat([points, near]), LOSS, "")
     table = chart.table
     assert table.loc[table["on_front"], "candidate"].tolist()[1:3] == ["nearly as large", "good"]
-    assert [note.text for note in chart.figure(False).layout.annotations] == ["&lt;b&gt;", "good"]
+    assert [note.text for note in chart.figure(dark=False).layout.annotations] == [
+        "&lt;b&gt;",
+        "good",
+    ]
     assert "nearly as large" in chart.alt
 
 
 def test_words_name_the_front(points):
-    assert drawing("pareto", points, LOSS, "").alt == (
+    assert drawing(points, LOSS, "").alt == (
         "Loss on code: of 4 pruned candidates 2 are beaten by no other at both size and quality: "
         "<b> (3.00 MiB, 5); good (5.00 MiB, 3); the full model gets 2."
     )
@@ -82,5 +85,5 @@ def test_words_name_the_front(points):
 
 
 def test_without_a_pruned_candidate_there_is_no_chart(points):
-    assert drawing("pareto", points[points["is_full"]], LOSS, "") is None
-    assert drawing("pareto", points.head(0), LOSS, "") is None
+    assert drawing(points[points["is_full"]], LOSS, "") is None
+    assert drawing(points.head(0), LOSS, "") is None

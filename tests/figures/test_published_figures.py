@@ -118,7 +118,7 @@ def test_every_published_table_draws(table):
     chart = winners_of(table)
     cells = len(settings_of(table)) * chart.table["benchmark"].nunique()
     assert len(chart.table) == cells
-    assert len(chart.figure(False).layout.annotations) == cells
+    assert len(chart.figure(dark=False).layout.annotations) == cells
 
 
 def test_the_leaderboard_is_the_papers():

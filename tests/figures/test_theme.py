@@ -85,8 +85,8 @@ def test_figures_need_neither_streamlit_nor_torch():
 
 def test_themed_at_once_is_the_same_as_step_by_step():
     traces = [{"type": "bar", "x": [1], "y": [2]}]
-    layout = {"height": 200, "margin": {"t": 3}, "xaxis": {"title": {"text": "x"}}}
-    at_once = theme.themed(traces, layout, True)
+    layout = {"height": 200, "margin": {"t": 3}}
+    at_once = theme.themed(traces, True, x={"title": "x"}, **layout)
     stepwise = theme.apply_theme(go.Figure(traces), True)
     stepwise.update_layout(height=200, margin={"t": 3}, xaxis={"title": {"text": "x"}})
     assert at_once.to_dict() == stepwise.to_dict()

@@ -1,5 +1,6 @@
 """The Evaluate page, benchmarks: this model's own results, weighed as the user likes."""
 
+from dataclasses import replace
 from typing import Final
 
 import pandas as pd
@@ -9,17 +10,15 @@ from app.charts.benchmarks import (
     Board,
     benchmark_results,
     board_of,
-    memory,
     own_leaderboard,
     percent,
-    profile,
     shares_of,
     ways_of,
-    winner_map_of,
 )
+from app.charts.choices import ALL_SHARES, ResultChoice
 from app.charts.context import Context
 from app.charts.names import FULL
-from app.frame.charts import chart_card, csv_button
+from app.frame.charts import chart_card, csv_button, show
 from app.frame.controls import choose
 from app.literal import literal
 from app.parts.evaluate.benchmark_forms import TAKEN_IN, import_form, run_form
@@ -103,16 +102,21 @@ def _boards(context: Context, results: pd.DataFrame) -> str:
         weights = weight_controls(everything.tasks, board.tasks, what="benchmark")
     with st.container(border=True):
         _leaderboard(board, weights)
+    removed = ALL_SHARES if share is None else share
+    choice = ResultChoice(results, way=way, removed=removed, weights=weights)
+    context = replace(context, results=choice)
     chart_card(
-        memory(everything, weights),
+        "benchmark-pareto",
+        context,
         "**Quality against memory**: the average of the benchmarks, as weighed; the steps are the "
         "best that each amount of memory buys, bars are 95% intervals.",
     )
     if board.has_pruned:
-        with st.container(border=True):
-            profile_part(lambda radar: profile(board, radar=radar))
+        with st.container(border=True), profile_part() as shape:
+            show(f"own-capability{shape}", context)
     chart_card(
-        winner_map_of(results, way, context.model.name),
+        "benchmark-winner-map",
+        context,
         "**Winner map**: the best candidate of each benchmark, at every share.",
     )
     st.text(_SCREENING)

@@ -1,12 +1,14 @@
 """The Evaluate page: what this model's own evaluations say."""
 
+from dataclasses import replace
 from typing import Final
 
 import pandas as pd
 import streamlit as st
 
 from analysis.model import DEMO_MODEL
-from app.charts import evaluation_curves, pareto, winner_map
+from app.charts import evaluation_curves
+from app.charts.choices import ResultChoice
 from app.charts.context import Context
 from app.charts.evaluations import (
     at_share,
@@ -19,7 +21,7 @@ from app.charts.evaluations import (
     worst_elsewhere,
 )
 from app.frame.cards import card
-from app.frame.charts import chart_card, csv_button, show_chart
+from app.frame.charts import chart_card, csv_button, show
 from app.frame.controls import choose, switch
 from app.literal import literal
 from app.parts.evaluate.evaluation_form import evaluation_form
@@ -80,15 +82,18 @@ def _charts(context: Context, results: pd.DataFrame) -> None:
     if share is not None:
         with st.container(border=True):
             _cost(context, results, (measure, share, corpus), mine)
+    context = replace(context, results=ResultChoice(results, measure=measure, corpus=corpus))
     chart_card(
-        pareto.of_evaluations(results, measure, corpus, context.model.name),
+        "pareto",
+        context,
         f"**Quality against memory** on {literal(corpus)}: the steps are the best that each amount "
         "of memory buys; bars are 95% intervals.",
     )
     with st.container(border=True):
         _curves(context, results, measure, mine)
     chart_card(
-        winner_map.of_evaluations(results, context.model.name),
+        "own-winner-map",
+        context,
         "**Winner map**: which candidate stays nearest to the full model (ESAP).",
     )
     st.text(_SCREENING)
@@ -114,8 +119,8 @@ def _curves(context: Context, results: pd.DataFrame, measure: str, mine: pd.Data
             "grey.",
         )
         lit = [name for name in chosen if name in names]
-    model = context.model.name
-    show_chart(evaluation_curves.drawing(results, measure, model, against=against, lit=lit))
+    choice = replace(context.results, against=against, lit=lit)
+    show("evaluation-curves", replace(context, results=choice))
 
 
 def _cost(

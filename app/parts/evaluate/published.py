@@ -1,24 +1,23 @@
 """The Evaluate page: what the papers measured, in tables that one may weigh anew."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import streamlit as st
 
 from analysis.published import ABILITIES
-from app.charts.chart import Drawing
 from app.charts.names import FULL
 from app.charts.published import (
+    PAPER_CHARTS,
     TABLES,
     Setting,
     blocks_of,
     leaderboard,
-    profile,
     scores_of,
     source_of,
-    winners_of,
 )
-from app.frame.charts import chart_card, csv_button, show_chart
+from app.frame.charts import csv_button, show_chart
 from app.frame.controls import choose, switch
 from app.literal import literal
 
@@ -48,11 +47,11 @@ def published_part() -> None:
         weights = weight_controls(dict.fromkeys(ABILITIES.values()), abilities, what="ability")
     with st.container(border=True):
         _leaderboard(setting, weights)
+    with st.container(border=True), profile_part() as shape:
+        show_chart(PAPER_CHARTS[f"capability{shape}"].draw(setting))
     with st.container(border=True):
-        profile_part(lambda radar: profile(setting, radar=radar))
-    chart_card(
-        winners_of(table), "**Winner map**: the best candidate of each benchmark, in every block."
-    )
+        st.markdown("**Winner map**: the best candidate of each benchmark, in every block.")
+        show_chart(PAPER_CHARTS["winner-map"].draw(setting))
 
 
 def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) -> dict[str, float]:
@@ -84,11 +83,12 @@ def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) 
     return weights
 
 
-def profile_part(draw: Callable[[bool], Drawing]) -> None:
-    """The capability profile as dots or as a radar; `draw` takes whether it is a radar."""
+@contextmanager
+def profile_part() -> Iterator[str]:
+    """The words around a capability profile; how the name of its chart ends."""
     st.markdown("**Capability profile**: what each keeps of each benchmark.")
     shape = switch("Shape", "profile", _SHAPES)
-    show_chart(draw(shape == "radar"))
+    yield "" if shape == "dots" else f"-{shape}"
     if shape == "radar":
         st.text("The area of a radar depends on the order of its axes; compare shapes.")
 

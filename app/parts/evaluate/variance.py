@@ -1,13 +1,15 @@
 """The Evaluate page, hidden states: how far pruning changes them, and the form that measures."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
 
 from app.charts import hidden_states
+from app.charts.choices import ResultChoice
 from app.charts.context import Context
-from app.frame.charts import csv_button, show_chart
+from app.frame.charts import csv_button, show
 from app.frame.controls import choose
 from app.frame.job_form import offer_job, queue_button
 from app.literal import literal
@@ -61,9 +63,8 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
                 key=f"{_PREFIX}.lines.{label}",
             )
             lit = [name for name in chosen if name in names]
-    chart = hidden_states.drawing(results, draw, context.model.name, lit)
-    st.text(chart.alt)
-    show_chart(chart)
+    choice = ResultChoice(results, draw=draw, lit=lit)
+    show("hidden-states", replace(context, results=choice), said=True)
     table = _table(results[results["draw"] == draw])
     if len(table):
         st.dataframe(

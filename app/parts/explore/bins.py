@@ -11,7 +11,7 @@ from app.charts import loss_bins
 from app.charts.context import Context
 from app.charts.loss_bins import WORDS
 from app.charts.names import criterion_label
-from app.frame.charts import csv_button, show_chart
+from app.frame.charts import csv_button, show, show_chart
 from app.frame.controls import choose
 from app.frame.job_form import offer_job, queue_button
 from app.frame.job_panel import job_panel
@@ -69,11 +69,12 @@ def _charts(context: Context, records: list[BinsRecord], granularity: str) -> No
     st.text(loss_bins.verdict(overview))
     record = next(each for each in records if each.record_id == names[score])
     # Only of the criterion in use does the page know a command that draws the same.
-    is_own = record is loss_bins.record_of(records, granularity, own, context.corpora)
-    name = "" if is_own else f"{WORDS[granularity]}-against-loss-{record.record_id}"
-    chart = loss_bins.drawing(record, name=name)
-    st.text(chart.alt)
-    show_chart(chart)
+    if record is loss_bins.record_of(records, granularity, own, context.corpora):
+        is_atomic = granularity == ATOMIC_GRANULARITY
+        show("neuron-loss-bins" if is_atomic else "loss-bins", context, said=True)
+    else:
+        name = f"{WORDS[granularity]}-against-loss-{record.record_id}"
+        show_chart(loss_bins.drawing(record, name=name), said=True)
     _overview(overview)
 
 

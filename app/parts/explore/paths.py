@@ -10,8 +10,8 @@ from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.errors import UserError
 from analysis.ranking.trajectory import Parts, Steps, Weighing
 from analysis.stats.store import Run
+from app.charts.choices import PathChoice
 from app.charts.context import BLEND, Context
-from app.charts.path_choice import PathChoice
 from app.charts.paths import runs_with_samples
 from app.frame.charts import drawn, show_chart
 from app.frame.controls import switch

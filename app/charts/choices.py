@@ -1,0 +1,69 @@
+"""What single charts ask beside the recipe: which paths are followed, which results are shown."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from analysis.criteria.pathfinder import DEFAULT_PATHS
+from analysis.ranking.trajectory import PAPER, Weighing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class PathChoice:
+    """Which paths are followed (MoE Pathfinder).
+
+    Args:
+        count: of each sample, the paper's m.
+        weighing: what weighs a path.
+        clusters: representative samples of each text; None: all of them.
+    """
+
+    count: int = DEFAULT_PATHS
+    weighing: Weighing = PAPER
+    clusters: int | None = None
+
+    def said(self) -> tuple[str, ...]:
+        """What is chosen, as options of `moeprune paths` and `moeprune plot paths`."""
+        words = ["--top-m", str(self.count)]
+        if self.weighing.parts != PAPER.parts:
+            words += ["--weights", self.weighing.parts]
+        if self.weighing.steps != PAPER.steps:
+            words += ["--transitions", self.weighing.steps]
+        if self.clusters:
+            words += ["--clusters", str(self.clusters)]
+        return tuple(words)
+
+
+@dataclass(frozen=True, eq=False)
+class ResultChoice:
+    """Which results charts of records show; what is empty or None is as usual.
+
+    Args:
+        table: the results of the model, where they have been read already.
+        measure: one of MEASURES.
+        corpus: that it was measured on.
+        against: a key of `evaluation_curves.AXES`.
+        lit: the series that have colours.
+        draw: the tokens on which hidden states were measured.
+        way: the tool and its settings that benchmarked.
+        removed: share of the expert weights that benchmarked candidates lost; ALL_SHARES: any.
+        weights: benchmark -> weight in the average; those that are absent count 1.
+    """
+
+    table: "pd.DataFrame | None" = None
+    measure: str = ""
+    corpus: str = ""
+    against: str = "removed"
+    lit: Collection[str] | None = None
+    draw: str = ""
+    way: str = ""
+    removed: float | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+ALL_SHARES: Final = -1.0
+USUAL_PATHS: Final = PathChoice()
+USUAL_RESULTS: Final = ResultChoice()

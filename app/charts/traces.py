@@ -1,0 +1,151 @@
+"""What charts are drawn with: lines of series, chance, heat maps, rows of layers, notes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from app.charts.theme import (
+    DASHES,
+    SYMBOLS,
+    colorbar,
+    colorscale,
+    ink,
+    muted,
+    paper,
+    plain,
+    series_color,
+)
+
+STILL_LEGEND: Final = {"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"}
+# The axis of a share of pruned sets, with room for marks at 0 and at 1.
+OVERLAP_AXIS: Final = {"range": [-0.03, 1.06], "tickformat": ".1f"}
+
+
+def series(
+    index: int, name: str, points: tuple[Any, Any], dark: bool, hover: str, **more: Any
+) -> go.Scatter:
+    """The line of the index-th series over points, their x and y, with its colour and symbol."""
+    color, mark = series_color(index, dark), more.pop("marker", {})
+    mode, line = more.pop("mode", "lines+markers"), {"color": color, "width": 2}
+    line["dash"] = DASHES[index % len(DASHES)]
+    return go.Scatter(
+        x=points[0],
+        y=points[1],
+        name=plain(name),
+        mode=mode,
+        line=line if "lines" in mode else None,
+        marker={"symbol": SYMBOLS[index % len(SYMBOLS)], "color": color, "size": 9} | mark,
+        hovertemplate=f"{hover}<extra></extra>",
+        **more,
+    )
+
+
+def stroke(x: Any, y: Any, color: str, width: float, **more: Any) -> go.Scatter:
+    """A line that has neither hover nor legend, unless `more` says so."""
+    usual = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
+    return go.Scatter(x=x, y=y, line={"color": color, "width": width}, **usual | more)
+
+
+def chance(x: Any, y: Any, dark: bool, hover: str, *, name: str = "chance", **more: Any) -> Any:
+    """The dotted line of what chance gives."""
+    line = {"color": muted(dark), "dash": "dot", "width": more.pop("width", 2)}
+    hover = f"{hover}<extra></extra>"
+    return go.Scatter(x=x, y=y, name=name, mode="lines", line=line, hovertemplate=hover, **more)
+
+
+def halo(dark: bool, width: int = 2) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Colours and widths of a line that stands out on any ground: the wide one is drawn first."""
+    return (paper(dark), width + 3), (ink(dark), width)
+
+
+def around(x: float, y: float, reach: float = 0.5) -> tuple[list[float], list[float]]:
+    """The closed path around a cell, as x and y."""
+    return (
+        [x + side * reach for side in (-1, 1, 1, -1, -1)],
+        [y + side * reach for side in (-1, -1, 1, 1, -1)],
+    )
+
+
+def box(x: tuple[float, float], y: tuple[float, float], color: str, width: float) -> dict[str, Any]:
+    """The shape of a rectangle between the ends of `x` and `y`."""
+    ends = {"x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1]}
+    return {"type": "rect", **ends, "line": {"color": color, "width": width}}
+
+
+def heat(z: Any, title: str, dark: bool, bar: Mapping[str, Any], **more: Any) -> go.Heatmap:
+    """Cells from 0 to 1, with their colour bar; NaN is a gap."""
+    usual = {
+        "zmin": 0,
+        "zmax": 1,
+        "colorscale": colorscale(),
+        "colorbar": colorbar(title, dark, **bar),
+        "hoverongaps": False,
+    }
+    return go.Heatmap(z=z, **usual | more)
+
+
+def targets(x: Any, y: Any, customdata: Any, size: int, **more: Any) -> go.Scatter:
+    """Unseen marks over cells: Streamlit selects points, and no cells."""
+    unseen = {"marker": {"opacity": 0}}
+    return go.Scatter(
+        x=x,
+        y=y,
+        customdata=customdata,
+        mode="markers",
+        marker={"symbol": "square", "size": size, "opacity": 0},
+        selected=unseen,
+        unselected=unseen,
+        showlegend=False,
+        **more,
+    )
+
+
+def note(x: Any, y: Any, text: str, **more: Any) -> dict[str, Any]:
+    """An annotation without an arrow."""
+    return {"x": x, "y": y, "text": text, "showarrow": False, **more}
+
+
+def spread(values: Any, low: Any, high: Any, **more: Any) -> dict[str, Any]:
+    """Error bars between `low` and `high`."""
+    return {"type": "data", "array": high - values, "arrayminus": values - low, **more}
+
+
+def cells_of(table: pd.DataFrame, layers: Sequence[int]) -> tuple[tuple[Any, Any], tuple[int, int]]:
+    """Row and column of each row `layer, expert` in a grid of these layers; the grid's shape."""
+    rows, experts = np.searchsorted(layers, table["layer"].to_numpy()), table["expert"].to_numpy()
+    return (rows, experts), (len(layers), int(experts.max()) + 1)
+
+
+def rows_height(layers: Sequence[int], pixels: int, around: int) -> int:
+    """Height of a heat map with a row a layer, each of these pixels, less where there are many.
+
+    Args:
+        layers: decoder index of each row.
+        pixels: of a row.
+        around: pixels of axes and margins.
+    """
+    return int(np.clip(len(layers) * pixels, 190, 470)) + around
+
+
+def layer_axis(layers: Sequence[int], every: int | None = None, **more: Any) -> dict[str, Any]:
+    """The axis of rows of layers, the first on top, every so many labelled with decoder indices.
+
+    Rows are places, so that layers without experts leave no hole.
+    """
+    every = max(1, len(layers) // 12) if every is None else every
+    return {
+        "range": [len(layers) - 0.5, -0.5],
+        "tickvals": list(range(len(layers)))[::every],
+        "ticktext": [str(layer) for layer in layers[::every]],
+        "showgrid": False,
+        **more,
+    }
+
+
+def as_float32(values: Any) -> NDArray[np.float32]:
+    """Numbers in the four bytes that are sent to the browser."""
+    return np.asarray(values, dtype=np.float32)
