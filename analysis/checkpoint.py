@@ -232,16 +232,31 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    """Tensor -> shard, from the index of a checkpoint; empty where there is none."""
+    """Tensor -> shard, from the index of a checkpoint; empty where one file holds all."""
     index = path / INDEX_NAME
-    if not index.is_file():
+    if not index.is_file() and (path / SINGLE_NAME).is_file():
         return {}
+    if not index.is_file():
+        if names := list(path.glob("*.safetensors")):
+            raise CheckpointError(
+                f"{path} holds {len(names)} safetensors files but no {INDEX_NAME}; "
+                "fetch the index, or save the model again."
+            )
+        if any(file.suffix in _PICKLED_SUFFIXES for file in path.iterdir()):
+            raise CheckpointError(
+                f"{path} holds pickled weights only, which are not read because loading them can "
+                "run code; convert them to safetensors first."
+            )
+        raise CheckpointError(
+            f"{path} holds no safetensors file; `moeprune inspect {path} --config-only` shows what "
+            "its config.json alone says."
+        )
     try:
         weight_map: dict[str, str] = parse_json(index.read_bytes())["weight_map"]
-        names = sorted(set(weight_map.values()))
+        shards = sorted(set(weight_map.values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{index} is not a readable shard index.") from error
-    for name in names:
+    for name in shards:
         shown = name if name.isprintable() else repr(name)
         if Path(name).name != name or len(name.encode()) > LONGEST_NAME:
             raise CheckpointError(
@@ -253,26 +268,12 @@ def _read_index(path: Path) -> dict[str, str]:
     return weight_map
 
 
-def _refuse_without_index(path: Path) -> None:
-    """Say why a folder that has neither an index nor a single safetensors file is not read."""
-    if names := list(path.glob("*.safetensors")):
-        raise CheckpointError(
-            f"{path} holds {len(names)} safetensors files but no {INDEX_NAME}; "
-            "fetch the index, or save the model again."
-        )
-    if any(file.suffix in _PICKLED_SUFFIXES for file in path.iterdir()):
-        raise CheckpointError(
-            f"{path} holds pickled weights only, which are not read because loading them can "
-            "run code; convert them to safetensors first."
-        )
-    raise CheckpointError(
-        f"{path} holds no safetensors file; `moeprune inspect {path} --config-only` shows what its "
-        "config.json alone says."
-    )
-
-
-def _check_tensors(shards: tuple[Shard, ...], weight_map: Mapping[str, str]) -> None:
-    """Each tensor is in one shard only, and in the one that the index names."""
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Read configuration and headers; no weight is read."""
+    config = read_config(path)
+    weight_map = _read_index(path)
+    names = sorted(set(weight_map.values())) or [SINGLE_NAME]
+    shards = tuple(read_shard(path / name) for name in names)
     held: dict[str, str] = {}
     for shard in shards:
         for entry in shard.tensors:
@@ -288,19 +289,4 @@ def _check_tensors(shards: tuple[Shard, ...], weight_map: Mapping[str, str]) -> 
             f"{INDEX_NAME} places {missing[0]} in {weight_map[missing[0]]}, which does not hold "
             f"it ({len(missing)} such tensors); fetch the checkpoint again."
         )
-
-
-def open_checkpoint(path: Path) -> Checkpoint:
-    """Read configuration and headers; no weight is read.
-
-    Raises:
-        CheckpointError: anything that makes the directory unusable as it stands.
-    """
-    config = read_config(path)
-    weight_map = _read_index(path)
-    if not (path / INDEX_NAME).is_file() and not (path / SINGLE_NAME).is_file():
-        _refuse_without_index(path)
-    names = sorted(set(weight_map.values())) or [SINGLE_NAME]
-    shards = tuple(read_shard(path / name) for name in names)
-    _check_tensors(shards, weight_map)
     return Checkpoint(path.resolve(), config, shards)

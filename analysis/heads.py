@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from analysis.families import MoELayer
 from analysis.model import LocatedTensor, MoEModel
 
 _OWN_TRUNK = re.compile(r"((?:\w+\.)?mtp)(?:[._])")
@@ -45,10 +44,7 @@ class Head:
     def as_model(self, model: MoEModel) -> MoEModel:
         """The head as if it were a model: its layers with experts, and no others."""
         like = model.layers[-1]
-        layers = tuple(
-            MoELayer(index, like.num_experts, like.top_k, like.num_groups, like.least_per_group)
-            for index in sorted(self.located)
-        )
+        layers = tuple(replace(like, index=index) for index in sorted(self.located))
         return replace(model, family=replace(model.family, trunks=(self.trunk,)), layers=layers)
 
 
@@ -57,11 +53,20 @@ def prediction_heads(model: MoEModel) -> tuple[Head, ...]:
     """The heads of a checkpoint, in the order of their names; most have none."""
     names: defaultdict[str, list[str]] = defaultdict(list)
     trunks: dict[str, str] = {}
+    layers = [
+        (trunk, re.compile(rf"({re.escape(trunk)}\.(\d+))\.")) for trunk in model.family.trunks
+    ]
     for name in model.checkpoint.tensors:
-        if place := _place(model, name):
-            head, trunk = place
-            names[head].append(name)
-            trunks[head] = trunk
+        found = _OWN_TRUNK.match(name)
+        trunk = f"{found[1]}.layers" if found else ""
+        for beyond, pattern in () if found else layers:
+            match = pattern.match(name)
+            if match and int(match[2]) >= model.depth:
+                found, trunk = match, beyond
+                break
+        if found:
+            names[found[1]].append(name)
+            trunks[found[1]] = trunk
     heads = []
     for head, held in sorted(names.items()):
         family = replace(model.family, trunks=(trunks[head],))
@@ -72,14 +77,3 @@ def prediction_heads(model: MoEModel) -> tuple[Head, ...]:
         by_layer = {layer: tuple(items) for layer, items in located.items()}
         heads.append(Head(head, tuple(held), by_layer, trunks[head]))
     return tuple(heads)
-
-
-def _place(model: MoEModel, name: str) -> tuple[str, str] | None:
-    """Head and trunk that a tensor belongs to; None in the trunk of the model."""
-    if match := _OWN_TRUNK.match(name):
-        return match[1], f"{match[1]}.layers"
-    for trunk in model.family.trunks:
-        match = re.match(rf"({re.escape(trunk)}\.(\d+))\.", name)
-        if match and int(match[2]) >= model.depth:
-            return match[1], trunk
-    return None

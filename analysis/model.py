@@ -116,31 +116,6 @@ def is_expert_weight(slot: Slot) -> bool:
     return slot.kind is not SlotKind.ROUTER and slot.role in _WEIGHT_ROLES
 
 
-def _check_layer(family: MoEFamily, layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
-    experts = [item for item in found if item.slot.kind is not SlotKind.ROUTER]
-    _check_extents(layer, experts)
-    weights = [item.slot for item in experts if is_expert_weight(item.slot)]
-    is_stacked = any(slot.kind is SlotKind.STACKED for slot in weights) or not family.projections
-    wanted: set[tuple[int | None, str]]
-    if is_stacked:
-        wanted = {(None, projection) for projection in family.stacked}
-    else:
-        numbers = range(layer.num_experts)
-        wanted = {(expert, part) for expert in numbers for part in family.projections}
-    missing = sorted(wanted - {(slot.expert, slot.projection) for slot in weights}, key=str)
-    if missing:
-        expert, projection = missing[0]
-        what = f"expert {expert}'s {projection}" if expert is not None else f"stacked {projection}"
-        raise CheckpointError(
-            f"Layer {layer.index} lacks the {what} projection ({len(missing)} such tensors "
-            "missing); is a shard missing or an index out of date?"
-        )
-    routers = [item for item in found if item.slot.kind is SlotKind.ROUTER]
-    if not any(item.slot.role == family.router_tensors[0].name for item in routers):
-        raise CheckpointError(f"Layer {layer.index} has no router tensor.")
-    _check_extents(layer, routers)
-
-
 def _check_extents(layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
     """The tensors have as many experts as the configuration says."""
     last = max((item.slot.expert or 0 for item in found), default=0)
@@ -159,12 +134,7 @@ def _check_extents(layer: MoELayer, found: Sequence[LocatedTensor]) -> None:
 
 
 def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
-    """Understand a checkpoint, and check that every expert that it should hold is there.
-
-    Raises:
-        UnsupportedModelError: dense, or an architecture that cannot be handled.
-        CheckpointError: tensors and configuration do not agree.
-    """
+    """Understand a checkpoint, and check that every expert that it should hold is there."""
     shapes = {entry.name: entry.shape for entry in checkpoint.tensors.values()}
     family = family_of(checkpoint.config, shapes)
     layers = family.layers(checkpoint.config)
@@ -179,13 +149,36 @@ def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
 
 
 def check_layers(model: MoEModel) -> None:
-    """Refuse a model that does not hold every expert that it should.
-
-    Raises:
-        CheckpointError: tensors and configuration do not agree.
-    """
+    """Refuse a model that does not hold every expert that it should."""
+    family = model.family
     for layer in model.layers:
-        _check_layer(model.family, layer, model.located.get(layer.index, ()))
+        found = model.located.get(layer.index, ())
+        experts = [item for item in found if item.slot.kind is not SlotKind.ROUTER]
+        _check_extents(layer, experts)
+        weights = [item.slot for item in experts if is_expert_weight(item.slot)]
+        is_stacked = (
+            any(slot.kind is SlotKind.STACKED for slot in weights) or not family.projections
+        )
+        wanted: set[tuple[int | None, str]]
+        if is_stacked:
+            wanted = {(None, projection) for projection in family.stacked}
+        else:
+            numbers = range(layer.num_experts)
+            wanted = {(expert, part) for expert in numbers for part in family.projections}
+        missing = sorted(wanted - {(slot.expert, slot.projection) for slot in weights}, key=str)
+        if missing:
+            expert, projection = missing[0]
+            what = (
+                f"expert {expert}'s {projection}" if expert is not None else f"stacked {projection}"
+            )
+            raise CheckpointError(
+                f"Layer {layer.index} lacks the {what} projection ({len(missing)} such tensors "
+                "missing); is a shard missing or an index out of date?"
+            )
+        routers = [item for item in found if item.slot.kind is SlotKind.ROUTER]
+        if not any(item.slot.role == family.router_tensors[0].name for item in routers):
+            raise CheckpointError(f"Layer {layer.index} has no router tensor.")
+        _check_extents(layer, routers)
 
 
 def resolve_model(model: str, *, revision: str | None = None) -> Path:

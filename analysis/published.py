@@ -52,12 +52,7 @@ def published_table(name: str) -> pd.DataFrame:
 
 
 def read_published(path: Path, needed: Collection[str] = COLUMNS) -> pd.DataFrame:
-    """The table in a file; `needed` names columns that it must have.
-
-    Raises:
-        StatsError: no CSV file, a column is missing or there twice, or a sparsity or score is no
-            share of 1.
-    """
+    """The table in a file; `needed` names columns that it must have."""
     try:
         first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
         names = first.iloc[0].tolist()
@@ -65,22 +60,17 @@ def read_published(path: Path, needed: Collection[str] = COLUMNS) -> pd.DataFram
         if doubled := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"it has the columns {', '.join(doubled)} twice")  # noqa: TRY301
         table = pd.read_csv(path, keep_default_na=False, na_values={"score": [""]})
-        table = _checked(table, needed)
+        if missing := sorted(set(needed) - set(table.columns)):
+            raise ValueError(f"it lacks the columns {', '.join(missing)}")  # noqa: TRY301
+        # One word among the numbers makes a column of words, some of which are numbers.
+        shares = sorted({"sparsity", "score"} & set(needed))
+        table = table.astype(dict.fromkeys(shares, "float64"))
+        for share in shares:
+            if not table[share].dropna().between(0, 1).all():
+                raise ValueError(f"its {share} is no share of 1")  # noqa: TRY301
     except (ValueError, TypeError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise StatsError(
             f"The published table {path.name} is damaged ({reason}); install the program again."
         ) from error
-    return table
-
-
-def _checked(table: pd.DataFrame, needed: Collection[str]) -> pd.DataFrame:
-    if missing := sorted(set(needed) - set(table.columns)):
-        raise ValueError(f"it lacks the columns {', '.join(missing)}")
-    shares = sorted({"sparsity", "score"} & set(needed))
-    # One word among the numbers makes a column of words, some of which are numbers.
-    table = table.astype(dict.fromkeys(shares, "float64"))
-    for share in shares:
-        if not table[share].dropna().between(0, 1).all():
-            raise ValueError(f"its {share} is no share of 1")
     return table

@@ -75,25 +75,6 @@ def router_parts(block: nn.Module, family: MoEFamily, layer: int) -> RouterParts
         path, _, name = tensor.name.rpartition(".")
         if name in _own_tensors(block.get_submodule(path)):  # a bias may be switched off
             axes[path][name] = tensor.axis
-    _check_all_named(block, family, layer, axes)
-    holders = tuple(Holder(block.get_submodule(path), names) for path, names in axes.items())
-    matrix = family.router_tensors[0]
-    path, _, name = matrix.name.rpartition(".")
-    module = block.get_submodule(path)
-    # An offloaded weight is on the meta device, where it still has its shape.
-    rows = int(module.get_parameter(name).shape[matrix.axis])
-    return RouterParts(block, block.get_submodule(family.router), (module, name), holders, rows)
-
-
-def _own_tensors(module: nn.Module) -> set[str]:
-    """Names of the parameters and buffers that a module itself holds."""
-    pairs = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-    return {name for name, _ in pairs}
-
-
-def _check_all_named(
-    block: nn.Module, family: MoEFamily, layer: int, axes: Mapping[str, Mapping[str, int]]
-) -> None:
     router = block.get_submodule(family.router)
     pairs = (*router.named_parameters(), *router.named_buffers())
     held = {f"{family.router}.{name}" for name, _ in pairs} | _own_tensors(block)
@@ -104,6 +85,19 @@ def _check_all_named(
             f"The router of layer {layer} holds {name!r}, of which the family "
             f"{family.label} does not say how it depends on the experts."
         )
+    holders = tuple(Holder(block.get_submodule(path), names) for path, names in axes.items())
+    matrix = family.router_tensors[0]
+    path, _, name = matrix.name.rpartition(".")
+    module = block.get_submodule(path)
+    # An offloaded weight is on the meta device, where it still has its shape.
+    rows = int(module.get_parameter(name).shape[matrix.axis])
+    return RouterParts(block, router, (module, name), holders, rows)
+
+
+def _own_tensors(module: nn.Module) -> set[str]:
+    """Names of the parameters and buffers that a module itself holds."""
+    pairs = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    return {name for name, _ in pairs}
 
 
 @contextmanager

@@ -11,9 +11,8 @@ from types import MappingProxyType
 
 from analysis.checkpoint import TensorEntry
 from analysis.errors import CheckpointError
-from analysis.families import MoEFamily, MoELayer, Slot, SlotKind
-from analysis.families.base import WIDTHS_KEY
-from analysis.families.names import any_of
+from analysis.families import MoEFamily, Slot, SlotKind
+from analysis.families.base import WIDTHS_KEY, any_of
 from analysis.families.rules import check_per_layer
 from analysis.model import MoEModel, is_expert_weight
 
@@ -51,27 +50,27 @@ def atom_axis(family: MoEFamily, slot: Slot) -> AtomAxis | None:
 @lru_cache(maxsize=4)  # asked for by every size report, which the dashboard makes at each edit
 def expert_widths(model: MoEModel) -> Mapping[int, tuple[int, ...]]:
     """Atoms of every expert, by layer: one number for each expert, ascending ids."""
-    found = {layer.index: _layer_widths(model, layer) for layer in model.layers}
-    return MappingProxyType(found)
-
-
-def _layer_widths(model: MoEModel, layer: MoELayer) -> tuple[int, ...]:
-    found: dict[int, int] = {}
-    for item in model.located[layer.index]:
-        if not is_expert_weight(item.slot) or item.slot.role != "weight":
-            continue
-        where = atom_axis(model.family, item.slot)
-        if where is None or where.axis >= len(item.entry.shape):
-            raise CheckpointError(f"{item.entry.name} of shape {item.entry.shape} is no matrix.")
-        width = item.entry.shape[where.axis] // where.parts
-        ids = range(layer.num_experts) if item.slot.expert is None else (item.slot.expert,)
-        for expert in ids:
-            if found.setdefault(expert, width) != width:
+    found: dict[int, tuple[int, ...]] = {}
+    for layer in model.layers:
+        held: dict[int, int] = {}
+        for item in model.located[layer.index]:
+            if not is_expert_weight(item.slot) or item.slot.role != "weight":
+                continue
+            where = atom_axis(model.family, item.slot)
+            if where is None or where.axis >= len(item.entry.shape):
                 raise CheckpointError(
-                    f"{item.entry.name} is for {width} neurons, but other projections of expert "
-                    f"{expert} in layer {layer.index} for {found[expert]}."
+                    f"{item.entry.name} of shape {item.entry.shape} is no matrix."
                 )
-    return tuple(found[expert] for expert in sorted(found))
+            width = item.entry.shape[where.axis] // where.parts
+            ids = range(layer.num_experts) if item.slot.expert is None else (item.slot.expert,)
+            for expert in ids:
+                if held.setdefault(expert, width) != width:
+                    raise CheckpointError(
+                        f"{item.entry.name} is for {width} neurons, but other projections of "
+                        f"expert {expert} in layer {layer.index} for {held[expert]}."
+                    )
+        found[layer.index] = tuple(held[expert] for expert in sorted(held))
+    return MappingProxyType(found)
 
 
 def loaded_widths(model: MoEModel) -> dict[int, int] | None:

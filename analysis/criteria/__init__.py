@@ -95,11 +95,7 @@ def expert_score_of(criterion: Criterion) -> Callable[[pd.DataFrame, Gate], Floa
 
 
 def neuron_score_of(criterion: Criterion) -> Callable[[pd.DataFrame], FloatArray]:
-    """How a criterion scores neurons.
-
-    Raises:
-        CriterionError: it scores whole experts only; names those that score neurons.
-    """
+    """How a criterion scores neurons."""
     if criterion.neuron_score is None:
         known = ", ".join(NEURON_CRITERIA)
         raise CriterionError(f"{criterion.label} scores no neurons; those that do: {known}.")

@@ -67,11 +67,8 @@ class Criterion:
     @property
     def granularities(self) -> tuple[Granularity, ...]:
         """What it ranks: whole experts, their neurons (atomic), or both."""
-        ranked: tuple[tuple[Granularity, object], ...] = (
-            ("expert", self.score),
-            ("atomic", self.neuron_score),
-        )
-        return tuple(name for name, score in ranked if score is not None)
+        ranked: dict[Granularity, object] = {"expert": self.score, "atomic": self.neuron_score}
+        return tuple(name for name, score in ranked.items() if score is not None)
 
     @property
     def is_constant(self) -> bool:

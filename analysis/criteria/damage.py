@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
-from analysis.lazy import pd
-from analysis.stats.tables import Gate
-
-
-def _score(table: pd.DataFrame, gate: Gate) -> FloatArray:
-    del gate
-    return numbers(table, "damage")[0]
-
 
 DAMAGE = Criterion(
     name="damage",
@@ -20,5 +11,5 @@ DAMAGE = Criterion(
     reference="arXiv:2606.15716, Eq. 5-8",
     source="routed",
     columns=always("damage", "num_tokens"),
-    score=_score,
+    score=lambda table, gate: numbers(table, "damage")[0],
 )

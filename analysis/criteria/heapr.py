@@ -20,7 +20,6 @@ DEFAULT_LAMBDA = 1.0
 
 
 def _heapr_experts(table: pd.DataFrame, gate: Gate) -> FloatArray:
-    del gate
     tokens, product = numbers(table, "num_tokens", "neuron_product")
     return 0.5 * mean_over_routed(mean_over_routed(product, tokens), tokens)
 
@@ -58,7 +57,6 @@ def camera_p(weight: float = DEFAULT_LAMBDA) -> Criterion:
         raise CriterionError(f"lambda of CAMERA-P is {weight:g}; it must be 0 or more.")
 
     def experts(table: pd.DataFrame, gate: Gate) -> FloatArray:
-        del gate
         norms, peaks = numbers(table, "neuron_norm_sum", "neuron_peak_sum")
         return norms + weight * peaks
 

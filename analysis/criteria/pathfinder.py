@@ -13,16 +13,10 @@ from analysis.errors import CriterionError
 from analysis.lazy import pd
 from analysis.ranking.trajectory import MOST_PATHS, follow, path_order
 from analysis.stats.samples import SamplePart, SampleStats
-from analysis.stats.tables import Gate
 
 # Paths of each sample in the paper's Figure 2; its plans take 1 to 500.
 DEFAULT_PATHS = 100
 _COLUMNS = ("path_samples", "path_weight", "node_weight")
-
-
-def _score(table: pd.DataFrame, gate: Gate) -> FloatArray:
-    del gate
-    return numbers(table, _COLUMNS[0])[0]
 
 
 def _order(table: pd.DataFrame) -> FloatArray:
@@ -75,7 +69,7 @@ def pathfinder(count: int = DEFAULT_PATHS) -> Criterion:
         reference="MoE Pathfinder, Eq. 1-12",
         source="routed",
         columns=always(*_COLUMNS),
-        score=_score,
+        score=lambda table, gate: numbers(table, _COLUMNS[0])[0],
         from_samples=partial(_from_samples, count=count),
         order=_order,
     )

@@ -27,32 +27,24 @@ def is_zero_expert(table: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _aimer(table: pd.DataFrame, gate: Gate) -> FloatArray:
-    del gate
     l1, l2, numel = _norms(table)
     return np.divide(l1, np.sqrt(numel) * l2, out=np.ones_like(l1), where=l2 > 0)
 
 
 def _magnitude(table: pd.DataFrame, gate: Gate) -> FloatArray:
-    del gate
     l1, _, numel = _norms(table)
     return l1 / numel
 
 
 def _hoyer(table: pd.DataFrame, gate: Gate) -> FloatArray:
-    del gate
     l1, l2, numel = _norms(table)
     ratio = np.divide(l1, l2, out=np.sqrt(numel), where=l2 > 0)
     sparseness: FloatArray = (np.sqrt(numel) - ratio) / (np.sqrt(numel) - 1)
     return sparseness
 
 
-def _random_neurons(table: pd.DataFrame) -> FloatArray:
+def _random(table: pd.DataFrame) -> FloatArray:
     return np.random.default_rng(_RANDOM_SEED).random(len(table))
-
-
-def _random(table: pd.DataFrame, gate: Gate) -> FloatArray:
-    del gate
-    return _random_neurons(table)
 
 
 def _weight_criterion(
@@ -108,6 +100,6 @@ RANDOM = Criterion(
     reference="baseline",
     source="none",
     columns=always(),
-    score=_random,
-    neuron_score=_random_neurons,
+    score=lambda table, gate: _random(table),
+    neuron_score=_random,
 )

@@ -216,12 +216,12 @@ def write_task(task: LocalTask, folder: Path) -> WrittenTask:
         "metadata": {"version": version},
     }
     with FileLock(own / "lock"):
-        _write_once(own / f"{name}.jsonl", lines)
-        _write_once(own / f"{name}.yaml", yaml.safe_dump(content, sort_keys=False).encode())
+        for end, data in (
+            (".jsonl", lines),
+            (".yaml", yaml.safe_dump(content, sort_keys=False).encode()),
+        ):
+            path = own / f"{name}{end}"
+            # The datasets library keeps what it made of a file by its time.
+            if not path.is_file() or path.read_bytes() != data:
+                write_durably(path, data)
     return WrittenTask(name, own, version)
-
-
-def _write_once(path: Path, content: bytes) -> None:
-    # The datasets library keeps what it made of a file by its time.
-    if not path.is_file() or path.read_bytes() != content:
-        write_durably(path, content)

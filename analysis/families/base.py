@@ -1,6 +1,7 @@
 """What a family of MoE models is: a small table that says where its parts live."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -8,7 +9,6 @@ from typing import Any
 
 from analysis.checkpoint import Config
 from analysis.errors import CheckpointError
-from analysis.families.names import NamePatterns
 from analysis.families.rules import count_of, every_layer, per_layer_counts, whole_number
 
 PROJECTIONS = ("gate", "up", "down")
@@ -137,6 +137,13 @@ class SharedExperts:
     count_key: str = ""
     width_is_each: bool = False
     note: str = ""
+
+
+def any_of(words: Iterable[str]) -> str:
+    """A pattern of one of these words; of nothing without any."""
+    # Longest first: one name may begin another.
+    found = sorted(map(re.escape, words), key=len, reverse=True)
+    return "|".join(found) if found else r"(?!)"
 
 
 @dataclass(frozen=True)
@@ -343,13 +350,32 @@ class MoEFamily:
         return tuple(name for name in names if name != f"{self.router}.bias")
 
     @cached_property
-    def _names(self) -> NamePatterns:
-        blocks = dict.fromkeys((self.disk_block, self.module_block))
+    def _stacks(self) -> Mapping[str, str]:
+        """Name of a stacked tensor -> its projection."""
         both = (*self.stacked.items(), *self.stacked_on_disk.items())
-        stacked = {name: part for part, name in both}
-        return NamePatterns(
-            self.trunks, tuple(blocks), self.projections, stacked, tuple(self._router_names)
-        )
+        return {name: projection for projection, name in both}
+
+    @cached_property
+    def _patterns(self) -> Mapping[str, re.Pattern[str]]:
+        """Names of tensors, anchored to the trunk: `mtp.layers.0.mlp.experts` is no layer of it."""
+        # A checkpoint saved with stacked experts has the loaded model's name for the block.
+        blocks = any_of({self.disk_block, self.module_block})
+        block = rf"(?:{any_of(self.trunks)})\.(\d+)\.(?:{blocks})\."
+        projections = any_of(self.projections.values())
+        modules = any_of({name.partition(".")[0] for name in (*self._stacks, *self._router_names)})
+        patterns = {
+            # Groups: head, layer, expert, tail, projection's name, role.
+            "expert": rf"({block}experts\.)(\d+)(\.({projections})\.(\w+))",
+            # Groups: layer, name of the stack, role (None for the weight itself).
+            "stacked": rf"{block}({any_of(self._stacks)})(?:[_.](\w+))?",
+            # Groups: layer, name inside the block.
+            "router": rf"{block}({any_of(self._router_names)})",
+            # What the block itself holds, in no module of it; what lies in a module of experts or
+            # of the router. Group: layer.
+            "block": rf"{block}\w+",
+            "routed": rf"{block}(?:experts|{modules})(?:\.|$)",
+        }
+        return {name: re.compile(pattern) for name, pattern in patterns.items()}
 
     @cached_property
     def _router_names(self) -> Mapping[str, RouterTensor]:
@@ -369,23 +395,23 @@ class MoEFamily:
 
         Layers beyond the trunk's depth are located too: they are prediction heads.
         """
-        if match := self._names.expert.fullmatch(tensor_name):
+        if match := self._patterns["expert"].fullmatch(tensor_name):
             head, layer, number, tail, name, role = match.groups()
             projection = next(key for key, value in self.projections.items() if value == name)
             template = f"{head}{{expert}}{tail}"
             return Slot(int(layer), SlotKind.EXPERT, projection, int(number), template, role)
-        if match := self._names.stacked_tensor.fullmatch(tensor_name):
+        if match := self._patterns["stacked"].fullmatch(tensor_name):
             layer, name, role = match.groups(default="weight")
             if role in _STACK_ROLES or (role == "bias" and self.has_bias):
-                return Slot(int(layer), SlotKind.STACKED, self._names.stacked[name], role=role)
-        if match := self._names.router.fullmatch(tensor_name):
+                return Slot(int(layer), SlotKind.STACKED, self._stacks[name], role=role)
+        if match := self._patterns["router"].fullmatch(tensor_name):
             tensor = self._router_names[match[2]]
             return Slot(int(match[1]), SlotKind.ROUTER, role=tensor.name, axis=tensor.axis)
         return None
 
     def routed_layer(self, tensor_name: str) -> int | None:
         """Layer whose experts or router the tensor belongs to by its name, located or not."""
-        match = self._names.routed.match(tensor_name)
+        match = self._patterns["routed"].match(tensor_name)
         return int(match[1]) if match else None
 
     def block_layer(self, tensor_name: str) -> int | None:
@@ -394,5 +420,5 @@ class MoEFamily:
         In a layer with experts such a tensor is a bias that the block hands to the router; a block
         of the same name in another layer may be something else.
         """
-        match = self._names.held_by_block.fullmatch(tensor_name)
+        match = self._patterns["block"].fullmatch(tensor_name)
         return int(match[1]) if match else None

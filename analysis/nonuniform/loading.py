@@ -111,7 +111,13 @@ def per_layer_class(stock: Any, family: MoEFamily) -> Any:
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         stock.__init__(self, config, *args, **kwargs)
-        _rebuild(self, family)
+        modules = dict(self.named_modules())
+        trunk = next(path for path in family.module_trunks if path in modules)
+        layers, shared = modules[trunk], modules[trunk.rpartition(".")[0]].config
+        if _has(self, PER_LAYER_KEY):
+            rebuild_layers(layers, shared, family.count_keys, family.top_k_key)
+        if _has(self, WIDTHS_KEY):
+            resize_experts(layers, shared, family.module_block, family.width_key, family.count_keys)
         # Draws the weights of the new layers, where the model is not loaded from a checkpoint.
         self.post_init()
 
@@ -153,18 +159,6 @@ def _write_modeling_file(model: Any, family: MoEFamily, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         content = modeling_file(saved, widths=_has(model, WIDTHS_KEY))
         (folder / MODELING_NAME).write_text(content, "utf-8")
-
-
-def _rebuild(model: Any, family: MoEFamily) -> None:
-    modules = dict(model.named_modules())
-    trunk = next(path for path in family.module_trunks if path in modules)
-    shared = modules[trunk.rpartition(".")[0]].config
-    if _has(model, PER_LAYER_KEY):
-        rebuild_layers(modules[trunk], shared, family.count_keys, family.top_k_key)
-    if _has(model, WIDTHS_KEY):
-        resize_experts(
-            modules[trunk], shared, family.module_block, family.width_key, family.count_keys
-        )
 
 
 def _has(model: Any, key: str) -> bool:

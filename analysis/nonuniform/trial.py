@@ -21,12 +21,7 @@ _REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, Stop
 
 
 def check_buildable(family: MoEFamily, config: Config) -> None:
-    """Build the model of a whole `config.json` on the meta device, and look at its layers.
-
-    Raises:
-        UnsupportedModelError: there is no such class, it cannot be built, or its layers do not get
-            the sizes that the configuration gives them.
-    """
+    """Build the model of a whole `config.json` on the meta device, and look at its layers."""
     if reason := _problem(family, config):
         raise UnsupportedModelError(
             f"Layers of different sizes were tried on {family.model_type!r}, which is not in the "
