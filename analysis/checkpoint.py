@@ -40,23 +40,14 @@ _PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where one tensor lies.
+    """Where one tensor lies."""
 
-    Args:
-        name: the tensor's name in the checkpoint.
-        shard: file name of its shard.
-        dtype: safetensors name of the dtype, such as "BF16".
-        shape: sizes of its axes.
-        start: first byte, counted from the start of the file.
-        end: one past its last byte.
-    """
-
-    name: str
-    shard: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
+    name: str  # the tensor's name in the checkpoint
+    shard: str  # file name of its shard
+    dtype: str  # safetensors name of the dtype, such as "BF16"
+    shape: tuple[int, ...]  # sizes of its axes
+    start: int  # first byte, counted from the start of the file
+    end: int  # one past its last byte
 
     @property
     def nbytes(self) -> int:
@@ -71,23 +62,14 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One safetensors file.
+    """One safetensors file."""
 
-    Args:
-        name: file name.
-        size: bytes.
-        header: the raw JSON header, as stored.
-        data_start: first byte after the header.
-        metadata: the header's `__metadata__`.
-        tensors: entries in the order of their bytes.
-    """
-
-    name: str
-    size: int
-    header: bytes
-    data_start: int
-    metadata: Mapping[str, str]
-    tensors: tuple[TensorEntry, ...]
+    name: str  # file name
+    size: int  # bytes
+    header: bytes  # the raw JSON header, as stored
+    data_start: int  # first byte after the header
+    metadata: Mapping[str, str]  # the header's `__metadata__`
+    tensors: tuple[TensorEntry, ...]  # entries in the order of their bytes
 
 
 @dataclass(frozen=True, eq=False)

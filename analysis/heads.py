@@ -17,19 +17,13 @@ _OWN_TRUNK = re.compile(r"((?:\w+\.)?mtp)(?:[._])")
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A prediction head.
+    """A prediction head."""
 
-    Args:
-        name: prefix of its tensors, such as `model.layers.61` or `mtp`.
-        tensors: names of all its tensors.
-        located: its expert and router tensors by the layer index in their names.
-        trunk: prefix of its layers.
-    """
-
-    name: str
-    tensors: tuple[str, ...]
+    name: str  # prefix of its tensors, such as `model.layers.61` or `mtp`
+    tensors: tuple[str, ...]  # names of all its tensors
+    # Its expert and router tensors by the layer index in their names.
     located: Mapping[int, tuple[LocatedTensor, ...]]
-    trunk: str
+    trunk: str  # prefix of its layers
 
     @property
     def prefix(self) -> str:

@@ -28,32 +28,20 @@ class LocatedTensor:
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """Which model something is of.
+    """Which model something is of."""
 
-    Args:
-        name: the directory's name, or the hub id; for people.
-        identity: see `Checkpoint.identity`; decides.
-    """
-
-    name: str
-    identity: str
+    name: str  # the directory's name, or the hub id; for people
+    identity: str  # see `Checkpoint.identity`; decides
 
 
 @dataclass(frozen=True, eq=False)
 class MoEModel:
-    """A checkpoint understood as a grid of experts.
+    """A checkpoint understood as a grid of experts."""
 
-    Args:
-        name: the directory's name, or the hub id.
-        checkpoint: its index.
-        family: its architecture.
-        layers: its sparse layers.
-    """
-
-    name: str
-    checkpoint: Checkpoint
-    family: MoEFamily
-    layers: tuple[MoELayer, ...]
+    name: str  # the directory's name, or the hub id
+    checkpoint: Checkpoint  # its index
+    family: MoEFamily  # its architecture
+    layers: tuple[MoELayer, ...]  # its sparse layers
 
     @property
     def identity(self) -> str:

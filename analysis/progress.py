@@ -5,21 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One step of a long task.
+    """One step of a long task."""
 
-    Args:
-        phase: what is being done, in words ("calibrating", "writing").
-        done: units finished, 0 <= done <= total.
-        total: units in all; 0 when not known.
-        unit: what is counted ("tokens", "bytes", "shards").
-        note: one line for the log; empty when there is nothing to say.
-    """
-
-    phase: str
-    done: int
-    total: int
-    unit: str = ""
-    note: str = ""
+    phase: str  # what is being done, in words ("calibrating", "writing")
+    done: int  # units finished, 0 <= done <= total
+    total: int  # units in all; 0 when not known
+    unit: str = ""  # what is counted ("tokens", "bytes", "shards")
+    note: str = ""  # one line for the log; empty when there is nothing to say
 
     def __str__(self) -> str:
         count = f"{self.done:,} of {self.total:,} {self.unit}" if self.total else ""

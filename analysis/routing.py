@@ -18,15 +18,10 @@ from analysis.families import MoEFamily
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holder:
-    """A module that holds tensors with one entry per expert.
+    """A module that holds tensors with one entry per expert."""
 
-    Args:
-        module: the router, a part of it, or the block around it.
-        axes: name of each such tensor -> the axis with one entry per expert.
-    """
-
-    module: nn.Module
-    axes: Mapping[str, int]
+    module: nn.Module  # the router, a part of it, or the block around it
+    axes: Mapping[str, int]  # name of each such tensor -> the axis with one entry per expert
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Those tensors, as they are now."""
@@ -38,22 +33,15 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RouterParts:
-    """What the router of one layer consists of.
+    """What the router of one layer consists of."""
 
-    Args:
-        block: the MoE block.
-        router: the module whose forward returns the ids of the selected experts last.
-        matrix: the holder and the name of the router's matrix.
-        holders: every module that holds tensors with an entry per expert, the router among them
-            if it does.
-        num_experts: experts that it chooses among.
-    """
-
-    block: nn.Module
-    router: nn.Module
-    matrix: tuple[nn.Module, str]
+    block: nn.Module  # the MoE block
+    router: nn.Module  # the module whose forward returns the ids of the selected experts last
+    matrix: tuple[nn.Module, str]  # the holder and the name of the router's matrix
+    # Every module that holds tensors with an entry per expert, the router among them if it
+    # does.
     holders: tuple[Holder, ...]
-    num_experts: int
+    num_experts: int  # experts that it chooses among
 
 
 def find_block(model: nn.Module, family: MoEFamily, layer: int) -> nn.Module | None:

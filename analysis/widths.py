@@ -21,17 +21,11 @@ SCALE_ROLE = "weight_scale_inv"  # of an FP8 matrix: one number for each block o
 
 @dataclass(frozen=True, slots=True)
 class AtomAxis:
-    """Where a tensor of experts has its atoms.
+    """Where a tensor of experts has its atoms."""
 
-    Args:
-        axis: the axis; a stacked tensor has its experts along axis 0.
-        parts: the projections that share the axis: gate and up where both are in one tensor.
-        interleaved: they alternate along it, instead of the first coming first.
-    """
-
-    axis: int
-    parts: int = 1
-    interleaved: bool = False
+    axis: int  # the axis; a stacked tensor has its experts along axis 0
+    parts: int = 1  # the projections that share the axis: gate and up where both are in one tensor
+    interleaved: bool = False  # they alternate along it, instead of the first coming first
 
 
 def atom_axis(family: MoEFamily, slot: Slot) -> AtomAxis | None:

@@ -32,15 +32,10 @@ class OtherProcessError(StatsError):
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """The processes of this run.
+    """The processes of this run."""
 
-    Args:
-        rank: number of this one.
-        world: how many there are.
-    """
-
-    rank: int = 0
-    world: int = 1
+    rank: int = 0  # number of this one
+    world: int = 1  # how many there are
 
     @property
     def is_first(self) -> bool:

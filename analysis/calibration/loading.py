@@ -68,29 +68,18 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSettings:
-    """How a calibration is run.
+    """How a calibration is run."""
 
-    Args:
-        seq_len: tokens in a sequence.
-        seed: of the order of documents.
-        dtype: dtype of the computation; "auto" is the checkpoint's.
-        device: "cpu", "cuda", ...; "auto" is an accelerator if there is one.
-        batch_size: sequences in one forward; does not change the numbers beyond rounding.
-        trust_remote_code: run code that comes with the checkpoint; off unless asked for.
-        groups: statistics to collect.
-        attention: "eager", "sdpa", "flash_attention_2"; "auto" leaves it to transformers.
-        placement: where weights lie.
-    """
-
-    seq_len: int
-    seed: int = 42
-    dtype: str = "auto"
-    device: str = "auto"
-    batch_size: int = 8
-    trust_remote_code: bool = False
-    groups: tuple[Group, ...] = ("routed",)
+    seq_len: int  # tokens in a sequence
+    seed: int = 42  # of the order of documents
+    dtype: str = "auto"  # dtype of the computation; "auto" is the checkpoint's
+    device: str = "auto"  # "cpu", "cuda", ...; "auto" is an accelerator if there is one
+    batch_size: int = 8  # sequences in one forward; does not change the numbers beyond rounding
+    trust_remote_code: bool = False  # run code that comes with the checkpoint; off unless asked for
+    groups: tuple[Group, ...] = ("routed",)  # statistics to collect
+    # "eager", "sdpa", "flash_attention_2"; "auto" leaves it to transformers.
     attention: str = "auto"
-    placement: Placement = Placement()
+    placement: Placement = Placement()  # where weights lie
 
     def __post_init__(self) -> None:
         place = self.placement

@@ -31,18 +31,12 @@ _TIMES_WITH_BACKWARD = 2.5
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """Bytes beside the Python process itself, estimated.
+    """Bytes beside the Python process itself, estimated."""
 
-    Args:
-        whole: of the whole model on one device; in every process of a data parallel run.
-        streamed: of one layer at a time.
-        free: what this process may take of the device.
-        graph: of `whole`, what backward needs of the activations; 0 where nothing goes backward.
-    """
-
-    whole: int
-    streamed: int
-    free: int
+    whole: int  # of the whole model on one device; in every process of a data parallel run
+    streamed: int  # of one layer at a time
+    free: int  # what this process may take of the device
+    # Of `whole`, what backward needs of the activations; 0 where nothing goes backward.
     graph: int = 0
 
     @property
@@ -59,18 +53,13 @@ class MemoryNeeds:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a calibration would take, estimated.
+    """What a calibration would take, estimated."""
 
-    Args:
-        memory_bytes: weights, sums and activations of the way that the settings choose; the
-            Python process itself comes on top.
-        needs: the same for each way, and what is free.
-        seconds: of the passes, without loading the model.
-    """
-
+    # Weights, sums and activations of the way that the settings choose; the Python process
+    # itself comes on top.
     memory_bytes: int
-    needs: MemoryNeeds
-    seconds: float
+    needs: MemoryNeeds  # the same for each way, and what is free
+    seconds: float  # of the passes, without loading the model
 
 
 def memory_needs(

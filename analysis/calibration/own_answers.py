@@ -22,23 +22,15 @@ from analysis.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Which documents are answered, and how.
+    """Which documents are answered, and how."""
 
-    Args:
-        corpus: name of the corpus, for messages.
-        sampling: how much of it is wanted.
-        tokenizer: of the model; None where the documents are token ids.
-        selection: a choice among the documents, made with the answers that they have.
-        max_new_tokens: length of an answer at most.
-        batch_size: prompts that are answered at once.
-    """
-
-    corpus: str
-    sampling: Sampling
-    tokenizer: Tokenizer | None
+    corpus: str  # name of the corpus, for messages
+    sampling: Sampling  # how much of it is wanted
+    tokenizer: Tokenizer | None  # of the model; None where the documents are token ids
+    # A choice among the documents, made with the answers that they have.
     selection: Selection | None = None
-    max_new_tokens: int = 256
-    batch_size: int = 8
+    max_new_tokens: int = 256  # length of an answer at most
+    batch_size: int = 8  # prompts that are answered at once
 
 
 def own_answers(

@@ -32,25 +32,15 @@ _TIMES_THE_SAVE = 20
 
 @dataclass(slots=True)
 class RunState:
-    """Where a run stands, which all its processes agree on.
+    """Where a run stands, which all its processes agree on."""
 
-    Args:
-        done: sequences that are in the sums; not used where layers are streamed.
-        tokens: their tokens, once for each layer where layers are streamed.
-        seconds: time spent on them.
-        layers: layers done, where they are streamed.
-        way: how the run goes through the work; another way cannot go on from here.
-        attention: implementation that the model used.
-        devices: where its weights lay.
-    """
-
-    done: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    layers: int = 0
-    way: str = "batches"
-    attention: str = ""
-    devices: str = ""
+    done: int = 0  # sequences that are in the sums; not used where layers are streamed
+    tokens: int = 0  # their tokens, once for each layer where layers are streamed
+    seconds: float = 0.0  # time spent on them
+    layers: int = 0  # layers done, where they are streamed
+    way: str = "batches"  # how the run goes through the work; another way cannot go on from here
+    attention: str = ""  # implementation that the model used
+    devices: str = ""  # where its weights lay
 
 
 class PartialRun:
@@ -141,22 +131,14 @@ class PartialRun:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A run under way, in one of its processes.
+    """A run under way, in one of its processes."""
 
-    Args:
-        manifest: what the run will be.
-        processes: who takes part.
-        partial: where the first process keeps the state; None in the others.
-        sums: this process's share.
-        state: where the run stands.
-        shares_batches: all processes run the same batches, each with a part of the experts.
-    """
-
-    manifest: RunManifest
-    processes: Processes
-    partial: PartialRun | None
-    sums: GroupSums
-    state: RunState
+    manifest: RunManifest  # what the run will be
+    processes: Processes  # who takes part
+    partial: PartialRun | None  # where the first process keeps the state; None in the others
+    sums: GroupSums  # this process's share
+    state: RunState  # where the run stands
+    # All processes run the same batches, each with a part of the experts.
     shares_batches: bool = False
 
     @property

@@ -45,15 +45,10 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """Token ids of a document.
+    """Token ids of a document."""
 
-    Args:
-        ids: (tokens,) int32.
-        counted: (tokens,) bool, which of them enter the sums; None: all.
-    """
-
-    ids: TokenIds
-    counted: BoolArray | None = None
+    ids: TokenIds  # (tokens,) int32
+    counted: BoolArray | None = None  # (tokens,) bool, which of them enter the sums; None: all
 
     def part(self, start: int, end: int) -> "Tokens":
         """The tokens from `start` to before `end`."""

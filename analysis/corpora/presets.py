@@ -11,43 +11,27 @@ _HALF_A_MILLION = 256 * 2048
 
 @dataclass(frozen=True, slots=True)
 class HubDataset:
-    """A dataset of the hub.
+    """A dataset of the hub."""
 
-    Args:
-        repo: owner/name.
-        config: configuration, where the dataset has several.
-        split: which part.
-        revision: branch, tag or commit; None is the newest.
-        fields: names of its fields.
-    """
-
-    repo: str
-    config: str | None = None
-    split: str = "train"
-    revision: str | None = None
-    fields: Fields = DEFAULT_FIELDS
+    repo: str  # owner/name
+    config: str | None = None  # configuration, where the dataset has several
+    split: str = "train"  # which part
+    revision: str | None = None  # branch, tag or commit; None is the newest
+    fields: Fields = DEFAULT_FIELDS  # names of its fields
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A dataset, and how much of it a paper used.
+    """A dataset, and how much of it a paper used."""
 
-    Args:
-        dataset: where it is.
-        tokens: tokens used.
-        seq_len: tokens in a sequence.
-        reference: the paper.
-        join: what stands between rows where the whole dataset is one text; None where each row
-            is a document of its own.
-        seed: of the order.
-    """
-
-    dataset: HubDataset
-    tokens: int
-    seq_len: int
-    reference: str
+    dataset: HubDataset  # where it is
+    tokens: int  # tokens used
+    seq_len: int  # tokens in a sequence
+    reference: str  # the paper
+    # What stands between rows where the whole dataset is one text; None where each row is a
+    # document of its own.
     join: str | None = None
-    seed: int = 42
+    seed: int = 42  # of the order
 
 
 # arXiv:2606.15716 says 0.5M tokens and gives no sequence length; 2048 is HEAPr's and ours.

@@ -26,15 +26,10 @@ Documents = Iterator[Tokens]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A choice among the documents, made on their token ids.
+    """A choice among the documents, made on their token ids."""
 
-    Args:
-        choose: documents in seeded order, seed -> those to use.
-        description: what manifests say of it.
-    """
-
-    choose: Callable[[Documents, int], Documents]
-    description: str
+    choose: Callable[[Documents, int], Documents]  # documents in seeded order, seed -> those to use
+    description: str  # what manifests say of it
 
 
 def tokenize(

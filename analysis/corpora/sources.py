@@ -19,18 +19,13 @@ _LARGEST_BLOCK = 1024
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Documents in a seeded order.
+    """Documents in a seeded order."""
 
-    Args:
-        drawn: seed -> documents; reads no more than is asked for.
-        join: what stands between documents where all of them are one text; None otherwise. They
-            then come in their own order, whatever the seed.
-        facts: what manifests say of it; plain JSON.
-    """
-
-    drawn: Callable[[int], Iterator[Document]]
+    drawn: Callable[[int], Iterator[Document]]  # seed -> documents; reads no more than is asked for
+    # What stands between documents where all of them are one text; None otherwise. They then
+    # come in their own order, whatever the seed.
     join: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what manifests say of it; plain JSON
 
 
 def peek(source: Source, seed: int) -> tuple[Document | None, Source]:

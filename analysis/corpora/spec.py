@@ -26,21 +26,14 @@ _FILE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CorpusSpec:
-    """A corpus as it was asked for.
+    """A corpus as it was asked for."""
 
-    Args:
-        name: what manifests and plans call it; never where a file lies.
-        dataset: a dataset of the hub, or what `path` is a copy of.
-        path: a local file; beside `dataset` a file or folder that holds a copy of it.
-        fields: names of the fields.
-        preset: the preset that was named.
-    """
-
-    name: str
-    dataset: HubDataset | None = None
+    name: str  # what manifests and plans call it; never where a file lies
+    dataset: HubDataset | None = None  # a dataset of the hub, or what `path` is a copy of
+    # A local file; beside `dataset` a file or folder that holds a copy of it.
     path: Path | None = None
-    fields: Fields = DEFAULT_FIELDS
-    preset: Preset | None = None
+    fields: Fields = DEFAULT_FIELDS  # names of the fields
+    preset: Preset | None = None  # the preset that was named
 
 
 def corpus_name(corpus: str) -> str:

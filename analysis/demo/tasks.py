@@ -134,21 +134,13 @@ _EXACT = {
 
 @dataclass(frozen=True, slots=True)
 class LocalTask:
-    """A benchmark that is made of the demo's held-out texts.
+    """A benchmark that is made of the demo's held-out texts."""
 
-    Args:
-        name: of the task.
-        corpus: whose held-out texts it is made of.
-        about: what it asks, in words.
-        questions: texts -> rows.
-        form: how lm-evaluation-harness asks and scores.
-    """
-
-    name: str
-    corpus: str
-    about: str
-    questions: Callable[[Sequence[DemoText]], list[Row]]
-    form: Mapping[str, Any]
+    name: str  # of the task
+    corpus: str  # whose held-out texts it is made of
+    about: str  # what it asks, in words
+    questions: Callable[[Sequence[DemoText]], list[Row]]  # texts -> rows
+    form: Mapping[str, Any]  # how lm-evaluation-harness asks and scores
 
 
 LOCAL_TASKS: Mapping[str, LocalTask] = {
@@ -181,17 +173,11 @@ LOCAL_TASKS: Mapping[str, LocalTask] = {
 
 @dataclass(frozen=True, slots=True)
 class WrittenTask:
-    """A local task on disk.
+    """A local task on disk."""
 
-    Args:
-        name: of the task.
-        folder: holds `<name>.yaml`, which lm-evaluation-harness reads, and `<name>.jsonl`.
-        version: 12 hex digits of the digest of questions and form.
-    """
-
-    name: str
-    folder: Path
-    version: str
+    name: str  # of the task
+    folder: Path  # holds `<name>.yaml`, which lm-evaluation-harness reads, and `<name>.jsonl`
+    version: str  # 12 hex digits of the digest of questions and form
 
 
 def write_task(task: LocalTask, folder: Path) -> WrittenTask:

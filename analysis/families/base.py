@@ -35,22 +35,15 @@ _STACK_ROLES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MoELayer:
-    """One sparse layer.
+    """One sparse layer."""
 
-    Args:
-        index: decoder index as in the checkpoint, not a position among the sparse layers.
-        num_experts: routed experts.
-        top_k: experts selected per token.
-        num_groups: groups of neighbouring experts among which the router first chooses; 1 for a
-            router that does not. Every group keeps the same number of experts.
-        least_per_group: experts that each group must keep for the router to work.
-    """
-
-    index: int
-    num_experts: int
-    top_k: int
+    index: int  # decoder index as in the checkpoint, not a position among the sparse layers
+    num_experts: int  # routed experts
+    top_k: int  # experts selected per token
+    # Groups of neighbouring experts among which the router first chooses; 1 for a router that
+    # does not. Every group keeps the same number of experts.
     num_groups: int = 1
-    least_per_group: int = 1
+    least_per_group: int = 1  # experts that each group must keep for the router to work
 
     @property
     def least_kept(self) -> int:
@@ -68,75 +61,46 @@ class SlotKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a tensor sits in the (layer, expert) grid.
+    """Where a tensor sits in the (layer, expert) grid."""
 
-    Args:
-        layer: decoder index; in a head with a trunk of its own, the index there.
-        kind: how it depends on the experts.
-        projection: gate, up, down, or gate_up where both are stacked; empty for a router.
-        expert: the expert it belongs to; None unless kind is EXPERT.
-        template: its name with `{expert}` in place of the id; empty unless kind is EXPERT.
-        role: what it is of its projection: weight, bias, or a part of a quantised weight such as
-            weight_scale_inv, blocks, scales; for a router, its name inside the block.
-        axis: the axis with one entry per expert; 0 but for some biases of routers.
-    """
-
-    layer: int
-    kind: SlotKind
-    projection: str = ""
-    expert: int | None = None
-    template: str = ""
+    layer: int  # decoder index; in a head with a trunk of its own, the index there
+    kind: SlotKind  # how it depends on the experts
+    projection: str = ""  # gate, up, down, or gate_up where both are stacked; empty for a router
+    expert: int | None = None  # the expert it belongs to; None unless kind is EXPERT
+    template: str = ""  # its name with `{expert}` in place of the id; empty unless kind is EXPERT
+    # What it is of its projection: weight, bias, or a part of a quantised weight such as
+    # weight_scale_inv, blocks, scales; for a router, its name inside the block.
     role: str = "weight"
-    axis: int = 0
+    axis: int = 0  # the axis with one entry per expert; 0 but for some biases of routers
 
 
 @dataclass(frozen=True, slots=True)
 class RouterTensor:
-    """A tensor of the router with one entry per expert.
+    """A tensor of the router with one entry per expert."""
 
-    Args:
-        name: inside the block of the loaded model, such as `gate.weight`.
-        on_disk: the same in a checkpoint of the original layout, where it differs.
-        axis: the axis with one entry per expert.
-    """
-
-    name: str
-    on_disk: str = ""
-    axis: int = 0
+    name: str  # inside the block of the loaded model, such as `gate.weight`
+    on_disk: str = ""  # the same in a checkpoint of the original layout, where it differs
+    axis: int = 0  # the axis with one entry per expert
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """A router that first chooses groups of neighbouring experts, then experts within those.
+    """A router that first chooses groups of neighbouring experts, then experts within those."""
 
-    Args:
-        best_of_group: how many of its best experts a group is judged by; each must keep as many.
-        applies: whether a configuration uses the rule.
-        num_groups_key: configuration key of the number of groups.
-        chosen_key: configuration key of the groups chosen per token.
-    """
-
-    best_of_group: int
-    applies: Callable[[Config], bool] = lambda config: True
-    num_groups_key: str = "n_group"
-    chosen_key: str = "topk_group"
+    best_of_group: int  # how many of its best experts a group is judged by; each must keep as many
+    applies: Callable[[Config], bool] = lambda config: True  # whether a configuration uses the rule
+    num_groups_key: str = "n_group"  # configuration key of the number of groups
+    chosen_key: str = "topk_group"  # configuration key of the groups chosen per token
 
 
 @dataclass(frozen=True, slots=True)
 class SharedExperts:
-    """Experts that every token uses: never scored, never pruned.
+    """Experts that every token uses: never scored, never pruned."""
 
-    Args:
-        width_key: configuration key of their width.
-        count_key: configuration key of their number; empty where there is exactly one.
-        width_is_each: whether the width is that of one of them, not of all together.
-        note: what else is to say of them.
-    """
-
-    width_key: str
-    count_key: str = ""
-    width_is_each: bool = False
-    note: str = ""
+    width_key: str  # configuration key of their width
+    count_key: str = ""  # configuration key of their number; empty where there is exactly one
+    width_is_each: bool = False  # whether the width is that of one of them, not of all together
+    note: str = ""  # what else is to say of them
 
 
 def any_of(words: Iterable[str]) -> str:

@@ -38,23 +38,16 @@ _MODEL_TYPE = "deepseek"
 
 @strict
 class DeepseekConfig(DeepseekOcr2TextConfig):  # type: ignore[misc]
-    """The configuration as on the hub; absent keys have the defaults of its own code.
-
-    Args:
-        first_k_dense_replace: layers at the start that are dense.
-        moe_layer_freq: after those, the layers whose number it divides have experts.
-        n_shared_experts: experts that every token uses, as one of so many times the width.
-        norm_topk_prob: divide the selected gate weights by their sum.
-        scoring_func: softmax, the only one there is.
-    """
+    """The configuration as on the hub; absent keys have the defaults of its own code."""
 
     model_type = _MODEL_TYPE
 
-    first_k_dense_replace: int = 0
-    moe_layer_freq: int = 1
+    first_k_dense_replace: int = 0  # layers at the start that are dense
+    moe_layer_freq: int = 1  # after those, the layers whose number it divides have experts
+    # Experts that every token uses, as one of so many times the width.
     n_shared_experts: int | None = None
-    norm_topk_prob: bool = False
-    scoring_func: str = "softmax"
+    norm_topk_prob: bool = False  # divide the selected gate weights by their sum
+    scoring_func: str = "softmax"  # softmax, the only one there is
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.mlp_layer_types = [

@@ -35,18 +35,12 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the experts are.
+    """Where the experts are."""
 
-    Args:
-        trunk: prefix of the layers.
-        block: name of the MoE block in a layer.
-        layers: decoder indices that have experts.
-        tensors: (layer, name inside the block) -> shape, of those layers.
-    """
-
-    trunk: str
-    block: str
-    layers: frozenset[int]
+    trunk: str  # prefix of the layers
+    block: str  # name of the MoE block in a layer
+    layers: frozenset[int]  # decoder indices that have experts
+    # (layer, name inside the block) -> shape, of those layers.
     tensors: Mapping[tuple[int, str], tuple[int, ...]]
 
     @property

@@ -111,13 +111,7 @@ def per_layer_class(stock: Any, family: MoEFamily) -> Any:
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         stock.__init__(self, config, *args, **kwargs)
-        modules = dict(self.named_modules())
-        trunk = next(path for path in family.module_trunks if path in modules)
-        layers, shared = modules[trunk], modules[trunk.rpartition(".")[0]].config
-        if _has(self, PER_LAYER_KEY):
-            rebuild_layers(layers, shared, family.count_keys, family.top_k_key)
-        if _has(self, WIDTHS_KEY):
-            resize_experts(layers, shared, family.module_block, family.width_key, family.count_keys)
+        _rebuild(self, family)
         # Draws the weights of the new layers, where the model is not loaded from a checkpoint.
         self.post_init()
 
@@ -148,6 +142,16 @@ def per_layer_class(stock: Any, family: MoEFamily) -> Any:
         "__doc__": stock.__doc__,
     }
     return type(stock.__name__, (stock,), members)
+
+
+def _rebuild(model: Any, family: MoEFamily) -> None:
+    modules = dict(model.named_modules())
+    trunk = next(path for path in family.module_trunks if path in modules)
+    layers, shared = modules[trunk], modules[trunk.rpartition(".")[0]].config
+    if _has(model, PER_LAYER_KEY):
+        rebuild_layers(layers, shared, family.count_keys, family.top_k_key)
+    if _has(model, WIDTHS_KEY):
+        resize_experts(layers, shared, family.module_block, family.width_key, family.count_keys)
 
 
 def _write_modeling_file(model: Any, family: MoEFamily, folder: Path) -> None:

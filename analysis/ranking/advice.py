@@ -13,19 +13,12 @@ Purpose = Literal["agnostic", "specific"]
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A recommendation.
+    """A recommendation."""
 
-    Args:
-        criteria: names, the first one first.
-        corpus: the calibration corpus that goes with them.
-        why: the paper's reason.
-        source: where it says so.
-    """
-
-    criteria: tuple[str, ...]
-    corpus: str
-    why: str
-    source: str
+    criteria: tuple[str, ...]  # names, the first one first
+    corpus: str  # the calibration corpus that goes with them
+    why: str  # the paper's reason
+    source: str  # where it says so
 
 
 _SOURCE: Final = "arXiv:2606.15716, sections 4.3 and 5"
@@ -51,18 +44,13 @@ ADVICE: Final[Mapping[Purpose, Advice]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What this model's own overlap says about a recommendation.
+    """What this model's own overlap says about a recommendation."""
 
-    Args:
-        table: `criterion, label, overlap, place, recommended`, most overlap first; place 1 is the
-            variant that depends on the corpus least.
-        agrees: whether it bears the paper's reason out.
-        sentence: the same in words.
-    """
-
+    # `criterion, label, overlap, place, recommended`, most overlap first; place 1 is the
+    # variant that depends on the corpus least.
     table: pd.DataFrame
-    agrees: bool
-    sentence: str
+    agrees: bool  # whether it bears the paper's reason out
+    sentence: str  # the same in words
 
 
 def read_overlaps(purpose: Purpose, means: pd.DataFrame) -> Reading:

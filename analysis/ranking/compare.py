@@ -27,17 +27,11 @@ COMPARISON_COLUMNS: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What one recipe says of every expert.
+    """What one recipe says of every expert."""
 
-    Args:
-        grid: the model's layers.
-        saliency: (layers, experts), higher = keep; NaN where a layer has no such expert.
-        sparsity: of a uniform schedule.
-    """
-
-    grid: Grid
-    saliency: FloatArray
-    sparsity: Fraction
+    grid: Grid  # the model's layers
+    saliency: FloatArray  # (layers, experts), higher = keep; NaN where a layer has no such expert
+    sparsity: Fraction  # of a uniform schedule
 
     @cached_property
     def ranks(self) -> IntArray:

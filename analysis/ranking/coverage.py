@@ -38,15 +38,10 @@ def coverage(saliency: FloatArray, kept: BoolArray) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FairBlend:
-    """Weights under which the worst-covered corpus is covered best.
+    """Weights under which the worst-covered corpus is covered best."""
 
-    Args:
-        weights: share of each corpus, in the order of the runs; they add up to 1.
-        coverage: of each corpus by the experts that this blend keeps.
-    """
-
-    weights: tuple[float, ...]
-    coverage: tuple[float, ...]
+    weights: tuple[float, ...]  # share of each corpus, in the order of the runs; they add up to 1
+    coverage: tuple[float, ...]  # of each corpus by the experts that this blend keeps
 
 
 class Blender:

@@ -13,18 +13,12 @@ class Needs:
     The paper's Table 1 has data, activations and router. Every criterion that needs data also needs
     the router's choices, which tokens go to which expert; `gates` is whether it reads more of the
     router than those.
-
-    Args:
-        data: a calibration corpus that the model runs on.
-        activations: outputs of the experts on it.
-        gates: gate weights of the router on it.
-        weights: the experts' own weights, which need no run.
     """
 
-    data: bool
-    activations: bool
-    gates: bool
-    weights: bool
+    data: bool  # a calibration corpus that the model runs on
+    activations: bool  # outputs of the experts on it
+    gates: bool  # gate weights of the router on it
+    weights: bool  # the experts' own weights, which need no run
 
 
 # Columns of criteria that no gate convention changes, but that read what the router computes.

@@ -179,19 +179,12 @@ def routed_runs(
 
 @dataclass(frozen=True, eq=False)
 class Choice(Generic[Chosen]):
-    """Statistics to rank by, and the runs that they come from.
+    """Statistics to rank by, and the runs that they come from."""
 
-    Args:
-        stats: the statistics.
-        runs: what they were read from.
-        corpora: the calibration corpora, with their weights.
-        notes: what a person should know of the choice, one line each.
-    """
-
-    stats: Chosen
-    runs: tuple[Run, ...]
-    corpora: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    stats: Chosen  # the statistics
+    runs: tuple[Run, ...]  # what they were read from
+    corpora: tuple[str, ...]  # the calibration corpora, with their weights
+    notes: tuple[str, ...] = ()  # what a person should know of the choice, one line each
 
 
 def routed_choice(parts: Sequence[Part]) -> Choice[Stats]:

@@ -101,14 +101,10 @@ class SamplePart:
     """The samples of a run as a part of statistics: read only when something asks for them.
 
     They may be large. What was made of them is small, and is kept instead.
-
-    Args:
-        read: reads them.
-        factor: what each of them counts for in a blend.
     """
 
-    read: Callable[[], SampleStats]
-    factor: float = 1.0
+    read: Callable[[], SampleStats]  # reads them
+    factor: float = 1.0  # what each of them counts for in a blend
     _made: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
 
     def table(self, name: str, make: Callable[[SampleStats], pd.DataFrame]) -> pd.DataFrame:
