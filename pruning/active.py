@@ -6,17 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from analysis.families import MoELayer, SlotKind
+from analysis.lazy import pd
 from analysis.model import MoEModel, is_expert_weight
 from analysis.widths import atom_axis, expert_widths, quantised_role
 from pruning.atoms.kept import atoms_of
 from pruning.plan import PruningPlan
 from pruning.weights import num_weights
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Layer -> tokens routed to each of its experts, ascending ids; of a blend no whole numbers.
 Routing = Mapping[int, Sequence[float]]

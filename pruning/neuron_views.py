@@ -1,11 +1,12 @@
 """Tables of plans of neurons: shares of layers, FLOPs."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-import pandas as pd
-
 from analysis.errors import PlanError
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.sparsity import parse_sparsity
 from pruning.active import Routing, active_experts, expert_shapes, token_shares

@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.durable import write_durably
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.json_text import parse_json_once
+from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
 from pruning.allocation import Allocation, check_kept
 from pruning.atoms.kept import (
@@ -27,9 +28,6 @@ from pruning.atoms.kept import (
     ordered_atoms,
 )
 from pruning.constraints import MOST_DIGITS, Constraints, order_within, spans
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SCHEMA_VERSION = 1
 EXPERT_GRANULARITY = "expert"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.widths import expert_widths
 from pruning.atoms.kept import atoms_of
 from pruning.plan import PruningPlan, fit_plan
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STATES = ("both", "only_a", "only_b", "neither")
 DIFF_COLUMNS = ("layer", *STATES, "jaccard", "agreement")
@@ -31,8 +28,6 @@ def expert_states(
     Without `layers` only experts that a plan keeps are known, so that none is in the state
     `neither`, and both plans must name the same layers.
     """
-    import pandas as pd
-
     _check_same_model(first, second)
     counts = {layer.index: layer.num_experts for layer in layers}
     rows = []
@@ -51,8 +46,6 @@ def neuron_states(
     An expert that a plan removes keeps none, so plans of whole experts compare as well. Without
     the model only experts that a plan names are there, and `neither` is unknown.
     """
-    import pandas as pd
-
     _check_same_model(first, second)
     if model is None:
         rows = [
@@ -78,8 +71,6 @@ def plan_diff(
     `jaccard` is |A and B| / |A or B| of the kept sets. `agreement` is the share of all experts that
     both plans treat alike; NaN without `layers`, and `neither` is then empty.
     """
-    import pandas as pd
-
     states = expert_states(first, second, layers)
     counts = pd.crosstab(states["layer"], states["state"]).reindex(
         columns=list(STATES), fill_value=0
@@ -106,8 +97,6 @@ def neuron_diff(
 
 def _likeness(counts: pd.DataFrame, *, is_complete: bool) -> pd.DataFrame:
     """The counts of STATES by layer, with `jaccard` and `agreement`."""
-    import pandas as pd
-
     if not is_complete:
         counts = counts.assign(neither=pd.array([pd.NA] * len(counts), dtype="Int64"))
     either = counts["both"] + counts["only_a"] + counts["only_b"]

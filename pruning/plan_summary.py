@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.widths import expert_widths
 from pruning.atoms.kept import atoms_of
 from pruning.plan import PruningPlan, fit_plan
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _WIDTHS = ("least", "mean", "most", "empty")
 _ASKED = ("pinned", "dropped", "held")
@@ -30,8 +27,6 @@ def plan_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
     constraints name, and `held` says whether they keep the layer from its schedule: protected,
     fixed, locked, or nothing.
     """
-    import pandas as pd
-
     kept = fit_plan(plan, model).kept
     rows = []
     for layer in model.layers:
@@ -50,8 +45,6 @@ def neuron_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
     removed, with those of removed experts. `least`, `mean` and `most` are widths of the experts
     that stay, `empty` how many of these have no neuron left. The rest is as in `plan_summary`.
     """
-    import pandas as pd
-
     fitted = fit_plan(plan, model)
     rows = []
     for layer, widths in expert_widths(model).items():
@@ -81,8 +74,6 @@ def _asked_of(plan: PruningPlan, layer: int) -> tuple[int, int, str]:
 
 def plan_outline(plan: PruningPlan) -> pd.DataFrame:
     """Table `layer, kept`, one row a layer that the plan names: what it can say without a model."""
-    import pandas as pd
-
     rows = [(layer, len(ids)) for layer, ids in plan.kept.items()]
     return pd.DataFrame(rows, columns=["layer", "kept"])
 
@@ -93,8 +84,6 @@ def neuron_outline(plan: PruningPlan) -> pd.DataFrame:
     `kept` is the number of experts that stay, unknown where the plan does not name them. `cut`
     experts lose neurons; the widths are theirs, unknown where there are none.
     """
-    import pandas as pd
-
     rows = []
     for layer in sorted({*plan.kept, *plan.kept_atoms}):
         stays = [len(ids) for ids in plan.kept_atoms.get(layer, {}).values()]

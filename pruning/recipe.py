@@ -320,11 +320,7 @@ def _has_file(info: ValidationInfo) -> bool:
 
 
 def _check_texts(schedule: ScheduleSection, given: Mapping[str, Any]) -> None:
-    """Refuse texts that nothing reads, and a schedule that reads one where there is none.
-
-    Raises:
-        ValueError: which of the two it is.
-    """
+    """Refuse texts that nothing reads, and a schedule that reads one where there is none."""
     if "corpora" not in given or "criterion" not in given:
         return  # wrong by themselves already
     criterion, corpora = given["criterion"], given["corpora"]

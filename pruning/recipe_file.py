@@ -34,11 +34,7 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
-    """Write recipe.yaml.
-
-    Raises:
-        PlanError: the place cannot be written to.
-    """
+    """Write recipe.yaml."""
     try:
         write_durably(path, recipe.to_yaml().encode())
     except OSError as error:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,15 +14,13 @@ from analysis.arrays import IntArray
 from analysis.checkpoint import TensorEntry
 from analysis.families import SlotKind
 from analysis.heads import prediction_heads
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from pruning.active import Routing, active_experts, expert_shapes
 from pruning.atoms.sizes import kept_widths
 from pruning.heads import heads_depend_on
 from pruning.plan import PruningPlan, fit_plan, keep_all
 from pruning.weights import num_weights
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SIZE_COLUMNS = ("part", "before", "after", "params_before", "params_after")
 LOADED_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -86,8 +83,6 @@ class SizeReport:
     @property
     def table(self) -> pd.DataFrame:
         """One row per part; columns SIZE_COLUMNS."""
-        import pandas as pd
-
         rows = [(str(part), *each.T.ravel().tolist()) for part, each in self.parts.items()]
         return pd.DataFrame(rows, columns=list(SIZE_COLUMNS))
 

@@ -1,12 +1,13 @@
 """Plans from trajectories: the union of the heaviest paths, or a budget spent by their order."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import pandas as pd
-
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.ranking.experts import RANKING_COLUMNS, order_of, rank_of
 from analysis.ranking.trajectory import PAPER, Trajectories, Weighing, follow, follow_until

@@ -36,11 +36,7 @@ def lacks_statistics(context: Context) -> bool:
 
 
 def check_page_reads(context: Context, request: PlanRequest) -> None:
-    """See that neurons can be cut out of the model, and that a page can wait for their numbers.
-
-    Raises:
-        PlanError: they cannot, or the criterion reads more weights than a page may.
-    """
+    """See that neurons can be cut out of the model, and that a page can wait for their numbers."""
     check_cuttable(context.model)
     items = (item for located in context.model.located.values() for item in located)
     nbytes = sum(item.entry.nbytes for item in items if is_expert_weight(item.slot))
@@ -52,11 +48,7 @@ def check_page_reads(context: Context, request: PlanRequest) -> None:
 
 
 def shown_neurons(context: Context, request: PlanRequest | None = None) -> CurrentPlan:
-    """The plan that a request, or the context, asks for.
-
-    Raises:
-        UserError: see `check_page_reads`, or the budget cannot be met under the constraints.
-    """
+    """The plan that a request, or the context, asks for."""
     asked = request or neuron_request(context)
     check_page_reads(context, asked)
     ranking = ranking_of(context, asked)

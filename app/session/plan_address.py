@@ -86,11 +86,7 @@ def _search_in(request: PlanRequest, model: MoEModel) -> str:
 
 
 def plan_of_address(context: Context, text: str) -> CurrentPlan | None:
-    """The plan that an address asks for; None where it is of another model.
-
-    Raises:
-        UserError: text of another form, or a plan that cannot be made.
-    """
+    """The plan that an address asks for; None where it is of another model."""
     said = _read(text)
     if said.pop("of", None) != context.model.identity[:8]:
         return None

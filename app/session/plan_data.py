@@ -28,11 +28,7 @@ from pruning.sizes import SizeReport, size_report
 
 
 def prepared(context: Context) -> Selection | None:
-    """The statistics of the context; None after saying what is missing.
-
-    Raises:
-        UserError: statistics that cannot be read.
-    """
+    """The statistics of the context; None after saying what is missing."""
     if context.criterion is None:
         st.info(RANKS_NOTHING, icon=":material/info:")
         return None
@@ -47,9 +43,6 @@ def shown_plan(context: Context) -> CurrentPlan | None:
     """The plan that the controls, or an imported file, ask for; None after saying what is missing.
 
     The Evaluate page remembers it, see `noted_plan`.
-
-    Raises:
-        UserError: the budget cannot be met under the constraints.
     """
     choice, imported = context.plan, imported_plan(context.model)
     if imported is not None:
@@ -64,11 +57,7 @@ def shown_plan(context: Context) -> CurrentPlan | None:
 
 
 def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
-    """The plan of a context's criterion under a schedule or by hand; None after saying what lacks.
-
-    Raises:
-        UserError: the budget cannot be met under the constraints.
-    """
+    """The plan of a context's criterion under a schedule or by hand; None after saying what lacks."""
     ready = prepared(context)
     if ready is None or context.criterion is None:
         return None

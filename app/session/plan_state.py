@@ -171,13 +171,7 @@ def table_edited() -> None:
 
 
 def edited_cells(seen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edit:
-    """What comes of edited cells, row -> column -> value: each as a move of a bar, or of a lock.
-
-    Raises:
-        PlanError: a layer cannot keep so many, or the others cannot give or take enough.
-        ValueError: a row or a value that is no number.
-        IndexError: a row that is not there.
-    """
+    """What comes of edited cells, row -> column -> value: each as a move of a bar, or of a lock."""
     kept, locked = dict(seen.kept), set(seen.locked)
     for row, cells in rows.items():
         layer = seen.spending.layers[int(row)].index
@@ -195,11 +189,7 @@ def moved(
     layer: int,
     wanted: int,
 ) -> dict[int, int]:
-    """Counts after one layer was set; the unlocked others give or take, in proportion to size.
-
-    Raises:
-        PlanError: the layer cannot keep so many, or the others cannot give or take enough.
-    """
+    """Counts after one layer was set; the unlocked others give or take, in proportion to size."""
     limits = spending.constraints
     fixed = {**{each: kept[each] for each in locked}, layer: wanted}
     asked = Constraints(multiple_of=limits.multiple_of, protected=limits.protected, fixed=fixed)
@@ -207,11 +197,7 @@ def moved(
 
 
 def locked_layers(choice: PlanChoice, layers: Sequence[MoELayer]) -> frozenset[int]:
-    """Layers that edits leave alone.
-
-    Raises:
-        PlanError: text that names no layers, or layers without routed experts.
-    """
+    """Layers that edits leave alone."""
     locked = layers_in(choice.locked)
     known = {layer.index for layer in layers}
     if unknown := sorted(locked - known):

@@ -54,11 +54,7 @@ def searches_of(model: MoEModel) -> Searches:
 
 
 def read_cached(path: Path) -> KnownSearch:
-    """`read_known` of a file as it is now.
-
-    Raises:
-        PlanError: see there.
-    """
+    """`read_known` of a file as it is now."""
     return remembered(read_known, path)
 
 
@@ -106,11 +102,7 @@ def chosen_search(context: Context, choice: PlanChoice) -> KnownSearch | None:
 
 
 def searched_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
-    """The plan of the search that is chosen; None after saying why there is none.
-
-    Raises:
-        UserError: statistics that cannot be read.
-    """
+    """The plan of the search that is chosen; None after saying why there is none."""
     search = chosen_search(context, choice)
     if search is None:
         st.info(
@@ -153,11 +145,7 @@ def _set_sparsity(percent: int) -> None:
 
 
 def selection_of(context: Context, search: KnownSearch) -> Selection:
-    """The selection that makes the plan of a search of the context's model and budget.
-
-    Raises:
-        PlanError: no statistics give the order that it was made on.
-    """
+    """The selection that makes the plan of a search of the context's model and budget."""
     recipe = load_recipe(search.recipe) if search.recipe else None
     readings = readings_of((context.corpora, context.gate), recipe, list(context.runs))
     base = context.request_by(context.ranking_criterion)

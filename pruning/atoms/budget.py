@@ -45,9 +45,6 @@ def atom_sparsity_budget(pools: Sequence[Pool], sparsity: str | Fraction) -> Bud
     Experts keep multiples, so a share is taken to the nearest number that leaves multiples
     everywhere, the smaller of two; so is the sum, where constraints leave no other. `floors` are
     the shares.
-
-    Raises:
-        PlanError: the sparsity cannot be read, or more or fewer must go than it says.
     """
     rho = parse_sparsity(sparsity)
     exact, whole = [num_removed(pool.room.size, rho) for pool in pools], _whole(pools)

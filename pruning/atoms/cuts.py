@@ -8,18 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.arrays import BoolArray, FloatArray, IntArray
+from analysis.lazy import pd
 from analysis.ranking.norms import NeuronScores
 from analysis.sparsity import num_removed
 from pruning.atoms.selection import AtomScope
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SHARE_COLUMNS = ("layer", "expert", "neurons", "removed", "kept_share")
 HISTOGRAM_COLUMNS = ("layer", "low", "high", "kept", "pruned")
@@ -66,11 +63,7 @@ class NeuronField:
         return ranks
 
     def of_expert(self, layer: int, expert: int) -> slice:
-        """Where the neurons of an expert stand.
-
-        Raises:
-            KeyError: the model has no such expert.
-        """
+        """Where the neurons of an expert stand."""
         (found,) = np.nonzero((self.layers == layer) & (self.experts == expert))
         if not len(found):
             raise KeyError((layer, expert))
@@ -108,8 +101,6 @@ def pruned_neurons(
 
 def expert_shares(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
     """Table of SHARE_COLUMNS, one row an expert: how much of it stays."""
-    import pandas as pd
-
     gone = np.bincount(field.owner[pruned], minlength=len(field.widths))
     stay = field.widths - gone
     # An expert without neurons loses none.
@@ -125,8 +116,6 @@ def layer_cuts(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
     compete within each expert, higher ones may go in one expert than stay in another. `zeros` are
     neurons of saliency 0, which a logarithmic scale cannot show.
     """
-    import pandas as pd
-
     rows = []
     ends = np.cumsum(field.pools(AtomScope.LAYER))
     parts = zip(np.split(field.saliency, ends[:-1]), np.split(pruned, ends[:-1]), strict=True)
@@ -142,8 +131,6 @@ def saliency_histogram(field: NeuronField, pruned: BoolArray, bins: int = 48) ->
     `low` and `high` bound the step, both saliencies; `kept` and `pruned` count neurons. Those of
     saliency 0 or less are left out. Empty where no neuron has more.
     """
-    import pandas as pd
-
     shown = field.saliency > 0
     if not shown.any():
         return pd.DataFrame(columns=list(HISTOGRAM_COLUMNS))
@@ -162,8 +149,6 @@ def saliency_histogram(field: NeuronField, pruned: BoolArray, bins: int = 48) ->
 
 def neurons_of(field: NeuronField, pruned: BoolArray, layer: int, expert: int) -> pd.DataFrame:
     """Table of NEURON_TABLE_COLUMNS of one expert, first to keep on top; rank counts from 0."""
-    import pandas as pd
-
     where = field.of_expert(layer, expert)
     values, gone = field.saliency[where], pruned[where]
     order = np.argsort(-values, kind="stable")

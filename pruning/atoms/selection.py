@@ -90,11 +90,7 @@ class Contest:
         return owner[np.lexsort((turn, -owner, np.concatenate(costs)))]
 
     def removed(self, budget: Budget) -> dict[ExpertKey, int]:
-        """How many neurons each expert loses; they sum to the budget.
-
-        Raises:
-            PlanError: the pools cannot lose so many.
-        """
+        """How many neurons each expert loses; they sum to the budget."""
         gone: dict[ExpertKey, int] = {}
         shares = shares_of(self.pools, budget)
         for keys, share, queue in zip(self._members, shares, self._queues, strict=True):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
 from analysis.families import SlotKind
 from analysis.heads import prediction_heads
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.widths import expert_widths, shared_tensors
 from pruning.active import ExpertShape, Routing, active_experts, expert_shapes
@@ -22,9 +22,6 @@ from pruning.atoms.widths import (
 )
 from pruning.plan import PruningPlan, fit_plan
 from pruning.weights import num_weights
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Layer -> expert that stays -> neurons that it keeps.
 KeptWidths = Mapping[int, Mapping[int, int]]
@@ -83,11 +80,7 @@ class AtomSizer:
     shared_width: int
 
     def stored(self, kept: KeptWidths, choice: WidthChoice | None = None) -> StoredSize:
-        """The size with these widths; without a choice only neurons that stay are counted.
-
-        Raises:
-            PlanError: the family or the layout of the checkpoint does not allow the mode.
-        """
+        """The size with these widths; without a choice only neurons that stay are counted."""
         if choice is None:
             alone = self._with(kept, None).plus(self.shared)
             return StoredSize(alone, alone)
@@ -99,11 +92,7 @@ class AtomSizer:
         )
 
     def loaded(self, kept: KeptWidths, choice: WidthChoice) -> KeptWidths:
-        """Widths of the experts in memory.
-
-        Raises:
-            PlanError: see `stored`.
-        """
+        """Widths of the experts in memory."""
         return _filled(kept, self._built(kept, choice))
 
     def experts(self, widths: KeptWidths) -> Size:
@@ -194,8 +183,6 @@ def atom_sizes(
     the plan alone by how often each expert is chosen (see `active_experts`), in a mode as it is
     computed, zeros included. `refused` says why a mode is not possible; the rest is then missing.
     """
-    import pandas as pd
-
     complete, sizer = fit_plan(plan, model), atom_sizer(model)
     widths = kept_widths(complete, model)
     active = active_experts(model, complete, routing)

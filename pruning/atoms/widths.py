@@ -112,10 +112,6 @@ def plan_widths(
         model: the source.
         plan: complete, see `fit_plan`.
         choice: how to store them; by default one width for the whole model.
-
-    Raises:
-        PlanError: the family or the layout of the checkpoint does not allow the mode, or widths
-            were asked for of a plan without neurons.
     """
     if plan.granularity != ATOMIC_GRANULARITY:
         if choice is not None:
@@ -152,9 +148,6 @@ def loaded_as(model: MoEModel, needed: Mapping[int, int], choice: WidthChoice) -
         model: the source.
         needed: neurons of the widest expert that stays in each layer.
         choice: how widths are stored.
-
-    Raises:
-        PlanError: the family or the layout of the checkpoint does not allow the mode.
     """
     most = loaded_widths(model) or {
         layer: max(widths) for layer, widths in expert_widths(model).items()

@@ -43,9 +43,6 @@ def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None
         request: budget, constraints, and schedule or scope.
         arena: of neurons, those that compete under the request's scope and constraints, if it is
             there already.
-
-    Raises:
-        PlanError: the layers or experts cannot meet the budget under the constraints.
     """
     if request.is_atomic:
         return Decision(*plan_neurons(ranking, request, arena or arena_of(ranking, request)))

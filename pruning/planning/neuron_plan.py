@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from analysis.criteria import NEURON_CRITERIA
 from analysis.errors import PlanError
+from analysis.lazy import pd
 from analysis.sparsity import parse_sparsity
 from pruning.atoms.selection import AtomScope
 from pruning.atoms.sizes import PLAN_ALONE
@@ -20,9 +21,6 @@ from pruning.recipe import BudgetSection, Recipe
 from pruning.requests.base import validated
 from pruning.requests.options import ModeName
 from pruning.requests.plan import PlanRequest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BudgetUnit = Literal["neurons", "params"]
 UNITS: Mapping[BudgetUnit, str] = {"neurons": "Neurons", "params": "All parameters"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.widths import expert_widths
 from pruning.active import Routing
@@ -15,9 +15,6 @@ from pruning.atoms.selection import AtomScope
 from pruning.neuron_views import flops_saved, layer_shares
 from pruning.planning.neurons import Arena
 from pruning.requests.plan import PlanRequest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SCOPES: Mapping[AtomScope, str] = {
     AtomScope.GLOBAL: "All layers",
@@ -63,8 +60,6 @@ def side_by_side(
         arenas: the neurons that compete, by scope.
         routing: how often each expert is chosen; without it, all equally often.
     """
-    import pandas as pd
-
     removed, flops, refused = {}, [], {}
     for scope, arena in arenas.items():
         name = SCOPES[scope]

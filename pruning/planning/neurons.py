@@ -44,11 +44,7 @@ class Arena:
     experts: dict[int, tuple[int, ...]]
 
     def budget(self, request: PlanRequest, model: MoEModel) -> Budget:
-        """How many neurons go.
-
-        Raises:
-            PlanError: a budget that the experts cannot meet.
-        """
+        """How many neurons go."""
         if request.sparsity:
             return atom_sparsity_budget(self.contest.pools, request.sparsity)
         if request.remove is not None:

@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.stats.store import Run
 from pruning.allocation import Allocation
@@ -30,9 +31,6 @@ from pruning.schedules import (
 )
 from pruning.search.store import SEARCH, KnownSearch, search_in
 from pruning.sizes import weight_bytes
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HAND = "hand"
 # A file's numbers become counts by hand: a server must not read a path that a browser names.
@@ -114,11 +112,7 @@ def counts_text(kept: Mapping[int, int]) -> str:
 
 
 def counts_in(text: str, layers: Iterable[MoELayer]) -> dict[int, int]:
-    """Layer -> experts kept, from `counts_text`.
-
-    Raises:
-        PlanError: not one number for each sparse layer, or more than it has experts.
-    """
+    """Layer -> experts kept, from `counts_text`."""
     layers = tuple(layers)
     numbers = text.strip().split(".")
     if not _COUNTS.fullmatch(text.strip()) or len(numbers) != len(layers):
@@ -210,8 +204,6 @@ def searched_rows(known: Iterable[KnownSearch], removed: int, order: str) -> pd.
         removed: experts that the budget removes.
         order: see `order_digest`.
     """
-    import pandas as pd
-
     rows = [
         (f"{SEARCH}:{each.search_id}", layer, kept, each.result.experts[layer] - kept)
         for each in known
@@ -232,8 +224,6 @@ def schedules_table(
     that differ from the uniform schedule, share of the pruned experts that uniform prunes as
     well, bytes of the weights.
     """
-    import pandas as pd
-
     counts, refused = side_by_side(spending, selection.evidence)
     counts = pd.concat([counts, searched], ignore_index=True) if len(searched) else counts
     plans = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.criteria import CRITERIA, Criterion, get_criterion
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.ranking.experts import rank_experts
@@ -22,9 +23,6 @@ from pruning.active import Routing
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import Evidence, fold_ranking
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FREQUENCY = "frequency"
 
@@ -112,9 +110,6 @@ def select(
         store: where statistics are looked for.
         parts: calibration runs to read in place of those that the request names.
         choose: finds the statistics of one criterion; a page's remembers them.
-
-    Raises:
-        UserError: an unknown criterion, or no statistics that fit.
     """
     criterion = get_criterion(request.criterion)
     corpora = [parse_corpus_weight(text) for text in request.corpora]

@@ -112,11 +112,7 @@ class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def into(self, kind: type[Kind], **more: Any) -> Kind:
-        """Another request of the same values, as far as it has them, and of `more`.
-
-        Raises:
-            UserError: they do not fit together.
-        """
+        """Another request of the same values, as far as it has them, and of `more`."""
         shared = self.model_fields_set & kind.model_fields.keys()
         return validated(kind, {name: getattr(self, name) for name in shared} | more)
 

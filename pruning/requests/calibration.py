@@ -120,9 +120,6 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
         """How much of the corpus is used, and how it is cut.
 
         Rows of token ids are cut only where something says so.
-
-        Raises:
-            CorpusError: the values do not fit together.
         """
         preset = parse_corpus(self.corpus).preset
         seed = preset.seed if preset else DEFAULT_SEED
@@ -142,10 +139,6 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
 
 
 def seq_len_of(corpus: str, asked: int | None) -> int:
-    """Tokens of a sequence of a corpus: as asked, else a preset's own, else the default.
-
-    Raises:
-        CorpusError: the corpus is unknown.
-    """
+    """Tokens of a sequence of a corpus: as asked, else a preset's own, else the default."""
     preset = parse_corpus(corpus).preset
     return asked or (preset.seq_len if preset else DEFAULT_SEQ_LEN)

@@ -168,11 +168,7 @@ def _companions(model: MoEModel, plan: PruningPlan, options: ExportOptions) -> d
 
 
 def check_free(out: Path, source: Path) -> None:
-    """Refuse a place for an export that is taken, or that lies in the checkpoint or in a file.
-
-    Raises:
-        ExportError: what is there.
-    """
+    """Refuse a place for an export that is taken, or that lies in the checkpoint or in a file."""
     if out.name.endswith(PARTIAL):
         raise ExportError(
             f"{out}: names that end in {PARTIAL} are those of unfinished exports; choose another."

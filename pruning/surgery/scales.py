@@ -19,12 +19,7 @@ from pruning.surgery.widths import ResizedTensor
 
 
 def check_scales(model: MoEModel, widths: WidthPlan | None) -> None:
-    """Refuse neurons that cannot go from FP8 experts, with the nearest that can.
-
-    Raises:
-        ExportError: a block of which some neurons stay and others go, a width that is no multiple
-            of a block, or a way to store widths that scales do not fit.
-    """
+    """Refuse neurons that cannot go from FP8 experts, with the nearest that can."""
     blocks = scale_blocks(model)
     if widths is None or blocks is None or not widths.atoms:
         return

@@ -98,11 +98,7 @@ class PlannedShard:
 
 
 def check_located(model: MoEModel) -> None:
-    """Refuse a checkpoint with tensors of experts or routers that nobody knows how to cut.
-
-    Raises:
-        ExportError: such a tensor, in a layer of the trunk.
-    """
+    """Refuse a checkpoint with tensors of experts or routers that nobody knows how to cut."""
     layers = {layer.index for layer in model.layers}
     for name in model.checkpoint.tensors:
         index = model.family.routed_layer(name)

@@ -42,11 +42,7 @@ class Preflight:
 
 
 def export_path(root: Path, name: str) -> Path:
-    """The folder of this name below the export root.
-
-    Raises:
-        ExportError: a name that is not a plain one, or a link that leads elsewhere.
-    """
+    """The folder of this name below the export root."""
     if not _NAME.fullmatch(name):
         raise ExportError(
             f"The folder name {name!r} is not usable: letters, digits, '.', '_' and '-' only, "

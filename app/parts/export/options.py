@@ -81,9 +81,6 @@ def options_part(
         shown: the plan.
         num_bytes: of an export whose widths are as they were.
         asked: the widths of a plan of neurons.
-
-    Raises:
-        UserError: the checkpoint has tensors that cannot be cut.
     """
     mtp = _heads_choice(context.model, shown.plan)
     refused, width, widths, multiple = "", None, None, DEFAULT_MULTIPLE

@@ -123,11 +123,7 @@ def short_number(number: int) -> str:
 def editor_part(
     context: Context, choice: PlanChoice, shown: CurrentPlan, beside: Sides | None
 ) -> None:
-    """The bars, and what an edit of them is held against.
-
-    Raises:
-        PlanError: locked layers that cannot be read.
-    """
+    """The bars, and what an edit of them is held against."""
     st.markdown(
         "**Experts kept per layer**: drag a bar or use the arrow keys; the other layers give or "
         "take, so that the budget stays fixed."
@@ -150,11 +146,7 @@ def editor_part(
 
 
 def locked_of(context: Context, choice: PlanChoice, shown: CurrentPlan) -> frozenset[int]:
-    """Layers that an edit leaves alone.
-
-    Raises:
-        PlanError: the text names none.
-    """
+    """Layers that an edit leaves alone."""
     return frozenset() if shown.file else locked_layers(choice, context.model.layers)
 
 

@@ -67,11 +67,7 @@ def _uploaded(context: Context) -> None:
 
 
 def take_file(context: Context, name: str, content: bytes) -> None:
-    """Show what a file asks for.
-
-    Raises:
-        UserError: it cannot be read, is for another model, or asks for what the page cannot show.
-    """
+    """Show what a file asks for."""
     text = uploaded_text(name, content)
     kind = _kind(name, text)
     if kind == "plan":
@@ -114,11 +110,7 @@ def _move_sparsity(context: Context, kept: Mapping[int, int]) -> int | None:
 
 
 def apply_recipe(context: Context, recipe: Recipe) -> None:
-    """Set the controls as a recipe asks; nothing is set where one thing is not possible.
-
-    Raises:
-        PlanError: another model, or a key that the page has no control for.
-    """
+    """Set the controls as a recipe asks; nothing is set where one thing is not possible."""
     known = (shown_model(context.model), context.model.name)
     if recipe.model not in known:
         raise PlanError(
@@ -153,11 +145,7 @@ def apply_recipe(context: Context, recipe: Recipe) -> None:
 
 
 def _apply_neurons(context: Context, recipe: Recipe) -> None:
-    """Set the controls of neurons as a recipe asks.
-
-    Raises:
-        PlanError: a key that the page has no control for.
-    """
+    """Set the controls of neurons as a recipe asks."""
     controls = controls_of(recipe)
     _apply_corpora(context, recipe)
     forget_import()

@@ -49,9 +49,6 @@ def neurons_on_screen(context: Context, choice: NeuronPlanChoice) -> NeuronsOnSc
     """The plan that a file or the controls ask for; None after saying what is missing.
 
     The Evaluate page remembers it, see `noted_plan`.
-
-    Raises:
-        UserError: values or a budget that cannot be met.
     """
     found = _on_screen(context, choice)
     if found is not None:
