@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from analysis.checkpoint import TensorEntry
 from analysis.families import MoELayer, SlotKind
 from analysis.lazy import pd
 from analysis.model import MoEModel, is_expert_weight
 from analysis.widths import atom_axis, expert_widths, quantised_role
 from pruning.atoms.kept import atoms_of
 from pruning.plan import PruningPlan
-from pruning.weights import num_weights
 
+# Parts of quantised weights: scales stand for no weight of their own, a byte of MXFP4 for two.
+_SCALES = re.compile(r".+[._](scales?|scale_inv)")
+_PAIRS = re.compile(r".+_blocks")
 # Layer -> tokens routed to each of its experts, ascending ids; of a blend no whole numbers.
 Routing = Mapping[int, Sequence[float]]
 
 
-def counted_routing(table: pd.DataFrame) -> Routing:
-    """How often the router chose each expert of the whole model.
+def num_weights(model: MoEModel, entry: TensorEntry) -> int:
+    """Weights that a tensor stands for: its elements, but for the parts of quantised ones."""
+    if not model.checkpoint.config.get("quantization_config"):
+        return entry.numel
+    if _SCALES.fullmatch(entry.name):
+        return 0
+    return entry.numel * (2 if entry.dtype == "U8" and _PAIRS.fullmatch(entry.name) else 1)
 
-    Args:
-        table: columns layer, expert, num_tokens among others; each expert once.
-    """
+
+def counted_routing(table: pd.DataFrame) -> Routing:
+    """How often each expert was chosen, of columns layer, expert, num_tokens; each once."""
     by_layer = table.sort_values(["layer", "expert"]).groupby("layer")
     return {int(str(layer)): tuple(rows["num_tokens"].tolist()) for layer, rows in by_layer}
 
@@ -78,28 +87,25 @@ def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
 
     For experts out of which neurons can be cut, see `quantised_role`.
     """
-    widths = expert_widths(model)
-    return {layer.index: _shape(model, layer, widths[layer.index]) for layer in model.layers}
-
-
-def _shape(model: MoEModel, layer: MoELayer, widths: Sequence[int]) -> ExpertShape:
-    # Of a width of 0 nothing can be told, so the widest stands for all.
-    example = max(range(len(widths)), key=lambda expert: widths[expert])
-    sums = dict.fromkeys(("params", "weights", "fixed_bytes", "fixed_params"), 0)
-    neuron_bytes = Fraction(0)
-    for item in model.located[layer.index]:
-        if item.slot.kind is SlotKind.ROUTER or item.slot.expert not in (None, example):
-            continue
-        experts = layer.num_experts if item.slot.expert is None else 1
-        size, held = item.entry.nbytes // experts, num_weights(model, item.entry) // experts
-        if atom_axis(model.family, item.slot) is None:
-            sums["fixed_bytes"] += size
-            sums["fixed_params"] += held
-        elif widths[example]:
-            neuron_bytes += Fraction(size, widths[example])
-            sums["params"] += held // widths[example]
-            sums["weights"] += is_expert_weight(item.slot) * (held // widths[example])
-    return ExpertShape(neuron_bytes, *sums.values())
+    shapes = {}
+    for layer in model.layers:
+        widths = expert_widths(model)[layer.index]
+        # Of a width of 0 nothing can be told, so the widest stands for all.
+        example = max(range(len(widths)), key=lambda expert: widths[expert])
+        neuron_bytes, (params, weights, fixed_bytes, fixed_params) = Fraction(0), (0, 0, 0, 0)
+        for item in model.located[layer.index]:
+            if item.slot.kind is SlotKind.ROUTER or item.slot.expert not in (None, example):
+                continue
+            experts = layer.num_experts if item.slot.expert is None else 1
+            size, held = item.entry.nbytes // experts, num_weights(model, item.entry) // experts
+            if atom_axis(model.family, item.slot) is None:
+                fixed_bytes, fixed_params = fixed_bytes + size, fixed_params + held
+            elif width := widths[example]:
+                neuron_bytes += Fraction(size, width)
+                params += held // width
+                weights += is_expert_weight(item.slot) * (held // width)
+        shapes[layer.index] = ExpertShape(neuron_bytes, params, weights, fixed_bytes, fixed_params)
+    return shapes
 
 
 @dataclass(frozen=True, slots=True)

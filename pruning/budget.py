@@ -1,23 +1,21 @@
 """Budgets: how many experts go in all, from a sparsity, a number or a target size."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any, Literal
 
-from analysis.checkpoint import TensorEntry
+from analysis.arrays import IntArray
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from analysis.sparsity import num_removed, parse_sparsity
 from pruning.allocation import count_problem
 from pruning.apportion import apportion
-from pruning.constraints import Constraints, Room, rooms_of
-from pruning.sizes import format_bytes
-from pruning.weights import num_weights
+from pruning.constraints import Constraints, rooms_of
+from pruning.sizes import format_bytes, tensors_of
 
 BudgetKind = Literal["sparsity", "count", "size", "params", "file"]
 TargetDtype = Literal["own", "bfloat16"]
@@ -103,7 +101,10 @@ def size_budget(
     rooms = rooms_of(model.layers, constraints or Constraints())
     least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
     reachable = range(least, most + 1, rooms[0].step)
-    evenly = _uniform_spread(model.layers, rooms)
+
+    def evenly(total: int) -> Sequence[int]:
+        return apportion(total, [layer.num_experts for layer in model.layers], rooms)
+
     taken = evenly if spread is None or sizes.is_even else spread
     smallest = sizes.after(taken(reachable[-1]))
     if smallest > target:
@@ -158,23 +159,15 @@ class _LinearSize:
 
     @classmethod
     def of(cls, model: MoEModel, dtype: TargetDtype) -> "_LinearSize":
-        def size(entries: Iterable[TensorEntry]) -> int:
-            if dtype == "own":
-                return sum(entry.nbytes for entry in entries)
-            return sum(num_weights(model, entry) for entry in entries) * BFLOAT16_BYTES
+        tensors, counts = tensors_of(model), [layer.num_experts for layer in model.layers]
 
-        tensors, heads = model.checkpoint.tensors, prediction_heads(model)
-        named = [name for head in heads for name in head.tensors]
-        each = [
-            size(item.entry for item in model.located[layer.index]) // layer.num_experts
-            for layer in model.layers
-        ]
-        return cls(
-            size(tensors.values()),
-            tuple(layer.num_experts for layer in model.layers),
-            tuple(each),
-            size(tensors[name] for name in named) if any(h.has_experts for h in heads) else 0,
-        )
+        def size(both: IntArray) -> int:
+            return int(both[0] if dtype == "own" else both[1] * BFLOAT16_BYTES)
+
+        located = zip(tensors.experts.values(), tensors.routers.values(), counts, strict=True)
+        each = [size(experts.sum(0) + n * router) // n for experts, router, n in located]
+        heads = size(tensors.heads) if tensors.heads_have_experts else 0
+        return cls(size(tensors.whole), tuple(counts), tuple(each), heads)
 
     @property
     def is_even(self) -> bool:
@@ -187,11 +180,6 @@ class _LinearSize:
         most = max(count - n for count, n in zip(self.counts, removed, strict=True))
         heads = self.heads if any(count != most for count in self.counts) else 0
         return self.whole - gone - heads
-
-
-def _uniform_spread(layers: Sequence[MoELayer], rooms: Sequence[Room]) -> Spread:
-    sizes = [layer.num_experts for layer in layers]
-    return lambda total: apportion(total, sizes, rooms)
 
 
 def uniform_neighbours(layers: Sequence[MoELayer], total: int) -> tuple[int, ...]:

@@ -55,8 +55,7 @@ def flops_saved(
         routing: how often each expert is chosen; without it, all equally often.
         experts: those that stay, of layers that lose whole ones.
     """
-    total = sum(room.size for room in contest.rooms.values())
-    if not total:
+    if not contest.size:
         raise PlanError("The model has no neurons to remove.")
     before = active_experts(model, fit_plan(PruningPlan(model_ref(model), {}), model), routing)
     shapes, rows = expert_shapes(model), []
@@ -75,7 +74,9 @@ def flops_saved(
                 for layer in model.layers
             )
         )
-        rows.append((sparsity, sum(removed.values()) / total, flops, 1 - flops / before.flops))
+        rows.append(
+            (sparsity, sum(removed.values()) / contest.size, flops, 1 - flops / before.flops)
+        )
     return pd.DataFrame(rows, columns=["sparsity", "removed", "flops", "reduction"])
 
 

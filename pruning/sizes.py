@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -16,11 +16,11 @@ from analysis.families import SlotKind
 from analysis.heads import prediction_heads
 from analysis.lazy import pd
 from analysis.model import MoEModel
-from pruning.active import Routing, active_experts, expert_shapes
-from pruning.atoms.sizes import kept_widths
+from analysis.widths import shared_tensors
+from pruning.active import Routing, active_experts, expert_shapes, num_weights
+from pruning.atoms.kept import kept_widths
 from pruning.heads import heads_depend_on
 from pruning.plan import PruningPlan, fit_plan, keep_all
-from pruning.weights import num_weights
 
 SIZE_COLUMNS = ("part", "before", "after", "params_before", "params_after")
 LOADED_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -94,22 +94,22 @@ class SizeReport:
     @property
     def bytes_before(self) -> int:
         """Bytes of all tensors."""
-        return int(_total(self.parts)[0, 0])
+        return int(_sum(self.parts.values())[0, 0])
 
     @property
     def bytes_after(self) -> int:
         """Bytes of the tensors that an export writes, headers not counted."""
-        return int(_total(self.parts)[1, 0])
+        return int(_sum(self.parts.values())[1, 0])
 
     @property
     def params_before(self) -> int:
         """Weights on disk, see `num_weights`; tied ones count once."""
-        return int(_total(self.parts)[0, 1])
+        return int(_sum(self.parts.values())[0, 1])
 
     @property
     def params_after(self) -> int:
         """Weights that an export writes."""
-        return int(_total(self.parts)[1, 1])
+        return int(_sum(self.parts.values())[1, 1])
 
     def loaded(self, dtype: str | None = None) -> tuple[int, int]:
         """Bytes of the loaded weights before and after, without activations and caches.
@@ -132,63 +132,86 @@ def format_bytes(size: int) -> str:
     return f"{size / (1 << 10):.0f} KiB" if size >= 1 << 10 else f"{size} B"
 
 
-def _total(parts: Mapping[Part, IntArray]) -> IntArray:
-    return sum(parts.values(), np.zeros((2, 2), np.int64))
-
-
-def _part_outside_experts(name: str) -> Part:
-    return next((part for pattern, part in _PART_PATTERNS if pattern.match(name)), Part.OTHER)
+def _sum(sizes: Iterable[IntArray]) -> IntArray:
+    return sum(sizes, np.zeros(2, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
-class _Tensors:
+class Tensors:
     """A checkpoint's tensors as sizes need them: whoever moves a slider asks for many plans.
 
+    A size is (2,): bytes in the element types on disk, and weights, see `num_weights`.
+
     Args:
-        experts: layer -> bytes and weights of each of its experts; (experts, 2).
-        routers: layer -> bytes and weights that each expert has of its router; (2,).
-        outside: part -> bytes and weights of what no plan removes; (2,).
-        heads: bytes and weights of prediction heads; (2,), None where there are none.
+        experts: layer -> size of each of its experts; (experts, 2).
+        routers: layer -> what each expert has of its router.
+        outside: part -> what no plan removes.
+        heads: prediction heads; 0 where there are none.
+        heads_have_experts: whether some do, which then go where experts change in number or width.
+        shared: shared experts that are built from the routed ones' width; in `outside` as well.
+        shared_width: neurons of these.
     """
 
     experts: Mapping[int, IntArray]
     routers: Mapping[int, IntArray]
     outside: Mapping[Part, IntArray]
-    heads: IntArray | None
+    heads: IntArray
+    heads_have_experts: bool
+    shared: IntArray
+    shared_width: int
+
+    @property
+    def whole(self) -> IntArray:
+        """Size of all tensors."""
+        counts = {layer: len(experts) for layer, experts in self.experts.items()}
+        routers = [counts[layer] * each for layer, each in self.routers.items()]
+        experts = [each.sum(0) for each in self.experts.values()]
+        return _sum([*experts, *routers, *self.outside.values(), self.heads])
 
 
 @lru_cache(maxsize=8)
-def _tensors(model: MoEModel) -> _Tensors:
-    def held(entry: TensorEntry) -> IntArray:
-        return np.array((entry.nbytes, num_weights(model, entry)), np.int64)
+def tensors_of(model: MoEModel) -> Tensors:
+    """The tensors of a checkpoint, summed up."""
+
+    def held(entries: Iterable[TensorEntry]) -> IntArray:
+        sizes = [(entry.nbytes, num_weights(model, entry)) for entry in entries]
+        return _sum(np.array(sizes, np.int64))
 
     experts = {layer.index: np.zeros((layer.num_experts, 2), np.int64) for layer in model.layers}
     routers = {layer.index: np.zeros(2, np.int64) for layer in model.layers}
     for layer in model.layers:
         for item in model.located[layer.index]:
-            size = held(item.entry)
+            size = held([item.entry])
             if item.slot.kind is SlotKind.ROUTER:
                 routers[layer.index] += size // layer.num_experts
             elif item.slot.expert is None:
                 experts[layer.index] += size // layer.num_experts
             else:
                 experts[layer.index][item.slot.expert] += size
-    names = {name for head in prediction_heads(model) for name in head.tensors}
-    outside = dict.fromkeys(Part, np.zeros(2, np.int64))
+    heads, shared = prediction_heads(model), shared_tensors(model)
+    names = {name for head in heads for name in head.tensors}
+    outside: dict[Part, list[TensorEntry]] = {part: [] for part in Part}
     for entry in model.unlocated:
-        if entry.name not in names:
-            part = _part_outside_experts(entry.name)
-            outside[part] = outside[part] + held(entry)
-    heads = [held(model.checkpoint.tensors[name]) for name in names]
-    return _Tensors(experts, routers, outside, np.sum(heads, 0) if heads else None)
+        fits = (part for pattern, part in _PART_PATTERNS if pattern.match(entry.name))
+        part = Part.HEADS if entry.name in names else next(fits, Part.OTHER)
+        outside[part].append(entry)
+    return Tensors(
+        experts,
+        routers,
+        {part: held(entries) for part, entries in outside.items() if part is not Part.HEADS},
+        held(outside[Part.HEADS]),
+        any(head.has_experts for head in heads),
+        held(entry for entry, _ in shared.values()),
+        max((entry.shape[axis] for entry, axis in shared.values()), default=1),
+    )
 
 
 def _parts(model: MoEModel, plan: PruningPlan) -> dict[Part, IntArray]:
     """`SizeReport.parts`, in the order of `Part`."""
-    tensors = _tensors(model)
+    tensors = tensors_of(model)
     sums = {part: np.stack((held, held)) for part, held in tensors.outside.items()}
     shapes = expert_shapes(model) if plan.kept_atoms else {}
-    widths = kept_widths(plan, model) if plan.kept_atoms else {}
+    widths = kept_widths(plan.kept_atoms, plan.kept, model) if plan.kept_atoms else {}
     for layer, experts in tensors.experts.items():
         kept = list(plan.kept[layer])
         after: Sequence[int] = experts[kept].sum(0).tolist()
@@ -196,16 +219,14 @@ def _parts(model: MoEModel, plan: PruningPlan) -> dict[Part, IntArray]:
             after = shapes[layer].size(len(kept), sum(widths[layer].values()))
         sums[Part.EXPERTS] += np.stack((experts.sum(0), after))
         sums[Part.ROUTERS] += np.outer((len(experts), len(kept)), tensors.routers[layer])
-    if tensors.heads is None:
-        del sums[Part.HEADS]
-    else:
-        sums[Part.HEADS] += np.outer((1, not heads_depend_on(model, plan)), tensors.heads)
+    if prediction_heads(model):
+        sums[Part.HEADS] = np.outer((1, not heads_depend_on(model, plan)), tensors.heads)
     return sums
 
 
 def weight_bytes(model: MoEModel, plan: PruningPlan) -> int:
     """`SizeReport.bytes_after` alone, which takes a fraction of the time of the report."""
-    return int(_total(_parts(model, fit_plan(plan, model)))[1, 0])
+    return int(_sum(_parts(model, fit_plan(plan, model)).values())[1, 0])
 
 
 def size_report(
@@ -216,18 +237,14 @@ def size_report(
     Neurons that a plan removes count as gone; what is filled up with zeros again depends on the
     width mode of the export, see `pruning.surgery.width_sizes.width_options`.
     Prediction heads count as an export treats them by default, see `plan_heads`.
-
-    Args:
-        model: the source.
-        plan: what stays.
-        routing: how often each expert is chosen, see `counted_routing`. It matters only where
-            experts of a layer differ in width; without it each is chosen equally often.
+    `routing` is how often each expert is chosen, see `counted_routing`. It matters only where
+    experts of a layer differ in width; without it each is chosen equally often.
     """
-    plan = keep_all(model) if plan is None else fit_plan(plan, model)
-    parts = _parts(model, plan)
     whole = keep_all(model)
+    plan = whole if plan is None else fit_plan(plan, model)
+    parts = _parts(model, plan)
     before, after = (active_experts(model, each, routing) for each in (whole, plan))
-    outside = (_total(parts) - parts[Part.EXPERTS])[:, 1].tolist()
+    outside = (_sum(parts.values()) - parts[Part.EXPERTS])[:, 1].tolist()
     return SizeReport(
         parts=parts,
         experts_before=model.num_experts,

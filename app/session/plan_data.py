@@ -57,7 +57,7 @@ def shown_plan(context: Context) -> CurrentPlan | None:
 
 
 def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
-    """The plan of a context's criterion under a schedule or by hand; None after saying what lacks."""
+    """The plan of a context's criterion under a schedule or by hand; None where it cannot rank."""
     ready = prepared(context)
     if ready is None or context.criterion is None:
         return None

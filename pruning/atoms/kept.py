@@ -143,10 +143,10 @@ def atoms_of(atoms: KeptAtoms, layer: int, expert: int, width: int) -> tuple[int
     return atoms.get(layer, {}).get(expert, range(width))
 
 
-def count_atoms(
+def kept_widths(
     atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel
-) -> tuple[int, int]:
-    """Neurons of all experts that stay, and that there are.
+) -> dict[int, dict[int, int]]:
+    """Layer -> expert that stays -> neurons that it keeps.
 
     Args:
         atoms: what stays of the experts that lose some.
@@ -154,9 +154,15 @@ def count_atoms(
         model: whose experts these are.
     """
     widths = expert_widths(model)
-    stay = sum(
-        len(atoms_of(atoms, layer, expert, widths[layer][expert]))
+    return {
+        layer: {e: len(atoms_of(atoms, layer, e, widths[layer][e])) for e in ids}
         for layer, ids in kept.items()
-        for expert in ids
-    )
-    return stay, sum(map(sum, widths.values()))
+    }
+
+
+def count_atoms(
+    atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel
+) -> tuple[int, int]:
+    """Neurons of all experts that stay, and that there are; arguments as of `kept_widths`."""
+    stay = sum(sum(experts.values()) for experts in kept_widths(atoms, kept, model).values())
+    return stay, sum(map(sum, expert_widths(model).values()))

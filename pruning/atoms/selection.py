@@ -75,6 +75,11 @@ class Contest:
         """What those who compete can lose together."""
         return [pool_of([self.rooms[key] for key in keys]) for keys in self._members]
 
+    @property
+    def size(self) -> int:
+        """Neurons that compete, all pools together."""
+        return sum(room.size for room in self.rooms.values())
+
     @cached_property
     def _queues(self) -> list[NDArray[np.intp]]:
         """For each pool, whose turn it is to lose a step: positions of its experts."""

@@ -15,7 +15,6 @@ from pruning.atoms.sizes import AtomSizer, KeptWidths
 from pruning.atoms.widths import WidthChoice
 from pruning.budget import BFLOAT16_BYTES, GIB, Budget, TargetDtype, gib_up, parse_gib
 from pruning.sizes import format_bytes
-from pruning.weights import num_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +40,20 @@ def atom_size_budget(
 ) -> Budget:
     """The smallest B with which the weights take at most the target on disk.
 
-    Counts tensors: not the headers of files, nor the tokenizer.
-
-    Args:
-        contest: the neurons that compete.
-        sizer: the parts of the model.
-        target: see `AtomTarget`.
-        experts: those that stay, of layers that lose whole ones.
+    Counts tensors: not the headers of files, nor the tokenizer. `experts` are those that stay, of
+    layers that lose whole ones.
     """
     most = parse_gib(target.gib) * GIB
 
     def size(widths: KeptWidths) -> int:
-        disk = sizer.stored(widths, target.choice).disk
-        return disk.nbytes if target.dtype == "own" else disk.params * BFLOAT16_BYTES
+        nbytes, params = sizer.stored(widths, target.choice)[0].tolist()
+        return int(nbytes if target.dtype == "own" else params * BFLOAT16_BYTES)
 
     ladder = _Ladder(contest, experts or {}, size)
     if ladder.smallest > most:
         raise PlanError(
             f"{sizer.model.name} cannot shrink to {target.gib} GiB by removing neurons in the "
-            f"width mode {target.choice.mode}: {ladder.totals[-1]} of {_neurons(contest)} can go, "
+            f"width mode {target.choice.mode}: {ladder.totals[-1]} of {contest.size} can go, "
             f"which leaves {format_bytes(ladder.smallest)}; the smallest target that works is "
             f"{gib_up(ladder.smallest)}."
         )
@@ -79,41 +73,26 @@ def atom_params_budget(
     dense layers, routers, shared experts and prediction heads count as well as the routed experts.
     What is taken are the rows and columns of the neurons that go, with their entries of biases,
     whole experts that are dropped with their rows of the router. Zeros with which a width mode
-    fills experts up do not count.
-
-    Args:
-        contest: the neurons that compete.
-        sizer: the parts of the model.
-        share: fraction of the parameters, as a sparsity is written.
-        experts: those that stay, of layers that lose whole ones.
+    fills experts up do not count. `share` is written as a sparsity; `experts` are those that stay,
+    of layers that lose whole ones.
     """
     rho = parse_sparsity(share)
-    whole = sum(num_weights(sizer.model, e) for e in sizer.model.checkpoint.tensors.values())
-    ladder = _Ladder(contest, experts or {}, lambda widths: sizer.stored(widths).disk.params)
+    whole = int(sizer.tensors.whole[1])
+    ladder = _Ladder(contest, experts or {}, lambda widths: int(sizer.stored(widths)[0, 1]))
     if ladder.smallest > (1 - rho) * whole:
         # Rounded down, so that it can be asked for.
         most = 10_000 * (whole - ladder.smallest) // whole / 100
         raise PlanError(
             f"{share} of the parameters of {sizer.model.name} cannot go by removing neurons: "
-            f"{ladder.totals[-1]} of {_neurons(contest)} can go; the largest share that works is "
+            f"{ladder.totals[-1]} of {contest.size} can go; the largest share that works is "
             f"{most:g}%."
         )
     return Budget(ladder.first((1 - rho) * whole), "params", share.strip())
 
 
-def _neurons(contest: Contest) -> int:
-    return sum(room.size for room in contest.rooms.values())
-
-
 @dataclass(frozen=True, eq=False)
 class _Ladder:
-    """Sizes after ever more neurons are gone.
-
-    Args:
-        contest: the neurons that compete.
-        stays: experts that stay, of layers that lose whole ones.
-        size: what widths take.
-    """
+    """Sizes after ever more neurons are gone; `stays` as in `widths_left`."""
 
     contest: Contest
     stays: Mapping[int, Sequence[int]]
@@ -148,10 +127,7 @@ def widths_left(
 ) -> dict[int, dict[int, int]]:
     """Layer -> expert that stays -> neurons that it keeps.
 
-    Args:
-        contest: the neurons that compete.
-        removed: how many each expert loses, see `Contest.removed`.
-        stays: experts that stay, of layers that lose whole ones.
+    `removed` is of `Contest.removed`; `stays` are experts, of layers that lose whole ones.
     """
     left: dict[int, dict[int, int]] = {}
     for (layer, expert), gone in removed.items():

@@ -15,7 +15,7 @@ from pruning.atoms.budget import atom_count_budget, atom_sparsity_budget, budget
 from pruning.atoms.kept import KeptAtoms, atoms_from_json
 from pruning.atoms.rooms import atom_rooms, kept_experts
 from pruning.atoms.selection import Contest
-from pruning.atoms.sizes import atom_sizer
+from pruning.atoms.sizes import AtomSizer
 from pruning.atoms.target import AtomTarget, atom_params_budget, atom_size_budget
 from pruning.budget import Budget
 from pruning.plan import (
@@ -49,7 +49,7 @@ class Arena:
             return atom_sparsity_budget(self.contest.pools, request.sparsity)
         if request.remove is not None:
             return atom_count_budget(self.contest.pools, request.remove)
-        sizer, share = atom_sizer(model), request.params_share
+        sizer, share = AtomSizer(model), request.params_share
         if share is not None:
             return atom_params_budget(self.contest, sizer, share, self.experts)
         target = AtomTarget(request.target_gib or "", request.target_dtype, request.widths)

@@ -24,7 +24,7 @@ from pruning.active import active_experts, counted_routing, expert_shapes, token
 from pruning.atoms.budget import atom_count_budget, reachable_totals
 from pruning.atoms.rooms import atom_rooms
 from pruning.atoms.selection import AtomScope, Contest
-from pruning.atoms.sizes import ATOM_SIZE_COLUMNS, PLAN_ALONE, atom_sizer, atom_sizes
+from pruning.atoms.sizes import ATOM_SIZE_COLUMNS, PLAN_ALONE, AtomSizer, atom_sizes
 from pruning.atoms.target import AtomTarget, atom_params_budget, atom_size_budget
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.constraints import Constraints
@@ -332,7 +332,7 @@ class TestTarget:
     @pytest.mark.parametrize("dtype", ["own", "bfloat16"])
     def test_against_every_budget(self, model, mode, scope, dtype):
         limits = Constraints(multiple_of=6, pinned={1: frozenset({3})}, floor=6)
-        contest, sizer = self.contest(model, scope, limits), atom_sizer(model)
+        contest, sizer = self.contest(model, scope, limits), AtomSizer(model)
         choice = WidthChoice(mode, 8)
         sizes = {}
         for total in reachable_totals(contest.pools):
@@ -366,7 +366,7 @@ class TestTarget:
     def test_no_number_is_one_line(self, model):
         contest = self.contest(model, AtomScope.GLOBAL, Constraints())
         with pytest.raises(PlanError, match="is no number of GiB"):
-            atom_size_budget(contest, atom_sizer(model), AtomTarget("much"))
+            atom_size_budget(contest, AtomSizer(model), AtomTarget("much"))
 
 
 class TestParamsShare:
@@ -384,7 +384,7 @@ class TestParamsShare:
     @pytest.mark.parametrize("step", [1, 4])
     def test_the_share_is_reached_and_one_step_less_does_not(self, model, scope, step):
         contest = TestTarget().contest(model, scope, Constraints(multiple_of=step))
-        sizer, whole = atom_sizer(model), self.whole(model)
+        sizer, whole = AtomSizer(model), self.whole(model)
         for percent in (0, 1, 20, 37, 60):
             budget = atom_params_budget(contest, sizer, f"{percent}%")
             assert (budget.kind, budget.asked) == ("params", f"{percent}%")
@@ -398,7 +398,7 @@ class TestParamsShare:
         contest, whole = TestTarget().contest(model, AtomScope.GLOBAL, Constraints()), 0
         for entry in model.checkpoint.tensors.values():
             whole += int(np.prod(entry.shape))
-        budget = atom_params_budget(contest, atom_sizer(model), "5%")
+        budget = atom_params_budget(contest, AtomSizer(model), "5%")
         left = {}
         for total in (budget.total, budget.total - 1):
             plan = TestTarget().plan(model, contest, atom_count_budget(contest.pools, total))
@@ -410,7 +410,7 @@ class TestParamsShare:
         # 24,192 of 30,088 numbers are neurons: 80.404%.
         assert (self.neurons * NEURON, self.whole(model)) == (24192, 30088)
         with pytest.raises(PlanError, match=r"the largest share that works is 80\.4%"):
-            atom_params_budget(contest, atom_sizer(model), "99%")
-        assert atom_params_budget(contest, atom_sizer(model), "80.4%").total == 504
+            atom_params_budget(contest, AtomSizer(model), "99%")
+        assert atom_params_budget(contest, AtomSizer(model), "80.4%").total == 504
         with pytest.raises(PlanError, match="'lots'"):
-            atom_params_budget(contest, atom_sizer(model), "lots")
+            atom_params_budget(contest, AtomSizer(model), "lots")
