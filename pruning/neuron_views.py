@@ -1,20 +1,62 @@
-"""Tables of plans of neurons: shares of layers, FLOPs."""
+"""Tables of plans of neurons: shares of layers, FLOPs, and both of all scopes side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.sparsity import parse_sparsity
+from analysis.widths import expert_widths
 from pruning.active import Routing, active_experts, expert_shapes, token_shares
 from pruning.atoms.budget import atom_sparsity_budget
 from pruning.atoms.rooms import ExpertKey
-from pruning.atoms.selection import Contest
+from pruning.atoms.selection import AtomScope, Contest
 from pruning.atoms.target import widths_left
-from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.plan import keep_all
+from pruning.planning.choice import SCOPES
+from pruning.planning.neurons import Arena
+from pruning.planning.ranking import Ranking
+from pruning.requests.plan import PlanRequest
+
+_PERCENTS = tuple(f"{percent}%" for percent in range(10, 100, 10))
+_FLOPS_COLUMNS = ("series", "sparsity", "removed", "flops", "reduction")
+
+
+@dataclass(frozen=True, eq=False)
+class SideBySide:
+    """Every scope on one budget.
+
+    Args:
+        layers: of `layer_shares`, a series for each scope.
+        flops: of `flops_saved` at growing sparsities, with the scope as `series`.
+        refused: scope -> why it is not possible.
+    """
+
+    layers: pd.DataFrame
+    flops: pd.DataFrame
+    refused: dict[str, str]
+
+
+def side_by_side(
+    ranking: Ranking, request: PlanRequest, arenas: Mapping[AtomScope, Arena]
+) -> SideBySide:
+    """Every scope on the budget of a request; `arenas` are the neurons that compete, by scope."""
+    model, removed, flops, refused = ranking.model, {}, [], {}
+    for scope, arena in arenas.items():
+        name = SCOPES[scope]
+        try:
+            removed[name] = arena.contest.removed(arena.budget(request, model))
+        except PlanError as error:
+            refused[name] = str(error)
+            continue
+        saved = flops_saved(model, arena.contest, _PERCENTS, ranking.routing, arena.experts)
+        flops.append(saved.assign(series=name)[list(_FLOPS_COLUMNS)])
+    saved_by_all = pd.concat(flops, ignore_index=True) if flops else pd.DataFrame()
+    return SideBySide(layer_shares(removed, expert_widths(model)), saved_by_all, refused)
 
 
 def layer_shares(
@@ -57,7 +99,7 @@ def flops_saved(
     """
     if not contest.size:
         raise PlanError("The model has no neurons to remove.")
-    before = active_experts(model, fit_plan(PruningPlan(model_ref(model), {}), model), routing)
+    before = active_experts(model, keep_all(model), routing)
     shapes, rows = expert_shapes(model), []
     for sparsity in sparsities:
         parse_sparsity(sparsity)
@@ -66,20 +108,12 @@ def flops_saved(
         except PlanError:
             continue
         left = widths_left(contest, removed, experts or {})
-        flops = round(
-            2
-            * sum(
-                shapes[layer.index].neuron_weights
-                * _tokens_width(token_shares(layer, left[layer.index], routing), left[layer.index])
-                for layer in model.layers
-            )
-        )
-        rows.append(
-            (sparsity, sum(removed.values()) / contest.size, flops, 1 - flops / before.flops)
-        )
+        weights = Fraction(0)
+        for layer in model.layers:
+            widths = left[layer.index]
+            shares = token_shares(layer, widths, routing)
+            width = sum(share * widths[expert] for expert, share in shares.items())
+            weights += shapes[layer.index].neuron_weights * width
+        flops, share = round(2 * weights), sum(removed.values()) / contest.size
+        rows.append((sparsity, share, flops, 1 - flops / before.flops))
     return pd.DataFrame(rows, columns=["sparsity", "removed", "flops", "reduction"])
-
-
-def _tokens_width(shares: Mapping[int, Fraction], widths: Mapping[int, int]) -> Fraction:
-    """Neurons of a layer that one token uses, expected."""
-    return sum((share * widths[expert] for expert, share in shares.items()), Fraction(0))

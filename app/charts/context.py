@@ -29,10 +29,9 @@ from app.charts.chart import made_by
 from app.charts.choices import USUAL_PATHS, USUAL_RESULTS, PathChoice, ResultChoice
 from app.charts.comparing import about_recipes
 from app.tables.maps import Ranked, rank
+from pruning.planning.choice import PlanChoice, scopes_of
 from pruning.planning.comparing import CompareRequest, compare_selections
-from pruning.planning.neuron_plan import NeuronPlanChoice
-from pruning.planning.neuron_scopes import scopes_of
-from pruning.planning.planning import CurrentPlan, PlanChoice
+from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import Selection, criterion_badge, select
 from pruning.requests.plan import PlanRequest
 from pruning.search.store import KnownSearch, SearchStore, read_known
@@ -79,8 +78,7 @@ class Context:
         named: MODEL as command lines name it.
         stats_dir: --stats-dir of command lines.
         recipes: the recipe and the one that it is compared with, where they differ in more.
-        plan: how the budget is spread over the layers.
-        neurons: which neurons are pruned; None where whole experts are, or a command asks.
+        plan: what goes, experts or neurons, and how the budget is spread.
         shown: the plan on screen, of a file, a search or the controls; None where none is.
         search: the search on screen; None for the one that the recipe tells.
         searches: those that are compared; empty for all on the budget.
@@ -105,7 +103,6 @@ class Context:
     stats_dir: Path | None = None
     recipes: CompareRequest | None = None
     plan: PlanChoice = NO_PLAN
-    neurons: NeuronPlanChoice | None = None
     shown: CurrentPlan | None = None
     search: KnownSearch | None = None
     searches: tuple[KnownSearch, ...] = ()
@@ -180,13 +177,13 @@ class Context:
             _ = self.both
         except UserError:  # of criteria of neurons only there is no recipe of experts
             return False
-        return self.neurons is None or self.neurons.is_plain
+        return self.plan.is_plain
 
     @property
     def has_usual_scope(self) -> bool:
         """Whether neurons compete as widely as the criterion compares them, as commands take it."""
-        choice = self.neurons
-        return choice is None or choice.scope == scopes_of(choice.criterion)[0]
+        choice = self.plan
+        return not choice.is_atomic or choice.scope == scopes_of(self.ranking_criterion.name)[0]
 
     def request_by(self, criterion: Criterion) -> PlanRequest:
         """The recipe with another criterion."""
@@ -368,7 +365,8 @@ class Context:
     @property
     def has_usual_plan(self) -> bool:
         """Whether the plan is what command lines that draw make: uniform, without constraints."""
-        return self.plan == NO_PLAN and not (self.shown and self.shown.file)
+        usual = self.plan == NO_PLAN or self.plan.is_atomic
+        return usual and not (self.shown and self.shown.file)
 
     def about_both(self) -> str:
         """Provenance line of a chart of both recipes."""

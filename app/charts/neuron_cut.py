@@ -1,6 +1,5 @@
 """The neurons that a context ranks, those that go, and what the scopes of its budget do."""
 
-from collections.abc import Mapping
 from itertools import combinations
 from typing import Final
 
@@ -27,8 +26,9 @@ from pruning.atoms.cuts import (
     pruned_neurons,
 )
 from pruning.atoms.selection import AtomScope
-from pruning.planning.neuron_plan import NeuronPlanChoice, plan_request
-from pruning.planning.neuron_scopes import SCOPES, SideBySide, scopes_of, side_by_side
+from pruning.neuron_views import SideBySide, side_by_side
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.choice import SCOPES, PlanChoice, plan_request, scopes_of
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Ranking, Selection, select_measured
 from pruning.requests.plan import PlanRequest
@@ -39,12 +39,11 @@ BESIDE_COLUMNS: Final = (
 )
 
 
-def neuron_choice(context: Context) -> NeuronPlanChoice:
+def neuron_choice(context: Context) -> PlanChoice:
     """What is chosen of neurons; of a command the widest scope that the criterion has."""
-    if context.neurons is not None:
-        return context.neurons
-    criterion = context.request.criterion
-    return NeuronPlanChoice(criterion=criterion, scope=scopes_of(criterion)[0])
+    if context.plan.is_atomic:
+        return context.plan
+    return PlanChoice(ATOMIC_GRANULARITY, scope=scopes_of(context.request.criterion)[0])
 
 
 def neuron_request(context: Context) -> PlanRequest:
@@ -53,13 +52,15 @@ def neuron_request(context: Context) -> PlanRequest:
     Raises:
         UserError: values that do not fit together.
     """
-    routed = context.ranking_criterion.source == "routed"
+    criterion = context.ranking_criterion
     base = {
         "model": context.named,
-        "corpora": context.corpora if routed else (),
+        "criterion": criterion.name,
+        "corpora": context.corpora if criterion.source == "routed" else (),
+        "sparsity": context.sparsity,
         "stats_dir": context.stats_dir,
     }
-    return plan_request(neuron_choice(context), context.sparsity, base)
+    return plan_request(neuron_choice(context), base)
 
 
 def rank_for(request: PlanRequest, model: MoEModel, store: StatsStore) -> Selection:
@@ -197,15 +198,8 @@ def arena(context: Context, request: PlanRequest, scope: AtomScope) -> Arena:
     return context.keep(arena_of, ranking_of(context, request), asked)
 
 
-def compare_scopes(
-    ranking: Ranking, request: PlanRequest, arenas: Mapping[AtomScope, Arena]
-) -> SideBySide:
-    """Every scope on the budget of a request; see `side_by_side`."""
-    return side_by_side(request, ranking.model, arenas, ranking.routing)
-
-
 def scopes(context: Context) -> SideBySide:
     """What each layer loses, and what FLOPs are saved, in every scope that the criterion has."""
     request = neuron_request(context)
     arenas = {scope: arena(context, request, scope) for scope in scopes_of(request.criterion)}
-    return context.keep(compare_scopes, ranking_of(context, request), request, arenas)
+    return context.keep(side_by_side, ranking_of(context, request), request, arenas)

@@ -13,8 +13,9 @@ from app.charts.context import Context
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, plain, primary, text_on, themed
 from app.charts.traces import box, heat, note
 from pruning.budget import sparsity_budget
-from pruning.planning.planning import PlanChoice, schedule_label, schedules_table, searched_rows
+from pruning.planning.choice import PlanChoice, schedule_label
 from pruning.planning.ranking import FREQUENCY, Selection
+from pruning.planning.schedules_table import schedules_table, searched_rows
 from pruning.schedules import Spending
 from pruning.search.store import order_digest
 

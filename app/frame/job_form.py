@@ -7,7 +7,7 @@ import streamlit as st
 from app.charts.context import Context
 from app.session.data import shown_model
 from app.session.job_queue import queue, shown_request
-from pruning.planning.planning import CurrentPlan
+from pruning.planning.make import CurrentPlan
 from pruning.requests.base import Request
 
 

@@ -10,7 +10,6 @@ from app.frame.controls import criterion_controls
 from app.frame.sidebar import Sidebar, model_and_calibration
 from app.parts.compare.recipes import recipe_controls
 from app.parts.plan.controls import plan_controls
-from app.parts.plan.neuron_controls import neuron_plan_controls
 from app.session.granularity import (
     chosen_neuron_criterion,
     chosen_scope,
@@ -19,7 +18,8 @@ from app.session.granularity import (
     neuron_criterion_controls,
 )
 from app.session.state import chosen_criterion, page_context
-from pruning.planning.neuron_plan import NeuronPlanChoice
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.choice import PlanChoice
 
 # Pages on which whole experts or neurons are pruned.
 _PRUNING = ("explore", "plan", "export")
@@ -40,26 +40,20 @@ def chosen_context(page: str) -> Context:
     if page == "compare":
         context = _context(sidebar)
         return replace(context, recipes=recipe_controls(context))
-    if page in _PRUNING and is_about_neurons():
-        return _of_neurons(_context(sidebar), page)
-    if page in _PRUNING:
+    if page in _PRUNING and not is_about_neurons():
         criterion_controls(baseline=page == "explore")
     context = _context(sidebar)
     if page in ("plan", "export"):
         context = replace(context, plan=plan_controls(context))
+    elif page == "explore" and is_about_neurons():
+        with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+            neuron_criterion_controls()
+        scope = chosen_scope(chosen_neuron_criterion())
+        context = replace(context, plan=PlanChoice(ATOMIC_GRANULARITY, scope=scope))
+    if context.plan.is_atomic:
+        context = replace(context, criterion=get_criterion(chosen_neuron_criterion()))
     return context
 
 
 def _context(sidebar: Sidebar) -> Context:
     return page_context(sidebar.model, sidebar.corpora, sidebar.percent, chosen_criterion())
-
-
-def _of_neurons(context: Context, page: str) -> Context:
-    if page == "explore":
-        with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-            neuron_criterion_controls()
-        name = chosen_neuron_criterion()
-        neurons = NeuronPlanChoice(criterion=name, scope=chosen_scope(name))
-    else:
-        neurons = neuron_plan_controls(context)
-    return replace(context, criterion=get_criterion(neurons.criterion), neurons=neurons)

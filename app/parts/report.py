@@ -9,7 +9,6 @@ from app.charts.context import Context, call
 from app.charts.listing import CHARTS
 from app.report.contents import command_of, report_of
 from app.report.page import report_html
-from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 
 
 def report_part(context: Context, page: str) -> None:
@@ -19,7 +18,7 @@ def report_part(context: Context, page: str) -> None:
         context: with what was chosen on the page.
         page: its part of the address.
     """
-    wanted = EXPERT_GRANULARITY if context.neurons is None else ATOMIC_GRANULARITY
+    wanted = context.plan.granularity
     views = [each for each in CHARTS.values() if (each.page, each.granularity) == (page, wanted)]
     if not views or (context.recipes is None and context.criterion is None):
         return

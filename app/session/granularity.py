@@ -11,7 +11,7 @@ from app.charts.names import criterion_label
 from app.session.plan_state import forget_import
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
-from pruning.planning.neuron_scopes import SCOPES, scopes_of
+from pruning.planning.choice import SCOPES, scopes_of
 
 GRANULARITIES: Mapping[str, str] = {
     EXPERT_GRANULARITY: "Experts",

@@ -17,14 +17,13 @@ from analysis.model import MoEModel
 from app.charts.context import Context
 from app.literal import literal
 from app.session.data import settings, shown_model, shown_stats_dir
-from app.session.neuron_plan_data import shown_neurons
+from app.session.plan_data import shown_neurons
 from app.session.plan_state import note_plan, noted_plan
 from app.session.search_data import searches_of, selection_of
 from app.settings import shown_path
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
-from pruning.planning.make import make_plan
+from pruning.planning.make import CurrentPlan, make_plan
 from pruning.planning.percents import possible_percents
-from pruning.planning.planning import CurrentPlan
 from pruning.planning.ranking import select
 from pruning.requests.base import validated
 from pruning.requests.plan import PlanRequest

@@ -1,38 +1,43 @@
-"""What the Plan and Export pages compute, cached by what it depends on."""
+"""What the Plan and Export pages compute, of experts and of neurons, kept by what it depends on."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import pandas as pd
 import streamlit as st
 
-from analysis.errors import UserError
+from analysis.errors import PlanError, UserError
+from analysis.model import MoEModel, is_expert_weight
+from analysis.stats.store import NEURONS
 from app.charts.context import RANKS_NOTHING, Context
+from app.charts.neuron_cut import arena, neuron_request, ranking_of
 from app.charts.schedules import selection_of, spending_of
 from app.session.needed import what_is_missing
 from app.session.plan_state import imported_plan, note_plan
 from app.session.search_data import searched_plan
 from pruning.allocation import Allocation
-from pruning.plan import PruningPlan
-from pruning.planning.make import make_plan
-from pruning.planning.planning import (
-    CurrentPlan,
-    PlanChoice,
-    counts_in,
-    hand_counts,
-    plan_request,
-)
-from pruning.planning.ranking import FREQUENCY, Selection
-from pruning.schedules import Spending, budget_notes
+from pruning.atoms.sizes import atom_sizes
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan_summary import neuron_summary
+from pruning.planning.choice import PlanChoice, counts_in, hand_counts, plan_request
+from pruning.planning.make import CurrentPlan, make_plan
+from pruning.planning.neurons import check_cuttable
+from pruning.planning.ranking import FREQUENCY, Ranking, Selection
+from pruning.requests.plan import PlanRequest
+from pruning.schedules import budget_notes
 from pruning.search.store import SEARCH
-from pruning.sizes import SizeReport, size_report
+from pruning.sizes import SizeReport, format_bytes, size_report
+from pruning.surgery.width_sizes import WidthOption, width_option
+
+# Weights that a page reads while a person waits: about a second.
+MOST_BYTES_READ = 1 << 28
 
 
 def prepared(context: Context) -> Selection | None:
     """The statistics of the context; None after saying what is missing."""
-    if context.criterion is None:
-        st.info(RANKS_NOTHING, icon=":material/info:")
-        return None
-    missing = what_is_missing(context, context.criterion)
+    missing: str | None = RANKS_NOTHING
+    if context.criterion is not None:
+        missing = what_is_missing(context, context.criterion)
     if missing is not None:
         st.info(missing, icon=":material/info:")
         return None
@@ -44,13 +49,11 @@ def shown_plan(context: Context) -> CurrentPlan | None:
 
     The Evaluate page remembers it, see `noted_plan`.
     """
-    choice, imported = context.plan, imported_plan(context.model)
-    if imported is not None:
-        shown: CurrentPlan | None = CurrentPlan(imported.plan, file=imported.file)
-    elif choice.schedule == SEARCH:
-        shown = searched_plan(context, choice)
-    else:
-        shown = made_plan(context, choice)
+    shown = imported_plan(context.model)
+    if shown is None and context.plan.schedule == SEARCH:
+        shown = searched_plan(context)
+    elif shown is None:
+        shown = made_plan(context, context.plan)
     if shown is not None:
         note_plan(shown)
     return shown
@@ -59,7 +62,7 @@ def shown_plan(context: Context) -> CurrentPlan | None:
 def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
     """The plan of a context's criterion under a schedule or by hand; None where it cannot rank."""
     ready = prepared(context)
-    if ready is None or context.criterion is None:
+    if ready is None:
         return None
     spending = spending_of(context, choice)
     kept = hand_counts(choice, spending) if choice.by_hand else None
@@ -68,32 +71,107 @@ def made_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
             "The frequency schedule counts routed tokens, and there is no calibration yet; start "
             "one on the Start page."
         )
-    request = plan_request(context.request_by(context.criterion), choice, kept)
+    base = context.request_by(context.ranking_criterion).model_dump()
+    request = plan_request(choice, base, kept)
     if choice.schedule == FREQUENCY:
         request = request.model_copy(update={"corpora": context.corpora})
-    made = context.keep(make_plan, ready, request)
-    selection = replace(ready, request=request)
-    if kept is not None:
-        return CurrentPlan(made.plan, _hand_notes(choice, spending, kept), selection)
-    keep = tuple(len(made.plan.kept[layer.index]) for layer in spending.layers)
-    allocation = Allocation(spending.layers, keep)
-    notes = budget_notes(request.schedule, spending, allocation, ready.evidence)
-    return CurrentPlan(made.plan, notes, selection)
-
-
-def _hand_notes(choice: PlanChoice, spending: Spending, kept: Mapping[int, int]) -> tuple[str, ...]:
-    """What was done to counts that another budget or other rules had been spent on."""
+    plan = context.keep(make_plan, ready, request).plan
+    notes: tuple[str, ...] = ()
+    if kept is None:
+        keep = tuple(len(plan.kept[layer.index]) for layer in spending.layers)
+        allocation = Allocation(spending.layers, keep)
+        notes = budget_notes(request.schedule, spending, allocation, ready.evidence)
     # To the library every count by hand is a bound, so its own notes would only say that.
-    asked = counts_in(choice.counts, spending.layers)
-    if asked == kept:
-        return ()
-    return (
-        f"The counts by hand keep {sum(asked.values())} experts; the sparsity and the rules above "
-        f"ask for {sum(kept.values())}, so "
-        f"{sum(asked[layer] != kept[layer] for layer in kept)} layers were moved.",
-    )
+    elif (asked := counts_in(choice.counts, spending.layers)) != kept:
+        notes = (
+            f"The counts by hand keep {sum(asked.values())} experts; the sparsity and the rules "
+            f"above ask for {sum(kept.values())}, so "
+            f"{sum(asked[layer] != kept[layer] for layer in kept)} layers were moved.",
+        )
+    return CurrentPlan(plan, notes, replace(ready, request=request))
 
 
 def sizes_of(context: Context, plan: PruningPlan) -> SizeReport:
     """Sizes before and after a plan."""
     return context.keep(size_report, context.model, plan)
+
+
+def lacks_statistics(context: Context) -> bool:
+    """Whether the criterion reads statistics of neurons that a chosen corpus has none of."""
+    if context.ranking_criterion.source != "routed":
+        return False
+    used = [run for corpus, run in context.runs.items() if context.weights[corpus] > 0]
+    return not used or any(NEURONS not in run.manifest.files for run in used)
+
+
+def check_page_reads(context: Context, request: PlanRequest) -> None:
+    """See that neurons can be cut out of the model, and that a page can wait for their numbers."""
+    check_cuttable(context.model)
+    items = (item for located in context.model.located.values() for item in located)
+    nbytes = sum(item.entry.nbytes for item in items if is_expert_weight(item.slot))
+    if context.ranking_criterion.source == "weights" and nbytes > MOST_BYTES_READ:
+        raise PlanError(
+            f"{request.criterion} reads {format_bytes(nbytes)} of weights, "
+            f"which a page does not wait for; run `{request.command()}` and open plan.json here."
+        )
+
+
+def shown_neurons(context: Context, request: PlanRequest | None = None) -> CurrentPlan:
+    """The plan that a request, or the context, asks for; see `check_page_reads`."""
+    asked = request or neuron_request(context)
+    check_page_reads(context, asked)
+    ranking = ranking_of(context, asked)
+    made = context.keep(make_plan, ranking, asked, arena(context, asked, asked.scope))
+    return CurrentPlan(made.plan, made.notes, replace(ranking, request=asked))
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronSizes:
+    """What a plan takes.
+
+    Args:
+        table: of `atom_sizes`.
+        options: the widths of an export in each width mode, and who reads it; no bytes.
+        layers: of `neuron_summary`.
+        report: of the plan alone, without zeros; FLOPs by the routing of the runs that ranked.
+    """
+
+    table: pd.DataFrame
+    options: tuple[WidthOption, ...]
+    layers: pd.DataFrame
+    report: SizeReport
+
+
+def _neuron_sizes(
+    model: MoEModel, plan: PruningPlan, multiple_of: int, ranking: Ranking | None
+) -> NeuronSizes:
+    routing, complete = ranking.routing if ranking else None, fit_plan(plan, model)
+    choices = [WidthChoice(mode, multiple_of) for mode in WidthMode]
+    return NeuronSizes(
+        atom_sizes(model, plan, multiple_of, routing),
+        tuple(width_option(model, complete, choice, weigh=False) for choice in choices),
+        neuron_summary(plan, model),
+        size_report(model, plan, routing),
+    )
+
+
+def neurons_on_screen(context: Context) -> tuple[CurrentPlan, NeuronSizes]:
+    """The plan that a file or the controls ask for, and what it takes in every width mode.
+
+    The Evaluate page remembers it, see `noted_plan`.
+    """
+    shown, ranking = imported_plan(context.model), None
+    if shown is None or shown.plan.granularity != ATOMIC_GRANULARITY:
+        shown = shown_neurons(context)
+        ranking = ranking_of(context, neuron_request(context))
+    sizing = (context.model, shown.plan, context.plan.width_multiple, ranking)
+    sizes = context.keep(_neuron_sizes, *sizing)
+    note_plan(shown)
+    return shown, sizes
+
+
+def export_option(context: Context, plan: PruningPlan) -> WidthOption:
+    """What an export writes in the width mode that is chosen, with its bytes."""
+    choice = context.plan
+    widths = WidthChoice(WidthMode(choice.width_mode), choice.width_multiple)
+    return context.keep(width_option, context.model, fit_plan(plan, context.model), widths)

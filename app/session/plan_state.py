@@ -12,16 +12,16 @@ from analysis.model import MoEModel
 from app.components.schedule_editor import Edit, checked_edit, edit_message
 from pruning.constraints import Constraints
 from pruning.plan import PruningPlan
-from pruning.planning.planning import (
+from pruning.planning.choice import (
     HAND,
     MULTIPLES,
     SCHEDULE_NAMES,
-    CurrentPlan,
     PlanChoice,
     counts_text,
     layers_in,
     ranges,
 )
+from pruning.planning.make import CurrentPlan
 from pruning.schedules import Spending, from_counts
 
 EDITOR, TABLE = "plan.editor", "plan.table"
@@ -46,14 +46,6 @@ class OnScreen:
     locked: frozenset[int]
 
 
-@dataclass(frozen=True, eq=False)
-class ImportedPlan:
-    """A plan from a file, which no address can carry."""
-
-    file: str
-    plan: PruningPlan
-
-
 def chosen_plan() -> PlanChoice:
     """What the controls say; the first value of each where it is none that they offer."""
     said = {key: st.session_state.get(key, first) for key, first in DEFAULTS.items()}
@@ -67,17 +59,14 @@ def chosen_plan() -> PlanChoice:
     )
 
 
-def imported_plan(model: MoEModel) -> ImportedPlan | None:
+def imported_plan(model: MoEModel) -> CurrentPlan | None:
     """The plan that was imported for this model, if it is still the one on screen."""
-    found = st.session_state.get("plan.imported")
-    if isinstance(found, ImportedPlan) and found.plan.model.identity == model.identity:
-        return found
-    return None
+    return _plan_in("plan.imported", model)
 
 
 def import_plan(file: str, plan: PruningPlan) -> None:
-    """Show a plan from a file until a control of the plan is touched."""
-    st.session_state["plan.imported"] = ImportedPlan(file, plan)
+    """Show a plan from a file, which no address can carry, until a control is touched."""
+    st.session_state["plan.imported"] = CurrentPlan(plan, file=file)
 
 
 def forget_import() -> None:
@@ -92,10 +81,13 @@ def note_plan(shown: CurrentPlan) -> None:
 
 def noted_plan(model: MoEModel) -> CurrentPlan | None:
     """What they showed last in this session, if it is of this model."""
-    found = st.session_state.get("plan.noted")
-    if isinstance(found, CurrentPlan) and found.plan.model.identity == model.identity:
-        return found
-    return None
+    return _plan_in("plan.noted", model)
+
+
+def _plan_in(key: str, model: MoEModel) -> CurrentPlan | None:
+    found = st.session_state.get(key)
+    is_plan = isinstance(found, CurrentPlan) and found.plan.model.identity == model.identity
+    return found if is_plan else None
 
 
 def remember_screen(on_screen: OnScreen) -> None:
@@ -103,27 +95,30 @@ def remember_screen(on_screen: OnScreen) -> None:
     st.session_state["plan.on_screen"] = on_screen
 
 
+def _seen() -> OnScreen | None:
+    found = st.session_state.get("plan.on_screen")
+    return found if isinstance(found, OnScreen) else None
+
+
 def take_refusal() -> str:
     """Why the last edit was not made; empty where it was. Said once."""
     return str(st.session_state.pop("plan.refused", ""))
 
 
-def refuse(reason: str) -> None:
-    """Say on the next run why something was not done."""
+def _refuse(reason: str) -> None:
     st.session_state["plan.refused"] = reason
 
 
 def schedule_chosen() -> None:
     """By hand begins where the last schedule was, unless there are counts already."""
     forget_import()
-    seen = st.session_state.get("plan.on_screen")
     begins = st.session_state.get("schedule") == HAND and not st.session_state.get("counts")
-    if begins and isinstance(seen, OnScreen):
+    if begins and (seen := _seen()):
         st.session_state["counts"] = counts_text(seen.kept)
 
 
 def counts_typed() -> None:
-    """Counts were typed: they are meant."""
+    """Switch to counts by hand where some were typed."""
     forget_import()
     if st.session_state.get("counts"):
         st.session_state["schedule"] = HAND
@@ -139,15 +134,13 @@ def keep_by_hand(kept: Mapping[int, int], locked: frozenset[int]) -> None:
 
 def editor_edited() -> None:
     """A bar or a lock was moved in the browser."""
-    seen = st.session_state.get("plan.on_screen")
-    if not isinstance(seen, OnScreen):
-        return
-    try:
-        edit = checked_edit(edit_message(EDITOR), seen.spending, seen.kept, seen.locked)
-    except PlanError as error:
-        refuse(str(error))
-        return
-    keep_by_hand(edit.kept, edit.locked)
+    if seen := _seen():
+        try:
+            edit = checked_edit(edit_message(EDITOR), seen.spending, seen.kept, seen.locked)
+        except PlanError as error:
+            _refuse(str(error))
+        else:
+            keep_by_hand(edit.kept, edit.locked)
 
 
 def table_key() -> str:
@@ -157,43 +150,33 @@ def table_key() -> str:
 
 def table_edited() -> None:
     """Cells of the table were changed: each as a move of a bar, or of a lock."""
-    seen = st.session_state.get("plan.on_screen")
-    changes = st.session_state.get(table_key())
+    seen, changes = _seen(), st.session_state.get(table_key())
     st.session_state["plan.table.edits"] = st.session_state.get("plan.table.edits", 0) + 1
-    if not isinstance(seen, OnScreen) or not isinstance(changes, Mapping):
+    if seen is None or not isinstance(changes, Mapping):
         return
     try:
         edit = edited_cells(seen, changes.get("edited_rows", {}))
     except (UserError, ValueError, IndexError) as error:
-        refuse(str(error))
-        return
-    keep_by_hand(edit.kept, edit.locked)
+        _refuse(str(error))
+    else:
+        keep_by_hand(edit.kept, edit.locked)
 
 
 def edited_cells(seen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edit:
-    """What comes of edited cells, row -> column -> value: each as a move of a bar, or of a lock."""
-    kept, locked = dict(seen.kept), set(seen.locked)
+    """What comes of edited cells, row -> column -> value: each as a move of a bar, or of a lock.
+
+    After a move the unlocked other layers give or take, in proportion to their sizes.
+    """
+    kept, locked, limits = dict(seen.kept), set(seen.locked), seen.spending.constraints
     for row, cells in rows.items():
         layer = seen.spending.layers[int(row)].index
         if "locked" in cells:
             (locked.add if cells["locked"] else locked.discard)(layer)
         if cells.get("keeps") is not None:
-            kept = moved(seen.spending, kept, locked - {layer}, layer, int(cells["keeps"]))
+            fixed = {each: kept[each] for each in locked} | {layer: int(cells["keeps"])}
+            asked = Constraints(limits.multiple_of, limits.protected, fixed=fixed)
+            kept = from_counts(seen.spending.layers, kept, asked).counts
     return Edit(kept, frozenset(locked))
-
-
-def moved(
-    spending: Spending,
-    kept: Mapping[int, int],
-    locked: set[int],
-    layer: int,
-    wanted: int,
-) -> dict[int, int]:
-    """Counts after one layer was set; the unlocked others give or take, in proportion to size."""
-    limits = spending.constraints
-    fixed = {**{each: kept[each] for each in locked}, layer: wanted}
-    asked = Constraints(multiple_of=limits.multiple_of, protected=limits.protected, fixed=fixed)
-    return from_counts(spending.layers, kept, asked).counts
 
 
 def locked_layers(choice: PlanChoice, layers: Sequence[MoELayer]) -> frozenset[int]:

@@ -15,9 +15,8 @@ from app.session.data import settings
 from app.session.keeping import remembered
 from app.settings import shown_path
 from pruning.budget import sparsity_budget
-from pruning.planning.make import make_plan
+from pruning.planning.make import CurrentPlan, make_plan
 from pruning.planning.percents import percent_removing
-from pruning.planning.planning import CurrentPlan, PlanChoice
 from pruning.planning.ranking import Selection
 from pruning.planning.search_plans import readings_of, searched_selection
 from pruning.recipe_file import load_recipe
@@ -94,16 +93,16 @@ def search_label(search: KnownSearch, model: MoEModel) -> str:
     return f"{search.search_id} ({label}, {search.removed / model.num_experts:.0%} removed)"
 
 
-def chosen_search(context: Context, choice: PlanChoice) -> KnownSearch | None:
+def chosen_search(context: Context) -> KnownSearch | None:
     """The search that is chosen; the first that fits where none is, or one that is not there."""
     found = searches_of(context.model)
     ordered = ordered_for(context, found.known)
-    return found.named(choice.searched) or (ordered[0] if ordered else None)
+    return found.named(context.plan.searched) or (ordered[0] if ordered else None)
 
 
-def searched_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
+def searched_plan(context: Context) -> CurrentPlan | None:
     """The plan of the search that is chosen; None after saying why there is none."""
-    search = chosen_search(context, choice)
+    search = chosen_search(context)
     if search is None:
         st.info(
             f"No search of {literal(context.model.name)} is known yet; start one below.",
@@ -115,7 +114,7 @@ def searched_plan(context: Context, choice: PlanChoice) -> CurrentPlan | None:
         return None
     selection = selection_of(context, search)
     made = make_plan(selection, selection.request)
-    return CurrentPlan(made.plan, _notes(context, choice, search, selection), selection)
+    return CurrentPlan(made.plan, _notes(context, search, selection), selection)
 
 
 def _other_budget(context: Context, search: KnownSearch) -> None:
@@ -135,13 +134,9 @@ def _other_budget(context: Context, search: KnownSearch) -> None:
         f"Set the sparsity to {percent}%",
         key="search.budget",
         icon=":material/tune:",
-        on_click=_set_sparsity,
-        args=(percent,),
+        on_click=st.session_state.update,
+        args=({"sparsity": percent},),
     )
-
-
-def _set_sparsity(percent: int) -> None:
-    st.session_state["sparsity"] = percent
 
 
 def selection_of(context: Context, search: KnownSearch) -> Selection:
@@ -155,10 +150,7 @@ def selection_of(context: Context, search: KnownSearch) -> Selection:
     return replace(made, request=shown)
 
 
-def _notes(
-    context: Context, choice: PlanChoice, search: KnownSearch, selection: Selection
-) -> tuple[str, ...]:
-    """What a person should know of the plan of a search."""
+def _notes(context: Context, search: KnownSearch, selection: Selection) -> tuple[str, ...]:
     notes = []
     own = f"{selection.criterion.label} on {' + '.join(selection.request.corpora)}".removesuffix(
         " on "
@@ -170,8 +162,7 @@ def _notes(
             "Within layers the experts go in the order that the search was made on "
             f"({own}), not in the one on screen. Counts by hand would take the order on screen."
         )
-    asked = choice.constraints().to_dict()
-    if asked != dict(search.constraints):
+    if context.plan.constraints().to_dict() != dict(search.constraints):
         notes.append(
             "Protected layers and multiples above were not asked of this search, and change "
             "nothing of its plan; start one below that respects them."

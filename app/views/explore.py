@@ -82,7 +82,7 @@ def stratification(context: Context, shown: Ranked, beside: Ranked) -> None:
 
 def explore(context: Context) -> Context:
     """The page."""
-    if context.neurons is not None:
+    if context.plan.is_atomic:
         neuron_page(context)
     elif (pair := ranked_pair(context)) is not None:
         _experts(context, *pair)

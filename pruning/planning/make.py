@@ -14,6 +14,7 @@ from pruning.constraints import check_total, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
 from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
 from pruning.planning.ranking import FREQUENCY, Ranking, Selection, select_measured
+from pruning.requests.base import command_line
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import (
     Evidence,
@@ -33,6 +34,34 @@ class Decision:
 
     plan: PruningPlan
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class CurrentPlan:
+    """The plan that the Plan and Export pages show.
+
+    Args:
+        plan: complete, for the model on screen.
+        notes: what a person should know of it.
+        selection: how it was asked for; None for a plan from a file.
+        file: name of the file that it came from.
+    """
+
+    plan: PruningPlan
+    notes: tuple[str, ...] = ()
+    selection: Selection | None = None
+    file: str = ""
+
+    @property
+    def kept(self) -> dict[int, int]:
+        """Layer -> experts kept."""
+        return {layer: len(ids) for layer, ids in self.plan.kept.items()}
+
+    def plan_command(self, model: str) -> str:
+        """The command line that makes the plan, or shows the file that holds it."""
+        if self.selection is not None:
+            return self.selection.request.command()
+        return command_line("plans", "show", self.file, "--model", model)
 
 
 def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None) -> Decision:

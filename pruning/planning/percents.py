@@ -1,6 +1,5 @@
 """The places of the slider of sparsity: those that leave every router enough experts."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -15,18 +14,18 @@ SPARSITY_STEP = 5
 def possible_percents(model: MoEModel) -> list[int]:
     """The sparsities that leave every router enough experts, in percent."""
     most = min((layer.num_experts - layer.least_kept) / layer.num_experts for layer in model.layers)
-    steps = range(0, int(most * 100) + 1, SPARSITY_STEP)
     kinds = {replace(layer, index=0) for layer in model.layers}  # most layers are alike
-    return [percent for percent in steps if _is_possible(kinds, percent)]
 
+    def is_possible(layer: MoELayer, share: Fraction) -> bool:
+        # A router needs top_k experts, and one that chooses among groups as many in each.
+        removed = num_removed(layer.num_experts, share)
+        return count_problem(layer, layer.num_experts - removed) is None
 
-def _is_possible(layers: Iterable[MoELayer], percent: int) -> bool:
-    # A router needs top_k experts, and one that chooses among groups the same number in each.
-    share = Fraction(percent, 100)
-    return not any(
-        count_problem(layer, layer.num_experts - num_removed(layer.num_experts, share))
-        for layer in layers
-    )
+    return [
+        percent
+        for percent in range(0, int(most * 100) + 1, SPARSITY_STEP)
+        if all(is_possible(layer, Fraction(percent, 100)) for layer in kinds)
+    ]
 
 
 def percent_removing(model: MoEModel, removed: int) -> int | None:

@@ -12,8 +12,9 @@ from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel
 from analysis.stats.store import StatsStore, digest_of, run_name
 from analysis.stats.tables import GATES
-from pruning.planning.planning import PlanChoice, plan_request, recipe_of
+from pruning.planning.choice import PlanChoice, plan_request
 from pruning.planning.ranking import FREQUENCY, Selection, select
+from pruning.planning.recipes import recipe_of
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.base import validated
@@ -72,6 +73,15 @@ def _requests(
     if not criterion.uses_gate:
         tried = [(corpora, named, "applied") for corpora, named, _ in tried]
     for corpora, named, gate in dict.fromkeys(tried):
+        asked = search.constraints
+        limits = {
+            "multiple_of": asked.get("multiple_of", 1),
+            "floor": asked.get("floor", 0),
+            "protect": tuple(map(str, asked.get("protected", ()))),
+            "pin": by_layer(asked.get("pinned", {})),
+            "drop": by_layer(asked.get("dropped", {})),
+            "layer_set": tuple(f"{layer}={kept}" for layer, kept in asked.get("fixed", {}).items()),
+        }
         values = {
             **base.model_dump(),
             "criterion": search.criterion,
@@ -80,22 +90,9 @@ def _requests(
             "gate": gate,
             "schedule": "file",
             "schedule_file": search.path,
-            **_limits(search),
+            **limits,
         }
         yield validated(PlanRequest, values)
-
-
-def _limits(search: KnownSearch) -> dict[str, Any]:
-    """The constraints of a search, as the command line writes them."""
-    asked = search.constraints
-    return {
-        "multiple_of": asked.get("multiple_of", 1),
-        "floor": asked.get("floor", 0),
-        "protect": tuple(map(str, asked.get("protected", ()))),
-        "pin": by_layer(asked.get("pinned", {})),
-        "drop": by_layer(asked.get("dropped", {})),
-        "layer_set": tuple(f"{layer}={kept}" for layer, kept in asked.get("fixed", {}).items()),
-    }
 
 
 def readings_of(
@@ -126,7 +123,8 @@ def searching_recipe(selection: Selection, choice: PlanChoice, asked: Mapping[st
         asked: key search of the recipe.
     """
     named = choice.schedule if choice.schedule in SCHEDULES else "uniform"
-    request = plan_request(selection.request, PlanChoice(named, choice.multiple_of, choice.protect))
+    limits = PlanChoice(multiple_of=choice.multiple_of, protect=choice.protect, schedule=named)
+    request = plan_request(limits, selection.request.model_dump())
     if selection.criterion.source != "routed" and named != FREQUENCY:
         request = request.model_copy(update={"corpora": ()})
     base = recipe_of(replace(selection, request=request)).to_dict()

@@ -13,12 +13,13 @@ from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
 from app.jobs.store import JobStore
-from app.session.neuron_plan_data import shown_neurons
+from app.parts.plan.neurons import saved_sentence
+from app.session.plan_data import shown_neurons
 from pruning import load_pruned
 from pruning.atoms.kept import count_atoms
 from pruning.plan import plan_from_json
+from pruning.planning.choice import experts_in
 from pruning.planning.make import plan_from_stats
-from pruning.planning.neuron_plan import experts_in, saved_sentence
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.recipe import Machine, plan_request
 
@@ -216,7 +217,7 @@ def test_missing_statistics_are_named_with_the_job_that_collects_them(open_page,
 
 
 def test_weights_that_take_long_are_left_to_the_command(open_page, monkeypatch):
-    monkeypatch.setattr("app.session.neuron_plan_data.MOST_BYTES_READ", 1 << 20)
+    monkeypatch.setattr("app.session.plan_data.MOST_BYTES_READ", 1 << 20)
     test = open_page("plan", neurons="Neuron norms", **NEURONS)
     (message,) = texts(test.error)
     assert "reads 9.0 MiB of weights" in message

@@ -12,7 +12,7 @@ from app.session.plan_state import OnScreen, edited_cells
 from pruning.budget import sparsity_budget
 from pruning.constraints import Constraints
 from pruning.plan import keep_all
-from pruning.planning.planning import (
+from pruning.planning.choice import (
     SCHEDULE_NAMES,
     counts_in,
     counts_text,

@@ -19,7 +19,7 @@ from app.parts.evaluate.candidates import candidate_part, plan_name
 from app.parts.evaluate.sweep_fields import DTYPES, dtype_field
 from app.session import data
 from app.session.job_queue import own_model
-from pruning.planning.planning import CurrentPlan
+from pruning.planning.make import CurrentPlan
 from pruning.requests.base import command_line, validated
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest

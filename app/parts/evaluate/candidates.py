@@ -12,8 +12,9 @@ from app.literal import literal
 from app.session.data import routed_runs
 from app.session.plan_data import made_plan
 from app.session.plan_state import noted_plan
+from pruning.planning.choice import PlanChoice
+from pruning.planning.make import CurrentPlan
 from pruning.planning.percents import possible_percents
-from pruning.planning.planning import CurrentPlan, PlanChoice
 
 _OF_PLAN_PAGE: Final = "(plan page)"
 _FIRST: Final = "reap"

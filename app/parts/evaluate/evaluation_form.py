@@ -15,7 +15,7 @@ from app.session.job_queue import own_model
 from app.session.plan_state import noted_plan
 from app.session.texts import held_out_texts
 from pruning.evaluate.record import EvaluationRecord
-from pruning.planning.planning import CurrentPlan
+from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest, SweepRequest
 

@@ -15,7 +15,8 @@ from app.session.needed import what_is_missing
 from app.session.plan_data import made_plan
 from app.session.plan_state import noted_plan
 from pruning.evaluate.result import MEASURES
-from pruning.planning.planning import CurrentPlan, PlanChoice
+from pruning.planning.choice import PlanChoice
+from pruning.planning.make import CurrentPlan
 
 _SEEN: Final = "recipe_view"
 

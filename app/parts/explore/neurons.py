@@ -17,7 +17,7 @@ from app.literal import literal
 from app.parts.explore.bins import bins_part
 from app.parts.explore.neuron_needs import neurons_missing_part
 from app.parts.explore.same_bytes import same_bytes_part
-from app.session.neuron_plan_data import check_page_reads, lacks_statistics
+from app.session.plan_data import check_page_reads, lacks_statistics
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests.base import command_line

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,20 +13,22 @@ from analysis.errors import ExportError, UserError
 from analysis.model import MoEModel
 from app.charts.context import Context
 from app.frame.charts import show
-from app.jobs.model import Job, JobState
+from app.jobs.model import JobState
 from app.literal import literal
 from app.parts.engines import readers_text, reasons_table
-from app.parts.export.options import ExportChoice, ExportWidths, options_part
+from app.parts.export.options import ExportChoice, options_part
 from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
 from pruning.engines import Verdict
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
-from pruning.planning.planning import CurrentPlan, schedule_label
+from pruning.planning.choice import schedule_label
+from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import criterion_badge
 from pruning.requests.base import validated
 from pruning.requests.export import ExportRequest
 from pruning.sizes import SizeReport, format_bytes
 from pruning.surgery.verify import logits_memory
+from pruning.surgery.width_sizes import WidthOption
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Room for headers, tokenizer and the copy of small files beside the weights.
@@ -56,12 +58,18 @@ def export_path(root: Path, name: str) -> Path:
 
 def plan_part(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
     """What stays, and how large it is."""
-    st.markdown(f"**Plan**: {_title(shown)}")
+    title = f"from the file `{shown.file.replace('`', '')}`"
+    if shown.selection is not None:
+        criterion, request = shown.selection.criterion, shown.selection.request
+        schedule = schedule_label(shown.plan.provenance.schedule).lower()
+        how = "by hand" if request.layer_set else schedule
+        title = f"{criterion.label}, {criterion_badge(criterion)}, {how}"
+    st.markdown(f"**Plan**: {title}")
     with st.container(horizontal=True, gap="small"):
         kept = f"{report.experts_after} of {report.experts_before}"
         st.metric("Experts kept", kept, width="content")
         st.metric("On disk", format_bytes(report.bytes_after), width="content")
-        st.metric("Per layer", _per_layer(shown.plan), width="content")
+        st.metric("Per layer", _range(shown.kept.values()), width="content")
     show("sizes", context)
     before, after = report.loaded("bfloat16")
     st.markdown(
@@ -89,19 +97,6 @@ def plan_part(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
         )
 
 
-def _title(shown: CurrentPlan) -> str:
-    if shown.selection is None:
-        return f"from the file `{shown.file.replace('`', '')}`"
-    criterion, request = shown.selection.criterion, shown.selection.request
-    how = "by hand" if request.layer_set else schedule_label(shown.plan.provenance.schedule).lower()
-    return f"{criterion.label}, {criterion_badge(criterion)}, {how}"
-
-
-def _per_layer(plan: PruningPlan) -> str:
-    counts = sorted({len(ids) for ids in plan.kept.values()})
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-
-
 def _default_name(context: Context, shown: CurrentPlan) -> str:
     made = shown.plan.provenance
     corpora = [Path(corpus).stem for corpus in made.corpora]
@@ -120,7 +115,7 @@ def _default_name(context: Context, shown: CurrentPlan) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class _Finding:
     """One check before writing: whether it stands in the way, and what it says."""
 
     ok: bool
@@ -136,7 +131,7 @@ class Finding:
 
 
 def preflight_part(
-    context: Context, shown: CurrentPlan, report: SizeReport, widths: ExportWidths | None = None
+    context: Context, shown: CurrentPlan, report: SizeReport, option: WidthOption | None = None
 ) -> tuple[Preflight, ExportChoice]:
     """The choices of the export, and all that can be checked before a byte is written."""
     st.markdown("**Before writing**")
@@ -149,7 +144,7 @@ def preflight_part(
         help=f"A new folder below {root.name}/.",
         max_chars=100,
     )
-    choice = options_part(context, shown, report.bytes_after, widths)
+    choice = options_part(context, shown, report.bytes_after, option)
     try:
         out = export_path(root, name)
     except UserError as error:
@@ -170,50 +165,52 @@ def preflight_part(
     return Preflight(out, ok=all(finding.ok for finding in findings)), choice
 
 
-def _place_findings(root: Path, out: Path, needs: int) -> list[Finding]:
+def _place_findings(root: Path, out: Path, needs: int) -> list[_Finding]:
     existing = next(path for path in (out, *out.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     is_new = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     said = "new" if is_new else "taken; choose another name"
     return [
-        Finding(free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}"),
-        Finding(is_new, f"{root.name}/{out.name} is {said}"),
+        _Finding(free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}"),
+        _Finding(is_new, f"{root.name}/{out.name} is {said}"),
     ]
 
 
-def _plan_findings(model: MoEModel, plan: PruningPlan, choice: ExportChoice) -> list[Finding]:
+def _plan_findings(model: MoEModel, plan: PruningPlan, choice: ExportChoice) -> list[_Finding]:
     spare = min(len(plan.kept[layer.index]) - layer.top_k for layer in model.layers)
     least = min(len(ids) for ids in plan.kept.values())
+    picks = _range(layer.top_k for layer in model.layers)
     found = [
-        Finding(spare >= 0, f"At least {least} experts stay, the router picks {_top_ks(model)}"),
-        Finding(True, f"The plan is for this model, identity {model.identity[:8]}"),
+        _Finding(spare >= 0, f"At least {least} experts stay, the router picks {picks}"),
+        _Finding(True, f"The plan is for this model, identity {model.identity[:8]}"),
     ]
     if choice.mtp is not None:
         words = {"keep": "stay as they are", "drop": "are left out", "prune": "are pruned too"}
-        found.append(Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}"))
+        found.append(_Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}"))
     if choice.refused:
-        found.append(Finding(False, choice.refused))
+        found.append(_Finding(False, choice.refused))
     return found
 
 
-def _top_ks(model: MoEModel) -> str:
-    numbers = sorted({layer.top_k for layer in model.layers})
-    return " to ".join(map(str, (numbers[0], numbers[-1])[: len(numbers)]))
+def _range(numbers: Iterable[int]) -> str:
+    """The one number, or the least and the most: 4 to 8."""
+    low, high = min(numbers := list(numbers)), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
 
 
-def _memory_finding(model: MoEModel, plan: PruningPlan) -> Finding:
+def _memory_finding(model: MoEModel, plan: PruningPlan) -> _Finding:
     """The proof loads the source, then the export; the export itself never loads a model."""
     needs, free = logits_memory(model, plan), psutil.virtual_memory().available
     said = f"Free memory {format_bytes(free)}, equal logits are proved in {format_bytes(needs)}"
     if needs <= free:
-        return Finding(True, said)
-    return Finding(True, f"{said}: written all the same, and proved as far as fits", warns=True)
+        return _Finding(True, said)
+    return _Finding(True, f"{said}: written all the same, and proved as far as fits", warns=True)
 
 
-def _readers_finding(plan: PruningPlan, reads: Sequence[Verdict]) -> Finding:
+def _readers_finding(plan: PruningPlan, reads: Sequence[Verdict]) -> _Finding:
     is_even = len({len(ids) for ids in plan.kept.values()}) == 1
     differs = "" if is_even else "Layers of different sizes: check your server. "
-    return Finding(
+    return _Finding(
         True,
         f"{differs}Read by: {readers_text(reads)}",
         warns=not is_even or plan.granularity == ATOMIC_GRANULARITY,
@@ -246,7 +243,12 @@ def start_part(
         key="export.start",
         width="stretch",
     ):
-        _start(request, written.command())
+        try:
+            settings().export_root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            st.error(literal(error), icon=":material/error:")
+        else:
+            queue(request, request.out.name, written.command())
     st.markdown("**The same from the command line**")
     commands = [shown.plan_command(shown_model(context.model))]
     if ready.out != settings().export_root:  # a name that can be used
@@ -254,18 +256,16 @@ def start_part(
     st.code("\n".join(commands), language=None, wrap_lines=True)
 
 
-def _start(request: ExportRequest, command: str) -> None:
-    try:
-        settings().export_root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        st.error(literal(error), icon=":material/error:")
-    else:
-        queue(request, request.out.name, command)
-
-
 def proof_part(context: Context) -> None:
     """The verification of the newest export of this model: every check, not only their number."""
-    jobs = [job for job in job_store().list(kinds=("export",)) if _is_export_of(job, context.model)]
+    path = str(context.model.checkpoint.path)
+    jobs = [
+        job
+        for job in job_store().list(kinds=("export",))
+        if job.state is JobState.DONE
+        and job.request.get("model") == path
+        and (job.result or {}).get("verify")
+    ]
     if not jobs:
         return
     newest = max(jobs, key=lambda job: job.finished_at or 0.0)
@@ -283,10 +283,3 @@ def proof_part(context: Context) -> None:
         key="export.proof",
         alt="Every check of the newest export of this model, and what it found.",
     )
-
-
-def _is_export_of(job: Job, model: MoEModel) -> bool:
-    if job.kind != "export" or job.state is not JobState.DONE:
-        return False
-    is_of_model = job.request.get("model") == str(model.checkpoint.path)
-    return is_of_model and bool((job.result or {}).get("verify"))

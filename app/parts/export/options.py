@@ -10,20 +10,15 @@ from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from app.charts.context import Context
 from app.frame.controls import one_of
-from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode, WidthPlan, plan_widths
+from pruning.atoms.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.engines import Verdict, contents_of, verdicts
 from pruning.heads import heads_depend_on
 from pruning.plan import PruningPlan, fit_plan
-from pruning.planning.planning import CurrentPlan
+from pruning.planning.make import CurrentPlan
+from pruning.requests.options import ModeName
 from pruning.surgery.width_sizes import WidthOption
 
 Mtp = Literal["keep", "drop", "prune"]
-WidthName = Literal["uniform", "per-layer", "ragged"]
-_WIDTH_NAMES: Final[Mapping[WidthMode, WidthName]] = {
-    WidthMode.UNIFORM: "uniform",
-    WidthMode.PER_LAYER: "per-layer",
-    WidthMode.RAGGED: "ragged",
-}
 MTP_WORDS: Final[Mapping[Mtp, str]] = {
     "drop": "Leave out",
     "prune": "Prune by their weights",
@@ -46,33 +41,20 @@ class ExportChoice:
     """
 
     mtp: Mtp | None
-    width: WidthName | None
+    width: ModeName | None
     widths: WidthPlan | None
     refused: str
     num_bytes: int
     keep_list: bool
-    width_multiple: int = DEFAULT_MULTIPLE
+    width_multiple: int
 
     def verdicts(self, model: MoEModel, plan: PruningPlan) -> tuple[Verdict, ...]:
         """Of each program, whether it reads the export."""
         return verdicts(contents_of(model, plan, self.widths))
 
 
-@dataclass(frozen=True, eq=False)
-class ExportWidths:
-    """The widths that the controls of a plan of neurons ask for.
-
-    Args:
-        option: the width mode, and what comes of it.
-        multiple_of: what loaded widths are rounded up to.
-    """
-
-    option: WidthOption
-    multiple_of: int
-
-
 def options_part(
-    context: Context, shown: CurrentPlan, num_bytes: int, asked: ExportWidths | None = None
+    context: Context, shown: CurrentPlan, num_bytes: int, option: WidthOption | None = None
 ) -> ExportChoice:
     """Draw the choices that this plan has; what they say.
 
@@ -80,25 +62,19 @@ def options_part(
         context: the model.
         shown: the plan.
         num_bytes: of an export whose widths are as they were.
-        asked: the widths of a plan of neurons.
+        option: of a plan of neurons, what the width mode that is chosen gives.
     """
-    mtp = _heads_choice(context.model, shown.plan)
-    refused, width, widths, multiple = "", None, None, DEFAULT_MULTIPLE
-    if asked is not None:
-        option, multiple = asked.option, asked.multiple_of
-        width, refused = _WIDTH_NAMES[option.mode], option.refused
-        if not refused:
-            num_bytes = option.disk_bytes
-            choice, complete = (
-                WidthChoice(option.mode, multiple),
-                fit_plan(shown.plan, context.model),
-            )
-            widths = plan_widths(context.model, complete, choice)
+    mtp, asked = _heads_choice(context.model, shown.plan), context.plan
+    widths, refused = None, option.refused if option else ""
+    if option and not refused:
+        num_bytes, choice = option.disk_bytes, WidthChoice(option.mode, asked.width_multiple)
+        widths = plan_widths(context.model, fit_plan(shown.plan, context.model), choice)
     keep_list = st.toggle(
         "Also write kept_experts.json",
         key="keep_list",
         help="Layer, and the ids of the experts that stayed, as a file of its own.",
     )
+    width, multiple = asked.width_mode if option else None, asked.width_multiple
     return ExportChoice(mtp, width, widths, refused, num_bytes, keep_list, multiple)
 
 

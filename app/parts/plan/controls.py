@@ -1,9 +1,20 @@
-"""The controls of a plan: schedule, what it must respect, and files to take one from."""
+"""The controls of a plan, of experts or of neurons, and files to take one from."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import streamlit as st
 
 from app.charts.context import Context
+from app.frame.controls import one_of
 from app.parts.plan.files import upload_part
+from app.session.granularity import (
+    chosen_neuron_criterion,
+    chosen_scope,
+    is_about_neurons,
+    neuron_criterion_controls,
+    scope_note,
+)
 from app.session.plan_state import (
     DEFAULTS,
     chosen_plan,
@@ -12,17 +23,30 @@ from app.session.plan_state import (
     schedule_chosen,
 )
 from app.session.search_data import ordered_for, searches_of
-from pruning.planning.planning import (
+from pruning.atoms.widths import DEFAULT_MULTIPLE
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.choice import (
     MOST_TEXT,
     MULTIPLES,
     SCHEDULE_NAMES,
+    UNITS,
+    WIDTH_MODES,
+    WIDTH_MULTIPLES,
     PlanChoice,
     schedule_label,
 )
 from pruning.schedules import SCHEDULES
 from pruning.search.store import SEARCH
 
-_SUMMARIES = "  \n".join(
+Value = TypeVar("Value")
+# Declared to each widget as well, see `app.session.state.DEFAULTS`.
+_OF_NEURONS: Final[Mapping[str, Any]] = {
+    "unit": "neurons",
+    "width": "uniform",
+    "width_multiple": DEFAULT_MULTIPLE,
+    "neuron_multiple": 1,
+}
+_SUMMARIES: Final = "  \n".join(
     f"**{schedule_label(name)}**: {SCHEDULES[name].summary}."
     for name in SCHEDULE_NAMES
     if name in SCHEDULES
@@ -32,43 +56,87 @@ _SUMMARIES = "  \n".join(
 def plan_controls(context: Context) -> PlanChoice:
     """Draw the controls; what they say. For the entry script, see there."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        st.segmented_control(
-            "Schedule",
-            SCHEDULE_NAMES,
-            default=DEFAULTS["schedule"],
-            key="schedule",
-            bind="query-params",
-            required=True,
-            on_change=schedule_chosen,
-            format_func=schedule_label,
-            wrap=True,
-            help=f"How the budget is spread over the layers.  \n{_SUMMARIES}  \n**Searched**: "
-            "what a search on the model itself found.  \n**By hand**: as dragged on the Plan page, "
-            "from whichever schedule was there.",
-        )
-        if st.session_state.get("schedule") == SEARCH:
-            _search_input(context)
+        if is_about_neurons():
+            neuron_criterion_controls()
+            _unit_input()
+        else:
+            _schedule_inputs(context)
+    if is_about_neurons() and (note := scope_note()):
+        st.caption(f":material/info: {note}")
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        st.text_input(
-            "Protect layers",
-            key="protect",
-            bind="query-params",
-            max_chars=MOST_TEXT,
-            placeholder="such as 0,5-7",
-            on_change=forget_import,
-            help="Layers that lose nothing; the others lose more, so that the budget stays.",
-            width=150,
-        )
-        _multiple_input(context)
-        _hand_inputs()
+        if is_about_neurons():
+            _width_inputs()
+            _text("Protect layers", "protect", "such as 0,5-7", "Layers that lose nothing.")
+            note = "LAYER:EXPERTS that lose no neuron."
+            _text("Keep experts whole", "pin", "such as 3:5,7-9", note)
+            note = "LAYER:EXPERTS that go as a whole, with their rows of the router."
+            _text("Drop experts", "drop", "such as 4:0,2", note)
+        else:
+            note = "Layers that lose nothing; the others lose more, so that the budget stays."
+            _text("Protect layers", "protect", "such as 0,5-7", note, rest="")
+            _multiple_input(context)
+            _hand_inputs()
         with st.popover("From a file", icon=":material/upload_file:"):
             upload_part(context)
-    return chosen_plan()
+    return _chosen_neurons() if is_about_neurons() else chosen_plan()
 
 
-def _search_input(context: Context) -> None:
-    """Which search: those that fit budget and criterion on screen first."""
-    # Names alone: what the list shows is what the address says.
+def _chosen_neurons() -> PlanChoice:
+    """What the controls of neurons say; the first value of each where they do not offer it."""
+
+    def said(key: str, options: Sequence[Value]) -> Value:
+        usual: Value = _OF_NEURONS[key]
+        return one_of(st.session_state.get(key), options, usual)
+
+    return PlanChoice(
+        granularity=ATOMIC_GRANULARITY,
+        scope=chosen_scope(chosen_neuron_criterion()),
+        unit=said("unit", list(UNITS)),
+        width_mode=said("width", WIDTH_MODES),
+        width_multiple=said("width_multiple", WIDTH_MULTIPLES),
+        multiple_of=said("neuron_multiple", MULTIPLES),
+        **{key: str(st.session_state.get(key) or "") for key in ("protect", "pin", "drop")},
+    )
+
+
+def _text(
+    label: str,
+    key: str,
+    example: str,
+    note: str,
+    rest: str = " The others lose more, so that the budget stays.",
+) -> None:
+    st.text_input(
+        label,
+        key=key,
+        bind="query-params",
+        max_chars=MOST_TEXT,
+        placeholder=example,
+        on_change=forget_import,
+        help=note + rest,
+        width=150,
+    )
+
+
+def _schedule_inputs(context: Context) -> None:
+    st.segmented_control(
+        "Schedule",
+        SCHEDULE_NAMES,
+        default=DEFAULTS["schedule"],
+        key="schedule",
+        bind="query-params",
+        required=True,
+        on_change=schedule_chosen,
+        format_func=schedule_label,
+        wrap=True,
+        help=f"How the budget is spread over the layers.  \n{_SUMMARIES}  \n**Searched**: "
+        "what a search on the model itself found.  \n**By hand**: as dragged on the Plan page, "
+        "from whichever schedule was there.",
+    )
+    if st.session_state.get("schedule") != SEARCH:
+        return
+    # Those that fit budget and criterion on screen first. Names alone: what the list shows is
+    # what the address says.
     known = [each.search_id for each in ordered_for(context, searches_of(context.model).known)]
     if not known:
         return
@@ -122,4 +190,53 @@ def _hand_inputs() -> None:
         placeholder="none",
         help="Layers that neither give nor take when another one is moved.",
         width=120,
+    )
+
+
+def _unit_input() -> None:
+    st.segmented_control(
+        "Sparsity is a share of",
+        list(UNITS),
+        default=_OF_NEURONS["unit"],
+        key="unit",
+        bind="query-params",
+        required=True,
+        format_func=lambda unit: UNITS[unit],
+        on_change=forget_import,
+        help="**Neurons** of the routed experts (HEAPr, Algorithm 1), or **all parameters** of "
+        "the model, embeddings and attention as well (its Figure 2); zeros that a width mode "
+        "adds are not counted.",
+    )
+
+
+def _width_inputs() -> None:
+    st.segmented_control(
+        "Widths of the export",
+        WIDTH_MODES,
+        default=_OF_NEURONS["width"],
+        key="width",
+        bind="query-params",
+        required=True,
+        help="**uniform**: one width for the model, which every reader takes.  \n**per-layer**: "
+        "one a layer.  \n**ragged**: each expert its own on disk, one a layer when loaded.  \n"
+        "What is missing is filled up with zeros, so all three compute the same.",
+    )
+    st.selectbox(
+        "Rounded up to",
+        WIDTH_MULTIPLES,
+        index=WIDTH_MULTIPLES.index(_OF_NEURONS["width_multiple"]),
+        key="width_multiple",
+        bind="query-params",
+        help="Loaded widths are multiples of this, which grouped matrix products need: 16 bytes, 8 "
+        "numbers in bfloat16.",
+        width=115,
+    )
+    st.selectbox(
+        "Experts keep a multiple of",
+        MULTIPLES,
+        key="neuron_multiple",
+        bind="query-params",
+        on_change=forget_import,
+        help="Neurons go in blocks, so that each expert keeps a multiple of this many.",
+        width=185,
     )

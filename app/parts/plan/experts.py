@@ -1,6 +1,7 @@
 """The parts of the Plan page: the editor, what is saved, all schedules side by side, the files."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -12,7 +13,6 @@ from app.frame.cards import card
 from app.frame.charts import csv_button, show
 from app.literal import literal
 from app.parts.engines import readers_text, reasons_table
-from app.parts.plan.files import save_buttons
 from app.session.data import shown_model
 from app.session.plan_state import (
     EDITOR,
@@ -28,7 +28,9 @@ from app.session.plan_state import (
 from pruning.budget import count_budget
 from pruning.engines import contents_of, verdicts
 from pruning.plan import ATOMIC_GRANULARITY
-from pruning.planning.planning import CurrentPlan, PlanChoice, recipe_of, schedule_label
+from pruning.planning.choice import schedule_label
+from pruning.planning.make import CurrentPlan
+from pruning.planning.recipes import recipe_of
 from pruning.schedules import Spending
 from pruning.sizes import SizeReport, format_bytes
 
@@ -43,22 +45,18 @@ LATER = (
 
 def refusal_part() -> None:
     """Why the last edit or file was not taken, said once."""
-    reason = take_refusal()
-    if reason:
+    if reason := take_refusal():
         st.error(literal(reason), icon=":material/error:")
 
 
 def import_banner(shown: CurrentPlan) -> None:
     """Says that a file is shown, and the way back to the controls."""
-    with st.container():
-        if shown.file:
-            _banner(shown)
-
-
-def _banner(shown: CurrentPlan) -> None:
+    outer = st.container()
+    if not shown.file:
+        return
     made = shown.plan.provenance
     how = ", ".join(filter(None, (made.criterion, *made.corpora, made.schedule))) or "by hand"
-    with st.container(border=True, horizontal=True, vertical_alignment="center"):
+    with outer, st.container(border=True, horizontal=True, vertical_alignment="center"):
         st.text(
             f"Shown and exported as it is: {shown.file} ({how}). Criterion and sparsity above do "
             "not change it, and a link does not carry it."
@@ -82,14 +80,11 @@ def metrics(context: Context, shown: CurrentPlan, report: SizeReport) -> None:
     before, after = report.loaded("bfloat16")
     note = "Weights in memory as bfloat16, without caches."
     saved_metric(third.metric, "Loaded (bf16)", before, after, note)
-    active = report.active_after
+    active, less = report.active_after, report.active_after - report.active_before
     card(
         "Active parameters",
         short_number(active),
-        "as before"
-        if active == report.active_before
-        else f"{short_number(active - report.active_before)} of "
-        f"{short_number(report.active_before)}",
+        f"{short_number(less)} of {short_number(report.active_before)}" if less else "as before",
         place=fourth,
         note="What one token uses: the router still picks as many experts, so removing experts "
         f"saves memory, not time. Expert FLOPs per token: {report.expert_flops:,} before, "
@@ -120,9 +115,7 @@ def short_number(number: int) -> str:
     return str(number)
 
 
-def editor_part(
-    context: Context, choice: PlanChoice, shown: CurrentPlan, beside: Sides | None
-) -> None:
+def editor_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> None:
     """The bars, and what an edit of them is held against."""
     st.markdown(
         "**Experts kept per layer**: drag a bar or use the arrow keys; the other layers give or "
@@ -135,26 +128,21 @@ def editor_part(
             icon=":material/info:",
         )
         return
-    spending = spending_of(context, choice)
+    layers, kept = context.model.layers, shown.kept
+    spending = spending_of(context, context.plan)
     ghost = beside.kept_by("uniform") if beside else None
     if shown.file:
-        spending, ghost = _spending_of_file(context, shown), None
-    locked = locked_of(context, choice, shown)
-    remember_screen(OnScreen(context.model.identity, spending, shown.kept, locked))
-    bars = Bars(context.model.identity, spending, shown.kept, locked, ghost)
+        removed = sum(layer.num_experts - kept[layer.index] for layer in layers)
+        spending, ghost = Spending(layers, count_budget(layers, removed)), None
+    locked = _locked_of(context, shown)
+    remember_screen(OnScreen(context.model.identity, spending, kept, locked))
+    bars = Bars(context.model.identity, spending, kept, locked, ghost)
     schedule_editor(bars, key=EDITOR, on_edit=editor_edited)
 
 
-def locked_of(context: Context, choice: PlanChoice, shown: CurrentPlan) -> frozenset[int]:
+def _locked_of(context: Context, shown: CurrentPlan) -> frozenset[int]:
     """Layers that an edit leaves alone."""
-    return frozenset() if shown.file else locked_layers(choice, context.model.layers)
-
-
-def _spending_of_file(context: Context, shown: CurrentPlan) -> Spending:
-    """The budget that a file's plan spends."""
-    from_file = {layer.index: shown.kept[layer.index] for layer in context.model.layers}
-    removed = sum(layer.num_experts - from_file[layer.index] for layer in context.model.layers)
-    return Spending(context.model.layers, count_budget(context.model.layers, removed))
+    return frozenset() if shown.file else locked_layers(context.plan, context.model.layers)
 
 
 def notes_part(shown: CurrentPlan) -> None:
@@ -168,12 +156,16 @@ def sides_part(context: Context, beside: Sides) -> None:
     st.markdown(
         "**All schedules on this budget**: brighter cells keep a larger share of their layer."
     )
+    readable = beside.table.assign(
+        schedule=beside.table["schedule"].map(schedule_label),
+        **{"on disk": beside.table["on disk"].map(format_bytes)},
+    )
     left, right = st.columns([12, 13])
     with left:
         show("schedules", context)
     with right:
         st.dataframe(
-            _readable(beside.table),
+            readable,
             hide_index=True,
             alt="The schedules side by side: counts, overlap with uniform, size.",
             column_config={
@@ -199,12 +191,6 @@ def sides_part(context: Context, beside: Sides) -> None:
         st.text(f"{schedule_label(schedule)} is not possible: {why}")
 
 
-def _readable(table: pd.DataFrame) -> pd.DataFrame:
-    readable = table.assign(schedule=table["schedule"].map(schedule_label))
-    readable["on disk"] = table["on disk"].map(format_bytes)
-    return readable
-
-
 def sizes_part(context: Context) -> None:
     """Where the bytes go."""
     st.markdown("**What it saves**: weights by part, before and after.")
@@ -224,13 +210,23 @@ def engines_part(context: Context, shown: CurrentPlan) -> None:
         reasons_table(found, "plan.engines")
 
 
-def table_part(
-    context: Context, choice: PlanChoice, shown: CurrentPlan, beside: Sides | None
-) -> None:
+def table_part(context: Context, shown: CurrentPlan, beside: Sides | None) -> None:
     """Exact values, layer by layer; editing a cell is as good as moving its bar."""
     st.markdown("**Exact values**: type a number, or lock a layer.")
     uniform = beside.kept_by("uniform") if beside else None
-    table = layer_table(context, shown.kept, uniform, locked_of(context, choice, shown))
+    layers, kept, locked = context.model.layers, shown.kept, _locked_of(context, shown)
+    away = [kept[n.index] - uniform[n.index] if uniform else None for n in layers]
+    table = pd.DataFrame(
+        {
+            "layer": [layer.index for layer in layers],
+            "keeps": [kept[layer.index] for layer in layers],
+            "locked": [layer.index in locked for layer in layers],
+            "share kept": [kept[layer.index] / layer.num_experts for layer in layers],
+            "against uniform": pd.array(away, dtype="Int64"),
+            "experts": [layer.num_experts for layer in layers],
+            "top_k": [layer.top_k for layer in layers],
+        }
+    )
     if shown.plan.granularity == ATOMIC_GRANULARITY:
         st.dataframe(table, hide_index=True, key="plan.layers")
         return
@@ -262,42 +258,35 @@ def table_part(
     csv_button(table, "layers")
 
 
-def layer_table(
-    context: Context,
-    kept: Mapping[int, int],
-    uniform: Mapping[int, int] | None,
-    locked: frozenset[int],
-) -> pd.DataFrame:
-    """Table `layer, keeps, locked, share kept, against uniform, experts, top_k`."""
-    layers = context.model.layers
-    away = [kept[n.index] - uniform[n.index] if uniform else None for n in layers]
-    return pd.DataFrame(
-        {
-            "layer": [layer.index for layer in layers],
-            "keeps": [kept[layer.index] for layer in layers],
-            "locked": [layer.index in locked for layer in layers],
-            "share kept": [kept[layer.index] / layer.num_experts for layer in layers],
-            "against uniform": pd.array(away, dtype="Int64"),
-            "experts": [layer.num_experts for layer in layers],
-            "top_k": [layer.top_k for layer in layers],
-        }
-    )
-
-
-def take_away_part(context: Context, shown: CurrentPlan) -> None:
-    """The recipe, the command line, the files, and the way to the export."""
+def files_part(
+    context: Context, shown: CurrentPlan, widths: Mapping[str, Any] | None = None
+) -> None:
+    """The recipe, the command line, the files, and the way to the export; see `recipe_of`."""
     left, right = st.columns(2)
+    recipe = recipe_of(shown.selection, widths).to_yaml() if shown.selection else ""
     with left:
         st.markdown("**Recipe**: all that was chosen, for `moeprune run recipe.yaml`.")
-        if shown.selection is not None:
-            text = recipe_of(shown.selection).to_yaml()
-            long = text.count("\n") > _RECIPE_LINES
-            st.code(text, language="yaml", height=_RECIPE_PX if long else "content")
+        if recipe:
+            long = recipe.count("\n") > _RECIPE_LINES
+            st.code(recipe, language="yaml", height=_RECIPE_PX if long else "content")
         else:
             st.text("A plan from a file has no recipe here; it says itself how it was made.")
     with right:
         st.markdown("**The same from the command line**")
-        command = shown.plan_command(shown_model(context.model))
-        st.code(command, language=None, wrap_lines=True)
-        save_buttons(shown.plan, shown.selection)
+        st.code(shown.plan_command(shown_model(context.model)), language=None, wrap_lines=True)
+        with st.container(horizontal=True):
+            plan_button("Save plan.json", shown)
+            if recipe:
+                download_button("Save recipe.yaml", recipe, "recipe.yaml", "application/yaml")
         st.page_link("views/export.py", label="Export this plan", icon=":material/output:")
+
+
+def plan_button(label: str, shown: CurrentPlan) -> None:
+    """plan.json to take away, written when it is asked for."""
+    download_button(label, shown.plan.to_json, "plan.json", "application/json")
+
+
+def download_button(label: str, data: str | Callable[[], str], name: str, mime: str) -> None:
+    """A file to take away; a function makes it when it is asked for."""
+    options: dict[str, Any] = {"icon": ":material/download:", "on_click": "ignore"}
+    st.download_button(label, data, file_name=name, mime=mime, key=f"plan.save.{name}", **options)

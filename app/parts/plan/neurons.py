@@ -1,4 +1,4 @@
-"""The parts of the Plan page that show a plan of neurons: numbers, widths, figures, files."""
+"""The Plan and Export pages where neurons are chosen: numbers, widths, figures, files."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -11,50 +11,99 @@ from app.charts.context import Context
 from app.frame.cards import card
 from app.frame.charts import csv_button, show
 from app.literal import literal
-from app.parts.plan.experts import LATER, saved_metric, short_number
-from app.parts.plan.files import download_button
-from app.session.data import shown_model
-from app.session.neuron_plan_data import NeuronSizes
-from app.session.plan_state import imported_plan
-from pruning.atoms.sizes import PLAN_ALONE
-from pruning.planning.neuron_plan import (
-    NeuronPlanChoice,
-    WayToSave,
-    saved_sentence,
-    ways_to_save,
+from app.parts.explore.neuron_needs import neurons_missing_part
+from app.parts.export.exports import preflight_part, start_part
+from app.parts.plan.experts import (
+    LATER,
+    files_part,
+    import_banner,
+    notes_part,
+    plan_button,
+    saved_metric,
+    short_number,
 )
-from pruning.planning.planning import CurrentPlan, recipe_of
+from app.session.plan_data import NeuronSizes, export_option, lacks_statistics, neurons_on_screen
+from app.session.plan_state import imported_plan
+from pruning.atoms.selection import AtomScope
+from pruning.atoms.sizes import PLAN_ALONE
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.choice import WIDTH_MODES
+from pruning.planning.make import CurrentPlan
 from pruning.sizes import format_bytes
 
 _ROWS = 12  # of the table by layer, before it scrolls
-_RECIPE_PX = 460
 
 
-def neuron_metrics(context: Context, choice: NeuronPlanChoice, sizes: NeuronSizes) -> None:
+def _on_screen(context: Context) -> tuple[CurrentPlan, NeuronSizes] | None:
+    """What both pages begin with; None after saying what is missing."""
+    imported = imported_plan(context.model)
+    is_file = imported is not None and imported.plan.granularity == ATOMIC_GRANULARITY
+    if not is_file and lacks_statistics(context):
+        neurons_missing_part(context)
+        return None
+    shown, sizes = neurons_on_screen(context)
+    import_banner(shown)
+    _metrics(context, sizes)
+    return shown, sizes
+
+
+def neuron_plan_page(context: Context) -> None:
+    """The Plan page."""
+    if (found := _on_screen(context)) is None:
+        return
+    shown, sizes = found
+    with st.container(border=True):
+        _widths_part(context, sizes)
+        notes_part(shown)
+        st.markdown(f":material/science: {LATER}")
+        st.page_link("views/evaluate.py", label="Evaluate this plan", icon=":material/insights:")
+    if not shown.file:
+        _figures_part(context)
+    with st.container(border=True):
+        _layers_part(sizes)
+    with st.container(border=True):
+        choice = context.plan
+        widths = {"width_mode": choice.width_mode, "width_multiple_of": choice.width_multiple}
+        files_part(context, shown, widths)
+
+
+def neuron_export_page(context: Context) -> None:
+    """The Export page, without its jobs and proof."""
+    if (found := _on_screen(context)) is None:
+        return
+    shown, sizes = found
+    with st.container(border=True):
+        _widths_part(context, sizes)
+        with st.container(horizontal=True, vertical_alignment="center"):
+            plan_button("Download plan.json", shown)
+            st.page_link("views/plan.py", label="Change the plan", icon=":material/tune:")
+        with st.expander("Widths by layer"):
+            _layers_part(sizes)
+    with st.container(border=True):
+        left, right = st.columns(2, gap="large")
+        option = export_option(context, shown.plan)
+        with left:
+            ready, options = preflight_part(context, shown, sizes.report, option)
+        with right:
+            start_part(context, shown, ready, options)
+
+
+def _metrics(context: Context, sizes: NeuronSizes) -> None:
     """Five numbers: neurons, disk, memory, parameters and FLOPs of a token."""
+    rows = {str(row["mode"]): row for row in sizes.table.to_dict("records")}
+    chosen, alone = rows[context.plan.width_mode], rows[PLAN_ALONE]
+    mode, before = chosen["mode"], context.model.checkpoint.nbytes
     with st.container(horizontal=True):  # wraps where the window is narrow
         stay, of = int(sizes.layers["stay"].sum()), int(sizes.layers["neurons"].sum())
         card("Neurons kept", f"{stay:,}", f"-{1 - stay / of:.1%} of {of:,}")
-        rows = {str(row["mode"]): row for row in sizes.table.to_dict("records")}
-        _saved_metrics(rows[choice.width_mode], context.model.checkpoint.nbytes)
-        _token_metrics(rows[PLAN_ALONE], sizes)
-
-
-def _saved_metrics(chosen: Mapping[Hashable, Any], before: int) -> None:
-    """Bytes in the width mode that is chosen."""
-    mode = chosen["mode"]
-    if chosen["refused"]:
-        card(f"On disk, {mode}", "-", "not possible")
-        return
-    saved_metric(
-        st.metric,
-        f"On disk, {mode}",
-        before,
-        int(chosen["disk"]),
-        "Bytes of all tensors.",
-    )
-    note = "Weights in memory, zeros included, in their types on disk."
-    saved_metric(st.metric, f"Loaded, {mode}", before, int(chosen["loaded"]), note)
+        if chosen["refused"]:
+            card(f"On disk, {mode}", "-", "not possible")
+        else:
+            numbers = (before, int(chosen["disk"]))
+            saved_metric(st.metric, f"On disk, {mode}", *numbers, "Bytes of all tensors.")
+            note = "Weights in memory, zeros included, in their types on disk."
+            saved_metric(st.metric, f"Loaded, {mode}", before, int(chosen["loaded"]), note)
+        _token_metrics(alone, sizes)
 
 
 def _token_metrics(alone: Mapping[Hashable, Any], sizes: NeuronSizes) -> None:
@@ -83,13 +132,14 @@ def _less(before: int, after: int) -> str:
     )
 
 
-def widths_part(context: Context, choice: NeuronPlanChoice, sizes: NeuronSizes) -> None:
+def _widths_part(context: Context, sizes: NeuronSizes) -> None:
     """Every width mode: bytes on disk and loaded, what a token costs, who reads it."""
+    choice, before = context.plan, context.model.checkpoint.nbytes
     st.markdown(
         "**What each width mode saves**: transformers computes the experts of a layer in one "
         "width, so narrower ones are filled up with zeros."
     )
-    table = widths_table(sizes, context.model.checkpoint.nbytes)
+    table = _widths_table(sizes, before)
     st.dataframe(
         table,
         hide_index=True,
@@ -101,62 +151,101 @@ def widths_part(context: Context, choice: NeuronPlanChoice, sizes: NeuronSizes) 
         },
         key="neurons.widths",
     )
-    st.markdown(f":material/info: {saved_sentence(sizes.table, context.model.checkpoint.nbytes)}")
-    _ways_part(context, choice, sizes.table)
-    refused = sizes.refused(choice.width_mode)
+    st.markdown(f":material/info: {saved_sentence(sizes.table, before)}")
+    if ways := _ways_to_save(context, sizes.table):
+        with st.container(horizontal=True):
+            for label, control, value in ways:
+                st.button(
+                    label,
+                    key=f"neurons.save.{value}",
+                    on_click=st.session_state.update,
+                    args=({control: value},),
+                )
+    refused = next(each.refused for each in sizes.options if each.mode == choice.width_mode)
     if refused:
         st.warning(literal(refused), icon=":material/warning:")
     csv_button(table, "width-modes")
 
 
-def _ways_part(context: Context, choice: NeuronPlanChoice, table: pd.DataFrame) -> None:
-    """Buttons that save something, where what is chosen saves nothing."""
-    ways = ways_to_save(choice, table, context.model.checkpoint.nbytes)
-    if imported_plan(context.model) is not None:
-        ways = [way for way in ways if way.control != "scope"]  # it would not be this plan
-    if ways:
-        with st.container(horizontal=True):
-            for way in ways:
-                st.button(way.label, key=f"neurons.save.{way.value}", on_click=_go, args=(way,))
+def saved_sentence(table: pd.DataFrame, before: int) -> str:
+    """One line: which width modes save nothing, and what the others do.
+
+    Args:
+        table: of `atom_sizes`.
+        before: bytes of the source.
+    """
+    alone = table[table["mode"] == PLAN_ALONE]
+    if int(alone["disk"].iloc[0]) >= before:
+        return "Nothing is removed, so nothing is saved."
+    rows = table[(table["mode"] != PLAN_ALONE) & (table["refused"] == "")]
+    empty = [str(mode) for mode in rows.loc[rows["disk"] >= before, "mode"]]
+    words = [
+        f"{row['mode']} saves {1 - int(row['disk']) / before:.0%} on disk and "
+        + (f"{1 - int(row['loaded']) / before:.0%}" if int(row["loaded"]) < before else "nothing")
+        + " in memory."
+        for row in rows.to_dict("records")
+        if int(row["disk"]) < before
+    ]
+    if empty:
+        words.insert(
+            0,
+            f"{' and '.join(empty)} {'save' if len(empty) > 1 else 'saves'} nothing: there every "
+            "expert is as wide as the widest of the model or of its layer, filled up with zeros, "
+            "and some expert keeps all its neurons.",
+        )
+    if empty and len(empty) == len(rows):
+        words.append("Let neurons compete within each expert, which narrows all alike.")
+    return " ".join(words)
 
 
-def _go(way: WayToSave) -> None:
-    st.session_state[way.control] = way.value
+def _ways_to_save(context: Context, table: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """Label, control and value of what would save something, where what is chosen saves nothing.
+
+    `table` is of `atom_sizes`.
+    """
+    choice, before = context.plan, context.model.checkpoint.nbytes
+    rows = table[table["refused"] == ""]
+    disks = dict(zip(rows["mode"].astype(str), rows["disk"].astype(int), strict=True))
+    if disks[PLAN_ALONE] >= before or disks.get(choice.width_mode, 0) < before:
+        return []
+    narrower = [
+        (f"Choose {mode}: saves {1 - disks[mode] / before:.0%} on disk", "width", str(mode))
+        for mode in WIDTH_MODES
+        if disks.get(mode, before) < before
+    ]
+    # Another scope would not be the plan of a file.
+    if choice.scope == AtomScope.EXPERT or imported_plan(context.model) is not None:
+        return narrower
+    label = "Narrow all experts alike: neurons compete within each expert"
+    return [(label, "scope", AtomScope.EXPERT), *narrower]
 
 
-def widths_table(sizes: NeuronSizes, before: int) -> pd.DataFrame:
+def _widths_table(sizes: NeuronSizes, before: int) -> pd.DataFrame:
     """The width modes for people, and first what the plan alone would take, without zeros."""
-    readers = {
-        str(option.mode): option.refused
-        or ("every reader" if option.stock else "load_pruned, trust_remote_code")
-        for option in sizes.options
-    }
-    widths = {str(o.mode): "" if o.refused else _range(o.widths) for o in sizes.options}
-    rows = []
+    options, rows = {str(option.mode): option for option in sizes.options}, []
     for row in sizes.table.to_dict("records"):
-        mode, known = str(row["mode"]), not row["refused"]
-        alone = mode == PLAN_ALONE
+        known, option = not row["refused"], options.get(str(row["mode"]))
+        width, readers = "", "for comparison"
+        if option is not None:
+            width = "" if option.refused else " to ".join(map(str, sorted(set(option.widths))))
+            stock = "every reader" if option.stock else "load_pruned, trust_remote_code"
+            readers = option.refused or stock
         rows.append(
             {
-                "width mode": "without zeros" if alone else mode,
+                "width mode": str(row["mode"]) if option else "without zeros",
                 "on disk": format_bytes(int(row["disk"])) if known else "-",
                 "saved on disk": 1 - int(row["disk"]) / before if known else None,
                 "loaded": format_bytes(int(row["loaded"])) if known else "-",
                 "saved loaded": 1 - int(row["loaded"]) / before if known else None,
                 "expert FLOPs": int(row["expert_flops"]) if known else None,
-                "width loaded": "" if alone else widths[mode],
-                "read by": "for comparison" if alone else readers[mode],
+                "width loaded": width,
+                "read by": readers,
             }
         )
     return pd.DataFrame(rows)
 
 
-def _range(widths: tuple[int, int]) -> str:
-    least, most = widths
-    return str(least) if least == most else f"{least} to {most}"
-
-
-def figures_part(context: Context) -> None:
+def _figures_part(context: Context) -> None:
     """What each layer loses, and the FLOPs that are saved, in every scope side by side."""
     found = neuron_cut.scopes(context)
     left, right = st.columns(2)
@@ -174,7 +263,7 @@ def figures_part(context: Context) -> None:
         st.text(f"{scope} is not possible: {why}")
 
 
-def layers_part(sizes: NeuronSizes) -> None:
+def _layers_part(sizes: NeuronSizes) -> None:
     """How wide the experts of each layer stay."""
     st.markdown("**Exact values**: neurons and widths of the experts that stay, layer by layer.")
     table = sizes.layers.drop(columns=["held"])
@@ -198,34 +287,3 @@ def layers_part(sizes: NeuronSizes) -> None:
         alt="Neurons that stay in each layer, and how wide its experts are.",
     )
     csv_button(table, "neuron-layers-table")
-
-
-def neuron_notes(shown: CurrentPlan) -> None:
-    """What a person should know of the plan, one line each."""
-    for note in shown.notes:
-        st.markdown(f":material/info: {literal(note)}")
-    st.markdown(f":material/science: {LATER}")
-
-
-def neuron_files_part(context: Context, choice: NeuronPlanChoice, shown: CurrentPlan) -> None:
-    """The recipe, the command line, the files, and the way to the export."""
-    left, right = st.columns(2)
-    recipe = ""
-    with left:
-        st.markdown("**Recipe**: all that was chosen, for `moeprune run recipe.yaml`.")
-        if shown.selection is None:
-            st.text("A plan from a file has no recipe here; it says itself how it was made.")
-        else:
-            widths = {"width_mode": choice.width_mode, "width_multiple_of": choice.width_multiple}
-            recipe = recipe_of(shown.selection, widths).to_yaml()
-            st.code(recipe, language="yaml", height=_RECIPE_PX if len(recipe) > 800 else "content")
-    with right:
-        st.markdown("**The same from the command line**")
-        command = shown.plan_command(shown_model(context.model))
-        st.code(command, language=None, wrap_lines=True)
-        with st.container(horizontal=True):
-            download_button("Save plan.json", shown.plan.to_json, "plan.json", "application/json")
-            if recipe:
-                name, mime = "recipe.yaml", "application/yaml"
-                download_button("Save recipe.yaml", recipe, name, mime)
-        st.page_link("views/export.py", label="Export this plan", icon=":material/output:")

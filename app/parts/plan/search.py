@@ -30,7 +30,6 @@ from app.session.search_data import (
     search_label,
     searches_of,
 )
-from pruning.planning.planning import PlanChoice
 from pruning.planning.ranking import Selection
 from pruning.planning.search_estimate import duration_text, most_candidates
 from pruning.recipe import SearchSection
@@ -48,7 +47,7 @@ _WHAT: Final = (
 )
 
 
-def search_part(context: Context, choice: PlanChoice, ready: Selection | None) -> None:
+def search_part(context: Context, ready: Selection | None) -> None:
     """The running search or the one that is chosen, the form, and several side by side."""
     found, job = searches_of(context.model), newest_job(context)
     st.markdown(_WHAT)
@@ -56,13 +55,13 @@ def search_part(context: Context, choice: PlanChoice, ready: Selection | None) -
         st.warning(literal(problem), icon=":material/warning:")
     if job is not None and not job.is_finished:
         st.session_state[_WATCHED] = job.id
-        st.fragment(_live, run_every=_POLL_SECONDS)(context, choice, job.id)
+        st.fragment(_live, run_every=_POLL_SECONDS)(context, job.id)
     else:
-        _at_rest(context, choice, found, job)
+        _at_rest(context, found, job)
     form = st.expander("Start a search", key="search.form", on_change="rerun")
     if form.open and ready is not None:
         with form:
-            st.fragment(search_form)(context, choice, ready)
+            st.fragment(search_form)(context, ready)
     _side_by_side(context, found)
 
 
@@ -111,23 +110,17 @@ def _found(searches: Sequence[KnownSearch]) -> pd.DataFrame:
 
 def newest_job(context: Context) -> Job | None:
     """The last search of this model that this server was asked for."""
-    path = str(context.model.checkpoint.path)
-    searches = job_store().list(kinds=(SEARCH,))
-    return next((job for job in searches if _model_of(job) == path), None)
+    for job in job_store().list(kinds=(SEARCH,)):
+        try:
+            request: SearchRequest = validated(SearchRequest, job.request)
+        except UserError:
+            continue  # of a program that knew other keys
+        if str(request.parsed().model) == str(context.model.checkpoint.path):
+            return job
+    return None
 
 
-def _model_of(job: Job) -> str:
-    try:
-        return str(validated(SearchRequest, job.request).parsed().model)
-    except UserError:
-        return ""  # of a program that knew other keys
-
-
-def _folder_of(job: Job) -> Path:
-    return Path(job.request["out"])
-
-
-def _live(context: Context, choice: PlanChoice, job_id: str) -> None:
+def _live(context: Context, job_id: str) -> None:
     """A search that is queued or runs: drawn again every few seconds, the page around it not."""
     runner().tick()
     job = job_store().get(job_id)
@@ -143,7 +136,7 @@ def _live(context: Context, choice: PlanChoice, job_id: str) -> None:
             args=("cancel", job.id),
             disabled=job.cancel_at is not None,
         )
-    path = _folder_of(job) / RESULT_NAME
+    path = Path(job.request["out"]) / RESULT_NAME
     if not path.is_file():
         st.text("The first results come with the first complete generation.")
         return
@@ -151,11 +144,11 @@ def _live(context: Context, choice: PlanChoice, job_id: str) -> None:
     _pictures(context, read_cached(path))
 
 
-def _at_rest(context: Context, choice: PlanChoice, found: Searches, job: Job | None) -> None:
+def _at_rest(context: Context, found: Searches, job: Job | None) -> None:
     """What became of the search that was watched, the one whose schedule is shown, or the last."""
-    chosen = chosen_search(context, choice) if choice.schedule == SEARCH else None
+    chosen = chosen_search(context) if context.plan.schedule == SEARCH else None
     watched = job if job is not None and job.id == st.session_state.get(_WATCHED) else None
-    last = found.named(_folder_of(job).name) if job is not None else None
+    last = found.named(Path(job.request["out"]).name) if job is not None else None
     if watched is None and last is not None and last.removed != removed_on_screen(context):
         last = None  # its schedule could not be shown at this sparsity
     search = last if watched else chosen or last
@@ -188,8 +181,7 @@ def _at_rest(context: Context, choice: PlanChoice, found: Searches, job: Job | N
 
 def _show(search_id: str) -> None:
     forget_import()
-    st.session_state["schedule"] = SEARCH
-    st.session_state["searched"] = search_id
+    st.session_state.update({"schedule": SEARCH, "searched": search_id})
     # Its list is not on the page yet, so the address would not have it.
     st.query_params["searched"] = search_id
 

@@ -13,7 +13,6 @@ from app.session.job_queue import queue, shown_request
 from app.session.search_data import search_store, searches_of
 from app.session.texts import calibration_texts, text_label
 from pruning.evaluate.result import MEASURES
-from pruning.planning.planning import PlanChoice
 from pruning.planning.ranking import Selection
 from pruning.planning.search_estimate import duration_text, estimate_search, start_seconds
 from pruning.planning.search_plans import new_search_id, searching_recipe
@@ -28,11 +27,11 @@ _SAMPLES: Final = (4, 8, 16, 32, 64, 128, 256)
 _MOST: Final = 10_000
 
 
-def search_form(context: Context, choice: PlanChoice, ready: Selection) -> None:
+def search_form(context: Context, ready: Selection) -> None:
     """Settings, estimate and recipe of a new search, and the button that queues it."""
     asked = _fields(context)
     try:
-        recipe = searching_recipe(ready, choice, asked)
+        recipe = searching_recipe(ready, context.plan, asked)
         search_id = new_search_id(recipe, context.model, context.keep(order_of, ready))
     except UserError as error:
         st.error(literal(error), icon=":material/error:")

@@ -1,0 +1,207 @@
+"""How a plan is asked for on a page: the choice in the address, its words, and the request."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+from analysis.criteria import get_criterion
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from pruning.atoms.selection import AtomScope
+from pruning.atoms.widths import DEFAULT_MULTIPLE
+from pruning.constraints import Constraints, parse_numbers
+from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
+from pruning.requests.base import validated
+from pruning.requests.options import ModeName
+from pruning.requests.plan import PlanRequest
+from pruning.schedules import SCHEDULES, Spending, fit_counts
+from pruning.search.store import SEARCH
+
+HAND = "hand"
+# A file's numbers become counts by hand: a server must not read a path that a browser names.
+SCHEDULE_NAMES = (*(name for name in SCHEDULES if name != "file"), SEARCH, HAND)
+MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
+MOST_TEXT = 2000
+ShareOf = Literal["neurons", "params"]
+UNITS: Mapping[ShareOf, str] = {"neurons": "Neurons", "params": "All parameters"}
+WIDTH_MODES: tuple[ModeName, ...] = ("uniform", "per-layer", "ragged")
+WIDTH_MULTIPLES = (*MULTIPLES, 128)
+SCOPES: Mapping[AtomScope, str] = {
+    AtomScope.GLOBAL: "All layers",
+    AtomScope.LAYER: "Each layer",
+    AtomScope.EXPERT: "Each expert",
+}
+_LONGEST_NAME, _OWN_DIGITS = 16, 8
+_COUNTS = re.compile(r"\d{1,5}(\.\d{1,5})*")
+_EXPERTS = re.compile(r"[\d:,\-\s;]*")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChoice:
+    """What the plan controls say besides criterion, corpora and sparsity, as in the address.
+
+    Args:
+        granularity: what is removed: whole experts, or neurons (atomic).
+        multiple_of: layers keep a multiple of this many experts, or experts of neurons.
+        protect: layers that lose nothing, as text.
+        schedule: of experts, one of SCHEDULE_NAMES.
+        counts: experts kept by each layer, by hand; used by the schedule `hand`.
+        locked: layers that an edit leaves alone, as text.
+        searched: name of the search whose schedule it is; used by the schedule `search`.
+        scope: among which neurons the budget is spent.
+        unit: what the sparsity is a share of, where neurons go.
+        width_mode: how an export stores widths.
+        width_multiple: what loaded widths are rounded up to.
+        pin: experts that lose no neuron, as text: `3:5,7-9 4:0`.
+        drop: experts that go as a whole where neurons go, as text.
+    """
+
+    granularity: str = EXPERT_GRANULARITY
+    multiple_of: int = 1
+    protect: str = ""
+    schedule: str = "uniform"
+    counts: str = ""
+    locked: str = ""
+    searched: str = ""
+    scope: AtomScope = AtomScope.GLOBAL
+    unit: ShareOf = "neurons"
+    width_mode: ModeName = "uniform"
+    width_multiple: int = DEFAULT_MULTIPLE
+    pin: str = ""
+    drop: str = ""
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether neurons are removed, and not only whole experts."""
+        return self.granularity == ATOMIC_GRANULARITY
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether criterion, texts, sparsity and schedule or scope say all."""
+        limits = (self.protect.strip(), self.pin.strip(), self.drop.strip())
+        has_limits = self.unit != "neurons" or self.multiple_of != 1 or any(limits)
+        return not self.is_atomic or not has_limits
+
+    @property
+    def row(self) -> str:
+        """The schedule in tables of all of them, where each search is one."""
+        return f"{SEARCH}:{self.searched}" if self.schedule == SEARCH else self.schedule
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether the counts decide."""
+        return self.schedule == HAND and bool(self.counts.strip())
+
+    def constraints(self) -> Constraints:
+        """What every schedule must respect."""
+        return Constraints(multiple_of=self.multiple_of, protected=layers_in(self.protect))
+
+
+def plan_request(
+    choice: PlanChoice, base: Mapping[str, Any], kept: Mapping[int, int] | None = None
+) -> PlanRequest:
+    """The plan that the command line would be asked for.
+
+    Args:
+        choice: the controls.
+        base: model, criterion, corpora, sparsity and statistics folder, as fields of the request.
+        kept: layer -> experts kept, by hand.
+    """
+    protected = ranges(layers_in(choice.protect))
+    values = {
+        **base,
+        "multiple_of": choice.multiple_of,
+        "protect": (protected,) if protected else (),
+    }
+    if choice.is_atomic:
+        if choice.unit == "params":
+            values["params_share"] = values.pop("sparsity")
+        values |= {
+            "granularity": ATOMIC_GRANULARITY,
+            "atom_scope": str(choice.scope),
+            "pin": experts_in(choice.pin),
+            "drop": experts_in(choice.drop),
+            # Of a plan they change nothing but what is printed of its sizes.
+            "width_multiple_of": choice.width_multiple,
+        }
+    else:
+        values["schedule"] = "uniform" if choice.schedule == HAND else choice.schedule
+        values["layer_set"] = layer_settings(kept) if kept else ()
+    request: PlanRequest = validated(PlanRequest, values)
+    return request
+
+
+def scopes_of(criterion: str) -> tuple[AtomScope, ...]:
+    """The scopes in which a criterion can compare neurons."""
+    within = get_criterion(criterion).within_layers
+    return tuple(scope for scope in SCOPES if scope is not AtomScope.GLOBAL or not within)
+
+
+def schedule_label(name: str) -> str:
+    """A schedule for people; of `search:demo-reap` also which one, of a long name its own end."""
+    kind, _, search = name.partition(":")
+    if kind == SEARCH:
+        short = search if len(search) <= _LONGEST_NAME else search[-_OWN_DIGITS:]
+        return f"Searched: {short}" if search else "Searched"
+    return "By hand" if name == HAND else SCHEDULES[name].label
+
+
+def layers_in(text: str) -> frozenset[int]:
+    """Layers in text such as "0,5-7"; none in an empty one."""
+    return parse_numbers(text, what="layers") if text.strip() else frozenset()
+
+
+def experts_in(text: str) -> tuple[str, ...]:
+    """Groups such as `3:5,7-9` in text with blanks or semicolons between them."""
+    if not _EXPERTS.fullmatch(text):
+        raise PlanError(
+            f"{text[:80]!r} names no experts; write LAYER:EXPERTS, such as 3:5,7-9, with blanks "
+            "between layers."
+        )
+    return tuple(text.replace(";", " ").split())
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Integers as the command line takes them: 0,5-7."""
+    runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    spans = [[number for _, number in run] for _, run in runs]
+    return ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
+
+
+def counts_text(kept: Mapping[int, int]) -> str:
+    """Counts as in the address: 16.16.12, layers in order."""
+    return ".".join(str(kept[layer]) for layer in sorted(kept))
+
+
+def counts_in(text: str, layers: Iterable[MoELayer]) -> dict[int, int]:
+    """Layer -> experts kept, from `counts_text`; one number for each sparse layer."""
+    layers = tuple(layers)
+    numbers = text.strip().split(".")
+    if not _COUNTS.fullmatch(text.strip()) or len(numbers) != len(layers):
+        raise PlanError(
+            f"The counts {text[:80]!r} are not one number for each of {len(layers)} sparse layers, "
+            "such as 16.16.12."
+        )
+    kept = {layer.index: int(number) for layer, number in zip(layers, numbers, strict=True)}
+    for layer in layers:
+        if kept[layer.index] > layer.num_experts:
+            raise PlanError(
+                f"Layer {layer.index} cannot keep {kept[layer.index]} experts: it has "
+                f"{layer.num_experts}."
+            )
+    return kept
+
+
+def layer_settings(kept: Mapping[int, int]) -> tuple[str, ...]:
+    """Counts as --layer-set takes them, layers with the same number together."""
+    return tuple(
+        f"{ranges(layer for layer, n in kept.items() if n == number)}={number}"
+        for number in sorted(set(kept.values()), reverse=True)
+    )
+
+
+def hand_counts(choice: PlanChoice, spending: Spending) -> dict[int, int]:
+    """The counts of a choice by hand, made to spend the budget where it or the rules changed."""
+    return fit_counts(spending, counts_in(choice.counts, spending.layers)).counts

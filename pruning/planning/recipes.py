@@ -1,0 +1,162 @@
+"""Recipes of plans: the recipe that makes a plan, and the controls that ask what a recipe asks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from analysis.criteria import NEURON_CRITERIA
+from analysis.errors import PlanError
+from analysis.model import MoEModel
+from analysis.sparsity import parse_sparsity
+from pruning.plan import ATOMIC_GRANULARITY
+from pruning.planning.choice import (
+    HAND,
+    MULTIPLES,
+    WIDTH_MODES,
+    WIDTH_MULTIPLES,
+    counts_text,
+    ranges,
+)
+from pruning.planning.percents import SPARSITY_STEP, possible_percents
+from pruning.planning.ranking import Selection
+from pruning.recipe import Recipe
+from pruning.recipe_file import recipe_from_yaml
+from pruning.search.store import search_in
+
+
+def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe that makes this plan from nothing: corpora, criterion, budget, schedule or scope.
+
+    Args:
+        selection: how the plan was asked for.
+        widths: of a plan of neurons, how an export stores them, as keys of a recipe.
+    """
+    request, search = selection.request, None
+    searched = search_in(request.schedule_file) if request.schedule_file else None
+    if searched and searched.recipe:
+        own = recipe_from_yaml(searched.recipe.read_text(encoding="utf-8"))
+        return own.model_copy(update={"model": request.model})
+    if searched:
+        asked = {key: getattr(searched, key) for key in ("corpus", "samples", "fitness")}
+        search = {**searched.settings, **asked}
+    limits, share = request.constraints, request.params_share
+    named = {
+        key: {layer: tuple(sorted(ids)) for layer, ids in sorted(experts.items())}
+        for key, experts in (("pin", limits.pinned), ("drop", limits.dropped))
+    }
+    only_neurons = {"atom_scope": request.atom_scope, **(widths or {})}
+    return Recipe.model_validate(
+        {
+            "model": request.model,
+            "corpora": request.corpora,
+            **(_sampling(selection) if request.corpora else {}),
+            "criterion": request.criterion,
+            "granularity": request.granularity,
+            **(only_neurons if request.is_atomic else {}),
+            "gate": request.gate,
+            "budget": {"params_share": share} if share else {"sparsity": request.sparsity},
+            "schedule": "uniform" if searched else request.schedule,
+            "constraints": {
+                "multiple_of": limits.multiple_of,
+                "floor": limits.floor,
+                "protect": tuple(sorted(limits.protected)),
+                **named,
+                "set": dict(sorted(limits.fixed.items())),
+            },
+            "search": search,
+        }
+    )
+
+
+def _sampling(selection: Selection) -> dict[str, Any]:
+    """How the calibrations were made, where all were made alike: their recipe finds them again."""
+    manifests = [run.manifest for run in (selection.tokens or selection.choice).runs]
+    made = [
+        {"tokens": sum(corpus.num_tokens for corpus in each.corpora)}
+        | {key: each.settings[key] for key in ("seq_len", "seed", "dtype") if key in each.settings}
+        for each in manifests
+        if each.kind == "routed"
+    ]
+    return made[0] if made and made.count(made[0]) == len(made) else {}
+
+
+def not_here(what: str) -> str:
+    """Why a recipe cannot be shown, and what to do instead."""
+    return (
+        f"The recipe asks for {what}, which this page has no control for; run it with "
+        "`moeprune run`, then open its plan here."
+    )
+
+
+def controls_of(recipe: Recipe, model: MoEModel) -> dict[str, Any]:
+    """The controls of plans that ask what a recipe asks: their keys in the address -> values.
+
+    What no control says is refused.
+    """
+    limits, criterion = recipe.constraints, recipe.criterion
+    is_atomic, widths = recipe.granularity == ATOMIC_GRANULARITY, recipe.width_multiple
+    layers = {layer.index for layer in model.layers}
+    unfit: dict[str, object] = {
+        f"multiple_of: {limits.multiple_of}": limits.multiple_of not in MULTIPLES,
+        "constraints.floor": limits.floor,
+    }
+    if is_atomic:
+        percent, unit = _share(recipe)
+        unfit["kept_atoms"] = recipe.kept_atoms
+        unfit[f"criterion: {criterion}"] = criterion not in NEURON_CRITERIA
+        unfit[f"width_multiple_of: {widths}"] = widths not in WIDTH_MULTIPLES
+        controls = {
+            "unit": unit,
+            "neurons": criterion,
+            "scope": recipe.scope,
+            "width": recipe.width_mode or WIDTH_MODES[0],
+            "width_multiple": widths,
+            "neuron_multiple": limits.multiple_of,
+            "pin": _experts_text(limits.pin),
+            "drop": _experts_text(limits.drop),
+        }
+    else:
+        percent = _percent(recipe, model)
+        unfit |= {f"constraints.{key}": getattr(limits, key) for key in ("pin", "drop", "lock")}
+        unfit["a schedule file"] = recipe.schedule.file
+        unfit["search, as a recipe"] = recipe.search
+        unfit["constraints.set for some layers only"] = limits.set and set(limits.set) != layers
+        controls = {
+            "gate": recipe.gate,
+            "schedule": recipe.schedule.name,
+            "multiple": limits.multiple_of,
+        }
+        if limits.set:
+            controls |= {"schedule": HAND, "counts": counts_text(limits.set), "locked": ""}
+    for what, is_unfit in unfit.items():
+        if is_unfit:
+            raise PlanError(not_here(what))
+    shared = {"granularity": recipe.granularity, "sparsity": percent}
+    return {**shared, **controls, "protect": ranges(limits.protect)}
+
+
+def _percent(recipe: Recipe, model: MoEModel) -> int:
+    """The place of the slider of a sparsity of experts."""
+    text = recipe.budget.sparsity if recipe.budget else None
+    if text is None:
+        raise PlanError(not_here("a budget other than a sparsity"))
+    for percent in possible_percents(model):
+        if text in (f"{percent}%", f"{percent / 100:g}"):
+            return percent
+    raise PlanError(not_here(f"sparsity: {text}"))
+
+
+def _share(recipe: Recipe) -> tuple[int, str]:
+    """The place of the slider of a budget of neurons, and what it is a share of."""
+    budget = recipe.budget
+    asked = budget and (budget.sparsity or budget.params_share)
+    if not budget or not asked:
+        file = "kept_atoms" if recipe.kept_atoms is not None else ""
+        raise PlanError(not_here(file or "a target size or a number of neurons"))
+    percent = 100 * parse_sparsity(asked)
+    if percent % SPARSITY_STEP or percent >= 100:
+        raise PlanError(not_here(f"a share of {asked}"))
+    return int(percent), "neurons" if budget.sparsity else "params"
+
+
+def _experts_text(experts: Mapping[int, tuple[int, ...]]) -> str:
+    return " ".join(f"{layer}:{ranges(ids)}" for layer, ids in experts.items() if ids)
