@@ -6,6 +6,7 @@ import pytest
 
 from analysis.ranking.compare import FATES
 from app.charts import kept_by, layer_agreement, rank_rank
+from app.charts import rank_flow as bump
 
 
 @pytest.fixture
@@ -42,12 +43,6 @@ def test_cells_that_only_one_keeps_bear_a_stroke_of_its_own_slope(compared):
         assert np.isnan(trace.x[2])
 
 
-def test_legend_counts_every_fate(compared):
-    names = [trace.name for trace in kept_by.kept_by_map(compared).data[3:]]
-    assert [name.split(":")[1].strip() for name in names] == ["2", "1", "1", "2"]
-    assert [name.split("  ")[0].split(":")[0] for name in names] == list(FATES)
-
-
 def test_map_names_are_shown_as_written(compared):
     cells = kept_by.kept_by_map(compared, ("<b>x</b>", "y")).data[0]
     assert "&lt;b&gt;x&lt;/b&gt;" in cells.hovertemplate
@@ -74,24 +69,6 @@ def test_bins_hold_every_expert_once_and_the_cut_parts_them(compared):
         "only B: 1": (1, 1),
         "neither: 2": (0.5, 0),
     }
-
-
-def test_a_large_model_is_binned():
-    generator = np.random.default_rng(0)
-    ranks = np.stack([generator.permutation(128) for _ in range(96)]).reshape(2, -1)
-    table = pd.DataFrame(
-        {
-            "layer": np.repeat(np.arange(48), 128),
-            "expert": np.tile(np.arange(128), 48),
-            "kept_by": "both",
-            "rank_a": ranks[0],
-            "rank_b": ranks[1],
-        }
-    )
-    fig = rank_rank.rank_rank(table)
-    assert fig.data[0].z.shape == (32, 32)
-    assert len(fig.to_json()) < 28 * 1024
-    assert len(kept_by.kept_by_map(table).to_json()) < 64 * 1024
 
 
 def test_a_brushed_region_gives_its_experts(compared):
@@ -125,13 +102,6 @@ def test_a_marked_expert_is_framed(compared):
     assert len(kept_by.kept_by_map(compared, marked=(4, 1)).data) == len(plain.data)
 
 
-def test_rank_description(compared):
-    text = rank_rank.describe(compared, 0.25)
-    assert "somewhat alike (Kendall tau 0.25)" in text
-    assert "67%" in text
-    assert "cannot be compared" in rank_rank.describe(compared, float("nan"))
-
-
 def test_layers():
     table = pd.DataFrame(
         {
@@ -152,18 +122,44 @@ def test_layers():
     )
 
 
-def test_cells_that_are_too_narrow_have_no_strokes():
-    def table(width):
-        fates = np.resize(["both", "only A", "only B", "neither"], width)
-        ranks = np.arange(width)
-        columns = {"layer": 0, "expert": ranks, "kept_by": fates, "rank_a": ranks, "rank_b": ranks}
-        return pd.DataFrame(columns)
+@pytest.fixture
+def layer():
+    """Two of four are kept: expert 3 falls out, expert 1 comes in."""
+    rows = [
+        (5, 0, "both", 0, 0),
+        (5, 1, "only B", 3, 1),
+        (5, 2, "neither", 2, 3),
+        (5, 3, "only A", 1, 2),
+    ]
+    return pd.DataFrame(rows, columns=["layer", "expert", "kept_by", "rank_a", "rank_b"])
 
-    def looks(width):
-        fig = kept_by.kept_by_map(table(width))
-        drawn = [trace for trace in fig.data if trace.type == "scatter"]
-        lines = [trace for trace in drawn if trace.mode == "lines"]
-        return len(lines), [trace.name for trace in drawn if trace.mode == "markers"][1]
 
-    assert looks(256) == (2, "only A  \u2571: 64")
-    assert looks(512) == (0, "only A: 128")
+def trace(fig, name):
+    (found,) = (each for each in fig.data if (each.name or "").startswith(name))
+    return found
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_each_expert_is_a_line_from_its_rank_in_a_to_that_in_b(layer, dark):
+    fig = bump.bump(layer, dark=dark)
+    ends = {
+        name: trace(fig, name).y[:2].tolist() for name in ("both", "neither", "only A", "only B")
+    }
+    assert ends == {"both": [1, 1], "neither": [3, 4], "only A": [2, 3], "only B": [4, 2]}
+    assert all(np.isnan(trace(fig, name).y[2]) for name in ends)
+    # Only what crosses the cut has a colour and names its expert; dashes tell the two apart.
+    loud = [trace(fig, name) for name in ("only A", "only B")]
+    assert loud[0].text[:2] == ("3", "3")
+    assert loud[0].line.color != loud[1].line.color
+    assert loud[0].line.dash != loud[1].line.dash
+    assert trace(fig, "both").line.color == trace(fig, "neither").line.color
+
+
+def test_a_marked_expert_has_a_line_of_its_own(layer):
+    assert list(trace(bump.bump(layer, marked=2), "expert 2").y) == [3, 4]
+    assert not [each for each in bump.bump(layer, marked=9).data if each.name == "expert 9"]
+
+
+def test_names_are_shown_as_written(layer):
+    axis = bump.bump(layer, ("<b>x</b>", "y")).layout.xaxis
+    assert axis.ticktext == ("A: &lt;b&gt;x&lt;/b&gt;", "B: y")

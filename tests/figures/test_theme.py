@@ -7,7 +7,11 @@ import plotly.graph_objects as go
 import pytest
 from plotly.subplots import make_subplots
 
+from analysis.errors import UserError
 from app.charts import theme
+from app.charts.enlarged import enlarged
+from app.charts.files import write_figure
+from app.charts.theme import add_provenance, apply_theme, colorbar
 
 
 def test_contrast_by_hand():
@@ -64,15 +68,6 @@ def test_provenance_is_shown_as_written_and_makes_the_figure_taller():
     assert fig.layout.height > 300
 
 
-def test_long_provenance_is_broken_into_lines_above_the_lower_edge():
-    fig = theme.apply_theme(go.Figure(), True)
-    theme.add_provenance(fig, "word " * 60)
-    footer = fig.layout.annotations[0]
-    assert footer.text.count("<br>") == 2
-    assert footer.yshift == -fig.layout.margin.b
-    assert footer.font.color == theme.muted(True)
-
-
 def test_figures_need_neither_streamlit_nor_torch():
     names = ["charts.listing", "charts.theme"]
     code = (
@@ -81,17 +76,6 @@ def test_figures_need_neither_streamlit_nor_torch():
         + "sys.exit('streamlit' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_themed_at_once_is_the_same_as_step_by_step():
-    traces = [{"type": "bar", "x": [1], "y": [2]}]
-    layout = {"height": 200, "margin": {"t": 3}}
-    at_once = theme.themed(traces, True, x={"title": "x"}, **layout)
-    stepwise = theme.apply_theme(go.Figure(traces), True)
-    stepwise.update_layout(height=200, margin={"t": 3}, xaxis={"title": {"text": "x"}})
-    assert at_once.to_dict() == stepwise.to_dict()
-    # The words of an axis keep the theme's font.
-    assert at_once.layout.xaxis.title.font.color == theme.ink(True)
 
 
 def test_theme_reaches_every_axis_and_keeps_what_it_does_not_say():
@@ -105,3 +89,75 @@ def test_theme_reaches_every_axis_and_keeps_what_it_does_not_say():
     assert [note.text for note in fig.layout.annotations] == ["a", "b", "c", "d"]
     fig.add_trace(go.Bar(x=[1], y=[1]), row=2, col=2)  # subplots are still known by their place
     assert fig.data[0].xaxis == "x4"
+
+
+def small_figure():
+    fig = go.Figure(
+        go.Scatter(x=[1, 2], y=[3, 4], marker={"size": [7, 9]}, textfont={"size": 10}),
+    )
+    fig.add_trace(go.Heatmap(z=[[1, 2]], colorbar=colorbar("overlap", dark=False)))
+    fig.add_trace(go.Scatter(x=[1], y=[1], marker={"size": 10}))
+    fig.add_annotation(text="here", font={"size": 20})
+    apply_theme(fig, dark=False).update_layout(height=200)
+    return add_provenance(fig, "made by hand")
+
+
+def test_fonts_markers_and_height_grow():
+    before, after = small_figure(), enlarged(small_figure())
+    # 13, 12 and 20 px times 1.35.
+    assert after.layout.font.size == 17.6
+    assert after.layout.xaxis.tickfont.size == 16.2
+    assert after.layout.annotations[0].font.size == 27.0
+    assert after.data[1].colorbar.title.font.size == 16.2
+    assert after.data[0].textfont.size == 13.5
+    assert after.data[2].marker.size == 13.5
+    assert after.layout.height == round(before.layout.height * 1.15)
+
+
+def test_the_given_figure_stays_as_it_was():
+    fig = small_figure()
+    before = fig.to_json()
+    enlarged(fig)
+    assert fig.to_json() == before
+
+
+FIGURE = go.Figure(go.Bar(x=["kept", "pruned"], y=[3, 1]))
+
+
+def test_html_holds_plotly_itself_and_needs_no_browser(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    write_figure(FIGURE, tmp_path / "map.html")
+    page = (tmp_path / "map.html").read_text()
+    assert "plotly.js v" in page
+    assert "cdn.plot.ly" not in page.partition("plotly.js v")[0]
+
+
+def test_an_image_without_a_browser_is_one_clear_line(tmp_path):
+    # In a process of its own: kaleido remembers a browser that it found once.
+    script = (
+        "import sys; from pathlib import Path; import plotly.graph_objects as go\n"
+        "from analysis.errors import UserError; from app.charts.files import write_figure\n"
+        "try:\n    write_figure(go.Figure(), Path(sys.argv[1]))\n"
+        "except UserError as error:\n    print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "map.png")],
+        env={"PATH": "", "HOME": str(tmp_path), "BROWSER_PATH": str(tmp_path / "none")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.count("\n") == 1
+    assert "needs Chromium or Chrome" in done.stdout
+    assert list(tmp_path.glob("map*")) == []
+
+
+def test_an_image_is_drawn_with_a_browser(tmp_path, chromium_path, monkeypatch):
+    monkeypatch.setenv("BROWSER_PATH", chromium_path)
+    write_figure(FIGURE, tmp_path / "map.svg")
+    assert (tmp_path / "map.svg").read_text().startswith("<svg")
+
+
+def test_an_unknown_ending_names_those_that_work(tmp_path):
+    with pytest.raises(UserError, match=r"map\.jpeg has no known ending; use \.html"):
+        write_figure(FIGURE, tmp_path / "map.jpeg")

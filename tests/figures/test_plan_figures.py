@@ -1,8 +1,11 @@
-"""Figures of searches: every number of the tables is where it belongs."""
+"""Figures of a plan: sizes, schedules side by side, a search."""
 
 import pandas as pd
 import pytest
 
+from app.charts import schedules as schedules_chart
+from app.charts import sizes as sizes_chart
+from app.charts.schedules import schedules_figure
 from app.charts.search import (
     density_schedules,
     describe_bars,
@@ -11,7 +14,88 @@ from app.charts.search import (
     schedule_bars,
     search_progress,
 )
+from app.charts.sizes import size_text, sizes_figure
 from pruning.search.result import Entry, SearchResult, densities_of, progress_of
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0.00 MiB"),
+        (5.72 * 1024**2, "5.72 MiB"),
+        (1024**3 - 1, "1024 MiB"),
+        (1024**3, "1.00 GiB"),
+        (29.93 * 1024**3, "29.9 GiB"),
+        (512 * 1024**3, "512 GiB"),
+    ],
+)
+def test_sizes_have_three_digits_and_a_unit(num_bytes, text):
+    assert size_text(num_bytes) == text
+
+
+def test_parts_are_stacked_in_table_order_and_totalled(sizes):
+    fig = sizes_figure(sizes)
+    assert [trace.name for trace in fig.data] == ["routed experts", "attention"]
+    assert list(fig.data[0].x) == [50, 25]
+    assert list(fig.data[0].y) == ["before", "after"]
+    assert fig.layout.barmode == "stack"
+    totals = [annotation.text for annotation in fig.layout.annotations]
+    assert totals == ["<b>54.0 GiB</b>", "<b>29.0 GiB</b>"]
+    assert fig.layout.xaxis.title.text == "weights, GiB"
+
+
+def test_description_names_the_part_that_gives_most(sizes):
+    assert sizes_chart.describe(sizes) == (
+        "The weights shrink from 54.0 GiB to 29.0 GiB (-46%), mostly in routed experts."
+    )
+    assert sizes_chart.describe(sizes.assign(after=sizes["before"])) == (
+        "The weights take 54.0 GiB; nothing is saved."
+    )
+
+
+@pytest.fixture
+def schedules():
+    """Layers 3 and 7 of 12 and 20 experts; sixteen of 32 stay under each schedule."""
+    rows = [
+        ("Uniform", 3, 6, 6),
+        ("Uniform", 7, 10, 10),
+        ("Late", 3, 11, 1),
+        ("Late", 7, 5, 15),
+    ]
+    return pd.DataFrame(rows, columns=["schedule", "layer", "kept", "removed"])
+
+
+def test_cells_hold_the_share_kept_in_the_order_of_the_table(schedules):
+    (heat,) = schedules_figure(schedules).data
+    assert list(heat.y) == ["Uniform", "Late"]
+    assert list(heat.x) == ["3", "7"]
+    assert heat.z.tolist() == [[0.5, 0.5], pytest.approx([11 / 12, 0.25])]
+    assert (heat.zmin, heat.zmax) == (0, 1)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_numbers_stand_in_their_cells_and_the_shown_row_is_marked(schedules, dark):
+    fig = schedules_figure(schedules, shown="Late", dark=dark)
+    written = {(note.y, note.x): note.text for note in fig.layout.annotations}
+    assert written == {
+        ("Uniform", "3"): "6",
+        ("Uniform", "7"): "10",
+        ("Late", "3"): "11",
+        ("Late", "7"): "5",
+    }
+    (frame,) = fig.layout.shapes
+    assert (frame.y0, frame.y1) == (0.5, 1.5)
+    assert list(fig.layout.yaxis.ticktext) == ["Uniform", "<b>Late</b>"]
+    # Nothing by hand is beside the schedules, so nothing is marked then.
+    assert schedules_figure(schedules, shown="By hand").layout.shapes == ()
+
+
+def test_the_sentence_names_the_schedule_that_differs_most(schedules):
+    assert schedules_chart.describe(schedules) == (
+        "2 schedules spend one budget; Late differs most between layers, from 5 to 11 experts kept."
+    )
+    even = schedules[:2].assign(kept=6)
+    assert schedules_chart.describe(even) == "Every schedule keeps as many experts in every layer."
 
 
 def result(removed=(1, 3), fitness=(0.3, 0.5, 0.4, None)):
@@ -58,19 +142,6 @@ def test_the_figure_holds_every_new_candidate_the_median_and_the_best(history, d
     assert fig.layout.annotations[0].text == "uniform 0.300"
 
 
-def test_generations_are_whole_numbers_and_one_alone_is_no_sliver(history):
-    first = history[history["generation"] == 0]
-    axis = search_progress(first, progress_of(first)).layout.xaxis
-    assert (list(axis.range), axis.dtick) == ([-0.5, 1.5], 1)
-    axis = search_progress(history.assign(generation=30), progress_of(history)).layout.xaxis
-    assert (list(axis.range), axis.dtick) == ([-0.5, 30.5], None)
-
-
-def test_without_uniform_nothing_is_marked(history):
-    others = history[history["origin"] != "uniform"]
-    assert not search_progress(others, progress_of(others)).layout.shapes
-
-
 def test_progress_in_words(history):
     assert describe_progress(history, progress_of(history), measure="esap") == (
         "After generation 1 the best esap is 0.500, the median 0.450; the initial population's "
@@ -105,9 +176,3 @@ def test_bars_are_what_the_layers_keep_beside_an_even_share():
     assert describe_bars(table) == (
         "The best schedule keeps 7 of 11 experts: most in layer 1 (4 of 5), least in layer 3 (3)."
     )
-
-
-def test_no_search_is_no_line():
-    empty = densities_of({"one": result()})[:0]
-    assert not density_schedules(empty).data
-    assert describe_schedules(empty) == "No search is shown."

@@ -1,0 +1,288 @@
+"""Figures of results: sweeps, quality against memory, benchmarks."""
+
+import pandas as pd
+import pytest
+
+from app.charts import capability, evaluation_curves, pareto, winner_map
+from app.charts.evaluation_curves import AXES, curves_figure
+from app.charts.names import FULL
+from app.charts.pareto import Quality, drawing, pareto_table
+from app.charts.published import TABLES, leaderboard, settings_of, winners_of
+
+
+@pytest.fixture
+def sweep():
+    rows = [
+        (corpus, series, removed, int(1000 * (1 - removed)), mean, mean - 0.1, mean + 0.1)
+        for corpus, best in (("code", 0.0), ("math", 0.2))
+        for series, removed, mean in (
+            ("", 0.0, 1.0),
+            ("reap", 0.5, 0.7 - best),
+            ("reap", 0.25, 0.9 - best),
+            ("<b>", 0.5, 0.6),
+        )
+    ]
+    columns = ["corpus", "series", "removed", "bytes", "mean", "low", "high"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def lines(fig):
+    return [trace for trace in fig.data if trace.mode == "lines+markers"]
+
+
+def test_one_line_a_series_and_panel_from_the_unpruned_model_on(sweep):
+    fig = curves_figure(sweep, label="ESAP")
+    assert [list(line.x) for line in lines(fig)] == [[0, 0.25, 0.5], [0, 0.5]] * 2
+    assert list(lines(fig)[0].y) == pytest.approx([1, 0.9, 0.7])
+    assert list(lines(fig)[2].y) == pytest.approx([1, 0.7, 0.5])
+    assert [line.showlegend for line in lines(fig)] == [True, True, False, False]
+    assert len({line.line.dash for line in lines(fig)[:2]}) == 2
+    assert fig.layout.yaxis.title.text == "ESAP"
+
+
+def test_bands_are_the_intervals_and_absent_where_there_is_none(sweep):
+    fig = curves_figure(sweep, label="ESAP")
+    band = fig.data[0]
+    assert list(band.x) == [0, 0.25, 0.5, 0.5, 0.25, 0]
+    assert list(band.y) == pytest.approx([1.1, 1.0, 0.8, 0.6, 0.8, 0.9])
+    single = curves_figure(sweep.assign(low=None, high=None), label="ESAP")
+    assert list(single.data[0].x) == []
+
+
+def test_the_axis_is_what_was_asked_for(sweep):
+    fig = curves_figure(sweep, label="ESAP", against="removed", dark=True)
+    assert list(lines(fig)[0].x) == sweep.sort_values("removed").loc[[0, 2, 1], "removed"].tolist()
+    assert fig.layout.xaxis.title.text == AXES["removed"][1]
+
+
+def test_lines_that_are_not_lit_are_grey_and_one_trace_with_gaps_between_them(sweep):
+    fig = curves_figure(sweep, label="ESAP", lit=["<b>"])
+    grey = [trace for trace in fig.data if trace.mode == "lines"]
+    gap = float("nan")
+    assert [list(line.y) for line in grey] == [
+        pytest.approx([1, 0.9, 0.7, gap], nan_ok=True),
+        pytest.approx([1, 0.7, 0.5, gap], nan_ok=True),
+    ]
+    assert [(line.name, line.showlegend) for line in grey] == [
+        ("1 other", True),
+        ("1 other", False),
+    ]
+    # The pointer reads the name beside the numbers.
+    assert grey[0].text[:3] == ("reap",) * 3
+    assert list(grey[0].customdata[2]) == pytest.approx([0.6, 0.8, 0.5])
+    assert "%{text}" in grey[0].hovertemplate
+    both = curves_figure(sweep, label="ESAP", lit=[]).data[0]
+    assert list(both.x) == pytest.approx([0, 0.25, 0.5, gap, 0, 0.5, gap], nan_ok=True)
+    assert both.text[4] == "&lt;b&gt;"
+    assert both.name == "2 others"
+    # Lines that are lit have the first colours, whatever else there is.
+    assert lines(fig)[0].line.color == lines(curves_figure(sweep, label="ESAP"))[0].line.color
+    assert len(lines(fig)) == 2
+
+
+def test_names_are_shown_as_written(sweep):
+    assert lines(curves_figure(sweep, label="ESAP"))[1].name == "&lt;b&gt;"
+
+
+def test_words_name_the_best_and_the_worst(sweep):
+    assert evaluation_curves.describe(sweep, label="ESAP", higher_is_better=True) == (
+        "ESAP. On code, 50% removed: best reap 0.7, worst <b> 0.6. "
+        "On math, 50% removed: best <b> 0.6, worst reap 0.5."
+    )
+    assert "best <b> 0.6, worst reap 0.7" in evaluation_curves.describe(
+        sweep, label="KL", higher_is_better=False
+    )
+    empty = sweep[sweep["series"] == ""]
+    assert "No pruned model" in evaluation_curves.describe(
+        empty, label="ESAP", higher_is_better=True
+    )
+    assert lines(curves_figure(empty, label="ESAP")) == []
+
+
+MIB = 1024**2
+
+
+@pytest.fixture
+def points():
+    """Loss: half of the size costs 1 nat at least; `odd` is larger and worse than the model."""
+    rows = [
+        (FULL, 0.0, 10 * MIB, 2.0, 1.9, 2.1, True),
+        ("good", 0.5, 5 * MIB, 3.0, 2.9, 3.2, False),
+        ("bad", 0.5, 5 * MIB, 4.0, float("nan"), float("nan"), False),
+        ("<b>", 0.75, 3 * MIB, 5.0, 4.0, 6.0, False),
+        ("odd", 0.1, 11 * MIB, 2.5, 2.4, 2.6, False),
+        ("of no known size", 0.5, float("nan"), 1.0, 0.9, 1.1, False),
+    ]
+    return pd.DataFrame(
+        rows, columns=["candidate", "removed", "bytes", "value", "low", "high", "is_full"]
+    )
+
+
+LOSS = Quality("Loss on code", "Loss, nats per token", higher_is_better=False)
+
+
+def test_the_table_is_by_size_and_says_who_is_on_the_front(points):
+    table = pareto_table(points, higher_is_better=False)
+    assert table["candidate"].tolist() == ["<b>", "good", "bad", FULL, "odd"]
+    assert table["on_front"].tolist() == [True, True, False, True, False]
+    # Read as an accuracy, the smallest is the best of all and beats the rest.
+    upside_down = pareto_table(points, higher_is_better=True)
+    assert upside_down.loc[upside_down["on_front"], "candidate"].tolist() == ["<b>"]
+
+
+def test_the_front_is_steps_and_what_is_beaten_stands_back(points):
+    figure = drawing(points, LOSS, "").figure(dark=False)
+    steps, beaten, front, full = figure.data
+    # hv: what 3 MiB buy is had up to 5 MiB.
+    assert steps.line.shape == "hv"
+    assert (list(steps.x), list(steps.y)) == ([3, 5, 10], [5, 3, 2])
+    assert [name for name, *_ in beaten.customdata] == ["bad", "odd"]
+    assert beaten.opacity < front.opacity == 1
+    assert list(full.y) == [2]
+    # From 3.0 up to 3.2 and down to 2.9; no bar where there is no interval.
+    assert list(front.error_y.array) == pytest.approx([1, 0.2])
+    assert list(front.error_y.arrayminus) == pytest.approx([1, 0.1])
+    assert list(beaten.error_y.array) == pytest.approx([0, 0.1])
+    assert "95%" not in beaten.customdata[0][2]
+    assert figure.layout.xaxis.title.text == "weights, MiB"
+    assert figure.layout.yaxis.title.text == LOSS.axis
+
+
+def test_names_are_shown_as_written_where_no_candidate_can_lie(points):
+    shown = drawing(points, LOSS, "").figure(dark=True).layout.annotations
+    assert [note.text for note in shown] == ["&lt;b&gt;", "good"]
+    # Below and to the right of a step lies what would beat it.
+    assert {(note.xanchor, note.yanchor) for note in shown} == {("left", "top")}
+
+
+def test_of_two_names_without_room_the_better_candidate_has_its_own(points):
+    near = points.iloc[[1]].assign(candidate="nearly as large", bytes=4.9 * MIB, value=3.1)
+    chart = drawing(pd.concat([points, near]), LOSS, "")
+    table = chart.table
+    assert table.loc[table["on_front"], "candidate"].tolist()[1:3] == ["nearly as large", "good"]
+    assert [note.text for note in chart.figure(dark=False).layout.annotations] == [
+        "&lt;b&gt;",
+        "good",
+    ]
+    assert "nearly as large" in chart.alt
+
+
+def test_words_name_the_front(points):
+    assert drawing(points, LOSS, "").alt == (
+        "Loss on code: of 4 pruned candidates 2 are beaten by no other at both size and quality: "
+        "<b> (3.00 MiB, 5); good (5.00 MiB, 3); the full model gets 2."
+    )
+    beaten = points[points["candidate"].isin([FULL, "odd"])]
+    table = pareto_table(beaten, higher_is_better=False)
+    assert "the full model beats all of 1 pruned candidate" in pareto.describe(table, label="Loss")
+
+
+def test_without_a_pruned_candidate_there_is_no_chart(points):
+    assert drawing(points[points["is_full"]], LOSS, "") is None
+    assert drawing(points.head(0), LOSS, "") is None
+
+
+@pytest.fixture
+def won():
+    rows = [
+        ("m 25%", "x", "REAP", 0.5, 0.1, 1, 4),
+        ("m 25%", "y", "MAN", 0.3, 0.0, 3, 4),
+        ("m 50%", "x", "", 0.0, 0.0, 0, 2),
+        ("m 50%", "y", "REAP", 0.2, 0.05, 1, 2),
+    ]
+    columns = ["setting", "benchmark", "winner", "score", "margin", "tied", "candidates"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_each_cell_has_its_winner(won, dark):
+    fig = winner_map.winner_map(won, dark=dark)
+    (cells,) = fig.data
+    # 0 = nobody, then the winners in order of appearance.
+    assert cells.z.tolist() == [[1, 2], [0, 1]]
+    words = {(each.y, each.x): each.text for each in fig.layout.annotations}
+    assert words == {
+        ("m 25%<br>4 candidates", "x"): "REAP",
+        ("m 25%<br>4 candidates", "y"): "MAN<br>+2",
+        ("m 50%<br>2 candidates", "x"): "all 0",
+        ("m 50%<br>2 candidates", "y"): "REAP",
+    }
+    assert list(cells.y) == ["m 25%<br>4 candidates", "m 50%<br>2 candidates"]
+    assert cells.customdata[0][0] == "REAP: 0.500, 0.100 before the next"
+
+
+def test_a_cell_of_one_candidate_has_no_winner(won):
+    alone = won.iloc[[0]].assign(winner="", score=0.5, margin=0.0, tied=0, candidates=1)
+    fig = winner_map.winner_map(pd.concat([alone, won.iloc[[1]]]))
+    words = [each.text for each in fig.layout.annotations]
+    assert words == ["1 candidate", "MAN<br>+2"]
+    assert fig.data[0].z.tolist() == [[0, 1]]
+
+
+def named(won, name, benchmarks, tied=1):
+    """The text of a cell with a winner of this name, in a row of so many."""
+    rows = [won.iloc[0].to_dict() | {"benchmark": str(n)} for n in range(benchmarks)]
+    rows[0] |= {"winner": name, "tied": tied}
+    return winner_map.winner_map(pd.DataFrame(rows)).layout.annotations[0].text
+
+
+def test_the_sentence_counts_the_cells(won):
+    assert winner_map.describe(won) == (
+        "Of 3 cells with a winner: REAP 2, MAN 1; 1 of them shared (the first is named)."
+    )
+    assert winner_map.describe(won[won["winner"] == ""]) == "No benchmark has a winner."
+
+
+@pytest.fixture
+def scores():
+    return pd.DataFrame(
+        {"x": [0.8, 0.4, 0.2], "y": [0.6, 0.5, 0.3]}, index=["Full model", "REAP", "<b>MAN</b>"]
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_dots_lie_at_their_scores(scores, dark):
+    fig = capability.capability_dots(scores, dark=dark)
+    found = {trace.name: list(trace.x) for trace in fig.data}
+    assert found["REAP"] == [0.4, 0.5]
+    assert found["Full model"] == [0.8, 0.6]
+    # A name is shown as written, never read as markup.
+    assert found["&lt;b&gt;MAN&lt;/b&gt;"] == [0.2, 0.3]
+    assert len({trace.marker.symbol for trace in fig.data}) == 3
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_radar_closes_its_loops(scores, dark):
+    fig = capability.capability_radar(scores, dark=dark)
+    loops = {trace.name: (list(trace.r), list(trace.theta)) for trace in fig.data}
+    assert loops["REAP"] == ([0.4, 0.5, 0.4], ["x", "y", "x"])
+
+
+def test_the_profile_in_a_sentence(scores):
+    # Means: REAP 0.45, MAN 0.25, the whole 0.7.
+    assert capability.describe(scores.rename(index={"<b>MAN</b>": "MAN"})) == (
+        "Mean of 2 benchmarks: most REAP 0.450, least MAN 0.250; Full model 0.700."
+    )
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_published_table_draws(table):
+    chart = winners_of(table)
+    cells = len(settings_of(table)) * chart.table["benchmark"].nunique()
+    assert len(chart.table) == cells
+    assert len(chart.figure(dark=False).layout.annotations) == cells
+
+
+def test_the_leaderboard_is_the_papers():
+    """Qwen3 at 25%, Table 1: the order of the paper's own average ranks, best first."""
+    (qwen,) = (each for each in settings_of("unified-table-1") if each.model.startswith("Qwen3"))
+    table = leaderboard(qwen, {})
+    assert table["candidate"].tolist() == [
+        *("MAN", "MSAN", "SEER", "MoNE", "EAN", "REAP", "Frequency"),
+        "Full model",
+    ]
+    printed = [2.75, 3.25, 3.92, 4.17, 4.42, 4.67, 4.83]
+    assert table["average_rank"].tolist()[:-1] == pytest.approx(printed, abs=0.006)
+    only_math = leaderboard(qwen, {"coding": 0, "writing": 0, "multiple choice": 0})
+    row = only_math.set_index("candidate").loc["MAN"]
+    assert row["average"] == pytest.approx((row["GSM8K"] + row["MATH-500"]) / 2)
