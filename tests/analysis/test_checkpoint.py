@@ -222,11 +222,6 @@ def test_a_path_that_is_no_directory_gives_one_clear_line(tmp_path):
         assert str(path) in str(caught.value)
 
 
-def test_a_missing_shard_is_named_when_it_is_read_alone(tmp_path):
-    with pytest.raises(CheckpointError, match=r"The shard x\.safetensors is missing"):
-        read_shard(tmp_path / "x.safetensors")
-
-
 def test_a_checkpoint_in_one_file_needs_no_index(tmp_path):
     tiny_checkpoint(tmp_path, "olmoe", shards=1)
     checkpoint = open_checkpoint(tmp_path)

@@ -167,12 +167,6 @@ def test_without_runs_the_command_that_makes_them_is_named(model, store):
         choose_stats(CRITERIA["aimer"], store, model)
 
 
-def test_a_run_of_another_model_is_refused(model, store, save_run):
-    other = save_run(1, parent=store.target)
-    with pytest.raises(StatsError, match="holds statistics of another model"):
-        routed_runs(store, model, (), [other.manifest.run_id])
-
-
 def test_a_criterion_gets_the_statistics_that_it_reads(model, store, calibrated):
     runs = calibrated("code", seed=1), calibrated("prose", seed=2)
     weights = drain(weight_statistics(model, store))

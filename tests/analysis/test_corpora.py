@@ -14,7 +14,7 @@ import pytest
 from letters import MESSAGES, LetterTokenizer, as_lists, read_documents, sequences_of
 
 from analysis.corpora import Document, Sampling, TokenSequences, tokenize
-from analysis.demo.texts import TEXTS, DemoText, demo_texts
+from analysis.demo.texts import demo_texts
 from analysis.errors import CorpusError
 from tools.demo.tokenizer import train_tokenizer
 
@@ -112,13 +112,6 @@ def test_an_empty_corpus_says_so(tmp_path, name):
         pq.write_table(pa.table({"text": pa.array([], pa.string())}), file)
     with pytest.raises(CorpusError, match=rf"{name} is empty"):
         read_documents(str(file))
-
-
-def test_an_unknown_corpus_names_the_nearest():
-    with pytest.raises(CorpusError, match=r"Did you mean 'demo-math'\?.*\.txt, \.jsonl, \.parquet"):
-        read_documents("demo-maths")
-    with pytest.raises(CorpusError, match=r"nowhere\.txt does not exist"):
-        read_documents("nowhere.txt")
 
 
 def test_documents_are_joined_end_to_end_and_cut():
@@ -298,12 +291,3 @@ def test_held_out_word_problems_are_not_among_the_others():
     held_out = [text.prompt for text in demo_texts("demo-math", held_out=True)]
     assert training.isdisjoint(held_out)
     assert len(held_out) >= 500
-
-
-def test_every_twelfth_text_is_held_out(monkeypatch):
-    texts = [DemoText(f"n{i}", "same" if i in (3, 23) else f"p{i}") for i in range(40)]
-    monkeypatch.setitem(TEXTS, "demo-forty", lambda: iter(texts))
-    training = [text.name for text in demo_texts("demo-forty")]
-    held_out = [text.name for text in demo_texts("demo-forty", held_out=True)]
-    assert held_out == ["n11", "n35"]  # n23 repeats n3
-    assert training == [f"n{i}" for i in range(40) if i % 12 != 11]

@@ -112,16 +112,6 @@ def test_recomputed_activations_give_the_same_numbers(run, described, tmp_path):
         assert_close(neurons(again), neurons(run), 1e-10)
 
 
-def test_recomputing_keeps_fewer_activations(described):
-    def kept(checkpoint):
-        settings = make_settings(
-            groups=GRADIENT, placement=Placement(checkpoint_activations=checkpoint)
-        )
-        return memory_needs(described, make_sequences(), settings).graph
-
-    assert 0 < kept(True) < kept(False)
-
-
 def documents(answers):
     rng = np.random.default_rng(5)
     return [
@@ -228,16 +218,6 @@ def two(described, tmp_path_factory):
         run_of(described, stats, make_sequences(seed=seed, corpus=f"{seed}.jsonl"))
         for seed in (5, 9)
     ]
-
-
-def test_an_even_blend_is_the_merge(two, tmp_path):
-    merged = merge_runs(two, tmp_path)
-    mixed = blend_neurons([Part(run) for run in two])
-    wanted = HEAPR.neuron_score(load_neuron_stats(merged).table)
-    np.testing.assert_allclose(HEAPR.neuron_score(mixed.table), wanted, rtol=1e-12)
-    experts = rank_experts(HEAPR, blend([Part(run) for run in two]), "applied")
-    merged_experts = rank_experts(HEAPR, blend([Part(merged)]), "applied")
-    np.testing.assert_allclose(experts["score"], merged_experts["score"], rtol=1e-12)
 
 
 def test_an_expert_in_a_blend_is_the_sum_of_its_neurons(two):
@@ -363,18 +343,6 @@ def test_what_goes_wrong_in_the_head_is_told_apart(described, hook, error, messa
     batch, sums = next(make_sequences().batches(3)), sums_of(described, GRADIENT)
     with collecting(model, described, sums), pytest.raises(error, match=message):
         feed_backward(model, batch)
-
-
-def test_the_model_is_left_as_it_was(described):
-    model = load_model(described, make_settings(groups=GRADIENT))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    batch = next(make_sequences().batches(3))
-    with collecting(model, described, sums_of(described, GRADIENT)):
-        feed_backward(model, batch)
-    assert not model.training
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
 
 
 def test_the_estimate_counts_the_way_back(described):

@@ -1,7 +1,6 @@
 """MoE Pathfinder as a criterion: the order of its paths, blends that weigh samples, refusals."""
 
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -11,11 +10,9 @@ from calibrations import calibrated, describe, make_sequences
 from analysis.criteria import get_criterion
 from analysis.criteria.pathfinder import pathfinder
 from analysis.errors import CriterionError
-from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import has_columns, rank_experts, scored
 from analysis.ranking.trajectory import follow
-from analysis.stats.blend import Mixture, Part, blend
-from analysis.stats.samples import joined_stats
+from analysis.stats.blend import Part, blend
 from analysis.stats.shards import stats_at
 from analysis.stats.store import load_expert_stats, load_sample_stats
 
@@ -45,14 +42,6 @@ def test_score_and_order_are_those_of_the_table_of_paths(runs):
         assert rows.sort_values("rank")["expert"].tolist() == within
     # Routed tokens are counted as for any criterion of a calibration.
     assert ranked["num_tokens"].tolist() == stats.table["num_tokens"].tolist()
-
-
-def test_an_even_blend_is_of_all_samples_together(runs):
-    blended = blend([Part(run) for run in runs])
-    score, saliency = scored(pathfinder(COUNT), blended, "applied")
-    table = follow(joined_stats([load_sample_stats(run) for run in runs]), COUNT).table(COUNT)
-    assert score.tolist() == table["num_samples"].tolist()
-    assert saliency.tolist() == (len(table) - 1 - table["rank"]).tolist()
 
 
 def test_a_blend_counts_each_sample_by_its_weight(runs):
@@ -94,17 +83,6 @@ def test_statistics_without_samples_are_refused(runs):
         assert not has_columns(get_criterion("pathfinder"), lacking)
         with pytest.raises(CriterionError, match="calibrate with --groups routed,dense"):
             scored(get_criterion("pathfinder"), lacking, "applied")
-
-
-def test_a_blend_with_a_run_without_samples_has_none(runs):
-    mixture = Mixture(runs)
-    mixture.stats = (mixture.stats[0], replace(mixture.stats[1], samples=()))
-    assert mixture.mixed([1.0, 1.0]).samples == ()
-
-
-def test_an_order_is_no_coverage(runs):
-    with pytest.raises(CriterionError, match="places in an order"):
-        Blender(Mixture(runs), get_criterion("pathfinder"), "applied", Fraction(1, 2))
 
 
 def test_an_expert_on_no_path_is_after_all_that_are_on_one():

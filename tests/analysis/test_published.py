@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from analysis.errors import UserError
 from analysis.published import PAPERS, published_table
 from analysis.ranking.leaderboard import (
-    ability_weights,
     average_rank,
     ranks,
     score_table,
@@ -179,13 +178,6 @@ def test_own_average_by_hand():
     assert average.to_dict() == pytest.approx({"a": 0.325, "b": 0.25})
     with pytest.raises(UserError, match="more than 0"):
         weighted_average(scores, {"x": 0, "y": 0})
-
-
-def test_abilities_share_their_weight():
-    abilities = {"x": "code", "y": "code", "z": "math"}
-    weights = ability_weights(["x", "y", "z", "mean"], abilities, {"code": 3.0})
-    # 3 over two benchmarks of code, 1 over one of math, nothing for what is of neither.
-    assert weights == {"x": 1.5, "y": 1.5, "z": 1.0, "mean": 0.0}
 
 
 def test_two_scores_for_one_cell_are_refused():

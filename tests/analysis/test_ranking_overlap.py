@@ -19,7 +19,6 @@ from analysis.ranking.overlap import (
     chance_overlap,
     criterion_overlap,
     mean_overlaps,
-    overlap_matrix,
     pruned_mask,
     pruned_masks,
     set_overlap,
@@ -168,19 +167,6 @@ def test_the_overlap_map_has_every_variant_and_pair(random_stats):
     pd.testing.assert_frame_equal(one.reset_index(drop=True), again)
 
 
-def test_the_matrix_is_symmetric_with_ones_on_the_diagonal(random_stats):
-    stats = {name: random_stats(seed) for seed, name in enumerate("xyz")}
-    table = criterion_overlap(CRITERIA["seer"], stats, "renormalized", Fraction(1, 2))
-    matrix = overlap_matrix(table, list(stats)).pivot_table(
-        index="corpus_a", columns="corpus_b", values="overlap", aggfunc="sum"
-    )
-    assert matrix.shape == (3, 3)
-    assert np.array_equal(matrix.to_numpy(), matrix.to_numpy().T)
-    assert np.diag(matrix).tolist() == [1.0] * 3
-    pair = table[(table["corpus_a"] == "x") & (table["corpus_b"] == "z")]
-    assert matrix.loc["z", "x"] == pair["overlap"].item()
-
-
 def test_runs_of_different_models_are_not_compared(random_stats):
     stats = {"a": random_stats(1), "b": random_stats(2, identity="other")}
     with pytest.raises(StatsError, match="different models"):
@@ -199,29 +185,6 @@ def test_what_is_kept_is_worth_at_least_what_is_pruned(values, sparsity):
     assert not pruned or min(kept) >= max(pruned)
 
 
-def test_separation_by_hand():
-    # Sorted and rescaled: (11, 10, 4, 3, 1) -> (1, 0.9, 0.3, 0.2, 0). With 2 kept the gap is
-    # 0.9 - 0.3, the boundary 0.6, and no expert within 0.05 of it. With 3 kept the gap is 0.1,
-    # the boundary 0.25; 0.3 and 0.2 are 0.05 away, which is inside up to rounding.
-    saliency = np.array([[4.0, 11.0, 1.0, 3.0, 10.0]] * 2)
-    table = separation(saliency, grid_of(5, 5), np.array([2, 4]))
-    assert table["layer"].tolist() == [3, 7]
-    assert table["kept"].tolist() == [2, 4]
-    assert table["gap"].tolist() == pytest.approx([0.6, 0.2])
-    assert table["boundary"].tolist() == pytest.approx([0.6, 0.1])
-    assert table["band"].tolist() == [0.0, 0.0]
-
-
-def test_the_band_counts_experts_near_the_boundary():
-    # Rescaled (1, 0.53, 0.5, 0.48, 0.3, 0): 3 kept, boundary 0.49, so 0.53, 0.5, 0.48 are within
-    # 0.05 of it: 3 of 6.
-    saliency = np.array([[100.0, 53.0, 50.0, 48.0, 30.0, 0.0]])
-    (row,) = separation(saliency, grid_of(6), np.array([3])).to_dict("records")
-    assert row["gap"] == pytest.approx(0.02)
-    assert row["boundary"] == pytest.approx(0.49)
-    assert row["band"] == 0.5
-
-
 def test_a_constant_layer_is_flat_with_gap_zero_and_band_one():
     saliency = np.array([[7.0, 7.0, 7.0, 7.0], [-0.1, -0.1, -0.1, np.nan]])
     assert rescale(saliency)[0].tolist() == [0.0] * 4
@@ -230,14 +193,6 @@ def test_a_constant_layer_is_flat_with_gap_zero_and_band_one():
     assert table["boundary"].tolist() == [0.0, 0.0]
     assert table["band"].tolist() == [1.0, 1.0]
     assert not table.isna().any(axis=None)
-
-
-def test_absent_experts_are_no_part_of_the_band():
-    saliency = np.array([[4.0, 2.0, 1.0, 0.0], [5.0, 4.9, 0.0, np.nan]])
-    table = separation(saliency, grid_of(4, 3), np.array([2, 1]))
-    # Layer two: (1, 0.98, 0), boundary 0.99: two of three experts are near it.
-    assert table["band"].tolist() == pytest.approx([0.0, 2 / 3])
-    assert np.isnan(rescale(saliency)[1, 3])
 
 
 def test_a_layer_that_loses_nothing_has_no_boundary():

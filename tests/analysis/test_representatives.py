@@ -11,7 +11,6 @@ from analysis.corpora import Document, Sampling, representatives, tokenize
 from analysis.corpora.encoding import Tokens
 from analysis.corpora.representatives import CheckpointEmbedding, kmeans_selection, mean_embeddings
 from analysis.errors import CheckpointError, CorpusError
-from analysis.model import DEMO_CHECKPOINT
 from analysis.ranking.clusters import nearest_to_centroids
 
 
@@ -128,11 +127,3 @@ def test_a_selection_is_seeded_and_of_the_size_asked_for():
     assert rows(0) == rows(0)
     whole = [[*LetterTokenizer().encode(document.text), 0] for document in documents]
     assert all(row in whole for row in rows(0))
-
-
-def test_the_demo_has_embeddings():
-    embedding = CheckpointEmbedding(open_checkpoint(DEMO_CHECKPOINT))
-    rows = embedding.rows(np.arange(embedding.num_tokens))
-    assert rows.shape[0] == embedding.num_tokens
-    assert np.isfinite(rows).all()
-    assert rows.std() > 0

@@ -61,14 +61,6 @@ def test_routed_sums_are_the_same_without(described, run, tmp_path):
         load_sample_stats(alone)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 7])
-def test_batches_do_not_matter(described, run, tmp_path, batch_size):
-    other = load_sample_stats(drain(start(described, tmp_path, batch_size=batch_size)))
-    stats = load_sample_stats(run)
-    for name in ("activation", "probability", "loss"):
-        assert np.allclose(getattr(other, name), getattr(stats, name), rtol=1e-12)
-
-
 def test_a_stopped_run_goes_on(described, run, tmp_path):
     task = start(described, tmp_path)
     for progress in task:

@@ -1,17 +1,13 @@
 """The cache: what is refused, what damage is seen, merges and blends against plain sums."""
 
-import json
 import os
-import re
 import shutil
-from math import inf, nan
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from safetensors.numpy import save_file as save_safetensors
 
 from analysis.checkpoint import open_checkpoint
 from analysis.criteria import CRITERIA
@@ -74,22 +70,6 @@ def test_weight_statistics_are_read_as_they_were_written(tmp_path, make_manifest
     pd.testing.assert_frame_equal(stats.table, weight_table(), check_dtype=False)
     whole = stats.per_expert()
     assert whole[["l1", "l2_squared", "numel"]].iloc[1].tolist() == [6.0, 6.0, 36.0]
-
-
-def test_nothing_is_pickled(save_run):
-    run = save_run(4)
-    assert sorted(path.name for path in run.path.iterdir()) == [
-        "experts.parquet",
-        "manifest.json",
-        "vectors.parquet",
-    ]
-    json.loads((run.path / "manifest.json").read_text())
-    for name in ("experts.parquet", "vectors.parquet"):
-        raw = (run.path / name).read_bytes()
-        assert raw[:4] == raw[-4:] == b"PAR1"
-        # Every column is a number or a list of numbers: no object could hide in bytes.
-        for field in pq.read_schema(run.path / name):
-            assert re.fullmatch(r"int64|double|fixed_size_list<.*: double>\[5\]", str(field.type))
 
 
 def test_the_name_of_a_run_is_safe_and_ends_in_its_digest():
@@ -177,14 +157,6 @@ def test_a_run_is_found_by_a_unique_beginning(save_run, tmp_path):
         StatsStore(tmp_path / "nowhere").get("x")
 
 
-def test_a_whole_name_wins_over_a_longer_one(save_run, tmp_path):
-    run = save_run(1, corpora=("code",))
-    longer = run.path.with_name(run.path.name + "-more")
-    shutil.copytree(run.path, longer)
-    edit_manifest(read_run(longer), run_id=longer.name)
-    assert StatsStore(tmp_path / "stats").get(run.manifest.run_id) == run
-
-
 def test_runs_of_a_model_are_those_of_its_identity_and_kind(save_run, tmp_path, make_manifest):
     mine = save_run(1)
     save_run(2, identity="other")
@@ -245,18 +217,6 @@ def test_verify_sees_damage(save_run, tmp_path, damage, message):
     with pytest.raises(StatsError, match=message) as caught:
         store.verify(read_run(run.path))
     assert "\n" not in str(caught.value)
-
-
-def test_leftovers_of_an_interrupted_save_are_replaced(save_run, tmp_path, make_manifest):
-    # Under the run's own .partial name, as a killed calibration leaves them.
-    partial = tmp_path / "stats" / (make_manifest().run_id + ".partial")
-    partial.mkdir(parents=True)
-    (partial / "experts.parquet").write_bytes(b"half")
-    save_safetensors({"moments.3": np.zeros(2)}, partial / "state.safetensors")
-    run = save_run(1)
-    StatsStore(tmp_path / "stats").verify(run)
-    assert len(list(run.path.iterdir())) == 3
-    assert not partial.exists()
 
 
 def test_a_merge_equals_the_plain_sums(save_run, tmp_path):
@@ -343,24 +303,6 @@ def test_every_routed_criterion_ranks_a_blend(save_run, criterion):
     ranking = rank_experts(criterion, blended, "applied")
     assert np.isfinite(ranking["saliency"]).all()
     assert ranking["num_tokens"].tolist() == blended.table["num_tokens"].tolist()
-
-
-def test_what_cannot_be_blended_is_refused(save_run):
-    run = save_run(1)
-    other = save_run(2, corpora=("b",), identity="other")
-    half = save_run(3, corpora=("c",), dtype="bfloat16")
-    for parts, message in (
-        ([], "name at least one corpus"),
-        ([Part(run), Part(other)], "statistics of different models"),
-        ([Part(run), Part(run, 2.0)], "The tokens of prose are in two of the runs"),
-        ([Part(run), Part(half)], "in float32, .* in bfloat16"),
-        *(
-            ([Part(run, weight)], f"The weight {weight} of prose")
-            for weight in (0.0, -1.0, nan, inf)
-        ),
-    ):
-        with pytest.raises(StatsError, match=message):
-            blend(parts)
 
 
 def test_the_shipped_statistics_are_of_the_shipped_model():

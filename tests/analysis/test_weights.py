@@ -12,8 +12,7 @@ from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import describe_model, load_model_index
-from analysis.stats.store import StatsStore
-from analysis.stats.weights import measure_weights, weight_statistics
+from analysis.stats.weights import measure_weights
 
 NUM_EXPERTS = 3
 LAYERS = (0, 1)
@@ -124,25 +123,6 @@ def test_elements_off_their_natural_places_are_read_too(tmp_path):
     )
     moved = describe_model(open_checkpoint(model.checkpoint.path))
     assert_measured(moved, experts, rel=1e-13)
-
-
-def test_progress_ends_with_all_bytes_of_the_experts(tmp_path):
-    experts = random_experts(33, 65, torch.bfloat16)
-    steps = []
-    drain(measure_weights(write_checkpoint(tmp_path / "model", experts)), steps.append)
-    total = sum(tensor.nbytes for each in experts.values() for tensor in each.values())
-    assert (steps[-1].done, steps[-1].total, steps[-1].unit) == (total, total, "bytes")
-
-
-def test_weight_statistics_are_cached_by_model(tmp_path):
-    model = write_checkpoint(tmp_path / "model", random_experts(9, 11, torch.bfloat16))
-    store = StatsStore(tmp_path / "stats")
-    first = drain(weight_statistics(model, store))
-    steps = []
-    assert drain(weight_statistics(model, store), steps.append) == first
-    assert [step.phase for step in steps] == ["cached"]
-    other = write_checkpoint(tmp_path / "other", random_experts(9, 11, torch.bfloat16, seed=1))
-    assert drain(weight_statistics(other, store)).path != first.path
 
 
 def test_a_quantised_element_type_is_refused(tmp_path):

@@ -157,12 +157,6 @@ def test_results_without_a_plan_are_called_what_they_were_called(records):
     assert "their pruned model" not in points["candidate"].tolist()
 
 
-def test_without_records_there_is_nothing_to_show():
-    results = benchmark_results([])
-    assert results.empty
-    assert ways_of(results) == []
-
-
 def test_charts_are_of_the_same_numbers(records):
     results = benchmark_results(records)
     dots = drawn("own-capability", results).table

@@ -143,13 +143,6 @@ def test_another_model_takes_over_what_fits_it(open_page):
     assert test.metric
 
 
-def test_changing_the_calibration_changes_the_plan(open_page):
-    test = open_page("explore")
-    for corpus in ("demo-math", "demo-prose"):
-        test.pills(key="corpus").set_value(corpus).run()
-        assert f"--corpus {corpus} " in test.code[0].value
-
-
 @pytest.mark.parametrize("view", ["explore", "export"])
 def test_the_link_is_offered_also_where_there_is_nothing_to_show(open_page, view):
     test = open_page(view, b="1", alpha="0", beta="0")

@@ -8,7 +8,6 @@ from result_charts import drawn
 
 from analysis.errors import StatsError
 from analysis.published import published_table
-from app.charts.evaluation_curves import leading_series
 from app.charts.evaluations import results_of
 from app.charts.published import TABLES, settings_of
 from pruning.requests.evaluation import SweepRequest
@@ -142,13 +141,6 @@ def test_quality_against_memory_is_of_what_competes(swept):
     # Of the two of one size only the better one can be on the front.
     pruned = found[~found["is_full"]]
     assert pruned.loc[pruned["on_front"], "value"].tolist() in ([pruned["value"].min()], [])
-
-
-def test_lines_in_colour_are_those_that_are_best_somewhere(swept):
-    results = results_of(swept)
-    best = results[(results["measure"] == "nll") & (results["series"] != "")]
-    best = best.sort_values("mean")["series"].iloc[0]
-    assert leading_series(results, "nll") == sorted({best, "Random"})
 
 
 def test_what_was_measured_otherwise_is_a_series_of_its_own(swept):

@@ -8,8 +8,6 @@ import pandas as pd
 import pytest
 from page_texts import SCORES, gone, opened, texts
 
-from app.tables.costs import cost_table, needs_and_costs
-
 
 @pytest.fixture(scope="session")
 def demo_shards(demo_moments):
@@ -154,12 +152,6 @@ def test_needs_and_costs_of_the_demo(open_page):
     assert table.loc["AIMER", ["calibration text", "expert weights"]].tolist() == ["", "yes"]
     assert table.loc["AIMER", "seconds"] < 1
     assert table.loc["Random", "seconds"] == 0
-
-
-def test_costs_that_no_run_tells():
-    table = needs_and_costs(None, None).set_index("criterion")
-    assert table.loc["REAP", ["seconds", "peak MiB"]].isna().all()
-    assert cost_table([], "x").empty
 
 
 def test_start_says_what_each_run_cost(open_page, demo_moments):

@@ -78,12 +78,6 @@ def test_coverage_of_a_blend(open_page, demo_moments, name, percent):
     assert any(f"**{worst}**, {expected[worst]:.1%}" in text for text in texts(test.markdown))
 
 
-def test_coverage_of_one_text(open_page, demo_moments):
-    test = open_page("explore", tab="Blend", corpus="demo-math")
-    expected = coverage(demo_moments, demo_moments["demo-math"], 50, "reap")
-    assert coverage_table(test)["coverage"].to_dict() == pytest.approx(expected)
-
-
 def test_fair_blend_is_no_worse_and_goes_into_the_plan(open_page):
     test = open_page("explore", tab="Blend")
     before = coverage_table(test)

@@ -85,15 +85,6 @@ def test_a_folder_that_is_taken_is_refused(open_page, export_root):
     assert any("taken; choose another name" in text.value for text in test.markdown)
 
 
-def test_a_file_of_that_name_is_refused(open_page, export_root):
-    export_root.mkdir()
-    (export_root / "file").write_text("precious")
-    test = open_page("export")
-    name_field(test).set_value("file").run()
-    assert not test.exception
-    assert start_button(test).disabled
-
-
 def test_a_full_disk_is_said_before_anything_is_written(open_page, monkeypatch):
     from types import SimpleNamespace
 
@@ -126,12 +117,6 @@ def test_the_name_follows_the_plan(open_page):
         for address in ({}, {"sparsity": "25%"}, {"corpus": "demo-math"}, {"criterion": "AIMER"})
     }
     assert len(names) == 4
-
-
-def test_opening_the_pages_writes_nothing_below_the_export_root(open_page, export_root):
-    for view in ("start", "explore", "export"):
-        open_page(view)
-    assert not export_root.exists()
 
 
 def test_an_export_is_queued_with_its_proof_and_its_partial_output(

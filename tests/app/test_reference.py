@@ -5,15 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from analysis.errors import UserError
 from app.cli import cli
-from tools.reference import __main__ as command
-from tools.reference import formats
 from tools.reference.commands import all_commands, commands, options_of
-from tools.reference.markdown import cell, table
 from tools.reference.pages import PARTS, stale, write
 
 ROOT = Path(__file__).parents[2]
@@ -71,39 +66,3 @@ def test_a_page_that_says_something_else_is_stale_until_it_is_written(pages):
     assert list(stale(pages)) == [page]
     assert write(pages) == [page]
     assert page.read_text() == right
-
-
-def test_a_page_without_the_place_is_one_clear_line(pages):
-    page = pages / "docs" / "reference" / "commands.md"
-    page.write_text("# Commands\n")
-    with pytest.raises(UserError, match=r"commands\.md has no place for its part 'commands'"):
-        stale(pages)
-    page.unlink()
-    with pytest.raises(UserError, match="in a clone of the repository"):
-        stale(pages)
-
-
-def test_a_column_without_a_meaning_is_one_clear_line(monkeypatch):
-    monkeypatch.setattr(formats, "MEANINGS", {"layer": "decoder index"})
-    with pytest.raises(UserError, match=r"Nothing says what the column '[a-z_]+' of [a-z]+\.parq"):
-        formats.tables(ROOT)
-
-
-def test_cells_hold_one_line_and_no_bars():
-    assert cell("a |b|\n  c") == "a \\|b\\| c"
-    assert table(("x", "y"), [("1", ""), ("2", "3")]) == "| x | y |\n|---|---|\n| 1 | |\n| 2 | 3 |"
-
-
-def test_check_names_what_is_behind_and_writes_nothing(pages, monkeypatch, capsys):
-    monkeypatch.setattr(command, "ROOT", pages)
-    page = pages / "README.md"
-    page.write_text(page.read_text().replace("`frequency`", "`often`"))
-    before = page.read_text()
-    with pytest.raises(typer.Exit):
-        command.main(check=True)
-    assert capsys.readouterr().out == "behind the code: README.md\n"
-    assert page.read_text() == before
-    command.main()
-    assert capsys.readouterr().out == "wrote README.md\n"
-    command.main(check=True)
-    assert capsys.readouterr().out == ""

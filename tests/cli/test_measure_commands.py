@@ -1,33 +1,12 @@
 """inspect, calibrate, weights."""
 
-import json
 import re
 
 import pandas as pd
-import pytest
 
 
 def files_below(folder):
     return sorted(path.relative_to(folder) for path in folder.rglob("*")) if folder.exists() else []
-
-
-def test_inspect_says_architecture_counts_and_the_highest_sparsity(works, tiny):
-    said = works("inspect", tiny)
-    assert re.search(r"architecture +Qwen3-MoE \(qwen3_moe\)", said)
-    assert re.search(r"layers +4, 3 with experts", said)
-    assert re.search(r"experts per layer +6\b", said)
-    assert re.search(r"experts per token +2\b", said)
-    # (6 - 2) / 6
-    assert "up to a sparsity of 0.6667" in said
-
-
-def test_inspect_adds_up_to_the_bytes_of_all_tensors(works, tiny):
-    index = json.loads((tiny / "model.safetensors.index.json").read_text())
-    table = works("inspect", tiny).partition("Size on disk")[2]
-    sizes = re.findall(r"│ +([\d.]+) (B|KiB)\b", table)
-    total = sum(float(size) * (1024 if unit == "KiB" else 1) for size, unit in sizes)
-    # Six parts, each rounded to a whole KiB.
-    assert total == pytest.approx(index["metadata"]["total_size"], abs=6 * 512)
 
 
 def test_calibrate_makes_one_run_for_each_corpus(works, tiny, corpora, here):

@@ -1,6 +1,5 @@
 """`moeprune variance`, `bins` and `ask`: files, words, bad input."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -103,16 +102,6 @@ def test_bins_are_kept_and_not_measured_again(works, tiny, corpora, stats, here,
     monkeypatch.setattr("pruning.tasks.bins.loaded_model", None)
     works(*words, "-o", "again.csv")
     assert (here / "again.csv").read_bytes() == (here / "bins.csv").read_bytes()
-
-
-def test_bins_by_place_remove_what_stands_together(works, tiny, corpora, stats, here):
-    words = ("--criterion", "random", "--granularity", "atomic", "--bins", "2", "--order", "index")
-    works("bins", tiny, "--corpus", corpora[1], "--seq-len", "9", "--stats-dir", here, *words)
-    (path,) = (here / "bins").iterdir()
-    record = BinsRecord.read(path)
-    drawn = np.random.default_rng(42).random(3 * 6 * 24)
-    # The first half of all neurons is layer 0 and half of layer 2.
-    assert record.table["saliency"].tolist() == pytest.approx(drawn.reshape(2, -1).mean(1).tolist())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -232,11 +231,3 @@ def test_a_recipe_without_a_search_is_refused(recipe, moeprune, here):
     outcome = moeprune("search", path)
     assert outcome.code == 1
     assert "has no key search; it needs at least search: {corpus: CORPUS}" in outcome.err
-
-
-def test_racing_is_opt_in_and_said_in_the_settings(recipe, works, here):
-    works("search", recipe({"racing": 0.9}), "--stats-dir", "stats", "--batch-size", "1")
-    assert load_search(here / "r.search/search.json").header["settings"]["racing"] == 0.9
-    shutil.rmtree(here / "r.search")
-    works("search", recipe(), "--stats-dir", "stats")
-    assert load_search(here / "r.search/search.json").header["settings"]["racing"] is None

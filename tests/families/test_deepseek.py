@@ -224,24 +224,6 @@ def test_what_the_architecture_does_not_have_is_refused(tmp_path, change, messag
         AutoConfig.from_pretrained(tmp_path)
 
 
-def test_generation_with_a_cache_is_greedy_decoding_without_one(hub_checkpoint):
-    path, *_ = hub_checkpoint
-    model = load(path)
-    ids = torch.tensor([[5, 9, 3, 17]])
-    wanted = ids
-    for _ in range(5):
-        with torch.no_grad():
-            last = model(wanted, use_cache=False).logits[:, -1]
-        wanted = torch.cat([wanted, last.argmax(-1, keepdim=True)], dim=1)
-    options = {"do_sample": False, "max_new_tokens": 5, "eos_token_id": None, "pad_token_id": 0}
-    assert model.generate(ids, **options).tolist() == wanted.tolist()
-    # Padding on the left must not move the positions.
-    padded = torch.tensor([[0, 0, 5, 9, 3, 17], [4, 6, 8, 10, 12, 14]])
-    mask = (padded != 0).long()
-    found = model.generate(padded, attention_mask=mask, **options)
-    assert found[0, 2:].tolist() == wanted[0].tolist()
-
-
 def test_an_export_changes_only_the_count_in_a_hub_config(tmp_path):
     path = write_checkpoint(tmp_path / "model", HUB_CONFIG)
     described = load_model_index(str(path))
@@ -256,22 +238,6 @@ def test_an_export_changes_only_the_count_in_a_hub_config(tmp_path):
     for layer, ids in kept.items():
         gate = hub_tensors(HUB_CONFIG)[f"model.layers.{layer}.mlp.gate.weight"]
         assert torch.equal(pruned.model.layers[layer].mlp.gate.weight, gate[list(ids)])
-
-
-def test_code_that_comes_with_the_checkpoint_is_not_run(tmp_path):
-    path = write_checkpoint(tmp_path / "model", HUB_CONFIG)
-    for name in ("configuration_deepseek", "modeling_deepseek"):
-        (path / f"{name}.py").write_text("raise SystemExit('remote code was run')")
-    assert type(load(path, trust_remote_code=True)).__module__ == "analysis.families.deepseek_model"
-
-
-def test_registering_twice_changes_nothing():
-    register_native("deepseek")
-    config = AutoConfig.for_model("deepseek", n_shared_experts=1)
-    register_native("deepseek")
-    assert type(AutoConfig.for_model("deepseek", n_shared_experts=1)) is type(config)
-    register_native("olmoe")
-    register_native("no such type")
 
 
 PROGRAM = """

@@ -111,10 +111,3 @@ def test_a_configuration_that_describes_nothing(tmp_path, config, error, message
     with pytest.raises(error, match=message) as raised:
         outline_model(str(tmp_path))
     assert "\n" not in str(raised.value)
-
-
-def test_no_configuration(tmp_path):
-    with pytest.raises(CheckpointError, match=r"has no config\.json"):
-        outline_model(str(tmp_path))
-    with pytest.raises(CheckpointError, match="is not a directory"):
-        outline_model(str(tmp_path / "nowhere"))

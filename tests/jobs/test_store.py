@@ -1,7 +1,6 @@
 """The store without any worker: rows, look-up, rights, limits."""
 
 import dataclasses
-import hashlib
 import os
 import socket
 import sqlite3
@@ -34,14 +33,6 @@ def test_submitted_job_reads_back_as_it_was_returned(store, submit, tmp_path, mo
     assert job.partials == (str(tmp_path / "out.partial"),)
 
 
-def test_digest_is_of_the_request_as_json_whatever_its_order(submit):
-    job = submit("count", b=1, a=2)
-    assert job.digest == submit("count", a=2, b=1).digest
-    assert job.digest == hashlib.sha256(b'{"a":2,"b":1}').hexdigest()
-    with pytest.raises(ValueError, match="JSON"):
-        submit("count", n=float("nan"))
-
-
 def test_an_ambiguous_prefix_names_the_jobs(store, submit):
     with pytest.raises(JobError, match="There are no jobs yet"):
         store.get("abc")
@@ -58,14 +49,6 @@ def test_an_unknown_id_is_answered_with_the_recent_ones(store, submit, wrong):
     job = submit("count")
     with pytest.raises(JobError, match=f"The last ones are: {job.id}"):
         store.get(wrong)
-
-
-def test_list_is_newest_first_limited_and_of_some_kinds(store, submit):
-    jobs = [submit(kind) for kind in ("count", "fail", "sleep", "sleep", "sleep")]
-    assert store.list() == tuple(reversed(jobs))
-    assert store.list(limit=1) == (jobs[4],)
-    assert store.list(limit=2, kinds=("count", "fail")) == (jobs[1], jobs[0])
-    assert store.list(kinds=("count' OR '1'='1",)) == ()
 
 
 def test_a_queued_job_is_canceled_at_once_by_its_owner_or_an_administrator(store, submit):

@@ -16,13 +16,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from analysis.checkpoint import open_checkpoint
-from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
 from builders import MODEL_TYPES
 from pruning.masking import masked
 from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 
@@ -171,13 +169,6 @@ def test_tied_embeddings_stay_tied_and_are_written_once(checkpoint, tmp_path):
     exported = AutoModelForCausalLM.from_pretrained(out)
     assert exported.lm_head.weight is exported.model.embed_tokens.weight
     assert torch.equal(exported.lm_head.weight, tensors_of(source)["model.embed_tokens.weight"])
-
-
-def test_a_single_file_needs_no_index(checkpoint, tmp_path):
-    source, out = checkpoint("olmoe", shards=1).path, tmp_path / "out"
-    pruned(source, out, 3)
-    assert not (out / "model.safetensors.index.json").exists()
-    assert logits_of(AutoModelForCausalLM.from_pretrained(out)).isfinite().all()
 
 
 def resave(source, target, arrange):
@@ -338,15 +329,6 @@ def test_the_manifest_tells_all_and_no_path(checkpoint, tmp_path):
     plain = export(model, plan, tmp_path / "plain")
     assert plain.source.content_sha256 == ""
     assert plain.shards == manifest.shards
-
-
-def test_progress_counts_the_bytes_of_the_shards(checkpoint, tmp_path):
-    model = load_model_index(str(checkpoint("olmoe").path))
-    steps = []
-    manifest = drain(export_checkpoint(model, plan_of(model, 3), tmp_path / "out"), steps.append)
-    assert {step.total for step in steps} == {manifest.nbytes}
-    assert [step.done for step in steps] == sorted(step.done for step in steps)
-    assert steps[-1].done == manifest.nbytes
 
 
 def test_an_export_can_be_pruned_again(checkpoint, tmp_path):

@@ -188,11 +188,6 @@ def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path):
         load_recipe(tmp_path / "r.yaml")
 
 
-def test_numbers_are_taken_as_they_are_written():
-    assert recipe_from_yaml(GOOD).budget.sparsity == "0.55"
-    assert recipe_from_yaml(GOOD.replace("0.55", "55%")).budget.sparsity == "55%"
-
-
 def test_the_digest_covers_what_decides_and_not_how_it_is_spelt():
     recipe = recipe_from_yaml(GOOD)
 
