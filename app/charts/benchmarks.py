@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -11,7 +10,7 @@ import pandas as pd
 from analysis.errors import StatsError
 from analysis.ranking.leaderboard import average_rank, score_table, weighted_average
 from app.charts import capability, pareto, winner_map
-from app.charts.chart import Chart, Drawing, made_by
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.choices import ALL_SHARES
 from app.charts.context import Context
 from app.charts.evaluations import is_share, series_name
@@ -27,13 +26,7 @@ LEADERBOARD_COLUMNS = ("candidate", "average_rank", "average", "stderr", "bytes"
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """The candidates of one model, benchmarked in one way, that lost the same share or any.
-
-    Args:
-        rows: of `benchmark_results`, one for each candidate and task.
-        model: its name, for the provenance of figures.
-        about: how it was benchmarked, and which share went.
-    """
+    """The candidates of one model, benchmarked in one way, that lost the same share or any."""
 
     rows: pd.DataFrame
     model: str
@@ -198,8 +191,12 @@ def _profile(context: Context, *, radar: bool) -> Drawing:
     return replace(chart, is_usual=way == ways_of(results)[0] and share == usual)
 
 
-def _winners(context: Context) -> Drawing:
-    """The best candidate of each benchmark at each share."""
+@chart("benchmark-winner-map", "evaluate")
+def winners(context: Context) -> Drawing:
+    """Which candidate wins which benchmark.
+
+    The best candidate of each benchmark at each share.
+    """
     (results, way), model = results_of(context), context.model.name
     tables = {}
     for share in shares_of(results, way):
@@ -211,8 +208,11 @@ def _winners(context: Context) -> Drawing:
     return _of_pruned(chart, model, is_usual=way == ways_of(results)[0])
 
 
-def _memory(context: Context) -> Drawing:
-    """The average, weighed as chosen, against memory.
+@chart("benchmark-pareto", "evaluate")
+def memory(context: Context) -> Drawing:
+    """What benchmark average each amount of memory buys.
+
+    The average, weighed as chosen, against memory.
 
     Intervals are the middle 95% of a normal distribution.
     """
@@ -242,21 +242,13 @@ def _of_pruned(chart: Drawing | None, model: str, *, is_usual: bool) -> Drawing:
     return replace(chart, is_usual=is_usual)
 
 
-OWN_CAPABILITY = Chart(
-    "own-capability",
-    "evaluate",
-    "What own candidates keep of each benchmark",
-    partial(_profile, radar=False),
-)
-OWN_CAPABILITY_RADAR = Chart(
-    "own-capability-radar",
-    "evaluate",
-    "The same of own candidates as a radar",
-    partial(_profile, radar=True),
-)
-BENCHMARK_WINNER_MAP = Chart(
-    "benchmark-winner-map", "evaluate", "Which candidate wins which benchmark", _winners
-)
-BENCHMARK_PARETO = Chart(
-    "benchmark-pareto", "evaluate", "What benchmark average each amount of memory buys", _memory
-)
+@chart("own-capability", "evaluate")
+def dots(context: Context) -> Drawing:
+    """What own candidates keep of each benchmark."""
+    return _profile(context, radar=False)
+
+
+@chart("own-capability-radar", "evaluate")
+def radar(context: Context) -> Drawing:
+    """The same of own candidates as a radar."""
+    return _profile(context, radar=True)

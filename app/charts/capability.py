@@ -27,11 +27,7 @@ _RADAR_LINES: Final = 4  # more lines than that hide each other; the legend brin
 def drawing(scores: pd.DataFrame, about: str, *, radar: bool, name: str = "") -> Drawing:
     """The profile of a table with a row per candidate and a column per benchmark, scores 0..1.
 
-    Args:
-        scores: best candidate first; the row FULL is the model as it was.
-        about: what made it.
-        radar: draw a radar.
-        name: see `Drawing`.
+    The best candidate is first; the row FULL is the model as it was.
     """
     figure = partial(capability_radar if radar else capability_dots, scores)
     table = scores.rename_axis("candidate").reset_index()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -84,6 +84,18 @@ class Chart:
         has_plan = context.has_usual_plan or not self.reads_plan
         has_scope = context.has_usual_scope or not self.reads_scope
         return context.is_plain and has_plan and has_scope
+
+
+def chart(
+    name: str, page: str, **declared: Any
+) -> Callable[[Callable[["Context"], Drawing]], Chart]:
+    """The chart that the decorated function draws; the first line of its docstring is the title."""
+
+    def made(make: Callable[["Context"], Drawing]) -> Chart:
+        title = (make.__doc__ or name).partition("\n")[0].rstrip(".")
+        return Chart(name, page, title, make, **declared)
+
+    return made
 
 
 def made_by(*facts: str) -> str:

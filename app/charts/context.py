@@ -119,11 +119,7 @@ class Context:
 
     @cached_property
     def both(self) -> CompareRequest:
-        """Both recipes.
-
-        Raises:
-            PlanError: the exponents rank nothing.
-        """
+        """Both recipes."""
         if self.recipes is not None:
             return self.recipes
         # Charts of overlap have a gate convention whatever criterion is in use.
@@ -218,11 +214,7 @@ class Context:
         return self.keep(load_expert_stats, run)
 
     def selection(self, request: PlanRequest) -> Selection:
-        """A recipe with its statistics.
-
-        Raises:
-            UserError: no statistics that fit.
-        """
+        """A recipe with its statistics."""
 
         def choose(*args: Any) -> Choice[Stats]:
             return self.keep(choose_stats, *args)
@@ -263,12 +255,7 @@ class Context:
 
     @cached_property
     def corpora_stats(self) -> Mapping[str, ExpertStats]:
-        """The statistics of each corpus, for charts that compare corpora.
-
-        Raises:
-            StatsError: there are not two.
-            PlanError: nothing is pruned, so there is nothing to compare.
-        """
+        """The statistics of each corpus, for charts that compare corpora."""
         if len(self.runs) < 2:
             raise StatsError(
                 f"Overlap compares calibrations on different corpora; {self.model.name} has "
@@ -311,11 +298,7 @@ class Context:
     # What charts ask before they draw.
 
     def routed_criterion(self) -> Criterion:
-        """The criterion.
-
-        Raises:
-            StatsError: it reads no text, so that texts cannot be compared by it.
-        """
+        """The criterion."""
         criterion = self.ranking_criterion
         if criterion.source != "routed":
             raise StatsError(
@@ -325,11 +308,7 @@ class Context:
         return criterion
 
     def check_removes(self) -> None:
-        """See that the sparsity removes experts.
-
-        Raises:
-            PlanError: it removes none.
-        """
+        """See that the sparsity removes experts."""
         if not any(num_removed(layer.num_experts, self.fraction) for layer in self.model.layers):
             least = 1 / max(layer.num_experts for layer in self.model.layers)
             raise PlanError(

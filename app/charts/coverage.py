@@ -10,7 +10,7 @@ from analysis.errors import StatsError
 from analysis.ranking.coverage import Blender
 from analysis.stats.blend import Mixture
 from analysis.stats.store import Run
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import ink, paper, plain, primary, text_on, themed
 
@@ -44,13 +44,12 @@ def coverage_table(context: Context) -> pd.DataFrame:
     )
 
 
-def _draw(context: Context) -> Drawing:
+@chart("coverage", "explore")
+def draw(context: Context) -> Drawing:
+    """How much of each text's saliency is kept."""
     table = coverage_table(context)
     about = context.about(context.first.criterion.label, " + ".join(context.corpora))
     return Drawing(partial(coverage_figure, table), table, describe(table), about)
-
-
-COVERAGE = Chart("coverage", "explore", "How much of each text's saliency is kept", _draw)
 
 
 def coverage_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

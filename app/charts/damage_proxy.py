@@ -15,7 +15,7 @@ from analysis.ranking.overlap import pruned_mask
 from analysis.ranking.proxy import damage_table
 from analysis.stats.choose import choose_stats, parse_corpus_weight
 from analysis.stats.tables import ExpertStats, Gate
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import paper, plain, series_color, themed
 from app.charts.traces import series
@@ -39,7 +39,9 @@ def fate_table(
     return table.assign(fate=np.array(FATES)[codes[stats.grid.present]])
 
 
-def _draw(context: Context) -> Drawing:
+@chart("damage-proxy", "explore")
+def draw(context: Context) -> Drawing:
+    """How well a score predicts exact damage."""
     corpora = [parse_corpus_weight(text) for text in context.corpora][:1]
     damage = CRITERIA["damage"]
     stats = context.keep(choose_stats, damage, context.store, context.model, corpora).stats
@@ -52,9 +54,6 @@ def _draw(context: Context) -> Drawing:
     figure = partial(damage_proxy, table, proxy=proxy.label)
     about = context.about(stats.manifest.run_id, f"gate {context.gate}")
     return Drawing(figure, table, describe(table, proxy=proxy.label), about)
-
-
-DAMAGE_PROXY = Chart("damage-proxy", "explore", "How well a score predicts exact damage", _draw)
 
 
 def damage_proxy(table: pd.DataFrame, *, proxy: str = "proxy", dark: bool = False) -> go.Figure:

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.ranking.overlap import effects_over_models, mean_overlaps, variant_overlaps
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import ink, muted, themed
 from app.charts.traces import OVERLAP_AXIS, series, spread
@@ -15,7 +15,9 @@ from app.charts.traces import OVERLAP_AXIS, series, spread
 _GREEK: Final = {"b": "b", "alpha": "\u03b1", "beta": "\u03b2"}
 
 
-def _draw(context: Context) -> Drawing:
+@chart("component-effects", "explore")
+def draw(context: Context) -> Drawing:
+    """What each exponent does."""
     means = [
         mean_overlaps(context.keep(variant_overlaps, stats, context.gate, context.fraction))
         for stats in context.models_stats.values()
@@ -24,9 +26,6 @@ def _draw(context: Context) -> Drawing:
     figure = partial(component_effects, table, chance=by_chance)
     about = context.about(f"gate {context.gate}", *context.models_said)
     return Drawing(figure, table, describe(table), about)
-
-
-EFFECTS = Chart("component-effects", "explore", "What each exponent does", _draw)
 
 
 def component_effects(

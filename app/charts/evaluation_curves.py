@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from app.charts.chart import Chart, Drawing, made_by
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.evaluations import evaluations, usual_measure
 from app.charts.sizes import byte_unit
@@ -37,8 +37,12 @@ def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
     return sorted({*rows.loc[best, "series"], *chance})
 
 
-def _draw(context: Context) -> Drawing:
-    """A measure against what is removed or left, a panel a corpus."""
+@chart("evaluation-curves", "evaluate")
+def draw(context: Context) -> Drawing:
+    """What pruning costs this model.
+
+    A measure against what is removed or left, a panel a corpus.
+    """
     results, choice = evaluations(context), context.results
     usual = usual_measure(results)
     measure = choice.measure or usual
@@ -53,9 +57,6 @@ def _draw(context: Context) -> Drawing:
         made_by(context.model.name, f"{len(rows)} evaluations", known.label),
         is_usual=measure == usual and against == "removed",
     )
-
-
-EVALUATION_CURVES = Chart("evaluation-curves", "evaluate", "What pruning costs this model", _draw)
 
 
 def curves_figure(

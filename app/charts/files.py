@@ -12,11 +12,7 @@ _IMAGES = (".png", ".svg", ".pdf")
 
 
 def write_figure(figure: go.Figure, path: Path) -> None:
-    """Write a figure; the ending of `path` says in which format.
-
-    Raises:
-        UserError: an unknown ending, or no way to draw an image on this machine.
-    """
+    """Write a figure; the ending of `path` says in which format."""
     if path.suffix == ".html":
         write_durably(path, figure_html(figure).encode())
         return
@@ -32,11 +28,7 @@ def figure_html(figure: go.Figure) -> str:
 
 
 def figure_image(figure: go.Figure, kind: str) -> bytes:
-    """The figure on white as `svg`, `png` or `pdf`.
-
-    Raises:
-        UserError: no way to draw an image on this machine.
-    """
+    """The figure on white as `svg`, `png` or `pdf`."""
     white = go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
     try:
         image: bytes = white.to_image(format=kind, width=1000)

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.errors import StatsError
-from app.charts.chart import Chart, Drawing, made_by
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.evaluations import series_name
 from app.charts.names import FULL
@@ -57,8 +57,12 @@ def candidates_of(results: pd.DataFrame, draw: str) -> list[str]:
     return near + [name for name in dict.fromkeys(rows["candidate"]) if name not in (FULL, *near)]
 
 
-def _draw(context: Context) -> Drawing:
-    """The candidates of one draw beside the full model; only those that are lit."""
+@chart("hidden-states", "evaluate")
+def draw(context: Context) -> Drawing:
+    """How far hidden states change.
+
+    The candidates of one draw beside the full model; only those that are lit.
+    """
     choice, results = context.results, context.results.table
     if results is None:
         records = VarianceStore(context.store.directories).records(context.model.identity)
@@ -86,9 +90,6 @@ def _draw(context: Context) -> Drawing:
         ),
         is_usual=draw == usual and lit == first,
     )
-
-
-HIDDEN_STATES = Chart("hidden-states", "evaluate", "How far hidden states change", _draw)
 
 
 def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from analysis.ranking.compare import FATES
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.comparing import names_of
 from app.charts.context import Context
 from app.charts.theme import ink, paper, plain, themed
@@ -26,13 +26,12 @@ _REACH: Final = 0.3  # of a cell, from its middle
 _LEGEND: Final = {"only A": "only A  \u2571", "only B": "only B  \u2572"}
 
 
-def _draw(context: Context) -> Drawing:
+@chart("kept-by", "compare")
+def draw(context: Context) -> Drawing:
+    """Which recipe keeps which expert."""
     table, names = context.comparison.table(), names_of(context)
     figure = partial(kept_by_map, table, names, marked=context.expert)
     return Drawing(figure, table, describe(table, names), context.about_both())
-
-
-KEPT_BY = Chart("kept-by", "compare", "Which recipe keeps which expert", _draw)
 
 
 def kept_by_map(

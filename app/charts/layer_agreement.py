@@ -6,7 +6,7 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import muted, themed
 from app.charts.traces import series
@@ -18,12 +18,11 @@ _SERIES: Final = (
 )
 
 
-def _draw(context: Context) -> Drawing:
+@chart("agreement", "compare")
+def draw(context: Context) -> Drawing:
+    """In which layers the recipes agree."""
     table = context.comparison.by_layer
     return Drawing(partial(layer_agreement, table), table, describe(table), context.about_both())
-
-
-AGREEMENT = Chart("agreement", "compare", "In which layers the recipes agree", _draw)
 
 
 def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

@@ -33,55 +33,24 @@ from app.charts import (
 from app.charts.chart import Chart
 from app.charts.published import PAPER_CHARTS, PaperChart
 
-_EACH = (
-    stratification.STRATIFICATION,
-    overlap_map.OVERLAP_MAP,
-    overlap.OVERLAP,
-    overlap_curve.OVERLAP_CURVE,
-    effects.EFFECTS,
-    overlap_maps.OVERLAP_MAPS,
-    overlap_by_tokens.OVERLAP_BY_TOKENS,
-    damage_proxy.DAMAGE_PROXY,
-    paths.PATHS,
-    coverage.COVERAGE,
-    stratification.SEPARATION,
-    kept_by.KEPT_BY,
-    rank_rank.RANK_RANK,
-    rank_flow.RANK_FLOW,
-    layer_agreement.AGREEMENT,
-    schedules.SCHEDULES,
-    pareto.PARETO,
-    search.SEARCH,
-    search.SEARCH_BEST,
-    search.SEARCH_SCHEDULES,
-    evaluation_curves.EVALUATION_CURVES,
-    hidden_states.HIDDEN_STATES,
-    benchmarks.OWN_CAPABILITY,
-    benchmarks.OWN_CAPABILITY_RADAR,
-    benchmarks.BENCHMARK_WINNER_MAP,
-    benchmarks.BENCHMARK_PARETO,
-    winner_map.OWN_WINNER_MAP,
-    neuron_layers.NEURON_LAYERS,
-    neuron_layers.NEURON_FLOPS,
-    neurons_kept.NEURONS_KEPT,
-    neuron_saliency.NEURON_SALIENCY,
-    neuron_saliency.NEURONS_OF_EXPERT,
-    overlap.NEURON_OVERLAP,
-    neurons_kept.NEURONS_BESIDE_EXPERTS,
-    loss_bins.NEURON_LOSS_BINS,
-    same_bytes.SAME_BYTES,
-    loss_bins.LOSS_BINS,
-    sizes.SIZES,
+_EACH: tuple[Chart, ...] = (
+    *(stratification.draw_map, overlap_map.draw, overlap.draw, overlap_curve.draw, effects.draw),
+    *(overlap_maps.draw, overlap_by_tokens.draw, damage_proxy.draw, paths.draw, coverage.draw),
+    stratification.draw_separation,
+    *(kept_by.draw, rank_rank.draw, rank_flow.draw, layer_agreement.draw),
+    *(schedules.draw, pareto.draw, search.draw_progress, search.draw_best, search.draw_schedules),
+    *(evaluation_curves.draw, hidden_states.draw),
+    *(benchmarks.dots, benchmarks.radar, benchmarks.winners, benchmarks.memory, winner_map.draw),
+    *(neuron_layers.draw_layers, neuron_layers.draw_flops, neurons_kept.draw_kept),
+    *(neuron_saliency.draw_layers, neuron_saliency.draw_expert, overlap.draw_neurons),
+    *(neurons_kept.draw_beside, loss_bins.of_neurons, same_bytes.draw, loss_bins.of_experts),
+    sizes.draw,
 )
 CHARTS = {view.name: view for view in _EACH}
 
 
 def get_chart(name: str) -> Chart | PaperChart:
-    """The view of this name.
-
-    Raises:
-        PlanError: there is none; names the nearest.
-    """
+    """The view of this name."""
     views: dict[str, Chart | PaperChart] = {**CHARTS, **PAPER_CHARTS}
     if name not in views:
         raise PlanError(f"{unknown_name('view', name, views)} `moeprune plot --list` lists them.")

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from scipy.stats import t as student_t
 
 from analysis.errors import StatsError
-from app.charts.chart import Chart, Drawing, made_by
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.names import criterion_label
 from app.charts.theme import muted, series_color, themed
@@ -80,19 +80,16 @@ def _draw(context: Context, granularity: str) -> Drawing:
     return drawing(found)
 
 
-LOSS_BINS = Chart(
-    "loss-bins",
-    "explore",
-    "Whether the score orders experts as the loss does",
-    partial(_draw, granularity=EXPERT_GRANULARITY),
-)
-NEURON_LOSS_BINS = Chart(
-    "neuron-loss-bins",
-    "explore",
-    "Whether the score orders neurons as the loss does",
-    partial(_draw, granularity=ATOMIC_GRANULARITY),
-    ATOMIC_GRANULARITY,
-)
+@chart("loss-bins", "explore")
+def of_experts(context: Context) -> Drawing:
+    """Whether the score orders experts as the loss does."""
+    return _draw(context, EXPERT_GRANULARITY)
+
+
+@chart("neuron-loss-bins", "explore", granularity=ATOMIC_GRANULARITY)
+def of_neurons(context: Context) -> Drawing:
+    """Whether the score orders neurons as the loss does."""
+    return _draw(context, ATOMIC_GRANULARITY)
 
 
 def overview_of(records: Sequence[BinsRecord], granularity: str, corpus: str) -> pd.DataFrame:
@@ -125,17 +122,12 @@ def verdict(overview: pd.DataFrame) -> str:
 def loss_bins(
     table: pd.DataFrame, *, granularity: str, order: str, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table of `pruning.evaluate.bins.BIN_COLUMNS`.
+    """Figure of a table of `pruning.evaluate.bins.BIN_COLUMNS`, a row a bin.
 
     Bars are what the loss gains without a bin, with 95% intervals. Diamonds deal the sum of all
     gains out by the bins' shares of the saliency: what each would cost if the score were
     proportional to the loss. They are left out where shares mean nothing: a saliency below 0, or a
-    sum of gains that is none.
-
-    Args:
-        table: one row a bin.
-        granularity: `expert` or `atomic`.
-        order: `saliency`, the least salient first, or `index`.
+    sum of gains that is none. The order is `saliency`, the least salient first, or `index`.
     """
     bins = [str(number + 1) for number in table["bin"]]
     changes, what = table["loss_change"], WORDS[granularity]

@@ -47,11 +47,7 @@ def neuron_choice(context: Context) -> PlanChoice:
 
 
 def neuron_request(context: Context) -> PlanRequest:
-    """The plan of neurons that is asked for.
-
-    Raises:
-        UserError: values that do not fit together.
-    """
+    """The plan of neurons that is asked for."""
     criterion = context.ranking_criterion
     base = {
         "model": context.named,
@@ -64,11 +60,7 @@ def neuron_request(context: Context) -> PlanRequest:
 
 
 def rank_for(request: PlanRequest, model: MoEModel, store: StatsStore) -> Selection:
-    """The numbers of every neuron; weights that no statistics hold are measured.
-
-    Raises:
-        UserError: no statistics that fit.
-    """
+    """The numbers of every neuron; weights that no statistics hold are measured."""
     return drain(select_measured(request, model, store))
 
 
@@ -126,11 +118,7 @@ def measured(context: Context) -> list[str]:
 
 
 def corpora_pruned(context: Context) -> dict[str, BoolArray]:
-    """By corpus, the neurons that go; of corpora whose neurons were measured.
-
-    Raises:
-        UserError: the criterion reads no corpus, or there are not two.
-    """
+    """By corpus, the neurons that go; of corpora whose neurons were measured."""
     context.routed_criterion()
     corpora = measured(context)
     if len(corpora) < 2:
@@ -154,11 +142,7 @@ def corpora_overlaps(context: Context) -> pd.DataFrame:
 
 
 def beside_experts(context: Context) -> pd.DataFrame:
-    """Table of BESIDE_COLUMNS: what goes of each expert, beside HEAPr of whole experts.
-
-    Raises:
-        UserError: no statistics that HEAPr reads.
-    """
+    """Table of BESIDE_COLUMNS: what goes of each expert, beside HEAPr of whole experts."""
     heapr, known = CRITERIA["heapr"], measured(context)
     used = [corpus for corpus, weight in context.weights.items() if weight > 0]
     if lacking := [corpus for corpus in used if corpus not in known]:

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from analysis.errors import PlanError
 from app.charts import neuron_cut
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import muted, themed
 from app.charts.traces import series, stroke
@@ -25,33 +25,21 @@ def _scopes(context: Context) -> SideBySide:
     return found
 
 
-def _draw_layers(context: Context) -> Drawing:
+@chart("neuron-layers", "plan", granularity=ATOMIC_GRANULARITY)
+def draw_layers(context: Context) -> Drawing:
+    """What each layer loses of its neurons, by who competes with whom."""
     table = _scopes(context).layers
     about = neuron_cut.about(context)
     return Drawing(partial(layer_lines, table), table, describe_layers(table), about)
 
 
-def _draw_flops(context: Context) -> Drawing:
+@chart("neuron-flops", "plan", granularity=ATOMIC_GRANULARITY)
+def draw_flops(context: Context) -> Drawing:
+    """What removing neurons saves of a token's computation."""
     table, request = _scopes(context).flops, neuron_cut.neuron_request(context)
     measured = neuron_cut.ranking_of(context, request).routing is not None
     alt, about = describe_flops(table, measured=measured), neuron_cut.about(context)
     return Drawing(partial(flops_lines, table, measured=measured), table, alt, about)
-
-
-NEURON_LAYERS = Chart(
-    "neuron-layers",
-    "plan",
-    "What each layer loses of its neurons, by who competes with whom",
-    _draw_layers,
-    ATOMIC_GRANULARITY,
-)
-NEURON_FLOPS = Chart(
-    "neuron-flops",
-    "plan",
-    "What removing neurons saves of a token's computation",
-    _draw_flops,
-    ATOMIC_GRANULARITY,
-)
 
 
 def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from analysis.errors import StatsError
 from app.charts import neuron_cut
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import as_float32, heat, layer_axis, rows_height, stroke
@@ -25,7 +25,9 @@ def most_divided(shares: pd.DataFrame) -> tuple[int, int]:
     return int(shares["layer"].iloc[row]), int(shares["expert"].iloc[row])
 
 
-def _draw_layers(context: Context) -> Drawing:
+@chart("neuron-saliency", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+def draw_layers(context: Context) -> Drawing:
+    """How salient the neurons of each layer are."""
     field, gone = neuron_cut.field(context), neuron_cut.pruned(context)
     histogram, cuts = saliency_histogram(field, gone), layer_cuts(field, gone)
     if histogram.empty:
@@ -34,7 +36,9 @@ def _draw_layers(context: Context) -> Drawing:
     return Drawing(figure, histogram, describe_layers(cuts), neuron_cut.about(context))
 
 
-def _draw_expert(context: Context) -> Drawing:
+@chart("neurons-of-expert", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+def draw_expert(context: Context) -> Drawing:
+    """The neurons of the expert that is most nearly halved."""
     field, gone = neuron_cut.field(context), neuron_cut.pruned(context)
     halved = most_divided(expert_shares(field, gone))
     layer, expert = context.expert or halved
@@ -43,24 +47,6 @@ def _draw_expert(context: Context) -> Drawing:
     # Command lines draw the expert that is most nearly halved.
     name = "" if (layer, expert) == halved else f"neurons-of-expert-{layer}.{expert}"
     return Drawing(partial(neuron_bars, table), table, describe_neurons(table), about, name)
-
-
-NEURON_SALIENCY = Chart(
-    "neuron-saliency",
-    "explore",
-    "How salient the neurons of each layer are",
-    _draw_layers,
-    ATOMIC_GRANULARITY,
-    reads_scope=True,
-)
-NEURONS_OF_EXPERT = Chart(
-    "neurons-of-expert",
-    "explore",
-    "The neurons of the expert that is most nearly halved",
-    _draw_expert,
-    ATOMIC_GRANULARITY,
-    reads_scope=True,
-)
 
 
 def saliency_by_layer(

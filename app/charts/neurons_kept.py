@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from scipy.stats import spearmanr
 
 from app.charts import neuron_cut
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import muted, primary, series_color, themed
 from app.charts.traces import box, cells_of, heat, layer_axis, rows_height
@@ -16,34 +16,20 @@ from pruning.atoms.cuts import expert_shares
 from pruning.plan import ATOMIC_GRANULARITY
 
 
-def _draw_kept(context: Context) -> Drawing:
+@chart("neurons-kept", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+def draw_kept(context: Context) -> Drawing:
+    """What stays of each expert when neurons go."""
     shares = expert_shares(neuron_cut.field(context), neuron_cut.pruned(context))
     figure = partial(kept_share_map, shares, marked=context.expert)
     return Drawing(figure, shares, describe(shares), neuron_cut.about(context))
 
 
-def _draw_beside(context: Context) -> Drawing:
+@chart("neurons-beside-experts", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+def draw_beside(context: Context) -> Drawing:
+    """Whether the neurons that go lie in experts that would go whole."""
     table = neuron_cut.beside_experts(context)
     about = neuron_cut.about(context)
     return Drawing(partial(removed_by_tenth, table), table, describe_beside(table), about)
-
-
-NEURONS_KEPT = Chart(
-    "neurons-kept",
-    "explore",
-    "What stays of each expert when neurons go",
-    _draw_kept,
-    ATOMIC_GRANULARITY,
-    reads_scope=True,
-)
-NEURONS_BESIDE_EXPERTS = Chart(
-    "neurons-beside-experts",
-    "explore",
-    "Whether the neurons that go lie in experts that would go whole",
-    _draw_beside,
-    ATOMIC_GRANULARITY,
-    reads_scope=True,
-)
 
 
 def kept_share_map(

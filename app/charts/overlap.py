@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from analysis.ranking import overlap as overlaps
 from app.charts import neuron_cut
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import color_at, ink, muted, plain, text_on, themed
 from app.charts.traces import heat, note
@@ -28,7 +28,9 @@ def pair_overlaps(context: Context) -> pd.DataFrame:
     )
 
 
-def _draw(context: Context) -> Drawing:
+@chart("overlap", "explore")
+def draw(context: Context) -> Drawing:
+    """What two texts agree on."""
     label, corpora = context.routed_criterion().label, list(context.corpora_stats)
     about = context.about(label, f"gate {context.gate}")
     return matrix_drawing(pair_overlaps(context), corpora, about)
@@ -41,20 +43,11 @@ def matrix_drawing(pairs: pd.DataFrame, corpora: Sequence[str], about: str) -> D
     return Drawing(figure, pairs, describe(table, chance=by_chance), about)
 
 
-def _draw_neurons(context: Context) -> Drawing:
+@chart("neuron-overlap", "explore", granularity=ATOMIC_GRANULARITY, reads_scope=True)
+def draw_neurons(context: Context) -> Drawing:
+    """What two texts agree on of the neurons that go."""
     corpora, pairs = neuron_cut.measured(context), neuron_cut.corpora_overlaps(context)
     return matrix_drawing(pairs, corpora, neuron_cut.about(context))
-
-
-NEURON_OVERLAP = Chart(
-    "neuron-overlap",
-    "explore",
-    "What two texts agree on of the neurons that go",
-    _draw_neurons,
-    ATOMIC_GRANULARITY,
-    reads_scope=True,
-)
-OVERLAP = Chart("overlap", "explore", "What two texts agree on", _draw)
 
 
 def overlap_matrix(

@@ -14,7 +14,7 @@ from analysis.errors import PlanError, StatsError
 from analysis.stats.shards import TOKEN_PARTS, can_rank, overlap_of_parts, stats_at
 from analysis.stats.store import SHARDS, Run
 from analysis.stats.tables import ExpertStats, Gate
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import CURVE_BESIDE, Context
 from app.charts.theme import apply_theme, plain
 from app.charts.traces import OVERLAP_AXIS, chance, series
@@ -57,7 +57,9 @@ def _criteria(context: Context, part: ExpertStats) -> list[Criterion]:
     return [each for each in map(get_criterion, names) if can_rank(each, part)]
 
 
-def _draw(context: Context) -> Drawing:
+@chart("overlap-by-tokens", "explore")
+def draw(context: Context) -> Drawing:
+    """How many tokens a choice needs."""
     context.check_removes()
     if not context.runs:
         raise StatsError(f"{context.model.name} has not been calibrated; see `moeprune calibrate`.")
@@ -74,9 +76,6 @@ def _draw(context: Context) -> Drawing:
     table = context.keep(parts_table, parts, criteria, context.gate, context.fraction)
     about = context.about(f"gate {context.gate}")
     return Drawing(partial(parts_curve, table), table, describe(table), about)
-
-
-OVERLAP_BY_TOKENS = Chart("overlap-by-tokens", "explore", "How many tokens a choice needs", _draw)
 
 
 def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

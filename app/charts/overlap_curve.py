@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from analysis.criteria import Criterion, get_criterion
 from analysis.ranking.overlap import chance_overlap, corpora_overlap, criterion_overlap
 from analysis.stats.tables import ExpertStats, Gate
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import CURVE_BESIDE, Context
 from app.charts.theme import ink, paper, plain, themed
 from app.charts.traces import OVERLAP_AXIS, chance, note, series
@@ -45,17 +45,14 @@ def curve_table(
     return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance", "series", "kind"])
 
 
-def _draw(context: Context) -> Drawing:
+@chart("overlap-by-sparsity", "explore")
+def draw(context: Context) -> Drawing:
+    """How the agreement of texts changes with sparsity."""
     names = dict.fromkeys((context.routed_criterion().name, *CURVE_BESIDE))
     criteria, share = [get_criterion(name) for name in names], float(context.fraction)
     table = context.keep(curve_table, criteria, context.corpora_stats, context.gate)
     figure, about = partial(overlap_curve, table, sparsity=share), f"gate {context.gate}"
     return Drawing(figure, table, describe(table, sparsity=share), context.about(about))
-
-
-OVERLAP_CURVE = Chart(
-    "overlap-by-sparsity", "explore", "How the agreement of texts changes with sparsity", _draw
-)
 
 
 def overlap_curve(

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import CLEAR, color_at, ink, muted, paper, text_on, themed
 from app.charts.traces import around, box, halo, heat, note, stroke, targets
@@ -32,13 +32,12 @@ EXPONENTS: Final = (0, 1, 2)
 _BLOCK_STEP: Final = 3.25  # the two values of b stand apart by a quarter of a cell
 
 
-def _draw(context: Context) -> Drawing:
+@chart("overlap-map", "explore")
+def draw(context: Context) -> Drawing:
+    """Which variants depend on the text."""
     means, selected = context.variant_means, context.ranking_criterion.exponents
     about = context.about(f"gate {context.gate}")
     return Drawing(partial(variant_map, means, selected=selected), means, describe(means), about)
-
-
-OVERLAP_MAP = Chart("overlap-map", "explore", "Which variants depend on the text", _draw)
 
 
 def variant_map(
@@ -100,12 +99,9 @@ def variant_map(
 
 
 def clicked_point(event: object, size: int) -> tuple[Variant, list[int]] | None:
-    """The variant in a selection of `st.plotly_chart`, and the other numbers of its cell.
+    """The variant in a selection of `st.plotly_chart`, and what else is in its cell's numbers.
 
-    Args:
-        event: what the widget returns, or its entry in session state; None is returned if it holds
-            no variant.
-        size: how many numbers a cell has.
+    `event` is what the widget returned, or its entry in session state; None if it has no variant.
     """
     try:
         point = event["selection"]["points"][-1]["customdata"]  # type: ignore[index]

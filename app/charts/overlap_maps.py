@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from analysis.ranking.overlap import mean_overlaps, variant_overlaps
 from analysis.stats.tables import ExpertStats, Gate
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.overlap_map import (
     EXPONENTS,
@@ -47,15 +47,14 @@ def grid_table(
     return table[["model", "sparsity", *table.columns.drop(["model", "sparsity"])]]
 
 
-def _draw(context: Context) -> Drawing:
+@chart("overlap-maps", "explore")
+def draw(context: Context) -> Drawing:
+    """The variants at several sparsities."""
     shares = sorted({*(Fraction(percent, 100) for percent in GRID_PERCENTS), context.fraction})
     table = context.keep(grid_table, context.models_stats, context.gate, shares)
     selected = context.ranking_criterion.exponents
     about = context.about(f"gate {context.gate}", *context.models_said)
     return Drawing(partial(variant_grid, table, selected=selected), table, describe(table), about)
-
-
-OVERLAP_MAPS = Chart("overlap-maps", "explore", "The variants at several sparsities", _draw)
 
 
 def variant_grid(

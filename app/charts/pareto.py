@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from analysis.errors import StatsError
 from analysis.ranking.pareto import pareto_front
-from app.charts.chart import Chart, Drawing, made_by
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.evaluations import evaluations, usual_measure
 from app.charts.names import FULL
@@ -40,13 +40,7 @@ def pareto_table(points: pd.DataFrame, *, higher_is_better: bool) -> pd.DataFram
 
 @dataclass(frozen=True)
 class Quality:
-    """What the upright axis shows.
-
-    Args:
-        label: of the number.
-        axis: the same with its unit.
-        higher_is_better: direction.
-    """
+    """What the upright axis shows."""
 
     label: str
     axis: str
@@ -65,8 +59,11 @@ def drawing(points: pd.DataFrame, quality: Quality, about: str) -> Drawing | Non
     return Drawing(figure, table, describe(table, label=quality.label), about)
 
 
-def _draw(context: Context) -> Drawing:
-    """A model's own evaluations on one corpus.
+@chart("pareto", "evaluate")
+def draw(context: Context) -> Drawing:
+    """What quality each amount of memory buys.
+
+    A model's own evaluations on one corpus.
 
     Only what was measured as most are competes, and the newest of what was measured twice.
     """
@@ -90,16 +87,10 @@ def _draw(context: Context) -> Drawing:
     return replace(chart, is_usual=(measure, corpus) == usual)
 
 
-PARETO = Chart("pareto", "evaluate", "What quality each amount of memory buys", _draw)
-
-
 def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False) -> go.Figure:
     """Figure of a table of COLUMNS: bytes to the right, value upwards, the front as steps.
 
-    Args:
-        table: a row a candidate; `low` and `high` are its interval, NaN where there is none.
-        quality: what the value is.
-        dark: for a dark page.
+    `low` and `high` are the interval of a candidate, NaN where there is none.
     """
     unit, unit_name = byte_unit(float(table["bytes"].max()) if len(table) else 0.0)
     rows = table.assign(x=table["bytes"] / unit).sort_values("x", kind="stable")

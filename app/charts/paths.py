@@ -13,7 +13,7 @@ from analysis.errors import StatsError
 from analysis.ranking.trajectory import follow, representative_samples
 from analysis.stats.choose import newest_by_corpus
 from analysis.stats.store import Run, load_sample_stats
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.choices import USUAL_PATHS, PathChoice
 from app.charts.context import Context
 from app.charts.theme import apply_theme, plain
@@ -38,7 +38,9 @@ def runs_with_samples(context: Context) -> dict[str, Run]:
     return {corpus: run for corpus, run in runs.items() if "dense" in run.manifest.groups}
 
 
-def _draw(context: Context) -> Drawing:
+@chart("paths", "explore")
+def draw(context: Context) -> Drawing:
+    """Which experts the heaviest paths pass through."""
     runs, choice = runs_with_samples(context), context.paths
     if not runs:
         raise StatsError(
@@ -58,9 +60,6 @@ def _draw(context: Context) -> Drawing:
         context.about(" ".join(choice.said())),
         options=choice.said() if choice != USUAL_PATHS else (),
     )
-
-
-PATHS = Chart("paths", "explore", "Which experts the heaviest paths pass through", _draw)
 
 
 def path_frequency(

@@ -43,12 +43,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class PaperChart:
-    """One figure of what the papers report: of no model here, but of a block of their tables.
-
-    Args:
-        name, page, title: as of `Chart`.
-        draw: the chart of a block, which is a table, a model of it, and a sparsity.
-    """
+    """One figure of what the papers report: of no model here, but of a block of their tables."""
 
     name: str
     page: str
@@ -99,9 +94,6 @@ def _candidate(criterion: str, schedule: str) -> str:
 
 def leaderboard(setting: Setting, weights: Mapping[str, float]) -> pd.DataFrame:
     """Candidates of one block, best average rank first.
-
-    Args:
-        weights: ability -> weight of the user's own average; an ability's benchmarks share it.
 
     Returns:
         ``candidate, average_rank, average`` and a column per benchmark. The full model has no rank

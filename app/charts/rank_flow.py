@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.ranking.compare import Comparison
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.comparing import names_of
 from app.charts.context import Context
 from app.charts.theme import ink, muted, plain, primary, series_color, themed
@@ -25,7 +25,9 @@ def most_moved(comparison: Comparison) -> int:
     return int(by_layer["layer"].to_numpy()[by_layer["agreement"].to_numpy().argmin()])
 
 
-def _draw(context: Context) -> Drawing:
+@chart("rank-flow", "compare")
+def draw(context: Context) -> Drawing:
+    """Who crosses the cut in one layer."""
     comparison, names, place = context.comparison, names_of(context), context.expert
     layer = context.layer
     if layer is None:
@@ -35,9 +37,6 @@ def _draw(context: Context) -> Drawing:
     rows = table[table["layer"] == layer].reset_index(drop=True)
     figure = partial(bump, rows, names, marked=marked)
     return Drawing(figure, rows, describe(rows), context.about_both())
-
-
-RANK_FLOW = Chart("rank-flow", "compare", "Who crosses the cut in one layer", _draw)
 
 
 def bump(

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.comparing import names_of
 from app.charts.context import Context
 from app.charts.theme import CIVIDIS, colorbar, colorscale, ink, paper, plain, themed
@@ -18,13 +18,12 @@ from app.charts.traces import as_float32, halo, note, targets
 _BINS: Final = 32
 
 
-def _draw(context: Context) -> Drawing:
+@chart("rank-rank", "compare")
+def draw(context: Context) -> Drawing:
+    """How far the two orders agree."""
     table, names = context.comparison.table(), names_of(context)
     alt = describe(table, context.comparison.kendall_tau)
     return Drawing(partial(rank_rank, table, names), table, alt, context.about_both())
-
-
-RANK_RANK = Chart("rank-rank", "compare", "How far the two orders agree", _draw)
 
 
 def rank_rank(
@@ -103,12 +102,7 @@ def describe(table: pd.DataFrame, tau: float) -> str:
 
 
 def brushed(table: pd.DataFrame, event: object) -> pd.DataFrame | None:
-    """The rows in the region that was brushed; None where none was.
-
-    Args:
-        table: what the figure was drawn of.
-        event: what `st.plotly_chart` returned, or its entry in session state.
-    """
+    """The rows of a table in the region that was brushed in its figure; None where none was."""
     try:
         points = event["selection"]["points"]  # type: ignore[index]
         cells = {int(point["customdata"]) for point in points}

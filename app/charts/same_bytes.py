@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from analysis.errors import StatsError
-from app.charts.chart import Chart, Drawing, made_by
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.names import criterion_label
 from app.charts.theme import apply_theme, muted, plain
@@ -75,7 +75,9 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     return found.sort_values(["removed", "corpus", "change"], kind="stable", ignore_index=True)
 
 
-def _draw(context: Context) -> Drawing:
+@chart("same-bytes", "explore", granularity=ATOMIC_GRANULARITY)
+def draw(context: Context) -> Drawing:
+    """Neurons or whole experts of the same bytes."""
     records = EvaluationStore(context.store.directories).records(context.model.identity)
     table = same_bytes_table(records)
     if table.empty:
@@ -86,15 +88,6 @@ def _draw(context: Context) -> Drawing:
     removed = table["removed"].iloc[0] if context.removed is None else context.removed
     rows = table[table["removed"] == removed].reset_index(drop=True)
     return Drawing(partial(same_bytes, rows), rows, describe(rows), made_by(context.head))
-
-
-SAME_BYTES = Chart(
-    "same-bytes",
-    "explore",
-    "Neurons or whole experts of the same bytes",
-    _draw,
-    ATOMIC_GRANULARITY,
-)
 
 
 def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

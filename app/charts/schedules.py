@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, plain, primary, text_on, themed
 from app.charts.traces import box, heat, note
@@ -40,11 +40,7 @@ class Sides:
 
 
 def selection_of(context: Context) -> Selection:
-    """The recipe with its statistics, and with counts of tokens where there are any.
-
-    Raises:
-        UserError: no statistics that fit.
-    """
+    """The recipe with its statistics, and with counts of tokens where there are any."""
     request = context.request
     if context.ranking_criterion.source != "routed" and context.corpora:
         # So that the frequency schedule has its numbers as well.
@@ -59,11 +55,7 @@ def order_of(selection: Selection) -> str:
 
 
 def spending_of(context: Context, choice: PlanChoice) -> Spending:
-    """Budget and constraints, without what is set by hand.
-
-    Raises:
-        PlanError: constraints that cannot be read.
-    """
+    """Budget and constraints, without what is set by hand."""
     layers = context.model.layers
     return Spending(layers, sparsity_budget(layers, context.sparsity), choice.constraints())
 
@@ -81,16 +73,13 @@ def sides(context: Context) -> Sides:
     return context.keep(sides_of, selection, spending, searched)
 
 
-def _draw(context: Context) -> Drawing:
+@chart("schedules", "plan", reads_plan=True)
+def draw(context: Context) -> Drawing:
+    """How each schedule spreads the budget."""
     counts, label = sides(context).counts, schedule_label(context.plan.row)
     named = counts.assign(schedule=counts["schedule"].map(schedule_label))
     figure = partial(context.keep, schedules_figure, named, shown=label)
     return Drawing(figure, counts, describe(named), context.about_selection())
-
-
-SCHEDULES = Chart(
-    "schedules", "plan", "How each schedule spreads the budget", _draw, reads_plan=True
-)
 
 
 def schedules_figure(table: pd.DataFrame, *, shown: str = "", dark: bool = False) -> go.Figure:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from analysis.criteria import get_criterion
 from analysis.errors import StatsError
-from app.charts.chart import Chart, Drawing, made_by
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.theme import ink, muted, paper, plain, primary, series_color, themed
 from app.charts.traces import note, series
@@ -65,7 +65,9 @@ def _searched(context: Context, name: str) -> tuple[KnownSearch, str]:
     return context.search, "" if is_told else f"{name}-shown"
 
 
-def _draw_progress(context: Context) -> Drawing:
+@chart("search", "plan")
+def draw_progress(context: Context) -> Drawing:
+    """How the search for a schedule went."""
     search, name = _searched(context, "search")
     history = search.result.history()
     progress, measure = progress_of(history), measure_label(search.fitness)
@@ -74,14 +76,18 @@ def _draw_progress(context: Context) -> Drawing:
     return Drawing(figure, history, alt, about_search(search), name)
 
 
-def _draw_best(context: Context) -> Drawing:
+@chart("search-best", "plan")
+def draw_best(context: Context) -> Drawing:
+    """What the search's best schedule keeps."""
     search, name = _searched(context, "search-best")
     table = search.result.schedule()
     about = about_search(search)
     return Drawing(partial(schedule_bars, table), table, describe_bars(table), about, name)
 
 
-def _draw_schedules(context: Context) -> Drawing:
+@chart("search-schedules", "plan")
+def draw_schedules(context: Context) -> Drawing:
+    """Where several searches put the budget, layer by layer."""
     found = searches(context)
     table = densities_of({each.search_id: each.result for each in found})
     about = made_by(f"searches {', '.join(each.search_id for each in found)}")
@@ -104,25 +110,13 @@ def about_search(search: KnownSearch) -> str:
     )
 
 
-SEARCH = Chart("search", "plan", "How the search for a schedule went", _draw_progress)
-SEARCH_BEST = Chart("search-best", "plan", "What the search's best schedule keeps", _draw_best)
-SEARCH_SCHEDULES = Chart(
-    "search-schedules",
-    "plan",
-    "Where several searches put the budget, layer by layer",
-    _draw_schedules,
-)
-
-
 def search_progress(
     history: pd.DataFrame, progress: pd.DataFrame, *, measure: str = "fitness", dark: bool = False
 ) -> go.Figure:
     """Figure of a search: every new candidate, the median of each generation, the best so far.
 
-    Args:
-        history: `generation, candidate, fitness, origin, is_new`; fitness may be missing.
-        progress: `generation, best, median`.
-        measure: name of the fitness, higher is better.
+    The tables are `generation, candidate, fitness, origin, is_new`, of which fitness may be
+    missing, and `generation, best, median`. Of the measure, higher is better.
     """
     new = history[history["is_new"]].dropna(subset=["fitness"])
     candidates = go.Scatter(

@@ -6,7 +6,7 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import PATTERNS, contrast, ink, paper, plain, series_color, text_on, themed
 from app.charts.traces import note
@@ -18,15 +18,14 @@ _MIB: Final = 1024**2
 _MIN_LABELLED_SHARE: Final = 0.09  # narrower segments would clip their label; the hover has it
 
 
-def _draw(context: Context) -> Drawing:
+@chart("sizes", "export", reads_plan=True)
+def draw(context: Context) -> Drawing:
+    """What pruning saves."""
     shown = context.shown
     plan = shown.plan if shown else make_plan(context.first, context.request).plan
     table = context.keep(size_report, context.model, plan).table
     about = context.about(context.about_plan())
     return Drawing(partial(sizes_figure, table), table, describe(table), about)
-
-
-SIZES = Chart("sizes", "export", "What pruning saves", _draw, reads_plan=True)
 
 
 def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

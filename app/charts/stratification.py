@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import CLEAR, apply_theme, ink, muted, paper, plain
 from app.charts.traces import halo, heat, layer_axis, series, stroke
@@ -21,22 +21,22 @@ _MEASURES: Final = (
 )
 
 
-def _draw_map(context: Context) -> Drawing:
+@chart("stratification", "explore")
+def draw_map(context: Context) -> Drawing:
+    """Which experts each criterion keeps."""
     table = ranked_experts(context.rankings(), context.fraction)
     figure = partial(stratification_figure, table)
     return Drawing(figure, table, describe_map(table), context.about_both())
 
 
-def _draw_separation(context: Context) -> Drawing:
+@chart("separation", "explore")
+def draw_separation(context: Context) -> Drawing:
+    """How clear the cut is."""
     context.check_removes()
     rankings = context.rankings()
     table = separations(rankings, context.fraction)
     about = context.about(" beside ".join(each.criterion.label for each in rankings))
     return Drawing(partial(separation_figure, table), table, describe(table), about)
-
-
-STRATIFICATION = Chart("stratification", "explore", "Which experts each criterion keeps", _draw_map)
-SEPARATION = Chart("separation", "explore", "How clear the cut is", _draw_separation)
 
 
 def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

@@ -110,14 +110,8 @@ def themed(
     """A figure of traces with one x and one y axis, in the theme.
 
     The same as to build it and then to call `apply_theme`, but plotly checks everything once, and
-    pages draw some at every click.
-
-    Args:
-        traces: plain dicts or plotly's own.
-        dark: the theme.
-        x: properties of the axis, which go before the theme's; a title is its text alone.
-        y: likewise.
-        layout: likewise.
+    pages draw some at every click. What is given of the axes and the layout goes before the theme;
+    the title of an axis is its text alone.
     """
     axes = {"xaxis": _axis(dark, x), "yaxis": _axis(dark, y)}
     return go.Figure(data=list(traces), layout=_merged(_layout(dark) | axes, layout))
@@ -131,14 +125,9 @@ def apply_theme(
     y: Mapping[str, Any] | None = None,
     **layout: Any,
 ) -> go.Figure:
-    """Put a figure into the theme, then set these properties; returns the same figure.
+    """Put a figure of any number of axes into the theme; returns the same figure.
 
-    Args:
-        fig: of any number of axes.
-        dark: the theme.
-        x: properties of each x axis; a title is its text alone.
-        y: likewise.
-        layout: further properties, which go before the theme's.
+    What is given of all x and all y axes and of the layout is as for `themed`.
     """
     given: dict[str, Any] = fig.layout.to_plotly_json()
     axes = {"xaxis": x, "yaxis": y} | {

@@ -121,13 +121,7 @@ def cells_of(table: pd.DataFrame, layers: Sequence[int]) -> tuple[tuple[Any, Any
 
 
 def rows_height(layers: Sequence[int], pixels: int, around: int) -> int:
-    """Height of a heat map with a row a layer, each of these pixels, less where there are many.
-
-    Args:
-        layers: decoder index of each row.
-        pixels: of a row.
-        around: pixels of axes and margins.
-    """
+    """Height of a heat map with a row a layer, each of these pixels, less where there are many."""
     return int(np.clip(len(layers) * pixels, 190, 470)) + around
 
 

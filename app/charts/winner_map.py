@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from analysis.errors import StatsError
 from analysis.ranking.leaderboard import WINNER_COLUMNS, score_table, winners
-from app.charts.chart import Chart, Drawing, made_by
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.evaluations import evaluations
 from app.charts.theme import SMALL_SIZE, muted, plain, text_on, themed
@@ -37,8 +37,11 @@ def drawing(scores: Mapping[str, pd.DataFrame], about: str, name: str = "") -> D
     return Drawing(partial(winner_map, rows), rows, describe(rows), about, name)
 
 
-def _draw(context: Context) -> Drawing:
-    """The candidate with the highest ESAP for each share and corpus.
+@chart("own-winner-map", "evaluate")
+def draw(context: Context) -> Drawing:
+    """Which candidate stays nearest.
+
+    The candidate with the highest ESAP for each share and corpus.
 
     Only what was measured as most are competes: on fewer samples a candidate may win by chance.
     """
@@ -56,9 +59,6 @@ def _draw(context: Context) -> Drawing:
     if not scores:
         raise StatsError(f"No evaluation of {context.model.name} measured ESAP; see `--fitness`.")
     return drawing(scores, made_by(context.model.name, "highest ESAP on held-out text"))
-
-
-OWN_WINNER_MAP = Chart("own-winner-map", "evaluate", "Which candidate stays nearest", _draw)
 
 
 def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

@@ -16,11 +16,6 @@ def component_of(folder: Path, *, html: str, css: str | None = None) -> Componen
     They are files that the browser fetches once. Given as text, Streamlit would send them again
     with every change of data. Streamlit looks for such files in the pyproject.toml of installed
     packages, which a wheel does not carry, so their folder is named here.
-
-    Args:
-        folder: of the component; its name is the component's, and its script's.
-        html: what it begins with.
-        css: its style, in the same folder.
     """
     # A manifest names all components of its package, so each has a package of its own.
     package, component = f"moe_prune_studio_{folder.name}", folder.name

@@ -8,15 +8,7 @@ import streamlit as st
 def card(
     label: str, value: str, below: str | None = None, *, note: str | None = None, place: Any = st
 ) -> None:
-    """Draw a card of the height of its neighbours.
-
-    Args:
-        label: what the number is.
-        value: the number.
-        below: what it is a part of, or compares with; neither green nor red.
-        note: what it means, for those who ask.
-        place: where it is drawn.
-    """
+    """Draw a card of the height of its neighbours."""
     place.metric(
         label,
         value,

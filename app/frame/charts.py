@@ -44,13 +44,10 @@ def show_chart(
     brush: bool = False,
     said: bool = False,
 ) -> None:
-    """Draw a chart, and below it its downloads.
+    """Draw a chart, below what it says if that is `said`, and below it its downloads.
 
-    Args:
-        chart: what to draw.
-        on_select: makes its points clickable; called before the script.
-        brush: a region can be dragged over its points; see `selection_of`.
-        said: what it says stands above it.
+    `on_select` makes its points clickable and is called before the script; with `brush` a region
+    can be dragged over its points; see `selection_of`.
     """
     if said:
         st.text(chart.alt)

@@ -39,14 +39,7 @@ def one_of(value: object, options: Sequence[Value], usual: Value | None = None) 
 def choose(
     label: str, options: Sequence[Value], usual: Value | None = None, **widget: Any
 ) -> Value:
-    """Draw a list of options; the one that is chosen, at first `usual` or the first.
-
-    Args:
-        label: of the list.
-        options: at least one.
-        usual: one of them.
-        widget: further arguments of `st.selectbox`.
-    """
+    """Draw a list of options; the one that is chosen, at first `usual` or the first."""
     first = one_of(usual, options)
     chosen = st.selectbox(label, options, index=options.index(first), **widget)
     return one_of(chosen, options, first)

@@ -21,12 +21,7 @@ def offer_job(
 ) -> None:
     """Queue the job where its form was sent, and show the command lines that do the same.
 
-    Args:
-        context: the page's.
-        request: what the job does.
-        about: what its title names, see `queue`.
-        sent: whether the form was sent.
-        plan: that the job works on; a command line of its own makes it.
+    `about` is what its title names. A plan that the job works on has a command line of its own.
     """
     made: Any = shown_request(request)
     commands = [made.command()]

@@ -111,13 +111,7 @@ def blend_sliders(runs: Mapping[str, Run]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sidebar:
-    """What the sidebar says.
-
-    Args:
-        model: on screen.
-        corpora: that rank, as --corpus takes them.
-        percent: sparsity.
-    """
+    """What the sidebar says."""
 
     model: MoEModel
     corpora: tuple[str, ...]

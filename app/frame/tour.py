@@ -13,13 +13,7 @@ _VIEWS = Path(__file__).parents[1] / "views"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stop.
-
-    Args:
-        page: the page's part of the URL; empty for the first page.
-        title: what is to be seen.
-        text: where to look, and what to try.
-    """
+    """One stop."""
 
     page: str
     title: str

@@ -25,15 +25,7 @@ DEFAULT_TITLE = "Pruning report"
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """One figure of a report.
-
-    Args:
-        name: of the view; the stem of its CSV.
-        title: what the figure answers.
-        takeaway: what it says, in one sentence computed from the numbers.
-        figure: on white, with its provenance.
-        table: the numbers behind it.
-    """
+    """One figure of a report."""
 
     name: str
     title: str
@@ -44,16 +36,7 @@ class Section:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """A report.
-
-    Args:
-        title: its heading.
-        facts: name -> value, of the model and the recipe.
-        command: see `command_of`.
-        about: what made it.
-        sections: the figures.
-        omitted: title of a figure -> why it is not there.
-    """
+    """A report."""
 
     title: str
     facts: dict[str, str]
@@ -64,11 +47,7 @@ class Report:
 
 
 def views_of(names: Sequence[str], criterion: str = "") -> list[Chart]:
-    """The views of a report; where none is named all, of neurons if the criterion ranks neurons.
-
-    Raises:
-        PlanError: one that reports do not have.
-    """
+    """The views of a report; where none is named all, of neurons if the criterion ranks neurons."""
     for name in names:
         if name not in CHARTS:
             raise PlanError(unknown_name("view of a report", name, CHARTS))

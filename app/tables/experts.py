@@ -92,9 +92,6 @@ def rank_summary(ranks: pd.DataFrame, sparsity: Fraction) -> pd.DataFrame:
     `kept` says under how many of the texts the expert stays at this uniform sparsity, as "2 of 3".
     A criterion that reads no text has the same rank under each; the variant (1, 0, 0), which ranks
     nothing, has none.
-
-    Args:
-        ranks: a table of `expert_ranks`.
     """
     texts = [name for name in dict.fromkeys(ranks["source"]) if name not in TEXTLESS]
     columns = texts or ["rank"]

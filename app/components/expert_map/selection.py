@@ -7,13 +7,7 @@ from app.components.expert_map.payload import Selection
 
 @dataclass(frozen=True)
 class SelectionMemory:
-    """What one map knew after the previous run of the script.
-
-    Args:
-        reported: The browser's last message, None before the first.
-        given: What the app asked for.
-        current: What is selected.
-    """
+    """What one map knew after the previous run of the script."""
 
     reported: object
     given: Selection | None

@@ -30,11 +30,6 @@ def schedule_editor(bars: Bars, *, key: str, on_edit: Callable[[], None]) -> Non
 
     Dragging stays in the browser; a release calls `on_edit` before the script, which finds the
     edit in `edit_message(key)`. What this function is given then decides what is shown.
-
-    Args:
-        bars: what to show.
-        key: widget key.
-        on_edit: called when a person changed a count or a lock.
     """
     html = '<div class="schedule-editor"></div>'
     component_of(_FOLDER, html=html, css="schedule_editor.css")(

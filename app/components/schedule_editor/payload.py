@@ -13,12 +13,7 @@ _MOST_LAYERS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edit of a person.
-
-    Args:
-        kept: layer -> experts kept.
-        locked: layers that do not give or take.
-    """
+    """What a person asked for: experts kept by layer, and the layers that do not give or take."""
 
     kept: Mapping[int, int]
     locked: frozenset[int]
@@ -49,12 +44,7 @@ class Bars:
 
 
 def bars_payload(bars: Bars, seen: int | None) -> dict[str, Any]:
-    """JSON for the browser; lists have one entry a layer, in decoder order.
-
-    Args:
-        bars: what to show.
-        seen: stamp of the newest message from the browser that `bars` knows of.
-    """
+    """JSON for the browser; lists have one entry a layer, in decoder order."""
     layers = bars.spending.layers
     rooms = rooms_of(layers, bars.spending.constraints)
     return {
@@ -84,18 +74,7 @@ def stamp_of(message: object) -> int | None:
 def checked_edit(
     message: object, spending: Spending, before: Mapping[int, int], locked: Collection[int]
 ) -> Edit:
-    """The edit in what a browser sent, checked against every rule again.
-
-    Args:
-        message: untrusted.
-        spending: layers, budget and constraints.
-        before: layer -> experts kept before the edit.
-        locked: layers that were locked before it.
-
-    Raises:
-        PlanError: malformed, another budget, a number that a layer cannot keep, or a locked layer
-            that changed.
-    """
+    """The edit in what a browser sent, checked against every rule again."""
     counts, locks = _shape(message, len(spending.layers))
     kept = {layer.index: count for layer, count in zip(spending.layers, counts, strict=True)}
     rooms = rooms_of(spending.layers, spending.constraints)

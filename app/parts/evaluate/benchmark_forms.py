@@ -37,12 +37,7 @@ _NO_HARNESS: Final = (
 
 
 def run_form(context: Context, dtype: str) -> None:
-    """Queue benchmarks of the full model, a plan or an export as a job.
-
-    Args:
-        context: the page's.
-        dtype: element type of the results on screen, beside which new ones should stand; or empty.
-    """
+    """Queue benchmarks of the full model, a plan or an export as a job."""
     st.markdown("**Benchmark more** with lm-evaluation-harness.")
     if find_spec("lm_eval") is None:
         st.info(_NO_HARNESS, icon=":material/info:")
@@ -174,11 +169,7 @@ def _take(asked: Mapping[str, Any], name: str, content: bytes) -> None:
 
 
 def take_results(asked: Mapping[str, Any], name: str, content: bytes) -> list[Any]:
-    """The records of an uploaded file, which are kept; see `import_results`.
-
-    Raises:
-        UserError: too large, or not of a form that is known; or the plan does not fit.
-    """
+    """The records of an uploaded file, which are kept; see `import_results`."""
     if len(content) > _MEGABYTES * 2**20:
         raise UserError(f"{name} is larger than {_MEGABYTES} MB; give the file of results.")
     with tempfile.TemporaryDirectory() as folder:

@@ -34,11 +34,7 @@ def plan_name(shown: CurrentPlan) -> str:
 
 
 def candidate_part(context: Context, prefix: str) -> CurrentPlan | None:
-    """Draw the choice of a plan; the plan, or None after saying what is missing.
-
-    Raises:
-        UserError: the sparsity cannot be met.
-    """
+    """Draw the choice of a plan; the plan, or None after saying what is missing."""
     noted = noted_plan(context.model)
     options = [*([_OF_PLAN_PAGE] if noted else []), *CRITERIA]
     words = {name: criterion.label for name, criterion in CRITERIA.items()}

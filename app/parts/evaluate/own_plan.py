@@ -61,11 +61,7 @@ def own_plan_part(context: Context, own: CurrentPlan, results: pd.DataFrame, mea
 def measure_card(place: Any, label: str, row: Any, measure: str) -> None:
     """A measure, and how far it is from the full model's, which is better or worse.
 
-    Args:
-        place: where it is drawn.
-        label: what it is a number of.
-        row: of a table with `mean` and `full`, the full model's or NaN.
-        measure: one of MEASURES.
+    `row` is of a table with `mean` and `full`, the full model's or NaN.
     """
     full = row["full"]
     place.metric(

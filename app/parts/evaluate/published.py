@@ -55,13 +55,7 @@ def published_part() -> None:
 
 
 def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) -> dict[str, float]:
-    """Draw a slider for each name; its weight in the user's own average. Empty: all count alike.
-
-    Args:
-        names: what is weighed, each with a part of the address.
-        shown: those that the table has.
-        what: one of them is called.
-    """
+    """Draw a slider for each name; its weight in the user's own average. Empty: all count alike."""
     with st.popover("Weights", icon=":material/tune:"):
         st.text(f"How much each {what} counts in the column `average`.")
         given = {

@@ -17,13 +17,7 @@ _CRITERIA: Final = ("reap", "frequency", "random")
 
 
 def dtype_field(usual: str, key: str, note: str) -> str:
-    """Draw the element type; what it says.
-
-    Args:
-        usual: what it says at first, if it is one of DTYPES; else `auto`.
-        key: of the widget.
-        note: what the choice changes.
-    """
+    """Draw the element type, at first `usual` if it is one of DTYPES; what it says."""
     return choose("Element type", DTYPES, usual, key=key, help=note, width=150)
 
 
@@ -37,12 +31,7 @@ def share_control(options: Mapping[str, Share], key: str) -> Share:
 
 
 def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
-    """Draw criteria, sparsities and whose statistics rank; what they say.
-
-    Args:
-        context: the page's.
-        prefix: of the keys of the widgets.
-    """
+    """Draw criteria, sparsities and whose statistics rank; what they say."""
     criteria = st.multiselect(
         "Criteria",
         list(CRITERIA),

@@ -105,11 +105,7 @@ def _overview(overview: pd.DataFrame) -> None:
 
 
 def random_note(overview: pd.DataFrame) -> str:
-    """Why the row Random may stand high: it is one order of many; empty where there is no such row.
-
-    Args:
-        overview: of `overview_of`.
-    """
+    """Why the row Random may stand high: it is one order of many; empty if there is no row."""
     rows = overview[(overview["criterion"] == "random") & (overview["order"] == "saliency")]
     if rows.empty:
         return ""

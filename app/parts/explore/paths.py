@@ -100,11 +100,7 @@ def _number(label: str, key: str, allowed: range, usual: int) -> int:
 
 
 def _check_time(context: Context, run: Run, choice: PathChoice) -> None:
-    """See that a page can wait for the paths of a run.
-
-    Raises:
-        UserError: they would take minutes.
-    """
+    """See that a page can wait for the paths of a run."""
     samples = choice.clusters or sum(each.num_sequences for each in run.manifest.corpora)
     layers = context.model.layers
     squares = sum(layer.num_experts**2 for layer in layers[1:])
