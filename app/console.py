@@ -13,14 +13,12 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     SpinnerColumn,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.progress import Progress as Bar
 from rich.table import Table
-from rich.text import Text
 
 from analysis.progress import Progress
 
@@ -31,29 +29,9 @@ Result = TypeVar("Result")
 _INTERRUPTED = 130  # what a shell calls a command that Ctrl-C ended
 # Into a file or a pipe, a table is as wide as it needs to be.
 _WIDE = None if sys.stdout.isatty() else 240
-out = Console(soft_wrap=True, highlight=False, width=_WIDE)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
-
-
-class _Display:
-    """One bar for the current phase; notes go above it."""
-
-    def __init__(self, bar: Bar) -> None:
-        self._bar = bar
-        self._task: TaskID | None = None
-        self._phase = ""
-
-    def show(self, step: Progress) -> None:
-        if step.note:
-            err.print(step.note, markup=False)
-        if self._task is None or step.phase != self._phase:
-            if self._task is not None:
-                self._bar.remove_task(self._task)
-            self._phase = step.phase
-            self._task = self._bar.add_task(
-                f"{step.phase} ({step.unit})" if step.unit else step.phase, total=step.total or None
-            )
-        self._bar.update(self._task, completed=step.done, total=step.total or None)
+# Names of models and corpora are not markup.
+out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False, width=_WIDE)
+err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
@@ -83,22 +61,22 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
 
     Ctrl-C closes the task after its current step, where it can save its state or clean up.
     """
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     # Into a file or a pipe, a bar would leave nothing but an empty line.
-    bar = Bar(*columns, console=err, transient=True, disable=not err.is_terminal)
+    bar = Bar(*columns, *times, console=err, transient=True, disable=not err.is_terminal)
     with _interruption() as stop, bar:
-        display = _Display(bar)
         try:
             while not stop:
-                display.show(next(task))
+                step = next(task)
+                if step.note:
+                    err.print(step.note)
+                phase = f"{step.phase} ({step.unit})" if step.unit else step.phase
+                if not bar.tasks or bar.tasks[0].description != phase:
+                    for shown in bar.task_ids:
+                        bar.remove_task(shown)
+                    bar.add_task(phase, total=step.total or None)
+                bar.update(bar.task_ids[0], completed=step.done, total=step.total or None)
         except StopIteration as finished:
             result: Result = finished.value
             return result
@@ -115,8 +93,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        # Names of models and corpora are not markup.
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*map(_cell, row))
     out.print(table)
 
 
@@ -140,7 +117,7 @@ def show_facts(facts: Mapping[str, object]) -> None:
     """Names and values, aligned."""
     width = max(map(len, facts))
     for name, value in facts.items():
-        out.print(f"{name:<{width}}  {_cell(value)}", markup=False)
+        out.print(f"{name:<{width}}  {_cell(value)}")
 
 
 def _cell(value: object) -> str:

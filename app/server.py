@@ -159,7 +159,7 @@ def run_server(port: int | None, address: str = LOOPBACK) -> None:
     middleware = [Middleware(SecurityHeaders), hosts, refusals]
     dashboard = st.App(HERE / "main.py", middleware=middleware)
     shown = f"[{address}]" if ":" in address else address
-    out.print(f"MoE Prune Studio: http://{shown}:{chosen}", markup=False)
+    out.print(f"MoE Prune Studio: http://{shown}:{chosen}")
     if login:
-        out.print(f"Login for {', '.join(login.users)} at {login.host}", markup=False)
+        out.print(f"Login for {', '.join(login.users)} at {login.host}")
     dashboard.run(config=config)

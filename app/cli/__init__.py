@@ -129,7 +129,7 @@ class _Commands(TyperGroup):
 
 def _version(wanted: bool) -> None:
     if wanted:
-        out.print(f"moeprune {metadata.version('moe-prune-studio')}", highlight=False)
+        out.print(f"moeprune {metadata.version('moe-prune-studio')}")
         raise typer.Exit
 
 
@@ -178,5 +178,5 @@ def main() -> None:
 
 def _end(message: str, error: Exception) -> NoReturn:
     speak_up(error)
-    err.print(f"error: {message}", markup=False)
+    err.print(f"error: {message}")
     raise SystemExit(1) from error

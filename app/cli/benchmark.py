@@ -2,64 +2,43 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from analysis.errors import PlanError
+from analysis.model import load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import check_place, write_result
 from app.console import counted, follow, out, show_table
+from pruning.evaluate.benchmarks.record import BenchmarkRecord
+from pruning.plan import load_plan
 from pruning.requests.base import Option
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
-
-if TYPE_CHECKING:
-    from pruning.evaluate.benchmarks.record import BenchmarkRecord
+from pruning.tasks.benchmark import benchmark_results, benchmark_run, import_results
 
 # What says how benchmarks are run, where results of others are imported.
-_OF_RUNS = {
-    "tasks": "--tasks",
-    "limit": "--limit",
-    "num_fewshot": "--num-fewshot",
-    "chat_template": "--chat-template",
-}
-
-
-Plans = tuple[
-    Annotated[
-        options.Plan, Option("plan.json that is masked in the model; repeatable. Default: none.")
-    ],
-    ...,
-]
-Files = tuple[
-    Annotated[
-        Path,
-        Option(
-            "Import a results file of lm-eval or a report of EvalScope; repeatable.",
-            ("--import",),
-            file="existing",
-        ),
-    ],
-    ...,
-]
-Scores = Annotated[Path, Option("Also write the scores here, as JSON.", ("--out", "-o"))]
+_OF_RUNS = ("tasks", "limit", "num_fewshot", "chat_template")
+_PLAN_HELP = "plan.json that is masked in the model; repeatable. Default: none."
+_IMPORT = Option(
+    "Import a results file of lm-eval or a report of EvalScope; repeatable.",
+    ("--import",),
+    file="existing",
+)
 
 
 @command(BenchmarkRequest)
 def benchmark(
     request: BenchmarkRequest,
     *,
-    plan: Plans = (),
-    import_files: Files = (),
+    plan: tuple[Annotated[options.Plan, Option(_PLAN_HELP)], ...] = (),
+    import_files: tuple[Annotated[Path, _IMPORT], ...] = (),
     candidate: Annotated[
         str, Option("With --import and without --plan: what was benchmarked, in words.")
     ] = "",
-    out_file: Scores | None = None,
+    out_file: Annotated[Path, Option("Also write the scores here, as JSON.", ("--out", "-o"))]
+    | None = None,
 ) -> None:
     """Run lm-evaluation-harness on a model, on what plans leave of it, or on an export."""
-    from analysis.model import load_model_index
-    from pruning.plan import load_plan
-    from pruning.tasks.benchmark import benchmark_results, benchmark_run
-
     if out_file:
         check_place(out_file)
     model = load_model_index(request.model, revision=request.revision)
@@ -70,41 +49,33 @@ def benchmark(
         raise PlanError("--candidate goes with --import; a plan says itself what it is.")
     else:
         records = follow(benchmark_run(request.into(BenchmarkRequest, plans=plans)))
-    _show(records)
+    show_table(
+        "",
+        ("candidate", "task", "metric", "value", "std. error", "questions"),
+        [
+            (
+                *(record.candidate, score.task, score.metric, f"{score.value:.4f}"),
+                "-" if score.stderr is None else f"{score.stderr:.4f}",
+                score.num_samples or "-",
+            )
+            for record in records
+            for score in record.scores
+            if not score.group  # of groups, the group
+        ],
+    )
     if out_file:
         write_result(out_file, benchmark_results(records))
-        out.print(f"{out_file}: {counted(len(records), 'candidate')}", markup=False)
+        out.print(f"{out_file}: {counted(len(records), 'candidate')}")
 
 
 def _imported(
     request: BenchmarkRequest, plans: Sequence[dict[str, Any]], values: dict[str, Any]
-) -> "list[BenchmarkRecord]":
-    from pruning.tasks.benchmark import import_results
-
-    if given := [option for name, option in _OF_RUNS.items() if getattr(request, name)]:
+) -> list[BenchmarkRecord]:
+    if given := [name for name in _OF_RUNS if getattr(request, name)]:
         raise PlanError(
-            f"{given[0]} says what is run, and --import runs nothing: all results of the file are "
-            "imported; leave one of the two out."
+            f"--{given[0].replace('_', '-')} says what is run, and --import runs nothing: all "
+            "results of the file are imported; leave one of the two out."
         )
     if len(plans) > 1:
         raise PlanError("Imported results are of one plan; give --plan once.")
     return import_results(request.into(ImportRequest, plan=plans[0] if plans else None, **values))
-
-
-def _show(records: "Sequence[BenchmarkRecord]") -> None:
-    """Print a table: one row for each score; of groups, the group."""
-    from pruning.evaluate.benchmarks.table import benchmark_table
-
-    table = benchmark_table(records)
-    table = table.loc[table["group"] == ""]
-    columns = ["candidate", "task", "metric", "value", "stderr", "num_samples"]
-    shown = table[columns].astype(object).where(table[columns].notna(), "-")
-    rows = [
-        (
-            *(label, task, metric, f"{value:.4f}"),
-            error if isinstance(error, str) else f"{error:.4f}",
-            count if count == "-" else int(count),
-        )
-        for label, task, metric, value, error, count in shown.itertuples(index=False, name=None)
-    ]
-    show_table("", ("candidate", "task", "metric", "value", "std. error", "questions"), rows)

@@ -1,12 +1,15 @@
 """Commands on the cache: runs list, show, merge, extend, verify, remove."""
 
 import json
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from analysis.errors import StatsError
-from analysis.stats.store import stats_store
+from analysis.stats.extending import extend_run
+from analysis.stats.merging import merge_runs
+from analysis.stats.store import MANIFEST, SHIPPED_STATS, stats_store
 from app.cli.derive import command
 from app.console import err, out, show_frame
 from pruning.requests.base import Option
@@ -16,16 +19,18 @@ runs = typer.Typer(help="The cache of runs.", no_args_is_help=True)
 RunId = Annotated[str, Option("Run id, or its unique beginning.", place="RUN")]
 
 
-@runs.command("list")
-@command()
+def _of_runs(handler: Callable[..., None]) -> Callable[..., None]:
+    return runs.command(handler.__name__.removesuffix("_runs").removesuffix("_run"))(
+        command()(handler)
+    )
+
+
+@_of_runs
 def list_runs(*, stats_dir: StatsDir | None = None) -> None:
     """List the finished runs, and what each cost on the machine that made it."""
     from app.tables.costs import LISTED_COSTS, cost_table
 
-    def report(problem: StatsError) -> None:
-        err.print(f"left out: {problem}", markup=False)
-
-    found = list(stats_store(stats_dir).runs(report))
+    found = list(stats_store(stats_dir).runs(lambda problem: err.print(f"left out: {problem}")))
     if not found:
         out.print("No runs. Make one with: moeprune calibrate MODEL --corpus CORPUS")
         return
@@ -33,34 +38,26 @@ def list_runs(*, stats_dir: StatsDir | None = None) -> None:
     show_frame("", costs[list(LISTED_COSTS)], missing="-")
 
 
-@runs.command("show")
-@command()
+@_of_runs
 def show_run(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
     """Print the manifest of a run."""
-    from analysis.stats.store import MANIFEST
-
     found = stats_store(stats_dir).get(run)
     out.print_json(json.dumps(json.loads((found.path / MANIFEST).read_text())))
 
 
-@runs.command("merge")
-@command()
+@_of_runs
 def merge(
     *,
     run: Annotated[tuple[str, ...], Option("Two or more run ids.", place="RUN...")],
     stats_dir: StatsDir | None = None,
 ) -> None:
     """Add the sums of several runs, as if their corpora had been one."""
-    from analysis.stats.merging import merge_runs
-
     store = stats_store(stats_dir)
     merged = merge_runs([store.get(name) for name in run], store.target)
-    out.print(f"{merged.manifest.run_id}: {merged.manifest.num_tokens:,} tokens", markup=False)
-    out.print(str(merged.path), markup=False)
+    out.print(f"{merged.manifest.run_id}: {merged.manifest.num_tokens:,} tokens\n{merged.path}")
 
 
-@runs.command("extend")
-@command()
+@_of_runs
 def extend(
     *,
     run: RunId,
@@ -68,26 +65,21 @@ def extend(
     stats_dir: StatsDir | None = None,
 ) -> None:
     """Add to a run the groups router and dense of another run of the same tokens."""
-    from analysis.stats.extending import extend_run
-
     store = stats_store(stats_dir)
     found = extend_run(store.get(run), store.get(other))
-    out.print(f"{found.manifest.run_id}: groups {', '.join(found.manifest.groups)}", markup=False)
-    out.print(str(found.path), markup=False)
+    out.print(f"{found.manifest.run_id}: groups {', '.join(found.manifest.groups)}\n{found.path}")
 
 
-@runs.command("verify")
-@command()
+@_of_runs
 def verify(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
     """Check the files of a run against its manifest."""
     store = stats_store(stats_dir)
     found = store.get(run)
     store.verify(found)
-    out.print(f"{found.manifest.run_id}: {len(found.manifest.files)} files intact", markup=False)
+    out.print(f"{found.manifest.run_id}: {len(found.manifest.files)} files intact")
 
 
-@runs.command("remove")
-@command()
+@_of_runs
 def remove(
     *,
     run: RunId,
@@ -95,8 +87,6 @@ def remove(
     yes: Annotated[Switch, Option("Do not ask.")] = False,
 ) -> None:
     """Delete a run for good."""
-    from analysis.stats.store import SHIPPED_STATS
-
     store = stats_store(stats_dir)
     found = store.get(run)
     if found.path.parent.resolve() == SHIPPED_STATS.resolve():
@@ -104,4 +94,4 @@ def remove(
     if not yes:
         typer.confirm(f"Remove {found.manifest.run_id}?", abort=True)
     store.remove(found)
-    out.print(f"removed {found.manifest.run_id}", markup=False)
+    out.print(f"removed {found.manifest.run_id}")

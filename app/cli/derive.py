@@ -60,7 +60,11 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
         for name in ("__name__", "__doc__", "__module__"):
             setattr(run, name, getattr(handler, name))
         context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        taken = sorted([*parameters.values(), *passed], key=_order)
+        # Required options stand before the others.
+        taken = sorted(
+            [*parameters.values(), *passed],
+            key=lambda each: each.default is not inspect.Parameter.empty,
+        )
         run.__signature__ = inspect.Signature([context, *taken])  # type: ignore[attr-defined]
         return run
 
@@ -130,8 +134,3 @@ def _members(kind: Any) -> Iterator[Any]:
             yield from _members(part)
     else:
         yield kind
-
-
-def _order(parameter: inspect.Parameter) -> bool:
-    """Required options stand before the others."""
-    return parameter.default is not inspect.Parameter.empty

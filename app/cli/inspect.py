@@ -1,18 +1,19 @@
 """The command `inspect`: what a checkpoint is and what can be pruned of it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from analysis.families import MoELayer, SlotKind
+from analysis.heads import prediction_heads
+from analysis.model import MoEModel, load_model_index
+from analysis.widths import expert_widths, loaded_widths
 from app.cli.derive import command
 from app.console import out, show_facts, show_table
+from pruning.engines import contents_of, verdicts
 from pruning.requests.base import Option
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import Switch
-
-if TYPE_CHECKING:
-    from analysis.families import MoELayer
-    from analysis.model import MoEModel
-    from pruning.sizes import SizeReport
+from pruning.sizes import format_bytes, size_report
 
 _SHOWN = 6
 
@@ -26,43 +27,38 @@ def inspect(
     ] = False,
 ) -> None:
     """Show architecture, experts, sizes and what can be pruned; reads headers only."""
-    from analysis.model import load_model_index
-    from pruning.engines import contents_of, verdicts
-    from pruning.sizes import format_bytes, size_report
+    if config_only:
+        from pruning.outline import outline_model
 
-    read = _outline if config_only else load_model_index
-    described = read(request.model, revision=request.revision)
-    report = size_report(described)
-    show_facts({**_facts(described), **_costs(report)})
-    for assumption in described.family.assumptions:
-        out.print(f"  assumed: {assumption}", markup=False, highlight=False)
+        model = outline_model(request.model, revision=request.revision)
+    else:
+        model = load_model_index(request.model, revision=request.revision)
+    report = size_report(model)
+    own, bfloat16 = report.loaded()[0], report.loaded("bfloat16")[0]
+    show_facts(
+        {
+            **_facts(model),
+            "parameters": f"{report.params_before:,}, {report.active_before:,} active per token",
+            "loaded": f"{format_bytes(own)} as stored, {format_bytes(bfloat16)} in bfloat16",
+            "expert FLOPs per token": f"{report.expert_flops:,} (2 per weight of the chosen "
+            "experts)",
+        }
+    )
+    for assumption in model.family.assumptions:
+        out.print(f"  assumed: {assumption}")
     rows = [(str(part), format_bytes(int(size[0, 0]))) for part, size in report.parts.items()]
     show_table("\nSize on disk", ("part", "bytes"), rows)
-    readers = [(each.engine, each.reads, each.reason) for each in verdicts(contents_of(described))]
+    readers = [(each.engine, each.reads, each.reason) for each in verdicts(contents_of(model))]
     show_table("\nWhat reads it", ("program", "reads it", "why"), readers)
-    out.print(f"\n{_what_can_go(described.layers)}", markup=False)
+    out.print(f"\n{_what_can_go(model.layers)}")
 
 
-def _outline(model: str, *, revision: str | None = None) -> "MoEModel":
-    from pruning.outline import outline_model
-
-    return outline_model(model, revision=revision)
-
-
-def _costs(report: "SizeReport") -> dict[str, object]:
-    from pruning.sizes import format_bytes
-
-    own, bfloat16 = report.loaded()[0], report.loaded("bfloat16")[0]
-    return {
-        "parameters": f"{report.params_before:,}, {report.active_before:,} active per token",
-        "loaded": f"{format_bytes(own)} as stored, {format_bytes(bfloat16)} in bfloat16",
-        "expert FLOPs per token": f"{report.expert_flops:,} (2 per weight of the chosen experts)",
-    }
-
-
-def _facts(model: "MoEModel") -> dict[str, object]:
+def _facts(model: MoEModel) -> dict[str, object]:
     counts = sorted({layer.num_experts for layer in model.layers})
     family, layer = model.family, model.layers[0]
+    slots = [item.slot for item in model.located[layer.index]]
+    routed = {slot.role for slot in slots if slot.kind is SlotKind.ROUTER}
+    added = sorted(routed & set(family.correction_biases))
     return {
         "model": model.name,
         "architecture": f"{family.label} ({family.model_type})"
@@ -72,7 +68,8 @@ def _facts(model: "MoEModel") -> dict[str, object]:
         "experts per token": layer.top_k,
         "gate weights": family.gate_rule,
         "groups": f"{layer.num_groups}, each keeps as many" if layer.num_groups > 1 else "none",
-        "correction bias": _correction_bias(model),
+        # Terms that the router adds before it selects, and does not weight by.
+        "correction bias": f"{', '.join(added)}; pruned with the router" if added else "none",
         "shared experts": _shared(model),
         "layout": _layout(model),
         "prediction heads": _heads(model),
@@ -84,7 +81,7 @@ def _facts(model: "MoEModel") -> dict[str, object]:
     }
 
 
-def _layers(model: "MoEModel") -> str:
+def _layers(model: MoEModel) -> str:
     sparse = {layer.index for layer in model.layers}
     dense = [index for index in range(model.depth) if index not in sparse]
     shown = ", ".join(map(str, dense[:_SHOWN]))
@@ -93,10 +90,8 @@ def _layers(model: "MoEModel") -> str:
     return f"{model.depth}, {len(sparse)} with experts{without}"
 
 
-def _width(model: "MoEModel") -> str:
+def _width(model: MoEModel) -> str:
     """Neurons of an expert, on disk, and of the experts of a layer when loaded."""
-    from analysis.widths import expert_widths, loaded_widths
-
     held = {width for widths in expert_widths(model).values() for width in widths}
     if not held:  # quantised in blocks, whose shapes do not say
         return str(model.config.get(model.family.width_key, "unknown"))
@@ -106,20 +101,7 @@ def _width(model: "MoEModel") -> str:
     return on_disk + (f", {min(loaded)} to {max(loaded)} when loaded" if loaded else "")
 
 
-def _correction_bias(model: "MoEModel") -> str:
-    """Terms that the router adds before it selects, and does not weight by."""
-    from analysis.families import SlotKind
-
-    found = {
-        item.slot.role
-        for item in model.located[model.layers[0].index]
-        if item.slot.kind is SlotKind.ROUTER
-    }
-    added = sorted(found & set(model.family.correction_biases))
-    return f"{', '.join(added)}; pruned with the router" if added else "none"
-
-
-def _shared(model: "MoEModel") -> str:
+def _shared(model: MoEModel) -> str:
     shared, config = model.family.shared, model.config
     width = config.get(shared.width_key) if shared else None
     count = config.get(shared.count_key, 0) if shared and shared.count_key else 1
@@ -130,9 +112,7 @@ def _shared(model: "MoEModel") -> str:
     return f"{number} {total}; never scored or pruned" + (f"; {shared.note}" if shared.note else "")
 
 
-def _layout(model: "MoEModel") -> str:
-    from analysis.families import SlotKind
-
+def _layout(model: MoEModel) -> str:
     slots = [item.slot for item in model.located[model.layers[0].index]]
     experts = [slot for slot in slots if slot.kind is not SlotKind.ROUTER]
     if any(slot.kind is SlotKind.EXPERT for slot in experts):
@@ -144,20 +124,18 @@ def _layout(model: "MoEModel") -> str:
     return layout + (f"; quantised ({', '.join(extra)})" if extra else "")
 
 
-def _heads(model: "MoEModel") -> str:
+def _heads(model: MoEModel) -> str:
     """Heads for multi-token prediction, and what an export does with them."""
-    from analysis.heads import prediction_heads
-
     heads = prediction_heads(model)
     if not heads:
         return "none"
+    has_experts = any(head.has_experts for head in heads)
+    what = "with experts; export drops" if has_experts else "without experts; export keeps"
     names = ", ".join(head.name for head in heads)
-    if any(head.has_experts for head in heads):
-        return f"{names}, with experts; export drops them unless asked otherwise (--mtp)"
-    return f"{names}, without experts; export keeps them unless asked otherwise (--mtp)"
+    return f"{names}, {what} them unless asked otherwise (--mtp)"
 
 
-def _what_can_go(layers: "Sequence[MoELayer]") -> str:
+def _what_can_go(layers: Sequence[MoELayer]) -> str:
     layer = layers[0]
     spare = sum(each.num_experts - each.least_kept for each in layers)
     most = spare / sum(each.num_experts for each in layers)
@@ -168,6 +146,4 @@ def _what_can_go(layers: "Sequence[MoELayer]") -> str:
             f"so each group must keep {layer.least_per_group} or more and all as many: numbers "
             f"kept are multiples of {layer.num_groups}."
         )
-    return said + (
-        f"picks {layer.top_k} experts per token, so at least {layer.least_kept} must stay."
-    )
+    return f"{said}picks {layer.top_k} experts per token, so at least {layer.least_kept} must stay."

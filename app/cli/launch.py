@@ -15,10 +15,9 @@ _STOPPED = 143  # what a shell calls a command that was told to end
 
 def speak_for_all() -> None:
     """Let only the first process print; say what it means when the launcher ends this one."""
-    if launched_world() == 1:
-        return
-    out.quiet = err.quiet = launched_rank() > 0
-    signal.signal(signal.SIGTERM, _stopped)
+    if launched_world() > 1:
+        out.quiet = err.quiet = launched_rank() > 0
+        signal.signal(signal.SIGTERM, _stopped)
 
 
 def speak_up(error: Exception) -> None:
@@ -34,8 +33,7 @@ def _stopped(number: int, frame: FrameType | None) -> NoReturn:
     del number, frame
     err.print(
         "error: The launcher stopped this run, as it does when one of its processes has ended "
-        "(the launcher says which). The same command goes on from what was saved.",
-        markup=False,
+        "(the launcher says which). The same command goes on from what was saved."
     )
     sys.stdout.flush()
     sys.stderr.flush()

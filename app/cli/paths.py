@@ -1,26 +1,27 @@
 """The command on trajectories: paths."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
+from analysis.model import load_model_index
+from analysis.ranking.trajectory import Weighing, follow, representative_samples
+from analysis.stats.choose import sample_runs
+from analysis.stats.samples import joined_stats
+from analysis.stats.store import load_sample_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_csv
 from app.cli.say import say_plan, say_sources
 from app.console import counted, out
+from pruning.budget import sparsity_budget
 from pruning.requests.base import Option
 from pruning.requests.paths import PathsRequest
-
-if TYPE_CHECKING:
-    from analysis.stats.samples import SampleStats
-    from analysis.stats.store import Run
-    from pruning.plan import PruningPlan
-    from pruning.trajectory_plan import PathPlan
+from pruning.schedules import Spending
+from pruning.trajectory_plan import Cut, budget_plan, union_plan
 
 
 @command(PathsRequest)
@@ -36,66 +37,37 @@ def paths(
 
     Needs statistics of samples: calibrate with --groups routed,dense.
     """
-    from analysis.model import load_model_index
-    from analysis.ranking.trajectory import Weighing, follow
-    from analysis.stats.choose import sample_runs
-    from analysis.stats.store import stats_store
-    from pruning.budget import sparsity_budget
-    from pruning.schedules import Spending
-    from pruning.trajectory_plan import Cut, budget_plan, union_plan
-
     if request.top_m is None and request.sparsity is None:
         raise typer.BadParameter("give --top-m or --sparsity, or both")
     weighing = Weighing(request.weights, request.transitions)
-    cut = Cut(request.schedule, request.top_m)
     model = load_model_index(request.model, revision=request.revision)
     runs = sample_runs(stats_store(request.stats_dir), model, request.corpora, request.runs)
-    stats = _stats(runs, request.clusters)
+    each = [load_sample_stats(run) for run in runs]
+    if request.clusters is not None:
+        each = [representative_samples(samples, request.clusters) for samples in each]
+    stats = joined_stats(each)
     if request.sparsity is not None:
         spending = Spending(model.layers, sparsity_budget(model.layers, request.sparsity))
+        cut = Cut(request.schedule, request.top_m)
         made = budget_plan(model, stats, spending, cut, weighing)
     else:
         made = union_plan(model, stats, cast("int", request.top_m), weighing)
-    plan = _made_from(made.plan, runs, request.clusters)
+    provenance = made.plan.provenance
+    chosen = {"clusters": request.clusters} if request.clusters else {}
+    read = replace(
+        provenance,
+        corpora=tuple(run.manifest.corpus for run in runs),
+        runs=tuple(run.manifest.run_id for run in runs),
+        schedule_parameters={**provenance.schedule_parameters, **chosen},
+    )
+    plan = replace(made.plan, provenance=read)
     plan.save(out_file)
     say_plan(model, plan, out_file)
     if table is not None:
         write_csv(follow(stats, made.count, weighing).table(made.count), table)
-    _say_paths(made, stats)
-    say_sources(runs)
-
-
-def _say_paths(made: "PathPlan", stats: "SampleStats") -> None:
     there_are = prod(stats.grid.counts)
-    followed = (
-        f"all {there_are:,} paths"
-        if made.count >= there_are
-        else f"the first {counted(made.count, 'path')}"
-    )
-    out.print(
-        f"{made.union} experts lie on {followed} of {stats.num_samples} samples", markup=False
-    )
-
-
-def _made_from(plan: "PruningPlan", runs: "Sequence[Run]", clusters: int | None) -> "PruningPlan":
-    """The plan with the names of what was read."""
-    chosen = {"clusters": clusters} if clusters else {}
-    read = replace(
-        plan.provenance,
-        corpora=tuple(each.manifest.corpus for each in runs),
-        runs=tuple(each.manifest.run_id for each in runs),
-        schedule_parameters={**plan.provenance.schedule_parameters, **chosen},
-    )
-    return replace(plan, provenance=read)
-
-
-def _stats(runs: "Sequence[Run]", clusters: int | None) -> "SampleStats":
-    """The samples of all runs together, or the representative ones of each."""
-    from analysis.ranking.trajectory import representative_samples
-    from analysis.stats.samples import joined_stats
-    from analysis.stats.store import load_sample_stats
-
-    stats = [load_sample_stats(each) for each in runs]
-    if clusters is not None:
-        stats = [representative_samples(each, clusters) for each in stats]
-    return joined_stats(stats)
+    followed = f"the first {counted(made.count, 'path')}"
+    if made.count >= there_are:
+        followed = f"all {there_are:,} paths"
+    out.print(f"{made.union} experts lie on {followed} of {stats.num_samples} samples")
+    say_sources(runs)

@@ -1,24 +1,26 @@
 """Commands that look at plans: plans show, plans diff."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from analysis.checkpoint import CONFIG_NAME
 from analysis.errors import PlanError, UserError
+from analysis.model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.stats.store import stats_store
 from app.cli.derive import command
 from app.cli.files import write_csv
 from app.cli.say import show_summary, show_width_options
 from app.console import out, show_frame
-from pruning.plan import ATOMIC_GRANULARITY
+from app.settings import Settings
+from pruning.atoms.widths import DEFAULT_MULTIPLE
+from pruning.measured_routing import plan_routing
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan
+from pruning.plan_diff import expert_states, neuron_diff, neuron_states, plan_diff
+from pruning.plan_summary import neuron_outline, neuron_summary, plan_outline, plan_summary
 from pruning.requests.base import Option
 from pruning.requests.options import Revision, Run, StatsDir, Switch, Text, WeighedCorpus
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from analysis.model import MoEModel
-    from pruning.plan import PruningPlan
 
 plans = typer.Typer(name="plans", help="Look at plans: show, diff.", no_args_is_help=True)
 OfModel = Annotated[
@@ -27,12 +29,8 @@ OfModel = Annotated[
 ]
 
 
-def model_of(plan: "PruningPlan") -> "MoEModel | None":
+def model_of(plan: PruningPlan) -> MoEModel | None:
     """The model of a plan, if it lies where its name leads: here, or below the models' folder."""
-    from analysis.checkpoint import CONFIG_NAME
-    from analysis.model import DEMO_MODEL, load_model_index
-    from app.settings import Settings
-
     root = Settings.from_environment().models_root
     places = [Path(plan.model.name), *([root / plan.model.name] if root else [])]
     found = [str(path) for path in places if (path / CONFIG_NAME).is_file()]
@@ -61,13 +59,6 @@ def show(
 
     FLOPs of neurons follow how often experts were chosen: on --corpus, or in the plan's own runs.
     """
-    from analysis.model import load_model_index
-    from analysis.stats.store import stats_store
-    from pruning.atoms.widths import DEFAULT_MULTIPLE
-    from pruning.measured_routing import plan_routing
-    from pruning.plan import load_plan
-    from pruning.plan_summary import neuron_outline, neuron_summary, plan_outline, plan_summary
-
     described = load_model_index(model, revision=revision) if model else None
     loaded = load_plan(path, model=described)
     described = described or model_of(loaded)
@@ -75,20 +66,17 @@ def show(
     how = ", ".join(filter(None, (made.criterion, made.gate, *made.corpora, made.schedule)))
     title = f"{path}: {how or 'made by hand'}"
     is_atomic = loaded.granularity == ATOMIC_GRANULARITY
-    if described is not None:
-        summarise = neuron_summary if is_atomic else plan_summary
-        show_summary(summarise(loaded, described), title)
-        if is_atomic:
-            routing = plan_routing(loaded, described, stats_store(stats_dir), corpora, runs)
-            show_width_options(described, loaded, DEFAULT_MULTIPLE, routing)
+    if described is None:
+        show_frame(title, neuron_outline(loaded) if is_atomic else plan_outline(loaded))
+        out.print(
+            f"The model {loaded.model.name} (identity {loaded.model.identity[:8]}) is not here, "
+            "so what goes is not known; name it with --model."
+        )
         return
-    outline = neuron_outline(loaded) if is_atomic else plan_outline(loaded)
-    show_frame(title, outline)
-    out.print(
-        f"The model {loaded.model.name} (identity {loaded.model.identity[:8]}) is not here, so "
-        "what goes is not known; name it with --model.",
-        markup=False,
-    )
+    show_summary((neuron_summary if is_atomic else plan_summary)(loaded, described), title)
+    if is_atomic:
+        routing = plan_routing(loaded, described, stats_store(stats_dir), corpora, runs)
+        show_width_options(described, loaded, DEFAULT_MULTIPLE, routing)
 
 
 @plans.command()
@@ -106,49 +94,28 @@ def diff(
     revision: Revision | None = None,
 ) -> None:
     """Layer by layer: experts, or neurons, that both plans keep, only one of them, or neither."""
-    from analysis.model import load_model_index
-    from pruning.plan import load_plan
-
     described = load_model_index(model, revision=revision) if model else None
     one, other = (load_plan(path, model=described) for path in (first, second))
     described = described or model_of(one)
     is_atomic = ATOMIC_GRANULARITY in (one.granularity, other.granularity)
-    table = _diff(one, other, described, is_atomic=is_atomic)
+    layers = described.layers if described else ()
+    table = neuron_diff(one, other, described) if is_atomic else plan_diff(one, other, layers)
     if table.empty:
         raise PlanError("Neither plan names a layer, so there is nothing to compare.")
-    asked = _by_expert(one, other, described, is_atomic=is_atomic) if experts else table
+    asked = table
+    if experts and is_atomic:
+        asked = neuron_states(one, other, described)
+        asked = asked[asked["only_a"] + asked["only_b"] > 0]
+    elif experts:
+        asked = expert_states(one, other, layers)
+        asked = asked[asked["state"].isin(["only_a", "only_b"])]
     if csv is not None:
         write_csv(asked, csv)
-    shown = asked.dropna(axis="columns", how="all")
-    show_frame(f"A: {first}, B: {second}", shown)
+    show_frame(f"A: {first}, B: {second}", asked.dropna(axis="columns", how="all"))
     alike = int((table["only_a"] + table["only_b"] == 0).sum())
     what = "neurons" if is_atomic else "experts"
     apart = f"; {table['differ'].sum()} experts differ" if is_atomic else ""
     out.print(
         f"{alike} of {len(table)} layers are alike{apart}; mean Jaccard of the kept {what} "
-        f"{table['jaccard'].mean():.4f}",
-        markup=False,
+        f"{table['jaccard'].mean():.4f}"
     )
-
-
-def _diff(
-    one: "PruningPlan", other: "PruningPlan", model: "MoEModel | None", *, is_atomic: bool
-) -> "pd.DataFrame":
-    from pruning.plan_diff import neuron_diff, plan_diff
-
-    if is_atomic:
-        return neuron_diff(one, other, model)
-    return plan_diff(one, other, model.layers if model else ())
-
-
-def _by_expert(
-    one: "PruningPlan", other: "PruningPlan", model: "MoEModel | None", *, is_atomic: bool
-) -> "pd.DataFrame":
-    """The experts that the plans do not treat alike."""
-    from pruning.plan_diff import expert_states, neuron_states
-
-    if is_atomic:
-        table = neuron_states(one, other, model)
-        return table[table["only_a"] + table["only_b"] > 0]
-    table = expert_states(one, other, model.layers if model else ())
-    return table[table["state"].isin(["only_a", "only_b"])]

@@ -18,14 +18,11 @@ JobId = Annotated[str, Option("Job id, or its unique beginning.", place="JOB")]
 
 
 def _store() -> JobStore:
-    store = open_store(Settings.from_environment())
-    _attend(store)
+    """The jobs, of which dead workers are recorded; looking at the queue starts nothing."""
+    settings = Settings.from_environment()
+    store = open_store(settings)
+    runner_of(settings, store, starts=False).tick()
     return store
-
-
-def _attend(store: JobStore) -> None:
-    # Room for no job: dead workers are buried, but looking at the queue starts nothing.
-    runner_of(Settings.from_environment(), store, starts=False).tick()
 
 
 @jobs.command("list")
@@ -45,7 +42,7 @@ def list_jobs(
     show_table("", ("job", "kind", "state", "done", "title"), rows)
     total = sum(store.counts().values())
     if total > len(rows):
-        err.print(f"{len(rows):,} of {total:,} jobs; --limit {total} shows all", markup=False)
+        err.print(f"{len(rows):,} of {total:,} jobs; --limit {total} shows all")
 
 
 @jobs.command("show")
@@ -59,14 +56,12 @@ def show(*, job: JobId) -> None:
 @command()
 def logs(*, job: JobId, lines: Annotated[int, Option("How many lines from the end.")] = 40) -> None:
     """Print the end of a job's log."""
-    out.print(_store().tail(job, lines), markup=False)
+    out.print(_store().tail(job, lines))
 
 
 @jobs.command("cancel")
 @command()
 def cancel(*, job: JobId) -> None:
     """Stop a job and remove its partial output."""
-    store = _store()
-    store.cancel(job)
-    _attend(store)
-    out.print(f"{job}: {store.get(job).state}", markup=False)
+    _store().cancel(job)
+    out.print(f"{job}: {_store().get(job).state}")

@@ -2,23 +2,24 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.errors import ExportError
+from analysis.lazy import pd
+from analysis.model import MoEModel
+from analysis.stats.choose import Choice
+from analysis.stats.store import Run
 from app.console import out, plain_rows, show_table
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from analysis.model import MoEModel
-    from analysis.stats.store import Run
-    from pruning.active import Routing
-    from pruning.evaluate.record import EvaluationRecord
-    from pruning.evaluate.result import Metric
-    from pruning.plan import PruningPlan
-    from pruning.planning.ranking import Selection
-    from pruning.search.result import SearchResult
-    from pruning.surgery.width_sizes import WidthOption
+from pruning.active import Routing
+from pruning.atoms.kept import count_atoms
+from pruning.atoms.sizes import atom_sizes
+from pruning.evaluate.record import EvaluationRecord
+from pruning.evaluate.result import MEASURES, Metric
+from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
+from pruning.plan_summary import plan_summary
+from pruning.search.result import RESULT_NAME, SearchResult
+from pruning.sizes import format_bytes, size_report
+from pruning.surgery.width_sizes import width_options
 
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
 _WIDTH_COLUMNS = (
@@ -30,52 +31,36 @@ _WIDTH_COLUMNS = (
 def say_notes(notes: Iterable[str]) -> None:
     """Print what a person should know of a result."""
     for note in notes:
-        out.print(note, markup=False)
+        out.print(note)
 
 
-def say_run(run: "Run") -> None:
-    """Print that numbers come from this run."""
-    tokens = f", {run.manifest.num_tokens:,} tokens" if run.manifest.num_tokens else ""
-    dtype = run.manifest.settings["dtype"]
-    out.print(f"from {run.manifest.run_id}{tokens}, {dtype}", markup=False)
-
-
-def say_sources(runs: "Iterable[Run]", notes: Iterable[str] = ()) -> None:
+def say_sources(runs: Iterable[Run], notes: Iterable[str] = ()) -> None:
     """Print these runs, and what a person should know of their choice."""
     for run in runs:
-        say_run(run)
+        tokens = f", {run.manifest.num_tokens:,} tokens" if run.manifest.num_tokens else ""
+        out.print(f"from {run.manifest.run_id}{tokens}, {run.manifest.settings['dtype']}")
     say_notes(notes)
 
 
-def say_runs(selection: "Selection") -> None:
+def say_choice(choice: Choice[Any]) -> None:
     """Print which runs the numbers come from, and why these where there are others."""
-    say_sources(selection.choice.runs, selection.choice.notes)
+    say_sources(choice.runs, choice.notes)
 
 
-def say_plan(model: "MoEModel", plan: "PruningPlan", path: Path) -> None:
+def say_plan(model: MoEModel, plan: PruningPlan, path: Path) -> None:
     """Print what a plan keeps, in one line; of experts layer by layer where layers differ."""
-    from pruning.atoms.kept import count_atoms
-    from pruning.plan import ATOMIC_GRANULARITY
-    from pruning.plan_summary import plan_summary
-    from pruning.sizes import format_bytes, size_report
-
     if plan.granularity == ATOMIC_GRANULARITY:
         kept, of = count_atoms(plan.kept_atoms, plan.kept, model)
-        out.print(
-            f"{path}: keeps {kept} of {of} neurons ({1 - kept / of:.2%} removed), "
-            f"digest {plan.digest[:8]}",
-            markup=False,
-        )
+        what = f"{kept} of {of} neurons ({1 - kept / of:.2%} removed)"
+        out.print(f"{path}: keeps {what}, digest {plan.digest[:8]}")
         return
     report, summary = size_report(model, plan), plan_summary(plan, model)
     out.print(
         f"{path}: keeps {summary['kept'].sum()} of {model.num_experts} experts, "
         f"{format_bytes(report.bytes_before)} -> {format_bytes(report.bytes_after)}, "
-        f"digest {plan.digest[:8]}",
-        markup=False,
+        f"digest {plan.digest[:8]}"
     )
-    differs = bool((summary["kept"] != summary["kept"].iloc[0]).any())
-    if differs or plan.provenance.constraints:
+    if summary["kept"].nunique() > 1 or plan.provenance.constraints:
         show_summary(summary, "")
 
 
@@ -93,7 +78,7 @@ def show_summary(summary: "pd.DataFrame", title: str) -> None:
 
 
 def show_width_options(
-    model: "MoEModel", plan: "PruningPlan", multiple_of: int, routing: "Routing | None" = None
+    model: MoEModel, plan: PruningPlan, multiple_of: int, routing: Routing | None = None
 ) -> None:
     """Print, for a plan that removes neurons, what each width mode saves; nothing is written.
 
@@ -103,12 +88,9 @@ def show_width_options(
         multiple_of: widths are rounded up to a multiple of this.
         routing: how often each expert is chosen; without it, all equally often.
     """
-    from pruning.atoms.sizes import atom_sizes
-    from pruning.sizes import format_bytes, size_report
-    from pruning.surgery.width_sizes import width_options
-
-    table = atom_sizes(model, plan, multiple_of, routing)
-    sizes = {row.mode: row for row in table.itertuples()}
+    sizes = {
+        row["mode"]: row for row in atom_sizes(model, plan, multiple_of, routing).to_dict("records")
+    }
     report, whole = size_report(model, plan, routing), model.checkpoint
     # With headers, as the modes' rows below: nobody should read a saving or a loss from those.
     on_disk = format_bytes(sum(shard.size for shard in whole.shards))
@@ -116,42 +98,30 @@ def show_width_options(
     before = (*sizes_before, report.active_before, report.expert_flops)
     rows: list[tuple[object, ...]] = [("as it is", *before, "", "", "")]
     for option in width_options(model, plan, multiple_of):
-        found = sizes[str(option.mode)]
-        rows.append(_width_row(option, (found.params, found.active, found.expert_flops)))
+        mode = str(option.mode)
+        if option.refused:
+            rows.append((mode, *["-"] * 5, "", "", option.refused))
+            continue
+        found, (least, most) = sizes[mode], option.widths
+        row = (
+            *(mode, int(found["params"]), format_bytes(option.disk_bytes)),
+            *(format_bytes(option.loaded_bytes), int(found["active"]), int(found["expert_flops"])),
+            str(most) if least == most else f"{least} to {most}",
+            "every reader" if option.stock else "load_pruned, trust_remote_code",
+            f"{option.shared} shared experts" if option.shared is not None else "",
+        )
+        rows.append(row)
     show_table("Width modes", _WIDTH_COLUMNS, rows)
     how = "by the routing of the runs" if report.is_measured else "if each is chosen equally often"
     out.print(
         f"Without zeros that fill experts up a token uses {report.active_after:,} parameters and "
         f"{report.expert_flops_after:,} FLOPs of experts "
-        f"({1 - report.expert_flops_after / report.expert_flops:.2%} fewer), {how}.",
-        markup=False,
+        f"({1 - report.expert_flops_after / report.expert_flops:.2%} fewer), {how}."
     )
 
 
-def _width_row(option: "WidthOption", numbers: tuple[Any, ...]) -> tuple[object, ...]:
-    from pruning.sizes import format_bytes
-
-    if option.refused:
-        return (str(option.mode), *["-"] * 5, "", "", option.refused)
-    least, most = option.widths
-    params, active, flops = map(int, numbers)
-    return (
-        str(option.mode),
-        params,
-        format_bytes(option.disk_bytes),
-        format_bytes(option.loaded_bytes),
-        active,
-        flops,
-        str(most) if least == most else f"{least} to {most}",
-        "every reader" if option.stock else "load_pruned, trust_remote_code",
-        f"{option.shared} shared experts" if option.shared is not None else "",
-    )
-
-
-def show_records(records: "Sequence[EvaluationRecord]", names: Sequence[str]) -> None:
+def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> None:
     """Print a table of the results, one row for each plan and corpus, and what was evaluated on."""
-    from pruning.evaluate.result import MEASURES
-
     measured = [name for name in MEASURES if any(name in each.metrics for each in records)]
     rows = [
         (
@@ -167,10 +137,10 @@ def show_records(records: "Sequence[EvaluationRecord]", names: Sequence[str]) ->
     labels = [MEASURES[measure].label for measure in measured]
     show_table("", ("plan", "corpus", "removed", *labels, "full loss", "tokens"), rows)
     for corpus in {str(record.corpus["name"]): record.corpus for record in records}.values():
-        out.print(f"{corpus['name']}: {corpus['drawn']}", markup=False)
+        out.print(f"{corpus['name']}: {corpus['drawn']}")
 
 
-def _metric(metric: "Metric | None") -> str:
+def _metric(metric: Metric | None) -> str:
     """Mean and interval."""
     if metric is None:
         return "-"
@@ -179,10 +149,8 @@ def _metric(metric: "Metric | None") -> str:
     return f"{metric.mean:.4f} [{metric.low:.4f}, {metric.high:.4f}]"
 
 
-def say_search(result: "SearchResult", folder: Path) -> None:
+def say_search(result: SearchResult, folder: Path) -> None:
     """Print how the best compares with the schedules that the search began with."""
-    from pruning.search.result import RESULT_NAME
-
     best, cost = result.best_entry, result.cost
     began = [each for each in result.entries if each.origin not in ("random", "mutation")]
     rows = [(each.origin, each.generation, each.fitness) for each in began]
@@ -191,20 +159,15 @@ def say_search(result: "SearchResult", folder: Path) -> None:
     show_table(f"{measure} on the search samples", ("allocation", "generation", measure), rows)
     out.print(
         f"{folder / RESULT_NAME}: {cost['candidates']:,} candidates in {cost['seconds']:,.0f} s, "
-        f"{cost['whole_layers'] / max(1, cost['layers']):.2f}x fewer layers than whole forwards",
-        markup=False,
+        f"{cost['whole_layers'] / max(1, cost['layers']):.2f}x fewer layers than whole forwards"
     )
 
 
 def report_checks(folder: Path, report: Mapping[str, Any]) -> None:
-    """Print the checks of a verification.
-
-    Raises:
-        ExportError: one failed.
-    """
+    """Print the checks of a verification; raises an ExportError where one failed."""
     rows = [(check["name"], check["ok"], check["detail"]) for check in report["checks"]]
     show_table(f"{folder}: level {report['level']}", ("check", "ok", "detail"), rows)
-    out.print(report["reason"], markup=False)
+    out.print(report["reason"])
     failed = [check for check in report["checks"] if not check["ok"]]
     if failed:
         raise ExportError(f"{folder} fails: {failed[0]['name']}: {failed[0]['detail']}")

@@ -1,24 +1,23 @@
 """The command that searches for the number of experts that each layer loses: search."""
 
 from analysis.errors import PlanError
+from analysis.model import load_model_index
 from app.cli.derive import command
 from app.cli.options import Recipe
 from app.cli.say import say_plan, say_search
 from app.console import follow
+from pruning.plan import load_plan
+from pruning.recipe_file import load_recipe
 from pruning.requests.options import SearchFolder
 from pruning.requests.recipe import Machine
+from pruning.requests.search import search_of_file
+from pruning.search.result import PLAN_NAME
+from pruning.tasks.search import search_folder, search_run
 
 
 @command(Machine)
 def search(request: Machine, *, path: Recipe, out_dir: SearchFolder | None = None) -> None:
     """Search for the best allocation of a budget; interrupt it, and the best so far is kept."""
-    from analysis.model import load_model_index
-    from pruning.plan import load_plan
-    from pruning.recipe_file import load_recipe
-    from pruning.requests.search import search_of_file
-    from pruning.search.result import PLAN_NAME
-    from pruning.tasks.search import search_folder, search_run
-
     recipe = load_recipe(path)
     if recipe.search is None:
         raise PlanError(

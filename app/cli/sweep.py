@@ -1,17 +1,18 @@
 """The command that evaluates criteria against sparsities: sweep."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from analysis.lazy import pd
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import check_ending, write_table
 from app.console import counted, follow, out, show_table
+from pruning.evaluate.record import evaluation_table
+from pruning.evaluate.result import MEASURES
 from pruning.requests.base import Option
 from pruning.requests.evaluation import SweepRequest
-
-if TYPE_CHECKING:
-    import pandas as pd
+from pruning.tasks.evaluation import sweep_run
 
 Against = Literal["removed", "bytes", "active_params", "expert_flops"]
 AGAINST: tuple[Against, ...] = get_args(Against)
@@ -30,16 +31,13 @@ def sweep(
     ] = "removed",
 ) -> None:
     """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table."""
-    from pruning.evaluate.record import evaluation_table
-    from pruning.tasks.evaluation import sweep_run
-
     check_ending(out_file)
     records = follow(sweep_run(request))
     table = evaluation_table(records)
     show_sweep(table)
     write_table(table, out_file)
     of = counted(len(records), "evaluation")
-    out.print(f"{out_file}: {len(table)} rows of {of}", markup=False)
+    out.print(f"{out_file}: {len(table)} rows of {of}")
     if plot:
         draw(table, next(iter(records[0].metrics)), against, plot)
 
@@ -48,32 +46,25 @@ def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
     """Write the figure of one measure, and say in a sentence what it shows."""
     from app.charts.evaluation_curves import curves_figure, describe
     from app.charts.files import write_figure
-    from pruning.evaluate.result import MEASURES
 
     rows = table[table["measure"] == measure].assign(series=table["criterion"])
     known = MEASURES[measure]
     write_figure(curves_figure(rows, label=known.axis, against=against), path)
     text = describe(rows, label=known.label, higher_is_better=known.higher_is_better)
-    out.print(f"{path}: {text}", markup=False)
+    out.print(f"{path}: {text}")
 
 
 def show_sweep(table: "pd.DataFrame") -> None:
     """Print one table for each corpus: a row for each plan, a column for each measure."""
-    from pruning.evaluate.result import MEASURES
-
     measured = [name for name in MEASURES if name in set(table["measure"])]
+    labels = [MEASURES[name].label for name in measured]
     for corpus, rows in table.groupby("corpus", sort=False):
-        plans = rows.drop_duplicates("evaluation")
         means = rows.pivot_table(index="evaluation", columns="measure", values="mean")
         shown = [
             (
-                criterion or "unpruned",
-                f"{removed:.1%}",
-                *(f"{means[name][evaluation]:.4f}" for name in measured),
+                *(plan["criterion"] or "unpruned", f"{plan['removed']:.1%}"),
+                *(f"{means[name][plan['evaluation']]:.4f}" for name in measured),
             )
-            for evaluation, criterion, removed in zip(
-                plans["evaluation"], plans["criterion"], plans["removed"], strict=True
-            )
+            for plan in rows.drop_duplicates("evaluation").to_dict("records")
         ]
-        labels = [MEASURES[name].label for name in measured]
         show_table(str(corpus), ("criterion", "removed", *labels), shown)

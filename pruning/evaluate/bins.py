@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
 from pruning.atoms.cuts import field_of
 from pruning.evaluate.result import Evaluation, bootstrap_interval
 from pruning.plan import ATOMIC_GRANULARITY, Provenance, PruningPlan, fit_plan, model_ref
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Scope = Literal["layer", "global"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -142,8 +140,6 @@ def bin_table(
 
     The evaluations, by number of a bin, have the measure `nll`.
     """
-    import pandas as pd
-
     rows = []
     for each in bins:
         samples = evaluations[each.number].samples

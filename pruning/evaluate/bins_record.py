@@ -1,14 +1,16 @@
 """Records of bins: what removing each part of the experts or neurons cost, kept as a file."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 
 from analysis.errors import StatsError
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.stats.store import digest_of, run_name
 from pruning.evaluate.bins import BIN_COLUMNS, Bin, Binning, rank_agreement

@@ -1,14 +1,16 @@
 """Evaluation records: one small JSON file for each plan and corpus, kept beside the statistics."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import pandas as pd
 from pydantic import AfterValidator, Field
 
 from analysis.errors import StatsError
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.stats.store import digest_of, run_name
 from pruning.active import Routing

@@ -1,12 +1,13 @@
 """Records of hidden states: their variance after each layer under one plan, kept as a file."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-import pandas as pd
-
 from analysis.errors import StatsError
+from analysis.lazy import pd
 from pruning.evaluate.record import PlanRecord
 from pruning.evaluate.store import Count, RecordStore
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import fsum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.arrays import FloatArray
 from analysis.errors import PlanError
 from analysis.families import MoELayer
+from analysis.lazy import pd
 from analysis.ranking.stratification import rescale
 from analysis.stats.grid import Grid
 from pruning.allocation import Allocation
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, check_total, order_within, rooms_of
 from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["fold_ranking", "ranked_globally", "rescale"]
 
@@ -92,8 +89,6 @@ def fold_ranking(
     ranking: pd.DataFrame, layers: Sequence[MoELayer], column: str = "saliency"
 ) -> FloatArray:
     """(layers, most experts of a layer) values of a ranking, whatever the order of its rows."""
-    import pandas as pd
-
     grid = Grid(tuple(layers))
     wanted = pd.MultiIndex.from_frame(grid.index())
     values = ranking.set_index(["layer", "expert"])[column]

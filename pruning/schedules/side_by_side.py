@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from analysis.errors import PlanError
+from analysis.lazy import pd
 from pruning.schedules.base import Evidence, Spending
 from pruning.schedules.listing import SCHEDULES, allocate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SIDE_COLUMNS = ("schedule", "layer", "kept", "removed")
 
@@ -21,8 +17,6 @@ def side_by_side(
 
     Has the schedules whose evidence is there, in their listed order, one row a layer.
     """
-    import pandas as pd
-
     seen = evidence or Evidence()
     rows: list[tuple[str, int, int, int]] = []
     refused: dict[str, str] = {}

@@ -1,16 +1,18 @@
 """search.json: what a search found, as a file and as tables. No model, no torch."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import pandas as pd
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, model_validator
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.json_text import parse_json
+from analysis.lazy import pd
 from pruning.evaluate.store import Count, first_problem
 from pruning.search.run import Outcome
 from pruning.search.space import Removed
@@ -185,7 +187,7 @@ def progress_of(history: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def densities_of(results: Mapping[str, "SearchResult"]) -> pd.DataFrame:
+def densities_of(results: Mapping[str, SearchResult]) -> pd.DataFrame:
     """Table `search, layer, density, kept, experts`: the best schedule of each search."""
     tables = [result.schedule().assign(search=name) for name, result in results.items()]
     columns = ["search", "layer", "density", "kept", "experts"]

@@ -1,5 +1,7 @@
 """One sitting of a search: what it is about, the model that it loads, the files that it leaves."""
 
+from __future__ import annotations
+
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -7,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from analysis.calibration.distributed import Processes, join
 from analysis.calibration.loading import (
@@ -20,6 +21,7 @@ from analysis.calibration.loading import (
 from analysis.calibration.memory import check_fits
 from analysis.durable import write_durably
 from analysis.errors import PlanError
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.constraints import Constraints

@@ -1,14 +1,15 @@
 """Searches kept beside the statistics: those that ship and those that jobs made. No torch."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
-
 from analysis.errors import PlanError
 from analysis.json_text import parse_json
+from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.stats.store import digest_of
 from pruning.search.result import RESULT_NAME, SearchResult, load_search

@@ -1,10 +1,11 @@
 """Scores of benchmark records as a table, each beside the full model's under the same settings."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable
 
-import pandas as pd
-
+from analysis.lazy import pd
 from pruning.evaluate.benchmarks.record import BenchmarkRecord, BenchmarkScore
 
 TABLE_COLUMNS = (
