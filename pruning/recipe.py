@@ -26,7 +26,6 @@ from pruning.requests.options import Text
 from pruning.search.settings import SearchSettings
 
 FREQUENCY = "frequency"
-_PAPER = SearchSettings()
 _BUDGETS = ("sparsity", "remove", "target_gib", "params_share")
 _NOT_DECIDING = ("evaluate", "export")  # they change nothing of what is pruned
 # Keys of `calibrate` that say which tokens are counted; the others, how that is done.
@@ -113,26 +112,12 @@ class ConstraintSection(Request):
     floor: options.Floor = 0
 
 
-class SearchSection(Request):
+class SearchSection(SearchSettings):
     """A search for the allocation (arXiv:2603.06003, Algorithm 1); defaults are the paper's."""
 
     corpus: options.Corpus
     samples: options.Samples = 64
-    population: int = Field(default=_PAPER.population, ge=2, le=10**5, strict=True)
-    elites: int = Field(default=_PAPER.elites, ge=1, le=10**5, strict=True)
-    generations: int = Field(default=_PAPER.generations, ge=1, le=10**5, strict=True)
-    max_transfer: int = Field(default=_PAPER.max_transfer, ge=1, le=10**5, strict=True)
-    max_steps: int = Field(default=_PAPER.max_steps, ge=1, le=10**3, strict=True)
     fitness: Literal["esap", "sap", "kl", "nll"] = "esap"
-    seed: options.Seed = _PAPER.seed
-    racing: float | None = Field(default=None, gt=0.5, lt=1)
-
-    @field_validator("elites")
-    @classmethod
-    def _leave_room(cls, value: int, info: ValidationInfo) -> int:
-        if value >= info.data.get("population", value + 1):
-            raise ValueError("a population needs room for children: fewer elites than candidates")
-        return value
 
 
 class EvaluateSection(Request):

@@ -10,7 +10,7 @@ from app.cli.say import say_choice
 from app.console import follow, out, show_facts
 from pruning.planning.comparing import compare_request, compare_selections
 from pruning.requests.pair import TwoRecipesRequest
-from pruning.tasks.selection import selection_for
+from pruning.tasks.sweep import selection_for
 
 
 @command(TwoRecipesRequest)

@@ -31,7 +31,7 @@ from pruning.requests.options import Switch
 from pruning.requests.plan import PlanRequest
 from pruning.requests.ranking import BlendRequest, OverlapRequest, ScoreRequest
 from pruning.schedules.uniform import uniform
-from pruning.tasks.selection import selection_for
+from pruning.tasks.sweep import selection_for
 
 
 @command(ScoreRequest)

@@ -3,13 +3,15 @@
 Tasks are named, not imported: the dashboard reads this table and loads no models.
 """
 
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from analysis.progress import Progress
+from analysis.stats.store import Run
 from pruning.evaluate.benchmarks.record import way_of
+from pruning.evaluate.store import Record
 from pruning.requests.base import Request, validated
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
@@ -18,6 +20,10 @@ from pruning.requests.export import ExportRequest
 from pruning.requests.model import WeightsRequest
 from pruning.requests.search import SearchRequest
 from pruning.requests.variance import VarianceRequest
+from pruning.tasks.benchmark import benchmark_results
+
+if TYPE_CHECKING:
+    from pruning.evaluate.answers import Answer
 
 Result = Mapping[str, Any]
 
@@ -28,11 +34,11 @@ class JobKind:
 
     Args:
         request: what a person asks for.
-        task: dotted name of a generator below `pruning.tasks`: request -> steps of progress,
-            and as its value a JSON object, the result.
+        task: dotted name, below `pruning.tasks`, of a generator: request -> steps of progress.
         title: of a job in the list; `{about}` is the model, plan or folder that it is about, and
             `{request}` the request.
         sentence: result -> what the list says of it, and where it leads.
+        result: value of the task -> a JSON object.
         place: the part of the pages that lists these jobs beside the Start page; see `job_panel`.
         partials: request -> output to delete unless the job ends as done.
     """
@@ -41,16 +47,15 @@ class JobKind:
     task: str
     title: str
     sentence: Callable[[Result], str]
+    result: Callable[[Any], dict[str, Any]] = dict
     place: str = ""
     partials: Callable[[Any], tuple[str, ...]] = lambda _: ()
 
     def run(self, values: dict[str, Any]) -> Generator[Progress, None, dict[str, Any]]:
-        """Start the task on the values of a stored request."""
-        module, _, name = self.task.rpartition(".")
-        steps: Generator[Progress, None, dict[str, Any]] = getattr(import_module(module), name)(
-            validated(self.request, values)
-        )
-        return steps
+        """Do the task on the values of a stored request."""
+        module, name = self.task.split(".")
+        task = getattr(import_module(f"pruning.tasks.{module}"), name)
+        return self.result((yield from task(validated(self.request, values))))
 
 
 def _kept(names: Result | list[Any], what: str, of: str = "") -> str:
@@ -84,70 +89,91 @@ def _export(result: Result) -> str:
     return f"{said}. {written}"
 
 
+def _run_result(run: Run) -> dict[str, Any]:
+    return {"run_id": run.manifest.run_id, "path": str(run.path)}
+
+
+def _answers(answers: "Iterable[Answer]") -> dict[str, Any]:
+    """Each answer as JSON, its tokens as their number."""
+    plain = [asdict(answer) for answer in answers]
+    return {"answers": [each | {"num_tokens": len(each.pop("ids"))} for each in plain]}
+
+
+def _ids(name: str) -> Callable[[Iterable[Record]], dict[str, Any]]:
+    return lambda records: {name: [record.record_id for record in records]}
+
+
 KINDS: Final[Mapping[str, JobKind]] = {
     "calibrate": JobKind(
         CalibrateRequest,
-        "pruning.tasks.calibration.calibrate_task",
+        "calibration.calibrate_run",
         "{about} on {request.corpus}",
         _statistics,
+        _run_result,
     ),
     "weights": JobKind(
-        WeightsRequest, "pruning.tasks.calibration.weights_task", "weights of {about}", _statistics
+        WeightsRequest, "calibration.weights_run", "weights of {about}", _statistics, _run_result
     ),
     "export": JobKind(
         ExportRequest,
-        "pruning.tasks.export.export_task",
+        "export.export_task",
         "{about}",
         _export,
-        "export",
-        lambda request: (f"{request.out}.partial",),
+        place="export",
+        partials=lambda request: (f"{request.out}.partial",),
     ),
     "evaluate": JobKind(
         EvaluateRequest,
-        "pruning.tasks.evaluation.evaluate_task",
+        "evaluation.evaluate_run",
         "evaluation of {about}",
         _evaluations,
+        _ids("evaluations"),
         "evaluate.own",
     ),
     "sweep": JobKind(
         SweepRequest,
-        "pruning.tasks.evaluation.sweep_task",
+        "evaluation.sweep_run",
         "sweep of {about}",
         _evaluations,
+        _ids("evaluations"),
         "evaluate.own",
     ),
     "search": JobKind(
         SearchRequest,
-        "pruning.tasks.search.search_task",
+        "search.search_task",
         "{about}",
         lambda found: f"The best of {found['candidates']} candidates has {found['fitness']:.4f}.",
     ),
     "benchmark": JobKind(
         BenchmarkRequest,
-        "pruning.tasks.benchmark.benchmark_task",
+        "benchmark.benchmark_run",
         "benchmarks of {about}",
         _benchmarks,
+        benchmark_results,
         "evaluate.benchmarks",
     ),
     "bins": JobKind(
         BinsRequest,
-        "pruning.tasks.bins.bins_task",
+        "bins.bins_run",
         "bins of {about} by {request.criterion}",
         lambda result: f"{result['bins']} is kept beside the statistics.",
+        lambda record: {"bins": record.record_id},
         "explore.loss",
     ),
     "variance": JobKind(
         VarianceRequest,
-        "pruning.tasks.variance.variance_task",
+        "variance.variance_run",
         "hidden states of {about}",
         lambda result: f"{_kept(result['variances'], 'record', ' of hidden states')}.",
+        lambda records: _ids("variances")(records.values()),
         "evaluate.hidden",
     ),
     "ask": JobKind(
         AskRequest,
-        "pruning.tasks.probe.ask_task",
+        "probe.ask_run",
         "{about}",
         lambda _: "The answers are under Evaluate, Ask both models.",
+        _answers,
         "evaluate.ask",
     ),
 }

@@ -12,10 +12,8 @@ import numpy as np
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
-from analysis.stats.store import digest_of, run_name
 from pruning.evaluate.bins import BIN_COLUMNS, Bin, Binning, rank_agreement
 from pruning.evaluate.store import (
-    SCHEMA_VERSION,
     Count,
     Record,
     RecordStore,
@@ -90,6 +88,35 @@ class BinsRecord(Record):
     num_tokens: Count = 0
     settings: RunFacts
 
+    @classmethod
+    def new(
+        cls,
+        model: MoEModel,
+        ranked: RankedBy,
+        bins: Sequence[Bin],
+        corpus: Mapping[str, Any],
+        settings: Mapping[str, Any],
+    ) -> Self:
+        """A record without results yet; the digest of `corpus` is of tokens and what is predicted.
+
+        `settings` is what else changes the numbers.
+        """
+        order = asdict(ranked)
+        del order["runs"]  # made again with more groups they have other ids and the same numbers
+        deciding = {
+            "model": model.identity,
+            "ranked": order,
+            "plans": [each.plan.digest for each in bins],
+            "corpus": corpus["digest"],
+            "settings": dict(settings),
+        }
+        names = (model.name, ranked.criterion, ranked.granularity, str(corpus["name"]))
+        words = [Path(name).stem for name in names]
+        ref = model_ref(model)
+        return cls.begun(
+            words, deciding, model=ref, ranked=ranked, corpus=corpus, settings=settings
+        )
+
     @property
     def is_measured(self) -> bool:
         """Whether it has results."""
@@ -124,45 +151,6 @@ class BinsRecord(Record):
         )
 
 
-def new_bins_record(
-    model: MoEModel,
-    ranked: RankedBy,
-    bins: Sequence[Bin],
-    corpus: Mapping[str, Any],
-    settings: Mapping[str, Any],
-) -> BinsRecord:
-    """A record without results yet.
-
-    Args:
-        model: to be measured.
-        ranked: what ordered the experts or neurons.
-        bins: what each removes.
-        corpus: `name`, `digest` (of tokens and of what is predicted), and what else is known.
-        settings: what else changes the numbers.
-    """
-    order = asdict(ranked)
-    del order["runs"]  # made again with more groups they have other ids and the same numbers
-    digest = digest_of(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "model": model.identity,
-            "ranked": order,
-            "plans": [each.plan.digest for each in bins],
-            "corpus": corpus["digest"],
-            "settings": dict(settings),
-        }
-    )
-    words = (model.name, ranked.criterion, ranked.granularity, str(corpus["name"]))
-    return BinsRecord(
-        record_id=run_name(*(Path(word).stem for word in words), digest=digest),
-        digest=digest,
-        model=model_ref(model),
-        ranked=ranked,
-        corpus=corpus,
-        settings=settings,
-    )
-
-
 class BinsStore(RecordStore[BinsRecord]):
     """Records of bins of one or more statistics directories; new ones go to the first."""
 
@@ -179,15 +167,15 @@ def bins_overview(records: Iterable[BinsRecord]) -> pd.DataFrame:
     rows = []
     for record in records:
         ranked, table = record.ranked, record.table
-        how, changes = ranked.how, table["loss_change"]
-        rows.append(
-            (
-                *(record.record_id, ranked.granularity, ranked.criterion, ranked.gate),
-                *("+".join(ranked.corpora), record.corpus["name"], how.order, how.scope),
-                *(len(table), int(table["removed"].sum()), rank_agreement(table)),
-                *(changes.iloc[0], changes.iloc[-1], record.full_loss),
-                *(record.num_samples, record.num_tokens, record.settings["dtype"]),
-                record.created_at,
-            )
-        )
+        changes = table["loss_change"]
+        row = {
+            **{"record": record.record_id, **asdict(ranked), **asdict(ranked.how)},
+            **{"calibrated_on": "+".join(ranked.corpora), "corpus": record.corpus["name"]},
+            **{"bins": len(table), "removed": int(table["removed"].sum())},
+            **{"agreement": rank_agreement(table), "first": changes.iloc[0]},
+            **{"last": changes.iloc[-1], "full_loss": record.full_loss},
+            **{"num_samples": record.num_samples, "num_tokens": record.num_tokens},
+            **{"dtype": record.settings["dtype"], "created_at": record.created_at},
+        }
+        rows.append(row)
     return pd.DataFrame(rows, columns=list(BINS_TABLE_COLUMNS))

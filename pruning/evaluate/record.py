@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -12,7 +13,6 @@ from pydantic import AfterValidator, Field
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
-from analysis.stats.store import digest_of, run_name
 from pruning.active import Routing
 from pruning.evaluate.result import Evaluation, Metric
 from pruning.evaluate.store import (
@@ -71,11 +71,22 @@ class PlanFacts(RecordPart):
     flops_after: Count | None = None
     measured: bool | None = None
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What tables of records say of a plan: `removed` is what `sparsity`, as text, came to;
+        `bytes`, `active_params` and `expert_flops` are what is left.
+        """
+        return {
+            **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
+            **{"calibrated_on": "+".join(self.corpora), "removed": self.removed},
+            **{"bytes": self.bytes_after, "active_params": self.active_after},
+            "expert_flops": self.flops_after,
+        }
+
 
 def _complete(facts: PlanFacts) -> PlanFacts:
-    if missing := [name for name, value in facts if value is None]:
-        raise ValueError(f"it lacks {', '.join(missing)}")
-    if missing := sorted(set(MADE_BY) - facts.model_fields_set):
+    missing = [name for name, value in facts if value is None]
+    if missing := missing or sorted(set(MADE_BY) - facts.model_fields_set):
         raise ValueError(f"it lacks {', '.join(missing)}")
     return facts
 
@@ -112,29 +123,21 @@ class PlanRecord(Record):
     ) -> Self:
         """A record without results yet.
 
-        Args:
-            model: that is measured.
-            plan: checked and completed for it, see `fit_plan`.
-            corpus: `name`, `digest` (of tokens and of what is predicted), and what else is known.
-            settings: what else changes the numbers.
-            routing: see `plan_facts`.
+        `plan` is completed for the model, see `fit_plan`; `settings` is what else changes the
+        numbers; for `routing` see `plan_facts`.
         """
         facts = plan_facts(plan, model, routing)
-        digest = digest_of(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "model": model.identity,
-                "plan": plan.digest,
-                "corpus": corpus["digest"],
-                "settings": dict(settings),
-                "made": facts.model_dump(include=set(MADE_BY)),
-            }
-        )
-        whole = "plan" if facts.removed else "unpruned"
-        words = (model.name, facts.criterion or whole, str(corpus["name"]))
-        return cls(
-            record_id=run_name(*(Path(word).stem for word in words), digest=digest),
-            digest=digest,
+        words = (model.name, facts.criterion or ("plan" if facts.removed else "unpruned"))
+        deciding = {
+            "model": model.identity,
+            "plan": plan.digest,
+            "corpus": corpus["digest"],
+            "settings": dict(settings),
+            "made": facts.model_dump(include=set(MADE_BY)),
+        }
+        return cls.begun(
+            [Path(word).stem for word in (*words, str(corpus["name"]))],
+            deciding,
             model=model_ref(model),
             plan_digest=plan.digest,
             plan=facts,
@@ -193,13 +196,10 @@ def made_facts(made: Provenance) -> PlanFacts:
 
 
 def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = None) -> PlanFacts:
-    """What a record says of a plan: how it was made and what it leaves.
+    """What a record says of a plan: how it was made and what it leaves of the full model.
 
-    Args:
-        plan: for the model.
-        model: the full model.
-        routing: how often experts are chosen, which `active` and `flops` depend on where experts
-            differ in width; `measured` says whether it was given.
+    `routing` is how often experts are chosen, which `active` and `flops` depend on where experts
+    differ in width; `measured` says whether it was given.
     """
     report = size_report(model, plan, routing)
     before, after = report.parts[Part.EXPERTS][:, 1].tolist()
@@ -228,24 +228,21 @@ class EvaluationStore(RecordStore[EvaluationRecord]):
 def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
     """Table of TABLE_COLUMNS, one row a measure of a record.
 
-    `plan` is the plan's digest, `calibrated_on` the corpora of its statistics joined by +;
-    `sparsity` is what was asked for, as text, `removed` what it came to; `bytes`, `active_params`
-    and `expert_flops` are what is left, see `plan_facts`; `full` is what the unpruned model gets,
-    missing where the measure is of the difference between both.
+    `plan` is the plan's digest, for its other columns see `PlanFacts.columns`; `full` is what the
+    unpruned model gets, missing where the measure is of the difference between both.
     """
-    rows = []
-    for record in records:
-        plan = record.plan
-        described = (
-            *(record.record_id, record.model.name, record.plan_digest, plan.criterion),
-            *("+".join(plan.corpora), plan.schedule, plan.granularity, plan.sparsity),
-            *(plan.removed, plan.bytes_after, plan.active_after, plan.flops_after),
-        )
-        ending = (record.num_samples, record.num_tokens, record.created_at)
-        for name, metric in record.metrics.items():
-            full = record.full[name].mean if name in record.full else None
-            numbers = (metric.mean, metric.pooled, metric.low, metric.high, full)
-            rows.append((*described, record.corpus["name"], name, *numbers, *ending))
+    rows = [
+        {
+            **{"evaluation": record.record_id, "model": record.model.name},
+            **{"plan": record.plan_digest, **record.plan.columns, "corpus": record.corpus["name"]},
+            **{"measure": name, **asdict(metric)},
+            "full": record.full[name].mean if name in record.full else None,
+            **{"num_samples": record.num_samples, "num_tokens": record.num_tokens},
+            "created_at": record.created_at,
+        }
+        for record in records
+        for name, metric in record.metrics.items()
+    ]
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
     floats = ("removed", "mean", "pooled", "low", "high", "full")
     return table.astype(dict.fromkeys(floats, "float64"))

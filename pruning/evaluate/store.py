@@ -2,7 +2,7 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -12,7 +12,7 @@ from analysis.durable import write_durably
 from analysis.errors import StatsError
 from analysis.json_text import parse_json_once
 from analysis.model import ModelRef
-from analysis.stats.store import now
+from analysis.stats.store import digest_of, now, run_name
 
 SCHEMA_VERSION = 1
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -73,6 +73,12 @@ class Record(RecordPart):
         """When it was measured; empty where nothing says so."""
         return str(self.made.get("created_at", ""))
 
+    @classmethod
+    def begun(cls, words: Iterable[str], deciding: Mapping[str, Any], **known: Any) -> Self:
+        """A record without results yet; `words` name it, its digest is of what is deciding."""
+        digest = digest_of({"schema_version": SCHEMA_VERSION, **deciding})
+        return cls(record_id=run_name(*words, digest=digest), digest=digest, **known)
+
     def finished(self, made: Mapping[str, Any], **results: Any) -> Self:
         """The record with results, and how they were made."""
         return self.model_copy(update={**results, "made": {"created_at": now(), **made}})
@@ -116,11 +122,7 @@ class Record(RecordPart):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The record in a file.
-
-        Raises:
-            StatsError: unreadable, or see `from_json`.
-        """
+        """The record in a file; raises a StatsError where it cannot be read."""
         try:
             text = path.read_bytes()
         except OSError as error:

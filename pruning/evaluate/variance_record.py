@@ -82,18 +82,17 @@ def variance_overview(records: Iterable[VarianceRecord]) -> pd.DataFrame:
     """
     known = [record for record in records if record.is_measured]
     whole = {record.draw: record.variances for record in known if not record.plan.removed}
-    rows = []
-    for record in known:
-        plan, full = record.plan, whole.get(record.draw, ())
-        described = (
-            *(record.record_id, record.plan_digest, plan.criterion, "+".join(plan.corpora)),
-            *(plan.schedule, plan.granularity, plan.sparsity, plan.removed),
-            *(plan.bytes_after, record.corpus["name"], record.draw),
-        )
-        ending = (record.num_tokens, record.settings["dtype"], record.created_at)
-        rows += [
-            (*described, layer, value, full[layer] if layer < len(full) else None, *ending)
-            for layer, value in enumerate(record.variances)
-        ]
+    rows = [
+        {
+            **{"record": record.record_id, "plan": record.plan_digest, **record.plan.columns},
+            **{"corpus": record.corpus["name"], "draw": record.draw, "layer": layer},
+            "variance": value,
+            "full": dict(enumerate(whole.get(record.draw, ()))).get(layer),
+            **{"num_tokens": record.num_tokens, "dtype": record.settings["dtype"]},
+            "created_at": record.created_at,
+        }
+        for record in known
+        for layer, value in enumerate(record.variances)
+    ]
     table = pd.DataFrame(rows, columns=list(VARIANCE_TABLE_COLUMNS))
     return table.astype(dict.fromkeys(("removed", "variance", "full"), "float64"))

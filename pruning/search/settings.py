@@ -1,13 +1,14 @@
 """Settings of a search; the defaults are the paper's."""
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
-from analysis.errors import PlanError
+from pydantic import Field, ValidationInfo, field_validator
+
+from pruning.requests import options
+from pruning.requests.base import Request
 
 
-@dataclass(frozen=True, slots=True)
-class SearchSettings:
+class SearchSettings(Request):
     """How the evolution runs (arXiv:2603.06003, section 4.1 and Algorithm 1).
 
     Args:
@@ -21,29 +22,21 @@ class SearchSettings:
             so far to be given up; None: every candidate sees all samples, as in the paper.
     """
 
-    population: int = 32
-    elites: int = 4
-    generations: int = 50
-    max_transfer: int = 4
-    max_steps: int = 3
-    seed: int = 42
-    racing: float | None = None
+    population: int = Field(default=32, ge=2, le=10**5, strict=True)
+    elites: int = Field(default=4, ge=1, le=10**5, strict=True)
+    generations: int = Field(default=50, ge=1, le=10**5, strict=True)
+    max_transfer: int = Field(default=4, ge=1, le=10**5, strict=True)
+    max_steps: int = Field(default=3, ge=1, le=10**3, strict=True)
+    seed: options.Seed = options.DEFAULT_SEED
+    racing: float | None = Field(default=None, gt=0.5, lt=1)
 
-    def __post_init__(self) -> None:
-        counts = (self.population, self.elites, self.generations, self.max_transfer, self.max_steps)
-        if min(counts) < 1:
-            raise PlanError("A search needs positive numbers; see the key search of the recipe.")
-        if self.elites >= self.population:
-            raise PlanError(
-                f"A population of {self.population} with {self.elites} elites leaves no room for "
-                f"children; at most {self.population - 1} elites work."
-            )
-        if self.racing is not None and not 0.5 < self.racing < 1:
-            raise PlanError(
-                f"Racing with confidence {self.racing} makes no sense; give one above 0.5 and "
-                "below 1, such as 0.99."
-            )
+    @field_validator("elites")
+    @classmethod
+    def _leave_room(cls, value: int, info: ValidationInfo) -> int:
+        if value >= info.data.get("population", value + 1):
+            raise ValueError("a population needs room for children: fewer elites than candidates")
+        return value
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return asdict(self)
+        """The settings of the evolution alone, as plain JSON."""
+        return self.model_dump(include=set(SearchSettings.model_fields))

@@ -4,10 +4,9 @@ Heavy libraries are imported when a task starts. No Streamlit.
 """
 
 from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from analysis.progress import Progress
 
 Value = TypeVar("Value")
 Steps = Generator[Progress, None, Value]
-JobResult = dict[str, Any]

@@ -1,8 +1,9 @@
 """Selection and test data held apart: corpora from test sets, benchmarks from what was read."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from analysis.corpora import Source
 from analysis.corpora.apart import TEST_SETS, is_of_benchmark, open_apart, task_documents
 from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError, PlanError
@@ -10,21 +11,14 @@ from analysis.stats.store import StatsStore
 from pruning.evaluate.record import EvaluationStore
 from pruning.search.store import SearchStore, read_known
 
-if TYPE_CHECKING:
-    from analysis.corpora import Source
-
 TASKS_FOLDER = "benchmark-tasks"
 
 
-def open_checked(corpus: str, store: StatsStore, *, allowed: bool) -> "Source":
+def open_checked(corpus: str, store: StatsStore, *, allowed: bool) -> Source:
     """The documents of a corpus; those of a benchmark's test set are refused unless allowed.
 
     The demo's corpora have none: which of their texts are for benchmarks is decided beforehand.
-
-    Args:
-        corpus: as the user wrote it.
-        store: beside whose runs local tasks lie.
-        allowed: give them all the same, and say so in manifests and results.
+    Local tasks lie beside the runs of the store; what is allowed, manifests and results say.
     """
     from analysis.corpora.streams import open_corpus
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
-from analysis.demo.tasks import LOCAL_TASKS, WrittenTask, write_task
+from analysis.demo.tasks import LOCAL_TASKS, write_task
 from analysis.errors import PlanError, StatsError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, ModelRef, MoEModel, load_model_index
 from analysis.progress import Progress
@@ -24,23 +24,18 @@ from pruning.measured_routing import measured_routing
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
-from pruning.tasks import JobResult, Steps
+from pruning.tasks import Steps
 from pruning.tasks.apart import TASKS_FOLDER, check_unread, read_before
-from pruning.tasks.loading import quiet_transformers
-
-_MISSING = (
-    "Benchmarks need lm-evaluation-harness, which is not installed: "
-    "pip install 'moe-prune-studio[eval]'."
-)
+from pruning.tasks.loading import quiet_transformers, run_settings
 
 
-def benchmark_run(
-    request: BenchmarkRequest,
-) -> Steps[list[BenchmarkRecord]]:
+def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
     """Benchmark the candidates; results are kept beside the statistics."""
     if find_spec("lm_eval") is None:
-        raise StatsError(_MISSING)
-    from analysis.calibration.loading import CalibrationSettings
+        raise StatsError(
+            "Benchmarks need lm-evaluation-harness, which is not installed: "
+            "pip install 'moe-prune-studio[eval]'."
+        )
     from pruning.evaluate.benchmarks.harness import HarnessSettings
     from pruning.evaluate.benchmarks.run import Benchmarks, run_benchmarks
 
@@ -52,22 +47,13 @@ def benchmark_run(
     names = _task_names(request, full)
     if not request.allow_test_set:
         check_unread(names, store, full.identity)
-    local = yield from _written(names, store)
-    asked = HarnessSettings(
-        names,
-        tuple(task.folder for task in local),
-        limit=request.limit,
-        num_fewshot=request.num_fewshot,
-        chat_template=request.chat_template,
-        batch_size=request.batch_size,
-    )
-    settings = CalibrationSettings(
-        seq_len=2,  # of no use here: a task decides how long its questions are
-        dtype=request.dtype,
-        device=request.device,
-        batch_size=request.batch_size,
-        trust_remote_code=request.trust_remote_code,
-    )
+    local = []
+    for number, name in enumerate(wanted := [name for name in names if name in LOCAL_TASKS]):
+        yield Progress("making the local tasks", number, len(wanted), "tasks")
+        local.append(write_task(LOCAL_TASKS[name], store.directories[0] / TASKS_FOLDER))
+    how = request.model_dump(include={"limit", "num_fewshot", "chat_template", "batch_size"})
+    asked = HarnessSettings(names, tuple(task.folder for task in local), **how)
+    settings = run_settings(request, 2)  # a task decides how long its questions are
     versions = {task.name: task.version for task in local}
     kept, known = BenchmarkStore(store.directories), read_before(names, store, full.identity)
     work = Benchmarks(model, candidates, asked, settings, kept, versions, known)
@@ -99,18 +85,12 @@ def _manifest(model: MoEModel) -> Manifest | None:
 def _exported(
     model: MoEModel, manifest: Manifest, source: str | None, store: StatsStore
 ) -> Candidate:
-    full = load_model_index(source) if source else _demo_source(manifest)
-    return candidate_of_export(
-        model, manifest, full, routing=measured_routing([manifest.plan], store)
-    )
-
-
-def _demo_source(manifest: Manifest) -> MoEModel | None:
-    """The demo, where that is what was exported: it is always at hand."""
-    if not DEMO_CHECKPOINT.is_dir():
-        return None
-    demo = load_model_index(DEMO_MODEL)
-    return demo if demo.identity == manifest.source.identity else None
+    full = load_model_index(source) if source else None
+    if not source and DEMO_CHECKPOINT.is_dir():  # the demo is always at hand
+        demo = load_model_index(DEMO_MODEL)
+        full = demo if demo.identity == manifest.source.identity else None
+    routing = measured_routing([manifest.plan], store)
+    return candidate_of_export(model, manifest, full, routing=routing)
 
 
 def _task_names(request: BenchmarkRequest, full: ModelRef) -> tuple[str, ...]:
@@ -121,21 +101,6 @@ def _task_names(request: BenchmarkRequest, full: ModelRef) -> tuple[str, ...]:
     raise StatsError(
         "Name the benchmarks, such as --tasks arc_challenge,piqa; `lm_eval ls tasks` lists them."
     )
-
-
-def _written(names: Sequence[str], store: StatsStore) -> Steps[list[WrittenTask]]:
-    """Those of the tasks that are local, on disk."""
-    local = [name for name in names if name in LOCAL_TASKS]
-    written = []
-    for number, name in enumerate(local):
-        yield Progress("making the local tasks", number, len(local), "tasks")
-        written.append(write_task(LOCAL_TASKS[name], store.directories[0] / TASKS_FOLDER))
-    return written
-
-
-def benchmark_task(request: BenchmarkRequest) -> Steps[JobResult]:
-    """Job form of `benchmark_run`."""
-    return benchmark_results((yield from benchmark_run(request)))
 
 
 def benchmark_results(records: Sequence[BenchmarkRecord]) -> dict[str, Any]:

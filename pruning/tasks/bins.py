@@ -7,22 +7,15 @@ from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.evaluate.bins import Bin, bin_table, expert_bins, neuron_bins
-from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy, new_bins_record
-from pruning.evaluate.drawing import DrawnSamples
+from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy
 from pruning.evaluate.result import Evaluation
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import BinsRequest
-from pruning.tasks import JobResult, Steps
-from pruning.tasks.evaluation import draw_all, run_settings
-from pruning.tasks.loading import loaded_model
+from pruning.tasks import Steps
+from pruning.tasks.evaluation import drawn_corpora
+from pruning.tasks.loading import loaded_model, run_settings
 from pruning.tasks.sweep import plan_request
-
-
-def bins_task(request: BinsRequest) -> Steps[JobResult]:
-    """Job form of `bins_run`."""
-    record = yield from bins_run(request)
-    return {"bins": record.record_id}
 
 
 def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
@@ -31,37 +24,25 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
     The record is kept beside the statistics; where it is there already, no model is loaded.
     """
     from analysis.calibration.loading import resolve_dtype
-
-    model = load_model_index(request.model, revision=request.revision)
-    store = stats_store(request.stats_dir)
-    ranked, bins = yield from _binned(request, model, store)
-    (drawn, *_) = yield from draw_all(request, model, store)
-    settings = run_settings(request, drawn.sequences.longest)
-    changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
-    kept = BinsStore(store.directories)
-    record = kept.find(new_bins_record(model, ranked, bins, drawn.corpus, changing))
-    if record.is_measured:
-        yield Progress("cached", len(bins), len(bins), "bins", "these bins are measured already")
-        return record
-    record = yield from _measured(request, model, bins, drawn, record)
-    kept.save(record)
-    return record
-
-
-def _measured(
-    request: BinsRequest, model: MoEModel, bins: list[Bin], drawn: DrawnSamples, record: BinsRecord
-) -> Steps[BinsRecord]:
-    """The record with the loss of the model without each bin."""
     from pruning.evaluate.candidate import MeasureSettings, run_candidate
     from pruning.evaluate.full_side import run_full
     from pruning.evaluate.run import how_made
     from pruning.evaluate.samples import make_samples
 
-    started = time.monotonic()
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    ranked, bins = yield from _binned(request, model, store)
+    (drawn, *_) = yield from drawn_corpora(request, model, store)
     settings = run_settings(request, drawn.sequences.longest)
+    changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
+    kept = BinsStore(store.directories)
+    record = kept.find(BinsRecord.new(model, ranked, bins, drawn.corpus, changing))
+    if record.is_measured:
+        yield Progress("cached", len(bins), len(bins), "bins", "these bins are measured already")
+        return record
+    started, found = time.monotonic(), dict[int, Evaluation]()
     samples = make_samples(drawn.sequences, request.batch_size)
     measured = MeasureSettings(("nll",), settings.seed)
-    found: dict[int, Evaluation] = {}
     yield Progress("loading the model", 0, len(bins), "bins")
     with loaded_model(model, settings) as loaded:
         full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
@@ -70,11 +51,13 @@ def _measured(
             task = run_candidate(loaded, model.family, each.plan, full, measured)
             found[each.number] = drain(task)
     first = found[bins[0].number]
-    return record.with_results(
+    record = record.with_results(
         bin_table(bins, found, seed=settings.seed),
         (first.full["nll"].mean, first.num_samples, first.num_tokens),
         how_made(settings, time.monotonic() - started),
     )
+    kept.save(record)
+    return record
 
 
 def _binned(

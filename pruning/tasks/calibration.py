@@ -4,30 +4,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from analysis.corpora import Source, TokenSequences, corpus_name, peek, tokenize
+from analysis.corpora.vocabulary import check_token_ids, largest_token_id
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.groups import parse_groups
 from analysis.stats.store import Run, stats_store
+from analysis.stats.tables import CorpusRef
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
-from pruning.tasks import JobResult, Steps
+from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
-from pruning.tasks.loading import loaded_model, placement_of, quiet_transformers
+from pruning.tasks.loading import loaded_model, placement_of, quiet_transformers, run_settings
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
     from analysis.calibration.memory import Estimate
-    from analysis.corpora import Selection, Source, TokenSequences
-    from analysis.stats.tables import CorpusRef
-
-
-def _selection(request: CalibrateRequest, model: MoEModel) -> "Selection | None":
-    if request.clusters is None:
-        return None
-    # scikit-learn takes a second to import.
-    from analysis.corpora.representatives import CheckpointEmbedding, kmeans_selection
-
-    return kmeans_selection(CheckpointEmbedding(model.checkpoint), request.clusters)
 
 
 def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
@@ -42,39 +34,16 @@ def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
             check_removable(model.family, layer)
 
 
-def _settings(request: CalibrateRequest) -> "CalibrationSettings":
-    from analysis.calibration.loading import CalibrationSettings
-
-    return CalibrationSettings(
-        seq_len=request.sampling().seq_len,
-        seed=request.sampling().seed,
-        dtype=request.dtype,
-        device=request.device,
-        batch_size=request.batch_size,
-        trust_remote_code=request.trust_remote_code,
-        attention=request.attention,
-        placement=replace(
-            placement_of(request),
-            stream_layers=request.stream_layers,
-            hidden_states_dir=request.hidden_states_dir,
-            expert_parallel=request.expert_parallel,
-            checkpoint_activations=request.checkpoint_activations,
-        ),
-        groups=parse_groups(request.groups),
-    )
-
-
 def _prepare(
     request: CalibrateRequest,
 ) -> "Steps[tuple[MoEModel, TokenSequences, CalibrationSettings]]":
     """What is run: the model, the token sequences and the settings."""
     from analysis.calibration.loading import load_tokenizer
     from analysis.calibration.own_answers import Answering, answered_sampling, own_answers
-    from analysis.corpora import corpus_name, peek, tokenize
 
     quiet_transformers()
     model = load_model_index(request.model, revision=request.revision)
-    sampling = request.sampling()
+    sampling, selection = request.sampling(), None
     _check_model(request, model)
     yield Progress("reading the corpus", 0, sampling.tokens, "tokens")
     first, source = peek(_opened(request), sampling.seed)
@@ -84,8 +53,18 @@ def _prepare(
         if first is None or first.input_ids is None
         else None
     )
-    settings = _settings(request)
-    corpus, selection = corpus_name(request.corpus), _selection(request, model)
+    how = {"stream_layers", "hidden_states_dir", "expert_parallel", "checkpoint_activations"}
+    placement = replace(placement_of(request), **request.model_dump(include=how))
+    groups = parse_groups(request.groups)
+    settings = run_settings(
+        request, sampling.seq_len, seed=sampling.seed, groups=groups, placement=placement
+    )
+    corpus = corpus_name(request.corpus)
+    if request.clusters is not None:
+        # scikit-learn takes a second to import.
+        from analysis.corpora.representatives import CheckpointEmbedding, kmeans_selection
+
+        selection = kmeans_selection(CheckpointEmbedding(model.checkpoint), request.clusters)
     if request.answers == "own":
         answering = Answering(
             corpus, sampling, tokenizer, selection, request.most_answer_tokens, request.batch_size
@@ -99,7 +78,7 @@ def _prepare(
     return model, sequences, replace(settings, seq_len=longest)
 
 
-def _opened(request: CalibrateRequest) -> "Source":
+def _opened(request: CalibrateRequest) -> Source:
     store = stats_store(request.stats_dir)
     return open_checked(request.corpus, store, allowed=request.allow_test_set)
 
@@ -107,8 +86,6 @@ def _opened(request: CalibrateRequest) -> "Source":
 def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
     """Open every corpus and read its first document and all token ids, before any runs."""
     from analysis.calibration.distributed import join
-    from analysis.corpora import corpus_name, peek
-    from analysis.corpora.vocabulary import check_token_ids, largest_token_id
 
     with join().together():
         for number, request in enumerate(requests):
@@ -130,9 +107,7 @@ def calibrate_run(request: CalibrateRequest) -> Steps[Run]:
     return (yield from calibrate(*ready, stats_store(request.stats_dir), resume=request.resume))
 
 
-def estimate_run(
-    request: CalibrateRequest,
-) -> Steps[tuple["CorpusRef", "Estimate"]]:
+def estimate_run(request: CalibrateRequest) -> "Steps[tuple[CorpusRef, Estimate]]":
     """What `calibrate_run` would feed, and what it would take; answers are as they are given."""
     from analysis.calibration.memory import estimate
     from analysis.calibration.run import corpus_ref
@@ -147,17 +122,3 @@ def weights_run(request: WeightsRequest) -> Steps[Run]:
 
     model = load_model_index(request.model, revision=request.revision)
     return (yield from weight_statistics(model, stats_store(request.stats_dir)))
-
-
-def _run_result(run: Run) -> JobResult:
-    return {"run_id": run.manifest.run_id, "path": str(run.path)}
-
-
-def calibrate_task(request: CalibrateRequest) -> Steps[JobResult]:
-    """Job form of `calibrate_run`."""
-    return _run_result((yield from calibrate_run(request)))
-
-
-def weights_task(request: WeightsRequest) -> Steps[JobResult]:
-    """Job form of `weights_run`."""
-    return _run_result((yield from weights_run(request)))

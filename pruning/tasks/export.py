@@ -6,21 +6,19 @@ from typing import Any
 
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
+from pruning.atoms.widths import WidthChoice, parse_mode
+from pruning.heads import heads_in_words, parse_choice
+from pruning.plan import plan_from_dict
 from pruning.requests.export import ExportRequest
-from pruning.tasks import JobResult, Steps
+from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.resharding import parse_size
+from pruning.tasks import Steps
 from pruning.tasks.loading import quiet_transformers
 
 
-def export_run(request: ExportRequest) -> Steps[JobResult]:
-    """Write the pruned checkpoint, then prove it."""
-    from pruning.atoms.widths import WidthChoice, parse_mode
-    from pruning.heads import heads_in_words, parse_choice
-    from pruning.plan import plan_from_dict
-    from pruning.surgery.export import ExportOptions, export_checkpoint
-    from pruning.surgery.resharding import parse_size
-
+def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
+    """Write the pruned checkpoint, then prove it where asked to: `verify` has the report."""
     model = load_model_index(request.model, revision=request.revision)
-    plan = plan_from_dict(request.plan)
     mode, largest = request.width_mode, request.max_shard_size
     options = ExportOptions(
         parse_choice(request.mtp),
@@ -30,6 +28,7 @@ def export_run(request: ExportRequest) -> Steps[JobResult]:
         max_shard_bytes=parse_size(largest) if largest else None,
         keep_list=request.keep_list,
     )
+    plan = plan_from_dict(request.plan)
     manifest = yield from export_checkpoint(model, plan, request.out, options)
     result: dict[str, Any] = {
         "out": str(request.out),
@@ -43,7 +42,7 @@ def export_run(request: ExportRequest) -> Steps[JobResult]:
 
 def verify_result(
     out: Path, level: str | None, source: MoEModel | None, tokens: int = 128
-) -> Steps[JobResult]:
+) -> Steps[dict[str, Any]]:
     """Verify an export; the report as plain JSON."""
     from pruning.surgery.verify import verify_export
 
@@ -54,10 +53,10 @@ def verify_result(
     return asdict(report)
 
 
-def export_task(request: ExportRequest) -> Steps[JobResult]:
+def export_task(request: ExportRequest) -> Steps[dict[str, Any]]:
     """Job form of `export_run`; a failed check fails the job."""
     result = yield from export_run(request)
-    failed = [check for check in result.get("verify", {}).get("checks", ()) if not check["ok"]]
-    if failed:
-        raise ExportError(f"The export fails its check: {failed[0]['name']}: {failed[0]['detail']}")
+    for check in result.get("verify", {}).get("checks", ()):
+        if not check["ok"]:
+            raise ExportError(f"The export fails its check: {check['name']}: {check['detail']}")
     return result

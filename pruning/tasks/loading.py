@@ -1,44 +1,42 @@
-"""A model with its weights: where they lie, and for how long."""
+"""A model with its weights: how it runs, where they lie, and for how long."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from analysis.model import MoEModel
+from pruning.requests.base import Request
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from analysis.calibration.loading import CalibrationSettings, Placement
 
-
-class Spread(Protocol):
-    """What requests and recipes say of where weights lie."""
-
-    @property
-    def device_map(self) -> str | None:
-        """As accelerate takes it; None puts all on one device."""
-
-    @property
-    def max_memory(self) -> tuple[str, ...]:
-        """At most so much on each device: DEVICE=SIZE."""
-
-    @property
-    def offload_folder(self) -> Path | None:
-        """Where weights go that fit nowhere else."""
+_RUNNING = {"seed", "dtype", "device", "batch_size", "trust_remote_code", "attention"}
 
 
-def placement_of(asked: Spread) -> "Placement":
-    """Where weights lie while the model runs."""
+def placement_of(asked: Request) -> "Placement":
+    """Where weights lie while the model runs, as far as a request or a section of a recipe says."""
     from analysis.calibration.loading import Placement
 
-    limits = (limit.partition("=") for limit in asked.max_memory)
+    said = asked.model_dump(include={"device_map", "max_memory", "offload_folder"})
+    limits = (limit.partition("=") for limit in said.get("max_memory", ()))
     return Placement(
-        device_map=asked.device_map or "",
+        device_map=said.get("device_map") or "",
         max_memory=tuple((device, size) for device, _, size in limits),
-        offload_folder=asked.offload_folder,
+        offload_folder=said.get("offload_folder"),
     )
+
+
+def run_settings(request: Request, seq_len: int, **more: Any) -> "CalibrationSettings":
+    """How the model runs: what a request says, with `more` in place of its own values.
+
+    `seq_len` is the length of the longest sequence.
+    """
+    from analysis.calibration.loading import CalibrationSettings
+
+    said = request.model_dump(include=_RUNNING, exclude_none=True)
+    return CalibrationSettings(seq_len, **{"placement": placement_of(request)} | said | more)
 
 
 def quiet_transformers() -> None:

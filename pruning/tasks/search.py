@@ -1,17 +1,18 @@
 """The task of a search: the statistics that it ranks by, its samples, the search itself."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.errors import PlanError
-from analysis.model import MoEModel, load_model_index
+from analysis.model import load_model_index
 from analysis.progress import Progress
 from analysis.stats.blend import Part
 from analysis.stats.store import stats_store
+from pruning.evaluate.drawing import DrawnSamples, SampleSettings, draw
 from pruning.planning.make import check_request, evidence_of, provenance_of, spending_of
 from pruning.planning.ranking import Selection, select
-from pruning.recipe import Recipe
+from pruning.recipe import Recipe, SearchSection
 from pruning.requests.calibration import seq_len_of
 from pruning.requests.recipe import (
     Machine,
@@ -23,20 +24,18 @@ from pruning.requests.search import SearchRequest
 from pruning.schedules import allocate
 from pruning.search.run import Task
 from pruning.search.seeds import seeds_of, space_of
-from pruning.search.settings import SearchSettings
 from pruning.search.store import SEARCH, schedule_parameters
-from pruning.tasks import JobResult, Steps
+from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, weights_run
-from pruning.tasks.loading import placement_of, quiet_transformers
+from pruning.tasks.loading import quiet_transformers, run_settings
 
 if TYPE_CHECKING:
-    from pruning.evaluate.drawing import DrawnSamples
     from pruning.search.result import SearchResult
     from pruning.search.sitting import Problem
 
 
-def search_task(request: SearchRequest) -> Steps[JobResult]:
+def search_task(request: SearchRequest) -> Steps[dict[str, Any]]:
     """Job form of `search_run`."""
     result = yield from search_run(request)
     best = result.best_entry
@@ -61,14 +60,10 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
     """All that the search needs; refuses what cannot be before any long work."""
     from analysis.calibration.distributed import join
     from analysis.calibration.loading import load_tokenizer
-    from pruning.evaluate.drawing import SampleSettings, draw
 
     recipe, machine = request.parsed(), request.machine
     if (asked := recipe.search) is None:
         raise PlanError("The recipe has no key search; it needs at least search: {corpus: C}.")
-    settings = SearchSettings(
-        **{key.name: getattr(asked, key.name) for key in fields(SearchSettings)}
-    )
     model = load_model_index(recipe.model, revision=recipe.revision)
     check_request(plan_request(recipe, machine), model)
     store = stats_store(machine.stats_dir)
@@ -82,58 +77,51 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
             SampleSettings(asked.samples, seq_len_of(asked.corpus, recipe.seq_len)),
             lambda: load_tokenizer(model, trust_remote_code=machine.trust_remote_code),
         )
-    selection = yield from _selected(recipe, machine, model)
-    return _problem(request, selection, drawn, settings, asked.fitness)
-
-
-def _selected(recipe: Recipe, machine: Machine, model: MoEModel) -> Steps[Selection]:
     parts = []
     requests = calibrate_requests(recipe, machine)
-    for request, corpus in zip(requests, recipe.corpora, strict=bool(requests)):
-        found = yield from calibrate_run(request)
+    for calibration, corpus in zip(requests, recipe.corpora, strict=bool(requests)):
+        found = yield from calibrate_run(calibration)
         parts.append(Part(found, corpus.weight))
     if weights := weights_request(recipe, machine):
         yield from weights_run(weights)
-    store = stats_store(machine.stats_dir)
-    return select(plan_request(recipe, machine), model, store, parts)
+    selection = select(plan_request(recipe, machine), model, store, parts)
+    return _problem(asked, recipe, machine, selection, drawn)
 
 
 def _problem(
-    request: SearchRequest,
+    asked: SearchSection,
+    recipe: Recipe,
+    machine: Machine,
     selection: Selection,
-    drawn: "DrawnSamples",
-    settings: SearchSettings,
-    measure: str,
+    drawn: DrawnSamples,
 ) -> "Problem":
-    from analysis.calibration.loading import CalibrationSettings
     from pruning.search.sitting import Problem
 
-    recipe, machine, sequences = request.parsed(), request.machine, drawn.sequences
+    sequences = drawn.sequences
     evidence = evidence_of(selection, selection.request)
-    asked = spending_of(selection.request, selection.model, evidence)
-    scheduled = allocate(recipe.schedule.name, asked, evidence)
-    spending, space = space_of(asked, scheduled)
-    made = provenance_of(selection, selection.request, asked)
+    wished = spending_of(selection.request, selection.model, evidence)
+    scheduled = allocate(recipe.schedule.name, wished, evidence)
+    spending, space = space_of(wished, scheduled)
+    made = provenance_of(selection, selection.request, wished)
     parameters = schedule_parameters(
-        settings.to_dict(), measure, sequences.corpus, len(sequences.rows)
+        asked.to_dict(), asked.fitness, sequences.corpus, len(sequences.rows)
     )
     return Problem(
         model=selection.model,
         ranking=selection.table,
         constraints=spending.constraints,
         provenance=replace(made, schedule=SEARCH, schedule_parameters=parameters),
-        task=Task(space, seeds_of(spending, recipe.schedule.name, scheduled), settings),
+        task=Task(space, seeds_of(spending, recipe.schedule.name, scheduled), asked),
         drawn=drawn,
-        measure=measure,
-        running=CalibrationSettings(
-            seq_len=sequences.longest,
-            seed=settings.seed,
+        measure=asked.fitness,
+        running=run_settings(
+            recipe.calibrate,
+            sequences.longest,
+            seed=asked.seed,
             dtype=recipe.dtype,
             device=machine.device or "auto",
             batch_size=machine.batch_size or 8,
             trust_remote_code=machine.trust_remote_code,
-            attention=recipe.calibrate.attention,
-            placement=placement_of(recipe.calibrate),
         ),
         recipe=recipe,
     )

@@ -1,17 +1,23 @@
-"""The plans of a sweep: every criterion at every sparsity."""
+"""What requests select by the statistics that are there, and the plans of a sweep."""
 
 from typing import Any
 
 from analysis.criteria import get_criterion
-from analysis.model import MoEModel
-from analysis.stats.store import StatsStore
+from analysis.model import MoEModel, load_model_index
+from analysis.stats.store import StatsStore, stats_store
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.planning.make import make_plan
-from pruning.planning.ranking import select_measured
+from pruning.planning.ranking import Selection, select_measured
 from pruning.requests.base import validated
 from pruning.requests.evaluation import BinsRequest, SweepRequest
 from pruning.requests.plan import PlanRequest
 from pruning.tasks import Steps
+
+
+def selection_for(request: PlanRequest) -> Steps[Selection]:
+    """The selection of a request; weights are measured first where they are needed."""
+    model = load_model_index(request.model, revision=request.revision)
+    return (yield from select_measured(request, model, stats_store(request.stats_dir)))
 
 
 def sweep_plans(

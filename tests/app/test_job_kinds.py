@@ -53,7 +53,7 @@ SAID = [
 def test_every_kind_has_a_request_of_its_own_and_a_task():
     for name, kind in KINDS.items():
         module, _, task = kind.task.rpartition(".")
-        assert callable(getattr(import_module(module), task))
+        assert callable(getattr(import_module(f"pruning.tasks.{module}"), task))
         assert kind_of(kind.request.model_construct()) == name
 
 

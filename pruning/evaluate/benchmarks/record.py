@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from analysis.model import ModelRef
-from analysis.stats.store import digest_of, run_name
 from pruning.evaluate.record import MADE_BY, PlanFacts
-from pruning.evaluate.store import SCHEMA_VERSION, Record, RecordStore
+from pruning.evaluate.store import Record, RecordStore
 from pruning.plan import ATOMIC_GRANULARITY
 
 FULL = "full"
@@ -207,22 +206,18 @@ def new_record(
     """A record without scores yet."""
     # None, where results were imported without a plan.
     made = candidate.facts.model_dump(include=set(MADE_BY), exclude_unset=True)
-    digest = digest_of(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "model": candidate.model.identity,
-            "ran": candidate.ran.identity,
-            "candidate": candidate.label,
-            "plan": candidate.plan_digest,
-            "tool": source,
-            "settings": dict(settings),
-            "made": dict.fromkeys(MADE_BY) | made,
-        }
-    )
-    words = (candidate.ran.name, candidate.label.replace(", ", "-").rstrip("%"), source)
-    return BenchmarkRecord(
-        record_id=run_name(*words, digest=digest),
-        digest=digest,
+    deciding = {
+        "model": candidate.model.identity,
+        "ran": candidate.ran.identity,
+        "candidate": candidate.label,
+        "plan": candidate.plan_digest,
+        "tool": source,
+        "settings": dict(settings),
+        "made": dict.fromkeys(MADE_BY) | made,
+    }
+    return BenchmarkRecord.begun(
+        (candidate.ran.name, candidate.label.replace(", ", "-").rstrip("%"), source),
+        deciding,
         model=candidate.model,
         ran=candidate.ran,
         candidate=candidate.label,

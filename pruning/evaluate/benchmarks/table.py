@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from analysis.lazy import pd
 from pruning.evaluate.benchmarks.record import BenchmarkRecord, BenchmarkScore
@@ -28,10 +29,9 @@ def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
     """Table of TABLE_COLUMNS, one row a score of a record.
 
     `record` is the record's id, `model` and `ran` the names of the full model and of what ran,
-    `plan` the plan's digest, `calibrated_on` the corpora of its statistics joined by +; `sparsity`
-    is what was asked for, as text, `removed` what it came to, `bytes` what is left of the
-    checkpoint: both missing where results were taken in without a plan. `full` and `full_stderr`
-    are the full model's value of the same task under the same settings, missing where not known.
+    `plan` the plan's digest; for its other columns see `PlanFacts.columns`: missing where results
+    were imported without a plan. `full` and `full_stderr` are the full model's value of the same
+    task under the same settings, missing where not known.
     """
     known = list(records)
     in_time = sorted(known, key=lambda record: record.created_at)
@@ -43,19 +43,14 @@ def benchmark_table(records: Iterable[BenchmarkRecord]) -> pd.DataFrame:
     }
     rows = []
     for record in known:
-        plan = record.plan
-        described = (
-            *(record.record_id, record.model.name, record.ran.name, record.candidate),
-            *(record.plan_digest, plan.criterion, "+".join(plan.corpora), plan.schedule),
-            *(plan.granularity, plan.sparsity, plan.removed, plan.bytes_after),
-        )
+        described = {
+            **{"record": record.record_id, "model": record.model.name, "ran": record.ran.name},
+            **{"candidate": record.candidate, "plan": record.plan_digest, **record.plan.columns},
+            **{"source": record.source, "created_at": record.created_at},
+        }
         for score in record.scores:
             full = full_scores.get(_comparable(record, score))
-            measured = (
-                *(score.task, score.group, score.metric, score.value, score.stderr),
-                *(score.higher_is_better, score.num_samples),
-                *((full.value, full.stderr) if full else (None, None)),
-            )
-            rows.append((*described, *measured, record.source, record.created_at))
+            beside = {"full": full.value, "full_stderr": full.stderr} if full else {}
+            rows.append({**described, **asdict(score), **beside})
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
     return table.astype(dict.fromkeys(_NUMBERS, "float64") | {"higher_is_better": "bool"})

@@ -23,7 +23,7 @@ from pruning.evaluate.bins import (
     neuron_bins,
     rank_agreement,
 )
-from pruning.evaluate.bins_record import BinsStore, RankedBy, bins_overview, new_bins_record
+from pruning.evaluate.bins_record import BinsRecord, BinsStore, RankedBy, bins_overview
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.full_side import run_full
 from pruning.evaluate.result import Evaluation, SampleSums
@@ -151,7 +151,7 @@ def model(tmp_path_factory):
 
 def new(model, ranked=RANKED, corpus=CORPUS, settings=SETTINGS):
     bins = [Bin(number, keep_all(model), 7, float(number), math.nan) for number in range(3)]
-    return new_bins_record(model, ranked, bins, corpus, settings)
+    return BinsRecord.new(model, ranked, bins, corpus, settings)
 
 
 def table(changes=(0.1, 0.3, 0.2)):

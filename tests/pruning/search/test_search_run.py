@@ -5,7 +5,6 @@ import math
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +35,12 @@ from pruning.search.settings import SearchSettings
 
 WIDE = tuple(MoELayer(2 * i + 1, 11, 2) for i in range(6))
 WIDE_SETTINGS = SearchSettings(population=12, elites=3, generations=8, seed=1)
+
+
+def changed(**values):
+    return WIDE_SETTINGS.model_copy(update=values)
+
+
 HIDDEN = (9, 0, 4, 1, 7, 9)
 
 
@@ -63,14 +68,14 @@ def test_each_generation_is_its_elites_and_children_of_theirs(tmp_path):
 
 
 def test_a_longer_search_finds_the_hidden_allocation(tmp_path):
-    settings = replace(WIDE_SETTINGS, population=32, elites=4, generations=40)
+    settings = changed(population=32, elites=4, generations=40)
     outcome = searched(tmp_path / "log", wide(settings), Distance(HIDDEN))
     assert outcome.best.removed == HIDDEN
 
 
 def test_a_seed_decides_everything(tmp_path):
     first, again = (searched(tmp_path / name, wide(), Distance(HIDDEN)) for name in ("a", "b"))
-    other = searched(tmp_path / "c", wide(replace(WIDE_SETTINGS, seed=2)), Distance(HIDDEN))
+    other = searched(tmp_path / "c", wide(changed(seed=2)), Distance(HIDDEN))
     assert essence(first) == essence(again) != essence(other)
 
 
@@ -215,14 +220,14 @@ def test_parents_are_held_until_their_children_are_scored(tmp_path):
 def test_racing_gives_up_who_is_behind_and_keeps_the_elites_here(tmp_path):
     plain = searched(tmp_path / "plain", wide(), Distance(HIDDEN))
     raced = Distance(HIDDEN)
-    outcome = searched(tmp_path / "raced", wide(replace(WIDE_SETTINGS, racing=0.999)), raced)
+    outcome = searched(tmp_path / "raced", wide(changed(racing=0.999)), raced)
     stopped = [number for number, score in outcome.scores.items() if not score.is_complete]
     assert stopped
     assert len(raced.measured) < 3 * len(outcome.scores)
     # The noise is far smaller than the distances, so no elite is lost and nothing else changes.
     assert [each.removed for each in outcome.found] == [each.removed for each in plain.found]
     assert outcome.best == plain.best
-    resumed = searched(tmp_path / "raced", wide(replace(WIDE_SETTINGS, racing=0.999)), raced)
+    resumed = searched(tmp_path / "raced", wide(changed(racing=0.999)), raced)
     assert essence(resumed) == essence(outcome)
 
 
@@ -241,13 +246,13 @@ def test_racing_by_hand():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"elites": 32}, "no room for children; at most 31"),
-        ({"generations": 0}, "positive numbers"),
-        ({"racing": 1.5}, "above 0.5 and below 1"),
+        ({"elites": 32}, "room for children: fewer elites"),
+        ({"generations": 0}, "greater than or equal to 1"),
+        ({"racing": 1.5}, "less than 1"),
     ],
 )
 def test_settings_that_make_no_search_are_refused(settings, message):
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises(ValueError, match=message):
         SearchSettings(**settings)
 
 
