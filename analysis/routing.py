@@ -38,8 +38,7 @@ class RouterParts:
     block: nn.Module  # the MoE block
     router: nn.Module  # the module whose forward returns the ids of the selected experts last
     matrix: tuple[nn.Module, str]  # the holder and the name of the router's matrix
-    # Every module that holds tensors with an entry per expert, the router among them if it
-    # does.
+    # Every module that holds tensors with an entry per expert, the router among them if it does.
     holders: tuple[Holder, ...]
     num_experts: int  # experts that it chooses among
 

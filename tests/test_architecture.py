@@ -34,7 +34,6 @@ DASHBOARD_ANALYSIS = (
     "analysis.errors",
     "analysis.families",
     "analysis.model",
-    "analysis.ranking.needs",
     "analysis.nonuniform.modeling_file",
     "analysis.ranking.overlap",
     "analysis.progress",

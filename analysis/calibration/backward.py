@@ -45,7 +45,15 @@ def feed_backward(model: PreTrainedModel, batch: TokenBatch) -> None:
     """Run the model on a batch inside `collecting`, and backward from its loss."""
     try:
         with torch.enable_grad():
-            _run(model, batch)
+            output = model.base_model(**prepare(model, batch), use_cache=False)
+            hidden_BLD: Tensor = output.last_hidden_state
+            wanted = torch.from_numpy(predicted(batch)).to(hidden_BLD.device)
+            if not wanted.any():
+                return  # the activations are in the sums, and no loss depends on them
+            hidden_RD = hidden_BLD[:, :-1][wanted]
+            targets_R = torch.from_numpy(batch.input_ids[:, 1:]).to(hidden_BLD.device)[wanted]
+            gradient_RD = _loss_gradient(model, output, hidden_RD.detach(), targets_R)
+            torch.autograd.backward([hidden_RD], [gradient_RD])
     except RuntimeError as error:  # torch.OutOfMemoryError among them
         if not isinstance(error, torch.OutOfMemoryError) and _CPU_REFUSAL not in str(error):
             raise
@@ -54,18 +62,6 @@ def feed_backward(model: PreTrainedModel, batch: TokenBatch) -> None:
             f"The activations of {sequences} sequences of {length} tokens, which backward needs, "
             f"do not fit into memory; what helps: {BACKWARD_OPTIONS}."
         ) from error
-
-
-def _run(model: PreTrainedModel, batch: TokenBatch) -> None:
-    output = model.base_model(**prepare(model, batch), use_cache=False)
-    hidden_BLD: Tensor = output.last_hidden_state
-    wanted = torch.from_numpy(predicted(batch)).to(hidden_BLD.device)
-    if not wanted.any():
-        return  # the activations are in the sums, and no loss depends on them
-    hidden_RD = hidden_BLD[:, :-1][wanted]
-    targets_R = torch.from_numpy(batch.input_ids[:, 1:]).to(hidden_BLD.device)[wanted]
-    gradient_RD = _loss_gradient(model, output, hidden_RD.detach(), targets_R)
-    torch.autograd.backward([hidden_RD], [gradient_RD])
 
 
 def _loss_gradient(

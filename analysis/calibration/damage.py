@@ -24,18 +24,15 @@ _CHUNK = 64  # tokens whose differences are in memory at once
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rerouting:
-    """What one forward of a router would have been without each expert that it chose.
+    """What one forward of a router would have been without each expert that it chose."""
 
-    Args:
-        ids_TK, gates_TK: what it returned.
-        token_P, place_P: the routed pairs that count: token, and position among its experts.
-        ids_PQ, gates_PQ: experts and gate weights of that token without that expert.
-    """
-
+    # What the router returned.
     ids_TK: Tensor
     gates_TK: Tensor
+    # The routed pairs that count: token, and position among its experts.
     token_P: Tensor
     place_P: Tensor
+    # Experts and gate weights of that token without that expert.
     ids_PQ: Tensor
     gates_PQ: Tensor
 

@@ -24,12 +24,7 @@ ExpertForward = Callable[[int, Tensor], Tensor]
 class LayerDense:
     """What one batch adds for one layer.
 
-    Args:
-        sums: with the group `dense`.
-        layer: decoder index.
-        device: where its experts are.
-        sample_T: the sample of each token.
-        mask_T: True at tokens that count; None: all of them.
+    `sample_T` is the sample of each token; `mask_T` True at tokens that count, None: all of them.
     """
 
     def __init__(

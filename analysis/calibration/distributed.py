@@ -83,10 +83,7 @@ class Processes:
         return list(self.incoming(sums))
 
     def incoming(self, sums: Sums) -> Iterator[dict[str, Tensor]]:
-        """As `gather`, one at a time: the first process need not hold those of all at once.
-
-        To be read to the end in every process.
-        """
+        """As `gather`, one at a time, to be read to the end in every process."""
         if not self.is_first:
             with _noticing_loss():
                 self._send(safetensors.torch.save(dict(sums)), 0)

@@ -39,11 +39,7 @@ def are_too_large(nbytes: int) -> bool:
 
 
 class HiddenStates:
-    """Hidden states of every batch, before the layer under way and after it.
-
-    Args:
-        folder: where they are kept on disk, or saved.
-        on_disk: keep them there and not in memory.
+    """Hidden states of every batch before the layer under way and after it, in memory or on disk.
 
     Within the folder, `hidden-LAYER/BATCH.safetensors` is what a layer gets of a batch.
     """

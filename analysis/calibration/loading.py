@@ -1,6 +1,6 @@
 """From a described checkpoint to a model and a tokenizer that run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +10,25 @@ from typing import Any
 import safetensors
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, FineGrainedFP8Config, Mxfp4Config, PreTrainedModel
 
 from analysis.aligned import align_weights
 from analysis.calibration.distributed import join
 from analysis.calibration.expert_parallel import loading_options
-from analysis.calibration.quantised import DEQUANTISED_TYPE, dequantising_config, quantisation
 from analysis.corpora import Tokenizer
-from analysis.errors import CheckpointError, StatsError
+from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
 from analysis.launcher import launched_world, local_rank
 from analysis.model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 from analysis.stats.groups import Group, misfit
+
+# What fits a quantised checkpoint are the statistics of the weights that it stands for, the same
+# with and without an accelerator. Kernels that compute in fewer bits round activations too.
+DEQUANTISED_TYPE = "bfloat16"
+_METHODS: Mapping[str, Callable[[], Any]] = {
+    "fp8": lambda: FineGrainedFP8Config(dequantize=True),
+    "mxfp4": lambda: Mxfp4Config(dequantize=True),
+}
 
 DTYPES = {
     "float32": torch.float32,
@@ -43,26 +50,19 @@ _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where weights and hidden states lie while the model runs; changes no number.
+    """Where weights and hidden states lie while the model runs; changes no number."""
 
-    Args:
-        device_map: "auto", "balanced", ... to spread the weights over devices, memory and disk as
-            accelerate does; empty: all on one device.
-        max_memory: at most so much on each device, as ("0", "20GiB") or ("cpu", "8GiB").
-        offload_folder: where weights go that fit nowhere else.
-        stream_layers: load one layer at a time and run all tokens through it.
-        hidden_states_dir: where hidden states go meanwhile; None: in memory while they are small.
-        expert_parallel: each process holds a part of the experts.
-        checkpoint_activations: where a gradient is followed, keep each layer's input only and
-            compute the layer again.
-    """
-
+    # "auto", "balanced", ... to spread the weights over devices, memory and disk as accelerate
+    # does; empty: all on one device.
     device_map: str = ""
+    # At most so much on each device, as ("0", "20GiB") or ("cpu", "8GiB").
     max_memory: tuple[tuple[str, str], ...] = ()
-    offload_folder: Path | None = None
-    stream_layers: bool = False
+    offload_folder: Path | None = None  # where weights go that fit nowhere else
+    stream_layers: bool = False  # load one layer at a time and run all tokens through it
+    # Where hidden states go meanwhile; None: in memory while they are small.
     hidden_states_dir: Path | None = None
-    expert_parallel: bool = False
+    expert_parallel: bool = False  # each process holds a part of the experts
+    # Where a gradient is followed, keep each layer's input only and compute the layer again.
     checkpoint_activations: bool = False
 
 
@@ -197,3 +197,24 @@ def load_error(model: MoEModel, error: Exception) -> CheckpointError:
     if not isinstance(error, _SAYING):  # such as the key of a KeyError, which alone says little
         reason = f"{type(error).__name__} {reason}"
     return CheckpointError(f"transformers cannot load {model.name}: {reason}")
+
+
+def quantisation(model: MoEModel) -> str:
+    """How the checkpoint's weights are quantised, by transformers' name; empty: they are not."""
+    for config in (model.checkpoint.config, model.config):
+        if stored := config.get("quantization_config"):
+            return str(stored.get("quant_method", "unknown"))
+    return ""
+
+
+def dequantising_config(model: MoEModel) -> Any:
+    """What tells transformers to dequantise while loading; None where nothing is quantised."""
+    method = quantisation(model)
+    if not method:
+        return None
+    if method not in _METHODS:
+        raise UnsupportedModelError(
+            f"{model.name} is quantised with {method}, which cannot be calibrated; of quantised "
+            f"checkpoints {' and '.join(_METHODS)} can. Use the checkpoint in full precision."
+        )
+    return _METHODS[method]()

@@ -55,8 +55,8 @@ class MemoryNeeds:
 class Estimate:
     """What a calibration would take, estimated."""
 
-    # Weights, sums and activations of the way that the settings choose; the Python process
-    # itself comes on top.
+    # Weights, sums and activations of the way that the settings choose; the Python process itself
+    # comes on top.
     memory_bytes: int
     needs: MemoryNeeds  # the same for each way, and what is free
     seconds: float  # of the passes, without loading the model

@@ -12,6 +12,7 @@ hook hears it. Why these two sums are all that HEAPr needs: docs/heapr.md.
 Shape suffixes as in `experts`, and R tokens of one expert, M its neurons.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -29,58 +30,48 @@ def column_squares(experts: nn.Module, expert: int) -> Tensor:
     return torch.stack([_sum_of_squares(part) for part in torch.split(rows_DM, _ROWS)]).sum(dim=0)
 
 
+@dataclass(frozen=True, slots=True)
 class LayerNeurons:
-    """What one batch tells of the neurons of one layer.
+    """What one batch tells of the neurons of one layer."""
 
-    Args:
-        sums: with the group `gradient`.
-        layer: decoder index.
-        device: where its experts are.
-        mask_S: for each routed pair, whether its token counts; None: all of them.
-        squares: by layer and expert, `column_squares`; filled here, as weights stay the same.
-    """
+    sums: GroupSums  # with the group `gradient`
+    layer: int
+    device: torch.device  # where its experts are
+    mask_S: Tensor | None  # for each routed pair, whether its token counts; None: all of them
+    # By layer and expert, `column_squares`; filled here, as weights stay the same.
+    squares: dict[tuple[int, int], Tensor]
 
-    def __init__(
-        self,
-        sums: GroupSums,
-        layer: int,
-        device: torch.device,
-        mask_S: Tensor | None,
-        squares: dict[tuple[int, int], Tensor],
-    ) -> None:
-        self._outputs_EM = sums.of("outputs", layer, device)
-        self._slopes_EM = sums.of("slopes", layer, device)
-        self._peaks_EM = sums.of("peaks", layer, device)
-        self._layer = layer
-        self._mask_S = mask_S
-        self._squares = squares
+    def _of(self, name: str) -> Tensor:
+        return self.sums.of(name, self.layer, self.device)
 
     def listen(self, experts: nn.Module, expert: int, span: slice, a_RM: Tensor) -> None:
         """Add the activations of one expert now, and their gradient when backward gets there.
 
         `span` are its pairs among all of the layer; `a_RM`, on its tokens, is part of the graph.
         """
-        real_R = None if self._mask_S is None else self._mask_S[span]
+        real_R = None if self.mask_S is None else self.mask_S[span]
         if real_R is not None and not real_R.any():
             return
-        key = self._layer, expert
-        if key not in self._squares:
-            self._squares[key] = column_squares(experts, expert)
-        squares_M = self._squares[key]
-        counted_RM = _counted(a_RM.detach(), real_R, self._outputs_EM)
+        key = self.layer, expert
+        if key not in self.squares:
+            self.squares[key] = column_squares(experts, expert)
+        squares_M = self.squares[key]
+        outputs_EM, peaks_EM = self._of("outputs"), self._of("peaks")
+        counted_RM = _counted(a_RM.detach(), real_R, outputs_EM)
         norm_M = squares_M[: counted_RM.shape[1]]
-        self._outputs_EM[expert] += _sum_of_squares(counted_RM) * norm_M
+        outputs_EM[expert] += _sum_of_squares(counted_RM) * norm_M
         peaks_M = counted_RM.abs().amax(dim=0).double() * norm_M.sqrt()
-        torch.maximum(self._peaks_EM[expert], peaks_M, out=self._peaks_EM[expert])
+        torch.maximum(peaks_EM[expert], peaks_M, out=peaks_EM[expert])
         # The graph holds the hook, so the hook holds no large tensor.
         hook = partial(self._feel, expert, real_R, norm_M)
         a_RM.register_hook(hook)  # type: ignore[no-untyped-call]
 
     def _feel(self, expert: int, real_R: Tensor | None, norm_M: Tensor, grad_RM: Tensor) -> None:
-        counted_RM = _counted(grad_RM.detach(), real_R, self._slopes_EM)
+        slopes_EM = self._of("slopes")
+        counted_RM = _counted(grad_RM.detach(), real_R, slopes_EM)
         squares_M = _sum_of_squares(counted_RM)
         # A neuron whose column is zero writes nothing, and the loss feels nothing of it.
-        self._slopes_EM[expert] += torch.where(norm_M == 0, 0.0, squares_M / norm_M)
+        slopes_EM[expert] += torch.where(norm_M == 0, 0.0, squares_M / norm_M)
 
 
 def _counted(values_RM: Tensor, real_R: Tensor | None, sums_EM: Tensor) -> Tensor:

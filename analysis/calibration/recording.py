@@ -17,26 +17,17 @@ from analysis.stats.tables import EXPONENTS, GATES, MOMENT_COLUMNS, moment_colum
 
 @dataclass(slots=True)
 class Collection:
-    """What the experts function needs to know while collection is on.
+    """What the experts function needs to know while collection is on."""
 
-    Args:
-        layer_of: decoder index of each experts module.
-        sums: where to add.
-        mask_T: True at tokens of the current batch that count; None when all do.
-        shard_T: the shard of each token; None when all are of the first.
-        sample_T: the sample of each token, for the group `dense`.
-        rerouted: by layer, what its router said just before its experts run.
-        scratch: memory that one layer after the other uses.
-        squares: by layer and expert, what `LayerNeurons` keeps of the weights.
-    """
-
-    layer_of: Mapping[nn.Module, int]
-    sums: GroupSums
-    mask_T: Tensor | None = None
-    shard_T: Tensor | None = None
-    sample_T: Tensor | None = None
+    layer_of: Mapping[nn.Module, int]  # decoder index of each experts module
+    sums: GroupSums  # where to add
+    mask_T: Tensor | None = None  # True at tokens of the current batch that count; None when all do
+    shard_T: Tensor | None = None  # the shard of each token; None when all are of the first
+    sample_T: Tensor | None = None  # the sample of each token, for the group `dense`
+    # By layer, what its router said just before its experts run.
     rerouted: dict[int, Rerouting] = field(default_factory=dict)
-    scratch: Scratch = field(default_factory=Scratch)
+    scratch: Scratch = field(default_factory=Scratch)  # memory that one layer after the other uses
+    # By layer and expert, what `LayerNeurons` keeps of the weights.
     squares: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
 
@@ -61,18 +52,13 @@ def _moments(weights_TK: Tensor, order_S: Tensor, norms_S: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RoutedPairs:
-    """Pairs of a token and one of its experts, sorted by expert, by token within an expert.
+    """Pairs of a token and one of its experts, sorted by expert, by token within an expert."""
 
-    Args:
-        expert_S, token_S: expert and token of each pair.
-        order_S: position of each pair in the flattened (T, K) arrays.
-        counts: pairs of each expert.
-    """
-
+    # Expert and token of each pair.
     expert_S: Tensor
     token_S: Tensor
-    order_S: Tensor
-    counts: list[int]
+    order_S: Tensor  # position of each pair in the flattened (T, K) arrays
+    counts: list[int]  # pairs of each expert
 
 
 def route(index_TK: Tensor, num_experts: int) -> RoutedPairs:
@@ -100,11 +86,8 @@ def layer_dense(collection: Collection, layer: int, device: torch.device) -> Lay
 class Recorder:
     """Adds what one layer computes in one batch to the sums, outside of any gradient.
 
-    Args:
-        collection: where to add, and which tokens count.
-        layer: decoder index.
-        routing: the routed pairs in the order in which their outputs come.
-        hidden_TD: input of the experts.
+    `routing` has the routed pairs in the order in which their outputs come; `hidden_TD` is what the
+    experts take.
     """
 
     def __init__(

@@ -171,12 +171,7 @@ class Removal:
 
 
 class _Logits(TorchFunctionMode):
-    """While active, the first linear map onto the experts is recorded, or given instead.
-
-    Args:
-        num_experts: how many it maps onto.
-        logits: what it is to give; None: what it gives.
-    """
+    """While active, the first linear map onto the experts is recorded, or gives `logits`."""
 
     def __init__(self, num_experts: int, logits: Tensor | None = None) -> None:
         super().__init__()

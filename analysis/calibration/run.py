@@ -29,7 +29,7 @@ from analysis.calibration.streamed import stream
 from analysis.calibration.sums import GroupSums, sums_of
 from analysis.calibration.tables import finish, measured
 from analysis.corpora import TokenBatch, TokenSequences
-from analysis.corpora.vocabulary import check_token_ids
+from analysis.corpora.encoding import check_token_ids
 from analysis.errors import LostProcessError, StatsError, UserError, first_line, not_finite
 from analysis.model import MoEModel
 from analysis.progress import Progress

@@ -35,11 +35,11 @@ from analysis.calibration.loading import (
     LOADING_ERRORS,
     CalibrationSettings,
     attention_option,
+    dequantising_config,
     load_error,
     resolve_device,
     resolve_dtype,
 )
-from analysis.calibration.quantised import dequantising_config
 from analysis.checkpoint import TensorEntry
 from analysis.errors import CheckpointError
 from analysis.forwards import decoder_stack
@@ -134,12 +134,7 @@ def _is_stack(converter: WeightConverter) -> bool:
 
 
 class Skeleton:
-    """The model on the meta device; `load` fills one layer, `drop` empties it.
-
-    Args:
-        described: the checkpoint.
-        settings: dtype, device, attention.
-    """
+    """The model on the meta device; `load` fills one layer, `drop` empties it."""
 
     def __init__(self, described: MoEModel, settings: CalibrationSettings) -> None:
         self._described = described

@@ -82,19 +82,13 @@ class _Reached(Exception):
         self.hidden_BTD = hidden_BTD
 
 
+@dataclass(frozen=True, slots=True)
 class Relay:
-    """Runs one layer of a model on given hidden states, or the embeddings alone.
+    """Runs one layer of a model on given hidden states, or the embeddings alone."""
 
-    Args:
-        model: its embeddings and layers may be empty, save those that run.
-        layers: its decoder layers.
-        label: what the family is called in messages.
-    """
-
-    def __init__(self, model: PreTrainedModel, layers: nn.ModuleList, label: str) -> None:
-        self._model = model
-        self._layers = layers
-        self._label = label
+    model: PreTrainedModel  # its embeddings and layers may be empty, save those that run
+    layers: nn.ModuleList  # its decoder layers
+    label: str  # what the family is called in messages
 
     def embed(self, batch: TokenBatch) -> Tensor:
         """Hidden states (sequences, length, width) that the first layer gets."""
@@ -107,13 +101,13 @@ class Relay:
                 if value is hidden_BTD or value.shape == hidden_BTD.shape:
                     raise self._refusal("a layer gets hidden states of another one")
             seen.append(hidden_BTD)
-            if position == len(self._layers) - 1:
+            if position == len(self.layers) - 1:
                 raise _Reached(hidden_BTD)
             return hidden_BTD
 
         forwards = [
             lambda hidden, *args, _at=at, **named: check(_at, hidden, (args, named))
-            for at in range(len(self._layers))
+            for at in range(len(self.layers))
         ]
         return self._run(batch, forwards)
 
@@ -127,22 +121,22 @@ class Relay:
             output = original(hidden_BTD, *args, **named)
             raise _Reached(output if isinstance(output, Tensor) else output[0])
 
-        original = self._layers[number].forward
-        embeddings = self._model.get_input_embeddings()
+        original = self.layers[number].forward
+        embeddings = self.model.get_input_embeddings()
         with replaced_forward(embeddings, lambda *_, **__: hidden_BTD):
             return self._run(batch, [through] * number + [run])
 
     def _run(self, batch: TokenBatch, forwards: list[Forward]) -> Tensor:
-        with other_forwards(list(self._layers)[: len(forwards)], forwards):
+        with other_forwards(list(self.layers)[: len(forwards)], forwards):
             try:
-                feed(self._model, batch)
+                feed(self.model, batch)
             except _Reached as reached:
                 return reached.hidden_BTD
         raise self._refusal("its layers do not run one after the other")
 
     def _refusal(self, reason: str) -> UnsupportedModelError:
         return UnsupportedModelError(
-            f"{self._label} cannot be streamed layer by layer: {reason}. Use --device-map auto "
+            f"{self.label} cannot be streamed layer by layer: {reason}. Use --device-map auto "
             "with --offload-folder instead."
         )
 

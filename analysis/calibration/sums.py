@@ -92,12 +92,7 @@ class GroupSums:
     last layer that they passed, (tokens, K). It is part of `tensors`, for streamed layers may
     stop between two of them; elsewhere it is empty between batches.
 
-    Args:
-        layers: the sparse layers.
-        output_size: width of an expert's output.
-        groups: what to collect; `routed` always.
-        widths: neurons of every expert; the group `gradient` needs them.
-        num_samples: sequences in all; the group `dense` needs them.
+    The group `gradient` needs `widths`, the group `dense` `num_samples`, all sequences.
 
     Raises:
         MemoryError: they do not fit.

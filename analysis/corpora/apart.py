@@ -42,10 +42,7 @@ def document_digest(text: str) -> str:
 
 
 def benchmark_of(dataset: HubDataset) -> str | None:
-    """The benchmark whose test data a dataset of the hub is; None where it is of none known.
-
-    Splits for training are of none.
-    """
+    """The benchmark whose test data a dataset is; None for others, and for splits for training."""
     if dataset.split.lower().startswith(_TRAINING):
         return None
     name = dataset.repo.rpartition("/")[2].lower()

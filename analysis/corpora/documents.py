@@ -13,18 +13,13 @@ _FORMS = "input_ids; messages; text; prompt and response"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a corpus: exactly one of text, messages and input_ids is present.
+    """One document of a corpus: exactly one of text, messages and input_ids is present."""
 
-    Args:
-        text: plain text.
-        messages: a conversation, each message with `role` and `content`.
-        input_ids: token ids, used as they are.
-        answer: for each token id, whether it belongs to the answer; only beside `input_ids`.
-    """
-
-    text: str | None = None
+    text: str | None = None  # plain text
+    # A conversation, each message with `role` and `content`.
     messages: tuple[Mapping[str, Any], ...] | None = None
-    input_ids: tuple[int, ...] | None = None
+    input_ids: tuple[int, ...] | None = None  # token ids, used as they are
+    # For each token id, whether it belongs to the answer; only beside `input_ids`.
     answer: tuple[bool, ...] | None = None
 
 

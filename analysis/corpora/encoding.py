@@ -1,10 +1,11 @@
 """From a document to token ids, and which of them belong to an answer."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from analysis.arrays import BoolArray
 from analysis.corpora.documents import Document
 from analysis.corpora.sequences import TokenIds
 from analysis.errors import CorpusError, first_line
+
+if TYPE_CHECKING:
+    from analysis.model import MoEModel
 
 Count = Literal["all", "response"]
 _GENERATION = re.compile(r"{%-?\s*generation\s*-?%}")
@@ -143,3 +147,25 @@ def _by_prefixes(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) ->
                 )
         counted[len(before) : len(after)] = True
     return Tokens(ids, counted)
+
+
+def check_token_ids(corpus: str, largest: int, model: "MoEModel") -> None:
+    """Refuse a corpus, whose `largest` token id is given, that was tokenised for another model."""
+    vocabulary = model.config.get("vocab_size")
+    if isinstance(vocabulary, int) and largest >= vocabulary:
+        raise CorpusError(
+            f"The corpus {corpus} has the token id {largest}, but {model.name} has "
+            f"{vocabulary} tokens; was it tokenised for another model?"
+        )
+
+
+def largest_token_id(documents: Iterable[Document], most: int) -> int:
+    """The largest token id of documents until `most` tokens are read; 0 where they are text."""
+    read, largest = 0, 0
+    for document in takewhile(lambda each: each.input_ids is not None, documents):
+        ids = document.input_ids
+        if ids is not None and len(ids):
+            read, largest = read + len(ids), max(largest, int(max(ids)))
+        if read >= most:
+            break
+    return largest

@@ -18,27 +18,19 @@ _OPEN_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How much of a corpus is used, and how it is cut into sequences.
+    """How much of a corpus is used, and how it is cut into sequences."""
 
-    Args:
-        tokens: tokens wanted; the run takes whole sequences, the last that fits included.
-        seq_len: tokens in a sequence.
-        seed: of the order in which documents are drawn.
-        packing: "concatenate" joins documents end to end, "pack" sets them side by side where
-            they do not see each other, "pad" gives each a sequence of its own; "auto" joins text
-            and keeps rows of token ids as they are.
-        truncate: which end of a document longer than a sequence is kept, or "drop".
-        count: "all" tokens enter the sums, or those of the "response" only.
-        whole: rows of token ids that are not joined are used whole, however long; `seq_len` and
-            `truncate` then cut text only.
-    """
-
-    tokens: int
-    seq_len: int
-    seed: int = 42
+    tokens: int  # tokens wanted; the run takes whole sequences, the last that fits included
+    seq_len: int  # tokens in a sequence
+    seed: int = 42  # of the order in which documents are drawn
+    # "concatenate" joins documents end to end, "pack" sets them side by side where they do not see
+    # each other, "pad" gives each a sequence of its own; "auto" joins text and keeps rows of token
+    # ids as they are.
     packing: Packing = "auto"
-    truncate: Truncate = "head"
-    count: Count = "all"
+    truncate: Truncate = "head"  # which end of a document longer than a sequence is kept, or "drop"
+    count: Count = "all"  # "all" tokens enter the sums, or those of the "response" only
+    # Rows of token ids that are not joined are used whole, however long; `seq_len` and `truncate`
+    # then cut text only.
     whole: bool = False
 
     def __post_init__(self) -> None:
@@ -67,24 +59,19 @@ def check_joins(sampling: Sampling) -> None:
 
 @dataclass(slots=True)
 class TokenRows:
-    """Sequences, and an account of every token that was read: fed or dropped.
+    """Sequences, and an account of every token that was read: fed or dropped."""
 
-    Args:
-        rows, counted: for each sequence its ids, and which enter the sums.
-        positions: for each sequence every token's place in its document; empty where a sequence
-            is one text.
-        num_read: tokens read.
-        num_documents, num_dropped_documents: that were fed at least in part, and not at all.
-        num_too_much: tokens of the document that ended the reading, because they were more than
-            was left; 0 where none did.
-    """
-
+    # For each sequence its ids, and which enter the sums.
     rows: list[TokenIds] = field(default_factory=list)
     counted: list[BoolArray] = field(default_factory=list)
+    # For each sequence every token's place in its document; empty where a sequence is one text.
     positions: list[TokenIds] = field(default_factory=list)
-    num_read: int = 0
+    num_read: int = 0  # tokens read
+    # Documents that were fed at least in part, and not at all.
     num_documents: int = 0
     num_dropped_documents: int = 0
+    # Tokens of the document that ended the reading, because they were more than was left; 0 where
+    # none did.
     num_too_much: int = 0
 
     @property

@@ -16,50 +16,36 @@ TOKEN_SHARDS = 8  # equal parts of a corpus, for how the choice changes with mor
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Sequences padded on the right to a common length.
+    """Sequences padded on the right to a common length."""
 
-    Args:
-        input_ids: (sequences, length) int64; 0 where padded.
-        mask: (sequences, length) bool; False where padded.
-        counted: (sequences, length) bool; True where a token enters the sums. Within `mask`.
-        token_shard: (sequences, length) int64; which of the TOKEN_SHARDS equal parts of the
-            corpus a counted token belongs to, 0 elsewhere.
-        positions: (sequences, length) int64, restarting at 0 with each document, where documents
-            that share a sequence do not see each other; None where a sequence is one text.
-        first: number of the first sequence among all.
-    """
-
-    input_ids: IntArray
-    mask: BoolArray
+    input_ids: IntArray  # (sequences, length) int64; 0 where padded
+    mask: BoolArray  # (sequences, length) bool; False where padded
+    # (sequences, length) bool; True where a token enters the sums. Within `mask`.
     counted: BoolArray
+    # (sequences, length) int64; which of the TOKEN_SHARDS equal parts of the corpus a counted token
+    # belongs to, 0 elsewhere.
     token_shard: IntArray
+    # (sequences, length) int64, restarting at 0 with each document, where documents that share a
+    # sequence do not see each other; None where a sequence is one text.
     positions: IntArray | None = None
-    first: int = 0
+    first: int = 0  # number of the first sequence among all
 
 
 @dataclass(frozen=True, eq=False)
 class TokenSequences:
-    """The token sequences of one corpus, as they are fed to the model.
+    """The token sequences of one corpus, as they are fed to the model."""
 
-    Args:
-        corpus: the name or file that the user gave.
-        rows: one int32 array a sequence, without padding.
-        num_documents: documents that contributed at least one token.
-        num_dropped: tokens read but left out: cut off, or more than the last sequence holds.
-        counted: for each row, which of its tokens enter the sums; None: all of them.
-        positions: for each row, every token's place in its document, where documents that share a
-            row do not see each other; None where a row is one text.
-        num_dropped_documents: documents read of which nothing was fed.
-        prepared: how the sequences were made, for the manifest; plain JSON.
-    """
-
-    corpus: str
-    rows: tuple[TokenIds, ...]
-    num_documents: int
-    num_dropped: int
+    corpus: str  # the name or file that the user gave
+    rows: tuple[TokenIds, ...]  # one int32 array a sequence, without padding
+    num_documents: int  # documents that contributed at least one token
+    num_dropped: int  # tokens read but left out: cut off, or more than the last sequence holds
+    # For each row, which of its tokens enter the sums; None: all of them.
     counted: tuple[BoolArray, ...] | None = None
+    # For each row, every token's place in its document, where documents that share a row do not see
+    # each other; None where a row is one text.
     positions: tuple[TokenIds, ...] | None = None
-    num_dropped_documents: int = 0
+    num_dropped_documents: int = 0  # documents read of which nothing was fed
+    # How the sequences were made, for the manifest; plain JSON.
     prepared: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -22,8 +22,8 @@ class Source:
     """Documents in a seeded order."""
 
     drawn: Callable[[int], Iterator[Document]]  # seed -> documents; reads no more than is asked for
-    # What stands between documents where all of them are one text; None otherwise. They then
-    # come in their own order, whatever the seed.
+    # What stands between documents where all of them are one text; None otherwise. They then come
+    # in their own order, whatever the seed.
     join: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # what manifests say of it; plain JSON
 

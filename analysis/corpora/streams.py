@@ -17,7 +17,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]
     RevisionNotFoundError,
 )
 
-from analysis.corpora.documents import DEFAULT_FIELDS, Document, Fields, row_document
+from analysis.corpora.documents import Document, row_document
 from analysis.corpora.presets import HubDataset
 from analysis.corpora.sources import Source, local_source
 from analysis.corpora.spec import parse_corpus
@@ -50,14 +50,27 @@ def open_corpus(corpus: str) -> Source:
 
     def drawn(seed: int) -> Iterator[Document]:
         rows = stream if join is not None else stream.shuffle(seed, buffer_size=SHUFFLE_BUFFER)
-        return _documents(rows, spec.name, spec.fields)
+        numbered = enumerate(rows, 1)
+        while True:
+            try:
+                number, row = next(numbered)
+            except StopIteration:
+                return
+            except _READ_ERRORS as error:
+                reason = first_line(error).rstrip(".")
+                raise CorpusError(
+                    f"The dataset {spec.name} cannot be read on: {reason}."
+                ) from error
+            yield row_document(row, f"{spec.name}, row {number} as drawn", spec.fields)
 
     order = {} if join is not None else {"shuffle_buffer": SHUFFLE_BUFFER}
     return Source(drawn, join, {"source": facts | order})
 
 
-def _commit(dataset: HubDataset, corpus: str) -> str:
-    """The commit that is the revision today, so that the manifest can say what was read."""
+def _hub_stream(
+    dataset: HubDataset, corpus: str
+) -> tuple[datasets.IterableDataset, dict[str, Any]]:
+    """The rows of a dataset, and facts of it: the commit that is its revision today among them."""
     try:
         # Asked for first: it fails at once, where streaming would try five times.
         found = HfApi().dataset_info(dataset.repo, revision=dataset.revision, timeout=20)
@@ -79,13 +92,7 @@ def _commit(dataset: HubDataset, corpus: str) -> str:
             f"The dataset {dataset.repo} cannot be reached on the hub ({reason}); "
             f"without a network give {copy}."
         ) from error
-    return str(found.sha)
-
-
-def _hub_stream(
-    dataset: HubDataset, corpus: str
-) -> tuple[datasets.IterableDataset, dict[str, Any]]:
-    commit = _commit(dataset, corpus)
+    commit = str(found.sha)
     try:
         stream = datasets.load_dataset(
             dataset.repo, dataset.config, split=dataset.split, revision=commit, streaming=True
@@ -134,18 +141,3 @@ def _local_stream(
             f"{path} cannot be read as {name}: {first_line(error).rstrip('.')}."
         ) from error
     return stream, {"copy": path.name, "files": len(built)}
-
-
-def _documents(
-    rows: datasets.IterableDataset, name: str, fields: Fields = DEFAULT_FIELDS
-) -> Iterator[Document]:
-    numbered = enumerate(rows, 1)
-    while True:
-        try:
-            number, row = next(numbered)
-        except StopIteration:
-            return
-        except _READ_ERRORS as error:
-            reason = first_line(error).rstrip(".")
-            raise CorpusError(f"The dataset {name} cannot be read on: {reason}.") from error
-        yield row_document(row, f"{name}, row {number} as drawn", fields)

@@ -40,8 +40,8 @@ class MoELayer:
     index: int  # decoder index as in the checkpoint, not a position among the sparse layers
     num_experts: int  # routed experts
     top_k: int  # experts selected per token
-    # Groups of neighbouring experts among which the router first chooses; 1 for a router that
-    # does not. Every group keeps the same number of experts.
+    # Groups of neighbouring experts among which the router first chooses; 1 for a router that does
+    # not. Every group keeps the same number of experts.
     num_groups: int = 1
     least_per_group: int = 1  # experts that each group must keep for the router to work
 

@@ -1,7 +1,4 @@
-"""Load a checkpoint whose layers differ in the number or width of their experts.
-
-No remote code is run.
-"""
+"""Load a checkpoint whose layers hold experts of different numbers or widths; no remote code."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -9,9 +6,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import torch
 import transformers
+from transformers import CONFIG_MAPPING
 
 from analysis.aligned import align_weights
+from analysis.checkpoint import Config
+from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES, MoEFamily
 from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY
 from analysis.families.native import register_native
@@ -25,6 +26,9 @@ from analysis.nonuniform.widths import (
     resize_experts,
 )
 from analysis.widths import loaded_widths
+
+# What constructors of transformers raise about a configuration that they cannot take.
+_REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, StopIteration)
 
 # While it loads, transformers itself swaps functions such as PreTrainedModel.tie_weights for
 # others; two loads that overlap would leave them swapped.
@@ -167,3 +171,50 @@ def _write_modeling_file(model: Any, family: MoEFamily, folder: Path) -> None:
 
 def _has(model: Any, key: str) -> bool:
     return getattr(model.config.get_text_config(), key, None) is not None
+
+
+def check_buildable(family: MoEFamily, config: Config) -> None:
+    """Build the model of a whole `config.json` on the meta device, and look at its layers.
+
+    Of a listed family the tests show that its layers can be built anew; of one that was discovered
+    only this shows it, before an export relies on it.
+    """
+    if reason := _problem(family, config):
+        raise UnsupportedModelError(
+            f"Layers of different sizes were tried on {family.model_type!r}, which is not in the "
+            f"table of families: {reason}."
+        )
+
+
+def _problem(family: MoEFamily, config: Config) -> str:
+    """Why it cannot be built; empty if it can."""
+    if family.model_type not in CONFIG_MAPPING:
+        return "transformers has no class for it, and code of a checkpoint is not run"
+    made = CONFIG_MAPPING[family.model_type].from_dict(dict(config))
+    table = getattr(transformers, family.auto_class)._model_mapping
+    if type(made) not in table:
+        return f"transformers has no {family.auto_class} for it"
+    try:
+        with torch.device("meta"):
+            model = per_layer_class(table[type(made)], family)._from_config(made)
+        return _odd_layer(model, family, config)
+    except _REFUSALS as error:
+        first = next(iter(str(error).strip().splitlines()), "")
+        return f"building them fails with {type(error).__name__}: {first}".rstrip(": .")
+
+
+def _odd_layer(model: Any, family: MoEFamily, config: Config) -> str:
+    """A layer of a built model that does not have the sizes of its configuration."""
+    widths = family.text_config(config).get(WIDTHS_KEY)
+    modules = dict(model.named_modules())
+    trunk = next(path for path in family.module_trunks if path in modules)
+    for layer in family.layers(config):
+        block = model.get_submodule(family.block_module(layer.index, trunk))
+        down = block.get_parameter(family.stacked["down"]).shape
+        rows = block.get_parameter(family.router_tensors[0].name).shape[0]
+        if {down[0], rows} != {layer.num_experts}:
+            return f"layer {layer.index} has {down[0]} experts instead of {layer.num_experts}"
+        width = down[1 if family.is_transposed else 2]
+        if widths and width != widths[layer.index]:
+            return f"layer {layer.index} is {width} wide instead of {widths[layer.index]}"
+    return ""

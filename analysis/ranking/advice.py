@@ -46,8 +46,8 @@ ADVICE: Final[Mapping[Purpose, Advice]] = {
 class Reading:
     """What this model's own overlap says about a recommendation."""
 
-    # `criterion, label, overlap, place, recommended`, most overlap first; place 1 is the
-    # variant that depends on the corpus least.
+    # `criterion, label, overlap, place, recommended`, most overlap first; place 1 is the variant
+    # that depends on the corpus least.
     table: pd.DataFrame
     agrees: bool  # whether it bears the paper's reason out
     sentence: str  # the same in words

@@ -65,8 +65,11 @@ def _multiply(
                     f"{entry.name} holds values that are no finite numbers; fetch the checkpoint "
                     "again."
                 )
-            for norms in _split(np.sqrt(squares), where):
-                scores[expert][:] *= norms
+            # The norms of gate and of up, where both lie along one axis.
+            norms, parts = np.sqrt(squares), where.parts
+            alternate = [norms[part::parts] for part in range(parts)]
+            for each in alternate if where.interleaved else np.split(norms, parts):
+                scores[expert][:] *= each
 
 
 def _parts(
@@ -86,11 +89,3 @@ def _parts(
         if len(raw) < nbytes:
             raise CheckpointError("A shard became shorter while it was read.")
         yield (first if rows == 1 else 0), as_float64(raw, dtype).reshape(block)
-
-
-def _split(norms: FloatArray, where: AtomAxis) -> Iterator[FloatArray]:
-    """The norms of gate and of up, where both lie along one axis."""
-    if where.interleaved:
-        yield from (norms[part :: where.parts] for part in range(where.parts))
-    else:
-        yield from np.split(norms, where.parts)

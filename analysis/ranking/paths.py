@@ -22,15 +22,11 @@ _MOST_CANDIDATES = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Paths, heaviest first.
+    """Paths, heaviest first."""
 
-    Args:
-        experts: (paths, layers) int64, the place of a path's expert among those of its layer.
-        weights: (paths,) float64, logarithms.
-    """
-
+    # (paths, layers) int64, the place of a path's expert among those of its layer.
     experts: IntArray
-    weights: FloatArray
+    weights: FloatArray  # (paths,) float64, logarithms
 
     def __len__(self) -> int:
         return len(self.weights)

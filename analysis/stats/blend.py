@@ -35,11 +35,7 @@ class Part:
 
 
 class Mixture:
-    """The sums of several runs, ready to be mixed at any weights.
-
-    Args:
-        runs: calibration runs of one model, one dtype and different tokens.
-    """
+    """The sums of several runs of one model, dtype and different tokens, ready to be mixed."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         if not runs:

@@ -1,17 +1,19 @@
-"""Runs whose sums are added: which may be, and the run that they make."""
+"""Runs put together: those whose sums are added, and those that gain statistic groups."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.stats.grid import Grid
-from analysis.stats.groups import GROUP_COLUMNS, ordered
+from analysis.stats.groups import GROUP_COLUMNS, Group, ordered
 from analysis.stats.neurons import MAXIMA, expert_columns, neuron_table
 from analysis.stats.samples import TRANSITION_COLUMNS
 from analysis.stats.shards import add_shards
@@ -23,6 +25,8 @@ from analysis.stats.store import (
     SHARDS,
     TRANSITIONS,
     Run,
+    StatsStore,
+    add_files,
     digest_of,
     load_expert_stats,
     now,
@@ -31,7 +35,15 @@ from analysis.stats.store import (
     run_name,
     save_expert_stats,
 )
-from analysis.stats.tables import RunManifest
+from analysis.stats.tables import MOMENT_COLUMNS, RunManifest
+
+# Groups whose tables stand alone; the others are columns of tables that a run has already.
+_TABLES: Final[Mapping[Group, tuple[str, ...]]] = {
+    "router": (ROUTER, COACTIVATION),
+    "dense": (SAMPLES, TRANSITIONS),
+}
+# Rounding: another batch size, device or library adds the same terms in another order.
+_TOLERANCE = 1e-5
 
 # What the rows of a table are; all other columns but maxima add up.
 _INDEX = frozenset(("layer", "expert", "shard", "other", "neuron"))
@@ -131,3 +143,57 @@ def check_addable(runs: Sequence[Run]) -> None:
                     f"The tokens of {corpus.name} are in two of the runs; count them once."
                 )
             seen.add(corpus.digest)
+
+
+def extend_run(run: Run, other: Run) -> Run:
+    """Add to a run the groups `router` and `dense` that another run of the same tokens has beyond.
+
+    Its id, its digest and its other files stay as they are, so that what names it goes on naming
+    it. The other run is left alone.
+    """
+    new = set(other.manifest.groups) - set(run.manifest.groups)
+    gained = [group for group in _TABLES if group in new]
+    _check_same(run, other)
+    if not gained:
+        raise StatsError(
+            f"{other.manifest.run_id} has nothing to add to {run.manifest.run_id}: the groups "
+            "router and dense are added where the other run has them and this one lacks them."
+        )
+    StatsStore(other.path.parent).verify(other)
+    names = [name for group in gained for name in _TABLES[group]]
+    made = run.manifest.made
+    added = {
+        "groups": gained,
+        "run": other.manifest.run_id,
+        "made": dict(other.manifest.made),
+        "added_at": now(),
+    }
+    manifest = replace(
+        run.manifest,
+        groups=ordered([*run.manifest.groups, *gained]),
+        files={**run.manifest.files, **{name: other.manifest.files[name] for name in names}},
+        made={**made, "added": [*made.get("added", ()), added]},
+    )
+    return add_files(run, [other.path / name for name in names], manifest)
+
+
+def _check_same(run: Run, other: Run) -> None:
+    mine, theirs = run.manifest, other.manifest
+    facts = {
+        "kind": (mine.kind, theirs.kind),
+        "model": (mine.model.identity, theirs.model.identity),
+        "corpus": tuple([each.digest for each in side.corpora] for side in (mine, theirs)),
+        "settings": (dict(mine.settings), dict(theirs.settings)),
+    }
+    for name, (one, another) in facts.items():
+        if one != another:
+            raise StatsError(
+                f"{theirs.run_id} is of another {name} than {mine.run_id}; calibrate with the same "
+                "model, corpus and settings."
+            )
+    sums, others = (load_expert_stats(each).table[list(MOMENT_COLUMNS)] for each in (run, other))
+    if not np.allclose(sums, others, rtol=_TOLERANCE, atol=0.0):
+        raise StatsError(
+            f"{theirs.run_id} has other routed sums than {mine.run_id}, though of the same tokens; "
+            "calibrate all groups together instead."
+        )

@@ -30,22 +30,17 @@ TRANSITION_COLUMNS: Final = ("layer", "expert", "next_expert", "num_tokens")
 
 @dataclass(frozen=True, eq=False)
 class SampleStats:
-    """Dense statistics of every sample.
+    """Dense statistics of every sample."""
 
-    Args:
-        grid: the layers and their experts, in the order of the arrays' last axis.
-        num_tokens: (samples,) tokens that count.
-        activation, probability, loss: (samples, experts of all layers) sums of ||E_i(h)||_2, of the
-            router's softmax, and of ||Y - E_i(h)||^2.
-        transitions: for each layer but the last, (experts, experts of the next) tokens of all
-            samples together that chose both.
-    """
-
-    grid: Grid
-    num_tokens: IntArray
+    grid: Grid  # the layers and their experts, in the order of the arrays' last axis
+    num_tokens: IntArray  # (samples,) tokens that count
+    # (samples, experts of all layers) sums of ||E_i(h)||_2, of the router's softmax, and of ||Y -
+    # E_i(h)||^2.
     activation: FloatArray
     probability: FloatArray
     loss: FloatArray
+    # For each layer but the last, (experts, experts of the next) tokens of all samples together
+    # that chose both.
     transitions: tuple[IntArray, ...] = ()
 
     @property

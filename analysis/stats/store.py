@@ -94,11 +94,33 @@ def _manifest_json(manifest: RunManifest) -> str:
     return json.dumps(raw, indent=2) + "\n"
 
 
-def _parse_manifest(raw: Mapping[str, Any], where: Path) -> RunManifest:
+def read_run(path: Path) -> Run:
+    """The run in a directory; a StatsError where there is none that is finished and readable."""
+    file = path / MANIFEST
+    if not file.is_file():
+        raise StatsError(f"{path} has no {MANIFEST}; it is not a finished run.")
+    state = file.stat()
+    try:
+        if time.time_ns() - state.st_mtime_ns < _SETTLED_NS:
+            return Run(path, _read_manifest.__wrapped__(path))
+        # Parsed once, for pages list all runs at every click.
+        key = (state.st_mtime_ns, state.st_size, state.st_ino)
+        return Run(path, _read_manifest(path, key))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StatsError(
+            f"The manifest of {path.name} cannot be read ({error!r}); delete {path} and make the "
+            "run again."
+        ) from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_manifest(path: Path, state: tuple[int, ...] = ()) -> RunManifest:
+    """What a run's manifest says; `state` is part of the key only."""
+    raw = parse_json_once((path / MANIFEST).read_bytes())
     version = raw["schema_version"]
     if version != SCHEMA_VERSION:
         raise StatsError(
-            f"The run {where.name} has schema {version!r}, this program reads {SCHEMA_VERSION}; "
+            f"The run {path.name} has schema {version!r}, this program reads {SCHEMA_VERSION}; "
             "remake it with `moeprune calibrate` (or `moeprune weights`)."
         )
     if raw["kind"] not in ("routed", "weights"):
@@ -114,38 +136,6 @@ def _parse_manifest(raw: Mapping[str, Any], where: Path) -> RunManifest:
         files={str(name): str(digest) for name, digest in dict(raw["files"]).items()},
         groups=tuple(map(str, raw["groups"])),
     )
-
-
-def read_run(path: Path) -> Run:
-    """The run in a directory.
-
-    Raises:
-        StatsError: no manifest (so not finished), unreadable, or of another schema.
-    """
-    file = path / MANIFEST
-    if not file.is_file():
-        raise StatsError(f"{path} has no {MANIFEST}; it is not a finished run.")
-    try:
-        return Run(path, _manifest_of(path))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StatsError(
-            f"The manifest of {path.name} cannot be read ({error!r}); delete {path} and make the "
-            "run again."
-        ) from error
-
-
-def _manifest_of(path: Path) -> RunManifest:
-    """What a run's manifest says; parsed once, for pages list all runs at every click."""
-    state = (path / MANIFEST).stat()
-    if time.time_ns() - state.st_mtime_ns < _SETTLED_NS:
-        return _read_manifest.__wrapped__(path)
-    return _read_manifest(path, (state.st_mtime_ns, state.st_size, state.st_ino))
-
-
-@functools.lru_cache(maxsize=4096)
-def _read_manifest(path: Path, state: tuple[int, ...] = ()) -> RunManifest:
-    del state  # part of the key only
-    return _parse_manifest(parse_json_once((path / MANIFEST).read_bytes()), path)
 
 
 def read_vectors(run: Run) -> FloatArray:

@@ -57,35 +57,28 @@ def read_parquet(
     """
     try:
         with pq.ParquetFile(path) as file:
-            _check_size(file, path.stat().st_size)
+            # What would fill the memory is refused before it is unpacked.
+            size = path.stat().st_size
+            widths = (getattr(kind, "list_size", 1) for kind in file.schema_arrow.types)
+            unpacked = 8 * file.metadata.num_rows * sum(widths)
+            if unpacked > max(_MOST_UNPACKED, _MOST_GROWTH * size):
+                raise ValueError(f"its {size} bytes unpack to {unpacked}, which no run needs")
             table = file.read()
-        return _checked(table, needed, {**needed, **optional})
+        names, dtypes = table.column_names, {**needed, **optional}
+        if missing := sorted(set(needed) - set(names)):
+            raise ValueError(f"it lacks the columns {', '.join(missing)}")
+        if len(set(names)) < len(names):
+            raise ValueError("it has a column twice")
+        columns = [
+            _checked(name, table.column(name).combine_chunks(), dtypes.get(name, ""))
+            for name in names
+        ]
+        return pa.table(columns, names=names)
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
 
 
-def _checked(table: pa.Table, needed: Mapping[str, str], dtypes: Mapping[str, str]) -> pa.Table:
-    names = table.column_names
-    if missing := sorted(set(needed) - set(names)):
-        raise ValueError(f"it lacks the columns {', '.join(missing)}")
-    if len(set(names)) < len(names):
-        raise ValueError("it has a column twice")
-    columns = [
-        _checked_column(name, table.column(name).combine_chunks(), dtypes.get(name, ""))
-        for name in names
-    ]
-    return pa.table(columns, names=names)
-
-
-def _check_size(file: pq.ParquetFile, size: int) -> None:
-    """Refuse what would fill the memory, before it is unpacked."""
-    widths = (getattr(kind, "list_size", 1) for kind in file.schema_arrow.types)
-    unpacked = 8 * file.metadata.num_rows * sum(widths)
-    if unpacked > max(_MOST_UNPACKED, _MOST_GROWTH * size):
-        raise ValueError(f"its {size} bytes unpack to {unpacked}, which no run needs")
-
-
-def _checked_column(name: str, column: pa.Array, dtype: str) -> pa.Array:
+def _checked(name: str, column: pa.Array, dtype: str) -> pa.Array:
     types = pa.types
     if column.null_count:
         raise ValueError(f"{name} lacks {column.null_count} values")

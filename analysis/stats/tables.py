@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -89,22 +89,17 @@ class MeasuredModel(ModelRef):
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> MeasuredModel:
         """Inverse of `to_json`."""
-        layers = tuple(_layer_from_json(layer) for layer in raw["layers"])
+        layers = tuple(MoELayer(*numbers) for numbers in raw["layers"])
+        for numbers, layer in zip(raw["layers"], layers, strict=True):
+            fits = all(type(number) is int for number in numbers)
+            fits = fits and 0 <= layer.index <= _MOST_EXPERTS
+            fits = fits and 1 <= layer.num_groups <= layer.num_experts
+            if not (fits and 1 <= layer.top_k <= layer.num_experts <= _MOST_EXPERTS):
+                raise ValueError(f"{numbers} is no layer of experts")
         indices = [layer.index for layer in layers]
         if not layers or indices != sorted(set(indices)):
             raise ValueError("the layers are not in ascending order")
         return cls(str(raw["name"]), str(raw["identity"]), str(raw["model_type"]), layers)
-
-
-def _layer_from_json(raw: Sequence[object]) -> MoELayer:
-    """A layer of a manifest; a ValueError for one that no model has."""
-    numbers = [number for number in raw if type(number) is int]
-    layer = MoELayer(*numbers)
-    fits = len(numbers) == len(raw) and 0 <= layer.index <= _MOST_EXPERTS
-    fits = fits and 1 <= layer.num_groups <= layer.num_experts
-    if not (fits and 1 <= layer.top_k <= layer.num_experts <= _MOST_EXPERTS):
-        raise ValueError(f"{raw} is no layer of experts")
-    return layer
 
 
 def measured_model(model: MoEModel) -> MeasuredModel:
@@ -114,37 +109,24 @@ def measured_model(model: MoEModel) -> MeasuredModel:
 
 @dataclass(frozen=True, slots=True)
 class CorpusRef:
-    """The tokens that a run saw.
+    """The tokens that a run saw."""
 
-    Args:
-        name: as the user gave it.
-        digest: of the token ids and sequence ends; see `TokenSequences.digest`.
-        num_documents, num_sequences, num_tokens: what was fed; padding is not counted.
-        num_padded: padding positions that the batches held.
-        num_dropped: tokens read but left out.
-        num_counted: tokens that entered the sums.
-        num_dropped_documents: documents read of which nothing was fed.
-        prepared: how the sequences were made: packing, truncation, selection, source.
-    """
-
-    name: str
-    digest: str
+    name: str  # as the user gave it
+    digest: str  # of the token ids and sequence ends; see `TokenSequences.digest`
+    # What was fed; padding is not counted.
     num_documents: int
     num_sequences: int
     num_tokens: int
-    num_padded: int
-    num_dropped: int
-    num_counted: int
-    num_dropped_documents: int = 0
+    num_padded: int  # padding positions that the batches held
+    num_dropped: int  # tokens read but left out
+    num_counted: int  # tokens that entered the sums
+    num_dropped_documents: int = 0  # documents read of which nothing was fed
+    # How the sequences were made: packing, truncation, selection, source.
     prepared: Mapping[str, Any] = field(default_factory=dict)
 
 
 def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
-    """What a manifest says of a corpus.
-
-    Raises:
-        TypeError, ValueError: a key is missing, unknown, or of the wrong kind.
-    """
+    """What a manifest says of a corpus; a TypeError or ValueError where it is no corpus."""
     corpus = CorpusRef(**raw)
     for name, value in raw.items():
         if name == "prepared":
@@ -156,29 +138,20 @@ def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
 
 @dataclass(frozen=True, slots=True)
 class RunManifest:
-    """What a run is and how it was made; `manifest.json` of a run directory.
+    """What a run is and how it was made; `manifest.json` of a run directory."""
 
-    Args:
-        kind: "routed" for calibration, "weights" for weight statistics.
-        run_id: readable name and 8 hex of the digest; the directory's name.
-        digest: of everything that changes the numbers.
-        model: the model it belongs to.
-        corpora: one entry for a calibration run, several after a merge, none for weights.
-        settings: what changes the numbers: seq_len, seed, dtype.
-        made: what is shown but changes nothing: versions, batch size, host, time, memory.
-        files: SHA-256 of each data file.
-        groups: statistic groups of a calibration run, see `analysis.stats.groups`.
-    """
-
-    kind: Literal["routed", "weights"]
-    run_id: str
-    digest: str
-    model: MeasuredModel
+    kind: Literal["routed", "weights"]  # "routed" for calibration, "weights" for weight statistics
+    run_id: str  # readable name and 8 hex of the digest; the directory's name
+    digest: str  # of everything that changes the numbers
+    model: MeasuredModel  # the model it belongs to
+    # One entry for a calibration run, several after a merge, none for weights.
     corpora: tuple[CorpusRef, ...]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # what changes the numbers: seq_len, seed, dtype
+    # What is shown but changes nothing: versions, batch size, host, time, memory.
     made: Mapping[str, Any]
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each data file
     schema_version: int = SCHEMA_VERSION
+    # Statistic groups of a calibration run, see `analysis.stats.groups`.
     groups: tuple[str, ...] = ()
 
     @property

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.errors import StatsError
-from analysis.ranking.pareto import pareto_front
+from analysis.ranking.leaderboard import pareto_front
 from app.charts.chart import Drawing, chart, made_by
 from app.charts.context import Context
 from app.charts.evaluations import evaluations, usual_measure

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.criteria import CRITERIA, Criterion
-from analysis.ranking.needs import needs_of
+from analysis.criteria.base import needs_of
 from analysis.stats.store import Run
 from app.tables.shapes import experts_text
 

@@ -20,7 +20,7 @@ from analysis.calibration.loading import (
 )
 from analysis.calibration.memory import check_fits
 from analysis.corpora import TokenSequences
-from analysis.corpora.vocabulary import check_token_ids
+from analysis.corpora.encoding import check_token_ids
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.active import Routing

@@ -137,7 +137,7 @@ def _modeling_file(model: MoEModel, config: Mapping[str, Any]) -> dict[str, byte
     sizes = own_sizes(config, model.family)
     if sizes and model.family.discovered:
         # Here and not above: the dashboard imports this module and must start without torch.
-        from analysis.nonuniform.trial import check_buildable
+        from analysis.nonuniform.loading import check_buildable
 
         try:
             check_buildable(model.family, config)

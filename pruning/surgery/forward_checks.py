@@ -8,8 +8,7 @@ import torch
 from transformers import CONFIG_MAPPING
 
 from analysis.aligned import align_weights
-from analysis.calibration.loading import LOADING_ERRORS
-from analysis.calibration.quantised import dequantising_config, quantisation
+from analysis.calibration.loading import LOADING_ERRORS, dequantising_config, quantisation
 from analysis.errors import UnsupportedModelError, first_line
 from analysis.families.native import register_native
 from analysis.heads import prediction_heads

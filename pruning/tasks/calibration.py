@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from analysis.corpora import Source, TokenSequences, corpus_name, peek, tokenize
-from analysis.corpora.vocabulary import check_token_ids, largest_token_id
+from analysis.corpora.encoding import check_token_ids, largest_token_id
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.groups import parse_groups

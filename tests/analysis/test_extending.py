@@ -8,7 +8,7 @@ from calibrations import calibrated, describe, make_sequences
 
 from analysis.durable import write_durably
 from analysis.errors import StatsError
-from analysis.stats.extending import extend_run
+from analysis.stats.merging import extend_run
 from analysis.stats.store import (
     MANIFEST,
     SAMPLES,

@@ -10,12 +10,12 @@ from analysis.errors import UserError
 from analysis.published import PAPERS, published_table
 from analysis.ranking.leaderboard import (
     average_rank,
+    pareto_front,
     ranks,
     score_table,
     weighted_average,
     winners,
 )
-from analysis.ranking.pareto import pareto_front
 
 # Models x rows x columns, counted on the page: OLMoE and DeepSeek have one ratio, the others two.
 ROWS = {

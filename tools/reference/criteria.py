@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, VARIANTS, Criterion, unified
-from analysis.ranking.needs import needs_of
+from analysis.criteria.base import needs_of
 from analysis.stats.groups import groups_for
 from tools.reference.markdown import cell, table
 
