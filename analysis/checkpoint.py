@@ -115,21 +115,6 @@ class Checkpoint:
         return sum(entry.nbytes for entry in self.tensors.values())
 
 
-def _check_entries(shard: str, entries: list[TensorEntry], data_start: int) -> None:
-    """Tensors in the order of their bytes neither overlap nor differ from their shape."""
-    end = data_start
-    for entry in entries:
-        size = _ITEM_BYTES.get(entry.dtype)
-        wanted = entry.nbytes if size is None else entry.numel * size
-        if entry.start < end or entry.nbytes != wanted or entry.end < entry.start:
-            raise CheckpointError(
-                f"The header of {shard} is damaged: {entry.name} {list(entry.shape)} of "
-                f"{entry.dtype} cannot lie in bytes {entry.start} to {entry.end}; fetch the file "
-                "again."
-            )
-        end = entry.end
-
-
 def read_shard(path: Path) -> Shard:
     """Header of one safetensors file."""
     if not path.is_file():
@@ -150,7 +135,17 @@ def read_shard(path: Path) -> Shard:
             shape = tuple(value["shape"])
             entries.append(TensorEntry(name, path.name, value["dtype"], shape, start, end))
         entries.sort(key=lambda entry: (entry.start, entry.end))
-        _check_entries(path.name, entries, 8 + length)
+        end = 8 + length
+        for entry in entries:  # they neither overlap nor differ from their shape
+            item = _ITEM_BYTES.get(entry.dtype)
+            wanted = entry.nbytes if item is None else entry.numel * item
+            if entry.start < end or entry.nbytes != wanted or entry.end < entry.start:
+                raise CheckpointError(
+                    f"The header of {path.name} is damaged: {entry.name} {list(entry.shape)} of "
+                    f"{entry.dtype} cannot lie in bytes {entry.start} to {entry.end}; fetch the "
+                    "file again."
+                )
+            end = entry.end
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"The header of {path.name} cannot be read: {error}.") from error
     expected = max((entry.end for entry in entries), default=8 + length)
@@ -175,29 +170,22 @@ def read_config(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} is not valid JSON: {error}.") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} does not hold a JSON object.")
-    _check_asks_for_nothing(file, config)
-    return config
-
-
-def _check_asks_for_nothing(file: Path, config: Config) -> None:
-    """Refuse what would make transformers run native code, or read another configuration.
-
-    It does so while it makes the model, whatever trust_remote_code says; kernels that it has a
-    name for itself it fetches with the package `kernels` only.
-    """
+    # What makes transformers run native code, or read another configuration, while it makes the
+    # model, whatever trust_remote_code says; kernels that it has a name for itself it fetches with
+    # the package `kernels` only.
     if "configuration_files" in config:
         raise CheckpointError(
             f"{file}: configuration_files names other files, of which transformers would read one "
             f"instead; take the line out, or rename the file that is meant to {CONFIG_NAME}."
         )
     for key, text in _texts(config):
-        if not _IMPLEMENTATION.fullmatch(key):
-            continue
-        if "/" in text or (text not in _PLAIN and find_spec("kernels")):
+        is_fetched = "/" in text or (text not in _PLAIN and find_spec("kernels"))
+        if _IMPLEMENTATION.fullmatch(key) and is_fetched:
             raise CheckpointError(
                 f"{file}: {key} names {text!r}, native code that would be fetched from the hub and "
                 "run; take the line out, and choose an implementation with --attention."
             )
+    return config
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

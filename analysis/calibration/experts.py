@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from analysis.calibration.damage import reroute
-from analysis.calibration.recording import Collection, Recorder, RoutedPairs, layer_dense, route
+from analysis.calibration.recording import Collection, Recorder, layer_dense, route
 from analysis.calibration.removal import Removal, Without, check_removable
 from analysis.calibration.router_group import add_router
 from analysis.calibration.sums import GroupSums
@@ -60,10 +60,6 @@ def _output(experts: nn.Module, expert: int, a_RM: Tensor) -> Tensor:
     return output
 
 
-def _run(experts: nn.Module, expert: int, x_RD: Tensor) -> Tensor:
-    return _output(experts, expert, _activations(experts, expert, x_RD))
-
-
 def _in_graph(hidden_TD: Tensor) -> Tensor:
     """The same input, from which a gradient can be followed.
 
@@ -90,7 +86,10 @@ def _collecting_experts(
         recorder = Recorder(collection, collection.layer_of[experts], routing, hidden_TD)
     weights = torch.split(weights_TK.reshape(-1)[routing.order_S], routing.counts)
     hidden_TD = _in_graph(hidden_TD)
-    inputs = _inputs(hidden_TD, routing)
+    inputs = None
+    if torch.is_grad_enabled():
+        # Taken for all experts at once: in backward every selection adds up a whole (T, D).
+        inputs = torch.split(hidden_TD.index_select(0, routing.token_S), routing.counts)
     output_TD = torch.zeros_like(hidden_TD)
     start = 0
     for expert, count in enumerate(routing.counts):
@@ -114,18 +113,11 @@ def _collecting_experts(
             recorder.keep(expert, needed, all_RD)
     if recorder:
         recorder.close(index_TK, weights_TK)
-        recorder.add_dense(partial(_run, experts), output_TD)
+        recorder.add_dense(
+            lambda expert, x_RD: _output(experts, expert, _activations(experts, expert, x_RD)),
+            output_TD,
+        )
     return output_TD
-
-
-def _inputs(hidden_TD: Tensor, routing: RoutedPairs) -> tuple[Tensor, ...] | None:
-    """What each expert takes, where a gradient is followed; None elsewhere.
-
-    Taken for all of them at once: in backward every selection adds up a whole (T, D).
-    """
-    if not torch.is_grad_enabled():
-        return None
-    return torch.split(hidden_TD.index_select(0, routing.token_S), routing.counts)
 
 
 def _add_apart(

@@ -152,11 +152,6 @@ class Work:
         if self.partial:
             self.partial.save(parts, self.state)
 
-    def save_if_due(self) -> None:
-        """Save when the first process finds that it is time."""
-        if self.is_due():
-            self.save()
-
     def is_due(self) -> bool:
         """Whether the first process finds that it is time to save."""
         return bool(self.processes.share(self.partial.is_due() if self.partial else None))

@@ -1,7 +1,7 @@
 """The calibration run: load, feed every sequence once, save the sums; resumable."""
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -26,7 +26,7 @@ from analysis.calibration.memory import check_fits
 from analysis.calibration.partial import PartialRun, Work, resumed
 from analysis.calibration.provenance import made, note_model
 from analysis.calibration.streamed import stream
-from analysis.calibration.sums import GroupSums, sums_of
+from analysis.calibration.sums import sums_of
 from analysis.calibration.tables import finish, measured
 from analysis.corpora import TokenBatch, TokenSequences
 from analysis.corpora.encoding import check_token_ids
@@ -89,30 +89,12 @@ def plan_run(
     )
 
 
-def _advance(model: PreTrainedModel, turn: Sequence[TokenBatch], work: Work) -> None:
-    """Run the batch of this turn that is this process's; the state counts those of all."""
-    started, rank = time.monotonic(), work.processes.rank
-    run = feed_backward if "gradient" in work.sums.groups else feed
-    with torch.no_grad():
-        if work.shares_batches:
-            try:
-                feed(model, turn[0])
-            except (RuntimeError, UserError) as error:
-                # The others wait for this one within their forward, where they cannot be told.
-                raise LostProcessError(f"Process {rank} ended: {first_line(error)}") from error
-        else:
-            with work.processes.together():
-                if rank < len(turn):
-                    run(model, turn[rank])
-    work.state.done += sum(len(batch.mask) for batch in turn)
-    work.state.tokens += sum(int(batch.mask.sum()) for batch in turn)
-    work.state.seconds += time.monotonic() - started
-
-
 def _accumulate(
     model: PreTrainedModel, sequences: TokenSequences, work: Work, batch_size: int
 ) -> Generator[Progress, None, None]:
-    state, total = work.state, sequences.num_tokens
+    """Run the batches that are this process's; the state counts those of all."""
+    state, total, rank = work.state, sequences.num_tokens, work.processes.rank
+    run = feed_backward if "gradient" in work.sums.groups else feed
     if state.done:
         note = f"resumed after {state.tokens} of {total} tokens"
         yield Progress("calibrating", state.tokens, total, "tokens", note)
@@ -120,8 +102,19 @@ def _accumulate(
         batches = sequences.batches(batch_size, start=state.done)
         # Dealt out, one to each process; in the last turn some may go without.
         while turn := tuple(islice(batches, work.turn)):
-            _advance(model, turn, work)
-            work.save_if_due()
+            started = time.monotonic()
+            with torch.no_grad():
+                if work.shares_batches:
+                    _feed_shared(model, turn[0], rank)
+                else:
+                    with work.processes.together():
+                        if rank < len(turn):
+                            run(model, turn[rank])
+            state.done += sum(len(batch.mask) for batch in turn)
+            state.tokens += sum(int(batch.mask.sum()) for batch in turn)
+            state.seconds += time.monotonic() - started
+            if work.is_due():
+                work.save()
             yield Progress("calibrating", state.tokens, total, "tokens")
     except GeneratorExit:
         # Stopped between two batches, where the sums are whole. In the middle of one they are
@@ -130,6 +123,14 @@ def _accumulate(
         if work.processes.world == 1:
             work.save()
         raise
+
+
+def _feed_shared(model: PreTrainedModel, batch: TokenBatch, rank: int) -> None:
+    try:
+        feed(model, batch)
+    except (RuntimeError, UserError) as error:
+        # The others wait for this one within their forward, where they cannot be told.
+        raise LostProcessError(f"Process {rank} ended: {first_line(error)}") from error
 
 
 def finished_run(store: StatsStore, manifest: RunManifest) -> Run | None:
@@ -187,7 +188,14 @@ def calibrate(
             return cached
         if partial and not resume:
             partial.forget()
-        sums, way = _zeroed(model, sequences, settings, processes)
+        if settings.placement.expert_parallel:
+            check_divides(model, processes, settings.groups)
+            sums, way = block_sums(model, processes), f"experts in {processes.world} processes"
+        else:
+            sums = sums_of(model, settings.groups, len(sequences.rows))
+            # Another batch size lays out hidden states otherwise.
+            layers = f"layers of batches of {settings.batch_size}"
+            way = layers if settings.placement.stream_layers else "batches"
         state, before = resumed(processes, partial, way)
         if before:
             sums.load(before)
@@ -197,19 +205,6 @@ def calibrate(
             if partial:
                 return finish(store.target, manifest, sums)
     return Run(store.target / manifest.run_id, manifest)  # its files may lie on another machine
-
-
-def _zeroed(
-    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, processes: Processes
-) -> tuple[GroupSums, str]:
-    """Empty sums of this process, and how the run goes through the work."""
-    if settings.placement.expert_parallel:  # of its own experts
-        check_divides(model, processes, settings.groups)
-        return block_sums(model, processes), f"experts in {processes.world} processes"
-    sums = sums_of(model, settings.groups, len(sequences.rows))
-    # Another batch size lays out hidden states otherwise.
-    layers = f"layers of batches of {settings.batch_size}"
-    return sums, layers if settings.placement.stream_layers else "batches"
 
 
 def _from_cache(

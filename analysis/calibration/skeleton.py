@@ -7,9 +7,9 @@ comes, by ranges of bytes and not by mapping files, so that address space stays 
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
 
@@ -111,20 +111,6 @@ class StoredTensor:
                 )
 
 
-@dataclass(slots=True)
-class _LayerFiles:
-    """What lies on disk of one layer.
-
-    Args:
-        plain: tensors that transformers' loader takes, by name.
-        stacks: parameters made of one tensor per expert: for each of their parts, gate and up or
-            down alone, the experts' tensors in order.
-    """
-
-    plain: dict[str, StoredTensor] = field(default_factory=dict)
-    stacks: dict[str, dict[str, list[StoredTensor]]] = field(default_factory=dict)
-
-
 def _is_stack(converter: WeightConverter) -> bool:
     """Whether it stacks experts, and at most joins the rows of two projections."""
     match converter.operations:
@@ -174,21 +160,26 @@ class Skeleton:
             name for name, module in self.model.named_modules() if module is embeddings
         )
         self._name = described.name
-        self._files = self._by_layer()
+        # Of each layer the tensors that transformers' loader takes, by name; and the parameters made
+        # of one tensor per expert: for each of their parts, gate and up or down alone, the experts'
+        # tensors in order.
+        self._plain: defaultdict[int, dict[str, StoredTensor]] = defaultdict(dict)
+        self._stacks: defaultdict[int, dict[str, dict[str, list[StoredTensor]]]]
+        self._stacks = defaultdict(dict)
+        self._sort_by_layer()
 
     def load(self, layer: int) -> None:
         """Read the weights of one layer, or of the embeddings."""
-        files = self._files[layer]
         # The loader's threads would each hold a tensor, and reserve address space.
         with _environment("HF_DEACTIVATE_ASYNC_LOAD", "1"):
             info, _ = convert_and_load_state_dict_in_model(
-                self.model, dict(files.plain), self._load_config
+                self.model, dict(self._plain[layer]), self._load_config
             )
         for problems in (info.conversion_errors, info.mismatched_keys):
             if problems:
                 first = sorted(str(problem) for problem in problems)[0]
                 raise CheckpointError(f"{self._name}: {first} cannot be loaded.")
-        for target, parts in files.stacks.items():
+        for target, parts in self._stacks[layer].items():
             self._load_stack(target, list(parts.values()))
         for path, parameter in self._module(layer).named_parameters():
             if parameter.is_meta:
@@ -229,7 +220,7 @@ class Skeleton:
             return embeddings
         return self.layers[layer]
 
-    def _by_layer(self) -> Mapping[int, _LayerFiles]:
+    def _sort_by_layer(self) -> None:
         """Tensors on disk by the layer that they belong to once converted; others are left out."""
         mapping = self._load_config.weight_mapping or []
         renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
@@ -241,7 +232,6 @@ class Skeleton:
             for pattern in converter.source_patterns
         }
         known = self.model.state_dict()
-        found: defaultdict[int, _LayerFiles] = defaultdict(_LayerFiles)
         checkpoint = self._described.checkpoint
         for name in sorted(checkpoint.tensors, key=dot_natural_key):
             target, pattern = rename_source_key(
@@ -256,13 +246,12 @@ class Skeleton:
             stored = StoredTensor(checkpoint.path, checkpoint.tensors[name])
             if pattern in stacking and target in known and known[target].dtype == stored.dtype:
                 # Parts in the order in which they are joined, whatever order they are met in.
-                parts = found[layer].stacks.setdefault(
+                parts = self._stacks[layer].setdefault(
                     target, {part: [] for part in stacking[pattern].source_patterns}
                 )
                 parts[pattern].append(stored)
             else:
-                found[layer].plain[name] = stored
-        return found
+                self._plain[layer][name] = stored
 
 
 @contextmanager

@@ -162,7 +162,12 @@ class _Stream:
                 yield self._progress(f"resumed after {state.layers} of {layers} layers")
             else:
                 self.hidden.clear()
-                yield from self._embed()
+                self.skeleton.load(EMBEDDINGS)
+                for number, batch in enumerate(self.sequences.batches(self.batch_size)):
+                    with torch.no_grad():
+                        self.hidden.put(0, number, self.relay.embed(batch))
+                    yield self._progress()
+                self.skeleton.drop(EMBEDDINGS)
             for number in range(state.layers, layers):
                 yield from self._layer(number, is_last=number == layers - 1)
                 state.layers += 1
@@ -171,14 +176,6 @@ class _Stream:
                     self.hidden.save()
                     self.work.save()
                     self.hidden.clear(but=state.layers)
-
-    def _embed(self) -> Generator[Progress, None, None]:
-        self.skeleton.load(EMBEDDINGS)
-        for number, batch in enumerate(self.sequences.batches(self.batch_size)):
-            with torch.no_grad():
-                self.hidden.put(0, number, self.relay.embed(batch))
-            yield self._progress()
-        self.skeleton.drop(EMBEDDINGS)
 
     def _layer(self, layer: int, *, is_last: bool) -> Generator[Progress, None, None]:
         started, state = time.monotonic(), self.work.state

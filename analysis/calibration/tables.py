@@ -46,7 +46,16 @@ def finish(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
             entropy_sum=np.repeat(get("entropy"), grid.counts),
             num_tokens=np.repeat(get("tokens"), grid.counts),
         )
-        tables[COACTIVATION] = _coactivation(manifest, get)
+        pairs = [
+            (layer.index, expert, other)
+            for layer in grid.layers
+            for expert in range(layer.num_experts)
+            for other in range(expert, layer.num_experts)
+        ]
+        coactivation = pd.DataFrame(pairs, columns=["layer", "expert", "other"]).astype("int64")
+        # Row by row above the diagonal: the order of the pairs.
+        counts = get("coactivation", lambda square: square[np.triu_indices(len(square))])
+        tables[COACTIVATION] = coactivation.assign(num_tokens=counts)
     experts = add_shards(tables[SHARDS])
     if "gradient" in sums.groups:
         tables[NEURONS] = _neurons(get, sums.widths)
@@ -97,19 +106,6 @@ def _neurons(get: Get, widths: Widths) -> pd.DataFrame:
             },
         }
     )
-
-
-def _coactivation(manifest: RunManifest, get: Get) -> pd.DataFrame:
-    pairs = [
-        (layer.index, expert, other)
-        for layer in manifest.model.layers
-        for expert in range(layer.num_experts)
-        for other in range(expert, layer.num_experts)
-    ]
-    table = pd.DataFrame(pairs, columns=["layer", "expert", "other"]).astype("int64")
-    # Row by row above the diagonal: the order of the pairs.
-    counts = get("coactivation", lambda square: square[np.triu_indices(len(square))])
-    return table.assign(num_tokens=counts)
 
 
 def measured(manifest: RunManifest, sums: GroupSums) -> dict[str, Any]:

@@ -65,7 +65,20 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         path = Path(mirror).expanduser() if mirror else None
         return CorpusSpec(name, preset.dataset, path, preset.dataset.fields, preset)
     if corpus.startswith(HUB):
-        dataset = _hub_dataset(corpus)
+        repo, _, rest = corpus.removeprefix(HUB).partition(",")
+        if not _REPO.fullmatch(repo):
+            raise CorpusError(
+                f"{corpus} names no dataset; write {HUB}owner/name, with options behind commas: "
+                f"{', '.join((*_OPTIONS, *_FIELDS))}."
+            )
+        options = _options(rest, corpus, (*_OPTIONS, *_FIELDS))
+        dataset = HubDataset(
+            repo,
+            config=options.get("config"),
+            split=options.get("split", "train"),
+            revision=options.get("revision"),
+            fields=_fields(options, corpus),
+        )
         return CorpusSpec(name, dataset, fields=dataset.fields)
     if found := _FILE.fullmatch(corpus):
         options = _options(found["rest"].removeprefix(","), corpus, _FIELDS)
@@ -80,23 +93,6 @@ def parse_corpus(corpus: str) -> CorpusSpec:
     raise CorpusError(
         unknown_name("corpus", corpus, (*TEXTS, *PRESETS))
         + f" A local file ends in {', '.join(SUFFIXES)}; a dataset of the hub is {HUB}owner/name."
-    )
-
-
-def _hub_dataset(corpus: str) -> HubDataset:
-    repo, _, rest = corpus.removeprefix(HUB).partition(",")
-    if not _REPO.fullmatch(repo):
-        raise CorpusError(
-            f"{corpus} names no dataset; write {HUB}owner/name, with options behind commas: "
-            f"{', '.join((*_OPTIONS, *_FIELDS))}."
-        )
-    options = _options(rest, corpus, (*_OPTIONS, *_FIELDS))
-    return HubDataset(
-        repo,
-        config=options.get("config"),
-        split=options.get("split", "train"),
-        revision=options.get("revision"),
-        fields=_fields(options, corpus),
     )
 
 

@@ -15,21 +15,6 @@ RANKING_COLUMNS = ("layer", "expert", "score", "saliency", "rank", "num_tokens")
 Stats = ExpertStats | WeightStats | NoStats
 
 
-def _table(criterion: Criterion, stats: Stats) -> pd.DataFrame:
-    if criterion.source == "routed" and not isinstance(stats, ExpertStats):
-        raise CriterionError(f"{criterion.label} needs calibration statistics, not weights alone.")
-    if criterion.source == "weights" and not isinstance(stats, WeightStats):
-        raise CriterionError(f"{criterion.label} needs weight statistics; run `moeprune weights`.")
-    table = stats.per_expert() if isinstance(stats, WeightStats) else stats.table
-    if criterion.from_samples and isinstance(stats, ExpertStats) and stats.samples:
-        made = criterion.from_samples(stats.samples)
-        table = table.assign(**{str(name): made[name].to_numpy() for name in made})
-    for column, hint in OPTIONAL_COLUMNS.items():
-        if column in criterion.columns("applied") and column not in table:
-            raise CriterionError(f"These statistics lack {column} for {criterion.label}: {hint}.")
-    return table
-
-
 def has_columns(criterion: Criterion, stats: ExpertStats) -> bool:
     """Whether these statistics of routed tokens have what the criterion reads."""
     if criterion.from_samples:
@@ -42,7 +27,17 @@ def scored(criterion: Criterion, stats: Stats, gate: Gate) -> tuple[FloatArray, 
     if criterion.is_constant:
         raise CriterionError(f"{criterion.label} is the same for every expert; it ranks nothing.")
     rule = expert_score_of(criterion)
-    table = _table(criterion, stats)
+    if criterion.source == "routed" and not isinstance(stats, ExpertStats):
+        raise CriterionError(f"{criterion.label} needs calibration statistics, not weights alone.")
+    if criterion.source == "weights" and not isinstance(stats, WeightStats):
+        raise CriterionError(f"{criterion.label} needs weight statistics; run `moeprune weights`.")
+    table = stats.per_expert() if isinstance(stats, WeightStats) else stats.table
+    if criterion.from_samples and isinstance(stats, ExpertStats) and stats.samples:
+        made = criterion.from_samples(stats.samples)
+        table = table.assign(**{str(name): made[name].to_numpy() for name in made})
+    for column, hint in OPTIONAL_COLUMNS.items():
+        if column in criterion.columns("applied") and column not in table:
+            raise CriterionError(f"These statistics lack {column} for {criterion.label}: {hint}.")
     score = rule(table, gate)
     return score, criterion.order(table) if criterion.order else criterion.saliency(score)
 

@@ -61,7 +61,23 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     if len(runs) < 2:
         raise StatsError("A merge needs at least two calibration runs.")
     check_addable(runs)
-    merged = _merged_manifest([run.manifest for run in runs])
+    manifests = [run.manifest for run in runs]
+    first = manifests[0]
+    corpora = tuple(corpus for manifest in manifests for corpus in manifest.corpora)
+    digest = digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
+    shared = set.intersection(*(set(manifest.groups) for manifest in manifests))
+    lost = set().union(*(manifest.groups for manifest in manifests)) - shared
+    made = {"merged_from": [manifest.run_id for manifest in manifests], "created_at": now()}
+    merged = RunManifest(
+        kind="routed",
+        run_id=run_name(first.model.name, *sorted(each.name for each in corpora), digest=digest),
+        digest=digest,
+        model=first.model,
+        corpora=corpora,
+        settings=first.settings,
+        made=made | ({"groups_left_out": sorted(lost)} if lost else {}),
+        groups=ordered(sorted(shared)),
+    )
     tables = {
         name: [neuron_table(run) if name == NEURONS else read_table(run, name) for run in runs]
         for name in (SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES, TRANSITIONS)
@@ -86,25 +102,6 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
         more[TRANSITIONS] = pairs["num_tokens"].sum().reset_index().astype("int64")
     vectors = np.sum([read_vectors(run) for run in runs], axis=0)
     return save_expert_stats(parent, merged, total, vectors, more)
-
-
-def _merged_manifest(manifests: Sequence[RunManifest]) -> RunManifest:
-    first = manifests[0]
-    corpora = tuple(corpus for manifest in manifests for corpus in manifest.corpora)
-    digest = digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
-    shared = set.intersection(*(set(manifest.groups) for manifest in manifests))
-    lost = set().union(*(manifest.groups for manifest in manifests)) - shared
-    made = {"merged_from": [manifest.run_id for manifest in manifests], "created_at": now()}
-    return RunManifest(
-        kind="routed",
-        run_id=run_name(first.model.name, *sorted(each.name for each in corpora), digest=digest),
-        digest=digest,
-        model=first.model,
-        corpora=corpora,
-        settings=first.settings,
-        made=made | ({"groups_left_out": sorted(lost)} if lost else {}),
-        groups=ordered(sorted(shared)),
-    )
 
 
 def _added(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -17,7 +17,6 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.elements import FLOAT_BYTES
 from analysis.errors import CheckpointError, UnsupportedModelError
@@ -34,24 +33,6 @@ _GROUP_BYTES = 1 << 25  # handed to a thread at once, and given back at once
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
-    """Columns first, first + step, ... below last of a matrix with rows of `row` elements."""
-
-    row: int
-    first: int
-    last: int
-    step: int
-
-    def of(self, rows: NDArray[np.uint8], item: int) -> NDArray[np.uint8]:
-        """Their bytes, moved together."""
-        matrix = rows.reshape(-1, self.row, item)
-        return np.ascontiguousarray(matrix[:, self.first : self.last : self.step]).reshape(-1)
-
-    def __len__(self) -> int:
-        return len(range(self.first, self.last, self.step))
-
-
-@dataclass(frozen=True, slots=True)
 class _Piece:
     """A byte range that holds elements of one projection of one expert; if columns, only those."""
 
@@ -62,7 +43,7 @@ class _Piece:
     dtype: str
     start: int
     end: int
-    columns: _Columns | None = None
+    columns: tuple[int, slice] | None = None  # elements of a row, and which of them
 
     @property
     def item(self) -> int:
@@ -71,7 +52,10 @@ class _Piece:
     @property
     def numel(self) -> int:
         elements = (self.end - self.start) // self.item
-        return elements // self.columns.row * len(self.columns) if self.columns else elements
+        if self.columns is None:
+            return elements
+        row, chosen = self.columns
+        return elements // row * len(range(*chosen.indices(row)))
 
 
 class _MappedShard:
@@ -94,12 +78,15 @@ class _MappedShard:
         return sums
 
     def _sums(self, piece: _Piece) -> tuple[float, float]:
-        whole_rows = piece.columns.row * piece.item if piece.columns else 1
+        row, chosen = piece.columns or (0, slice(None))
+        whole_rows = row * piece.item or 1
         chunk = max(1, _CHUNK_BYTES // whole_rows) * whole_rows
         parts = []
         for start in range(piece.start, piece.end, chunk):
             data = self._bytes[start : min(start + chunk, piece.end)]
-            data = piece.columns.of(data, piece.item) if piece.columns else data
+            if row:  # the bytes of some columns, moved together
+                matrix = data.reshape(-1, row, piece.item)
+                data = np.ascontiguousarray(matrix[:, chosen]).reshape(-1)
             parts.append(absolute_and_square_sums(data, piece.dtype))
         return sum(first for first, _ in parts), sum(second for _, second in parts)
 
@@ -108,9 +95,9 @@ def _stacked_pieces(family: MoEFamily, tensor: LocatedTensor) -> Iterator[_Piece
     entry, slot = tensor.entry, tensor.slot
     step, width = entry.nbytes // entry.shape[0], entry.shape[-1]
     half = width // 2
-    gate, up = _Columns(width, 0, half, 1), _Columns(width, half, width, 1)
+    gate, up = (width, slice(half)), (width, slice(half, width))
     if family.is_interleaved:
-        gate, up = _Columns(width, 0, width, 2), _Columns(width, 1, width, 2)
+        gate, up = (width, slice(0, width, 2)), (width, slice(1, width, 2))
     for expert in range(entry.shape[0]):
         start = entry.start + expert * step
         where = (entry.shard, entry.dtype, start, start + step)
