@@ -26,7 +26,7 @@ from transformers.core_model_loading import (
     dot_natural_key,
     rename_source_key,
 )
-from transformers.modeling_utils import LoadStateDictConfig
+from transformers.modeling_utils import LoadStateDictConfig, str_to_torch_dtype
 from transformers.quantizers.auto import get_hf_quantizer
 from transformers.utils.generic import ContextManagers
 
@@ -49,19 +49,7 @@ from analysis.nonuniform.loading import auto_class_of
 EMBEDDINGS = -1
 """Where the hidden states start: what is loaded before the first layer."""
 
-_TORCH_TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
+_TORCH_TYPES = {**str_to_torch_dtype, "F8_E8M0": torch.float8_e8m0fnu}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +148,9 @@ class Skeleton:
             name for name, module in self.model.named_modules() if module is embeddings
         )
         self._name = described.name
-        # Of each layer the tensors that transformers' loader takes, by name; and the parameters made
-        # of one tensor per expert: for each of their parts, gate and up or down alone, the experts'
-        # tensors in order.
+        # Of each layer the tensors that transformers' loader takes, by name, and the parameters
+        # made of one tensor per expert: for each of their parts, gate and up or down alone, the
+        # experts' tensors in order.
         self._plain: defaultdict[int, dict[str, StoredTensor]] = defaultdict(dict)
         self._stacks: defaultdict[int, dict[str, dict[str, list[StoredTensor]]]]
         self._stacks = defaultdict(dict)
