@@ -6,21 +6,16 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
+    """The value of a JSON text; a ValueError where it is none.
 
-    Raises:
-        ValueError: not JSON, not UTF-8, nested more deeply than the parser can follow, or with half
-            of a surrogate pair, which no file and no terminal takes.
+    That is also where it is not UTF-8, is nested more deeply than the parser can follow, or has
+    half of a surrogate pair, which no file and no terminal takes.
     """
     return _parsed(text)
 
 
 def parse_json_once(text: str | bytes) -> Any:
-    """As `parse_json`; a name that is twice in an object is refused, for readers take either.
-
-    Raises:
-        ValueError: see `parse_json`, and of a name that is there twice.
-    """
+    """As `parse_json`; a name that is twice in an object is refused, for readers take either."""
     return _parsed(text, object_pairs_hook=_once)
 
 

@@ -123,8 +123,7 @@ def _roles(model: MoEModel) -> set[str]:
 def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
     """Tensors of shared experts whose width the configuration ties to that of the routed ones.
 
-    Returns:
-        Name -> (entry, axis along which the width lies); empty in families without such experts.
+    Name -> (entry, axis along which the width lies); empty in families without such experts.
     """
     shared = model.family.shared
     if shared is None or shared.width_key != model.family.width_key:

@@ -144,10 +144,7 @@ def _noticing_loss() -> Iterator[None]:
 
 
 def join(patience: timedelta = PATIENCE) -> Processes:
-    """The processes that a launcher started; joins them the first time. Alone without a launcher.
-
-    `patience` is how long to wait for a process that is alive but silent.
-    """
+    """The processes that a launcher started, joined the first time; alone without a launcher."""
     if launched_world() == 1:
         return Processes()
     if not dist.is_initialized():

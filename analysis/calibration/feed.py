@@ -51,10 +51,7 @@ def model_inputs(batch: TokenBatch, device: torch.device) -> dict[str, torch.Ten
 
 
 def check_config(config: PreTrainedConfig, attention: str = "auto") -> None:
-    """Refuse packed documents where a model of this configuration would let them see each other.
-
-    The attention "auto" is the one that the configuration has.
-    """
+    """Refuse packed documents where a model of this configuration would let them see each other."""
     text = config.get_text_config()
     kinds = getattr(text, "layer_types", None) or ()
     own = getattr(config, "_attn_implementation", None)

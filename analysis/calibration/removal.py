@@ -26,10 +26,7 @@ Listener = Callable[[tuple[Tensor, ...], Without], None]
 
 
 def check_removable(family: MoEFamily, layer: MoELayer) -> None:
-    """Check that the router still works when any one expert is gone.
-
-    A layer may be left with fewer than top_k experts: it then selects all of them.
-    """
+    """Refuse a router that does not work when any one expert is gone; one of top_k experts does."""
     left_in_group = layer.num_experts // layer.num_groups - 1
     needs_group = layer.least_per_group > 1 and left_in_group < layer.least_per_group
     if needs_group or layer.num_experts - 1 < family.fixed_top_k:
@@ -149,10 +146,7 @@ class Removal:
 
     @contextmanager
     def _given(self, rows: Tensor) -> Iterator[None]:
-        """The router's logits without the expert, taken from those that it has computed.
-
-        They are the same numbers, but for rounding, and need no further product.
-        """
+        """The router's logits without the expert, the same numbers as those that it computed."""
         if self._logits is None and not self._masks:
             yield
             return

@@ -25,10 +25,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Names of the fields that hold a document; the first form that a row has is used.
-
-    An empty name is never looked for.
-    """
+    """Names of the fields that hold a document; the first form that a row has counts, "" is none."""
 
     input_ids: str = "input_ids"
     messages: str = "messages"
@@ -100,11 +97,7 @@ def row_document(
     *,
     columns: Iterable[str] | None = None,
 ) -> Document:
-    """The document that a row holds.
-
-    `where` is its place, for messages; `columns` are all fields of the corpus, where `row` has only
-    some of them.
-    """
+    """The document in a row; `where` is its place, `columns` are all fields of the corpus."""
     if row.get(fields.input_ids) is not None:
         return _tokens(row, fields, where)
     if row.get(fields.messages) is not None:

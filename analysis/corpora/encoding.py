@@ -150,7 +150,7 @@ def _by_prefixes(messages: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) ->
 
 
 def check_token_ids(corpus: str, largest: int, model: "MoEModel") -> None:
-    """Refuse a corpus, whose `largest` token id is given, that was tokenised for another model."""
+    """Refuse a corpus, by its largest token id, that was tokenised for another model."""
     vocabulary = model.config.get("vocab_size")
     if isinstance(vocabulary, int) and largest >= vocabulary:
         raise CorpusError(

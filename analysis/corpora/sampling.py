@@ -40,10 +40,7 @@ def tokenize(
     corpus: str,
     selection: Selection | None = None,
 ) -> TokenSequences:
-    """Token sequences drawn in seeded order; no more documents are read than are needed.
-
-    Rows of token ids need no tokenizer.
-    """
+    """Token sequences drawn in seeded order; no more documents are read than are needed."""
     source = documents if isinstance(documents, Source) else in_memory(documents)
     if source.join is not None:
         return _one_text(source, tokenizer, sampling, corpus, selection)

@@ -58,10 +58,7 @@ def get_criterion(name: str) -> Criterion:
     """The criterion of this name, or the unified variant of exponents such as "1,0,2".
 
     "camera-p:0.5" is CAMERA-P with another lambda, "pathfinder:500" MoE Pathfinder with as many
-    paths of each sample.
-
-    Raises:
-        CriterionError: unknown, out of range, or (1,0,0), which cannot rank.
+    paths of each sample. A CriterionError where it is unknown, out of range, or cannot rank.
     """
     if match := _EXPONENTS.fullmatch(name):
         b, alpha, beta = (int(part) for part in match.groups())

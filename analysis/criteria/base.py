@@ -23,44 +23,31 @@ Columns = Callable[[Gate], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Criterion:
-    """One way to say which experts, or which of their neurons, matter.
+    """One way to say which experts, or which of their neurons, matter."""
 
-    Args:
-        name: permanent name, used in files and on the command line.
-        label: name for people.
-        formula: LaTeX of the score.
-        reference: where it comes from.
-        source: the statistics it reads: routed tokens, weights, or none.
-        columns: columns of the table it reads, for a gate convention.
-        score: (table, gate) -> the paper's number, float64, one per row, never NaN. The table is
-            `ExpertStats.table`, `WeightStats.per_expert()`, or for "none" only layer and expert.
-            None where whole experts are not scored.
-        prune_larger: True where the paper prunes the LARGEST score.
-        exponents: (b, alpha, beta) of the unified family.
-        uses_gate: whether the gate convention changes the score.
-        neuron_score: (table) -> the paper's number of every neuron, float64, one per row, never
-            NaN. The table is `NeuronStats.table`; for "weights" it has NORM_PRODUCT, for "none"
-            only layer, expert and neuron. None where neurons are not scored.
-        within_layers: whether neurons of different layers are not comparable.
-        from_samples: (`ExpertStats.samples`) -> those of `columns` that are made from samples, one
-            row per expert; None where the table has all.
-        order: (table) -> saliency, float64, one per row, where that is no function of the score:
-            a place in an order, which compares but does not add up.
-    """
-
-    name: str
-    label: str
-    formula: str
-    reference: str
-    source: StatsSource
-    columns: Columns
+    name: str  # permanent name, used in files and on the command line
+    label: str  # name for people
+    formula: str  # LaTeX of the score
+    reference: str  # where it comes from
+    source: StatsSource  # the statistics it reads: routed tokens, weights, or none
+    columns: Columns  # columns of the table it reads, for a gate convention
+    # (table, gate) -> the paper's number, float64, one per row, never NaN. The table is
+    # `ExpertStats.table`, `WeightStats.per_expert()`, or for "none" only layer and expert. None
+    # where whole experts are not scored.
     score: Callable[[pd.DataFrame, Gate], FloatArray] | None
-    prune_larger: bool = False
-    exponents: tuple[int, int, int] | None = None
-    uses_gate: bool = False
+    prune_larger: bool = False  # True where the paper prunes the LARGEST score
+    exponents: tuple[int, int, int] | None = None  # (b, alpha, beta) of the unified family
+    uses_gate: bool = False  # whether the gate convention changes the score
+    # (table) -> the paper's number of every neuron, float64, one per row, never NaN. The table is
+    # `NeuronStats.table`; for "weights" it has NORM_PRODUCT, for "none" only layer, expert and
+    # neuron. None where neurons are not scored.
     neuron_score: Callable[[pd.DataFrame], FloatArray] | None = None
-    within_layers: bool = False
+    within_layers: bool = False  # whether neurons of different layers are not comparable
+    # (`ExpertStats.samples`) -> those of `columns` that are made from samples, one row per expert;
+    # None where the table has all.
     from_samples: Callable[[Sequence[SamplePart]], pd.DataFrame] | None = None
+    # (table) -> saliency, float64, one per row, where that is no function of the score: a place in
+    # an order, which compares but does not add up.
     order: Callable[[pd.DataFrame], FloatArray] | None = None
 
     def saliency(self, score: FloatArray) -> FloatArray:

@@ -52,10 +52,8 @@ def _passages(text: str) -> Iterator[tuple[str, str]]:
 def choice_questions(texts: Sequence[DemoText], seed: int = _SEED) -> list[Row]:
     """Which of four continuations follows? Three are of other documents.
 
-    Returns:
-        Rows of `prompt`, `choices` (4, in drawn order), `label` (number of the true one),
-        `document` (its name) and `document_digest`; at most 240, drawn from all passages and left
-        in their order.
+    At most 240 rows of `prompt`, `choices` (4, in drawn order), `label` (number of the true one),
+    `document` (its name) and `document_digest`, drawn from all passages and left in order.
     """
     rng = np.random.default_rng(seed)
     passages = [(text.name, *each) for text in texts for each in _passages(text.prompt)]
@@ -89,11 +87,7 @@ def _choice_question(
 
 
 def answer_questions(texts: Sequence[DemoText]) -> list[Row]:
-    """Word problems in the demo model's format.
-
-    Returns:
-        Rows of `prompt`, `answer`, `document` (its name) and `document_digest`.
-    """
+    """Word problems in the demo model's format: prompt, answer, document, document_digest."""
     return [
         {
             "prompt": f"<|user|>{text.prompt}<|assistant|>",

@@ -115,83 +115,62 @@ class MoEFamily:
     """Everything in which one architecture differs from another.
 
     Names of tensors and modules are given relative to the MoE block of a layer.
-
-    Args:
-        model_type: `config.json`'s word for it.
-        label: its name for people.
-        gate_rule: how the router makes gate weights, in words.
-        trunks: prefixes of the layers in checkpoints.
-        module_trunks: prefixes of the layers in loaded models; the first is that of `auto_class`.
-        disk_block: name of the MoE block inside a layer, in the checkpoint.
-        module_block: the same in the loaded model.
-        router: the module whose forward returns (logits, gate weights, expert ids).
-        router_tensors: tensors with one entry per expert, the router's matrix first.
-        projections: checkpoint names of the projections of one expert; empty where experts are
-            stacked in every layout. The keys say which projections there are.
-        stacked: names of the stacked projections in the loaded model, and so in checkpoints saved
-            from it; made from `projections` if empty.
-        stacked_on_disk: their names in the original layout, where that is stacked too.
-        is_transposed: stacked matrices are (experts, in, out) instead of (experts, out, in).
-        has_bias: the stacked projections have biases.
-        is_interleaved: gate and up alternate in the columns of a transposed gate_up, instead of
-            gate coming first.
-        count_keys: configuration keys that may hold the number of experts.
-        write_count_keys: keys that an export writes besides those present.
-        top_k_key: configuration key of the experts selected per token.
-        fixed_top_k: the number itself, for a router that ignores its configuration; 0 for none.
-        width_key: configuration key of an expert's width.
-        width_shared_with: what else is built from that width, so that it cannot change for the
-            experts alone; not shared experts, whose number can change along.
-        output_size_key: configuration key of the size of an expert's output, where it may differ
-            from hidden_size.
-        config_path: keys that lead to the text model's part of a composite configuration.
-        defaults: values of keys that a configuration may leave out.
-        allows_lists: counts may be lists with one number per layer, all equal.
-        depth: configuration -> number of layers.
-        is_sparse: (config, decoder index) -> whether that layer has experts.
-        groups: how the router chooses within groups; None if it never does.
-        shared: experts outside the routing.
-        auto_class: the auto class of transformers that loads it.
-        discovered: the table was made from the checkpoint itself.
-        assumptions: what was assumed of a discovered one.
     """
 
-    model_type: str
-    label: str
-    gate_rule: str
-    trunks: tuple[str, ...] = ("model.layers",)
+    model_type: str  # `config.json`'s word for it
+    label: str  # its name for people
+    gate_rule: str  # how the router makes gate weights, in words
+    trunks: tuple[str, ...] = ("model.layers",)  # prefixes of the layers in checkpoints
+    # Prefixes of the layers in loaded models; the first is that of `auto_class`.
     module_trunks: tuple[str, ...] = ("model.layers",)
-    disk_block: str = "mlp"
-    module_block: str = "mlp"
-    router: str = "gate"
+    disk_block: str = "mlp"  # name of the MoE block inside a layer, in the checkpoint
+    module_block: str = "mlp"  # the same in the loaded model
+    router: str = "gate"  # the module whose forward returns (logits, gate weights, expert ids)
+    # Tensors with one entry per expert, the router's matrix first.
     router_tensors: tuple[RouterTensor, ...] = (RouterTensor("gate.weight"),)
+    # Checkpoint names of the projections of one expert; empty where experts are stacked in every
+    # layout. The keys say which projections there are.
     projections: Mapping[str, str] = field(
         default_factory=lambda: {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
     )
+    # Names of the stacked projections in the loaded model, and so in checkpoints saved from it;
+    # made from `projections` if empty.
     stacked: Mapping[str, str] = field(
         default_factory=lambda: {"gate_up": "experts.gate_up_proj", "down": "experts.down_proj"}
     )
+    # Their names in the original layout, where that is stacked too.
     stacked_on_disk: Mapping[str, str] = field(default_factory=dict)
+    # Stacked matrices are (experts, in, out) instead of (experts, out, in).
     is_transposed: bool = False
-    has_bias: bool = False
+    has_bias: bool = False  # the stacked projections have biases
+    # Gate and up alternate in the columns of a transposed gate_up, instead of gate coming first.
     is_interleaved: bool = False
+    # Configuration keys that may hold the number of experts.
     count_keys: tuple[str, ...] = ("num_experts", "num_local_experts")
-    write_count_keys: tuple[str, ...] = ()
-    top_k_key: str = "num_experts_per_tok"
+    write_count_keys: tuple[str, ...] = ()  # keys that an export writes besides those present
+    top_k_key: str = "num_experts_per_tok"  # configuration key of the experts selected per token
+    # The number itself, for a router that ignores its configuration; 0 for none.
     fixed_top_k: int = 0
-    width_key: str = "moe_intermediate_size"
+    width_key: str = "moe_intermediate_size"  # configuration key of an expert's width
+    # What else is built from that width, so that it cannot change for the experts alone; not shared
+    # experts, whose number can change along.
     width_shared_with: str = ""
+    # Configuration key of the size of an expert's output, where it may differ from hidden_size.
     output_size_key: str = ""
+    # Keys that lead to the text model's part of a composite configuration.
     config_path: tuple[str, ...] = ()
+    # Values of keys that a configuration may leave out.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    allows_lists: bool = False
+    allows_lists: bool = False  # counts may be lists with one number per layer, all equal
+    # Configuration -> number of layers.
     depth: Callable[[Config], int] = lambda config: whole_number(config, "num_hidden_layers")
+    # (config, decoder index) -> whether that layer has experts.
     is_sparse: Callable[[Config, int], bool] = every_layer
-    groups: GroupRule | None = None
-    shared: SharedExperts | None = None
-    auto_class: str = "AutoModelForCausalLM"
-    discovered: bool = False
-    assumptions: tuple[str, ...] = ()
+    groups: GroupRule | None = None  # how the router chooses within groups; None if it never does
+    shared: SharedExperts | None = None  # experts outside the routing
+    auto_class: str = "AutoModelForCausalLM"  # the auto class of transformers that loads it
+    discovered: bool = False  # the table was made from the checkpoint itself
+    assumptions: tuple[str, ...] = ()  # what was assumed of a discovered one
 
     def text_config(self, config: Config) -> Config:
         """The text model's part of a configuration, with the family's defaults."""
@@ -355,10 +334,7 @@ class MoEFamily:
         return found
 
     def locate(self, tensor_name: str) -> Slot | None:
-        """The tensor's slot; None for a tensor that pruning leaves alone.
-
-        Layers beyond the trunk's depth are located too: they are prediction heads.
-        """
+        """The slot of a tensor, also in prediction heads; None for what pruning leaves alone."""
         if match := self._patterns["expert"].fullmatch(tensor_name):
             head, layer, number, tail, name, role = match.groups()
             projection = next(key for key, value in self.projections.items() if value == name)

@@ -7,10 +7,7 @@ _MODULES = {"deepseek": "analysis.families.deepseek_model"}
 
 
 def register_native(model_type: str) -> None:
-    """Let transformers' auto classes know this model type; nothing to do for those it has.
-
-    May be called any number of times.
-    """
+    """Let transformers' auto classes know this model type, unless they do; may be called again."""
     if module := _MODULES.get(model_type):
         import_module(module).register()
 

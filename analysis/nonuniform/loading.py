@@ -67,11 +67,7 @@ def load_pruned(
 
 
 def auto_class_of(model: MoEModel, name: str | None = None) -> Any:
-    """The class whose `from_pretrained` loads a checkpoint: an auto class of transformers.
-
-    By default that of its family. It is a stock one unless layers have different numbers or widths
-    of experts.
-    """
+    """The auto class of transformers that loads a checkpoint, stock unless layers differ."""
     family = model.family
     register_native(family.model_type)
     stock = getattr(transformers, name or family.auto_class)
@@ -83,12 +79,7 @@ def auto_class_of(model: MoEModel, name: str | None = None) -> Any:
 
 
 class _PerLayerTable(Mapping[type, Any]):
-    """Configuration class -> model class, as in transformers but with layers of different sizes.
-
-    Args:
-        stock: the table of transformers.
-        family: the architecture that is looked up in it.
-    """
+    """Configuration class -> model class, as in transformers but with layers of different sizes."""
 
     def __init__(self, stock: Mapping[type, Any], family: MoEFamily) -> None:
         self._stock = stock

@@ -25,11 +25,8 @@ _GRID_CORPORA = 3
 def coverage(saliency: FloatArray, kept: BoolArray) -> float:
     """Share of a corpus' saliency that the kept experts hold: mean over layers, 0..1.
 
-    A layer without any saliency has nothing to lose: 1.
-
-    Args:
-        saliency: (layers, experts), not negative; NaN where there is no expert.
-        kept: (layers, experts), True where an expert stays.
+    `saliency` (layers, experts) is not negative, NaN where there is no expert; `kept` is True where
+    one stays. A layer without any saliency has nothing to lose: 1.
     """
     total = np.nansum(saliency, axis=1)
     held = np.where(kept, np.nan_to_num(saliency), 0.0).sum(axis=1)
@@ -45,14 +42,7 @@ class FairBlend:
 
 
 class Blender:
-    """Coverage of every corpus as a function of the weights, at one criterion and sparsity.
-
-    Args:
-        mixture: the runs, one for each corpus.
-        criterion: of routed tokens.
-        gate: gate convention.
-        sparsity: of a uniform schedule.
-    """
+    """Coverage of every corpus as a function of weights, at one criterion and uniform sparsity."""
 
     def __init__(
         self, mixture: Mixture, criterion: Criterion, gate: Gate, sparsity: Fraction

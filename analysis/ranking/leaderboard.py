@@ -31,10 +31,7 @@ def score_table(results: pd.DataFrame, by: str = "criterion") -> pd.DataFrame:
 
 
 def ranks(scores: pd.DataFrame) -> pd.DataFrame:
-    """Rank on each benchmark, 1 = best; equal scores share the mean of their ranks.
-
-    NaN where fewer than two candidates have a score: a single one has no rival.
-    """
+    """Rank on each benchmark, 1 = best; equal scores share the mean, one alone has none (NaN)."""
     contested = scores.loc[:, scores.count() >= _RIVALS]
     return contested.rank(ascending=False, method="average").reindex(columns=scores.columns)
 
@@ -48,10 +45,7 @@ def average_rank(scores: pd.DataFrame) -> pd.Series:
 
 
 def weighted_average(scores: pd.DataFrame, weights: Mapping[str, float]) -> pd.Series:
-    """The user's own average of the benchmarks; those without a weight count 1.
-
-    NaN where a benchmark with weight has no score.
-    """
+    """The user's own average, weights 1 by default; NaN without a score that has weight."""
     factors = pd.Series({name: float(weights.get(name, 1.0)) for name in scores.columns})
     if (factors < 0).any() or factors.sum() <= 0:
         raise UserError("Weights must be 0 or more, and one of them more than 0.")
@@ -77,13 +71,11 @@ def ability_weights(
 
 
 def winners(scores: pd.DataFrame) -> pd.DataFrame:
-    """The best candidate of each benchmark (arXiv:2606.15716, Figure 2).
+    """WINNER_COLUMNS: the best candidate of each benchmark (arXiv:2606.15716, Figure 2).
 
-    Returns:
-        WINNER_COLUMNS: margin is the distance to the best that did not win; `tied` counts the
-        winners, of which the first is named, `candidates` those that have a score. Benchmarks
-        that fewer than two have, or on which nobody scores above 0, have no winner (empty): there
-        is nothing to choose by.
+    margin is the distance to the best that did not win; `tied` counts the winners, of which the
+    first is named, `candidates` those that have a score. Benchmarks that fewer than two have, or on
+    which nobody scores above 0, have no winner (empty): there is nothing to choose by.
     """
     rows = []
     for benchmark in scores.columns:

@@ -25,10 +25,7 @@ NEURON_RANKING_COLUMNS = (*NEURON_INDEX, "score", "saliency", "rank", "num_token
 
 
 def blend_neurons(parts: Sequence[Part]) -> NeuronStats:
-    """Statistics of neurons of a mix of corpora, each counting by its weight, not by its length.
-
-    Of several runs the mix lacks the maxima, which do not mix.
-    """
+    """Statistics of neurons of a mix of corpora by weight; of several runs without the maxima."""
     stats = [load_neuron_stats(part.run) for part in parts]
     if len(stats) == 1:
         return stats[0]  # a common factor changes no mean
@@ -118,10 +115,8 @@ def neuron_saliency(
 ) -> NeuronScores:
     """Layer -> for each expert, a saliency for each of its neurons; higher = keep.
 
-    Args:
-        criterion: ranks neurons.
-        table: a row for each neuron in order, see `Criterion.neuron_score`.
-        widths: layer -> neurons of each expert.
+    `table` has a row for each neuron in order, see `Criterion.neuron_score`; `widths` counts the
+    neurons of each expert by layer.
     """
     saliency = criterion.saliency(score_neurons(criterion, table))
     ends = np.cumsum([width for layer in sorted(widths) for width in widths[layer]])

@@ -151,10 +151,7 @@ def component_effects(means: pd.DataFrame) -> pd.DataFrame:
 
 
 def effects_over_models(means: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Table of `component_effects` averaged over models, each of which counts the same.
-
-    lowest and highest are those of any variant of any model; variants counts all of them.
-    """
+    """Table of `component_effects` over models, each counting the same: overlap is a mean."""
     effects = pd.concat([component_effects(each) for each in means], ignore_index=True)
     return effects.groupby(["component", "value"], as_index=False, sort=False).agg(
         {"overlap": "mean", "lowest": "min", "highest": "max", "variants": "sum"}

@@ -42,18 +42,15 @@ MOST_PATHS: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Weighing:
-    """What weighs a path.
+    """What weighs a path."""
 
-    Args:
-        parts: `importance` leaves the steps out (the paper's "IS only"), `transition` leaves the
-            importance out ("TI only", Table 5): what is left out counts as 1. The corrections at
-            both ends belong to the importance (Eq. 9-10).
-        steps: `paper`: t_ij = a_i r_j. `measured`: t_ij = a_i P(j | i), where P is the share of
-            the tokens that i selected which go on to j, of all that they go on to; not in the
-            paper, whose step knows no pairs.
-    """
-
+    # `importance` leaves the steps out (the paper's "IS only"), `transition` leaves the importance
+    # out ("TI only", Table 5): what is left out counts as 1. The corrections at both ends belong to
+    # the importance (Eq. 9-10).
     parts: Parts = "both"
+    # `paper`: t_ij = a_i r_j. `measured`: t_ij = a_i P(j | i), where P is the share of the tokens
+    # that i selected which go on to j, of all that they go on to; not in the paper, whose step
+    # knows no pairs.
     steps: Steps = "paper"
 
     def __post_init__(self) -> None:
@@ -116,22 +113,17 @@ def node_weights(
 
 @dataclass(frozen=True, eq=False)
 class Trajectories:
-    """The heaviest paths of every sample, as far as they tell experts apart.
+    """The heaviest paths of every sample, as far as they tell experts apart."""
 
-    Args:
-        grid: the layers and their experts.
-        first: (samples, experts of all layers) place of the first path that an expert is on; where
-            it is on none of those followed, `followed`.
-        weights: (samples, experts) logarithm of that path's weight; -inf where there is none.
-        nodes: (experts,) mean over samples of u; -inf where an expert's output is 0 on one of them.
-        followed: how many paths of each sample were followed.
-    """
-
-    grid: Grid
+    grid: Grid  # the layers and their experts
+    # (samples, experts of all layers) place of the first path that an expert is on; where it is on
+    # none of those followed, `followed`.
     first: IntArray
+    # (samples, experts) logarithm of that path's weight; -inf where there is none.
     weights: FloatArray
+    # (experts,) mean over samples of u; -inf where an expert's output is 0 on one of them.
     nodes: FloatArray
-    followed: int
+    followed: int  # how many paths of each sample were followed
 
     def union_size(self, count: int) -> int:
         """Experts on the first `count` paths of any sample."""
@@ -145,10 +137,8 @@ class Trajectories:
     def table(self, count: int) -> pd.DataFrame:
         """PATH_COLUMNS: how much the first `count` paths of each sample need an expert.
 
-        Returns:
-            `num_samples` whose paths hold it, `path_weight` of the best of these paths (NaN
-            where there is none), `node_weight` its mean u, and `rank` over all layers, 0 =
-            first to keep, see `path_order`.
+        `num_samples` whose paths hold it, `path_weight` of the best of these paths (NaN where there
+        is none), `node_weight` its mean u, and `rank` over all layers, 0 = first to keep.
         """
         held = self.first < count
         num_samples = held.sum(axis=0)

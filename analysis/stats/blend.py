@@ -62,10 +62,7 @@ class Mixture:
 
     @cached_property
     def _neuron_products(self) -> FloatArray | None:
-        """(runs, runs, experts): sum_c of one run's output_sq times the other's slope_sq.
-
-        All that a mix's `neuron_product` needs; None where a run lacks the neurons.
-        """
+        """(runs, runs, experts): sum_c output_sq of a run times slope_sq of another, or None."""
         if not all(NEURONS in run.manifest.files for run in self.runs):
             return None
         tables = [neuron_table(run) for run in self.runs]
@@ -102,10 +99,7 @@ class Mixture:
         return pd.concat([self._index, pd.DataFrame(sums, columns=self._columns)], axis=1)
 
     def table(self, weights: Sequence[float] | FloatArray) -> pd.DataFrame:
-        """Table of EXPERT_COLUMNS (num_tokens fractional) of the mix.
-
-        With `neuron_product` where all runs have it; maxima of neurons have no mix.
-        """
+        """Table of EXPERT_COLUMNS (num_tokens fractional) of the mix, without maxima of neurons."""
         factors = self.factors(weights)
         products = {"vector_sum_sq": self._vector_products, "neuron_product": self._neuron_products}
         return self.sums_table(weights).assign(
@@ -139,10 +133,7 @@ class Mixture:
 
 
 def blend(parts: Sequence[Part]) -> ExpertStats:
-    """Statistics of a mix of corpora, each counting by its weight and not by its length.
-
-    Every criterion of routed tokens works on the result; num_tokens becomes fractional.
-    """
+    """Statistics of a mix of corpora, each counting by weight; num_tokens becomes fractional."""
     for part in parts:
         if not (part.weight > 0 and np.isfinite(part.weight)):
             raise StatsError(f"The weight {part.weight} of {part.run.manifest.corpus} must be > 0.")

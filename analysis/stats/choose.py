@@ -157,10 +157,7 @@ def routed_runs(
     run_ids: Sequence[str],
     criterion: Criterion | None = None,
 ) -> list[Part]:
-    """The calibration runs that were asked for: by id, by corpus, or the only one there is.
-
-    Of several runs of a corpus, the newest one with what `criterion` reads.
-    """
+    """The calibration runs asked for: by id, by corpus, or the only one; newest fits go first."""
     if named := _named_runs(store, model, corpora, run_ids):
         return [Part(run) for run in named]
     by_corpus = newest_by_corpus(store.of_model(model.identity, "routed"), criterion)

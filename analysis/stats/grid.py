@@ -12,10 +12,7 @@ from analysis.lazy import pd
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """How (layer, expert) rows lie in a (layers, experts) array.
-
-    Layers may differ in their number of experts; positions beyond a layer's own are NaN.
-    """
+    """How (layer, expert) rows lie in a (layers, experts) array; NaN beyond a layer's experts."""
 
     layers: tuple[MoELayer, ...]
 

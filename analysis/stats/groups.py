@@ -30,10 +30,7 @@ def ordered(names: Sequence[str]) -> tuple[Group, ...]:
 
 
 def misfit(groups: Collection[str], *, streams_layers: bool, checkpoints: bool) -> str:
-    """Why these groups cannot be collected in this way; empty where they can.
-
-    `checkpoints`: activations are computed again in backward.
-    """
+    """Why these groups cannot be collected in this way; empty where they can."""
     if "gradient" in groups and streams_layers:
         return (
             "the group gradient goes back through all layers, so all must be there; leave "

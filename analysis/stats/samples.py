@@ -93,10 +93,7 @@ def joined_stats(parts: Sequence[SampleStats]) -> SampleStats:
 
 @dataclass(frozen=True, eq=False)
 class SamplePart:
-    """The samples of a run as a part of statistics: read only when something asks for them.
-
-    They may be large. What was made of them is small, and is kept instead.
-    """
+    """The samples of a run, which may be large: read when asked for; tables of them are kept."""
 
     read: Callable[[], SampleStats]  # reads them
     factor: float = 1.0  # what each of them counts for in a blend

@@ -23,10 +23,7 @@ TOKEN_PARTS = (1, 2, 4, TOKEN_SHARDS)  # that are shown: an eighth, a quarter, a
 
 
 def add_shards(table: pd.DataFrame, parts: int = TOKEN_SHARDS) -> pd.DataFrame:
-    """Sums over the first `parts` shards, one row per (layer, expert).
-
-    `table` has SHARD_INDEX and sums, with TOKEN_SHARDS rows an expert, sorted.
-    """
+    """Sums over the first `parts` shards, one row per (layer, expert); rows are in SHARD_INDEX order."""
     index = table.loc[table["shard"] == 0, ["layer", "expert"]].reset_index(drop=True)
     # Added one after the other, so that the result does not depend on how numpy groups them.
     sums = {
@@ -38,10 +35,7 @@ def add_shards(table: pd.DataFrame, parts: int = TOKEN_SHARDS) -> pd.DataFrame:
 
 
 def stats_at(run: Run, parts: int) -> ExpertStats:
-    """The statistics after the first `parts` eighths of the tokens of each corpus.
-
-    With all of them, those of `load_expert_stats`; with fewer, without the vector sum.
-    """
+    """The statistics after the first `parts` eighths of each corpus; parts have no vector sum."""
     if not 1 <= parts <= TOKEN_SHARDS:
         raise StatsError(f"{parts} of {TOKEN_SHARDS} parts of the tokens: choose 1 to 8.")
     if parts == TOKEN_SHARDS:

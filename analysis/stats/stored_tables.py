@@ -31,11 +31,7 @@ def write_vectors(path: Path, index: pd.DataFrame, vectors: FloatArray) -> None:
 
 
 def read_vectors(path: Path, rows: int) -> FloatArray:
-    """(rows, width) float64: the column `vector_sum`.
-
-    Raises:
-        ValueError, OSError: see `read_parquet`; or there are not as many vectors of one width.
-    """
+    """(rows, width) float64: the column `vector_sum`; errors as by `read_parquet`."""
     column = read_parquet(path, {"vector_sum": "list"})["vector_sum"].combine_chunks()
     if not pa.types.is_fixed_size_list(column.type) or len(column) != rows:
         raise ValueError("it does not hold a vector for each expert")

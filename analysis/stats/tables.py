@@ -77,10 +77,7 @@ class MeasuredModel(ModelRef):
     layers: tuple[MoELayer, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; layers as [index, num_experts, top_k], two more numbers where it has groups.
-
-        Those are its number of groups and the experts that each must keep.
-        """
+        """Plain JSON; layers as [index, num_experts, top_k] and, with groups, the two counts."""
         layers = [astuple(layer) for layer in self.layers]
         layers = [layer if layer[3:] != (1, 1) else layer[:3] for layer in layers]
         names = {"name": self.name, "identity": self.identity, "model_type": self.model_type}
