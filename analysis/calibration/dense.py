@@ -72,7 +72,7 @@ class LayerDense:
 
     @torch.no_grad()
     def add_experts(self, run: ExpertForward, hidden_TD: Tensor, routed_TD: Tensor) -> None:
-        """Add ||f||_2 and ||Y - f||^2 of every expert on every token that counts; `routed_TD` is Y."""
+        """Add ||f||_2 and ||Y - f||^2 of all experts on tokens that count; `routed_TD` is Y."""
         activation_NE, loss_NE = self._of("dense_activation"), self._of("dense_loss")
         for start in range(0, len(self._token_C), _ROWS):
             token_R = self._token_C[start : start + _ROWS]

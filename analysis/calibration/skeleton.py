@@ -49,7 +49,7 @@ from analysis.nonuniform.loading import auto_class_of
 EMBEDDINGS = -1
 """Where the hidden states start: what is loaded before the first layer."""
 
-_TORCH_TYPES = {**str_to_torch_dtype, "F8_E8M0": torch.float8_e8m0fnu}
+_TORCH_TYPES: dict[str, torch.dtype] = {**str_to_torch_dtype, "F8_E8M0": torch.float8_e8m0fnu}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Names of the fields that hold a document; the first form that a row has counts, "" is none."""
+    """Names of the fields that hold a document; the first form that a row has counts."""
 
     input_ids: str = "input_ids"
     messages: str = "messages"

@@ -23,7 +23,7 @@ TOKEN_PARTS = (1, 2, 4, TOKEN_SHARDS)  # that are shown: an eighth, a quarter, a
 
 
 def add_shards(table: pd.DataFrame, parts: int = TOKEN_SHARDS) -> pd.DataFrame:
-    """Sums over the first `parts` shards, one row per (layer, expert); rows are in SHARD_INDEX order."""
+    """Sums over the first `parts` shards, one row per (layer, expert), of rows by SHARD_INDEX."""
     index = table.loc[table["shard"] == 0, ["layer", "expert"]].reset_index(drop=True)
     # Added one after the other, so that the result does not depend on how numpy groups them.
     sums = {

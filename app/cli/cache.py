@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from analysis.errors import StatsError
-from analysis.stats.merging import extend_run
-from analysis.stats.merging import merge_runs
+from analysis.stats.merging import extend_run, merge_runs
 from analysis.stats.store import MANIFEST, SHIPPED_STATS, stats_store
 from app.cli.derive import command
 from app.console import err, out, show_frame
