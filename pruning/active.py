@@ -57,22 +57,15 @@ def token_shares(
 
 @dataclass(frozen=True, slots=True)
 class ExpertShape:
-    """What the experts of a layer are made of.
+    """What the experts of a layer are made of."""
 
-    Args:
-        neuron_bytes: bytes of one neuron: its entries of all projections and biases, and of the
-            scale that it shares with the other neurons of its block, a part.
-        neuron_params: numbers in it.
-        neuron_weights: those of them that a token is multiplied with, so without biases.
-        fixed_bytes: bytes of an expert whatever its width: the bias of its output.
-        fixed_params: numbers in that.
-    """
-
+    # Bytes of one neuron: its entries of all projections and biases, and of the scale that it
+    # shares with the other neurons of its block, a part.
     neuron_bytes: Fraction
-    neuron_params: int
-    neuron_weights: int
-    fixed_bytes: int
-    fixed_params: int
+    neuron_params: int  # numbers in it
+    neuron_weights: int  # those of them that a token is multiplied with, so without biases
+    fixed_bytes: int  # bytes of an expert whatever its width: the bias of its output
+    fixed_params: int  # numbers in that
 
     def size(self, experts: int, neurons: int) -> tuple[int, int]:
         """Bytes and parameters of so many experts that have so many neurons together."""
@@ -110,15 +103,11 @@ def expert_shapes(model: MoEModel) -> dict[int, ExpertShape]:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """What one token uses of the routed experts, expected.
+    """What one token uses of the routed experts, expected."""
 
-    Args:
-        params: parameters of the experts that it is routed to.
-        flops: two, a multiplication and an addition, per weight of these; no biases, activation
-            functions or routing.
-    """
-
-    params: int
+    params: int  # parameters of the experts that it is routed to
+    # Two, a multiplication and an addition, per weight of these; no biases, activation functions
+    # or routing.
     flops: int
 
 

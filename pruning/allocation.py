@@ -60,15 +60,10 @@ def check_kept(layer: MoELayer, ids: Sequence[int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Experts kept in each layer: top_k <= keep <= num_experts, as many in each group.
+    """Experts kept in each layer: top_k <= keep <= num_experts, as many in each group."""
 
-    Args:
-        layers: the sparse layers, in decoder order.
-        keep: experts kept, one number for each of them.
-    """
-
-    layers: tuple[MoELayer, ...]
-    keep: tuple[int, ...]
+    layers: tuple[MoELayer, ...]  # the sparse layers, in decoder order
+    keep: tuple[int, ...]  # experts kept, one number for each of them
 
     def __post_init__(self) -> None:
         if len(self.layers) != len(self.keep):

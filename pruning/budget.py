@@ -26,19 +26,13 @@ _DIGITS = 100
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Experts removed from all layers together: B, the same for every schedule.
+    """Experts removed from all layers together: B, the same for every schedule."""
 
-    Args:
-        total: B.
-        kind: how it was given.
-        asked: what was given, as text.
-        floors: what a uniform schedule removes from each layer; empty unless a sparsity was given,
-            because other budgets need not divide.
-    """
-
-    total: int
-    kind: BudgetKind
-    asked: str
+    total: int  # B
+    kind: BudgetKind  # how it was given
+    asked: str  # what was given, as text
+    # What a uniform schedule removes from each layer; empty unless a sparsity was given, because
+    # other budgets need not divide.
     floors: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,18 +137,12 @@ def gib_up(size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _LinearSize:
-    """Bytes of the weights: each expert of a layer takes equally many with it.
+    """Bytes of the weights: each expert of a layer takes equally many with it."""
 
-    Args:
-        whole: bytes with every expert.
-        counts: experts of each sparse layer.
-        each: bytes of one expert of each of them, with its rows of the router.
-        heads: bytes of prediction heads with experts, which go when the number of experts changes.
-    """
-
-    whole: int
-    counts: tuple[int, ...]
-    each: tuple[int, ...]
+    whole: int  # bytes with every expert
+    counts: tuple[int, ...]  # experts of each sparse layer
+    each: tuple[int, ...]  # bytes of one expert of each of them, with its rows of the router
+    # Bytes of prediction heads with experts, which go when the number of experts changes.
     heads: int
 
     @classmethod

@@ -22,24 +22,19 @@ class Constraints:
     In a plan of neurons the parts are neurons and what holds them is an expert: `multiple_of` and
     `floor` count the neurons that each expert keeps, a pinned expert loses none, and a dropped one
     goes as a whole, with its row of the router.
-
-    Args:
-        multiple_of: layers keep a multiple of this many experts; protected ones are exempt.
-        protected: layers that lose nothing.
-        pinned: layer -> experts that are never removed.
-        dropped: layer -> experts that are always removed.
-        fixed: layer -> number of experts that it keeps, whatever the schedule says.
-        locked: layers that keep what the schedule gives them without `fixed`.
-        floor: layers keep at least this many experts, or all that they have.
     """
 
-    multiple_of: int = 1
-    protected: frozenset[int] = frozenset()
+    multiple_of: int = 1  # layers keep a multiple of this many experts; protected ones are exempt
+    protected: frozenset[int] = frozenset()  # layers that lose nothing
+    # Layer -> experts that are never removed.
     pinned: Experts = field(default_factory=dict, hash=False)
+    # Layer -> experts that are always removed.
     dropped: Experts = field(default_factory=dict, hash=False)
+    # Layer -> number of experts that it keeps, whatever the schedule says.
     fixed: Mapping[int, int] = field(default_factory=dict, hash=False)
+    # Layers that keep what the schedule gives them without `fixed`.
     locked: frozenset[int] = frozenset()
-    floor: int = 0
+    floor: int = 0  # layers keep at least this many experts, or all that they have
 
     def __post_init__(self) -> None:
         if self.multiple_of < 1:
@@ -75,25 +70,15 @@ def _plain(experts: Experts) -> dict[str, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many experts a layer may lose: least, least + step, ..., most.
+    """How many experts a layer may lose: least, least + step, ..., most."""
 
-    Args:
-        size: experts of the layer.
-        least: removed at least.
-        most: removed at most.
-        step: between two numbers that are possible.
-        groups: groups of neighbouring experts that lose equally many.
-        pinned: experts that stay.
-        dropped: experts that go first.
-    """
-
-    size: int
-    least: int
-    most: int
-    step: int = 1
-    groups: int = 1
-    pinned: frozenset[int] = frozenset()
-    dropped: frozenset[int] = frozenset()
+    size: int  # experts of the layer
+    least: int  # removed at least
+    most: int  # removed at most
+    step: int = 1  # between two numbers that are possible
+    groups: int = 1  # groups of neighbouring experts that lose equally many
+    pinned: frozenset[int] = frozenset()  # experts that stay
+    dropped: frozenset[int] = frozenset()  # experts that go first
 
     def allows(self, removed: int) -> bool:
         """Whether exactly so many can go."""

@@ -26,37 +26,24 @@ class Reads(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of one program.
+    """What is known of one program."""
 
-    Args:
-        engine: the program, with what it must be told.
-        reads: whether it reads the checkpoint.
-        reason: why, in one line; says so where it was not tried.
-    """
-
-    engine: str
-    reads: Reads
-    reason: str
+    engine: str  # the program, with what it must be told
+    reads: Reads  # whether it reads the checkpoint
+    reason: str  # why, in one line; says so where it was not tried
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Of a checkpoint, what decides who reads it.
+    """Of a checkpoint, what decides who reads it."""
 
-    Args:
-        counts: routed experts of each sparse layer.
-        model_type: of its configuration.
-        in_transformers: transformers has classes for this model type.
-        is_quantised: the experts are stored in FP8 or in blocks.
-        has_own_widths: experts have fewer neurons than the configuration's one width says.
-        is_discovered: the architecture is not in the table of families, so nobody tried it.
-    """
-
-    counts: tuple[int, ...]
-    model_type: str
-    in_transformers: bool = True
-    is_quantised: bool = False
+    counts: tuple[int, ...]  # routed experts of each sparse layer
+    model_type: str  # of its configuration
+    in_transformers: bool = True  # transformers has classes for this model type
+    is_quantised: bool = False  # the experts are stored in FP8 or in blocks
+    # Experts have fewer neurons than the configuration's one width says.
     has_own_widths: bool = False
+    # The architecture is not in the table of families, so nobody tried it.
     is_discovered: bool = False
 
     @property

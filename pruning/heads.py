@@ -29,15 +29,11 @@ class HeadChoice(StrEnum):
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """What an export does with the heads of a checkpoint.
+    """What an export does with the heads of a checkpoint."""
 
-    Args:
-        choice: what becomes of them.
-        kept: name of a head -> layer index in its names -> experts that stay, ascending; only
-            where they are pruned.
-    """
-
-    choice: HeadChoice = HeadChoice.KEEP
+    choice: HeadChoice = HeadChoice.KEEP  # what becomes of them
+    # Name of a head -> layer index in its names -> experts that stay, ascending; only where they
+    # are pruned.
     kept: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:

@@ -28,17 +28,11 @@ _FLOPS_COLUMNS = ("series", "sparsity", "removed", "flops", "reduction")
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
-    """Every scope on one budget.
+    """Every scope on one budget."""
 
-    Args:
-        layers: of `layer_shares`, a series for each scope.
-        flops: of `flops_saved` at growing sparsities, with the scope as `series`.
-        refused: scope -> why it is not possible.
-    """
-
-    layers: pd.DataFrame
-    flops: pd.DataFrame
-    refused: dict[str, str]
+    layers: pd.DataFrame  # of `layer_shares`, a series for each scope
+    flops: pd.DataFrame  # of `flops_saved` at growing sparsities, with the scope as `series`
+    refused: dict[str, str]  # scope -> why it is not possible
 
 
 def side_by_side(

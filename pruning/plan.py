@@ -42,52 +42,36 @@ def tool_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How a plan came about; no part of its digest.
+    """How a plan came about; no part of its digest."""
 
-    Args:
-        criterion: name or `b,alpha,beta`.
-        gate: `applied` or `renormalized`; empty where the criterion uses no gate weight.
-        corpora: names of the calibration corpora.
-        runs: ids of the calibration runs.
-        schedule: name of the schedule.
-        sparsity: fraction removed, as it was asked for.
-        tool_version: version of the program that made the plan.
-        budget: how many experts go and how that was asked for, see `Budget.to_dict`.
-        schedule_parameters: what else the schedule was given, such as its file.
-        constraints: what had to be respected, see `Constraints.to_dict`.
-    """
-
-    criterion: str = ""
-    gate: str = ""
-    corpora: tuple[str, ...] = ()
-    runs: tuple[str, ...] = ()
-    schedule: str = ""
-    sparsity: str = ""
-    tool_version: str = ""
+    criterion: str = ""  # name or `b,alpha,beta`
+    gate: str = ""  # `applied` or `renormalized`; empty where the criterion uses no gate weight
+    corpora: tuple[str, ...] = ()  # names of the calibration corpora
+    runs: tuple[str, ...] = ()  # ids of the calibration runs
+    schedule: str = ""  # name of the schedule
+    sparsity: str = ""  # fraction removed, as it was asked for
+    tool_version: str = ""  # version of the program that made the plan
     # Plain JSON; plans of earlier versions lack them.
+    # how many experts go and how that was asked for, see `Budget.to_dict`.
     budget: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # What else the schedule was given, such as its file.
     schedule_parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # What had to be respected, see `Constraints.to_dict`.
     constraints: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
 class PruningPlan:
-    """The experts that stay, by layer, and the neurons that stay inside them.
+    """The experts that stay, by layer, and the neurons that stay inside them."""
 
-    Args:
-        model: the model that it is for.
-        kept: decoder index -> ids of the experts that stay, ascending. A layer that is absent
-            stays whole.
-        provenance: how it came about.
-        granularity: what is removed: whole experts, or atomic, which also removes neurons.
-        kept_atoms: decoder index -> expert -> ids of its neurons that stay, ascending; an expert
-            that is absent keeps all of its own. Only in an atomic plan.
-    """
-
-    model: ModelRef
+    model: ModelRef  # the model that it is for
+    # Decoder index -> ids of the experts that stay, ascending. A layer that is absent stays whole.
     kept: Mapping[int, tuple[int, ...]] = field(hash=False)
-    provenance: Provenance = Provenance()
+    provenance: Provenance = Provenance()  # how it came about
+    # What is removed: whole experts, or atomic, which also removes neurons.
     granularity: str = EXPERT_GRANULARITY
+    # Decoder index -> expert -> ids of its neurons that stay, ascending; an expert that is absent
+    # keeps all of its own. Only in an atomic plan.
     kept_atoms: KeptAtoms = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

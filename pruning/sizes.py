@@ -54,30 +54,22 @@ _PART_PATTERNS = (
 
 @dataclass(frozen=True, eq=False)
 class SizeReport:
-    """Sizes of a checkpoint before and after a plan.
+    """Sizes of a checkpoint before and after a plan."""
 
-    Args:
-        parts: part -> rows before and after, columns bytes and parameters; (2, 2).
-        experts_before: routed experts of all layers.
-        experts_after: the same under the plan.
-        active_before: parameters that one token uses, expected: all but the experts that it is not
-            routed to.
-        active_after: the same under the plan.
-        expert_flops: floating-point operations that one token spends in routed experts, expected,
-            see `Active`.
-        expert_flops_after: the same under the plan. Removing whole experts leaves it as it is,
-            unless experts differ in width.
-        is_measured: by how often experts were chosen in a calibration; otherwise as if each were
-            chosen equally often, which is exact where all experts of a layer have one width.
-    """
-
+    # Part -> rows before and after, columns bytes and parameters; (2, 2).
     parts: Mapping[Part, IntArray]
-    experts_before: int
-    experts_after: int
+    experts_before: int  # routed experts of all layers
+    experts_after: int  # the same under the plan
+    # Parameters that one token uses, expected: all but the experts that it is not routed to.
     active_before: int
-    active_after: int
+    active_after: int  # the same under the plan
+    # Floating-point operations that one token spends in routed experts, expected, see `Active`.
     expert_flops: int
+    # The same under the plan. Removing whole experts leaves it as it is, unless experts differ in
+    # width.
     expert_flops_after: int
+    # By how often experts were chosen in a calibration; otherwise as if each were chosen equally
+    # often, which is exact where all experts of a layer have one width.
     is_measured: bool
 
     @property
@@ -141,24 +133,17 @@ class Tensors:
     """A checkpoint's tensors as sizes need them: whoever moves a slider asks for many plans.
 
     A size is (2,): bytes in the element types on disk, and weights, see `num_weights`.
-
-    Args:
-        experts: layer -> size of each of its experts; (experts, 2).
-        routers: layer -> what each expert has of its router.
-        outside: part -> what no plan removes.
-        heads: prediction heads; 0 where there are none.
-        heads_have_experts: whether some do, which then go where experts change in number or width.
-        shared: shared experts that are built from the routed ones' width; in `outside` as well.
-        shared_width: neurons of these.
     """
 
-    experts: Mapping[int, IntArray]
-    routers: Mapping[int, IntArray]
-    outside: Mapping[Part, IntArray]
-    heads: IntArray
+    experts: Mapping[int, IntArray]  # layer -> size of each of its experts; (experts, 2)
+    routers: Mapping[int, IntArray]  # layer -> what each expert has of its router
+    outside: Mapping[Part, IntArray]  # part -> what no plan removes
+    heads: IntArray  # prediction heads; 0 where there are none
+    # Whether some do, which then go where experts change in number or width.
     heads_have_experts: bool
+    # Shared experts that are built from the routed ones' width; in `outside` as well.
     shared: IntArray
-    shared_width: int
+    shared_width: int  # neurons of these
 
     @property
     def whole(self) -> IntArray:

@@ -31,17 +31,11 @@ PATHS = "paths"  # the schedule of a plan that has no budget
 
 @dataclass(frozen=True)
 class PathPlan:
-    """A plan, and the paths that it follows from.
+    """A plan, and the paths that it follows from."""
 
-    Args:
-        plan: the experts that stay.
-        count: paths of each sample.
-        union: experts that lie on them.
-    """
-
-    plan: PruningPlan
-    count: int
-    union: int
+    plan: PruningPlan  # the experts that stay
+    count: int  # paths of each sample
+    union: int  # experts that lie on them
 
 
 def path_ranking(trajectories: Trajectories, count: int) -> pd.DataFrame:
@@ -106,15 +100,12 @@ def _at_least(layers: Sequence[MoELayer], rooms: Sequence[Room], kept: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How the order of the experts on paths becomes a plan of a budget.
+    """How the order of the experts on paths becomes a plan of a budget."""
 
-    Args:
-        schedule: how the budget is spread over the layers; one that needs nothing but the order.
-        count: paths of each sample; None: so many that their union is as large as what stays, or
-            MOST_PATHS.
-    """
-
+    # How the budget is spread over the layers; one that needs nothing but the order.
     schedule: str = "global"
+    # Paths of each sample; None: so many that their union is as large as what stays, or
+    # MOST_PATHS.
     count: int | None = None
 
     def __post_init__(self) -> None:

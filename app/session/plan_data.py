@@ -127,18 +127,13 @@ def shown_neurons(context: Context, request: PlanRequest | None = None) -> Curre
 
 @dataclass(frozen=True, eq=False)
 class NeuronSizes:
-    """What a plan takes.
+    """What a plan takes."""
 
-    Args:
-        table: of `atom_sizes`.
-        options: the widths of an export in each width mode, and who reads it; no bytes.
-        layers: of `neuron_summary`.
-        report: of the plan alone, without zeros; FLOPs by the routing of the runs that ranked.
-    """
-
-    table: pd.DataFrame
+    table: pd.DataFrame  # of `atom_sizes`
+    # The widths of an export in each width mode, and who reads it; no bytes.
     options: tuple[WidthOption, ...]
-    layers: pd.DataFrame
+    layers: pd.DataFrame  # of `neuron_summary`
+    # Of the plan alone, without zeros; FLOPs by the routing of the runs that ranked.
     report: SizeReport
 
 

@@ -25,15 +25,10 @@ from pruning.search.store import KnownSearch, SearchStore, read_known
 
 @dataclass(frozen=True, eq=False)
 class Searches:
-    """The searches of one model.
+    """The searches of one model."""
 
-    Args:
-        known: by name.
-        problems: what is wrong with files that were left out.
-    """
-
-    known: tuple[KnownSearch, ...]
-    problems: tuple[str, ...]
+    known: tuple[KnownSearch, ...]  # by name
+    problems: tuple[str, ...]  # what is wrong with files that were left out
 
     def named(self, name: str) -> KnownSearch | None:
         """The search of this name."""

@@ -14,15 +14,10 @@ NEURONS = "neurons"
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What competing neurons can lose together.
+    """What competing neurons can lose together."""
 
-    Args:
-        room: neurons of the pool, and how many of them can go.
-        slack: neurons by which its experts exceed the multiple that they are to keep.
-    """
-
-    room: Room
-    slack: int = 0
+    room: Room  # neurons of the pool, and how many of them can go
+    slack: int = 0  # neurons by which its experts exceed the multiple that they are to keep
 
 
 def pool_of(rooms: Sequence[Room]) -> Pool:

@@ -26,18 +26,13 @@ NEURON_TABLE_COLUMNS = ("rank", "neuron", "saliency", "kept")
 
 @dataclass(frozen=True, eq=False)
 class NeuronField:
-    """A saliency for every neuron of a model, in order of layer, expert and neuron.
+    """A saliency for every neuron of a model, in order of layer, expert and neuron."""
 
-    Args:
-        layers, experts: (experts,) whose neurons these are, in that order.
-        widths: (experts,) how many neurons each has.
-        saliency: (neurons,) higher = keep.
-    """
-
+    # Layers, experts: (experts,) whose neurons these are, in that order.
     layers: IntArray
     experts: IntArray
-    widths: IntArray
-    saliency: FloatArray
+    widths: IntArray  # (experts,) how many neurons each has
+    saliency: FloatArray  # (neurons,) higher = keep
 
     @property
     def owner(self) -> IntArray:

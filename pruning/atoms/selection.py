@@ -50,16 +50,12 @@ class Contest:
 
     Ties keep the lower layer, then the lower expert, then the lower neuron. Neurons of an expert go
     in steps of its room, those of a step together; an expert may lose all.
-
-    Args:
-        saliency: layer -> for each expert, a number for each neuron; higher stays.
-        rooms: how many each expert may lose, see `atom_rooms`.
-        scope: who competes with whom.
     """
 
-    saliency: NeuronScores
+    saliency: NeuronScores  # layer -> for each expert, a number for each neuron; higher stays
+    # How many each expert may lose, see `atom_rooms`.
     rooms: Mapping[ExpertKey, Room] = field(repr=False)
-    scope: AtomScope
+    scope: AtomScope  # who competes with whom
 
     def __post_init__(self) -> None:
         for layer, held in self.saliency.items():

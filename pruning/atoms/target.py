@@ -19,16 +19,11 @@ from pruning.sizes import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class AtomTarget:
-    """How small the weights are to become.
+    """How small the weights are to become."""
 
-    Args:
-        gib: GiB (2^30 bytes) on disk, a decimal number.
-        dtype: the checkpoint's own element types, or 2 bytes for each parameter.
-        choice: how widths are stored; zeros that fill experts up count as well.
-    """
-
-    gib: str
-    dtype: TargetDtype = "own"
+    gib: str  # GiB (2^30 bytes) on disk, a decimal number
+    dtype: TargetDtype = "own"  # the checkpoint's own element types, or 2 bytes for each parameter
+    # How widths are stored; zeros that fill experts up count as well.
     choice: WidthChoice = field(default_factory=WidthChoice)
 
 

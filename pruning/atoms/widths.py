@@ -38,15 +38,11 @@ class WidthMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WidthChoice:
-    """How widths are to be stored.
-
-    Args:
-        mode: see `WidthMode`.
-        multiple_of: widths of loaded experts are rounded up to a multiple of this, but never above
-            the width that they had.
-    """
+    """How widths are to be stored."""
 
     mode: WidthMode = WidthMode.UNIFORM
+    # Widths of loaded experts are rounded up to a multiple of this, but never above the width that
+    # they had.
     multiple_of: int = DEFAULT_MULTIPLE
 
     def __post_init__(self) -> None:
@@ -73,23 +69,16 @@ def parse_mode(text: str) -> WidthMode:
 
 @dataclass(frozen=True)
 class WidthPlan:
-    """The widths of an export.
+    """The widths of an export."""
 
-    Args:
-        choice: how they are stored.
-        atoms: neurons that stay of the experts that lose some.
-        source: width of every expert of the source, by layer.
-        loaded: width that each sparse layer is built with.
-        scalar: the configuration's one width; changed in the mode `uniform` only.
-        shared: number of shared experts where their width is tied to the routed ones' and changes
-            with it; None where it stays.
-    """
-
-    choice: WidthChoice
-    atoms: KeptAtoms = field(hash=False)
+    choice: WidthChoice  # how they are stored
+    atoms: KeptAtoms = field(hash=False)  # neurons that stay of the experts that lose some
+    # Width of every expert of the source, by layer.
     source: Mapping[int, tuple[int, ...]] = field(hash=False)
-    loaded: Mapping[int, int] = field(hash=False)
-    scalar: int
+    loaded: Mapping[int, int] = field(hash=False)  # width that each sparse layer is built with
+    scalar: int  # the configuration's one width; changed in the mode `uniform` only
+    # Number of shared experts where their width is tied to the routed ones' and changes with it;
+    # None where it stays.
     shared: int | None = None
 
     def kept(self, layer: int, expert: int) -> tuple[int, ...] | range:

@@ -40,37 +40,21 @@ _EXPERTS = re.compile(r"[\d:,\-\s;]*")
 
 @dataclass(frozen=True, slots=True)
 class PlanChoice:
-    """What the plan controls say besides criterion, corpora and sparsity, as in the address.
+    """What the plan controls say besides criterion, corpora and sparsity, as in the address."""
 
-    Args:
-        granularity: what is removed: whole experts, or neurons (atomic).
-        multiple_of: layers keep a multiple of this many experts, or experts of neurons.
-        protect: layers that lose nothing, as text.
-        schedule: of experts, one of SCHEDULE_NAMES.
-        counts: experts kept by each layer, by hand; used by the schedule `hand`.
-        locked: layers that an edit leaves alone, as text.
-        searched: name of the search whose schedule it is; used by the schedule `search`.
-        scope: among which neurons the budget is spent.
-        unit: what the sparsity is a share of, where neurons go.
-        width_mode: how an export stores widths.
-        width_multiple: what loaded widths are rounded up to.
-        pin: experts that lose no neuron, as text: `3:5,7-9 4:0`.
-        drop: experts that go as a whole where neurons go, as text.
-    """
-
-    granularity: str = EXPERT_GRANULARITY
-    multiple_of: int = 1
-    protect: str = ""
-    schedule: str = "uniform"
-    counts: str = ""
-    locked: str = ""
-    searched: str = ""
-    scope: AtomScope = AtomScope.GLOBAL
-    unit: ShareOf = "neurons"
-    width_mode: ModeName = "uniform"
-    width_multiple: int = DEFAULT_MULTIPLE
-    pin: str = ""
-    drop: str = ""
+    granularity: str = EXPERT_GRANULARITY  # what is removed: whole experts, or neurons (atomic)
+    multiple_of: int = 1  # layers keep a multiple of this many experts, or experts of neurons
+    protect: str = ""  # layers that lose nothing, as text
+    schedule: str = "uniform"  # of experts, one of SCHEDULE_NAMES
+    counts: str = ""  # experts kept by each layer, by hand; used by the schedule `hand`
+    locked: str = ""  # layers that an edit leaves alone, as text
+    searched: str = ""  # name of the search whose schedule it is; used by the schedule `search`
+    scope: AtomScope = AtomScope.GLOBAL  # among which neurons the budget is spent
+    unit: ShareOf = "neurons"  # what the sparsity is a share of, where neurons go
+    width_mode: ModeName = "uniform"  # how an export stores widths
+    width_multiple: int = DEFAULT_MULTIPLE  # what loaded widths are rounded up to
+    pin: str = ""  # experts that lose no neuron, as text: `3:5,7-9 4:0`
+    drop: str = ""  # experts that go as a whole where neurons go, as text
 
     @property
     def is_atomic(self) -> bool:

@@ -38,19 +38,12 @@ class Decision:
 
 @dataclass(frozen=True, eq=False)
 class CurrentPlan:
-    """The plan that the Plan and Export pages show.
+    """The plan that the Plan and Export pages show."""
 
-    Args:
-        plan: complete, for the model on screen.
-        notes: what a person should know of it.
-        selection: how it was asked for; None for a plan from a file.
-        file: name of the file that it came from.
-    """
-
-    plan: PruningPlan
-    notes: tuple[str, ...] = ()
-    selection: Selection | None = None
-    file: str = ""
+    plan: PruningPlan  # complete, for the model on screen
+    notes: tuple[str, ...] = ()  # what a person should know of it
+    selection: Selection | None = None  # how it was asked for; None for a plan from a file
+    file: str = ""  # name of the file that it came from
 
     @property
     def kept(self) -> dict[int, int]:

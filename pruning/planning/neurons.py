@@ -33,14 +33,10 @@ from pruning.requests.plan import PlanRequest
 
 @dataclass(frozen=True, eq=False)
 class Arena:
-    """The neurons that compete under the constraints of a request, whatever its budget.
+    """The neurons that compete under the constraints of a request, whatever its budget."""
 
-    Args:
-        contest: the neurons.
-        experts: layer -> experts that stay, of layers that lose whole ones.
-    """
-
-    contest: Contest
+    contest: Contest  # the neurons
+    # Layer -> experts that stay, of layers that lose whole ones.
     experts: dict[int, tuple[int, ...]]
 
     def budget(self, request: PlanRequest, model: MoEModel) -> Budget:

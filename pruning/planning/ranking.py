@@ -29,23 +29,15 @@ FREQUENCY = "frequency"
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """What a criterion says of the experts or neurons of a model, whatever the budget.
+    """What a criterion says of the experts or neurons of a model, whatever the budget."""
 
-    Args:
-        model: whose experts or neurons.
-        criterion: ranks experts within each layer, or neurons.
-        choice: the statistics that it reads; of neurons, the table of `read_neurons`.
-        tokens: statistics that count routed tokens, if there are any; the frequency schedule's.
-        gate: gate convention.
-        granularity: what is ranked.
-    """
-
-    model: MoEModel
-    criterion: Criterion
-    choice: Choice[Any]
+    model: MoEModel  # whose experts or neurons
+    criterion: Criterion  # ranks experts within each layer, or neurons
+    choice: Choice[Any]  # the statistics that it reads; of neurons, the table of `read_neurons`
+    # Statistics that count routed tokens, if there are any; the frequency schedule's.
     tokens: Choice[Any] | None = None
-    gate: Gate = "applied"
-    granularity: str = EXPERT_GRANULARITY
+    gate: Gate = "applied"  # gate convention
+    granularity: str = EXPERT_GRANULARITY  # what is ranked
 
     @property
     def is_atomic(self) -> bool:

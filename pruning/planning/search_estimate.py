@@ -25,18 +25,13 @@ _READING: Final = (2 * 2**30, 2**28)
 
 @dataclass(frozen=True, slots=True)
 class SearchEstimate:
-    """A range of seconds, the start not counted, see `start_seconds`.
+    """A range of seconds, the start not counted, see `start_seconds`."""
 
-    Args:
-        low, high: seconds; None where nothing tells the speed of this model.
-        candidates: at most so many.
-        how: where the range comes from, in a sentence.
-    """
-
+    # Low, high: seconds; None where nothing tells the speed of this model.
     low: float | None
     high: float | None
-    candidates: int
-    how: str
+    candidates: int  # at most so many
+    how: str  # where the range comes from, in a sentence
 
 
 def most_candidates(asked: SearchSection) -> int:

@@ -16,18 +16,14 @@ Kind = TypeVar("Kind", bound="Request")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How the command line names and explains a value.
+    """How the command line names and explains a value."""
 
-    Args:
-        help: what it means.
-        flags: its names, such as `("--out", "-o")`; without any, the field's name with dashes.
-        place: its name in the usage where it is no option but a word in its place, such as MODEL.
-        file: what a path must not be, or must be: "new" is no folder, "existing" is a file.
-    """
-
-    help: str = ""
+    help: str = ""  # what it means
+    # Its names, such as `("--out", "-o")`; without any, the field's name with dashes.
     flags: tuple[str, ...] = ()
+    # Its name in the usage where it is no option but a word in its place, such as MODEL.
     place: str = ""
+    # What a path must not be, or must be: "new" is no folder, "existing" is a file.
     file: Literal["", "new", "existing"] = ""
 
     def said(self) -> dict[str, Any]:

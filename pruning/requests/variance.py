@@ -11,17 +11,12 @@ from pruning.requests.evaluation import HeldOutRequest, OneCorpus, SweepRequest,
 
 
 class VarianceRequest(HeldOutRequest):
-    """A model and a corpus; plans, criteria at sparsities, or both. The full model always.
-
-    Args:
-        plans: each the content of a plan.json.
-        names: of the plans, for the table.
-        criteria, sparsities, calibrated_on, gate: every combination, as of a sweep.
-    """
+    """A model and a corpus; plans, criteria at sparsities, or both. The full model always."""
 
     corpora: OneCorpus
-    plans: tuple[dict[str, Any], ...] = ()
-    names: tuple[str, ...] = ()
+    plans: tuple[dict[str, Any], ...] = ()  # each the content of a plan.json
+    names: tuple[str, ...] = ()  # of the plans, for the table
+    # Criteria, sparsities, calibrated_on, gate: every combination, as of a sweep.
     criteria: tuple[
         Annotated[options.Criterion, Option("Criterion to plan by as well; repeatable.")], ...
     ] = ()

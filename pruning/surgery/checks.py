@@ -16,17 +16,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question that was put to an export.
+    """One question that was put to an export."""
 
-    Args:
-        name: what was checked, in a word or two.
-        ok: whether it holds.
-        detail: one line; where it does not hold, it names the file, tensor or layer.
-    """
-
-    name: str
-    ok: bool
-    detail: str
+    name: str  # what was checked, in a word or two
+    ok: bool  # whether it holds
+    detail: str  # one line; where it does not hold, it names the file, tensor or layer
 
 
 def check_that(name: str, problems: Iterable[str], fine: str) -> Check:

@@ -28,18 +28,12 @@ _BLOCK_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A matrix, or any run of bytes, of a source shard, and what of it the export holds.
+    """A matrix, or any run of bytes, of a source shard, and what of it the export holds."""
 
-    Args:
-        start: its first byte.
-        shape: its shape in the source; the last axis are the bytes of one element.
-        axis: the axis along which entries were chosen.
-        ids: the chosen entries in order, -1 for zeros; None where all stay.
-    """
-
-    start: int
-    shape: tuple[int, ...]
-    axis: int = 0
+    start: int  # its first byte
+    shape: tuple[int, ...]  # its shape in the source; the last axis are the bytes of one element
+    axis: int = 0  # the axis along which entries were chosen
+    # The chosen entries in order, -1 for zeros; None where all stay.
     ids: NDArray[np.int64] | None = None
 
     @property
@@ -85,19 +79,12 @@ def _chosen(block: NDArray[np.uint8], ids: NDArray[np.int64], axis: int) -> NDAr
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTensor:
-    """A tensor that an export must hold.
+    """A tensor that an export must hold."""
 
-    Args:
-        name: its name there.
-        source: the entry that it comes from.
-        shape: its shape.
-        parts: its bytes, one part after the other.
-    """
-
-    name: str
-    source: TensorEntry
-    shape: tuple[int, ...]
-    parts: tuple[Part, ...]
+    name: str  # its name there
+    source: TensorEntry  # the entry that it comes from
+    shape: tuple[int, ...]  # its shape
+    parts: tuple[Part, ...]  # its bytes, one part after the other
 
     @property
     def is_cut(self) -> bool:

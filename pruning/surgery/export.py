@@ -55,50 +55,34 @@ _SLACK_BYTES = 1 << 20  # directory entries, manifest and rounding to blocks
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Choices besides the plan.
+    """Choices besides the plan."""
 
-    Args:
-        heads: what becomes of prediction heads; None for the safe default, see `plan_heads`.
-        widths: how widths of experts are stored, for a plan that removes neurons; None for one
-            width for the whole model.
-        hash_source: also read the whole source and put its SHA-256 into the manifest.
-        recipe: content of the recipe file that asks for this export; a copy goes with it.
-        max_shard_bytes: put the tensors into shards anew, none larger than this unless it holds a
-            single tensor; None to leave each in the shard that it was in.
-        keep_list: also write KEEP_LIST_NAME, layer -> ids that the kept experts had.
-    """
-
+    # What becomes of prediction heads; None for the safe default, see `plan_heads`.
     heads: HeadChoice | None = None
-    hash_source: bool = False
-    recipe: bytes = b""
+    hash_source: bool = False  # also read the whole source and put its SHA-256 into the manifest
+    recipe: bytes = b""  # content of the recipe file that asks for this export; a copy goes with it
+    # How widths of experts are stored, for a plan that removes neurons; None for one width for the
+    # whole model.
     widths: WidthChoice | None = None
+    # Put the tensors into shards anew, none larger than this unless it holds a single tensor; None
+    # to leave each in the shard that it was in.
     max_shard_bytes: int | None = None
-    keep_list: bool = False
+    keep_list: bool = False  # also write KEEP_LIST_NAME, layer -> ids that the kept experts had
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedExport:
-    """An export that was checked; nothing is written yet.
+    """An export that was checked; nothing is written yet."""
 
-    Args:
-        model: the source.
-        plan: complete, see `fit_plan`.
-        heads: what becomes of prediction heads.
-        widths: widths of experts, where neurons are removed.
-        out: where the checkpoint goes; absolute.
-        shards: the shards to write.
-        files: other small files by name, relative to `out`, except the card and the manifest.
-        card: the content of README.md.
-    """
-
-    model: MoEModel
-    plan: PruningPlan
-    heads: HeadPlan
-    widths: WidthPlan | None
-    out: Path
-    shards: tuple[PlannedShard, ...]
+    model: MoEModel  # the source
+    plan: PruningPlan  # complete, see `fit_plan`
+    heads: HeadPlan  # what becomes of prediction heads
+    widths: WidthPlan | None  # widths of experts, where neurons are removed
+    out: Path  # where the checkpoint goes; absolute
+    shards: tuple[PlannedShard, ...]  # the shards to write
+    # Other small files by name, relative to `out`, except the card and the manifest.
     files: dict[str, bytes]
-    card: bytes
+    card: bytes  # the content of README.md
 
     @property
     def nbytes(self) -> int:

@@ -83,14 +83,10 @@ def _prune(head: Head, model: MoEModel, count: int) -> dict[int, tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class HeadSlots:
-    """Where the tensors of heads go.
+    """Where the tensors of heads go."""
 
-    Args:
-        dropped: names of tensors that the export leaves out.
-        cut: name -> slot and kept experts of tensors that lose experts.
-    """
-
-    dropped: frozenset[str] = frozenset()
+    dropped: frozenset[str] = frozenset()  # names of tensors that the export leaves out
+    # Name -> slot and kept experts of tensors that lose experts.
     cut: Mapping[str, tuple[Slot, tuple[int, ...]]] = field(default_factory=dict)
 
 

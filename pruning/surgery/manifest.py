@@ -27,25 +27,15 @@ _LIBRARIES = ("numpy", "safetensors", "torch", "transformers")
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """One written shard.
+    """One written shard."""
 
-    Args:
-        name: file name.
-        bytes: size of the file.
-        sha256: of the whole file.
-        tensors: names of the tensors in it, in the order of their bytes.
-        copied: tensors whose bytes are those of the source.
-        cut: tensors that lost experts.
-        dropped: tensors of the source's shard that are gone.
-    """
-
-    name: str
-    bytes: int
-    sha256: str
-    tensors: tuple[str, ...]
-    copied: int
-    cut: int
-    dropped: int
+    name: str  # file name
+    bytes: int  # size of the file
+    sha256: str  # of the whole file
+    tensors: tuple[str, ...]  # names of the tensors in it, in the order of their bytes
+    copied: int  # tensors whose bytes are those of the source
+    cut: int  # tensors that lost experts
+    dropped: int  # tensors of the source's shard that are gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,46 +53,30 @@ def file_record(content: bytes) -> FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """The checkpoint that was pruned; never its path.
+    """The checkpoint that was pruned; never its path."""
 
-    Args:
-        name: the directory's name, or the hub id.
-        identity: see `Checkpoint.identity`.
-        content_sha256: of every byte of every shard, in the order of their names; empty unless it
-            was asked for.
-    """
-
-    name: str
-    identity: str
+    name: str  # the directory's name, or the hub id
+    identity: str  # see `Checkpoint.identity`
+    # Of every byte of every shard, in the order of their names; empty unless it was asked for.
     content_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything that an export says about itself.
+    """Everything that an export says about itself."""
 
-    Args:
-        source: what was pruned.
-        plan: the whole plan, with every layer.
-        heads: what became of prediction heads.
-        widths: how the widths of experts are stored; None unless the plan removes neurons.
-        assumptions: what was assumed of an architecture that was discovered, not listed.
-        shards: in name order.
-        files: configuration, index, tokenizer and so on by name; not the card, which is edited.
-        dropped_shards: shards of the source of which nothing is left.
-        tool_version: version of the program that wrote the export.
-        libraries: name -> version.
-    """
-
-    source: SourceRecord
-    plan: PruningPlan
-    heads: HeadPlan
+    source: SourceRecord  # what was pruned
+    plan: PruningPlan  # the whole plan, with every layer
+    heads: HeadPlan  # what became of prediction heads
+    # What was assumed of an architecture that was discovered, not listed.
     assumptions: tuple[str, ...]
-    shards: tuple[ShardRecord, ...]
+    shards: tuple[ShardRecord, ...]  # in name order
+    # Configuration, index, tokenizer and so on by name; not the card, which is edited.
     files: Mapping[str, FileRecord]
-    dropped_shards: tuple[str, ...]
-    tool_version: str
-    libraries: Mapping[str, str]
+    dropped_shards: tuple[str, ...]  # shards of the source of which nothing is left
+    tool_version: str  # version of the program that wrote the export
+    libraries: Mapping[str, str]  # name -> version
+    # How the widths of experts are stored; None unless the plan removes neurons.
     widths: WidthChoice | None = None
 
     @property

@@ -42,20 +42,13 @@ class Gather:
 
     Cutting rows out of a matrix is a gather from one row of long entries; cutting columns out of
     it, a gather from many rows of short ones.
-
-    Args:
-        start: first byte of the first row.
-        rows: number of rows.
-        count: entries in a row of the source.
-        size: bytes of an entry.
-        index: entries of each row in their new order; -1 stands for zeros.
     """
 
-    start: int
-    rows: int
-    count: int
-    size: int
-    index: NDArray[np.int32]
+    start: int  # first byte of the first row
+    rows: int  # number of rows
+    count: int  # entries in a row of the source
+    size: int  # bytes of an entry
+    index: NDArray[np.int32]  # entries of each row in their new order; -1 stands for zeros
 
     @property
     def nbytes(self) -> int:

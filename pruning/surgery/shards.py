@@ -27,19 +27,12 @@ from pruning.surgery.widths import resized_experts, resized_shared
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """A tensor of the pruned checkpoint.
+    """A tensor of the pruned checkpoint."""
 
-    Args:
-        source: the entry that it comes from.
-        name: its name in the pruned checkpoint.
-        shape: its shape there.
-        spans: its bytes, in order: ranges and gathers of the source shard.
-    """
-
-    source: TensorEntry
-    name: str
-    shape: tuple[int, ...]
-    spans: tuple[Piece, ...]
+    source: TensorEntry  # the entry that it comes from
+    name: str  # its name in the pruned checkpoint
+    shape: tuple[int, ...]  # its shape there
+    spans: tuple[Piece, ...]  # its bytes, in order: ranges and gathers of the source shard
 
     @property
     def nbytes(self) -> int:
@@ -55,15 +48,10 @@ class PlannedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is read of one source shard, in order.
+    """What is read of one source shard, in order."""
 
-    Args:
-        source: its file name.
-        pieces: ranges and gathers of it.
-    """
-
-    source: str
-    pieces: tuple[Piece, ...]
+    source: str  # its file name
+    pieces: tuple[Piece, ...]  # ranges and gathers of it
 
     @property
     def nbytes(self) -> int:
@@ -73,23 +61,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
-    """A shard of the pruned checkpoint, before a byte of it is written.
+    """A shard of the pruned checkpoint, before a byte of it is written."""
 
-    Args:
-        name: file name, that of its source unless tensors were put into shards anew.
-        prefix: bytes before the tensors: length and header; empty for a shard copied whole.
-        readings: the bytes that follow, source by source.
-        tensors: its tensors, in the order of their bytes.
-        cut: tensors from which experts or neurons were cut out, or that were filled up with zeros.
-        dropped: tensors of its source that are gone.
-    """
-
-    name: str
-    prefix: bytes
-    readings: tuple[Reading, ...]
-    tensors: tuple[PlannedTensor, ...]
+    name: str  # file name, that of its source unless tensors were put into shards anew
+    prefix: bytes  # bytes before the tensors: length and header; empty for a shard copied whole
+    readings: tuple[Reading, ...]  # the bytes that follow, source by source
+    tensors: tuple[PlannedTensor, ...]  # its tensors, in the order of their bytes
+    # Tensors from which experts or neurons were cut out, or that were filled up with zeros.
     cut: int
-    dropped: int
+    dropped: int  # tensors of its source that are gone
 
     @property
     def nbytes(self) -> int:

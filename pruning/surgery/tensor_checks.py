@@ -23,19 +23,12 @@ SOURCE, TENSORS = "source", "tensors"  # names of the two checks
 
 @dataclass(frozen=True)
 class Pairs:
-    """The tensors of an export and what each must be.
+    """The tensors of an export and what each must be."""
 
-    Args:
-        export: its directory.
-        source: the directory of the source.
-        expected: name -> what the tensor must be.
-        found: name -> where it lies in the export.
-    """
-
-    export: Path
-    source: Path
-    expected: Mapping[str, ExpectedTensor]
-    found: Mapping[str, TensorEntry]
+    export: Path  # its directory
+    source: Path  # the directory of the source
+    expected: Mapping[str, ExpectedTensor]  # name -> what the tensor must be
+    found: Mapping[str, TensorEntry]  # name -> where it lies in the export
 
 
 def check_against_source(

@@ -33,18 +33,12 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The outcome of a verification.
+    """The outcome of a verification."""
 
-    Args:
-        level: the level that was reached.
-        reason: why this level and no higher one; one line.
-        checks: every question that was put.
-        max_abs_diff: largest difference of logits from the masked original; None below `logits`.
-    """
-
-    level: Level
-    reason: str
-    checks: tuple[Check, ...]
+    level: Level  # the level that was reached
+    reason: str  # why this level and no higher one; one line
+    checks: tuple[Check, ...]  # every question that was put
+    # Largest difference of logits from the masked original; None below `logits`.
     max_abs_diff: float | None = None
 
     @property

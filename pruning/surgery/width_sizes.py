@@ -24,25 +24,15 @@ from pruning.surgery.shards import plan_shards
 
 @dataclass(frozen=True, slots=True)
 class WidthOption:
-    """What comes of a plan in one width mode.
+    """What comes of a plan in one width mode."""
 
-    Args:
-        mode: the mode.
-        refused: why it is not possible; empty where it is. The rest is then empty as well.
-        disk_bytes: size of the shards, headers included.
-        loaded_bytes: all tensors as they are in memory, in their element types on disk.
-        widths: smallest and largest width of a layer when loaded.
-        stock: plain transformers reads it; otherwise `load_pruned` does.
-        shared: number of shared experts, if it changes.
-    """
-
-    mode: WidthMode
-    refused: str = ""
-    disk_bytes: int = 0
-    loaded_bytes: int = 0
-    widths: tuple[int, int] = (0, 0)
-    stock: bool = False
-    shared: int | None = None
+    mode: WidthMode  # the mode
+    refused: str = ""  # why it is not possible; empty where it is. The rest is then empty as well
+    disk_bytes: int = 0  # size of the shards, headers included
+    loaded_bytes: int = 0  # all tensors as they are in memory, in their element types on disk
+    widths: tuple[int, int] = (0, 0)  # smallest and largest width of a layer when loaded
+    stock: bool = False  # plain transformers reads it; otherwise `load_pruned` does
+    shared: int | None = None  # number of shared experts, if it changes
 
 
 def width_options(

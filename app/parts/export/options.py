@@ -28,25 +28,16 @@ MTP_WORDS: Final[Mapping[Mtp, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class ExportChoice:
-    """What is chosen besides the plan.
+    """What is chosen besides the plan."""
 
-    Args:
-        mtp: what becomes of prediction heads; None for the default, or where there are none.
-        width: how experts of other widths are stored; None where none changes.
-        widths: the widths that it gives; None where none changes.
-        refused: why this cannot be written; empty where it can.
-        num_bytes: of the shards.
-        keep_list: also write kept_experts.json.
-        width_multiple: what loaded widths are rounded up to.
-    """
-
+    # What becomes of prediction heads; None for the default, or where there are none.
     mtp: Mtp | None
-    width: ModeName | None
-    widths: WidthPlan | None
-    refused: str
-    num_bytes: int
-    keep_list: bool
-    width_multiple: int
+    width: ModeName | None  # how experts of other widths are stored; None where none changes
+    widths: WidthPlan | None  # the widths that it gives; None where none changes
+    refused: str  # why this cannot be written; empty where it can
+    num_bytes: int  # of the shards
+    keep_list: bool  # also write kept_experts.json
+    width_multiple: int  # what loaded widths are rounded up to
 
     def verdicts(self, model: MoEModel, plan: PruningPlan) -> tuple[Verdict, ...]:
         """Of each program, whether it reads the export."""
