@@ -21,12 +21,7 @@ def __getattr__(name: str) -> Any:
 def load_pruned(path: str | Path, **options: Any) -> Any:
     """Load a pruned checkpoint, whether or not its layers have the same number of experts.
 
-    Args:
-        path: a folder or a hub id.
-        options: those of `from_pretrained`.
-
-    Returns:
-        A transformers model.
+    `path` is a folder or a hub id; options are those of `from_pretrained`. A transformers model.
     """
     from analysis.nonuniform.loading import load_pruned as load
 

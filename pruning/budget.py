@@ -45,10 +45,8 @@ def sparsity_budget(
 ) -> Budget:
     """B = sum over layers of floor(rho * n).
 
-    Args:
-        layers: the sparse layers.
-        sparsity: rho, such as "0.5" or "50%". A float counts by its shortest decimal form, so
-            0.55 is 55/100 and not the binary number next to it.
+    rho is such as "0.5" or "50%". A float counts by its shortest decimal form, so 0.55 is 55/100
+    and not the binary number next to it.
     """
     rho = parse_sparsity(sparsity if isinstance(sparsity, Fraction) else str(sparsity))
     floors = tuple(num_removed(layer.num_experts, rho) for layer in layers)
@@ -80,15 +78,10 @@ def size_budget(
 ) -> Budget:
     """The smallest B with which the weights take at most `target_gib` GiB (2^30 bytes) on disk.
 
-    Counts tensors, as `pruning.sizes` does: not the headers of files, nor the tokenizer.
-
-    Args:
-        model: read from headers alone.
-        target_gib: a decimal number.
-        dtype: the checkpoint's own element types, or 2 bytes for each parameter.
-        constraints: say which B can be reached.
-        spread: what the schedule would take from each layer. It matters only where experts of some
-            layers are larger than those of others; uniform by default.
+    Counts tensors, as `pruning.sizes` does: not the headers of files, nor the tokenizer. `dtype` is
+    the checkpoint's own element types, or 2 bytes for each parameter. `spread` is what the schedule
+    would take from each layer: it matters only where experts of some layers are larger than those
+    of others; uniform by default.
     """
     target = parse_gib(target_gib) * GIB
     sizes = _LinearSize.of(model, dtype)

@@ -198,13 +198,7 @@ def check_names(layers: Sequence[MoELayer], constraints: Constraints) -> None:
 
 
 def check_total(total: int, rooms: Sequence[Room], what: str = "experts") -> None:
-    """Check that the layers can lose `total` experts together.
-
-    Args:
-        total: how many are to go.
-        rooms: what each layer can lose, with one step for all.
-        what: that go, in words.
-    """
+    """Check that the layers can lose `total` experts together; rooms have one step for all."""
     least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
     step, size = rooms[0].step, sum(room.size for room in rooms)
     if least <= total <= most and (total - least) % step == 0:

@@ -31,11 +31,8 @@ def masked(model: nn.Module, family: MoEFamily, plan: PruningPlan) -> Iterator[N
     Router logits have one column per kept expert, as after pruning; expert ids stay those of the
     full model. On exit, also by an exception, everything is as before.
 
-    Args:
-        model: a loaded transformers model, in memory or offloaded by accelerate.
-        family: its architecture.
-        plan: the experts and neurons that stay; checked against the model, not against the
-            identity, which a loaded model does not have.
+    The model is a transformers model, in memory or offloaded by accelerate. The plan is checked
+    against it, not against the identity, which a loaded model does not have.
     """
     if _MARK in model.__dict__:
         raise RuntimeError("The model is masked already; leave that block before masking again.")

@@ -36,14 +36,10 @@ def _weight(run: Run, corpora: Sequence[str]) -> float:
 
 
 def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing | None:
-    """How often experts were chosen, where plans leave experts of different widths.
+    """How often experts were chosen, where plans of one model leave experts of different widths.
 
     In the blend that ranked the first of the plans whose runs are in the store, else in the newest
     calibration of the model; None where nothing was measured or only whole experts go.
-
-    Args:
-        plans: of one model.
-        store: where calibrations are looked for.
     """
     cut = [plan for plan in plans if plan.kept_atoms]
     for plan in cut:

@@ -58,9 +58,8 @@ def layer_shares(
 ) -> pd.DataFrame:
     """Table `series, layer, share`: the fraction of each layer's neurons that goes, 0..1.
 
-    Args:
-        removed: name of a series -> how many neurons each expert loses, see `Contest.removed`.
-        widths: layer -> neurons of each of its experts.
+    `removed` is series -> neurons that each expert loses, see `Contest.removed`; `widths` is layer
+    -> neurons of each of its experts.
     """
     rows = []
     for series, gone in removed.items():
@@ -82,14 +81,8 @@ def flops_saved(
 
     removed is the fraction of neurons that goes, flops what is left, reduction the fraction of the
     whole model's FLOPs of experts that is saved, 0..1: not the same, because experts that lose much
-    are seldom chosen. Sparsities that the constraints do not allow are left out.
-
-    Args:
-        model: the source.
-        contest: the neurons that compete.
-        sparsities: shares of the neurons.
-        routing: how often each expert is chosen; without it, all equally often.
-        experts: those that stay, of layers that lose whole ones.
+    are seldom chosen. Sparsities that the constraints do not allow are left out. `experts` are
+    those that stay, of layers that lose whole ones.
     """
     if not contest.size:
         raise PlanError("The model has no neurons to remove.")

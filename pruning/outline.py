@@ -50,11 +50,9 @@ def outline_model(
 ) -> MoEModel:
     """The model that a configuration describes, with the shapes of its tensors and no weights.
 
-    Args:
-        source: a config.json, the folder that holds it, a hub id, or `demo`.
-        dtype: element type of the weights; by default that of the configuration, or bfloat16
-            where it has none. A quantised model counts as if it were dequantised.
-        revision: on the hub.
+    The source is a config.json, the folder that holds it, a hub id, or `demo`. The dtype of the
+    weights is by default that of the configuration, or bfloat16 where it has none. A quantised
+    model counts as if it were dequantised.
     """
     if dtype is not None and dtype not in _DTYPES:
         raise CheckpointError(unknown_name("element type", dtype, list(_DTYPES)))

@@ -157,12 +157,7 @@ def _check_ids(layer: int, ids: Sequence[int]) -> None:
 
 
 def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
-    """The plan with layers that were absent written out, checked against its model.
-
-    Raises:
-        PlanError: another model, an unknown layer, expert or neuron, fewer than top_k experts, or
-            not as many in each group of a router that chooses among groups.
-    """
+    """The plan with layers that were absent written out, checked against its model."""
     if plan.model.identity != model.identity:
         raise PlanError(
             f"The plan was made for {plan.model.name} (identity {plan.model.identity[:8]}), not "
@@ -208,13 +203,9 @@ def select_experts(
 ) -> PruningPlan:
     """Keep the first experts of each layer's ranking, equally many of each of its groups.
 
-    Args:
-        ranking: columns layer, expert, score, saliency, rank, num_tokens; rank 0 is the first to
-            keep within its layer. Layers outside the allocation are ignored.
-        allocation: how many each layer keeps.
-        model: the model that was ranked.
-        provenance: how the ranking was made; by default only the tool's version.
-        constraints: whose pinned experts stay and whose dropped ones go, whatever their rank.
+    The ranking has columns layer, expert, rank; rank 0 is the first to keep within its layer.
+    Layers outside the allocation are ignored. Pinned experts stay and dropped ones go, whatever
+    their rank.
     """
     limits = constraints or Constraints()
     by_layer = {int(str(layer)): rows for layer, rows in ranking.groupby("layer")}
@@ -311,11 +302,7 @@ def _provenance(raw: Mapping[str, Any]) -> Provenance:
 
 
 def plan_from_json(text: str | bytes) -> PruningPlan:
-    """The plan in the text of a plan.json.
-
-    Raises:
-        PlanError: not valid JSON, or not a plan.
-    """
+    """The plan in the text of a plan.json."""
     try:
         raw = parse_json_once(text)
     except ValueError as error:
@@ -324,11 +311,7 @@ def plan_from_json(text: str | bytes) -> PruningPlan:
 
 
 def load_plan(path: Path, *, model: MoEModel | None = None) -> PruningPlan:
-    """Read plan.json; with `model`, also check and complete it for that model.
-
-    Raises:
-        PlanError: missing, unreadable, malformed, or not for this model.
-    """
+    """Read plan.json; with `model`, also check and complete it for that model."""
     try:
         text = path.read_bytes()
     except OSError as error:

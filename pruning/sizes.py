@@ -106,8 +106,7 @@ class SizeReport:
     def loaded(self, dtype: str | None = None) -> tuple[int, int]:
         """Bytes of the loaded weights before and after, without activations and caches.
 
-        Args:
-            dtype: a key of LOADED_BYTES; None for the element types on disk.
+        `dtype` is a key of LOADED_BYTES; None for the element types on disk.
         """
         if dtype is None:
             return self.bytes_before, self.bytes_after

@@ -39,11 +39,10 @@ class PathPlan:
 
 
 def path_ranking(trajectories: Trajectories, count: int) -> pd.DataFrame:
-    """The order of `Trajectories.table` as a ranking.
+    """The order of `Trajectories.table` as a ranking, of RANKING_COLUMNS.
 
-    Returns:
-        ``layer, expert, score, saliency, rank, num_tokens``: the score is the number of samples on
-        whose paths the expert is, the saliency how many experts of the model come after it.
+    The score is the number of samples on whose paths the expert is, the saliency how many experts
+    of the model come after it.
     """
     table, grid = trajectories.table(count), trajectories.grid
     saliency = (len(table) - 1 - table["rank"]).astype("float64")
@@ -59,15 +58,9 @@ def path_ranking(trajectories: Trajectories, count: int) -> pd.DataFrame:
 def union_plan(
     model: MoEModel, stats: SampleStats, count: int, weighing: Weighing = PAPER
 ) -> PathPlan:
-    """The paper's plan: what lies on the first `count` paths of any sample.
+    """The paper's plan: what lies on the first `count` paths of any sample, its m.
 
     A layer that would keep fewer experts than its router can work with keeps the next in the order.
-
-    Args:
-        model: the model that was measured.
-        stats: of every sample.
-        count: paths of each sample, the paper's m.
-        weighing: what weighs a path.
     """
     found = follow(stats, count, weighing)
     ranking = path_ranking(found, count)
@@ -127,15 +120,7 @@ def budget_plan(
     cut: Cut = GLOBAL_CUT,
     weighing: Weighing = PAPER,
 ) -> PathPlan:
-    """A plan that removes exactly the budget; the order of the experts on paths decides who goes.
-
-    Args:
-        model: the model that was measured.
-        stats: of every sample.
-        spending: what goes, and what is to be respected.
-        cut: how many paths are followed, and how the budget is spread.
-        weighing: what weighs a path.
-    """
+    """A plan that removes exactly the budget; the order of the experts on paths decides."""
     budget, constraints = spending.budget, spending.constraints
     num_kept = max(model.num_experts - budget.total, 1)
     if cut.count is None:

@@ -63,10 +63,8 @@ def queued_key(kind: str) -> str:
 def queue(request: Request, about: str, command: str) -> None:
     """Queue a job, show a toast and rerun; show an error where it cannot be queued.
 
-    Args:
-        request: what the job does, of a type in `KINDS`.
-        about: the model, plan or folder that its title names.
-        command: the command line that does the same.
+    The request is of a type in `KINDS`; `about` is the model, plan or folder that the title names,
+    `command` the command line that does the same.
     """
     name = kind_of(request)
     kind = KINDS[name]

@@ -15,9 +15,7 @@ from pruning.evaluate.store import Kept, RecordStore
 def records_of(context: Context, kind: Callable[[Sequence[Path]], RecordStore[Kept]]) -> list[Kept]:
     """What is known of the model; a warning for each file that cannot be read.
 
-    Args:
-        context: the page's.
-        kind: a store that is made from statistics directories, such as `EvaluationStore`.
+    `kind` is a store that is made from statistics directories, such as `EvaluationStore`.
     """
     problems: list[StatsError] = []
     store = kind(data.settings().store.directories)

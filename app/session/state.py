@@ -116,11 +116,7 @@ def page_context(
 ) -> Context:
     """The context of a page: what the sidebar says, and the criterion controls.
 
-    Args:
-        model: on screen.
-        corpora: as --corpus takes them.
-        percent: sparsity.
-        criterion: what ranks; None where the exponents rank nothing.
+    `corpora` are as --corpus takes them; `criterion` is None where the exponents rank nothing.
     """
     return Context(
         model,

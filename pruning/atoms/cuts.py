@@ -67,11 +67,7 @@ class NeuronField:
 
 
 def field_of(scores: NeuronScores) -> NeuronField:
-    """The same numbers in one array.
-
-    Args:
-        scores: layer -> for each expert, a saliency for each neuron.
-    """
+    """The same numbers, layer -> for each expert, a saliency for each neuron, in one array."""
     owners = [(layer, expert) for layer in sorted(scores) for expert in range(len(scores[layer]))]
     parts = [scores[layer][expert] for layer, expert in owners]
     layers, experts = np.array(owners, dtype=np.int64).T
@@ -84,10 +80,7 @@ def pruned_neurons(
 ) -> BoolArray:
     """(neurons,): True where the neuron goes; floor(sparsity * size) of every pool.
 
-    Args:
-        ranks: place of each neuron within its pool, see `NeuronField.ranks`.
-        pools: sizes of the pools, in order.
-        sparsity: fraction of neurons that goes.
+    `ranks` are places within the pool, see `NeuronField.ranks`; `pools` are sizes, in order.
     """
     sizes = np.asarray(pools, dtype=np.int64)
     stay = sizes - np.array([num_removed(int(size), sparsity) for size in sizes])

@@ -92,10 +92,7 @@ def atoms_text(raw: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
 def fit_atoms(atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel) -> KeptAtoms:
     """The atoms, checked against a model; experts that keep all of theirs are left out.
 
-    Args:
-        atoms: what stays of the experts that lose something.
-        kept: the experts that stay, of every layer.
-        model: whose experts these are.
+    `kept` are the experts that stay, of every layer.
     """
     role = quantised_role(model) if atoms else ""
     if role:
@@ -146,13 +143,7 @@ def atoms_of(atoms: KeptAtoms, layer: int, expert: int, width: int) -> tuple[int
 def kept_widths(
     atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel
 ) -> dict[int, dict[int, int]]:
-    """Layer -> expert that stays -> neurons that it keeps.
-
-    Args:
-        atoms: what stays of the experts that lose some.
-        kept: the experts that stay, of every layer.
-        model: whose experts these are.
-    """
+    """Layer -> expert that stays -> neurons that it keeps; `kept` are those of every layer."""
     widths = expert_widths(model)
     return {
         layer: {e: len(atoms_of(atoms, layer, e, widths[layer][e])) for e in ids}

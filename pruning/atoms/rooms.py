@@ -37,11 +37,8 @@ def atom_rooms(
     """How many neurons each expert may lose, in order of layer and id.
 
     An expert keeps a multiple of `multiple_of`, at least the floor, and loses nothing where it is
-    pinned or its layer protected; a dropped one loses all.
-
-    Args:
-        widths: neurons of every expert, by layer.
-        constraints: see `Constraints`.
+    pinned or its layer protected; a dropped one loses all. `widths` are neurons of every expert, by
+    layer.
     """
     rooms = {}
     for layer in sorted(widths):

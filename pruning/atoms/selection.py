@@ -106,9 +106,7 @@ class Contest:
     ) -> KeptAtoms:
         """The neurons that stay, of every expert that loses some.
 
-        Args:
-            removed: how many each expert loses.
-            experts: those that stay, of layers that lose whole ones; the others are left out.
+        `experts` are those that stay, of layers that lose whole ones; the others are left out.
         """
         stays = {layer: frozenset(ids) for layer, ids in (experts or {}).items()}
         kept: dict[int, dict[int, tuple[int, ...]]] = {}

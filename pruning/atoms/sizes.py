@@ -40,11 +40,7 @@ class AtomSizer:
         self.model, self.shapes, self.tensors = model, expert_shapes(model), tensors_of(model)
 
     def stored(self, kept: KeptWidths, choice: WidthChoice | None = None) -> IntArray:
-        """Size on disk and in memory, (2, 2); without a choice only neurons that stay are counted.
-
-        Raises:
-            PlanError: the family or the layout of the checkpoint does not allow the mode.
-        """
+        """Size on disk and in memory, (2, 2); without a choice only neurons that stay count."""
         if choice is None:
             return np.stack([self._with(kept, None)] * 2)
         built = self._built(kept, choice)

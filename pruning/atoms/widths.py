@@ -97,10 +97,7 @@ def plan_widths(
 ) -> WidthPlan | None:
     """The widths of an export; None for a plan of whole experts, which changes no width.
 
-    Args:
-        model: the source.
-        plan: complete, see `fit_plan`.
-        choice: how to store them; by default one width for the whole model.
+    The plan is complete, see `fit_plan`; by default there is one width for the whole model.
     """
     if plan.granularity != ATOMIC_GRANULARITY:
         if choice is not None:
@@ -131,13 +128,7 @@ class LoadedWidths:
 
 
 def loaded_as(model: MoEModel, needed: Mapping[int, int], choice: WidthChoice) -> LoadedWidths:
-    """The widths of loaded experts that hold what is needed.
-
-    Args:
-        model: the source.
-        needed: neurons of the widest expert that stays in each layer.
-        choice: how widths are stored.
-    """
+    """The widths of loaded experts that hold what is needed: of the widest of each layer."""
     most = loaded_widths(model) or {
         layer: max(widths) for layer, widths in expert_widths(model).items()
     }

@@ -88,10 +88,8 @@ def plan_request(
 ) -> PlanRequest:
     """The plan that the command line would be asked for.
 
-    Args:
-        choice: the controls.
-        base: model, criterion, corpora, sparsity and statistics folder, as fields of the request.
-        kept: layer -> experts kept, by hand.
+    `base` are model, criterion, corpora, sparsity and statistics folder, as fields of the request;
+    `kept` are counts by hand, by layer.
     """
     protected = ranges(layers_in(choice.protect))
     values = {

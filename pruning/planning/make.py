@@ -60,11 +60,8 @@ class CurrentPlan:
 def make_plan(ranking: Ranking, request: PlanRequest, arena: Arena | None = None) -> Decision:
     """What stays: pure, and the one way to a plan from Python, commands, jobs and pages.
 
-    Args:
-        ranking: of the experts or neurons of a model.
-        request: budget, constraints, and schedule or scope.
-        arena: of neurons, those that compete under the request's scope and constraints, if it is
-            there already.
+    `arena` are, of neurons, those that compete under the request's scope and constraints, if they
+    are there already.
     """
     if request.is_atomic:
         return Decision(*plan_neurons(ranking, request, arena or arena_of(ranking, request)))

@@ -89,13 +89,7 @@ def _arena(model: MoEModel, saliency: NeuronScores, request: PlanRequest) -> Are
 def plan_neurons(
     ranking: Ranking, request: PlanRequest, arena: Arena
 ) -> tuple[PruningPlan, tuple[str, ...]]:
-    """The neurons that stay, and what a person should know of them, one line each.
-
-    Args:
-        ranking: of neurons.
-        request: budget and constraints.
-        arena: the neurons that compete, see `arena_of`.
-    """
+    """The neurons that stay, and what a person should know of them, one line each."""
     contest, experts, choice = arena.contest, arena.experts, ranking.choice
     budget = arena.budget(request, ranking.model)
     atoms = contest.kept(contest.removed(budget), experts)

@@ -96,12 +96,8 @@ def select(
 ) -> Selection:
     """Find the statistics of experts that a request reads.
 
-    Args:
-        request: names the criterion, and corpora or runs.
-        model: to be pruned.
-        store: where statistics are looked for.
-        parts: calibration runs to read in place of those that the request names.
-        choose: finds the statistics of one criterion; a page's remembers them.
+    `parts` are calibration runs to read in place of those that the request names; `choose` finds
+    the statistics of one criterion; a page's remembers them.
     """
     criterion = get_criterion(request.criterion)
     corpora = [parse_corpus_weight(text) for text in request.corpora]

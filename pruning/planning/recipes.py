@@ -26,9 +26,7 @@ from pruning.search.store import search_in
 def recipe_of(selection: Selection, widths: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe that makes this plan from nothing: corpora, criterion, budget, schedule or scope.
 
-    Args:
-        selection: how the plan was asked for.
-        widths: of a plan of neurons, how an export stores them, as keys of a recipe.
+    `widths` say, of a plan of neurons, how an export stores them, as keys of a recipe.
     """
     request, search = selection.request, None
     searched = search_in(request.schedule_file) if request.schedule_file else None

@@ -21,10 +21,7 @@ SIDE_TABLE_COLUMNS = (
 def searched_rows(known: Iterable[KnownSearch], removed: int, order: str) -> pd.DataFrame:
     """Table of SIDE_COLUMNS: what searches on a budget found, made on one order of the experts.
 
-    Args:
-        known: searches of the model.
-        removed: experts that the budget removes.
-        order: see `order_digest`.
+    `removed` are experts, `order` is of `order_digest`.
     """
     rows = [
         (f"{SEARCH}:{each.search_id}", layer, kept, each.result.experts[layer] - kept)

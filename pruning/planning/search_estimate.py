@@ -45,13 +45,7 @@ def most_candidates(asked: SearchSection) -> int:
 def estimate_search(
     asked: SearchSection, known: Sequence[KnownSearch], runs: Sequence[Run]
 ) -> SearchEstimate:
-    """What a search would take on the machine that the measured work ran on.
-
-    Args:
-        asked: the search.
-        known: searches of the model.
-        runs: calibration runs of the model.
-    """
+    """What a search would take on the machine that the measured work of this model ran on."""
     candidates = most_candidates(asked)
     here = [each for each in known if each.recipe and each.result.cost["layers"]]
     if measured := here or [each for each in known if each.result.cost["layers"]]:
@@ -85,11 +79,7 @@ def estimate_search(
 
 
 def start_seconds(nbytes: int) -> tuple[float, float]:
-    """From the click to the first candidate, at best and at worst.
-
-    Args:
-        nbytes: of the model's weights.
-    """
+    """From the click to the first candidate, at best and at worst; `nbytes` are the weights."""
     (least, most), (fast, slow) = _START_UP, _READING
     return least + nbytes / fast, most + nbytes / slow
 

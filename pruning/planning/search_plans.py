@@ -35,15 +35,9 @@ def searched_selection(
 ) -> Selection:
     """The selection that makes the plan of a search: its numbers, in the order it was made on.
 
-    A search says which order it was made on, by its digest, and not which text gave that order;
-    the first of `readings` that gives the same order is taken, else the first single run: newer
-    runs of a text stand before the one that the search has read.
-
-    Args:
-        base: model, sparsity and place of the statistics.
-        search: of that model and sparsity.
-        where: the model, and its statistics.
-        readings: texts and gate conventions to try, the likeliest first.
+    A search says which order it was made on, by its digest, and not which corpus gave that order;
+    the first of `readings`, the likeliest first, that gives the same order is taken, else the first
+    single run: newer runs of a corpus stand before the one that the search has read.
     """
     model, store = where
     runs = [run.manifest.run_id for run in store.of_model(model.identity, "routed")]
@@ -98,12 +92,9 @@ def _requests(
 def readings_of(
     shown: Reading, recipe: Recipe | None, calibrated: Sequence[str]
 ) -> tuple[Reading, ...]:
-    """Texts and gates that may have given the order of a search, the likeliest first.
+    """Corpora and gates that may have given the order of a search, the likeliest first.
 
-    Args:
-        shown: what is on screen.
-        recipe: of the search, if it is there.
-        calibrated: names of all texts that the model was calibrated on.
+    `shown` is what is on screen, `calibrated` names all corpora that the model was calibrated on.
     """
     own = []
     if recipe is not None:
@@ -116,11 +107,7 @@ def searching_recipe(selection: Selection, choice: PlanChoice, asked: Mapping[st
     """The recipe that searches on the budget, under the constraints and in the order on screen.
 
     The schedule on screen is among the first candidates, where it is one that a recipe can name.
-
-    Args:
-        selection: criterion, statistics and sparsity on screen.
-        choice: the schedule and what it must respect.
-        asked: key search of the recipe.
+    `asked` is the key search of the recipe.
     """
     named = choice.schedule if choice.schedule in SCHEDULES else "uniform"
     limits = PlanChoice(multiple_of=choice.multiple_of, protect=choice.protect, schedule=named)
@@ -134,12 +121,7 @@ def searching_recipe(selection: Selection, choice: PlanChoice, asked: Mapping[st
 def new_search_id(recipe: Recipe, model: MoEModel, order: str) -> str:
     """Name of the folder of a search: the same for all that its log goes on with.
 
-    Generations are left out: where fewer ended, more go on.
-
-    Args:
-        recipe: with the key search.
-        model: that it names.
-        order: see `order_digest`.
+    Generations are left out: where fewer ended, more go on. `order` is of `order_digest`.
     """
     if recipe.search is None:
         raise ValueError("the recipe does not search")

@@ -118,10 +118,8 @@ def option_words(
 ) -> Iterator[str]:
     """Options of a command line that ask the same; defaults are left out.
 
-    Args:
-        request: what is asked for.
-        leave_out: fields that the command line says in another way.
-        only: fields to say; without any, all.
+    Those of the fields `only`, or of all but `leave_out`, which the command line says in another
+    way.
     """
     fields = type(request).model_fields
     names = [name for name in only or fields if name not in leave_out]

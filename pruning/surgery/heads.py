@@ -24,14 +24,10 @@ def plan_heads(
     choice: HeadChoice | None = None,
     widths: WidthPlan | None = None,
 ) -> HeadPlan:
-    """What to do with the heads of a checkpoint.
+    """What to do with the heads of a checkpoint, under a complete plan, see `fit_plan`.
 
-    Args:
-        model: the source.
-        plan: complete, see `fit_plan`.
-        choice: None for the default: keep where no count or width changes or no head has experts,
-            else drop.
-        widths: of the experts, where neurons are removed.
+    By default they are kept where no count or width changes or no head has experts, else dropped.
+    `widths` are of the experts, where neurons are removed.
     """
     heads = prediction_heads(model)
     with_experts = [head for head in heads if head.has_experts]

@@ -88,14 +88,10 @@ def verify_export(
 ) -> Generator[Progress, None, VerifyReport]:
     """Verify an exported checkpoint; the report is the generator's value.
 
-    A level is begun only if all checks of the one before hold.
-
-    Args:
-        path: the export.
-        level: how far to go, see `Level`; None for the highest that the memory allows.
-        source: the checkpoint that was exported; needed for `logits`. With it every tensor of the
-            source is accounted for, and every byte of the export is compared with it.
-        tokens: random tokens to run; rounded up to whole rows.
+    A level is begun only if all checks of the one before hold. By default it is the highest that
+    the memory allows; `logits` needs the source, the checkpoint that was exported. With it every
+    tensor of the source is accounted for, and every byte of the export is compared with it.
+    `tokens` random ones are run, rounded up to whole rows.
     """
     if not path.is_dir():
         raise ExportError(f"{path} is not a directory; give the folder of an export.")

@@ -49,11 +49,8 @@ def options_part(
 ) -> ExportChoice:
     """Draw the choices that this plan has; what they say.
 
-    Args:
-        context: the model.
-        shown: the plan.
-        num_bytes: of an export whose widths are as they were.
-        option: of a plan of neurons, what the width mode that is chosen gives.
+    `num_bytes` is of an export whose widths are as they were; `option` is what the width mode gives
+    that is chosen, of a plan of neurons.
     """
     mtp, asked = _heads_choice(context.model, shown.plan), context.plan
     widths, refused = None, option.refused if option else ""

@@ -170,9 +170,7 @@ def _widths_part(context: Context, sizes: NeuronSizes) -> None:
 def saved_sentence(table: pd.DataFrame, before: int) -> str:
     """One line: which width modes save nothing, and what the others do.
 
-    Args:
-        table: of `atom_sizes`.
-        before: bytes of the source.
+    `table` is of `atom_sizes`, `before` are bytes of the source.
     """
     alone = table[table["mode"] == PLAN_ALONE]
     if int(alone["disk"].iloc[0]) >= before:
