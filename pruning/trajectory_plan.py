@@ -15,14 +15,7 @@ from analysis.stats.samples import SampleStats
 from pruning.allocation import Allocation
 from pruning.constraints import Constraints, Room, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
-from pruning.schedules import (
-    SCHEDULES,
-    Evidence,
-    Spending,
-    allocate,
-    fold_ranking,
-    get_schedule,
-)
+from pruning.schedules import SCHEDULES, Evidence, Spending, allocate, fold_ranking, get_schedule
 from pruning.schedules.base import allocation_of
 
 PATHFINDER = "pathfinder"

@@ -12,11 +12,7 @@ from analysis.errors import StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
 from analysis.stats.choose import newest_by_corpus
 from analysis.stats.places import default_stats_dir
-from analysis.stats.store import (
-    Run,
-    load_expert_stats,
-    load_weight_stats,
-)
+from analysis.stats.store import Run, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, WeightStats
 from app.session.keeping import remembered
 from app.settings import Settings, shown_path

@@ -13,10 +13,7 @@ from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY, EXPERT_GRANULARITY
 from pruning.planning.choice import SCOPES, scopes_of
 
-GRANULARITIES: Mapping[str, str] = {
-    EXPERT_GRANULARITY: "Experts",
-    ATOMIC_GRANULARITY: "Neurons",
-}
+GRANULARITIES: Mapping[str, str] = {EXPERT_GRANULARITY: "Experts", ATOMIC_GRANULARITY: "Neurons"}
 MOST_LAMBDA = 100.0
 # Declared to each widget as well, see `app.session.state.DEFAULTS`.
 DEFAULTS: Mapping[str, Any] = {

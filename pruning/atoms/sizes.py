@@ -12,13 +12,7 @@ from analysis.lazy import pd
 from analysis.model import MoEModel
 from pruning.active import Routing, active_experts, expert_shapes
 from pruning.atoms.kept import kept_widths
-from pruning.atoms.widths import (
-    DEFAULT_MULTIPLE,
-    LoadedWidths,
-    WidthChoice,
-    WidthMode,
-    loaded_as,
-)
+from pruning.atoms.widths import DEFAULT_MULTIPLE, LoadedWidths, WidthChoice, WidthMode, loaded_as
 from pruning.plan import PruningPlan, fit_plan
 from pruning.sizes import tensors_of
 

@@ -15,13 +15,7 @@ from analysis.errors import PlanError, unknown_name
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.rules import whole_number
 from analysis.model import MoEModel
-from analysis.widths import (
-    expert_widths,
-    is_stacked,
-    loaded_widths,
-    quantised_role,
-    shared_tensors,
-)
+from analysis.widths import expert_widths, is_stacked, loaded_widths, quantised_role, shared_tensors
 from pruning.atoms.kept import KeptAtoms, atoms_of
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 

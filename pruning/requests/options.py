@@ -101,8 +101,7 @@ HiddenStatesDir = Annotated[
 ]
 ExpertParallel = Annotated[Switch, Option("Under torchrun, each process holds some experts.")]
 CheckpointActivations = Annotated[
-    Switch,
-    Option("With the group gradient, compute layers again instead of keeping activations."),
+    Switch, Option("With the group gradient, compute layers again instead of keeping activations.")
 ]
 
 # Corpora, and how they become tokens.
@@ -135,19 +134,13 @@ AllowTestSet = Annotated[
     Option("Use the data of a benchmark's test set for something else, and say so in results."),
 ]
 Tokens = Annotated[
-    Whole,
-    Field(ge=2, le=10**10),
-    Option(f"Tokens of each corpus; {_OR_PRESET} {DEFAULT_TOKENS}."),
+    Whole, Field(ge=2, le=10**10), Option(f"Tokens of each corpus; {_OR_PRESET} {DEFAULT_TOKENS}.")
 ]
 SeqLen = Annotated[
-    Whole,
-    Field(ge=2, le=10**6),
-    Option(f"Tokens in a sequence; {_OR_PRESET} {DEFAULT_SEQ_LEN}."),
+    Whole, Field(ge=2, le=10**6), Option(f"Tokens in a sequence; {_OR_PRESET} {DEFAULT_SEQ_LEN}.")
 ]
 Seed = Annotated[
-    Whole,
-    Field(ge=0, lt=2**63),
-    Option(f"Seed of what is drawn; {_OR_PRESET} {DEFAULT_SEED}."),
+    Whole, Field(ge=0, lt=2**63), Option(f"Seed of what is drawn; {_OR_PRESET} {DEFAULT_SEED}.")
 ]
 Packing = Annotated[
     PackingName,
@@ -225,9 +218,7 @@ TargetDtype = Annotated[
     TargetDtypeName, Option("Count the target in the checkpoint's own types, or in bfloat16.")
 ]
 Schedule = Annotated[
-    Text,
-    checked_by(get_schedule),
-    Option(f"How the budget is spread: {', '.join(SCHEDULES)}."),
+    Text, checked_by(get_schedule), Option(f"How the budget is spread: {', '.join(SCHEDULES)}.")
 ]
 ScheduleFile = Annotated[
     Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")
@@ -264,8 +255,7 @@ Measures = Annotated[
 ]
 Samples = Annotated[Whole, Field(ge=1, le=10**6), Option("Samples of each corpus.")]
 ScoredTokens = Annotated[
-    Scored,
-    Option(f"Tokens that are predicted: {', '.join(SCORED)} (auto: answers if any)."),
+    Scored, Option(f"Tokens that are predicted: {', '.join(SCORED)} (auto: answers if any).")
 ]
 HeadsKept = Annotated[
     Literal["keep", "drop", "prune"],
@@ -290,6 +280,5 @@ KeepList = Annotated[
 ]
 Verify = Annotated[Switch, Option("Verify the result at once.", ("--verify", "--no-verify"))]
 SearchFolder = Annotated[
-    Path,
-    Option("Folder for plan, result and log; default: RECIPE's name.search.", ("--out", "-o")),
+    Path, Option("Folder for plan, result and log; default: RECIPE's name.search.", ("--out", "-o"))
 ]

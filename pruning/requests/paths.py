@@ -46,8 +46,7 @@ class PathsRequest(ModelRequest):
         str, Option("How a budget is spread: global, uniform, early, middle, late.")
     ] = "global"
     corpora: tuple[
-        Annotated[options.CorpusName, Option("Corpus whose samples are followed; repeatable.")],
-        ...,
+        Annotated[options.CorpusName, Option("Corpus whose samples are followed; repeatable.")], ...
     ] = ()
     runs: tuple[options.Run, ...] = ()
     stats_dir: options.StatsDir | None = None

@@ -9,18 +9,10 @@ from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError
 from app.charts.context import BLEND, Context
 from app.session.data import shown_model
-from app.session.plan_state import (
-    forget_import,
-    import_plan,
-    keep_by_hand,
-)
+from app.session.plan_state import forget_import, import_plan, keep_by_hand
 from app.session.state import CRITERION_OPTIONS, apply_exponents, apply_preset, share_key
 from app.session.uploads import MEGABYTES, uploaded_text
-from pruning.plan import (
-    EXPERT_GRANULARITY,
-    fit_plan,
-    plan_from_json,
-)
+from pruning.plan import EXPERT_GRANULARITY, fit_plan, plan_from_json
 from pruning.planning.percents import percent_removing
 from pruning.planning.recipes import controls_of, not_here
 from pruning.recipe import Recipe

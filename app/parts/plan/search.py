@@ -80,10 +80,7 @@ def _side_by_side(context: Context, found: Searches) -> None:
             "Where the lines agree, what a layer needs hardly depends on the order of its experts."
         )
         chosen = st.multiselect(
-            "Searches",
-            list(known),
-            default=alike[:_SIDE_BY_SIDE],
-            key="search.beside",
+            "Searches", list(known), default=alike[:_SIDE_BY_SIDE], key="search.beside"
         )
         if chosen:
             compared = tuple(known[name] for name in chosen if name in known)

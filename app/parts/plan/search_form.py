@@ -45,11 +45,7 @@ def search_form(context: Context, ready: Selection) -> None:
     command = shown_request(request).command()
     is_done = _is_known(known.named(search_id), section)
     if st.button(
-        "Search",
-        key="search.start",
-        icon=":material/play_arrow:",
-        type="primary",
-        disabled=is_done,
+        "Search", key="search.start", icon=":material/play_arrow:", type="primary", disabled=is_done
     ):
         queue(request, request.out.name, command)
     shown = recipe.model_copy(update={"model": data.shown_model(context.model)})
