@@ -97,12 +97,9 @@ def load_model(choice: ModelChoice) -> MoEModel:
 
 def all_runs() -> tuple[list[Run], list[str]]:
     """Every finished run, and what is wrong with those that cannot be read."""
-    problems: list[str] = []
-
-    def note(error: StatsError) -> None:
-        problems.append(str(error))
-
-    return settings().store.runs(note), problems
+    problems: list[StatsError] = []
+    runs = settings().store.runs(problems.append)
+    return runs, list(map(str, problems))
 
 
 def routed_runs(model: MoEModel, criterion: Criterion | None = None) -> dict[str, Run]:
@@ -149,10 +146,6 @@ def weight_stats(run: Run) -> WeightStats:
 
 def size_report_of(model: MoEModel, percent: int) -> SizeReport:
     """Sizes under a uniform plan; which experts stay does not change them."""
-    return remembered(_uniform_sizes, model, percent)
-
-
-def _uniform_sizes(model: MoEModel, percent: int) -> SizeReport:
     counts = uniform(model.layers, f"{percent}%").counts
     kept = {layer: tuple(range(keep)) for layer, keep in counts.items()}
-    return size_report(model, PruningPlan(model_ref(model), kept))
+    return remembered(size_report, model, PruningPlan(model_ref(model), kept))

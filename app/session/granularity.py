@@ -49,15 +49,10 @@ def chosen_neuron_criterion() -> str:
     """Name of what ranks neurons; the first where the control says none that there is."""
     name = st.session_state.get("neurons", DEFAULTS["neurons"])
     if name == "camera-p":
-        return camera_p(_chosen_lambda()).name
+        given = st.session_state.get("lambda", DEFAULT_LAMBDA)
+        is_number = isinstance(given, int | float) and 0 <= given <= MOST_LAMBDA
+        return camera_p(float(given) if is_number else DEFAULT_LAMBDA).name
     return name if name in NEURON_CRITERIA else str(DEFAULTS["neurons"])
-
-
-def _chosen_lambda() -> float:
-    """What CAMERA-P weighs the largest activation by; the usual where the control says nonsense."""
-    given = st.session_state.get("lambda", DEFAULT_LAMBDA)
-    is_number = isinstance(given, int | float) and 0 <= given <= MOST_LAMBDA
-    return float(given) if is_number else DEFAULT_LAMBDA
 
 
 def chosen_scope(criterion: str) -> AtomScope:
@@ -65,12 +60,6 @@ def chosen_scope(criterion: str) -> AtomScope:
     said = st.session_state.get("scope", DEFAULTS["scope"])
     possible = scopes_of(criterion)
     return said if said in possible else possible[0]
-
-
-def is_widest_scope() -> bool:
-    """Whether neurons compete as widely as the criterion compares them, which figures assume."""
-    criterion = chosen_neuron_criterion()
-    return chosen_scope(criterion) == scopes_of(criterion)[0]
 
 
 def neuron_criterion_controls() -> None:
@@ -90,7 +79,19 @@ def neuron_criterion_controls() -> None:
         "any of them must beat.",
     )
     if st.session_state.get("neurons") == "camera-p":
-        _lambda_control()
+        st.number_input(
+            "Lambda",
+            0.0,
+            MOST_LAMBDA,
+            value=DEFAULT_LAMBDA,
+            step=0.5,
+            key="lambda",
+            bind="query-params",
+            on_change=forget_import,
+            width=140,
+            help="How much a neuron's largest activation counts beside the norm of all; the paper "
+            "gives no value, 1 is ours.",
+        )
     criterion = chosen_neuron_criterion()
     possible = scopes_of(criterion)
     if st.session_state.get("scope", possible[0]) not in possible:
@@ -107,22 +108,6 @@ def neuron_criterion_controls() -> None:
         help="**All layers** (HEAPr-G): the weakest neurons of the model go, wherever they are.  "
         "\n**Each layer** (HEAPr-L): every layer loses the same share.  \n**Each expert**: every "
         "expert loses the same share, so all stay equally wide.",
-    )
-
-
-def _lambda_control() -> None:
-    st.number_input(
-        "Lambda",
-        0.0,
-        MOST_LAMBDA,
-        value=DEFAULT_LAMBDA,
-        step=0.5,
-        key="lambda",
-        bind="query-params",
-        on_change=forget_import,
-        width=140,
-        help="How much a neuron's largest activation counts beside the norm of all; the paper "
-        "gives no value, 1 is ours.",
     )
 
 

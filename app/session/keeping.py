@@ -70,28 +70,24 @@ def _file_key(path: Path) -> tuple[object, ...]:
     return (str(path), seen.st_mtime_ns, seen.st_size, seen.st_ino)
 
 
-def _sources_key(sources: Sources) -> tuple[object, ...]:
-    read = {corpus: _number(stats) for corpus, stats in sources.routed.items()}
-    return (read, sources.weights and _number(sources.weights))
-
-
-def _selection_key(selection: Selection) -> tuple[object, ...]:
-    read = [each for each in (selection.choice, selection.tokens) if each is not None]
-    request = selection.request.model_dump_json()
-    return (selection.model.identity, request, *map(_number, read))
-
-
 _HASHES: Final[dict[Any, Callable[[Any], object]]] = {
     **dict.fromkeys((ExpertStats, WeightStats, NoStats, Mixture), _number),
     **dict.fromkeys((NeuronField, Arena), _number),
-    Selection: _selection_key,
+    Selection: lambda selection: (
+        selection.model.identity,
+        selection.request.model_dump_json(),
+        *map(_number, filter(None, (selection.choice, selection.tokens))),
+    ),
     Spending: lambda spending: (spending.budget.to_dict(), spending.constraints.to_dict()),
     CorpusWeight: str,
     Criterion: lambda criterion: criterion.name,
     Fraction: str,
     KnownSearch: lambda search: (str(search.path), search.order, sorted(search.kept.items())),
     type(Path()): _file_key,
-    Sources: _sources_key,
+    Sources: lambda sources: (
+        {corpus: _number(stats) for corpus, stats in sources.routed.items()},
+        sources.weights and _number(sources.weights),
+    ),
     MoEModel: lambda model: (model.identity, model.name, str(model.checkpoint.path)),
     PathChoice: repr,
     PruningPlan: lambda plan: plan.digest,
@@ -112,5 +108,4 @@ def remembered(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) ->
 @cache
 def _keeping(function: Callable[P, T]) -> Callable[P, T]:
     most = _LARGE.get(function, _MOST)
-    keeping = st.cache_resource(max_entries=most, hash_funcs=_HASHES, show_spinner=False)
-    return keeping(function)
+    return st.cache_resource(max_entries=most, hash_funcs=_HASHES, show_spinner=False)(function)

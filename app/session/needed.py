@@ -16,24 +16,17 @@ def what_is_missing(context: Context, criterion: Criterion) -> str | None:
             "Magnitude, which need none."
         )
     if criterion.source == "routed":
-        return _missing_groups(context, criterion)
+        groups = groups_for(criterion.columns("applied"))
+        for corpus, weight in context.weights.items():
+            if weight > 0 and set(groups) - set(context.runs[corpus].manifest.groups):
+                return (
+                    f"{criterion.label} reads what the statistics of {literal(corpus)} lack. "
+                    "Collect it on the **Start** page or with `moeprune calibrate`, as `--groups "
+                    f"{','.join(groups)}` and with the same text."
+                )
     if criterion.source == "weights" and data.weight_run(context.model) is None:
         return (
             f"{criterion.label} reads the weights of {literal(context.model.name)}, which have not "
             "been measured yet. Start that on the **Start** page: it takes seconds."
         )
-    return None
-
-
-def _missing_groups(context: Context, criterion: Criterion) -> str | None:
-    """What to say of a text in use whose run lacks statistic groups that the criterion reads."""
-    groups = groups_for(criterion.columns("applied"))
-    for corpus, weight in context.weights.items():
-        lacking = set(groups) - set(context.runs[corpus].manifest.groups)
-        if weight > 0 and lacking:
-            return (
-                f"{criterion.label} reads what the statistics of {literal(corpus)} lack. Collect "
-                f"it on the **Start** page or with `moeprune calibrate`, as `--groups "
-                f"{','.join(groups)}` and with the same text."
-            )
     return None

@@ -5,7 +5,6 @@ longer there then: no address holds all of its experts.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -68,63 +67,18 @@ def address_of(shown: CurrentPlan, model: MoEModel) -> str:
     if asked.is_atomic:
         said |= asked.model_dump(include={"granularity", *_OF_NEURONS}, exclude_defaults=True)
     elif asked.schedule_file is not None:
-        search = _search_in(asked, model)
-        if not search:
+        known = searches_of(model).known
+        names = [x.search_id for x in known if shown_path(x.path) == asked.schedule_file]
+        if not names:
             return ""
-        said |= {_SEARCHED: search, "sparsity": asked.sparsity}
+        said |= {_SEARCHED: names[0], "sparsity": asked.sparsity}
     else:
         said |= asked.model_dump(include=set(_OF_EXPERTS), exclude_defaults=True)
     return json.dumps(said, separators=(",", ":"))
 
 
-def _search_in(request: PlanRequest, model: MoEModel) -> str:
-    """Name of the search whose schedule is asked for; empty where it is none that is known."""
-    known = searches_of(model).known
-    names = (each.search_id for each in known if shown_path(each.path) == request.schedule_file)
-    return next(names, "")
-
-
 def plan_of_address(context: Context, text: str) -> CurrentPlan | None:
     """The plan that an address asks for; None where it is of another model."""
-    said = _read(text)
-    if said.pop("of", None) != context.model.identity[:8]:
-        return None
-    granularity = said.pop("granularity", EXPERT_GRANULARITY)
-    if granularity == ATOMIC_GRANULARITY:
-        return _plan_of_neurons(context, said)
-    if _SEARCHED in said:
-        return _plan_of_search(context, said)
-    request = validated(PlanRequest, _values(context, said, _OF_EXPERTS))
-    selection = select(request, context.model, settings().store)
-    return CurrentPlan(make_plan(selection, selection.request).plan, selection=selection)
-
-
-def _plan_of_neurons(context: Context, said: Mapping[str, Any]) -> CurrentPlan:
-    values = {**_values(context, said, _OF_NEURONS), "granularity": ATOMIC_GRANULARITY}
-    request = validated(PlanRequest, values)
-    criterion = get_criterion(request.criterion)
-    return shown_neurons(replace(context, criterion=criterion), request)
-
-
-def _plan_of_search(context: Context, said: Mapping[str, Any]) -> CurrentPlan:
-    search = searches_of(context.model).named(str(said[_SEARCHED]))
-    percents = {f"{percent}%": percent for percent in possible_percents(context.model)}
-    percent = percents.get(str(said.get("sparsity")))
-    if search is None or percent is None:
-        raise PlanError("the search that it names is not known.")
-    selection = selection_of(replace(context, sparsity=f"{percent}%"), search)
-    return CurrentPlan(make_plan(selection, selection.request).plan, selection=selection)
-
-
-def _values(context: Context, said: Mapping[str, Any], allowed: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of a request, with the page's model and folder."""
-    if unknown := sorted(set(said) - set(allowed)):
-        raise PlanError(f"{unknown[0]!r} is nothing that an address may say of a plan.")
-    place = {"model": shown_model(context.model), "stats_dir": shown_stats_dir()}
-    return {**said, **place}
-
-
-def _read(text: str) -> dict[str, Any]:
     try:
         # Deeply nested text ends the parser's recursion.
         said = json.loads(text) if len(text) <= _MOST_LETTERS else None
@@ -132,4 +86,24 @@ def _read(text: str) -> dict[str, Any]:
         said = None
     if not isinstance(said, dict):
         raise PlanError("it is not what this page writes.")
-    return said
+    if said.pop("of", None) != context.model.identity[:8]:
+        return None
+    is_atomic = said.pop("granularity", None) == ATOMIC_GRANULARITY
+    if _SEARCHED in said and not is_atomic:
+        search = searches_of(context.model).named(str(said[_SEARCHED]))
+        percents = {f"{percent}%": percent for percent in possible_percents(context.model)}
+        percent = percents.get(str(said.get("sparsity")))
+        if search is None or percent is None:
+            raise PlanError("the search that it names is not known.")
+        selection = selection_of(replace(context, sparsity=f"{percent}%"), search)
+        return CurrentPlan(make_plan(selection, selection.request).plan, selection=selection)
+    if unknown := sorted(set(said) - set(_OF_NEURONS if is_atomic else _OF_EXPERTS)):
+        raise PlanError(f"{unknown[0]!r} is nothing that an address may say of a plan.")
+    place = {"model": shown_model(context.model), "stats_dir": shown_stats_dir()}
+    granularity = ATOMIC_GRANULARITY if is_atomic else EXPERT_GRANULARITY
+    request: PlanRequest = validated(PlanRequest, {**said, **place, "granularity": granularity})
+    if is_atomic:
+        criterion = get_criterion(request.criterion)
+        return shown_neurons(replace(context, criterion=criterion), request)
+    selection = select(request, context.model, settings().store)
+    return CurrentPlan(make_plan(selection, selection.request).plan, selection=selection)

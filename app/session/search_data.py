@@ -63,23 +63,15 @@ def ordered_for(context: Context, known: Sequence[KnownSearch]) -> list[KnownSea
     Of equal ones those that jobs made come first, the newest before all.
     """
     removed, name = removed_on_screen(context), context.criterion.name if context.criterion else ""
-    return sorted(
-        known,
-        key=lambda each: (
-            each.removed != removed,
-            each.criterion != name,
-            -_written_here(each),
-            each.search_id,
-        ),
-    )
 
+    def place(search: KnownSearch) -> tuple[bool, bool, float, str]:
+        try:
+            written = search.path.stat().st_mtime if search.recipe else 0.0
+        except OSError:
+            written = 0.0  # removed a moment ago
+        return search.removed != removed, search.criterion != name, -written, search.search_id
 
-def _written_here(search: KnownSearch) -> float:
-    """When a job last wrote to it, in seconds since the epoch; 0 of a search that ships."""
-    try:
-        return search.path.stat().st_mtime if search.recipe else 0.0
-    except OSError:
-        return 0.0  # removed a moment ago
+    return sorted(known, key=place)
 
 
 def search_label(search: KnownSearch, model: MoEModel) -> str:

@@ -1,5 +1,7 @@
 """Uploads: text from a browser, looked at before any parser sees it."""
 
+from itertools import accumulate
+
 from analysis.errors import PlanError
 
 MEGABYTES = 20
@@ -18,18 +20,8 @@ def uploaded_text(name: str, content: bytes) -> str:
         raise PlanError(f"{name} cannot be read: it is no UTF-8 text.") from error
     if "\0" in text:
         raise PlanError(f"{name} cannot be read: it is no text, but holds bytes of value 0.")
-    if _depth(text) > _DEEPEST:
+    # Brackets that are open at one place; those in quoted text count as well.
+    steps = (1 if letter in "[{" else -1 for letter in text if letter in "[{]}")
+    if max(accumulate(steps), default=0) > _DEEPEST:
         raise PlanError(f"{name} is nested more than {_DEEPEST} deep; plans and recipes are not.")
     return text
-
-
-def _depth(text: str) -> int:
-    """The most brackets that are open at one place; those in quoted text count as well."""
-    deepest = depth = 0
-    for character in text:
-        if character in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "]}":
-            depth -= 1
-    return deepest
