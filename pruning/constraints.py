@@ -55,17 +55,13 @@ class Constraints:
         raw: dict[str, Any] = {
             "multiple_of": self.multiple_of if self.multiple_of > 1 else None,
             "protected": sorted(self.protected),
-            "pinned": _plain(self.pinned),
-            "dropped": _plain(self.dropped),
+            "pinned": {str(n): sorted(self.pinned[n]) for n in sorted(self.pinned)},
+            "dropped": {str(n): sorted(self.dropped[n]) for n in sorted(self.dropped)},
             "fixed": {str(layer): self.fixed[layer] for layer in sorted(self.fixed)},
             "locked": sorted(self.locked),
             "floor": self.floor,
         }
         return {key: value for key, value in raw.items() if value}
-
-
-def _plain(experts: Experts) -> dict[str, list[int]]:
-    return {str(layer): sorted(experts[layer]) for layer in sorted(experts)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,29 +105,33 @@ def _room(layer: MoELayer, constraints: Constraints, step: int) -> Room:
     index, count = layer.index, layer.num_experts
     pinned = constraints.pinned.get(index, frozenset())
     dropped = constraints.dropped.get(index, frozenset())
+    keep = constraints.fixed.get(index)
     if index in constraints.protected:
-        _check_protected(layer, constraints, dropped)
+        if dropped:
+            raise PlanError(
+                f"Layer {index} is protected, so its expert {min(dropped)} cannot be dropped; "
+                "leave one of the two out."
+            )
+        if keep not in (None, count):
+            raise PlanError(
+                f"Layer {index} is protected, so it keeps {count} experts and not {keep}; leave "
+                "one of the two out."
+            )
         low = high = count
     else:
         low, high = _kept_range(layer, pinned, dropped, constraints.floor)
         low, high = _multiples(layer, (low, high), step)
-        if index in constraints.fixed:
-            low = high = _fixed(layer, constraints.fixed[index], range(low, high + 1, step))
+        possible = range(low, high + 1, step)
+        if keep is not None and keep not in possible:
+            below = [number for number in possible if number < keep][-1:]
+            above = [number for number in possible if number > keep][:1]
+            raise PlanError(
+                f"Layer {index} cannot keep {keep} of {count} experts here; nearest: "
+                f"{' or '.join(map(str, below + above))}."
+            )
+        if keep is not None:
+            low = high = keep
     return Room(count, count - high, count - low, step, layer.num_groups, pinned, dropped)
-
-
-def _check_protected(layer: MoELayer, constraints: Constraints, dropped: Collection[int]) -> None:
-    if dropped:
-        raise PlanError(
-            f"Layer {layer.index} is protected, so its expert {min(dropped)} cannot be dropped; "
-            "leave one of the two out."
-        )
-    keep = constraints.fixed.get(layer.index, layer.num_experts)
-    if keep != layer.num_experts:
-        raise PlanError(
-            f"Layer {layer.index} is protected, so it keeps {layer.num_experts} experts and not "
-            f"{keep}; leave one of the two out."
-        )
 
 
 def _kept_range(
@@ -169,17 +169,6 @@ def _multiples(layer: MoELayer, kept: tuple[int, int], step: int) -> tuple[int, 
     )
 
 
-def _fixed(layer: MoELayer, keep: int, possible: range) -> int:
-    if keep in possible:
-        return keep
-    below = [number for number in possible if number < keep][-1:]
-    above = [number for number in possible if number > keep][:1]
-    raise PlanError(
-        f"Layer {layer.index} cannot keep {keep} of {layer.num_experts} experts here; nearest: "
-        f"{' or '.join(map(str, below + above))}."
-    )
-
-
 def check_names(layers: Sequence[MoELayer], constraints: Constraints) -> None:
     """Check that the layers and experts that constraints name are there."""
     counts = {layer.index: layer.num_experts for layer in layers}
@@ -211,11 +200,8 @@ def check_total(total: int, rooms: Sequence[Room], what: str = "experts") -> Non
         below = total - (total - least) % step
         near = " or ".join(_askable(number, rooms) for number in (below, below + step))
         why = f"they go {step} at a time here; nearest: {near}"
-    raise PlanError(f"The budget removes {_share(total, size)} of {size} {what}, but {why}.")
-
-
-def _share(number: int, size: int) -> str:
-    return f"{number} ({as_percent(number, size)})"
+    asked = f"{total} ({as_percent(total, size)}) of {size} {what}"
+    raise PlanError(f"The budget removes {asked}, but {why}.")
 
 
 def _askable(number: int, rooms: Sequence[Room]) -> str:

@@ -72,40 +72,6 @@ def contents_of(
     )
 
 
-def verdicts(contents: Contents) -> tuple[Verdict, ...]:
-    """Of each program, whether it reads the checkpoint; the best known first."""
-    transformers = _transformers(contents)
-    return (*transformers, _load_pruned(contents), *_others(contents))
-
-
-def _transformers(contents: Contents) -> Sequence[Verdict]:
-    plain, trusting = "transformers", "transformers, trust_remote_code=True"
-    if not contents.in_transformers:
-        reason = f"transformers 5 has no class for {contents.model_type!r}; use load_pruned"
-        return (Verdict(plain, Reads.NO, reason),)
-    if contents.is_uniform:
-        reason = "one number of experts for all layers, as in its configuration"
-        if contents.is_discovered:
-            reason += f"; if it has a class for {contents.model_type!r}, {NOT_TRIED}"
-        reads = Reads.EXPECTED if contents.is_discovered else Reads.YES
-        return (Verdict(plain, reads, reason),)
-    runs = "runs modeling_pruned.py, which comes with the checkpoint"
-    most, fewest = max(contents.counts), min(contents.counts)
-    alike = f"{most} experts in every layer, some have {fewest}"
-    if contents.has_own_widths:
-        alike = "every expert with one width, some have fewer neurons"
-    stops = f"its classes build {alike}: it stops with a RuntimeError over sizes"
-    return (Verdict(plain, Reads.NO, stops), Verdict(trusting, Reads.YES, runs))
-
-
-def _load_pruned(contents: Contents) -> Verdict:
-    own = "number and width" if contents.has_own_widths else "number"
-    reason = f"builds each layer with its own {own} of experts; runs no remote code"
-    if contents.is_quantised:
-        reason += f"; quantised experts are dequantised on a CPU, on a GPU {NOT_TRIED}"
-    return Verdict("moeprune, load_pruned", Reads.YES, reason)
-
-
 # Program -> why it cannot have layers of different sizes.
 _ONE_COUNT = {
     "vLLM": "its classes read one number of experts for all layers",
@@ -114,13 +80,40 @@ _ONE_COUNT = {
 }
 
 
-def _others(contents: Contents) -> Sequence[Verdict]:
-    reads, reason = Reads.NO, ""
+def verdicts(contents: Contents) -> tuple[Verdict, ...]:
+    """Of each program, whether it reads the checkpoint; the best known first."""
+    own, reads, reason = "number", Reads.NO, ""
+    if contents.has_own_widths:
+        own, reason = "number and width", "one width for all experts is expected"
     if contents.is_uniform:
         reads, reason = Reads.EXPECTED, "same layout and keys as the original"
-    elif contents.has_own_widths:
-        reason = "one width for all experts is expected"
-    return [
-        Verdict(engine, reads, f"{reason or one_count}; {NOT_TRIED}")
-        for engine, one_count in _ONE_COUNT.items()
-    ]
+    builds = f"builds each layer with its own {own} of experts; runs no remote code"
+    if contents.is_quantised:
+        builds += f"; quantised experts are dequantised on a CPU, on a GPU {NOT_TRIED}"
+    return (
+        *_transformers(contents),
+        Verdict("moeprune, load_pruned", Reads.YES, builds),
+        *(
+            Verdict(engine, reads, f"{reason or one_count}; {NOT_TRIED}")
+            for engine, one_count in _ONE_COUNT.items()
+        ),
+    )
+
+
+def _transformers(contents: Contents) -> Sequence[Verdict]:
+    plain, kind = "transformers", repr(contents.model_type)
+    if not contents.in_transformers:
+        reason = f"transformers 5 has no class for {kind}; use load_pruned"
+        return (Verdict(plain, Reads.NO, reason),)
+    if contents.is_uniform:
+        reason = "one number of experts for all layers, as in its configuration"
+        if contents.is_discovered:
+            reason += f"; if it has a class for {kind}, {NOT_TRIED}"
+        return (Verdict(plain, Reads.EXPECTED if contents.is_discovered else Reads.YES, reason),)
+    alike = f"{max(contents.counts)} experts in every layer, some have {min(contents.counts)}"
+    if contents.has_own_widths:
+        alike = "every expert with one width, some have fewer neurons"
+    stops = f"its classes build {alike}: it stops with a RuntimeError over sizes"
+    runs = "runs modeling_pruned.py, which comes with the checkpoint"
+    trusting = Verdict("transformers, trust_remote_code=True", Reads.YES, runs)
+    return (Verdict(plain, Reads.NO, stops), trusting)

@@ -7,7 +7,7 @@ counted is what transformers does not build, such as prediction heads.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -61,8 +61,12 @@ def outline_model(
     name = folder.resolve().name if Path(source).expanduser().exists() else source
     bare = MoEModel(name, Checkpoint(folder, config, ()), family, family.layers(config))
     tensors = _tensors(bare, _DTYPES.get(str(named), torch.bfloat16))
-    entries = tuple(_entries(tensors.items()))
-    shard = Shard(_PLACE, entries[-1].end if entries else 0, b"", 0, {}, entries)
+    entries, end = [], 0  # the header that a file with these tensors would have
+    for each, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        shape = tuple(tensor.shape)
+        entries.append(TensorEntry(each, _PLACE, _STORED[tensor.dtype], shape, start, end))
+    shard = Shard(_PLACE, end, b"", 0, {}, tuple(entries))
     return describe_model(_Outline(folder, config, (shard,)), name=name)
 
 
@@ -103,11 +107,3 @@ def _tensors(bare: MoEModel, dtype: torch.dtype) -> Mapping[str, Tensor]:
     held = {name: each for name, each in model.state_dict().items() if name not in twice}
     stored: Mapping[str, Tensor] = revert_weight_conversion(model, held)
     return stored
-
-
-def _entries(tensors: Iterable[tuple[str, Tensor]]) -> Iterable[TensorEntry]:
-    """The header that a file with these tensors would have."""
-    end = 0
-    for name, tensor in tensors:
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        yield TensorEntry(name, _PLACE, _STORED[tensor.dtype], tuple(tensor.shape), start, end)

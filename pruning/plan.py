@@ -214,7 +214,10 @@ def select_experts(
         order = _order(layer, by_layer.get(layer.index, ranking[:0]))
         pinned = limits.pinned.get(layer.index, frozenset())
         dropped = limits.dropped.get(layer.index, frozenset())
-        stays = _first_of_groups(layer, order_within(order, pinned, dropped), keep)
+        order = order_within(order, pinned, dropped)
+        size, share = layer.num_experts // layer.num_groups, keep // layer.num_groups
+        groups = [[e for e in order if e // size == group] for group in range(layer.num_groups)]
+        stays = tuple(sorted(expert for group in groups for expert in group[:share]))
         if pinned - set(stays) or dropped & set(stays):
             raise PlanError(
                 f"Layer {layer.index} keeps {keep} of {layer.num_experts} experts, which leaves no "
@@ -237,15 +240,6 @@ def _order(layer: MoELayer, ranking: pd.DataFrame) -> list[int]:
     return [int(expert) for _, expert in sorted(zip(ranks, ids, strict=True))]
 
 
-def _first_of_groups(layer: MoELayer, order: Sequence[int], keep: int) -> tuple[int, ...]:
-    """The first experts of each group, equally many; of the whole layer where there is one."""
-    size, share = layer.num_experts // layer.num_groups, keep // layer.num_groups
-    groups = [
-        [expert for expert in order if expert // size == group] for group in range(layer.num_groups)
-    ]
-    return tuple(sorted(expert for group in groups for expert in group[:share]))
-
-
 def plan_from_dict(raw: object) -> PruningPlan:
     """The plan in parsed JSON."""
     if not isinstance(raw, dict):
@@ -262,27 +256,21 @@ def plan_from_dict(raw: object) -> PruningPlan:
     atoms = raw.get("kept_atoms", None if granularity == ATOMIC_GRANULARITY else {})
     try:
         model = ModelRef(str(raw["model"]["name"]), str(raw["model"]["identity"]))
-        kept = {_layer(key): _ids(key, ids) for key, ids in raw.get("kept", {}).items()}
+        kept = {}
+        for key, ids in raw.get("kept", {}).items():
+            if not (key.isascii() and key.isdigit() and len(key) <= MOST_DIGITS):
+                raise PlanError(f"The plan names layer {key!r}, which is not a decoder index.")
+            if not isinstance(ids, list) or any(type(expert) is not int for expert in ids):
+                raise PlanError(f"The plan's experts of layer {key} are not a list of integers.")
+            kept[int(key)] = tuple(sorted(ids))
         provenance = _provenance(raw)
     except (KeyError, TypeError, AttributeError) as error:
         raise PlanError(f"The plan is malformed at {error}.") from error
     return PruningPlan(model, kept, provenance, granularity, atoms_from_json(atoms))
 
 
-def _layer(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) <= MOST_DIGITS):
-        raise PlanError(f"The plan names layer {key!r}, which is not a decoder index.")
-    return int(key)
-
-
-def _ids(layer: str, ids: object) -> tuple[int, ...]:
-    if not isinstance(ids, list) or any(type(expert) is not int for expert in ids):
-        raise PlanError(f"The plan's experts of layer {layer} are not a list of integers.")
-    return tuple(sorted(ids))
-
-
 def _provenance(raw: Mapping[str, Any]) -> Provenance:
-    texts = ("criterion", "gate", "schedule", "sparsity", "tool_version")
+    words = ("criterion", "gate", "schedule", "sparsity", "tool_version")
     lists = {key: raw.get(key, []) for key in ("corpora", "runs")}
     objects = {key: raw.get(key, {}) for key in ("budget", "schedule_parameters", "constraints")}
     for key, value in lists.items():
@@ -291,14 +279,9 @@ def _provenance(raw: Mapping[str, Any]) -> Provenance:
     for key, value in objects.items():
         if not isinstance(value, dict):
             raise PlanError(f"The plan's {key!r} is not an object.")
-    return Provenance(
-        **{key: str(raw.get(key, "")) for key in texts},
-        budget=objects["budget"],
-        schedule_parameters=objects["schedule_parameters"],
-        constraints=objects["constraints"],
-        corpora=tuple(map(str, lists["corpora"])),
-        runs=tuple(map(str, lists["runs"])),
-    )
+    values: dict[str, Any] = {key: str(raw.get(key, "")) for key in words} | objects
+    values |= {key: tuple(map(str, each)) for key, each in lists.items()}
+    return Provenance(**values)
 
 
 def plan_from_json(text: str | bytes) -> PruningPlan:

@@ -9,7 +9,6 @@ from analysis.families import MoELayer
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.widths import expert_widths
-from pruning.atoms.kept import atoms_of
 from pruning.plan import PruningPlan, fit_plan
 
 STATES = ("both", "only_a", "only_b", "neither")
@@ -47,20 +46,35 @@ def neuron_states(
     the model only experts that a plan names are there, and `neither` is unknown.
     """
     _check_same_model(first, second)
-    if model is None:
-        rows = [
-            (*key, *_counted(_said(first, *key), _said(second, *key), None))
-            for key in sorted({*_named(first), *_named(second)})
-        ]
+    widths: dict[tuple[int, int], int | None] = {}
+    if model is not None:
+        first, second = fit_plan(first, model), fit_plan(second, model)
+        for layer, held in expert_widths(model).items():
+            widths |= {(layer, expert): width for expert, width in enumerate(held)}
     else:
-        a, b = fit_plan(first, model), fit_plan(second, model)
-        rows = [
-            (*key, *_counted(_kept(a, *key, width), _kept(b, *key, width), width))
-            for layer, widths in expert_widths(model).items()
-            for key, width in (((layer, expert), held) for expert, held in enumerate(widths))
-        ]
+        atoms = (*first.kept_atoms.items(), *second.kept_atoms.items())
+        widths = dict.fromkeys(sorted((layer, expert) for layer, held in atoms for expert in held))
+    rows = []
+    for (layer, expert), width in widths.items():
+        a, b = (_kept(plan, layer, expert, width) for plan in (first, second))
+        both = len(a) if a == b else len(frozenset(a).intersection(b))
+        neither = None if width is None else width - len(a) - len(b) + both
+        rows.append((layer, expert, both, len(a) - both, len(b) - both, neither))
     table = pd.DataFrame(rows, columns=list(NEURON_STATE_COLUMNS))
     return table.astype({"neither": "Int64"})
+
+
+def _kept(plan: PruningPlan, layer: int, expert: int, width: int | None) -> Sequence[int]:
+    """Neurons of an expert that stay; without its width, as far as the plan alone says."""
+    if layer in plan.kept and expert not in plan.kept[layer]:
+        return ()
+    ids = plan.kept_atoms.get(layer, {}).get(expert)
+    if ids is None and width is None:
+        raise PlanError(
+            f"Only one of the plans cuts expert {expert} of layer {layer}; the other keeps it "
+            "whole, and only the model says how many neurons these are."
+        )
+    return range(width or 0) if ids is None else ids
 
 
 def plan_diff(
@@ -124,37 +138,3 @@ def _kept_experts(plan: PruningPlan, layer: int, counts: Mapping[int, int]) -> f
             "model says how many experts these are."
         )
     return frozenset(range(counts[layer]))
-
-
-def _kept(plan: PruningPlan, layer: int, expert: int, width: int) -> Sequence[int]:
-    """Neurons of an expert that stay under a complete plan."""
-    if expert not in plan.kept[layer]:
-        return ()
-    return atoms_of(plan.kept_atoms, layer, expert, width)
-
-
-def _named(plan: PruningPlan) -> list[tuple[int, int]]:
-    """The experts whose neurons a plan names."""
-    return [(layer, expert) for layer, experts in plan.kept_atoms.items() for expert in experts]
-
-
-def _said(plan: PruningPlan, layer: int, expert: int) -> Sequence[int]:
-    """Neurons of an expert that stay, as far as a plan alone says."""
-    if layer in plan.kept and expert not in plan.kept[layer]:
-        return ()
-    ids = plan.kept_atoms.get(layer, {}).get(expert)
-    if ids is None:
-        raise PlanError(
-            f"Only one of the plans cuts expert {expert} of layer {layer}; the other keeps it "
-            "whole, and only the model says how many neurons these are."
-        )
-    return ids
-
-
-def _counted(
-    first: Sequence[int], second: Sequence[int], width: int | None
-) -> tuple[int, int, int, int | None]:
-    """Numbers of neurons in the order of STATES."""
-    both = len(first) if first == second else len(frozenset(first).intersection(second))
-    only_a, only_b = len(first) - both, len(second) - both
-    return both, only_a, only_b, None if width is None else width - both - only_a - only_b

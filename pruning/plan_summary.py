@@ -31,10 +31,8 @@ def plan_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
     rows = []
     for layer in model.layers:
         count, keep = layer.num_experts, len(kept[layer.index])
-        removed = count - keep
-        rows.append(
-            (layer.index, count, keep, removed, removed / count, *_asked_of(plan, layer.index))
-        )
+        numbers = (count, keep, count - keep, (count - keep) / count)
+        rows.append((layer.index, *numbers, *_asked_of(plan, layer.index)))
     return pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS))
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.ranking.experts import RANKING_COLUMNS, order_of, rank_of
 from analysis.ranking.trajectory import PAPER, Trajectories, Weighing, follow, follow_until
 from analysis.stats.samples import SampleStats
-from pruning.allocation import Allocation
-from pruning.constraints import Constraints, Room, rooms_of
+from pruning.constraints import Constraints, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
 from pruning.schedules import SCHEDULES, Evidence, Spending, allocate, fold_ranking, get_schedule
 from pruning.schedules.base import allocation_of
@@ -58,8 +55,12 @@ def union_plan(
     found = follow(stats, count, weighing)
     ranking = path_ranking(found, count)
     kept = ranking.groupby("layer")["score"].agg(lambda scores: int((scores > 0).sum()))
-    rooms = rooms_of(model.layers, Constraints())
-    allocation = _at_least(model.layers, rooms, kept.tolist())
+    removed = []
+    # The smallest counts that the routers allow and that hold what is to be kept.
+    for room, needed in zip(rooms_of(model.layers, Constraints()), kept.tolist(), strict=True):
+        most = min(room.most, room.size - needed)
+        removed.append(most - (most - room.least) % room.step)
+    allocation = allocation_of(model.layers, removed)
     made = _made(PATHS, count, weighing)
     plan = select_experts(ranking, allocation, model=model_ref(model), provenance=made)
     return PathPlan(plan, count, found.union_size(count))
@@ -73,15 +74,6 @@ def _made(schedule: str, count: int, weighing: Weighing) -> Provenance:
         tool_version=tool_version(),
         schedule_parameters={"paths": count, "weights": weighing.parts, **measured},
     )
-
-
-def _at_least(layers: Sequence[MoELayer], rooms: Sequence[Room], kept: Sequence[int]) -> Allocation:
-    """The smallest counts that the routers allow and that hold what is to be kept."""
-    removed = []
-    for room, count in zip(rooms, kept, strict=True):
-        most = min(room.most, room.size - count)
-        removed.append(most - (most - room.least) % room.step)
-    return allocation_of(layers, removed)
 
 
 @dataclass(frozen=True, slots=True)

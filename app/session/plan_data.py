@@ -15,13 +15,13 @@ from app.session.needed import what_is_missing
 from app.session.plan_state import imported_plan, note_plan
 from app.session.search_data import searched_plan
 from pruning.allocation import Allocation
+from pruning.atoms.kept import check_cuttable
 from pruning.atoms.sizes import atom_sizes
 from pruning.atoms.widths import WidthChoice, WidthMode
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan_summary import neuron_summary
 from pruning.planning.choice import PlanChoice, counts_in, hand_counts, plan_request
 from pruning.planning.make import CurrentPlan, make_plan
-from pruning.planning.neurons import check_cuttable
 from pruning.planning.ranking import FREQUENCY, Ranking, Selection
 from pruning.requests.plan import PlanRequest
 from pruning.schedules import budget_notes

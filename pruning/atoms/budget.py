@@ -23,15 +23,8 @@ class Pool:
 def pool_of(rooms: Sequence[Room]) -> Pool:
     """The pool of these experts: sums, since each gives and takes in the same steps."""
     step = rooms[0].step
-    return Pool(
-        Room(
-            sum(room.size for room in rooms),
-            sum(room.least for room in rooms),
-            sum(room.most for room in rooms),
-            step,
-        ),
-        sum(room.size % step for room in rooms),
-    )
+    size, least, most = map(sum, zip(*((r.size, r.least, r.most) for r in rooms), strict=True))
+    return Pool(Room(size, least, most, step), sum(room.size % step for room in rooms))
 
 
 def atom_sparsity_budget(pools: Sequence[Pool], sparsity: str | Fraction) -> Budget:
@@ -43,18 +36,17 @@ def atom_sparsity_budget(pools: Sequence[Pool], sparsity: str | Fraction) -> Bud
     """
     rho = parse_sparsity(sparsity)
     exact, whole = [num_removed(pool.room.size, rho) for pool in pools], _whole(pools)
-    shares = [_nearest_share(pool, gone) for pool, gone in zip(pools, exact, strict=True)]
+    shares = []
+    for pool, gone in zip(pools, exact, strict=True):
+        # The nearest that leaves multiples everywhere, whatever the constraints besides.
+        anywhere = Room(pool.room.size, pool.slack, pool.room.size, pool.room.step)
+        shares.append(anywhere.nearest(gone))
     if not any(whole.least <= wanted <= whole.most for wanted in (sum(exact), sum(shares))):
         check_total(sum(exact), [whole], NEURONS)
     if len(pools) == 1:  # nobody else whom a share should equal
         shares = [whole.nearest(exact[0])]
     total = whole.nearest(sum(shares))
     return Budget(total, "sparsity", str(sparsity).strip(), tuple(shares))
-
-
-def _nearest_share(pool: Pool, gone: int) -> int:
-    """The nearest that leaves multiples everywhere, whatever the constraints besides."""
-    return Room(pool.room.size, pool.slack, pool.room.size, pool.room.step).nearest(gone)
 
 
 def _whole(pools: Sequence[Pool]) -> Room:
@@ -82,8 +74,8 @@ def shares_of(pools: Sequence[Pool], budget: Budget) -> tuple[int, ...]:
     rooms = [pool.room for pool in pools]
     floors = budget.floors
     if len(floors) == len(rooms) and sum(floors) == budget.total:
-        fitting = [room.allows(gone) for room, gone in zip(rooms, floors, strict=True)]
-        if all(fitting):
+        pairs = zip(rooms, floors, strict=True)
+        if all(room.allows(gone) for room, gone in pairs):
             return floors
     # A pool without neurons, which an export may have left, has no room either.
     return apportion(budget.total, [max(room.size, 1) for room in rooms], rooms, NEURONS)

@@ -20,25 +20,21 @@ def ordered_atoms(atoms: Mapping[int, Mapping[int, Sequence[int]]]) -> KeptAtoms
     result = {}
     for layer in sorted(atoms):
         for expert, ids in atoms[layer].items():
-            _check_ids(layer, expert, ids)
+            where = f"expert {expert} of layer {layer}"
+            if layer < 0 or expert < 0:
+                raise PlanError(f"The plan names {where}; both count from 0.")
+            if ids and min(ids) < 0:
+                raise PlanError(
+                    f"The plan keeps neuron {min(ids)} of {where}; neurons count from 0."
+                )
+            for before, after in pairwise(ids):
+                if before == after:
+                    raise PlanError(f"The plan lists neuron {after} of {where} twice.")
+                if before > after:
+                    raise PlanError(f"The plan lists the neurons of {where} out of order.")
         in_order = {expert: tuple(atoms[layer][expert]) for expert in sorted(atoms[layer])}
         result[layer] = MappingProxyType(in_order)
     return MappingProxyType(result)
-
-
-def _check_ids(layer: int, expert: int, ids: Sequence[int]) -> None:
-    where = f"expert {expert} of layer {layer}"
-    if layer < 0 or expert < 0:
-        raise PlanError(f"The plan names {where}; both count from 0.")
-    if not ids:
-        return
-    if min(ids) < 0:
-        raise PlanError(f"The plan keeps neuron {min(ids)} of {where}; neurons count from 0.")
-    for before, after in pairwise(ids):
-        if before == after:
-            raise PlanError(f"The plan lists neuron {after} of {where} twice.")
-        if before > after:
-            raise PlanError(f"The plan lists the neurons of {where} out of order.")
 
 
 def atoms_from_json(raw: object) -> KeptAtoms:
@@ -49,9 +45,15 @@ def atoms_from_json(raw: object) -> KeptAtoms:
     for layer, experts in raw.items():
         if not isinstance(experts, Mapping):
             raise PlanError(f"The plan's 'kept_atoms' of layer {layer} are no object of experts.")
-        atoms[_number(layer, "layer")] = {
-            _number(expert, "expert"): _ids(layer, expert, ids) for expert, ids in experts.items()
-        }
+        held = atoms[_number(layer, "layer")] = {}
+        for expert, ids in experts.items():
+            number = _number(expert, "expert")
+            if not isinstance(ids, list) or any(type(atom) is not int for atom in ids):
+                raise PlanError(
+                    f"The plan's neurons of expert {expert} in layer {layer} are not a list of "
+                    "integers."
+                )
+            held[number] = tuple(sorted(ids))
     return ordered_atoms(atoms)
 
 
@@ -59,14 +61,6 @@ def _number(key: Any, what: str) -> int:
     if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= MOST_DIGITS):
         raise PlanError(f"The plan's 'kept_atoms' name {what} {key!r}, which is no number.")
     return int(key)
-
-
-def _ids(layer: str, expert: str, ids: object) -> tuple[int, ...]:
-    if not isinstance(ids, list) or any(type(atom) is not int for atom in ids):
-        raise PlanError(
-            f"The plan's neurons of expert {expert} in layer {layer} are not a list of integers."
-        )
-    return tuple(sorted(ids))
 
 
 def atoms_to_json(atoms: KeptAtoms) -> dict[str, dict[str, list[int]]]:
@@ -89,17 +83,22 @@ def atoms_text(raw: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
     return f"{{\n{inner}\n  }}" if inner else "{}"
 
 
+def check_cuttable(model: MoEModel) -> None:
+    """Refuse a model out of whose experts no neurons can be cut."""
+    if role := quantised_role(model):
+        raise PlanError(
+            f"The experts of {model.name} are quantised (they have {role}), and neurons cannot be "
+            "cut out of that; dequantise the checkpoint first, or remove whole experts."
+        )
+
+
 def fit_atoms(atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEModel) -> KeptAtoms:
     """The atoms, checked against a model; experts that keep all of theirs are left out.
 
     `kept` are the experts that stay, of every layer.
     """
-    role = quantised_role(model) if atoms else ""
-    if role:
-        raise PlanError(
-            f"The experts of {model.name} are quantised (they have {role}), and neurons cannot be "
-            "cut out of that; dequantise the checkpoint first, or remove whole experts."
-        )
+    if atoms:
+        check_cuttable(model)
     widths = expert_widths(model) if atoms else {}
     result: dict[int, dict[int, tuple[int, ...]]] = {}
     for layer, experts in atoms.items():
@@ -109,30 +108,25 @@ def fit_atoms(atoms: KeptAtoms, kept: Mapping[int, Sequence[int]], model: MoEMod
                 f"{model.name}."
             )
         for expert, ids in experts.items():
-            _check_expert(layer, expert, kept[layer], ids, widths[layer])
-            if len(ids) < widths[layer][expert]:
+            where, held = f"expert {expert} in layer {layer}", widths[layer]
+            if expert >= len(held):
+                raise PlanError(
+                    f"The plan names neurons of {where}, which has {len(held)} experts "
+                    f"(0..{len(held) - 1})."
+                )
+            if expert not in kept[layer]:
+                raise PlanError(
+                    f"The plan names neurons of {where}, but removes that expert; name it in "
+                    "'kept' or leave its neurons out."
+                )
+            if ids and ids[-1] >= held[expert]:
+                raise PlanError(
+                    f"The plan keeps neuron {ids[-1]} of {where}, which has {held[expert]} neurons "
+                    f"(0..{held[expert] - 1})."
+                )
+            if len(ids) < held[expert]:
                 result.setdefault(layer, {})[expert] = ids
     return ordered_atoms(result)
-
-
-def _check_expert(
-    layer: int, expert: int, kept: Sequence[int], ids: Sequence[int], widths: Sequence[int]
-) -> None:
-    if expert >= len(widths):
-        raise PlanError(
-            f"The plan names neurons of expert {expert} in layer {layer}, which has {len(widths)} "
-            f"experts (0..{len(widths) - 1})."
-        )
-    if expert not in kept:
-        raise PlanError(
-            f"The plan names neurons of expert {expert} in layer {layer}, but removes that expert; "
-            "name it in 'kept' or leave its neurons out."
-        )
-    if ids and ids[-1] >= widths[expert]:
-        raise PlanError(
-            f"The plan keeps neuron {ids[-1]} of expert {expert} in layer {layer}, which has "
-            f"{widths[expert]} neurons (0..{widths[expert] - 1})."
-        )
 
 
 def atoms_of(atoms: KeptAtoms, layer: int, expert: int, width: int) -> tuple[int, ...] | range:

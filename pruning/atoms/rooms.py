@@ -40,31 +40,25 @@ def atom_rooms(
     pinned or its layer protected; a dropped one loses all. `widths` are neurons of every expert, by
     layer.
     """
-    rooms = {}
-    for layer in sorted(widths):
-        for expert, width in enumerate(widths[layer]):
-            least, most = _range((layer, expert), width, constraints)
-            rooms[layer, expert] = Room(width, least, most, constraints.multiple_of)
+    rooms, step = {}, constraints.multiple_of
+    for layer, expert, width in (
+        (n, e, w) for n in sorted(widths) for e, w in enumerate(widths[n])
+    ):
+        floor, what = min(constraints.floor, width), f"Expert {expert} of layer {layer}"
+        low, high = -(-floor // step) * step, width // step * step
+        if expert in constraints.dropped.get(layer, ()):
+            low = high = 0
+        elif layer in constraints.protected or expert in constraints.pinned.get(layer, ()):
+            low = high = width
+        elif 0 < width < step:
+            raise PlanError(
+                f"{what} has {width} neurons and cannot keep a multiple of {step}; the largest "
+                f"multiple that works is {width}."
+            )
+        elif low > high:
+            raise PlanError(
+                f"{what} has {width} neurons, so it cannot keep {floor} or more in multiples of "
+                f"{step}; the largest floor that works is {high}."
+            )
+        rooms[layer, expert] = Room(width, width - high, width - low, step)
     return rooms
-
-
-def _range(key: ExpertKey, width: int, constraints: Constraints) -> tuple[int, int]:
-    """Fewest and most neurons that an expert loses."""
-    layer, expert = key
-    if expert in constraints.dropped.get(layer, frozenset()):
-        return width, width
-    if layer in constraints.protected or expert in constraints.pinned.get(layer, frozenset()):
-        return 0, 0
-    step, floor = constraints.multiple_of, min(constraints.floor, width)
-    if 0 < width < step:
-        raise PlanError(
-            f"Expert {expert} of layer {layer} has {width} neurons and cannot keep a multiple of "
-            f"{step}; the largest multiple that works is {width}."
-        )
-    low, high = -(-floor // step) * step, width // step * step
-    if low > high:
-        raise PlanError(
-            f"Expert {expert} of layer {layer} has {width} neurons, so it cannot keep {floor} or "
-            f"more in multiples of {step}; the largest floor that works is {high}."
-        )
-    return width - high, width - low

@@ -127,8 +127,11 @@ def loaded_as(model: MoEModel, needed: Mapping[int, int], choice: WidthChoice) -
         layer: max(widths) for layer, widths in expert_widths(model).items()
     }
     scalar = whole_number(model.config, model.family.width_key)
-    if choice.mode is WidthMode.RAGGED:
-        _check_ragged(model)
+    if choice.mode is WidthMode.RAGGED and is_stacked(model):
+        raise PlanError(
+            f"The experts of {model.name} lie stacked in one tensor a layer, so they cannot have "
+            "widths of their own on disk; use the width mode per-layer or uniform."
+        )
     if choice.mode is WidthMode.UNIFORM:
         width = _rounded(max(needed.values()), choice.multiple_of, max(most.values()))
         shared = _shared_count(model, width) if width != scalar else None
@@ -142,14 +145,6 @@ def loaded_as(model: MoEModel, needed: Mapping[int, int], choice: WidthChoice) -
 def _rounded(width: int, multiple: int, most: int) -> int:
     """The next multiple, at least one; the width as it was, if that is less."""
     return min(max(1, -(-width // multiple)) * multiple, most)
-
-
-def _check_ragged(model: MoEModel) -> None:
-    if is_stacked(model):
-        raise PlanError(
-            f"The experts of {model.name} lie stacked in one tensor a layer, so they cannot have "
-            "widths of their own on disk; use the width mode per-layer or uniform."
-        )
 
 
 def _shared_count(model: MoEModel, width: int) -> int | None:

@@ -10,9 +10,9 @@ from analysis.errors import PlanError
 from analysis.json_text import parse_json_once
 from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
-from analysis.widths import expert_widths, quantised_role
+from analysis.widths import expert_widths
 from pruning.atoms.budget import atom_count_budget, atom_sparsity_budget, budget_note
-from pruning.atoms.kept import KeptAtoms, atoms_from_json
+from pruning.atoms.kept import KeptAtoms, atoms_from_json, check_cuttable
 from pruning.atoms.rooms import atom_rooms, kept_experts
 from pruning.atoms.selection import Contest
 from pruning.atoms.sizes import AtomSizer
@@ -50,15 +50,6 @@ class Arena:
             return atom_params_budget(self.contest, sizer, share, self.experts)
         target = AtomTarget(request.target_gib or "", request.target_dtype, request.widths)
         return atom_size_budget(self.contest, sizer, target, self.experts)
-
-
-def check_cuttable(model: MoEModel) -> None:
-    """Refuse a model out of whose experts no neurons can be cut."""
-    if role := quantised_role(model):
-        raise PlanError(
-            f"The experts of {model.name} are quantised (they have {role}), and neurons cannot be "
-            "cut out of that; dequantise the checkpoint first, or remove whole experts."
-        )
 
 
 def check_neurons(request: PlanRequest, model: MoEModel) -> None:

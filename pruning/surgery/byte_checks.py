@@ -32,24 +32,23 @@ def _check_sizes(path: Path, manifest: Manifest) -> Iterator[Check]:
     yield check_that("sizes", problems, f"{manifest.nbytes} bytes in all")
 
 
-def _hash_file(path: Path, reader: Reader) -> str:
-    sha = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while (chunk := file.read(_CHUNK_BYTES)) and reader.goes_on(len(chunk)):
-            sha.update(chunk)
-    return sha.hexdigest()
-
-
 def _check_hashes(path: Path, manifest: Manifest) -> Generator[Progress, None, Check]:
-    present = [shard for shard in manifest.shards if (path / shard.name).is_file()]
-    names = [shard.name for shard in present]
-    found = yield from ask_shards(
-        names, lambda name, reader: _hash_file(path / name, reader), "hashing", manifest.nbytes
-    )
+    present = {
+        shard.name: shard.sha256 for shard in manifest.shards if (path / shard.name).is_file()
+    }
+
+    def hashed(name: str, reader: Reader) -> str:
+        sha = hashlib.sha256()
+        with (path / name).open("rb", buffering=0) as file:
+            while (chunk := file.read(_CHUNK_BYTES)) and reader.goes_on(len(chunk)):
+                sha.update(chunk)
+        return sha.hexdigest()
+
+    found = yield from ask_shards(present, hashed, "hashing", manifest.nbytes)
     problems = [
-        f"{shard.name} was changed after the export: its SHA-256 differs"
-        for shard in present
-        if found[shard.name] != shard.sha256
+        f"{name} was changed after the export: its SHA-256 differs"
+        for name, sha256 in present.items()
+        if found[name] != sha256
     ]
     return check_that("sha256", problems, f"{len(present)} shards as they were written")
 

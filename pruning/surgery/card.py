@@ -14,7 +14,7 @@ from analysis.errors import ExportError, first_line
 from analysis.model import MoEModel
 from pruning.atoms.kept import count_atoms
 from pruning.atoms.widths import WidthPlan
-from pruning.engines import Contents, contents_of, verdicts
+from pruning.engines import contents_of, verdicts
 from pruning.heads import HeadPlan, heads_in_words
 from pruning.plan import PruningPlan, tool_version
 from pruning.sizes import SizeReport, format_bytes, size_report
@@ -49,8 +49,8 @@ def _kept_table(model: MoEModel, plan: PruningPlan) -> str:
     return "\n".join(lines)
 
 
-def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan) -> str:
-    sizes, made = size_report(model, plan), plan.provenance
+def _facts(model: MoEModel, plan: PruningPlan, heads: HeadPlan, sizes: SizeReport) -> str:
+    made = plan.provenance
     share = sizes.experts_removed / sizes.experts_before
     assumed = "; ".join(model.family.assumptions)
     facts = {
@@ -93,18 +93,6 @@ def _in_words(values: Mapping[str, Any]) -> str:
     return f"`{json.dumps(values, sort_keys=True)}`" if values else ""
 
 
-def _numbers(report: SizeReport) -> str:
-    loaded_before, loaded_after = map(format_bytes, report.loaded("bfloat16"))
-    on_disk = f"{format_bytes(report.bytes_before)} | {format_bytes(report.bytes_after)}"
-    return (
-        "| | before | after |\n|---|---|---|\n"
-        f"| parameters | {report.params_before:,} | {report.params_after:,} |\n"
-        f"| active per token | {report.active_before:,} | {report.active_after:,} |\n"
-        f"| weights on disk | {on_disk} |\n"
-        f"| loaded in bfloat16 | {loaded_before} | {loaded_after} |"
-    )
-
-
 _CARD = """---
 {metadata}
 ---
@@ -120,7 +108,12 @@ source, byte for byte; nothing was trained afterwards.
 
 {facts}
 
-{numbers}
+| | before | after |
+|---|---|---|
+| parameters | {sizes.params_before:,} | {sizes.params_after:,} |
+| active per token | {sizes.active_before:,} | {sizes.active_after:,} |
+| weights on disk | {on_disk} |
+| loaded in bfloat16 | {loaded} |
 
 The ids of the experts that stay, and the SHA-256 of every file, are in `moeprune_manifest.json`.
 
@@ -145,24 +138,9 @@ _RECIPE = """
 {recipe}
 ```
 """
-_LOAD_PRUNED = (
-    "from pruning import load_pruned  # MoE Prune Studio\nfrom transformers import AutoTokenizer",
-    "load_pruned(name)",
-)
 _NO_LICENCE = """
 The source names no licence in its card; look it up before you pass this model on.
 """
-
-
-def _loading(model: MoEModel, contents: Contents) -> tuple[str, str]:
-    """The imports and the expression that load the export."""
-    if not contents.in_transformers:
-        return _LOAD_PRUNED
-    auto_class = model.family.auto_class
-    # A reader without the flag stops with an error.
-    flag = "" if contents.is_uniform else ", trust_remote_code=True"
-    load = f"{auto_class}.from_pretrained(name{flag})"
-    return f"from transformers import {auto_class}, AutoTokenizer", load
 
 
 def model_card(
@@ -177,9 +155,17 @@ def model_card(
     The plan is complete, see `fit_plan`; `recipe` is the text of the recipe that asked for the
     export.
     """
-    source = source_metadata(model.checkpoint.path)
+    source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     contents = contents_of(model, plan, widths)
-    imports, load = _loading(model, contents)
+    auto_class = model.family.auto_class
+    imports = f"from transformers import {auto_class}, AutoTokenizer"
+    # A reader without the flag stops with an error.
+    flag = "" if contents.is_uniform else ", trust_remote_code=True"
+    load = f"{auto_class}.from_pretrained(name{flag})"
+    if not contents.in_transformers:
+        imports = "from pruning import load_pruned  # MoE Prune Studio\n"
+        imports += "from transformers import AutoTokenizer"
+        load = "load_pruned(name)"
     readers = (f"| {each.engine} | {each.reads} | {each.reason} |" for each in verdicts(contents))
     is_hub_id = model.name.count("/") == 1
     metadata = ModelCardData(
@@ -203,8 +189,10 @@ def model_card(
         load=load,
         readers="\n".join(readers),
         what="neurons of its routed experts" if plan.kept_atoms else "its routed experts",
-        facts="\n".join((_facts(model, plan, heads), *_atom_facts(model, plan, widths))),
-        numbers=_numbers(size_report(model, plan)),
+        facts="\n".join((_facts(model, plan, heads, sizes), *_atom_facts(model, plan, widths))),
+        sizes=sizes,
+        on_disk=" | ".join(map(format_bytes, sizes.loaded())),
+        loaded=" | ".join(map(format_bytes, sizes.loaded("bfloat16"))),
         recipe=_RECIPE.format(recipe=recipe.rstrip()) if recipe else "",
     )
     return str(ModelCard(text).content).encode()

@@ -36,37 +36,28 @@ def pruned_config(
     """
     raw = (model.checkpoint.path / CONFIG_NAME).read_bytes()
     source: Config = json.loads(raw)
-    config = _with_counts(source, model, plan)
+    family, config = model.family, source
+    kept = {layer: len(ids) for layer, ids in plan.kept.items()}
+    if kept != {layer.index: layer.num_experts for layer in model.layers}:
+        # Its balancing loss is meant for the full set of experts, and for one count.
+        counts: Config = {"output_router_logits": False}
+        is_uniform = len(set(kept.values())) == 1
+        if not is_uniform or PER_LAYER_KEY in model.config:
+            # A dense layer has 0.
+            each = [kept.get(layer, 0) for layer in range(model.depth)]
+            counts[PER_LAYER_KEY] = None if is_uniform else each
+        config = family.edited(family.config_with_count(config, max(kept.values())), **counts)
     if changes := widths_config(widths, model) if widths else {}:
         # The balancing loss is meant for training the full set of experts.
-        config = model.family.edited(config, **changes, output_router_logits=False)
+        config = family.edited(config, **changes, output_router_logits=False)
     if heads.choice is HeadChoice.DROP:
-        config = _without_heads(config, model.family)
-    config = with_model_classes(config, model.family)
+        inner: Any = config
+        for key in family.config_path:
+            inner = inner[key]
+        config = {**config, **{key: 0 for key in HEAD_KEYS if config.get(key)}}
+        config = family.edited(config, **{key: 0 for key in HEAD_KEYS if inner.get(key)})
+    config = with_model_classes(config, family)
     return raw if config == source else json_file(config)
-
-
-def _with_counts(config: Config, model: MoEModel, plan: PruningPlan) -> Config:
-    kept = {layer: len(ids) for layer, ids in plan.kept.items()}
-    if kept == {layer.index: layer.num_experts for layer in model.layers}:
-        return config
-    # Its balancing loss is meant for the full set of experts, and for one count.
-    changes: Config = {"output_router_logits": False}
-    is_uniform = len(set(kept.values())) == 1
-    if not is_uniform or PER_LAYER_KEY in model.config:
-        # A dense layer has 0.
-        counts = [kept.get(layer, 0) for layer in range(model.depth)]
-        changes[PER_LAYER_KEY] = None if is_uniform else counts
-    family = model.family
-    return family.edited(family.config_with_count(config, max(kept.values())), **changes)
-
-
-def _without_heads(config: Config, family: MoEFamily) -> Config:
-    inner: Any = config
-    for key in family.config_path:
-        inner = inner[key]
-    top = {key: 0 for key in HEAD_KEYS if config.get(key)}
-    return family.edited({**config, **top}, **{key: 0 for key in HEAD_KEYS if inner.get(key)})
 
 
 def own_sizes(config: Mapping[str, Any], family: MoEFamily) -> frozenset[str]:

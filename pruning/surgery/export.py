@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, Checkpoint
+from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
 from analysis.durable import PARTIAL, partial_of, sync_folder
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.families.base import WIDTHS_KEY
@@ -200,37 +200,50 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
         lock.release()
 
 
-def _hash_source(checkpoint: Checkpoint) -> Generator[Progress, None, str]:
-    """SHA-256 over every byte of every shard, in the order of their names."""
-    sha = hashlib.sha256()
-    done, total = 0, sum(shard.size for shard in checkpoint.shards)
-    for shard in checkpoint.shards:
-        with (checkpoint.path / shard.name).open("rb") as file:
-            while chunk := file.read(1 << 24):
-                sha.update(chunk)
-                done += len(chunk)
-                yield Progress("hashing the source", done, total, "bytes")
-    return sha.hexdigest()
+def export_checkpoint(
+    model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions | None = None
+) -> Generator[Progress, None, Manifest]:
+    """Write the pruned checkpoint to `out`, which is new or an empty directory.
 
-
-def _publish(partial: Path, out: Path) -> None:
-    """Give the finished directory its name, in one step that survives a power cut."""
-    for folder in sorted({path.parent for path in partial.rglob("*")}):
-        sync_folder(folder)
+    Ends with the manifest as the generator's value. If the caller closes the generator, or on any
+    error, nothing is left; after a kill, `<out>.partial` is, and the next export removes it.
+    """
+    options = options or ExportOptions()
+    prepared = prepare_export(model, plan, out, options)
     try:
-        partial.rename(out)
+        with _partial_directory(prepared) as partial:
+            manifest = yield from _write_export(prepared, options, partial)
+            # The finished directory gets its name in one step that survives a power cut.
+            for folder in sorted({path.parent for path in partial.rglob("*")}):
+                sync_folder(folder)
+            try:
+                partial.rename(prepared.out)
+            except OSError as error:
+                # Somebody filled the directory while the export ran.
+                reason = error.strerror or error
+                raise ExportError(
+                    f"{prepared.out} cannot take the finished export: {reason}."
+                ) from error
+            sync_folder(prepared.out.parent)
     except OSError as error:
-        # Somebody filled the directory while the export ran.
-        reason = error.strerror or error
-        raise ExportError(f"{out} cannot take the finished export: {reason}.") from error
-    sync_folder(out.parent)
+        raise ExportError(
+            f"The export to {prepared.out} failed: {error.strerror or error}."
+        ) from error
+    return manifest
 
 
 def _write_export(
     prepared: PreparedExport, options: ExportOptions, partial: Path
 ) -> Generator[Progress, None, Manifest]:
     source = prepared.model.checkpoint
-    content = (yield from _hash_source(source)) if options.hash_source else ""
+    sha, done, total = hashlib.sha256(), 0, sum(shard.size for shard in source.shards)
+    for shard in source.shards if options.hash_source else ():  # in the order of their names
+        with (source.path / shard.name).open("rb") as file:
+            while chunk := file.read(1 << 24):
+                sha.update(chunk)
+                done += len(chunk)
+                yield Progress("hashing the source", done, total, "bytes")
+    content = sha.hexdigest() if options.hash_source else ""
     shards = yield from write_shards(prepared.shards, source.path, partial)
     write_file(partial / CARD_NAME, prepared.card)
     files = {name: write_file(partial / name, content) for name, content in prepared.files.items()}
@@ -248,25 +261,4 @@ def _write_export(
         libraries=library_versions(),
     )
     write_file(partial / MANIFEST_NAME, manifest.to_json().encode())
-    return manifest
-
-
-def export_checkpoint(
-    model: MoEModel, plan: PruningPlan, out: Path, options: ExportOptions | None = None
-) -> Generator[Progress, None, Manifest]:
-    """Write the pruned checkpoint to `out`, which is new or an empty directory.
-
-    Ends with the manifest as the generator's value. If the caller closes the generator, or on any
-    error, nothing is left; after a kill, `<out>.partial` is, and the next export removes it.
-    """
-    options = options or ExportOptions()
-    prepared = prepare_export(model, plan, out, options)
-    try:
-        with _partial_directory(prepared) as partial:
-            manifest = yield from _write_export(prepared, options, partial)
-            _publish(partial, prepared.out)
-    except OSError as error:
-        raise ExportError(
-            f"The export to {prepared.out} failed: {error.strerror or error}."
-        ) from error
     return manifest

@@ -142,44 +142,37 @@ def read_manifest(path: Path) -> Manifest:
             "version reads; export again."
         )
     try:
-        manifest = _manifest(raw)
-    except (*_DAMAGED, PlanError) as error:
+        manifest = Manifest(
+            source=SourceRecord(**raw["source"]),
+            plan=plan_from_dict(raw["plan"]),
+            heads=HeadPlan.from_json(raw["heads"]),
+            widths=WidthChoice.from_json(raw["widths"]) if "widths" in raw else None,
+            assumptions=tuple(map(str, raw.get("discovered", ()))),
+            shards=tuple(
+                ShardRecord(
+                    name=_own_name(shard["name"]),
+                    sha256=str(shard["sha256"]),
+                    tensors=tuple(map(str, shard["tensors"])),
+                    **{key: int(shard[key]) for key in ("bytes", "copied", "cut", "dropped")},
+                )
+                for shard in raw["shards"]
+            ),
+            files={
+                _own_name(name): FileRecord(int(record["bytes"]), str(record["sha256"]))
+                for name, record in raw["files"].items()
+            },
+            dropped_shards=tuple(raw["dropped_shards"]),
+            tool_version=str(raw["tool_version"]),
+            libraries=dict(raw["libraries"]),
+        )
+    # What values of another kind raise where they are taken for what should be there.
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, PlanError) as error:
         raise ExportError(f"{MANIFEST_NAME} is damaged: {error}") from error
     if manifest.plan.digest != raw.get("plan_digest"):
         raise ExportError(f"{MANIFEST_NAME} is damaged: its plan does not have its plan_digest.")
     if manifest.has_uniform_counts != raw.get("uniform_counts"):
         raise ExportError(f"{MANIFEST_NAME} is damaged: its uniform_counts is not its plan's.")
     return manifest
-
-
-# What values of another kind raise where they are taken for what should be there.
-_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-
-
-def _manifest(raw: Mapping[str, Any]) -> Manifest:
-    return Manifest(
-        source=SourceRecord(**raw["source"]),
-        plan=plan_from_dict(raw["plan"]),
-        heads=HeadPlan.from_json(raw["heads"]),
-        widths=WidthChoice.from_json(raw["widths"]) if "widths" in raw else None,
-        assumptions=tuple(map(str, raw.get("discovered", ()))),
-        shards=tuple(
-            ShardRecord(
-                name=_own_name(shard["name"]),
-                sha256=str(shard["sha256"]),
-                tensors=tuple(map(str, shard["tensors"])),
-                **{key: int(shard[key]) for key in ("bytes", "copied", "cut", "dropped")},
-            )
-            for shard in raw["shards"]
-        ),
-        files={
-            _own_name(name): FileRecord(int(record["bytes"]), str(record["sha256"]))
-            for name, record in raw["files"].items()
-        },
-        dropped_shards=tuple(raw["dropped_shards"]),
-        tool_version=str(raw["tool_version"]),
-        libraries=dict(raw["libraries"]),
-    )
 
 
 def _own_name(raw: Any) -> str:

@@ -4,7 +4,7 @@ A scale goes with its block, so the neurons of a block stay or go together, and 
 wide as whole blocks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from analysis.families import MoEFamily, Slot
 from analysis.model import MoEModel
 from analysis.widths import atom_axis, scale_blocks
 from pruning.atoms.widths import WidthMode, WidthPlan
+from pruning.constraints import spans
 from pruning.surgery.pieces import Gather, item_bytes
 from pruning.surgery.widths import ResizedTensor
 
@@ -52,23 +53,14 @@ def _check_kept(layer: int, expert: int, kept: Sequence[int], width: int, size: 
     shares = held.reshape(-1, size).mean(1)
     if not ((shares == 0) | (shares == 1)).all():
         odd = int(np.flatnonzero((shares > 0) & (shares < 1))[0])
-        whole = np.flatnonzero(shares >= 0.5).tolist()
-        spans = ", ".join(f"{first}..{last}" for first, last in _spans(whole, size, width))
+        whole = np.repeat(shares >= 0.5, size)[:width]
+        kept_instead = spans(np.flatnonzero(whole).tolist())
         last = min((odd + 1) * size, width) - 1
         raise ExportError(
             f"Expert {expert} in layer {layer} would keep some of its neurons {odd * size}..{last} "
             f"and lose others, but they share a scale (FP8) and stay or go together; nearest that "
-            f"works: keep {spans or 'none'}."
+            f"works: keep {kept_instead or 'none'}."
         )
-
-
-def _spans(blocks: Sequence[int], size: int, width: int) -> Iterator[tuple[int, int]]:
-    """First and last neuron of runs of blocks."""
-    first = 0
-    for number, block in enumerate(blocks):
-        if number + 1 == len(blocks) or blocks[number + 1] != block + 1:
-            yield blocks[first] * size, min((block + 1) * size, width) - 1
-            first = number + 1
 
 
 def resized_scale(

@@ -1,11 +1,10 @@
 """Checks of an export against its source: every tensor accounted for, and every byte compared."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.checkpoint import TensorEntry, open_checkpoint
 from analysis.errors import CheckpointError, ExportError, PlanError
@@ -85,23 +84,18 @@ def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list
                 f"{shard.name} holds {len(held) - cut} copied and {cut} cut tensors, but the "
                 f"manifest counts {shard.copied} and {shard.cut}"
             )
-    return problems + _dropped_problems(pairs, manifest, source)
-
-
-def _dropped_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list[str]:
     stay = {each.source.name for each in pairs.expected.values()}
-    shards = [shard for shard in source.checkpoint.shards if shard.tensors]
-    lost = {shard.name: sum(each.name not in stay for each in shard.tensors) for shard in shards}
-    problems = []
+    shards = {shard.name: shard.tensors for shard in source.checkpoint.shards if shard.tensors}
+    lost = {name: sum(each.name not in stay for each in held) for name, held in shards.items()}
     # Shards that were made anew say 0: what is gone was in others.
     if any(shard.dropped for shard in manifest.shards):
-        problems = [
+        problems += [
             f"{shard.name} lost {lost.get(shard.name, 0)} tensors, but the manifest counts "
             f"{shard.dropped} as dropped"
             for shard in manifest.shards
             if lost.get(shard.name, 0) != shard.dropped
         ]
-    gone = [shard.name for shard in shards if lost[shard.name] == len(shard.tensors)]
+    gone = [name for name, held in shards.items() if lost[name] == len(held)]
     if sorted(gone) != sorted(manifest.dropped_shards):
         said = ", ".join(manifest.dropped_shards) or "none"
         problems.append(
@@ -128,11 +122,14 @@ def _check_bytes(pairs: Pairs) -> Generator[Progress, None, Check]:
 def _differs(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
     """The first of some tensors that is not what it must be, in a sentence; empty for none."""
     for name in names:
-        place = 0
-        for wanted, found in _blocks(pairs, name):
+        made, entry, place = pairs.expected[name], pairs.found[name], 0
+        source, export = pairs.source / made.source.shard, pairs.export / entry.shard
+        # A few MiB at a time, flat.
+        for block in (block for part in made.parts for block in part.blocks(source)):
+            wanted = block.reshape(-1)
+            found = mapped(export, entry.start + place, (wanted.size,))
             if not np.array_equal(wanted, found):
                 byte = place + int(np.argmax(wanted != found))
-                made = pairs.expected[name]
                 whose = "the plan's cut" if made.is_cut else "a copy"
                 return (
                     f"{name} is not {whose} of the source's {made.source.name}: byte {byte} of the "
@@ -142,13 +139,3 @@ def _differs(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
             if not reader.goes_on(wanted.size):
                 return ""
     return ""
-
-
-def _blocks(pairs: Pairs, name: str) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
-    """What a tensor must hold and what it holds, a few MiB at a time; both flat."""
-    wanted, entry = pairs.expected[name], pairs.found[name]
-    place = entry.start
-    for part in wanted.parts:
-        for block in part.blocks(pairs.source / wanted.source.shard):
-            yield block.reshape(-1), mapped(pairs.export / entry.shard, place, (block.size,))
-            place += block.size

@@ -109,10 +109,10 @@ def newest_job(context: Context) -> Job | None:
     """The last search of this model that this server was asked for."""
     for job in job_store().list(kinds=(SEARCH,)):
         try:
-            request: SearchRequest = validated(SearchRequest, job.request)
+            model = validated(SearchRequest, job.request).parsed().model
         except UserError:
             continue  # of a program that knew other keys
-        if str(request.parsed().model) == str(context.model.checkpoint.path):
+        if model == str(context.model.checkpoint.path):
             return job
     return None
 
