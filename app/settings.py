@@ -22,21 +22,15 @@ def shown_path(path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Folders of one installation or server, and where its jobs run.
+    """Folders of one installation or server, and where its jobs run."""
 
-    Args:
-        stats_dir: where runs are read and written; the shipped demo runs are always read too.
-        models_root: folder whose checkpoints the dashboard offers; None offers the demo only.
-        export_root: folder below which the dashboard exports.
-        state_dir: job table and logs.
-        slurm: whether jobs go to a SLURM cluster, and with which options: see
-            `app.jobs.slurm.parse_options`; None runs them on this machine.
-    """
-
-    stats_dir: Path
+    stats_dir: Path  # where runs are read and written; the shipped demo runs are always read too
+    # Folder whose checkpoints the dashboard offers; None offers the demo only.
     models_root: Path | None
-    export_root: Path
-    state_dir: Path
+    export_root: Path  # folder below which the dashboard exports
+    state_dir: Path  # job table and logs
+    # Whether jobs go to a SLURM cluster, and with which options: see
+    # `app.jobs.slurm.parse_options`; None runs them on this machine.
     slurm: str | None = None
 
     @classmethod

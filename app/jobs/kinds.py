@@ -30,25 +30,18 @@ Result = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """One kind of job.
+    """One kind of job."""
 
-    Args:
-        request: what a person asks for.
-        task: dotted name, below `pruning.tasks`, of a generator: request -> steps of progress.
-        title: of a job in the list; `{about}` is the model, plan or folder that it is about, and
-            `{request}` the request.
-        sentence: result -> what the list says of it, and where it leads.
-        result: value of the task -> a JSON object.
-        place: the part of the pages that lists these jobs beside the Start page; see `job_panel`.
-        partials: request -> output to delete unless the job ends as done.
-    """
-
-    request: type[Request]
-    task: str
+    request: type[Request]  # what a person asks for
+    task: str  # dotted name, below `pruning.tasks`, of a generator: request -> steps of progress
+    # Of a job in the list; `{about}` is the model, plan or folder that it is about, and `{request}`
+    # the request.
     title: str
-    sentence: Callable[[Result], str]
-    result: Callable[[Any], dict[str, Any]] = dict
+    sentence: Callable[[Result], str]  # result -> what the list says of it, and where it leads
+    result: Callable[[Any], dict[str, Any]] = dict  # value of the task -> a JSON object
+    # The part of the pages that lists these jobs beside the Start page; see `job_panel`.
     place: str = ""
+    # Request -> output to delete unless the job ends as done.
     partials: Callable[[Any], tuple[str, ...]] = lambda _: ()
 
     def run(self, values: dict[str, Any]) -> Generator[Progress, None, dict[str, Any]]:

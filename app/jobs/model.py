@@ -26,61 +26,43 @@ FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELED, JobStat
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A row of the job table. Times are seconds since the epoch, None while not reached.
+    """A row of the job table. Times are seconds since the epoch, None while not reached."""
 
-    Args:
-        id: 12 hexadecimal digits.
-        kind: what is done, a key of the worker's `KINDS`.
-        title: what a person reads in the list.
-        request: what was asked, as JSON.
-        command: the equivalent `moeprune ...` command line.
-        digest: sha256 of the canonical JSON of `request`.
-        phase, done, total, unit: see `analysis.progress.Progress`.
-        phase_started_at, phase_start_done: when the phase was first seen, and how far it was then.
-        progress_at: when `done` last changed.
-        pid, process_start: the worker's process; its start, see `app.jobs.process.start_time`,
-            tells it from a later process that got the same number.
-        host: where the worker runs; empty while queued.
-        batch: number of the SLURM job that it was handed to; empty for a local one.
-        requested_by: who asked; empty when not known.
-        version: of the program that took the request.
-        cancel_at: when the cancel was asked for; the job may still be running.
-        rss_peak: the largest memory seen, in bytes; 0 when never seen.
-        error: one line; empty when there is nothing to say.
-        result: what the task returned.
-        partials: paths to delete unless the job ends as done; only names with ".partial" are.
-    """
-
-    id: str
-    kind: str
-    title: str
-    request: dict[str, Any]
-    command: str
-    digest: str
+    id: str  # 12 hexadecimal digits
+    kind: str  # what is done, a key of the worker's `KINDS`
+    title: str  # what a person reads in the list
+    request: dict[str, Any]  # what was asked, as JSON
+    command: str  # the equivalent `moeprune ...` command line
+    digest: str  # sha256 of the canonical JSON of `request`
     state: JobState
-    requested_by: str
-    version: str
+    requested_by: str  # who asked; empty when not known
+    version: str  # of the program that took the request
     log_path: Path
+    # Paths to delete unless the job ends as done; only names with ".partial" are.
     partials: tuple[str, ...]
     created_at: float
     started_at: float | None = None
     heartbeat_at: float | None = None
     finished_at: float | None = None
-    cancel_at: float | None = None
+    cancel_at: float | None = None  # when the cancel was asked for; the job may still be running
+    # phase, done, total, unit: see `analysis.progress.Progress`.
     phase: str = ""
     done: int = 0
     total: int = 0
     unit: str = ""
+    # phase_started_at, phase_start_done: when the phase was first seen, and how far it was then.
     phase_started_at: float | None = None
     phase_start_done: int = 0
-    progress_at: float | None = None
-    host: str = ""
-    batch: str = ""
+    progress_at: float | None = None  # when `done` last changed
+    host: str = ""  # where the worker runs; empty while queued
+    batch: str = ""  # number of the SLURM job that it was handed to; empty for a local one
+    # pid, process_start: the worker's process; its start, see `app.jobs.process.start_time`, tells
+    # it from a later process that got the same number.
     pid: int | None = None
     process_start: float | None = None
-    rss_peak: int = 0
-    error: str = ""
-    result: dict[str, Any] | None = None
+    rss_peak: int = 0  # the largest memory seen, in bytes; 0 when never seen
+    error: str = ""  # one line; empty when there is nothing to say
+    result: dict[str, Any] | None = None  # what the task returned
 
     @property
     def is_finished(self) -> bool:

@@ -29,18 +29,12 @@ _ENVIRONMENT_PREFIXES = (
 
 @dataclass(frozen=True, slots=True)
 class LocalRunner:
-    """Runs the jobs of a store on this machine; holds no state, so any process may have one.
+    """Runs the jobs of a store on this machine; holds no state, so any process may have one."""
 
-    Args:
-        store: the jobs.
-        limit: how many run at once on this machine.
-        grace_seconds: how long a canceled worker may tidy up before it is killed.
-        kinds_module: the module whose `KINDS` the workers look their task up in.
-    """
-
-    store: JobStore
-    limit: int = 1
-    grace_seconds: float = 5.0
+    store: JobStore  # the jobs
+    limit: int = 1  # how many run at once on this machine
+    grace_seconds: float = 5.0  # how long a canceled worker may tidy up before it is killed
+    # The module whose `KINDS` the workers look their task up in.
     kinds_module: str = "app.jobs.kinds"
 
     def tick(self) -> None:

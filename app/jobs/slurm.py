@@ -71,22 +71,14 @@ def parse_options(text: str) -> dict[str, str | int]:
 
 @dataclass(frozen=True, slots=True)
 class SlurmRunner:
-    """Runs the jobs of a store on a cluster; holds no state, so any process may have one.
+    """Runs the jobs of a store on a cluster; holds no state, so any process may have one."""
 
-    Args:
-        store: the jobs, in a table that all nodes reach.
-        options: see `parse_options`.
-        limit: how many are handed to SLURM at once; the others wait in our queue.
-        grace_seconds: how long a canceled worker may tidy up before SLURM stops it.
-        silence_seconds: how long a worker may be silent before SLURM is asked about it.
-        kinds_module: the module whose `KINDS` the workers look their task up in.
-    """
-
-    store: JobStore
-    options: Mapping[str, str | int] = field(default_factory=dict)
-    limit: int = 16
-    grace_seconds: float = 30.0
-    silence_seconds: float = 30.0
+    store: JobStore  # the jobs, in a table that all nodes reach
+    options: Mapping[str, str | int] = field(default_factory=dict)  # see `parse_options`
+    limit: int = 16  # how many are handed to SLURM at once; the others wait in our queue
+    grace_seconds: float = 30.0  # how long a canceled worker may tidy up before SLURM stops it
+    silence_seconds: float = 30.0  # how long a worker may be silent before SLURM is asked about it
+    # The module whose `KINDS` the workers look their task up in.
     kinds_module: str = "app.jobs.kinds"
 
     @property

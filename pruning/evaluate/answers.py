@@ -28,36 +28,22 @@ class Speaker(Tokenizer, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What models are to continue.
+    """What models are to continue."""
 
-    Args:
-        ids: tokens of the prompt.
-        tokenizer: of the model.
-        max_new_tokens: length of an answer, at most; the model may end earlier.
-    """
-
-    ids: Sequence[int]
-    tokenizer: Speaker
-    max_new_tokens: int = 128
+    ids: Sequence[int]  # tokens of the prompt
+    tokenizer: Speaker  # of the model
+    max_new_tokens: int = 128  # length of an answer, at most; the model may end earlier
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one model says.
+    """What one model says."""
 
-    Args:
-        name: of the model: the plan's file, or what the caller calls the full one.
-        text: without special tokens.
-        ids: tokens that it wrote.
-        agreed: tokens at the beginning that are those of the first model asked.
-        seconds: that it took.
-    """
-
-    name: str
-    text: str
-    ids: tuple[int, ...]
-    agreed: int
-    seconds: float
+    name: str  # of the model: the plan's file, or what the caller calls the full one
+    text: str  # without special tokens
+    ids: tuple[int, ...]  # tokens that it wrote
+    agreed: int  # tokens at the beginning that are those of the first model asked
+    seconds: float  # that it took
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str, *, as_chat: bool) -> list[int]:

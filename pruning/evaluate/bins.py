@@ -30,37 +30,25 @@ BIN_COLUMNS = ("bin", "removed", "saliency", "share", "loss_change", "low", "hig
 
 @dataclass(frozen=True, slots=True)
 class Binning:
-    """How experts or neurons are parted.
+    """How experts or neurons are parted."""
 
-    Args:
-        bins: how many; those that would remove nothing are left out.
-        scope: ordered within each layer, of which each bin then has its share, or all together.
-        order: by saliency, the least salient first; or by place, the first layers, experts and
-            neurons first.
-    """
-
-    bins: int = DEFAULT_BINS
+    bins: int = DEFAULT_BINS  # how many; those that would remove nothing are left out
+    # Ordered within each layer, of which each bin then has its share, or all together.
     scope: Scope = "layer"
+    # By saliency, the least salient first; or by place, the first layers, experts and neurons
+    # first.
     order: Order = "saliency"
 
 
 @dataclass(frozen=True, eq=False)
 class Bin:
-    """A part of all experts or neurons, and the plan that removes it alone.
+    """A part of all experts or neurons, and the plan that removes it alone."""
 
-    Args:
-        number: from 0, the least salient or, by place, the first.
-        plan: keeps all others.
-        removed: how many it removes.
-        saliency: mean of theirs.
-        share: their part of the saliency of all; nan where that adds up to nothing.
-    """
-
-    number: int
-    plan: PruningPlan
-    removed: int
-    saliency: float
-    share: float
+    number: int  # from 0, the least salient or, by place, the first
+    plan: PruningPlan  # keeps all others
+    removed: int  # how many it removes
+    saliency: float  # mean of theirs
+    share: float  # their part of the saliency of all; nan where that adds up to nothing
 
 
 def bin_numbers(

@@ -31,21 +31,16 @@ BINS_TABLE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class RankedBy:
-    """What ordered the experts or neurons.
+    """What ordered the experts or neurons."""
 
-    Args:
-        criterion, gate: of the saliency.
-        corpora, runs: of the statistics, with weights; empty where none were read.
-        granularity: `expert` or `atomic`.
-        how: see `Binning`.
-    """
-
+    # criterion, gate: of the saliency.
     criterion: str
     gate: str
+    # corpora, runs: of the statistics, with weights; empty where none were read.
     corpora: tuple[str, ...]
     runs: tuple[str, ...]
-    granularity: str
-    how: Binning
+    granularity: str  # `expert` or `atomic`
+    how: Binning  # see `Binning`
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +61,22 @@ class BinsRecord(Record):
     """The loss without each bin, on one set of samples.
 
     The digest is of model, order, what each bin removes, samples and settings.
-
-    Args:
-        ranked: what ordered the experts or neurons.
-        corpus: of the samples: `name`, `digest`, and which documents were drawn.
-        rows: of each bin. Empty: not measured yet.
-        full_loss: of the unpruned model on the same samples, nats per token, mean over samples.
-        num_samples, num_tokens: samples, and positions scored in all of them.
-        settings: `dtype`, `seed` (of the bootstrap).
     """
 
     folder = "bins"
     word = "record of bins"
     command = "bins"
 
-    ranked: RankedBy
-    corpus: SampleFacts
+    ranked: RankedBy  # what ordered the experts or neurons
+    corpus: SampleFacts  # of the samples: `name`, `digest`, and which documents were drawn
+    # Of each bin. Empty: not measured yet.
     rows: tuple[BinRow, ...] = ()
+    # Of the unpruned model on the same samples, nats per token, mean over samples.
     full_loss: float = 0.0
+    # num_samples, num_tokens: samples, and positions scored in all of them.
     num_samples: Count = 0
     num_tokens: Count = 0
-    settings: RunFacts
+    settings: RunFacts  # `dtype`, `seed` (of the bootstrap)
 
     @classmethod
     def new(

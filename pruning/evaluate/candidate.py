@@ -23,16 +23,12 @@ from pruning.plan import PruningPlan
 
 @dataclass(frozen=True, slots=True)
 class MeasureSettings:
-    """What is measured at the scored positions.
+    """What is measured at the scored positions."""
 
-    Args:
-        measures: names; those that are not taken at positions of the text (`spec-dec`) are left
-            to their own module.
-        seed: of the draws of `sap` and of the bootstrap.
-    """
-
+    # Names; those that are not taken at positions of the text (`spec-dec`) are left to their own
+    # module.
     measures: tuple[str, ...]
-    seed: int = 42
+    seed: int = 42  # of the draws of `sap` and of the bootstrap
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -38,33 +38,23 @@ UNSURE = "calibration may have read some of these documents"
 
 @dataclass(frozen=True, slots=True)
 class SampleSettings:
-    """How much of a corpus is evaluated on.
+    """How much of a corpus is evaluated on."""
 
-    Args:
-        samples: documents with an answer each, or sequences of running text.
-        seq_len: tokens of a sample, at most.
-        seed: of the order of documents; None: the one that calibration used, else 42.
-        scored: "response" predicts answers only, "all" every token, "auto" answers where the
-            corpus has them.
-    """
-
-    samples: int = DEFAULT_SAMPLES
-    seq_len: int = 256
+    samples: int = DEFAULT_SAMPLES  # documents with an answer each, or sequences of running text
+    seq_len: int = 256  # tokens of a sample, at most
+    # Of the order of documents; None: the one that calibration used, else 42.
     seed: int | None = None
+    # "response" predicts answers only, "all" every token, "auto" answers where the corpus has them.
     scored: Scored = "auto"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnSamples:
-    """The sequences of an evaluation, and what results say of them.
+    """The sequences of an evaluation, and what results say of them."""
 
-    Args:
-        sequences: one row a sample; what counts is predicted.
-        facts: `seed`, `drawn` (which documents, in words), `skipped`, `seq_len`, and how the
-            sequences were made; plain JSON.
-    """
-
-    sequences: TokenSequences
+    sequences: TokenSequences  # one row a sample; what counts is predicted
+    # `seed`, `drawn` (which documents, in words), `skipped`, `seq_len`, and how the sequences were
+    # made; plain JSON.
     facts: Mapping[str, Any]
 
     @property

@@ -26,22 +26,16 @@ _NAME = "hidden"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FullSide:
-    """What the full model says of the samples.
+    """What the full model says of the samples."""
 
-    Args:
-        samples: the samples.
-        head: of the model; the same for every candidate, since pruning leaves it alone.
-        in_memory: batch number -> (scored positions of the batch, width) final hidden states.
-        folder: where they are instead; gone when this object is.
-        max_bytes: of log-probabilities, which are kept too for those who ask for them often.
-        known: (batch number, first position) -> those that are kept.
-    """
-
-    samples: Samples
-    head: Head
+    samples: Samples  # the samples
+    head: Head  # of the model; the same for every candidate, since pruning leaves it alone
+    # Batch number -> (scored positions of the batch, width) final hidden states.
     in_memory: dict[int, Tensor] = field(default_factory=dict)
+    # Where they are instead; gone when this object is.
     folder: "TemporaryDirectory[str] | None" = None
-    max_bytes: int = 0
+    max_bytes: int = 0  # of log-probabilities, which are kept too for those who ask for them often
+    # (batch number, first position) -> those that are kept.
     known: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def log_probabilities(self, batch: SampleBatch, start: int) -> Tensor:

@@ -45,14 +45,10 @@ def draw_tokens(
 
 @dataclass(eq=False)
 class _Watch:
-    """Adds up variances of hidden states while a model runs.
+    """Adds up variances of hidden states while a model runs."""
 
-    Args:
-        sums: (decoder layers,) over the chosen tokens of all batches so far.
-        chosen_BT: tokens of the batch that is run.
-    """
-
-    sums: FloatArray
+    sums: FloatArray  # (decoder layers,) over the chosen tokens of all batches so far
+    # Tokens of the batch that is run.
     chosen_BT: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
 
     def of_layer(self, number: int) -> Wrapper:

@@ -14,19 +14,12 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Positions:
-    """The two distributions at some positions (N of them, over V tokens).
+    """The two distributions at some positions (N of them, over V tokens)."""
 
-    Args:
-        full_NV: log p.
-        candidate_NV: log q.
-        targets_N: ids of the tokens that follow in the text.
-        uniforms_N: a number from [0, 1) for each position, by which `sap` draws.
-    """
-
-    full_NV: Tensor
-    candidate_NV: Tensor
-    targets_N: Tensor
-    uniforms_N: Tensor
+    full_NV: Tensor  # log p
+    candidate_NV: Tensor  # log q
+    targets_N: Tensor  # ids of the tokens that follow in the text
+    uniforms_N: Tensor  # a number from [0, 1) for each position, by which `sap` draws
 
 
 def log_probabilities(logits_NV: Tensor) -> Tensor:

@@ -39,37 +39,32 @@ MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
 
 
 class PlanFacts(RecordPart):
-    """What a record says of a plan: how it was made and what it leaves, as far as that is known.
+    """What a record says of a plan: how it was made and what it leaves, as far as that is known."""
 
-    Args:
-        criterion, gate, corpora, runs, schedule, sparsity: see `Provenance`.
-        granularity: `expert` or `atomic`.
-        experts_before, experts_after: routed experts of all layers.
-        removed: the fraction of the weights of routed experts that goes, neurons included; where
-            whole experts go that is the fraction of experts.
-        bytes_before, bytes_after: of all weights of the checkpoint.
-        active_before, active_after: parameters that one token uses.
-        flops_before, flops_after: of a token in routed experts.
-        measured: whether `active` and `flops` know how often experts are chosen.
-    """
-
+    # criterion, gate, corpora, runs, schedule, sparsity: see `Provenance`.
     criterion: str = ""
     gate: str = ""
     corpora: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     schedule: str = ""
     sparsity: str = ""
-    granularity: str = ""
+    granularity: str = ""  # `expert` or `atomic`
+    # experts_before, experts_after: routed experts of all layers.
     experts_before: Count | None = None
     experts_after: Count | None = None
+    # The fraction of the weights of routed experts that goes, neurons included; where whole experts
+    # go that is the fraction of experts.
     removed: Annotated[float, Field(ge=0)] | None = None
+    # bytes_before, bytes_after: of all weights of the checkpoint.
     bytes_before: Count | None = None
     bytes_after: Count | None = None
+    # active_before, active_after: parameters that one token uses.
     active_before: Count | None = None
     active_after: Count | None = None
+    # flops_before, flops_after: of a token in routed experts.
     flops_before: Count | None = None
     flops_after: Count | None = None
-    measured: bool | None = None
+    measured: bool | None = None  # whether `active` and `flops` know how often experts are chosen
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -99,16 +94,11 @@ class PlanRecord(Record):
 
     The digest is of all that changes the numbers (model, plan, samples, settings) and of how the
     plan came about, which is shown with them.
-
-    Args:
-        plan_digest: see `PruningPlan.digest`; of the unpruned model, that of keeping everything.
-        plan: what a person should know of the plan, see `plan_facts`.
-        corpus: `name`, `digest`, and which documents were drawn, see `Drawn.facts`.
     """
 
-    plan_digest: str
-    plan: AllPlanFacts
-    corpus: SampleFacts
+    plan_digest: str  # see `PruningPlan.digest`; of the unpruned model, that of keeping everything
+    plan: AllPlanFacts  # what a person should know of the plan, see `plan_facts`
+    corpus: SampleFacts  # `name`, `digest`, and which documents were drawn, see `Drawn.facts`
     settings: RunFacts
 
     @classmethod
@@ -150,9 +140,6 @@ class EvaluationRecord(PlanRecord):
     """What the measures say of one plan on one set of samples; `result.json`.
 
     Args:
-        num_samples, num_tokens: samples, and positions scored in all of them.
-        metrics: measure -> number.
-        full: `nll` and `ppl` of the unpruned model on the same samples.
         settings: `dtype`, `seed` (of bootstrap and draws).
     """
 
@@ -161,10 +148,11 @@ class EvaluationRecord(PlanRecord):
     command = "evaluate"
 
     record_id: str = Field(alias="evaluation_id")
+    # num_samples, num_tokens: samples, and positions scored in all of them.
     num_samples: Count = 0
     num_tokens: Count = 0
-    metrics: Mapping[str, Metric] = {}
-    full: Mapping[str, Metric] = {}
+    metrics: Mapping[str, Metric] = {}  # measure -> number
+    full: Mapping[str, Metric] = {}  # `nll` and `ppl` of the unpruned model on the same samples
 
     @property
     def is_measured(self) -> bool:

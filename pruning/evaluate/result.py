@@ -17,28 +17,18 @@ _TAIL = 2.5  # percent on each side: the interval holds 95%
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a measure is.
+    """What a measure is."""
 
-    Args:
-        name: on the command line and in results.
-        label: on screen.
-        sums: the function of a position whose values are summed; empty where the measure is not
-            taken at the positions of the text.
-        is_log: the mean over positions is the logarithm of the measure.
-        higher_is_better: direction.
-        description: one line.
-        reference: paper.
-        unit: of its numbers; empty where they are shares or ratios.
-    """
-
-    name: str
-    label: str
+    name: str  # on the command line and in results
+    label: str  # on screen
+    # The function of a position whose values are summed; empty where the measure is not taken at
+    # the positions of the text.
     sums: str
-    description: str
-    higher_is_better: bool
-    is_log: bool = False
-    reference: str = ""
-    unit: str = ""
+    description: str  # one line
+    higher_is_better: bool  # direction
+    is_log: bool = False  # the mean over positions is the logarithm of the measure
+    reference: str = ""  # paper
+    unit: str = ""  # of its numbers; empty where they are shares or ratios
 
     @property
     def axis(self) -> str:
@@ -127,15 +117,10 @@ def parse_measures(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleSums:
-    """What one measure summed up to in each sample.
+    """What one measure summed up to in each sample."""
 
-    Args:
-        sums: (samples,) float64, over the positions of a sample.
-        counts: (samples,) positions of each sample, at least one.
-    """
-
-    sums: FloatArray
-    counts: NDArray[np.int64]
+    sums: FloatArray  # (samples,) float64, over the positions of a sample
+    counts: NDArray[np.int64]  # (samples,) positions of each sample, at least one
 
     @property
     def means(self) -> FloatArray:
@@ -145,16 +130,12 @@ class SampleSums:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number of a result.
+    """One number of a result."""
 
-    Args:
-        mean: of the samples' means: every sample weighs the same (arXiv:2603.06003, Eq. 16).
-        pooled: mean over the positions of all samples together.
-        low, high: 95% bootstrap interval of `mean` over samples; None for a single sample.
-    """
-
+    # Of the samples' means: every sample weighs the same (arXiv:2603.06003, Eq. 16).
     mean: float
-    pooled: float
+    pooled: float  # mean over the positions of all samples together
+    # low, high: 95% bootstrap interval of `mean` over samples; None for a single sample.
     low: float | None
     high: float | None
 
@@ -187,19 +168,15 @@ def bootstrap_interval(means: FloatArray, seed: int = 42) -> tuple[float | None,
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What the measures say of one candidate on one set of samples.
+    """What the measures say of one candidate on one set of samples."""
 
-    Args:
-        metrics: measure -> its number.
-        full: nll and ppl of the full model on the same samples, where those were measured.
-        samples: measure -> sums of every sample, in the order of the samples; without `ppl`,
-            which has those of `nll`.
-        num_samples, num_tokens: samples, and positions scored in all of them.
-    """
-
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, Metric]  # measure -> its number
+    # Nll and ppl of the full model on the same samples, where those were measured.
     full: Mapping[str, Metric]
+    # Measure -> sums of every sample, in the order of the samples; without `ppl`, which has those
+    # of `nll`.
     samples: Mapping[str, SampleSums]
+    # num_samples, num_tokens: samples, and positions scored in all of them.
     num_samples: int
     num_tokens: int
 

@@ -40,28 +40,17 @@ _DECODED = tuple(name for name, measure in MEASURES.items() if not measure.sums)
 
 @dataclass(frozen=True, eq=False)
 class Evaluations:
-    """What is to be evaluated, and how.
+    """What is to be evaluated, and how."""
 
-    Args:
-        model: the full model.
-        plans: candidates.
-        drawn: sequences, one entry a corpus.
-        measures: names, of MEASURES.
-        settings: element type, device, batch size, placement; its seed is that of the bootstrap
-            and of draws.
-        store: where results are found and kept.
-        hidden_states_dir: where the full model's hidden states go; see `run_full`.
-        routing: how often experts are chosen, see `plan_facts`.
-    """
-
-    model: MoEModel
-    plans: Sequence[PruningPlan]
-    drawn: Sequence[DrawnSamples]
-    measures: tuple[str, ...]
+    model: MoEModel  # the full model
+    plans: Sequence[PruningPlan]  # candidates
+    drawn: Sequence[DrawnSamples]  # sequences, one entry a corpus
+    measures: tuple[str, ...]  # names, of MEASURES
+    # Element type, device, batch size, placement; its seed is that of the bootstrap and of draws.
     settings: CalibrationSettings
-    store: EvaluationStore
-    hidden_states_dir: Path | None = None
-    routing: Routing | None = None
+    store: EvaluationStore  # where results are found and kept
+    hidden_states_dir: Path | None = None  # where the full model's hidden states go; see `run_full`
+    routing: Routing | None = None  # how often experts are chosen, see `plan_facts`
 
     def missing(self, record: EvaluationRecord) -> tuple[str, ...]:
         """Measures that are asked for and not known."""

@@ -17,19 +17,13 @@ from analysis.errors import CorpusError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleBatch:
-    """Some samples, side by side.
+    """Some samples, side by side."""
 
-    Args:
-        number: of the batch, from 0.
-        samples: numbers of its samples.
-        tokens: what the model is fed; row i is sample samples[i].
-        scored: (samples, length) bool; True where the next token is of the answer. The last column
-            is never scored: nothing follows it.
-    """
-
-    number: int
-    samples: range
-    tokens: TokenBatch
+    number: int  # of the batch, from 0
+    samples: range  # numbers of its samples
+    tokens: TokenBatch  # what the model is fed; row i is sample samples[i]
+    # (samples, length) bool; True where the next token is of the answer. The last column is never
+    # scored: nothing follows it.
     scored: NDArray[np.bool_]
 
     @property
@@ -55,17 +49,11 @@ def scored_positions(batch: TokenBatch) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The samples of one corpus; each has at least one scored position.
+    """The samples of one corpus; each has at least one scored position."""
 
-    Args:
-        sequences: one row a sample; what counts is the answer.
-        batch_size: samples in one forward; changes no number beyond rounding.
-        num_unscored: sequences left out because no token of an answer is in them.
-    """
-
-    sequences: TokenSequences
-    batch_size: int = 8
-    num_unscored: int = 0
+    sequences: TokenSequences  # one row a sample; what counts is the answer
+    batch_size: int = 8  # samples in one forward; changes no number beyond rounding
+    num_unscored: int = 0  # sequences left out because no token of an answer is in them
 
     def __len__(self) -> int:
         return len(self.sequences.rows)

@@ -30,17 +30,11 @@ from pruning.plan import PruningPlan
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How text is decoded.
+    """How text is decoded."""
 
-    Args:
-        new_tokens: tokens decoded after each prompt, at most; at least 2.
-        draft_tokens: tokens that the candidate drafts at a time.
-        seed: of what is sampled.
-    """
-
-    new_tokens: int = 32
-    draft_tokens: int = 4
-    seed: int = 42
+    new_tokens: int = 32  # tokens decoded after each prompt, at most; at least 2
+    draft_tokens: int = 4  # tokens that the candidate drafts at a time
+    seed: int = 42  # of what is sampled
 
 
 class CountedDrafts(AssistedCandidateGenerator):  # type: ignore[misc]

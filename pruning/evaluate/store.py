@@ -42,25 +42,18 @@ class RecordPart(BaseModel):
 
 
 class Record(RecordPart):
-    """A record: what was found out, of what, and how.
-
-    Args:
-        record_id: readable name and 8 hex digits of the digest; the file's name.
-        digest: of all that changes the numbers; two records with the same one say the same.
-        model: the full model.
-        settings: what else changes the numbers.
-        made: `created_at`, and what changes no number: `device`, `seconds`, `versions` ...
-    """
+    """A record: what was found out, of what, and how."""
 
     folder: ClassVar[str]  # of the files, below a statistics directory
     word: ClassVar[str]  # what one is called in messages
     command: ClassVar[str]  # that makes one again
 
     schema_version: Literal[1] = 1
-    record_id: str
-    digest: str
-    model: ModelRef
-    settings: Mapping[str, Any]
+    record_id: str  # readable name and 8 hex digits of the digest; the file's name
+    digest: str  # of all that changes the numbers; two records with the same one say the same
+    model: ModelRef  # the full model
+    settings: Mapping[str, Any]  # what else changes the numbers
+    # `created_at`, and what changes no number: `device`, `seconds`, `versions` ...
     made: Mapping[str, Any] = {}
 
     @property

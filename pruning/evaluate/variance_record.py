@@ -23,9 +23,6 @@ class VarianceRecord(PlanRecord):
     """The variance of hidden states after each decoder layer, under one plan.
 
     Args:
-        variances: after each decoder layer, dense ones too, the first one first; empty: not
-            measured yet.
-        num_tokens: that the variance is the mean of.
         settings: `dtype`, `seed` and `tokens` (the most that are drawn).
     """
 
@@ -33,8 +30,9 @@ class VarianceRecord(PlanRecord):
     word = "record of hidden states"
     command = "variance"
 
+    # After each decoder layer, dense ones too, the first one first; empty: not measured yet.
     variances: tuple[float, ...] = ()
-    num_tokens: Count = 0
+    num_tokens: Count = 0  # that the variance is the mean of
 
     @property
     def is_measured(self) -> bool:

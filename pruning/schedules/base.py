@@ -24,17 +24,12 @@ class Spending:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What schedules may look at.
+    """What schedules may look at."""
 
-    Args:
-        saliency: (layers, most experts of a layer), higher = keep; NaN where there is no expert.
-        frequency: the same for the number of routed tokens.
-        counts: layer -> experts kept, from a file.
-    """
-
+    # (layers, most experts of a layer), higher = keep; NaN where there is no expert.
     saliency: FloatArray | None = None
-    frequency: FloatArray | None = None
-    counts: Mapping[int, int] | None = None
+    frequency: FloatArray | None = None  # the same for the number of routed tokens
+    counts: Mapping[int, int] | None = None  # layer -> experts kept, from a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,24 +48,17 @@ class Turn:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A named way to spread a budget.
+    """A named way to spread a budget."""
 
-    Args:
-        name: as on the command line.
-        label: for people.
-        summary: which layers lose more, in a few words.
-        spread: the numbers removed, in order of the layers; they sum to the budget.
-        needs: the evidence that it looks at.
-        is_nested: a larger sparsity keeps a subset of what a smaller one keeps, where no constraint
-            names a layer. Largest remainders do not ensure it: when more is to go, a layer may
-            lose fewer (the Alabama paradox).
-    """
-
-    name: str
-    label: str
-    summary: str
+    name: str  # as on the command line
+    label: str  # for people
+    summary: str  # which layers lose more, in a few words
+    # The numbers removed, in order of the layers; they sum to the budget.
     spread: Callable[[Turn], tuple[int, ...]]
-    needs: frozenset[Need] = frozenset()
+    needs: frozenset[Need] = frozenset()  # the evidence that it looks at
+    # A larger sparsity keeps a subset of what a smaller one keeps, where no constraint names a
+    # layer. Largest remainders do not ensure it: when more is to go, a layer may lose fewer (the
+    # Alabama paradox).
     is_nested: bool = True
 
 

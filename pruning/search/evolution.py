@@ -20,35 +20,24 @@ _DRAWS_FOR_EACH = 64
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An allocation that the search looks at.
+    """An allocation that the search looks at."""
 
-    Args:
-        number: in the order in which candidates were found; the first with some fitness wins ties.
-        removed: r, experts that each layer loses.
-        generation: in which it was found.
-        parent: number of the candidate that it was mutated from; None in the initial population.
-        origin: schedule that it comes from, "random" or "mutation".
-    """
-
+    # In the order in which candidates were found; the first with some fitness wins ties.
     number: int
-    removed: Removed
-    generation: int
+    removed: Removed  # r, experts that each layer loses
+    generation: int  # in which it was found
+    # Number of the candidate that it was mutated from; None in the initial population.
     parent: int | None
-    origin: str
+    origin: str  # schedule that it comes from, "random" or "mutation"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A population, and all candidates found until then.
+    """A population, and all candidates found until then."""
 
-    Args:
-        generation: its number; 0 is the initial one.
-        found: all candidates, by number.
-        members: numbers of the candidates of this population; elites of the last come first.
-    """
-
-    generation: int
-    found: tuple[Candidate, ...]
+    generation: int  # its number; 0 is the initial one
+    found: tuple[Candidate, ...]  # all candidates, by number
+    # Numbers of the candidates of this population; elites of the last come first.
     members: tuple[int, ...]
 
     def elites(self, fitness: Mapping[int, float], count: int) -> tuple[int, ...]:

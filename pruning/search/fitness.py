@@ -30,20 +30,13 @@ _SHARE_OF_MEMORY = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The model that is searched on.
+    """The model that is searched on."""
 
-    Args:
-        loaded: not masked.
-        family: its architecture.
-        sparse: decoder indices of its layers with experts.
-        full: its side of the search samples.
-        plan_of: removed -> the plan that removes so many of each layer.
-    """
-
-    loaded: PreTrainedModel
-    family: MoEFamily
-    sparse: tuple[int, ...]
-    full: FullSide
+    loaded: PreTrainedModel  # not masked
+    family: MoEFamily  # its architecture
+    sparse: tuple[int, ...]  # decoder indices of its layers with experts
+    full: FullSide  # its side of the search samples
+    # Removed -> the plan that removes so many of each layer.
     plan_of: Callable[[Removed], PruningPlan]
 
 

@@ -18,20 +18,15 @@ from pruning.evaluate.samples import SampleBatch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
-    """What a run through the trunk leaves.
+    """What a run through the trunk leaves."""
 
-    Args:
-        hidden_ND: (scored positions, width) final hidden states.
-        inputs: decoder index -> (sequences, length, width) hidden states that the layer got, of
-            each layer that ran.
-        layers: decoder layers that ran.
-        is_chain: whether each layer got exactly what the one before it gave, and nothing else of
-            the layers before. Only then can a run begin in between.
-    """
-
-    hidden_ND: Tensor
+    hidden_ND: Tensor  # (scored positions, width) final hidden states
+    # Decoder index -> (sequences, length, width) hidden states that the layer got, of each layer
+    # that ran.
     inputs: dict[int, Tensor]
-    layers: int
+    layers: int  # decoder layers that ran
+    # Whether each layer got exactly what the one before it gave, and nothing else of the layers
+    # before. Only then can a run begin in between.
     is_chain: bool
 
 

@@ -32,49 +32,33 @@ SCHEDULE_COLUMNS = ("layer", "experts", "kept", "removed", "density")
 
 
 class Entry(NamedTuple):
-    """A candidate and what it scored; an array in the file.
+    """A candidate and what it scored; an array in the file."""
 
-    Args:
-        number: in the order in which candidates were found.
-        generation: in which it was found.
-        parent: number of its parent; None in the initial population.
-        origin: schedule that it comes from, "random" or "mutation".
-        fitness: mean over the samples, higher is better; None where racing gave it up.
-        samples: how many it saw.
-        removed: experts that each layer loses.
-    """
-
-    number: Count
-    generation: Count
-    parent: Count | None
-    origin: str
-    fitness: float | None
-    samples: Count
-    removed: Removed
+    number: Count  # in the order in which candidates were found
+    generation: Count  # in which it was found
+    parent: Count | None  # number of its parent; None in the initial population
+    origin: str  # schedule that it comes from, "random" or "mutation"
+    fitness: float | None  # mean over the samples, higher is better; None where racing gave it up
+    samples: Count  # how many it saw
+    removed: Removed  # experts that each layer loses
 
 
 class SearchResult(BaseModel):
-    """What a search found, complete or so far.
-
-    Args:
-        header: all that decides the search, plain JSON.
-        experts: decoder index of each sparse layer -> its experts.
-        entries: all candidates with a score, by number.
-        generations: numbers of the members of each complete generation.
-        best: number of the best candidate.
-        is_finished: whether all generations are complete.
-        cost: candidates, layers (layer evaluations), whole_layers (of as many whole forwards),
-            seconds; depends on interruptions and machine.
-    """
+    """What a search found, complete or so far."""
 
     model_config = ConfigDict(frozen=True, validate_by_name=True, allow_inf_nan=False)
 
+    # All that decides the search, plain JSON.
     header: Mapping[str, Any] = Field(validation_alias="search")
-    experts: Mapping[int, int]
+    experts: Mapping[int, int]  # decoder index of each sparse layer -> its experts
+    # All candidates with a score, by number.
     entries: tuple[Entry, ...] = Field(validation_alias="candidates")
-    generations: tuple[tuple[int, ...], ...]
+    generations: tuple[tuple[int, ...], ...]  # numbers of the members of each complete generation
+    # Number of the best candidate.
     best: int = Field(validation_alias=AliasPath("best", "candidate"))
-    is_finished: bool = Field(validation_alias="finished")
+    is_finished: bool = Field(validation_alias="finished")  # whether all generations are complete
+    # candidates, layers (layer evaluations), whole_layers (of as many whole forwards), seconds;
+    # depends on interruptions and machine.
     cost: Mapping[str, int | float]
 
     @model_validator(mode="after")

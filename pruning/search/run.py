@@ -22,36 +22,22 @@ _LEAST_SAMPLES = 8  # before which no candidate is given up
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is searched.
+    """What is searched."""
 
-    Args:
-        space: the feasible set.
-        seeds: schedule -> allocation to start from.
-        settings: see `SearchSettings`.
-    """
-
-    space: Space
-    seeds: Mapping[str, Removed]
-    settings: SearchSettings
+    space: Space  # the feasible set
+    seeds: Mapping[str, Removed]  # schedule -> allocation to start from
+    settings: SearchSettings  # see `SearchSettings`
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Where a search stands after a generation, or when it was stopped.
+    """Where a search stands after a generation, or when it was stopped."""
 
-    Args:
-        found: candidates that have a score, by number.
-        scores: number -> score of each.
-        generations: numbers of the members of each complete generation.
-        is_finished: whether all generations are complete.
-        whole_layers: layer evaluations of one candidate of which nothing is reused.
-    """
-
-    found: tuple[Candidate, ...]
-    scores: Mapping[int, Score]
-    generations: tuple[tuple[int, ...], ...]
-    is_finished: bool
-    whole_layers: int
+    found: tuple[Candidate, ...]  # candidates that have a score, by number
+    scores: Mapping[int, Score]  # number -> score of each
+    generations: tuple[tuple[int, ...], ...]  # numbers of the members of each complete generation
+    is_finished: bool  # whether all generations are complete
+    whole_layers: int  # layer evaluations of one candidate of which nothing is reused
 
     @property
     def best(self) -> Candidate:

@@ -11,15 +11,10 @@ from pruning.search.space import Removed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockFitness:
-    """Fitness on one block of samples.
+    """Fitness on one block of samples."""
 
-    Args:
-        values: (samples of the block,) higher is better.
-        layers: decoder layers that ran for it.
-    """
-
-    values: FloatArray
-    layers: int
+    values: FloatArray  # (samples of the block,) higher is better
+    layers: int  # decoder layers that ran for it
 
 
 class Fitness(Protocol):
@@ -49,19 +44,12 @@ class Fitness(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Score:
-    """What is known of a candidate.
+    """What is known of a candidate."""
 
-    Args:
-        samples: (n,) fitness on each; fewer than all where racing gave the candidate up.
-        is_complete: whether it saw all samples.
-        layers: layer evaluations that it took, each on one block.
-        seconds: time that it took.
-    """
-
-    samples: FloatArray
-    is_complete: bool
-    layers: int
-    seconds: float
+    samples: FloatArray  # (n,) fitness on each; fewer than all where racing gave the candidate up
+    is_complete: bool  # whether it saw all samples
+    layers: int  # layer evaluations that it took, each on one block
+    seconds: float  # time that it took
 
     @property
     def fitness(self) -> float:

@@ -9,25 +9,20 @@ from pruning.requests.base import Request
 
 
 class SearchSettings(Request):
-    """How the evolution runs (arXiv:2603.06003, section 4.1 and Algorithm 1).
+    """How the evolution runs (arXiv:2603.06003, section 4.1 and Algorithm 1)."""
 
-    Args:
-        population: P, candidates of a generation.
-        elites: m, the best of them, which are the parents of the next and stay in it.
-        generations: T, after the initial one.
-        max_transfer: Delta_max, the most that one switch moves between two layers.
-        max_steps: tau_max, the most switches between parent and child.
-        seed: of all draws.
-        racing: confidence with which a candidate must be worse than the last elite on the samples
-            so far to be given up; None: every candidate sees all samples, as in the paper.
-    """
-
+    # P, candidates of a generation.
     population: int = Field(default=32, ge=2, le=10**5, strict=True)
+    # m, the best of them, which are the parents of the next and stay in it.
     elites: int = Field(default=4, ge=1, le=10**5, strict=True)
-    generations: int = Field(default=50, ge=1, le=10**5, strict=True)
+    generations: int = Field(default=50, ge=1, le=10**5, strict=True)  # T, after the initial one
+    # Delta_max, the most that one switch moves between two layers.
     max_transfer: int = Field(default=4, ge=1, le=10**5, strict=True)
+    # tau_max, the most switches between parent and child.
     max_steps: int = Field(default=3, ge=1, le=10**3, strict=True)
-    seed: options.Seed = options.DEFAULT_SEED
+    seed: options.Seed = options.DEFAULT_SEED  # of all draws
+    # Confidence with which a candidate must be worse than the last elite on the samples so far to
+    # be given up; None: every candidate sees all samples, as in the paper.
     racing: float | None = Field(default=None, gt=0.5, lt=1)
 
     @field_validator("elites")

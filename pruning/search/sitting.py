@@ -44,29 +44,17 @@ from pruning.search.store import RECIPE_NAME, order_digest
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A search, ready to run.
+    """A search, ready to run."""
 
-    Args:
-        model: to prune.
-        ranking: the fixed order within layers, as `select_experts` takes it.
-        constraints: what plans respect.
-        provenance: of the plans.
-        task: feasible set, initial allocations, settings of the evolution.
-        drawn: the search samples.
-        measure: name of the fitness, of MEASURES.
-        running: element type, device, batch size.
-        recipe: asks for it; kept beside the result.
-    """
-
-    model: MoEModel
-    ranking: pd.DataFrame
-    constraints: Constraints
-    provenance: Provenance
-    task: Task
-    drawn: DrawnSamples
-    measure: str
-    running: CalibrationSettings
-    recipe: Recipe
+    model: MoEModel  # to prune
+    ranking: pd.DataFrame  # the fixed order within layers, as `select_experts` takes it
+    constraints: Constraints  # what plans respect
+    provenance: Provenance  # of the plans
+    task: Task  # feasible set, initial allocations, settings of the evolution
+    drawn: DrawnSamples  # the search samples
+    measure: str  # name of the fitness, of MEASURES
+    running: CalibrationSettings  # element type, device, batch size
+    recipe: Recipe  # asks for it; kept beside the result
 
     def plan(self, removed: Removed) -> PruningPlan:
         """The plan that removes so many of each layer, the last in the order."""

@@ -15,15 +15,10 @@ _WORD_BITS = 64
 
 @dataclass(frozen=True)
 class Space:
-    """The allocations r with sum r = B that every layer has room for (Algorithm 1, line 1).
+    """The allocations r with sum r = B that every layer has room for (Algorithm 1, line 1)."""
 
-    Args:
-        rooms: what each layer may lose, with one step for all.
-        total: B, experts removed from all layers together.
-    """
-
-    rooms: tuple[Room, ...]
-    total: int
+    rooms: tuple[Room, ...]  # what each layer may lose, with one step for all
+    total: int  # B, experts removed from all layers together
 
     def __post_init__(self) -> None:
         check_total(self.total, self.rooms)

@@ -22,37 +22,21 @@ SEARCH: Final = "search"
 
 @dataclass(frozen=True, eq=False)
 class KnownSearch:
-    """A search that was found in a folder of statistics.
+    """A search that was found in a folder of statistics."""
 
-    Args:
-        search_id: name of its file or folder.
-        path: of its search.json.
-        result: what it found so far.
-        identity: of the model.
-        criterion: name of what orders the experts within layers.
-        order: see `order_digest`.
-        removed: experts that all layers lose together.
-        fitness: name of the measure.
-        corpus: name of the text that candidates were judged on.
-        samples: of that text.
-        batch_size: samples of one forward.
-        constraints: what plans respect, see `Constraints.to_dict`.
-        settings: see `SearchSettings.to_dict`.
-    """
-
-    search_id: str
-    path: Path
-    result: SearchResult
-    identity: str
-    criterion: str
-    order: str
-    removed: int
-    fitness: str
-    corpus: str
-    samples: int
-    batch_size: int
-    constraints: Mapping[str, Any]
-    settings: Mapping[str, Any]
+    search_id: str  # name of its file or folder
+    path: Path  # of its search.json
+    result: SearchResult  # what it found so far
+    identity: str  # of the model
+    criterion: str  # name of what orders the experts within layers
+    order: str  # see `order_digest`
+    removed: int  # experts that all layers lose together
+    fitness: str  # name of the measure
+    corpus: str  # name of the text that candidates were judged on
+    samples: int  # of that text
+    batch_size: int  # samples of one forward
+    constraints: Mapping[str, Any]  # what plans respect, see `Constraints.to_dict`
+    settings: Mapping[str, Any]  # see `SearchSettings.to_dict`
 
     @property
     def kept(self) -> dict[int, int]:

@@ -36,23 +36,14 @@ _TASK_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class HarnessSettings:
-    """What is asked of a model.
+    """What is asked of a model."""
 
-    Args:
-        tasks: names of tasks or groups.
-        local: folders of tasks that do not come with the harness.
-        limit: questions of each task, a share of them if below 1; None: all.
-        num_fewshot: examples before each question; None: the task's own.
-        chat_template: ask in the tokenizer's chat format.
-        batch_size: requests in one forward; changes no number beyond rounding.
-    """
-
-    tasks: tuple[str, ...]
-    local: tuple[Path, ...] = ()
-    limit: float | None = None
-    num_fewshot: int | None = None
-    chat_template: bool = False
-    batch_size: int = 8
+    tasks: tuple[str, ...]  # names of tasks or groups
+    local: tuple[Path, ...] = ()  # folders of tasks that do not come with the harness
+    limit: float | None = None  # questions of each task, a share of them if below 1; None: all
+    num_fewshot: int | None = None  # examples before each question; None: the task's own
+    chat_template: bool = False  # ask in the tokenizer's chat format
+    batch_size: int = 8  # requests in one forward; changes no number beyond rounding
 
 
 class _StoppedError(Exception):

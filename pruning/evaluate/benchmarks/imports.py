@@ -22,21 +22,13 @@ _KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class ImportedResults:
-    """What a file of results says.
+    """What a file of results says."""
 
-    Args:
-        source: the tool that wrote it.
-        tool_version: its version; empty where the file does not say.
-        scores: by task and metric; at least one.
-        settings: see `settings_of`.
-        made: `created_at` where the file says when.
-    """
-
-    source: BenchmarkSource
-    tool_version: str
-    scores: tuple[BenchmarkScore, ...]
-    settings: Mapping[str, Any]
-    made: Mapping[str, Any]
+    source: BenchmarkSource  # the tool that wrote it
+    tool_version: str  # its version; empty where the file does not say
+    scores: tuple[BenchmarkScore, ...]  # by task and metric; at least one
+    settings: Mapping[str, Any]  # see `settings_of`
+    made: Mapping[str, Any]  # `created_at` where the file says when
 
 
 def read_results(path: Path) -> ImportedResults:

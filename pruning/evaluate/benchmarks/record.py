@@ -23,30 +23,20 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkScore:
-    """One number that a benchmark gives.
+    """One number that a benchmark gives."""
 
-    Args:
-        task: name of the benchmark, as its tool calls it.
-        metric: name; of several ways to read an answer, `metric,way`, such as
-            `exact_match,flexible-extract`.
-        value: what it comes to. Shares are fractions, 0 to 1.
-        stderr: standard error of `value`; None where the tool gives none.
-        higher_is_better: whether more is better.
-        num_samples: questions; None where the tool does not say.
-        num_fewshot: examples before each question; None where the tool does not say.
-        version: of the task, as its tool counts; for local tasks, of their documents.
-        group: the group of tasks that this one is a part of, such as mmlu; empty for others.
-    """
-
-    task: str
+    task: str  # name of the benchmark, as its tool calls it
+    # Name; of several ways to read an answer, `metric,way`, such as `exact_match,flexible-extract`.
     metric: str
+    # What it comes to. Shares are fractions, 0 to 1.
     value: float
-    stderr: float | None = None
-    higher_is_better: bool = True
-    num_samples: int | None = None
+    stderr: float | None = None  # standard error of `value`; None where the tool gives none
+    higher_is_better: bool = True  # whether more is better
+    num_samples: int | None = None  # questions; None where the tool does not say
+    # Examples before each question; None where the tool does not say.
     num_fewshot: int | None = None
-    version: str = ""
-    group: str = ""
+    version: str = ""  # of the task, as its tool counts; for local tasks, of their documents
+    group: str = ""  # the group of tasks that this one is a part of, such as mmlu; empty for others
 
     def __post_init__(self) -> None:
         if not self.task or not self.metric:
@@ -79,14 +69,6 @@ class BenchmarkRecord(Record):
     its candidates have it in common.
 
     Args:
-        ran: what ran: the full model, in which plans are masked, or an export of it.
-        candidate: what people call it: "full", or what its plan does, see `candidate_label`.
-        plan_digest: see `PruningPlan.digest`; of the full model, that of keeping everything; empty
-            where results were taken in without a plan.
-        plan: see `plan_facts`; empty where results were taken in without a plan.
-        scores: by task and metric.
-        source: the tool that gave the scores.
-        tool_version: its version; empty where a file does not say.
         settings: what else changes the numbers, see `settings_of`.
     """
 
@@ -94,13 +76,15 @@ class BenchmarkRecord(Record):
     word = "benchmark"
     command = "benchmark"
 
-    ran: ModelRef
-    candidate: str
+    ran: ModelRef  # what ran: the full model, in which plans are masked, or an export of it
+    candidate: str  # what people call it: "full", or what its plan does, see `candidate_label`
+    # See `PruningPlan.digest`; of the full model, that of keeping everything; empty where results
+    # were taken in without a plan.
     plan_digest: str
-    plan: PlanFacts
-    scores: tuple[BenchmarkScore, ...] = ()
-    source: BenchmarkSource
-    tool_version: str = ""
+    plan: PlanFacts  # see `plan_facts`; empty where results were taken in without a plan
+    scores: tuple[BenchmarkScore, ...] = ()  # by task and metric
+    source: BenchmarkSource  # the tool that gave the scores
+    tool_version: str = ""  # its version; empty where a file does not say
 
     @property
     def is_full(self) -> bool:
@@ -130,21 +114,13 @@ class BenchmarkRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What is benchmarked.
+    """What is benchmarked."""
 
-    Args:
-        model: see `BenchmarkRecord.model`.
-        ran: see `BenchmarkRecord.ran`.
-        label: see `BenchmarkRecord.candidate`.
-        plan_digest: see `BenchmarkRecord.plan_digest`.
-        facts: see `plan_facts`.
-    """
-
-    model: ModelRef
-    ran: ModelRef
-    label: str
-    plan_digest: str
-    facts: PlanFacts
+    model: ModelRef  # see `BenchmarkRecord.model`
+    ran: ModelRef  # see `BenchmarkRecord.ran`
+    label: str  # see `BenchmarkRecord.candidate`
+    plan_digest: str  # see `BenchmarkRecord.plan_digest`
+    facts: PlanFacts  # see `plan_facts`
 
 
 def candidate_label(facts: PlanFacts) -> str:

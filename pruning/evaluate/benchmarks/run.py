@@ -32,24 +32,17 @@ from pruning.plan import PruningPlan
 
 @dataclass(frozen=True, eq=False)
 class Benchmarks:
-    """What is benchmarked, and how.
+    """What is benchmarked, and how."""
 
-    Args:
-        model: that runs.
-        candidates: each with the plan that is masked in the model; None: the model as it is.
-        asked: the tasks, and how they are asked.
-        settings: element type, device, remote code.
-        store: where results are found and kept.
-        versions: of tasks that are known before they are loaded: another version is run anew.
-        read_before: task -> what is known to have read its test set; records say it.
-    """
-
-    model: MoEModel
+    model: MoEModel  # that runs
+    # Each with the plan that is masked in the model; None: the model as it is.
     candidates: Sequence[tuple[Candidate, PruningPlan | None]]
-    asked: HarnessSettings
-    settings: CalibrationSettings
-    store: BenchmarkStore
+    asked: HarnessSettings  # the tasks, and how they are asked
+    settings: CalibrationSettings  # element type, device, remote code
+    store: BenchmarkStore  # where results are found and kept
+    # Of tasks that are known before they are loaded: another version is run anew.
     versions: Mapping[str, str] = field(default_factory=dict)
+    # Task -> what is known to have read its test set; records say it.
     read_before: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self, record: BenchmarkRecord) -> tuple[str, ...]:
