@@ -21,12 +21,9 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
     """Make a command of a function `(request, **own)`, where `own` are options of the command.
 
     The fields of the request that have an `Option`, and the keyword parameters of the function,
-    which are annotated likewise, become its options. Without a request, it has only its own.
-
-    Args:
-        kind: what the function is asked.
-        each: a field of one value whose option may be repeated: the function gets a list, a
-            request for each value.
+    which are annotated likewise, become its options. Without a request, it has only its own. Of the
+    field `each`, which takes one value, the option may be repeated: the function gets a list, a
+    request for each value.
     """
 
     def derive(handler: Handler) -> Handler:

@@ -82,11 +82,8 @@ def show_width_options(
 ) -> None:
     """Print, for a plan that removes neurons, what each width mode saves; nothing is written.
 
-    Args:
-        model: the source.
-        plan: removes neurons.
-        multiple_of: widths are rounded up to a multiple of this.
-        routing: how often each expert is chosen; without it, all equally often.
+    Widths are rounded up to a multiple of `multiple_of`; without `routing`, each expert is taken to
+    be chosen equally often.
     """
     sizes = {
         row["mode"]: row for row in atom_sizes(model, plan, multiple_of, routing).to_dict("records")

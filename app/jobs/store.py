@@ -31,12 +31,9 @@ _DISTRIBUTION = "moe-prune-studio"
 class JobStore:
     """The job table and its logs; any number of processes may use the same one.
 
-    The table and the logs are readable by their owner only: requests name paths and models.
-
-    Args:
-        path: the SQLite file; made, with its folder, when it is not there.
-        log_dir: folder of the logs; "logs" beside the table when not given.
-        shared: whether several machines write to the table.
+    The table and the logs are readable by their owner only: requests name paths and models. File
+    and folder are made where they are not there; logs lie beside the table unless `log_dir` says
+    otherwise. `shared`: several machines write to the table.
     """
 
     def __init__(self, path: Path, log_dir: Path | None = None, *, shared: bool = False) -> None:
@@ -112,13 +109,9 @@ class JobStore:
     def cancel(self, job_id: str, requested_by: str | None = None) -> Job:
         """Ask a job to stop: at once while queued, else by SIGTERM to the worker and its children.
 
-        A worker that does not stop is killed by a later `tick`. On another host the worker sees
-        the request at its next heartbeat; when it has been silent for long, its job ends here, or
-        where SLURM has it, at a `tick`.
-
-        Args:
-            job_id: the job, as in `get`.
-            requested_by: the user; None for one who may cancel everything.
+        A worker that does not stop is killed by a later `tick`. On another host the worker sees the
+        request at its next heartbeat; when it has been silent for long, its job ends here, or where
+        SLURM has it, at a `tick`. `requested_by` is None for one who may cancel everything.
         """
         now = time.time()
         with self.transaction() as jobs:
@@ -182,18 +175,11 @@ class JobStore:
         return redact("\n".join(shown[-lines:]))
 
     def claim(self, job_id: str, batch: str = "") -> Job:
-        """The job that this process was started for.
+        """The job that this process was started for, recorded in it if it is the SLURM job `batch`.
 
         A worker calls it first. It waits for the transaction of the runner that started it, and
         fails when that one died before it could record the worker: then the job is still queued,
         and another worker will do it.
-
-        Args:
-            job_id: the job.
-            batch: number of the SLURM job that this process is; it then records itself.
-
-        Raises:
-            JobError: the job is not this process's; the worker then ends.
         """
         with self.transaction() as jobs:
             job, now = _find(jobs, job_id), time.time()

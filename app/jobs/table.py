@@ -108,13 +108,8 @@ def _of(kinds: Collection[str]) -> str:
 def create(path: Path, *, shared: bool = False) -> None:
     """Make the job table at `path` unless it is there.
 
-    Args:
-        path: the file.
-        shared: several machines write to it. The write-ahead log needs memory that all writers
-            share, so the table then has the older journal, which is slower.
-
-    Raises:
-        JobError: the file is of another version of the program, or is no job table.
+    `shared`: several machines write to it. The write-ahead log needs memory that all writers share,
+    so the table then has the older journal, which is slower.
     """
     with contextlib.suppress(FileExistsError):
         # Never open an existing file here: closing it would drop the locks that another thread

@@ -56,12 +56,8 @@ def bin_numbers(
 ) -> NDArray[np.int64]:
     """The bin of each entry: its place in the order, in equal parts.
 
-    Ties: of two equal entries the later one is the less salient, as in rankings.
-
-    Args:
-        saliency: (entries,) higher = keep.
-        layers: (entries,) of each.
-        how: see `Binning`.
+    `saliency` (entries,) is higher = keep, `layers` (entries,) the layer of each. Of two equal
+    entries the later one is the less salient, as in rankings.
     """
     groups = layers if how.scope == "layer" else np.zeros_like(layers)
     numbers = np.empty(len(saliency), dtype=np.int64)

@@ -121,13 +121,7 @@ class BinsRecord(Record):
     def with_results(
         self, table: pd.DataFrame, measured: tuple[float, int, int], made: Mapping[str, Any]
     ) -> Self:
-        """The record with what was measured.
-
-        Args:
-            table: of BIN_COLUMNS.
-            measured: `full_loss`, `num_samples`, `num_tokens`.
-            made: `device`, `seconds`.
-        """
+        """The record with `full_loss`, `num_samples`, `num_tokens` and a table of BIN_COLUMNS."""
         if not np.isfinite(table["loss_change"]).all():
             raise StatsError(
                 "The loss without a bin is no finite number; the model gives infinite or undefined "

@@ -43,11 +43,7 @@ def measure_hidden(
 ) -> dict[str, FloatArray]:
     """Sums of every sample of a batch, from the candidate's final hidden states.
 
-    Args:
-        full: the full model's side.
-        batch: of `full.samples`.
-        hidden_ND: (scored positions, width), as `final_hidden` gives them, of the candidate.
-        settings: what is measured.
+    `hidden_ND` is (scored positions, width), as `final_hidden` gives them, of the candidate.
 
     Returns:
         Position function -> (samples of the batch,) float64 sums over the scored positions.

@@ -80,14 +80,9 @@ def draw(
     settings: SampleSettings,
     tokenizer: Callable[[], Tokenizer],
 ) -> DrawnSamples:
-    """The sequences to evaluate on.
+    """The sequences to evaluate on: documents that no known run has read, if there are any.
 
-    Args:
-        corpus: as the user wrote it.
-        source: its documents.
-        runs: calibrations of the model.
-        settings: how much, and what is predicted.
-        tokenizer: loads the model's; not called where rows are token ids.
+    `runs` are calibrations of the model, whose tokenizer is not loaded where rows are token ids.
     """
     name = parse_corpus(corpus).name
     unread = _unread(name, source, runs, settings.seed)

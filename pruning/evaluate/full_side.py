@@ -80,13 +80,10 @@ def final_hidden(model: PreTrainedModel, batch: SampleBatch) -> Tensor:
 def run_full(
     model: PreTrainedModel, samples: Samples, *, folder: Path | None = None
 ) -> Generator[Progress, None, FullSide]:
-    """Run the full model over the samples once, and keep its final hidden states.
+    """Run the full model, not masked, over the samples once, and keep its final hidden states.
 
-    Args:
-        model: not masked.
-        samples: what it is run on.
-        folder: keep them on disk here; by default in memory, or in the system's folder for
-            temporary files where they would take more than a quarter of the free memory.
+    They are kept on disk in `folder`; by default in memory, or in the system's folder for temporary
+    files where they would take more than a quarter of the free memory.
     """
     if samples.sequences.positions is not None:
         check_config(model.config)

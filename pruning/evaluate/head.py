@@ -20,11 +20,7 @@ CHUNK_BYTES = 64 << 20
 
 
 class Head:
-    """The part of a model behind its trunk.
-
-    Args:
-        model: a loaded model, in memory or offloaded by accelerate; one token is run through it.
-    """
+    """The part of a loaded model behind its trunk; one token is run through it."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model

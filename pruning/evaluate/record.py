@@ -139,8 +139,7 @@ class PlanRecord(Record):
 class EvaluationRecord(PlanRecord):
     """What the measures say of one plan on one set of samples; `result.json`.
 
-    Args:
-        settings: `dtype`, `seed` (of bootstrap and draws).
+    Its settings are `dtype` and `seed` (of bootstrap and draws).
     """
 
     folder = "evaluations"

@@ -184,12 +184,9 @@ class Evaluation:
 def make_evaluation(
     measures: Sequence[str], sums: Mapping[str, SampleSums], *, seed: int = 42
 ) -> Evaluation:
-    """An evaluation from sums of every sample.
+    """An evaluation by measures at positions, from sums of every sample by `Measure.sums`.
 
-    Args:
-        measures: names of measures at positions, of those in MEASURES.
-        sums: position function (`Measure.sums`) -> sums, all over the same positions.
-        seed: of the bootstrap.
+    All sums are over the same positions; `seed` is of the bootstrap.
     """
     metrics, full = {}, {}
     for name in measures:

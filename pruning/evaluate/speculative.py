@@ -101,12 +101,7 @@ def run_acceptance(
 ) -> Generator[Progress, None, SampleSums]:
     """Decode a continuation of every sample, drafted by the candidate and tested by the model.
 
-    Args:
-        model: the full model, not masked; in memory.
-        family: its architecture.
-        plan: the candidate; None drafts with the model itself.
-        samples: whose prompts are continued.
-        decoding: how.
+    The model is the full one, not masked, in memory; without a plan it drafts itself.
 
     Returns:
         For each sample, accepted tokens and tested tokens.

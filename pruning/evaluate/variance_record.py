@@ -22,8 +22,7 @@ VARIANCE_TABLE_COLUMNS = (
 class VarianceRecord(PlanRecord):
     """The variance of hidden states after each decoder layer, under one plan.
 
-    Args:
-        settings: `dtype`, `seed` and `tokens` (the most that are drawn).
+    Its settings are `dtype`, `seed` and `tokens` (the most that are drawn).
     """
 
     folder = "variances"

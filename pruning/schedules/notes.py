@@ -19,14 +19,7 @@ def allocation_notes(
 def budget_notes(
     name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
 ) -> tuple[str, ...]:
-    """One line each: bounds that took effect, a budget that does not divide.
-
-    Args:
-        name: the schedule's.
-        spending: what it was given.
-        allocation: what it made of that.
-        evidence: what it looked at.
-    """
+    """One line each: bounds that took effect, a budget that does not divide."""
     wanted = unbounded(name, spending, evidence or Evidence())
     removed = allocation.removed
     return (*_moved(allocation, wanted, removed), *_undivided(name, spending, removed))

@@ -30,16 +30,13 @@ def ranked_globally(
     """Remove the experts of the lowest saliency, wherever they are.
 
     What is left has the largest sum of saliency that the budget allows. Ties keep the lower layer,
-    then the lower expert. Raw saliencies of different layers may have different scales:
-    `rescale` maps those of each layer to [0, 1] first. With the number of routed tokens as
-    saliency, this is the frequency-based schedule (arXiv:2603.06003, Figure 1).
+    then the lower expert. Raw saliencies of different layers may have different scales: `rescale`
+    maps those of each layer to [0, 1] first. With the number of routed tokens as saliency, this is
+    the frequency-based schedule (arXiv:2603.06003, Figure 1).
 
-    Args:
-        layers: the sparse layers.
-        budget: how many go.
-        saliency: (layers, most experts of a layer), higher = keep; NaN where there is no expert.
-        constraints: what else to respect. Where layers lose several experts at a time, these are
-            taken or left together, by the sum of their saliencies.
+    `saliency` is (layers, most experts of a layer), higher = keep; NaN where there is no expert.
+    Where layers lose several experts at a time, these are taken or left together, by the sum of
+    their saliencies.
     """
     limits = constraints or Constraints()
     spending = Spending(tuple(layers), budget, limits)

@@ -19,15 +19,10 @@ def uniform(
     budget: Budget | str | Fraction | Decimal | float,
     constraints: Constraints | None = None,
 ) -> Allocation:
-    """Remove floor(rho * n) experts from every layer.
+    """Remove floor(rho * n) experts from every layer, of a budget or of rho itself.
 
-    A budget without rho (a number, a target size) goes in proportion to n, by largest remainder.
-    So does the rest where constraints keep a layer from its share.
-
-    Args:
-        layers: the sparse layers.
-        budget: or rho itself, see `sparsity_budget`.
-        constraints: what else to respect.
+    A budget without rho (a number, a target size) goes in proportion to n, by largest remainder. So
+    does the rest where constraints keep a layer from its share.
     """
     given = budget if isinstance(budget, Budget) else sparsity_budget(layers, budget)
     limits = constraints or Constraints()

@@ -64,12 +64,9 @@ def _is_share(metric: str) -> bool:
 class BenchmarkRecord(Record):
     """What benchmarks say of one candidate: a model, whole or pruned.
 
-    The digest is of the candidate, what ran, the tool, the settings, and how the plan came about,
-    which is shown with the scores. The model is the full one, also where an export of it ran: all
-    its candidates have it in common.
-
-    Args:
-        settings: what else changes the numbers, see `settings_of`.
+    The digest is of the candidate, what ran, the tool, the settings (see `settings_of`), and how
+    the plan came about, which is shown with the scores. The model is the full one, also where an
+    export of it ran: all its candidates have it in common.
     """
 
     folder = "benchmarks"
@@ -145,13 +142,9 @@ def settings_of(
     dtype: str = "",
     chat_template: bool = False,
 ) -> dict[str, Any]:
-    """What of the way a benchmark was run changes its numbers.
+    """What of the way a benchmark was run changes its numbers, see `HarnessSettings`.
 
-    Args:
-        limit: questions of each task, a share of them if below 1; None: all.
-        num_fewshot: examples before each question; None: the task's own.
-        dtype: element type of the computation; empty where a file does not say.
-        chat_template: whether questions are turns of a conversation.
+    `dtype` is empty where a file does not say.
     """
     if limit is not None and limit >= 1:
         limit = int(limit)  # files of the harness have 100.0 for 100
