@@ -112,11 +112,16 @@ class ConstraintSection(Request):
     floor: options.Floor = 0
 
 
-class SearchSection(SearchSettings):
-    """A search for the allocation (arXiv:2603.06003, Algorithm 1); defaults are the paper's."""
+class SearchSamples(Request):
+    """What a search judges candidates on."""
 
     corpus: options.Corpus
     samples: options.Samples = 64
+
+
+class SearchSection(SearchSettings, SearchSamples):
+    """A search for the allocation (arXiv:2603.06003, Algorithm 1); defaults are the paper's."""
+
     fitness: Literal["esap", "sap", "kl", "nll"] = "esap"
 
 

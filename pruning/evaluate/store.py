@@ -88,11 +88,7 @@ class Record(RecordPart):
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> Self:
-        """The record in the text of a file of this name.
-
-        Raises:
-            StatsError: malformed, of another schema, or without results.
-        """
+        """The record in the text of a file of this name; a StatsError where it is none."""
         again = f"delete it and make it again with `moeprune {cls.command}`."
         try:
             raw = parse_json_once(text)

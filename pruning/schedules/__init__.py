@@ -9,8 +9,8 @@ from pruning.schedules.base import Evidence, Schedule, Spending
 from pruning.schedules.counts import counts_from_text, fit_counts, from_counts, read_counts
 from pruning.schedules.listing import SCHEDULES, allocate, get_schedule
 from pruning.schedules.notes import allocation_notes, budget_notes
-from pruning.schedules.patterns import PATTERNS, patterned
-from pruning.schedules.ranked import fold_ranking, ranked_globally
+from pruning.schedules.patterns import PATTERNS
+from pruning.schedules.ranked import fold_ranking
 from pruning.schedules.side_by_side import SIDE_COLUMNS, side_by_side
 from pruning.schedules.uniform import uniform
 
@@ -30,8 +30,6 @@ __all__ = [
     "from_counts",
     "get_schedule",
     "parse_sparsity",
-    "patterned",
-    "ranked_globally",
     "read_counts",
     "side_by_side",
     "uniform",

@@ -51,10 +51,10 @@ def fit_counts(spending: Spending, kept: Mapping[int, int]) -> Allocation:
     """
     rooms = rooms_of(spending.layers, spending.constraints)
     check_total(spending.budget.total, rooms)
-    removed = [
-        room.size - kept[layer.index] for layer, room in zip(spending.layers, rooms, strict=True)
+    start = [
+        room.nearest(room.size - kept[layer.index])
+        for layer, room in zip(spending.layers, rooms, strict=True)
     ]
-    start = [room.nearest(gone) for room, gone in zip(rooms, removed, strict=True)]
     return allocation_of(spending.layers, _balanced(start, spending.budget.total, rooms))
 
 
@@ -76,30 +76,25 @@ def spread_counts(turn: Turn) -> tuple[int, ...]:
     held = turn.spending.constraints.held
     for layer, room, gone in zip(layers, turn.rooms, removed, strict=True):
         if layer.index not in held and not room.allows(gone):
-            raise PlanError(count_problem(layer, room.size - gone) or _refusal(layer, room, gone))
+            raise PlanError(
+                count_problem(layer, room.size - gone)
+                or f"Layer {layer.index} would keep {room.size - gone} experts, but it can keep "
+                f"from {room.size - room.most} to {room.size - room.least} in steps of "
+                f"{room.step}; nearest: {room.size - room.nearest(gone)}."
+            )
     start = [room.nearest(gone) for room, gone in zip(turn.rooms, removed, strict=True)]
     return _balanced(start, wanted.total, turn.rooms)
-
-
-def _refusal(layer: MoELayer, room: Room, gone: int) -> str:
-    low = room.size - room.most
-    return (
-        f"Layer {layer.index} would keep {room.size - gone} experts, but it can keep from {low} to "
-        f"{room.size - room.least} in steps of {room.step}; nearest: "
-        f"{room.size - room.nearest(gone)}."
-    )
 
 
 def _balanced(start: Sequence[int], total: int, rooms: Sequence[Room]) -> tuple[int, ...]:
     """Counts near `start` that sum to `total`; the difference goes in proportion to the size."""
     missing, sizes = total - sum(start), [room.size for room in rooms]
-    if missing >= 0:
-        free = [Room(r.size, 0, r.most - n, r.step) for r, n in zip(rooms, start, strict=True)]
-        more = apportion(missing, sizes, free)
-        return tuple(n + extra for n, extra in zip(start, more, strict=True))
-    free = [Room(r.size, 0, n - r.least, r.step) for r, n in zip(rooms, start, strict=True)]
-    less = apportion(-missing, sizes, free)
-    return tuple(n - fewer for n, fewer in zip(start, less, strict=True))
+    free = [
+        Room(room.size, 0, room.most - n if missing >= 0 else n - room.least, room.step)
+        for room, n in zip(rooms, start, strict=True)
+    ]
+    moved, sign = apportion(abs(missing), sizes, free), 1 if missing >= 0 else -1
+    return tuple(n + sign * more for n, more in zip(start, moved, strict=True))
 
 
 def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:

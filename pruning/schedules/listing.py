@@ -1,6 +1,5 @@
 """The schedules, listed once, and the one way to apply them by name."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +9,7 @@ from pruning.allocation import Allocation
 from pruning.constraints import check_names, open_rooms, rooms_of
 from pruning.schedules.base import Evidence, Schedule, Spending, Turn, allocation_of
 from pruning.schedules.counts import spread_counts
-from pruning.schedules.patterns import spread_pattern
+from pruning.schedules.patterns import PATTERNS, spread_pattern
 from pruning.schedules.ranked import remove_lowest, rescale
 from pruning.schedules.uniform import spread_evenly
 
@@ -21,10 +20,6 @@ def _seen(grid: FloatArray | None) -> FloatArray:
     return grid
 
 
-def _global(prepare: Callable[[Evidence], FloatArray]) -> Callable[[Turn], tuple[int, ...]]:
-    return lambda turn: remove_lowest(turn, prepare(turn.evidence))
-
-
 SCHEDULES = {
     schedule.name: schedule
     for schedule in (
@@ -33,34 +28,29 @@ SCHEDULES = {
             "global",
             "Global",
             "all experts ranked together",
-            _global(lambda evidence: _seen(evidence.saliency)),
+            lambda turn: remove_lowest(turn, _seen(turn.evidence.saliency)),
             frozenset({"saliency"}),
         ),
         Schedule(
             "global-rescaled",
             "Global, rescaled",
             "all experts ranked together, saliency mapped to 0..1 in each layer",
-            _global(lambda evidence: rescale(_seen(evidence.saliency))),
+            lambda turn: remove_lowest(turn, rescale(_seen(turn.evidence.saliency))),
             frozenset({"saliency"}),
         ),
         Schedule(
             "frequency",
             "Frequency",
             "as many as each layer has among the experts used least",
-            _global(lambda evidence: _seen(evidence.frequency)),
+            lambda turn: remove_lowest(turn, _seen(turn.evidence.frequency)),
             frozenset({"frequency"}),
         ),
-        Schedule(
-            "early", "Early", "early layers lose more", partial(spread_pattern, "early"),
-            is_nested=False,
-        ),
-        Schedule(
-            "middle", "Middle", "middle layers lose more", partial(spread_pattern, "middle"),
-            is_nested=False,
-        ),
-        Schedule(
-            "late", "Late", "late layers lose more", partial(spread_pattern, "late"),
-            is_nested=False,
+        *(
+            Schedule(
+                name, name.capitalize(), f"{name} layers lose more", partial(spread_pattern, name),
+                is_nested=False,
+            )
+            for name in PATTERNS
         ),
         Schedule(
             "file", "From a file", "the numbers of a file", spread_counts,
@@ -80,11 +70,8 @@ def get_schedule(name: str) -> Schedule:
 def allocate(name: str, spending: Spending, evidence: Evidence | None = None) -> Allocation:
     """Spend a budget by the schedule of this name.
 
-    Locked layers first get what the schedule gives them without fixed ones; then the rest gives
-    or takes.
-
-    Raises:
-        PlanError: an unknown schedule, or a budget or constraints that the layers cannot meet.
+    Locked layers first get what the schedule gives them without fixed ones; then the rest gives or
+    takes. Raises a PlanError for an unknown schedule, or what the layers cannot meet.
     """
     schedule, seen = get_schedule(name), evidence or Evidence()
     settled = _settled(schedule, spending, seen)
@@ -94,14 +81,13 @@ def allocate(name: str, spending: Spending, evidence: Evidence | None = None) ->
     except PlanError as error:
         if settled is spending:
             raise
-        raise PlanError(f"{error} {_locks_said(spending, settled)}") from error
-
-
-def _locks_said(spending: Spending, settled: Spending) -> str:
-    """At what an error took the locked layers: another budget would lock them elsewhere."""
-    fixed, locked = settled.constraints.fixed, sorted(spending.constraints.locked)
-    words = " ".join(f"--set {layer}={fixed[layer]}" for layer in locked)
-    return f"Locked layers follow the budget; for these numbers put {words} in place of --lock."
+        # At what the locked layers were taken: another budget would lock them elsewhere.
+        fixed, locked = settled.constraints.fixed, sorted(spending.constraints.locked)
+        words = " ".join(f"--set {layer}={fixed[layer]}" for layer in locked)
+        raise PlanError(
+            f"{error} Locked layers follow the budget; for these numbers put {words} in place of "
+            "--lock."
+        ) from error
 
 
 def _settled(schedule: Schedule, spending: Spending, evidence: Evidence) -> Spending:

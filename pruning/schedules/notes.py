@@ -13,7 +13,14 @@ def allocation_notes(
     name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
 ) -> tuple[str, ...]:
     """One line each: those of `budget_notes`, and who can read the export."""
-    return (*budget_notes(name, spending, allocation, evidence), *_readers(allocation))
+    notes = budget_notes(name, spending, allocation, evidence)
+    if len(set(allocation.keep)) == 1:
+        return notes
+    return (
+        *notes,
+        f"Layers keep from {min(allocation.keep)} to {max(allocation.keep)} experts: only "
+        "moeprune's loader, and readers with trust_remote_code, will read the export.",
+    )
 
 
 def budget_notes(
@@ -21,45 +28,26 @@ def budget_notes(
 ) -> tuple[str, ...]:
     """One line each: bounds that took effect, a budget that does not divide."""
     wanted = unbounded(name, spending, evidence or Evidence())
-    removed = allocation.removed
-    return (*_moved(allocation, wanted, removed), *_undivided(name, spending, removed))
-
-
-def _moved(allocation: Allocation, wanted: Sequence[int], removed: Sequence[int]) -> list[str]:
-    if tuple(wanted) == tuple(removed):
-        return []
-    rows = list(zip(allocation.layers, wanted, removed, strict=True))
-    fewer = [layer.index for layer, want, got in rows if got < want]
-    more = [layer.index for layer, want, got in rows if got > want]
-    moved = sum(max(want - got, 0) for _, want, got in rows)
-    return [
-        f"Bounds took effect: the schedule alone would remove {moved} more from {_named(fewer)} "
-        f"and as many fewer from {_named(more)}."
-    ]
+    removed, budget, notes = allocation.removed, spending.budget, []
+    if wanted != removed:
+        rows = list(zip(allocation.layers, wanted, removed, strict=True))
+        fewer = [layer.index for layer, want, got in rows if got < want]
+        more = [layer.index for layer, want, got in rows if got > want]
+        moved = sum(max(want - got, 0) for _, want, got in rows)
+        notes.append(
+            f"Bounds took effect: the schedule alone would remove {moved} more from "
+            f"{_named(fewer)} and as many fewer from {_named(more)}."
+        )
+    if name == "uniform" and budget.kind != "sparsity" and not spending.constraints.held:
+        near = uniform_neighbours(spending.layers, budget.total)
+        if near != (budget.total,):
+            notes.append(
+                f"{budget.total} experts do not divide over {len(removed)} layers, so layers "
+                f"differ by {max(removed) - min(removed)}; the nearest sizes with one count "
+                f"remove {' or '.join(map(str, near))}."
+            )
+    return tuple(notes)
 
 
 def _named(layers: Sequence[int]) -> str:
     return f"layer{'s' if len(layers) > 1 else ''} {spans(layers)}"
-
-
-def _undivided(name: str, spending: Spending, removed: Sequence[int]) -> list[str]:
-    budget = spending.budget
-    if name != "uniform" or budget.kind == "sparsity" or spending.constraints.held:
-        return []
-    near = uniform_neighbours(spending.layers, budget.total)
-    if near == (budget.total,):
-        return []
-    apart = max(removed) - min(removed)
-    return [
-        f"{budget.total} experts do not divide over {len(removed)} layers, so layers differ by "
-        f"{apart}; the nearest sizes with one count remove {' or '.join(map(str, near))}."
-    ]
-
-
-def _readers(allocation: Allocation) -> list[str]:
-    if len(set(allocation.keep)) == 1:
-        return []
-    return [
-        f"Layers keep from {min(allocation.keep)} to {max(allocation.keep)} experts: only "
-        "moeprune's loader, and readers with trust_remote_code, will read the export."
-    ]

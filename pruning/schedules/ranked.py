@@ -13,39 +13,24 @@ from analysis.families import MoELayer
 from analysis.lazy import pd
 from analysis.ranking.stratification import rescale
 from analysis.stats.grid import Grid
-from pruning.allocation import Allocation
-from pruning.budget import Budget
-from pruning.constraints import Constraints, Room, check_total, order_within, rooms_of
-from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
+from pruning.constraints import Room, check_total, order_within
+from pruning.schedules.base import Turn
 
-__all__ = ["fold_ranking", "ranked_globally", "rescale"]
+__all__ = ["fold_ranking", "rescale"]
 
 
-def ranked_globally(
-    layers: Sequence[MoELayer],
-    budget: Budget,
-    saliency: FloatArray,
-    constraints: Constraints | None = None,
-) -> Allocation:
+def remove_lowest(turn: Turn, saliency: FloatArray) -> tuple[int, ...]:
     """Remove the experts of the lowest saliency, wherever they are.
 
     What is left has the largest sum of saliency that the budget allows. Ties keep the lower layer,
-    then the lower expert. Raw saliencies of different layers may have different scales: `rescale`
-    maps those of each layer to [0, 1] first. With the number of routed tokens as saliency, this is
-    the frequency-based schedule (arXiv:2603.06003, Figure 1).
+    then the lower expert. Raw saliencies of different layers may have different scales:
+    `rescale` maps those of each layer to [0, 1] first. With the number of routed tokens as
+    saliency, this is the frequency-based schedule (arXiv:2603.06003, Figure 1).
 
     `saliency` is (layers, most experts of a layer), higher = keep; NaN where there is no expert.
     Where layers lose several experts at a time, these are taken or left together, by the sum of
     their saliencies.
     """
-    limits = constraints or Constraints()
-    spending = Spending(tuple(layers), budget, limits)
-    turn = Turn(spending, rooms_of(layers, limits), Evidence(saliency))
-    return allocation_of(layers, remove_lowest(turn, saliency))
-
-
-def remove_lowest(turn: Turn, saliency: FloatArray) -> tuple[int, ...]:
-    """See `ranked_globally`."""
     total = turn.spending.budget.total
     check_total(total, turn.rooms)
     costs = [
@@ -55,10 +40,8 @@ def remove_lowest(turn: Turn, saliency: FloatArray) -> tuple[int, ...]:
     ]
     # Within a layer costs never fall from one step to the next, so the cheapest steps of all
     # are the first steps of each layer.
-    least = [room.least for room in turn.rooms]
-    step = turn.rooms[0].step
-    removed = list(least)
-    for _, negative, _ in sorted(costs)[: (total - sum(least)) // step]:
+    removed, step = [room.least for room in turn.rooms], turn.rooms[0].step
+    for _, negative, _ in sorted(costs)[: (total - sum(removed)) // step]:
         removed[-negative] += step
     return tuple(removed)
 

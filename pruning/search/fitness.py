@@ -43,13 +43,10 @@ class Subject:
 class MaskedFitness:
     """See `Fitness`; a block is a batch of samples.
 
-    Args:
-        subject: the model.
-        measure: name of the measure, of MEASURES; where lower is better it counts negated.
-        seed: of the draws of `sap`.
-        max_bytes: of hidden states kept for reuse, together with those of one candidate more; 0
-            reuses nothing. By default a quarter of the free memory of the model's device. One
-            candidate has (sparse layers - 1) x tokens x width x bytes of an element.
+    A measure of which lower is better counts negated. Of hidden states kept for reuse at most
+    `max_bytes` stay, together with those of one candidate more; 0 reuses nothing. By default a
+    quarter of the free memory of the model's device. One candidate has (sparse layers - 1) x tokens
+    x width x bytes of an element.
     """
 
     def __init__(

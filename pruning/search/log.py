@@ -29,12 +29,7 @@ Scores = dict[Removed, Score]
 
 
 class SearchLog:
-    """The open log of one search, to be appended to.
-
-    Args:
-        scores: that are known.
-        file: where lines go; None: nowhere, as in a process that leaves writing to another.
-    """
+    """The open log of a search; without a file it writes nothing, as where another process does."""
 
     def __init__(self, scores: Scores, file: RawIOBase | None = None) -> None:
         self._file = file

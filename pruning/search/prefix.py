@@ -37,17 +37,11 @@ def run_from(
     first: int = 0,
     entry_BTD: Tensor | None = None,
 ) -> Pass:
-    """Run the trunk over a batch, from layer `first` on.
+    """Run the trunk over a batch, from the layer with decoder index `first` on.
 
     Bit for bit what the whole trunk gives, if `entry_BTD` is what this layer got in a run with the
-    same batch in which all layers before it computed the same.
-
-    Args:
-        model: loaded.
-        layers: its decoder layers.
-        batch: what it is fed.
-        first: decoder index of the first layer that runs.
-        entry_BTD: hidden states that it gets; None: those that come to it.
+    same batch in which all layers before it computed the same; without it, it gets what comes to
+    it.
     """
     watch = _Watch(layers, first, entry_BTD)
     forwards = [watch.forward(index) for index in range(len(layers))]

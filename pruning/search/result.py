@@ -229,11 +229,7 @@ def result_from_json(text: str | bytes, name: str = "search.json") -> SearchResu
 
 
 def load_search(path: Path) -> SearchResult:
-    """The result in a file.
-
-    Raises:
-        PlanError: missing, unreadable or malformed.
-    """
+    """The result in a file; raises a PlanError where it cannot be read."""
     try:
         text = path.read_bytes()
     except OSError as error:

@@ -203,13 +203,9 @@ def is_behind(values: FloatArray, rival: FloatArray, confidence: float) -> bool:
     """Whether a candidate is very likely worse than a rival, on the samples so far.
 
     Not in the paper. A one-sided paired t-test: the upper bound of the mean difference is below
-    zero. Tested again after every block, so over a whole search more good candidates than
-    1 - confidence may be lost.
-
-    Args:
-        values: (n,) of the candidate, in the order of the samples.
-        rival: (at least n,) of the rival.
-        confidence: above 0.5, below 1.
+    zero. Tested again after every block, so over a whole search more good candidates than 1 -
+    confidence may be lost. `values` (n,) and `rival` (at least n,) are in the order of the samples;
+    the confidence is above 0.5, below 1.
     """
     count = len(values)
     if count < _LEAST_SAMPLES:

@@ -16,9 +16,7 @@ from pruning.search.space import Removed
 class SharedFitness:
     """See `Fitness`; in every process the same calls give the same values.
 
-    Args:
-        own: the fitness of this process, which could measure every block.
-        processes: those that share the work.
+    Each could measure every block with `own`.
     """
 
     def __init__(self, own: Fitness, processes: Processes) -> None:

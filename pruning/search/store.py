@@ -83,8 +83,7 @@ def order_digest(ranking: pd.DataFrame) -> str:
 def read_known(path: Path) -> KnownSearch:
     """The search in a search.json, or in a file of that form with another name.
 
-    Raises:
-        PlanError: unreadable, malformed, or without what says which search it is.
+    Raises a PlanError where it cannot be read or does not say which search it is.
     """
     result = load_search(path)
     header, name = result.header, path.parent.name if path.name == RESULT_NAME else path.stem

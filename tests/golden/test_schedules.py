@@ -11,6 +11,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from allocations import patterned
 from search_cases import searched
 from search_cases import task as search_task
 
@@ -23,7 +24,6 @@ from pruning.schedules import (
     Evidence,
     Spending,
     allocate,
-    patterned,
     uniform,
 )
 from pruning.search.scores import BlockFitness

@@ -6,6 +6,7 @@ from math import fsum
 import numpy as np
 import pandas as pd
 import pytest
+from allocations import patterned, ranked_globally
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -21,8 +22,6 @@ from pruning.schedules import (
     allocate,
     allocation_notes,
     fold_ranking,
-    patterned,
-    ranked_globally,
     side_by_side,
     uniform,
 )

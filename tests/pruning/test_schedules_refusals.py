@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from allocations import ranked_globally
 
 from analysis.errors import PlanError, UserError
 from analysis.families import MoELayer
@@ -25,8 +26,6 @@ from pruning.schedules import (
     counts_from_text,
     fold_ranking,
     from_counts,
-    patterned,
-    ranked_globally,
     read_counts,
     side_by_side,
     uniform,
@@ -196,9 +195,6 @@ def test_layers_that_are_alike_beside_a_fixed_one_name_what_fits_all():
 
 
 def test_names_that_are_none():
-    assert said(patterned, TWO, count_budget(TWO, 1), "lately") == (
-        "Unknown pattern 'lately'. Did you mean 'late'? Known: early, late, middle."
-    )
     assert said(allocate, "uniformly", Spending(TWO, count_budget(TWO, 1))) == (
         "Unknown schedule 'uniformly'. Did you mean 'uniform'? Known: early, file, frequency, "
         "global, global-rescaled, late, middle, uniform."

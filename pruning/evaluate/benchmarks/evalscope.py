@@ -13,13 +13,10 @@ from pruning.evaluate.benchmarks.record import BenchmarkScore
 
 
 def evalscope_scores(raw: Mapping[str, Any]) -> tuple[BenchmarkScore, ...]:
-    """The scores of a report: of the data set, and of its subsets where it has several.
+    """The scores of a report: of the dataset, and of its subsets where it has several.
 
-    A report gives no standard errors and rounds to four digits.
-
-    Raises:
-        StatsError: not of this form, or a run that did not end.
-        ValueError: a number that cannot be, see `BenchmarkScore`.
+    A report gives no standard errors and rounds to four digits. Raises a StatsError where it is not
+    of this form or did not end, a ValueError for a number that cannot be.
     """
     dataset = raw.get("dataset_name")
     if not isinstance(dataset, str) or not dataset:

@@ -44,11 +44,8 @@ def count(value: object) -> int | None:
 def harness_scores(raw: Mapping[str, Any]) -> tuple[BenchmarkScore, ...]:
     """The scores of a results file, by task and metric; of groups as of their tasks.
 
-    Values that are no finite numbers, such as texts and `N/A`, are left out.
-
-    Raises:
-        StatsError: not of this form.
-        ValueError: a number that cannot be, see `BenchmarkScore`.
+    Values that are no finite numbers, such as texts and `N/A`, are left out. Raises a StatsError
+    where the file is not of this form, a ValueError for a number that cannot be.
     """
     results = {**part(raw, "results"), **part(raw, "groups")}
     groups = {
