@@ -87,7 +87,6 @@ def _logits(model: PreTrainedModel, output: Any, hidden_RD: Tensor) -> Tensor:
     """(R, V) from final hidden states, by the model's own forward: some scale or cap them."""
 
     def ready(inner: Forward) -> Forward:
-        del inner
         return lambda *args, **kwargs: type(output)(last_hidden_state=hidden_RD[None])
 
     with ExitStack() as restore:

@@ -61,13 +61,13 @@ class LayerDense:
         """
         ids_CK = ids_TK.reshape(-1, ids_TK.shape[-1])[self._token_C]
         before_CK = self._sums.chosen.pop(self._batch, None)
-        if not self._sums.is_first(self._layer):
+        if self._layer != self._sums.order[0]:
             if before_CK is None:
                 raise ValueError(f"layer {self._layer} ran before the one before it")
             counts_EF = self._of("transitions")
             before_CE = one_hot(before_CK.to(self._device), counts_EF.shape[0])
             counts_EF.add_(pair_counts(before_CE, one_hot(ids_CK, counts_EF.shape[1])))
-        if not self._sums.is_last(self._layer):
+        if self._layer != self._sums.order[-1]:
             self._sums.chosen[self._batch] = ids_CK.to(device="cpu", dtype=torch.int32)
 
     @torch.no_grad()

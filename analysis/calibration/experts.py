@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from analysis.calibration.damage import reroute
+from analysis.calibration.damage import LayerDamage, reroute
 from analysis.calibration.recording import Collection, Recorder, layer_dense, route
 from analysis.calibration.removal import Removal, Without, check_removable
 from analysis.calibration.router_group import add_router
@@ -84,6 +84,7 @@ def _collecting_experts(
     recorder = None
     if collection := _collection():
         recorder = Recorder(collection, collection.layer_of[experts], routing, hidden_TD)
+    damage = recorder.damage if recorder else None
     weights = torch.split(weights_TK.reshape(-1)[routing.order_S], routing.counts)
     hidden_TD = _in_graph(hidden_TD)
     inputs = None
@@ -96,21 +97,22 @@ def _collecting_experts(
         span = slice(start, start + count)
         start += count
         rows = routing.token_S[span]
-        entering = _add_apart(experts, expert, hidden_TD, recorder) if recorder else None
+        entering = _add_apart(experts, expert, hidden_TD, damage) if damage else None
         needed = rows if entering is None else torch.cat([rows, entering])
         if not len(needed):
             continue
         x_RD = inputs[expert] if inputs else hidden_TD.index_select(0, needed)
         a_RM = _activations(experts, expert, x_RD)
-        if recorder:
-            recorder.listen(experts, expert, span, a_RM)
+        if recorder and recorder.neurons:
+            recorder.neurons.listen(experts, expert, span, a_RM)
         all_RD = _output(experts, expert, a_RM)
         f_RD = all_RD if len(all_RD) == count else all_RD[:count]
         weighted_RD = f_RD * weights[expert][:, None]
         output_TD.index_add_(0, rows, weighted_RD.to(output_TD.dtype))
         if recorder:
             recorder.add(expert, span, f_RD)
-            recorder.keep(expert, needed, all_RD)
+            if damage:
+                damage.keep(expert, needed, all_RD)
     if recorder:
         recorder.close(index_TK, weights_TK)
         recorder.add_dense(
@@ -121,19 +123,19 @@ def _collecting_experts(
 
 
 def _add_apart(
-    experts: nn.Module, expert: int, hidden_TD: Tensor, recorder: Recorder
+    experts: nn.Module, expert: int, hidden_TD: Tensor, damage: LayerDamage
 ) -> Tensor | None:
     """Tokens on which an expert is needed besides its own; with gradients done here, so None.
 
     They are in no sum of the gradients and must be no part of the graph. Without gradients they
     go in one product with its own tokens: a few rows alone would cost as much as many.
     """
-    entering = recorder.entering(expert)
-    if entering is None or not torch.is_grad_enabled():
+    entering = damage.entering(expert)
+    if not torch.is_grad_enabled():
         return entering
     with torch.no_grad():
         a_RM = _activations(experts, expert, hidden_TD.index_select(0, entering))
-        recorder.keep(expert, entering, _output(experts, expert, a_RM))
+        damage.keep(expert, entering, _output(experts, expert, a_RM))
     return None
 
 

@@ -106,19 +106,14 @@ class Recorder:
         self._vectors_ED = self._sums.of("vectors", layer, self._device)
         self._norms_S = torch.zeros(len(routing.token_S), dtype=torch.float64, device=self._device)
         rerouted = collection.rerouted.pop(layer, None)
-        self._damage = None
+        self.damage = None
         if rerouted is not None:
-            self._damage = LayerDamage(rerouted, len(self._vectors_ED), collection.scratch)
-        self._neurons = None
+            self.damage = LayerDamage(rerouted, len(self._vectors_ED), collection.scratch)
+        self.neurons = None
         if "gradient" in self._sums.groups:
-            self._neurons = LayerNeurons(
+            self.neurons = LayerNeurons(
                 self._sums, layer, self._device, self._mask_S, collection.squares
             )
-
-    def listen(self, experts: nn.Module, expert: int, span: slice, a_RM: Tensor) -> None:
-        """Activations of one expert's neurons on its own tokens, as part of the graph."""
-        if self._neurons:
-            self._neurons.listen(experts, expert, span, a_RM)
 
     @torch.no_grad()
     def add(self, expert: int, span: slice, f_RD: Tensor) -> None:
@@ -127,15 +122,6 @@ class Recorder:
         self._norms_S[span] = torch.linalg.vector_norm(f_RD, dim=-1, dtype=wide).double()
         real_RD = f_RD if self._mask_S is None else f_RD[self._mask_S[span]]
         self._vectors_ED[expert] += real_RD.sum(dim=0, dtype=torch.float64)
-
-    def entering(self, expert: int) -> Tensor | None:
-        """Tokens on which an expert is needed besides its own; None where none can be."""
-        return None if self._damage is None else self._damage.entering(expert)
-
-    def keep(self, expert: int, token_R: Tensor, f_RD: Tensor) -> None:
-        """Outputs of one expert wherever it is needed."""
-        if self._damage:
-            self._damage.keep(expert, token_R, f_RD)
 
     def add_dense(self, run: ExpertForward, routed_TD: Tensor) -> None:
         """Every expert on every token, where that was asked for; `routed_TD` is the output."""
@@ -153,14 +139,14 @@ class Recorder:
             raise not_finite(f"The router of layer {self._layer} gave", self._hidden_TD.dtype)
         self._add("moments", _moments(weights_TK, self._routing.order_S, self._norms_S))
         if "damage" in self._sums.groups:
-            if not (self._damage and self._damage.is_of(index_TK, weights_TK)):
+            if not (self.damage and self.damage.is_of(index_TK, weights_TK)):
                 raise UnsupportedModelError(
                     f"The experts of layer {self._layer} do not get what the router returns, so "
                     "their damage is not known; leave the group damage out."
                 )
-            self._add("damage", self._damage.norms().reshape(-1)[self._routing.order_S])
+            self._add("damage", self.damage.norms().reshape(-1)[self._routing.order_S])
             counted = len(weights_TK) if self._mask_T is None else int(self._mask_T.sum())
-            self._sums.of("extra", self._layer, self._device).add_(self._damage.num_entering)
+            self._sums.of("extra", self._layer, self._device).add_(self.damage.num_entering)
             self._sums.of("counted", self._layer, self._device).add_(counted)
 
     def _add(self, name: str, terms: Tensor) -> None:

@@ -60,7 +60,6 @@ class StoredTensor:
     entry: TensorEntry
 
     def __getitem__(self, index: EllipsisType) -> Tensor:
-        del index
         entry = self.entry
         flat = torch.empty(entry.nbytes, dtype=torch.uint8)
         self.read_into(flat)

@@ -109,7 +109,7 @@ class GroupSums:
         self.groups = ordered(groups)
         self.widths = widths
         self.chosen: dict[int, Tensor] = {}
-        self._order = tuple(layer.index for layer in layers)
+        self.order = tuple(layer.index for layer in layers)
         self._tensors: dict[tuple[str, int], Tensor] = {
             (name, layer.index): _zeros(shape, dtype)
             for layer in layers
@@ -128,14 +128,6 @@ class GroupSums:
         if device is not None and tensor.device != device:
             tensor = self._tensors[name, layer] = tensor.to(device)
         return tensor
-
-    def is_first(self, layer: int) -> bool:
-        """Whether it is the first sparse layer."""
-        return layer == self._order[0]
-
-    def is_last(self, layer: int) -> bool:
-        """Whether it is the last sparse layer."""
-        return layer == self._order[-1]
 
     def tensors(self) -> dict[str, Tensor]:
         """All sums as `name.layer`, on the CPU; what a resume and other processes need."""

@@ -36,15 +36,12 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Token ids, with the special tokens that the model expects."""
-        ...
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
         """Token ids of a conversation in the model's own format."""
-        ...
 
     def get_chat_template(self) -> str:
         """The template of conversations; a ValueError where there is none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -63,27 +63,18 @@ def choice_questions(texts: Sequence[DemoText], seed: int = _SEED) -> list[Row]:
             f"Questions with {_DISTRACTORS + 1} choices need passages of as many documents."
         )
     chosen = np.sort(rng.permutation(len(passages))[:_MOST_QUESTIONS])
-    rows = [_choice_question(passages, int(number), rng) for number in chosen]
-    return [{**row, "document_digest": digests[row["document"]]} for row in rows]
-
-
-def _choice_question(
-    passages: Sequence[tuple[str, str, str]], number: int, rng: np.random.Generator
-) -> Row:
-    name, prompt, continuation = passages[number]
-    choices = {continuation: name}
-    while len(choices) <= _DISTRACTORS:
-        other, _, text = passages[int(rng.integers(len(passages)))]
-        if other not in choices.values():
-            choices.setdefault(text, other)
-    texts = list(choices)
-    order = [int(place) for place in rng.permutation(len(texts))]
-    return {
-        "prompt": prompt,
-        "choices": [texts[place] for place in order],
-        "label": order.index(0),
-        "document": name,
-    }
+    rows = []
+    for name, prompt, continuation in (passages[int(number)] for number in chosen):
+        choices = {continuation: name}
+        while len(choices) <= _DISTRACTORS:
+            other, _, text = passages[int(rng.integers(len(passages)))]
+            if other not in choices.values():
+                choices.setdefault(text, other)
+        order = [int(place) for place in rng.permutation(len(choices))]
+        row: Row = {"prompt": prompt, "choices": [list(choices)[place] for place in order]}
+        row |= {"label": order.index(0), "document": name, "document_digest": digests[name]}
+        rows.append(row)
+    return rows
 
 
 def answer_questions(texts: Sequence[DemoText]) -> list[Row]:
@@ -137,32 +128,14 @@ class LocalTask:
     form: Mapping[str, Any]  # how lm-evaluation-harness asks and scores
 
 
-LOCAL_TASKS: Mapping[str, LocalTask] = {
-    task.name: task
-    for task in (
-        LocalTask(
-            "demo-code-mc",
-            "demo-code",
-            "which of four continuations follows in a Python module",
-            choice_questions,
-            _CHOICE,
-        ),
-        LocalTask(
-            "demo-prose-mc",
-            "demo-prose",
-            "which of four continuations follows in a text",
-            choice_questions,
-            _CHOICE,
-        ),
-        LocalTask(
-            "demo-math-exact",
-            "demo-math",
-            "the number that a word problem asks for, worked out in words",
-            answer_questions,
-            _EXACT,
-        ),
-    )
-}
+_FOLLOWS = "which of four continuations follows in a"
+_WORKED_OUT = "the number that a word problem asks for, worked out in words"
+_TASKS = (
+    LocalTask("demo-code-mc", "demo-code", f"{_FOLLOWS} Python module", choice_questions, _CHOICE),
+    LocalTask("demo-prose-mc", "demo-prose", f"{_FOLLOWS} text", choice_questions, _CHOICE),
+    LocalTask("demo-math-exact", "demo-math", _WORKED_OUT, answer_questions, _EXACT),
+)
+LOCAL_TASKS: Mapping[str, LocalTask] = {task.name: task for task in _TASKS}
 
 
 @dataclass(frozen=True, slots=True)

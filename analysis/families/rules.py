@@ -75,7 +75,6 @@ def per_layer_counts(
 
 def every_layer(config: Config, layer: int) -> bool:
     """No dense layers."""
-    del config, layer
     return True
 
 

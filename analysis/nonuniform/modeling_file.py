@@ -129,9 +129,6 @@ WIDTH_KEY = "{width_key}"
         return super()._grouped_mm_can_dispatch()
 """,
 }
-_CLASS = """
-{name} = with_own_sizes({table})
-"""
 
 
 def _auto_classes(family: MoEFamily) -> tuple[str, ...]:
@@ -162,7 +159,7 @@ def _tuple(words: tuple[str, ...]) -> str:
 def modeling_file(family: MoEFamily, *, widths: bool = False) -> str:
     """The content of `modeling_pruned.py`; with `widths`, see `analysis.nonuniform.widths`."""
     names = _auto_classes(family)
-    classes = (_CLASS.format(name=_class_name(name), table=_TABLES[name]) for name in names)
+    classes = (f"\n{_class_name(name)} = with_own_sizes({_TABLES[name]})\n" for name in names)
     parts = [inspect.getsource(each) for each in (rebuild_layers, layer_config, LayerConfig)]
     parts += [inspect.getsource(rebuilt_layer), *(_width_parts() if widths else ())]
     variant = {**(_WIDTHS if widths else _COUNTS)}

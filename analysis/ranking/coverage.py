@@ -60,7 +60,7 @@ class Blender:
         self._score = expert_score_of(criterion)
         self._sparsity = sparsity
         self._grid = mixture.stats[0].grid
-        self._alone = [saliency_grid(criterion, each, gate) for each in mixture.stats]
+        self.alone = [saliency_grid(criterion, each, gate) for each in mixture.stats]
         if not set(NOT_MIXED).isdisjoint(criterion.columns(gate)):
             raise CriterionError(
                 f"{criterion.label} reads maxima of neurons, which a blend does not have; choose "
@@ -68,11 +68,6 @@ class Blender:
             )
         is_derived = not set(DERIVED_COLUMNS).isdisjoint(criterion.columns(gate))
         self._table = mixture.table if is_derived else mixture.sums_table
-
-    @property
-    def num_corpora(self) -> int:
-        """Runs of the mixture."""
-        return len(self._alone)
 
     def kept(self, weights: Sequence[float] | FloatArray) -> BoolArray:
         """(layers, experts): the experts that this blend keeps."""
@@ -83,7 +78,7 @@ class Blender:
     def coverage(self, weights: Sequence[float] | FloatArray) -> FloatArray:
         """Coverage of each corpus by the experts that this blend keeps."""
         kept = self.kept(weights)
-        return np.array([coverage(saliency, kept) for saliency in self._alone])
+        return np.array([coverage(saliency, kept) for saliency in self.alone])
 
 
 def _updates(
@@ -111,7 +106,7 @@ def fair_blend(blender: Blender) -> FairBlend:
     by jumps, where they can miss a better point, so up to three corpora a grid of 0.05 is tried
     as well. Ties go to the point that was tried first.
     """
-    cover, count = blender.coverage, blender.num_corpora
+    cover, count = blender.coverage, len(blender.alone)
     rest = (1 - _STARTS_AT) / max(count - 1, 1)
     leaning = [np.where(np.arange(count) == corpus, _STARTS_AT, rest) for corpus in range(count)]
     starts = [np.full(count, 1 / count), *leaning]

@@ -63,29 +63,6 @@ class Weighing:
 PAPER: Final = Weighing()
 
 
-def _means(stats: SampleStats) -> tuple[list[FloatArray], list[FloatArray], list[FloatArray]]:
-    """log softmax(-L), log a and log r, each (samples, experts) of every layer."""
-    starts = np.cumsum([0, *stats.grid.counts])[1:-1]
-    tokens = stats.num_tokens[:, None]
-
-    def by_layer(sums: FloatArray) -> list[FloatArray]:
-        return np.split(sums / tokens, starts, axis=1)
-
-    def log_softmax(values: FloatArray) -> FloatArray:
-        # Only differences count, so nothing under- or overflows.
-        shifted: FloatArray = values - values.max(axis=-1, keepdims=True)
-        total: FloatArray = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-        return shifted - total
-
-    # An expert whose output is 0 on the whole sample is on no path: log 0.
-    with np.errstate(divide="ignore"):
-        return (
-            [log_softmax(-loss) for loss in by_layer(stats.loss)],
-            [np.log(mean) for mean in by_layer(stats.activation)],
-            [np.log(mean) for mean in by_layer(stats.probability)],
-        )
-
-
 def node_weights(
     stats: SampleStats, parts: Parts = "both", steps: Steps = "paper"
 ) -> list[FloatArray]:
@@ -94,7 +71,20 @@ def node_weights(
     All samples must have tokens; `parts` and `steps` as in `Weighing`. A measured step has P(j | i)
     in place of r_j, so there log r is part of the first layer's nodes only.
     """
-    importance, activation, probability = _means(stats)
+    starts = np.cumsum([0, *stats.grid.counts])[1:-1]
+
+    def by_layer(sums: FloatArray) -> list[FloatArray]:
+        return np.split(sums / stats.num_tokens[:, None], starts, axis=1)
+
+    importance: list[FloatArray] = []
+    for loss in by_layer(stats.loss):
+        # log softmax(-L): only differences count, so nothing under- or overflows.
+        shifted = -loss - (-loss).max(axis=-1, keepdims=True)
+        importance.append(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+    # An expert whose output is 0 on the whole sample is on no path: log 0.
+    with np.errstate(divide="ignore"):
+        activation = [np.log(mean) for mean in by_layer(stats.activation)]
+        probability = [np.log(mean) for mean in by_layer(stats.probability)]
     last = len(importance) - 1
     nodes = []
     for at, each in enumerate(importance):
