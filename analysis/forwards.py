@@ -48,29 +48,19 @@ def wrap_forward(module: nn.Module, make: Wrapper, restore: ExitStack) -> None:
 
 
 @contextmanager
-def replaced_forward(module: nn.Module, forward: Forward) -> Iterator[None]:
-    """Another forward for a while; the module keeps its attributes, which its model may read.
+def other_forwards(modules: Sequence[nn.Module], forwards: Sequence[Forward]) -> Iterator[None]:
+    """Other forwards for a while; modules keep their attributes, which their model may read.
 
     In place of accelerate's hook too, unlike `wrap_forward`: the weights of a module that does not
     run need not be brought.
     """
-    own = module.__dict__.get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
-
-
-@contextmanager
-def other_forwards(modules: Sequence[nn.Module], forwards: Sequence[Forward]) -> Iterator[None]:
-    """Other forwards for a while, one for each module."""
-    with ExitStack() as stack:
+    with ExitStack() as restore:
         for module, forward in zip(modules, forwards, strict=True):
-            stack.enter_context(replaced_forward(module, forward))
+            if own := module.__dict__.get("forward"):
+                restore.callback(setattr, module, "forward", own)
+            else:
+                restore.callback(delattr, module, "forward")
+            module.forward = forward
         yield
 
 

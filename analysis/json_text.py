@@ -5,21 +5,12 @@ from collections import Counter
 from typing import Any
 
 
-def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; a ValueError where it is none.
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """The value of a JSON text, with options of `json.loads`; a ValueError where it is none.
 
     That is also where it is not UTF-8, is nested more deeply than the parser can follow, or has
     half of a surrogate pair, which no file and no terminal takes.
     """
-    return _parsed(text)
-
-
-def parse_json_once(text: str | bytes) -> Any:
-    """As `parse_json`; a name that is twice in an object is refused, for readers take either."""
-    return _parsed(text, object_pairs_hook=_once)
-
-
-def _parsed(text: str | bytes, **options: Any) -> Any:
     try:
         value = json.loads(text, **options)
     except RecursionError as error:
@@ -31,6 +22,11 @@ def _parsed(text: str | bytes, **options: Any) -> Any:
         except UnicodeEncodeError as error:
             raise ValueError("it holds half of a surrogate pair") from error
     return value
+
+
+def parse_json_once(text: str | bytes) -> Any:
+    """As `parse_json`; a name that is twice in an object is refused, for readers take either."""
+    return parse_json(text, object_pairs_hook=_once)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

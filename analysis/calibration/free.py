@@ -14,7 +14,6 @@ _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
 # glibc's names for mallopt.
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
-_LARGE = 1 << 17
 
 
 def free_memory(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
@@ -67,4 +66,4 @@ def give_back_memory() -> None:
         return
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_ARENA_MAX, 1)
-    libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+    libc.mallopt(_M_MMAP_THRESHOLD, 1 << 17)

@@ -25,7 +25,7 @@ from analysis.calibration.provenance import note_model
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.corpora import TokenBatch, TokenSequences
 from analysis.errors import StatsError, UnsupportedModelError, not_finite
-from analysis.forwards import Forward, other_forwards, replaced_forward, tensors_in
+from analysis.forwards import Forward, other_forwards, tensors_in
 from analysis.model import MoEModel
 from analysis.progress import Progress
 
@@ -123,7 +123,7 @@ class Relay:
 
         original = self.layers[number].forward
         embeddings = self.model.get_input_embeddings()
-        with replaced_forward(embeddings, lambda *_, **__: hidden_BTD):
+        with other_forwards([embeddings], [lambda *_, **__: hidden_BTD]):
             return self._run(batch, [through] * number + [run])
 
     def _run(self, batch: TokenBatch, forwards: list[Forward]) -> Tensor:

@@ -7,22 +7,19 @@ selection is in `analysis.corpora.representatives`, which imports scikit-learn. 
 from analysis.corpora.documents import Document, Fields, demo_document
 from analysis.corpora.encoding import Count, Tokenizer, Tokens
 from analysis.corpora.packing import Packing, Sampling, Truncate
-from analysis.corpora.presets import PRESETS, Preset
+from analysis.corpora.presets import PRESETS
 from analysis.corpora.sampling import Selection, tokenize
 from analysis.corpora.sequences import TOKEN_SHARDS, TokenBatch, TokenSequences
 from analysis.corpora.sources import Source, peek
-from analysis.corpora.spec import HUB, CorpusSpec, corpus_name, parse_corpus
+from analysis.corpora.spec import corpus_name, parse_corpus
 
 __all__ = [
-    "HUB",
     "PRESETS",
     "TOKEN_SHARDS",
-    "CorpusSpec",
     "Count",
     "Document",
     "Fields",
     "Packing",
-    "Preset",
     "Sampling",
     "Selection",
     "Source",

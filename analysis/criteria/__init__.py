@@ -32,21 +32,8 @@ __all__ = [
 ]
 
 # Those that rank whole experts.
-CRITERIA = {
-    criterion.name: criterion
-    for criterion in (
-        *NAMED_VARIANTS,
-        MONE,
-        DAMAGE,
-        HEAPR,
-        CAMERA_P,
-        PATHFINDER,
-        AIMER,
-        MAGNITUDE,
-        HOYER,
-        RANDOM,
-    )
-}
+_CALIBRATED = (*NAMED_VARIANTS, MONE, DAMAGE, HEAPR, CAMERA_P, PATHFINDER)
+CRITERIA = {each.name: each for each in (*_CALIBRATED, AIMER, MAGNITUDE, HOYER, RANDOM)}
 # Those that rank neurons: first by a calibration, then by the weights, then by nothing.
 NEURON_CRITERIA = {each.name: each for each in (HEAPR, CAMERA_P, NEURON_NORMS, RANDOM)}
 _EXPONENTS = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")

@@ -49,12 +49,7 @@ def load_pruned(
         options: what `from_pretrained` takes besides: dtype, device_map, experts_implementation,
             output_loading_info and so on. Code that comes with the checkpoint is never run.
 
-    Returns:
-        The model; with `output_loading_info=True`, also what transformers says of the tensors.
-
-    Raises:
-        CheckpointError: not a checkpoint, or its configuration and tensors do not agree.
-        UnsupportedModelError: dense, or an architecture that cannot be handled.
+    Returns the model; with `output_loading_info=True`, also what transformers says of the tensors.
     """
     described = load_model_index(str(path), revision=revision)
     loader = auto_class_of(described, auto_class)

@@ -70,29 +70,23 @@ def read_overlaps(purpose: Purpose, means: pd.DataFrame) -> Reading:
     ).reset_index(drop=True)
     table = table[["criterion", "label", "overlap", "place", "recommended"]]
     chosen = table[table["recommended"]]
+    said = ", ".join(
+        f"{row['label']} {row['overlap']:.2f} (place {row['place']} of {len(table)})"
+        for _, row in chosen.iterrows()
+    )
+    best, median = table.iloc[0], table["overlap"].median()
     if purpose == "agnostic":
         agrees = bool((chosen["place"] == 1).any())
-    else:
-        agrees = bool((chosen["overlap"] < table["overlap"].median()).all())
-    return Reading(table, agrees, _sentence(purpose, table, agrees))
-
-
-def _sentence(purpose: Purpose, table: pd.DataFrame, agrees: bool) -> str:
-    total = len(table)
-    chosen = ", ".join(
-        f"{row['label']} {row['overlap']:.2f} (place {row['place']} of {total})"
-        for _, row in table[table["recommended"]].iterrows()
-    )
-    best = table.iloc[0]
-    if purpose == "agnostic":
         verdict = "which is the paper's choice" if agrees else "which is not the paper's choice"
-        return (
+        sentence = (
             f"On this model {best['label']} depends on the corpus least, {verdict}: overlap "
-            f"{best['overlap']:.2f}. The paper's: {chosen}."
+            f"{best['overlap']:.2f}. The paper's: {said}."
         )
-    median = table["overlap"].median()
-    verdict = "more than" if agrees else "no more than"
-    return (
-        f"On this model the paper's choice follows the corpus {verdict} the median variant "
-        f"(overlap {median:.2f}): {chosen}. Less overlap means that the corpus decides more."
-    )
+    else:
+        agrees = bool((chosen["overlap"] < median).all())
+        verdict = "more than" if agrees else "no more than"
+        sentence = (
+            f"On this model the paper's choice follows the corpus {verdict} the median variant "
+            f"(overlap {median:.2f}): {said}. Less overlap means that the corpus decides more."
+        )
+    return Reading(table, agrees, sentence)

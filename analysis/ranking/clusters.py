@@ -5,9 +5,6 @@ import numpy as np
 from analysis.arrays import FloatArray
 from analysis.errors import CorpusError
 
-_RESTARTS = 10
-_SEED_LIMIT = 1 << 32  # of scikit-learn
-
 
 def nearest_to_centroids(features: FloatArray, clusters: int, seed: int) -> list[int]:
     """Of each cluster of the rows of (rows, features) the one nearest its centroid, ascending."""
@@ -20,7 +17,7 @@ def nearest_to_centroids(features: FloatArray, clusters: int, seed: int) -> list
             f"The corpus has {distinct} distinct documents to choose from, less than {clusters} "
             "clusters; ask for fewer with --clusters."
         )
-    fitted = KMeans(clusters, n_init=_RESTARTS, random_state=seed % _SEED_LIMIT).fit(features)
+    fitted = KMeans(clusters, n_init=10, random_state=seed % (1 << 32)).fit(features)
     distances = np.linalg.norm(features - fitted.cluster_centers_[fitted.labels_], axis=1)
     chosen = []
     for cluster in range(clusters):

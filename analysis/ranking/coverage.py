@@ -15,11 +15,8 @@ from analysis.ranking.overlap import pruned_mask
 from analysis.stats.blend import DERIVED_COLUMNS, NOT_MIXED, Mixture
 from analysis.stats.tables import Gate
 
-_STEPS = 60
-_FIRST_STEP = 1.0
 _STARTS_AT = 0.8  # weight of the corpus that a start leans to
 _GRID = 20
-_GRID_CORPORA = 3
 
 
 def coverage(saliency: FloatArray, kept: BoolArray) -> float:
@@ -86,7 +83,7 @@ def _updates(
 ) -> list[tuple[FloatArray, FloatArray]]:
     """(weights, coverage) along multiplicative updates: what is covered less gains weight."""
     weights, path = start, []
-    for step in range(_STEPS):
+    for step in range(60):
         covered = cover(weights)
         path.append((weights, covered))
         spread = float(np.ptp(covered))
@@ -94,7 +91,7 @@ def _updates(
             break
         # In units of the spread: coverages lie close together, and by how much differs.
         push = (covered.mean() - covered) / spread
-        weights = weights * np.exp(_FIRST_STEP / np.sqrt(step + 1) * push)
+        weights = weights * np.exp(1.0 / np.sqrt(step + 1) * push)
         weights = weights / weights.sum()
     return path
 
@@ -111,7 +108,7 @@ def fair_blend(blender: Blender) -> FairBlend:
     leaning = [np.where(np.arange(count) == corpus, _STARTS_AT, rest) for corpus in range(count)]
     starts = [np.full(count, 1 / count), *leaning]
     tried = [point for start in starts for point in _updates(cover, start)]
-    if count <= _GRID_CORPORA:
+    if count <= 3:
         for parts in product(range(_GRID + 1), repeat=count - 1):
             if sum(parts) <= _GRID:
                 weights = np.array([*parts, _GRID - sum(parts)]) / _GRID

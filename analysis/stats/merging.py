@@ -150,7 +150,25 @@ def extend_run(run: Run, other: Run) -> Run:
     """
     new = set(other.manifest.groups) - set(run.manifest.groups)
     gained = [group for group in _TABLES if group in new]
-    _check_same(run, other)
+    mine, theirs = run.manifest, other.manifest
+    facts = {
+        "kind": (mine.kind, theirs.kind),
+        "model": (mine.model.identity, theirs.model.identity),
+        "corpus": tuple([each.digest for each in side.corpora] for side in (mine, theirs)),
+        "settings": (dict(mine.settings), dict(theirs.settings)),
+    }
+    for name, (one, another) in facts.items():
+        if one != another:
+            raise StatsError(
+                f"{theirs.run_id} is of another {name} than {mine.run_id}; calibrate with the same "
+                "model, corpus and settings."
+            )
+    sums, others = (load_expert_stats(each).table[list(MOMENT_COLUMNS)] for each in (run, other))
+    if not np.allclose(sums, others, rtol=_TOLERANCE, atol=0.0):
+        raise StatsError(
+            f"{theirs.run_id} has other routed sums than {mine.run_id}, though of the same tokens; "
+            "calibrate all groups together instead."
+        )
     if not gained:
         raise StatsError(
             f"{other.manifest.run_id} has nothing to add to {run.manifest.run_id}: the groups "
@@ -172,25 +190,3 @@ def extend_run(run: Run, other: Run) -> Run:
         made={**made, "added": [*made.get("added", ()), added]},
     )
     return add_files(run, [other.path / name for name in names], manifest)
-
-
-def _check_same(run: Run, other: Run) -> None:
-    mine, theirs = run.manifest, other.manifest
-    facts = {
-        "kind": (mine.kind, theirs.kind),
-        "model": (mine.model.identity, theirs.model.identity),
-        "corpus": tuple([each.digest for each in side.corpora] for side in (mine, theirs)),
-        "settings": (dict(mine.settings), dict(theirs.settings)),
-    }
-    for name, (one, another) in facts.items():
-        if one != another:
-            raise StatsError(
-                f"{theirs.run_id} is of another {name} than {mine.run_id}; calibrate with the same "
-                "model, corpus and settings."
-            )
-    sums, others = (load_expert_stats(each).table[list(MOMENT_COLUMNS)] for each in (run, other))
-    if not np.allclose(sums, others, rtol=_TOLERANCE, atol=0.0):
-        raise StatsError(
-            f"{theirs.run_id} has other routed sums than {mine.run_id}, though of the same tokens; "
-            "calibrate all groups together instead."
-        )

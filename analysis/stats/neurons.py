@@ -18,9 +18,7 @@ from analysis.stats.tables import RunManifest
 NEURON_INDEX = ("layer", "expert", "neuron")
 NEURON_COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(NEURON_INDEX, "int64"),
-    "output_sq": "float64",
-    "slope_sq": "float64",
-    "output_max": "float64",
+    **dict.fromkeys(("output_sq", "slope_sq", "output_max"), "float64"),
 }
 # All other columns add up over tokens.
 MAXIMA = ("output_max",)

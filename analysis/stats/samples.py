@@ -16,13 +16,8 @@ from analysis.stats.grid import Grid
 
 # One row for each sample, layer and expert; sums over the sample's tokens.
 SAMPLE_COLUMNS: Final = (
-    "sample",
-    "layer",
-    "expert",
-    "num_tokens",
-    "activation_sum",
-    "probability_sum",
-    "loss_sum",
+    *("sample", "layer", "expert", "num_tokens"),
+    *("activation_sum", "probability_sum", "loss_sum"),
 )
 # One row for each pair of experts of neighbouring sparse layers that some token chose both of.
 TRANSITION_COLUMNS: Final = ("layer", "expert", "next_expert", "num_tokens")

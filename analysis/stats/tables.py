@@ -37,21 +37,15 @@ MOMENT_COLUMNS = tuple(
     )
 )
 EXPERT_COLUMNS: Mapping[str, str] = {
-    "layer": "int64",
-    "expert": "int64",
-    "num_tokens": "int64",
+    **dict.fromkeys(("layer", "expert", "num_tokens"), "int64"),
     **{column: "float64" for column in MOMENT_COLUMNS if column != "num_tokens"},
     "vector_sum_sq": "float64",  # || sum_t f ||^2, all that MoNE needs of the vector sum
 }
 
 # One row for each projection of an expert.
 WEIGHT_COLUMNS: Mapping[str, str] = {
-    "layer": "int64",
-    "expert": "int64",
-    "projection": "object",
-    "l1": "float64",
-    "l2_squared": "float64",
-    "numel": "int64",
+    **{"layer": "int64", "expert": "int64", "projection": "object"},
+    **{"l1": "float64", "l2_squared": "float64", "numel": "int64"},
 }
 
 _OF_ONE_CORPUS = (

@@ -132,27 +132,6 @@ def _pieces(model: MoEModel) -> list[_Piece]:
     return sorted(pieces, key=lambda piece: (piece.shard, piece.start))
 
 
-def _table(pieces: list[_Piece], sums: list[tuple[float, float]]) -> pd.DataFrame:
-    rows = [
-        (piece.layer, piece.expert, piece.projection, l1, l2_squared, piece.numel)
-        for piece, (l1, l2_squared) in zip(pieces, sums, strict=True)
-    ]
-    table = pd.DataFrame(rows, columns=list(WEIGHT_COLUMNS)).astype(WEIGHT_COLUMNS)
-    bad = table[~np.isfinite(table["l2_squared"])]
-    if len(bad):
-        layer, expert, projection = bad[["layer", "expert", "projection"]].iloc[0]
-        raise CheckpointError(
-            f"The {projection} projection of expert {expert} in layer {layer} holds values that "
-            "are no finite numbers; fetch the checkpoint again."
-        )
-    order = table["projection"].map({name: index for index, name in enumerate(PROJECTIONS)})
-    return (
-        table.assign(order=order)
-        .sort_values(["layer", "expert", "order"], ignore_index=True)
-        .drop(columns="order")
-    )
-
-
 def _groups(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, ...]]:
     """Neighbours in one shard, so that small experts do not cost a hand-over each."""
     for _, in_shard in groupby(pieces, key=lambda piece: piece.shard):
@@ -191,7 +170,21 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
             sums.extend(result)
             done += sum(piece.end - piece.start for piece in group)
             yield Progress("reading weights", done, total, "bytes")
-    return _table(pieces, sums)
+    rows = [
+        (piece.layer, piece.expert, piece.projection, l1, l2_squared, piece.numel)
+        for piece, (l1, l2_squared) in zip(pieces, sums, strict=True)
+    ]
+    table = pd.DataFrame(rows, columns=list(WEIGHT_COLUMNS)).astype(WEIGHT_COLUMNS)
+    bad = table[~np.isfinite(table["l2_squared"])]
+    if len(bad):
+        layer, expert, projection = bad[["layer", "expert", "projection"]].iloc[0]
+        raise CheckpointError(
+            f"The {projection} projection of expert {expert} in layer {layer} holds values that "
+            "are no finite numbers; fetch the checkpoint again."
+        )
+    order = table["projection"].map({name: index for index, name in enumerate(PROJECTIONS)})
+    table = table.assign(order=order).sort_values(["layer", "expert", "order"], ignore_index=True)
+    return table.drop(columns="order")
 
 
 def weight_statistics(model: MoEModel, store: StatsStore) -> Generator[Progress, None, Run]:
