@@ -1,6 +1,5 @@
 """Requests to benchmark: tasks of lm-evaluation-harness, and results of other tools taken in."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -9,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from analysis.demo.tasks import LOCAL_TASKS
 from pruning.evaluate.benchmarks.record import FULL
 from pruning.requests import options
-from pruning.requests.base import Option, command_line, option_words, repeated
+from pruning.requests.base import Option
 from pruning.requests.model import ModelRequest
 
 MOST_TASKS = 100
@@ -27,6 +26,7 @@ class BenchmarkRequest(ModelRequest):
     Without plans, the model itself. `source` is the full model of an export.
     """
 
+    asked_by = "benchmark"
     plans: tuple[dict[str, Any], ...] = ()
     tasks: Annotated[
         str,
@@ -81,11 +81,6 @@ class BenchmarkRequest(ModelRequest):
     def names(self) -> tuple[str, ...]:
         """The tasks that are named."""
         return tuple(filter(None, self.tasks.split(",")))
-
-    def command(self, plans: Sequence[str] = ("plan.json",)) -> str:
-        """The equivalent command line; `plans` names the files that hold the plans."""
-        named = repeated("--plan", plans[: len(self.plans)])
-        return command_line("benchmark", self.model, *named, *option_words(self))
 
 
 class ImportRequest(ModelRequest):

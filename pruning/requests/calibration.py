@@ -8,7 +8,7 @@ from pydantic import model_validator
 from analysis.corpora import Sampling, parse_corpus
 from analysis.stats.groups import misfit, parse_groups
 from pruning.requests import options
-from pruning.requests.base import Option, Request, command_line, option_words
+from pruning.requests.base import Option, Request
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import (
     DEFAULT_ANSWER_TOKENS,
@@ -65,6 +65,7 @@ class CalibrateOptions(Request):
 class CalibrateRequest(CalibrateOptions, SampledRequest):
     """One calibration: a model on one corpus."""
 
+    asked_by = "calibrate"
     groups: options.Groups = "routed"
     dtype: options.Dtype = "auto"
     trust_remote_code: options.Trust = False
@@ -132,10 +133,6 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
             count=self.count,
             whole=not (self.seq_len or self.truncate or preset),
         )
-
-    def command(self) -> str:
-        """The equivalent command line."""
-        return command_line("calibrate", self.model, *option_words(self))
 
 
 def seq_len_of(corpus: str, asked: int | None) -> int:

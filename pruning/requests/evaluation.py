@@ -13,7 +13,7 @@ from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
 from pruning.evaluate.result import parse_measures
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
-from pruning.requests.base import Option, command_line, option_words, repeated
+from pruning.requests.base import Option
 from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN
@@ -80,17 +80,16 @@ class MeasureRequest(HeldOutRequest):
 class EvaluateRequest(MeasureRequest):
     """Plans to evaluate, each the content of a plan.json; without one, the unpruned model."""
 
+    asked_by = "evaluate"
+    writes = "result.json"
     plans: tuple[dict[str, Any], ...] = ()
-
-    def command(self, plans: Sequence[str] = ("plan.json",), out: str = "result.json") -> str:
-        """The equivalent command line; `plans` names the files that hold the plans."""
-        named = repeated("--plan", plans[: len(self.plans)])
-        return command_line("evaluate", self.model, *named, *option_words(self), "-o", out)
 
 
 class SweepRequest(MeasureRequest):
     """Criteria against sparsities: every combination is planned and evaluated."""
 
+    asked_by = "sweep"
+    writes = "sweep.csv"
     criteria: tuple[
         Annotated[
             options.Criterion,
@@ -133,14 +132,12 @@ class SweepRequest(MeasureRequest):
             raise PlanError("A schedule from a file has its own budget; it cannot be swept.")
         return self
 
-    def command(self, out: str = "sweep.csv") -> str:
-        """The equivalent command line."""
-        return command_line("sweep", self.model, *option_words(self), "-o", out)
-
 
 class BinsRequest(HeldOutRequest):
     """Experts or neurons in bins by a criterion, each bin removed alone."""
 
+    asked_by = "bins"
+    writes = "bins.csv"
     corpora: OneCorpus
     criterion: options.Criterion
     bins: Annotated[int, Field(strict=True, ge=2, le=100), Option("How many bins.")] = DEFAULT_BINS
@@ -186,10 +183,6 @@ class BinsRequest(HeldOutRequest):
         usual: Scope = "global" if over_all else "layer"
         return Binning(self.bins, self.scope or usual, self.order)
 
-    def command(self, out: str = "bins.csv") -> str:
-        """The equivalent command line."""
-        return command_line("bins", self.model, *option_words(self), "-o", out)
-
 
 def check_named(plans: Sequence[object], names: Sequence[str]) -> None:
     """Refuse plans without names and names without plans, by a ValueError."""
@@ -200,6 +193,7 @@ def check_named(plans: Sequence[object], names: Sequence[str]) -> None:
 class AskRequest(ModelRequest):
     """A prompt for the full model and for what plans leave of it."""
 
+    asked_by = "ask"
     prompt: Annotated[
         str, Field(min_length=1, max_length=1 << 20), Option("What the models are asked.")
     ]
@@ -223,8 +217,3 @@ class AskRequest(ModelRequest):
         if self.offload_folder and not self.device_map:
             raise ValueError("--offload-folder needs --device-map auto")
         return self
-
-    def command(self, plans: Sequence[str] = ("plan.json",)) -> str:
-        """The equivalent command line; `plans` names the files that hold the plans."""
-        named = repeated("--plan", plans[: len(self.plans)])
-        return command_line("ask", self.model, *named, *option_words(self))

@@ -1,5 +1,6 @@
 """The request for an export."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +41,7 @@ class ExportRequest(PrunedRequest):
     plan: dict[str, Any]
     recipe: str = Field(default="", max_length=1 << 20)
 
-    def command(self, plan: str = "plan.json") -> str:
-        """The equivalent command line; `plan` names the file that holds the plan."""
+    def command(self, plans: Sequence[str] = ("plan.json",), out: str = "") -> str:
+        """The equivalent command line; the one of `plans` names the file that holds the plan."""
         words = option_words(self)
-        return command_line("export", self.model, "--plan", plan, str(self.out), *words)
+        return command_line("export", self.model, "--plan", *plans, out or str(self.out), *words)

@@ -14,7 +14,7 @@ from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, parse_mode
 from pruning.constraints import Constraints, parse_counts, parse_experts, parse_numbers
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
-from pruning.requests.base import Option, command_line, option_words
+from pruning.requests.base import Option, option_words
 from pruning.requests.ranking import RankRequest
 from pruning.schedules import get_schedule
 
@@ -50,6 +50,8 @@ class PlanRequest(RankRequest):
     was made.
     """
 
+    asked_by = "plan"
+    writes = "plan.json"
     granularity: Annotated[
         options.Granularity,
         Option(
@@ -187,10 +189,6 @@ class PlanRequest(RankRequest):
         """Options that `score`, `overlap` and `plan` share, defaults left out."""
         shared = ("granularity", "criterion", "corpora", "runs", "gate")
         return list(option_words(self, only=shared))
-
-    def command(self, out: str = "plan.json") -> str:
-        """The command line that writes the plan."""
-        return command_line("plan", self.model, *option_words(self), "-o", out)
 
 
 def _layers_named(texts: Iterable[str]) -> frozenset[int]:

@@ -1,18 +1,19 @@
 """Requests to measure hidden states: under plans, and under criteria at sparsities."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import model_validator
 
 from pruning.requests import options
-from pruning.requests.base import Option, command_line, option_words, repeated
+from pruning.requests.base import Option
 from pruning.requests.evaluation import HeldOutRequest, OneCorpus, SweepRequest, check_named
 
 
 class VarianceRequest(HeldOutRequest):
     """A model and a corpus; plans, criteria at sparsities, or both. The full model always."""
 
+    asked_by = "variance"
+    writes = "variance.csv"
     corpora: OneCorpus
     plans: tuple[dict[str, Any], ...] = ()  # each the content of a plan.json
     names: tuple[str, ...] = ()  # of the plans, for the table
@@ -38,8 +39,3 @@ class VarianceRequest(HeldOutRequest):
     def sweep(self) -> SweepRequest | None:
         """The criteria at their sparsities; None where there are none."""
         return self.into(SweepRequest) if self.criteria else None
-
-    def command(self, plans: Sequence[str] = ("plan.json",), out: str = "variance.csv") -> str:
-        """The equivalent command line; `plans` names the files that hold the plans."""
-        named = repeated("--plan", plans[: len(self.plans)])
-        return command_line("variance", self.model, *named, *option_words(self), "-o", out)

@@ -155,7 +155,7 @@ def test_the_command_of_a_request_makes_its_plan(works, tiny, stats, corpora, he
         model=str(tiny), criterion="reap", corpora=(str(corpora[1]),), stats_dir=stats, **asked
     )
     selection = select(request, load_model_index(str(tiny)), stats_store(stats))
-    program, *words = shlex.split(request.command("x.json"))
+    program, *words = shlex.split(request.command(out="x.json"))
     assert program == "moeprune"
     works(*words)
     assert (here / "x.json").read_text() == make_plan(selection, request).plan.to_json()

@@ -252,7 +252,7 @@ def start_part(
     st.markdown("**The same from the command line**")
     commands = [shown.plan_command(shown_model(context.model))]
     if ready.out != settings().export_root:  # a name that can be used
-        commands.append(written.command(shown.file or "plan.json"))
+        commands.append(written.command((shown.file or "plan.json",)))
     st.code("\n".join(commands), language=None, wrap_lines=True)
 
 
