@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from analysis.errors import ExportError, unknown_name
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from pruning.plan import PruningPlan
@@ -52,16 +51,6 @@ class HeadPlan:
             for head, layers in raw["kept"].items()
         }
         return cls(HeadChoice(raw["choice"]), kept)
-
-
-def parse_choice(text: str | None) -> HeadChoice | None:
-    """A choice by name; None stays None."""
-    if text is None:
-        return None
-    known = [str(choice) for choice in HeadChoice]
-    if text not in known:
-        raise ExportError(unknown_name("choice for prediction heads", text, known))
-    return HeadChoice(text)
 
 
 def heads_depend_on(model: MoEModel, plan: PruningPlan) -> bool:

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from analysis.criteria import check_ranks, get_criterion
-from analysis.errors import UserError
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import parse_groups
@@ -35,10 +34,7 @@ _DECIDING = ("packing", "truncate", "count", "answers", "answer_tokens", "select
 def _corpus_part(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    try:
-        part = parse_corpus_weight(value)
-    except UserError as error:
-        raise ValueError(str(error)) from error
+    part = checked(parse_corpus_weight)(value)
     return {"corpus": part.corpus, "weight": part.weight}
 
 
@@ -247,7 +243,14 @@ class Recipe(Request):
             raise ValueError(f"a budget is missing under budget: {', '.join(_BUDGETS)}")
         if info.data.get("kept_atoms") and info.data.get("budget"):
             raise ValueError("kept_atoms says what stays; leave budget out")
-        _check_texts(value, info.data)
+        if "corpora" not in info.data or "criterion" not in info.data:
+            return value  # wrong by themselves already
+        criterion, corpora = info.data["criterion"], info.data["corpora"]
+        ranks = _ranks_by_text(criterion) and not info.data.get("kept_atoms")
+        if not corpora and value.name == FREQUENCY:
+            raise ValueError("the frequency schedule counts tokens; list some text under corpora")
+        if corpora and not ranks and value.name != FREQUENCY:
+            raise ValueError(f"nothing here reads text, nor does {criterion}; leave corpora out")
         return value
 
     @property
@@ -307,15 +310,3 @@ def _ranks_by_text(criterion: str) -> bool:
 
 def _has_file(info: ValidationInfo) -> bool:
     return info.data.get("kept_atoms") is not None
-
-
-def _check_texts(schedule: ScheduleSection, given: Mapping[str, Any]) -> None:
-    """Refuse texts that nothing reads, and a schedule that reads one where there is none."""
-    if "corpora" not in given or "criterion" not in given:
-        return  # wrong by themselves already
-    criterion, corpora = given["criterion"], given["corpora"]
-    ranks = _ranks_by_text(criterion) and not given.get("kept_atoms")
-    if not corpora and schedule.name == FREQUENCY:
-        raise ValueError("the frequency schedule counts tokens; list some text under corpora")
-    if corpora and not ranks and schedule.name != FREQUENCY:
-        raise ValueError(f"nothing here reads text, nor does {criterion}; leave corpora out")

@@ -107,28 +107,19 @@ def _said(error: Mapping[str, Any], lines: Mapping[_Key, int]) -> tuple[int, str
     line = next((lines[place[:n]] for n in range(len(place), -1, -1) if place[:n] in lines), 1)
     message = str(error["msg"]).removeprefix("Value error, ").rstrip(".")
     if error["type"] == "extra_forbidden":
-        message = _unknown_key(place)
+        kind: type[BaseModel] = Recipe
+        for part in place[:-1]:
+            if part in kind.model_fields:
+                kind = next(_sections(kind.model_fields[part].annotation))
+        known = list(kind.model_fields)
+        nearest = difflib.get_close_matches(place[-1], known, n=1)
+        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        message = f"unknown key; {hint}known here: {', '.join(known)}"
     elif error["type"] == "missing":
         message = "is missing"
     elif not isinstance(error["input"], dict | list | BaseModel) and error["type"] != "value_error":
         message += f" (got {error['input']!r})"
     return line, f"line {line}: {'.'.join(place)}: {message}"
-
-
-def _unknown_key(place: _Key) -> str:
-    known = _keys_of(place[:-1])
-    nearest = difflib.get_close_matches(place[-1], known, n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    return f"unknown key; {hint}known here: {', '.join(known)}"
-
-
-def _keys_of(place: _Key) -> list[str]:
-    """Keys of the section at a place of a recipe."""
-    kind: type[BaseModel] = Recipe
-    for part in place:
-        if part in kind.model_fields:
-            kind = next(_sections(kind.model_fields[part].annotation))
-    return list(kind.model_fields)
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from analysis.errors import PlanError, unknown_name
+from analysis.errors import PlanError
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.rules import whole_number
 from analysis.model import MoEModel
@@ -51,14 +51,6 @@ class WidthChoice:
     def from_json(cls, raw: Mapping[str, Any]) -> "WidthChoice":
         """Inverse of `to_json`."""
         return cls(WidthMode(raw["mode"]), int(raw["multiple_of"]))
-
-
-def parse_mode(text: str) -> WidthMode:
-    """A mode by name."""
-    known = [str(mode) for mode in WidthMode]
-    if text not in known:
-        raise PlanError(unknown_name("width mode", text, known))
-    return WidthMode(text)
 
 
 @dataclass(frozen=True)

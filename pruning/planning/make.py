@@ -2,14 +2,13 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore
-from pruning.budget import Budget, Spread, count_budget, size_budget, sparsity_budget
+from pruning.budget import Budget, count_budget, size_budget, sparsity_budget
 from pruning.constraints import check_total, rooms_of
 from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
 from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
@@ -105,7 +104,12 @@ def provenance_of(ranking: Ranking, request: PlanRequest, spending: Spending) ->
     read, tokens = [ranking.choice], ranking.tokens
     if request.schedule == FREQUENCY and tokens and tokens is not ranking.choice:
         read.append(tokens)
-    schedule, parameters = _schedule_said(ranking, request)
+    schedule, parameters, file = request.schedule, {}, request.schedule_file
+    if file is not None:
+        searched, parameters = search_in(file), {"file": file.name}
+        # Numbers of a search in another order than its own are no longer what it found.
+        if searched and searched.order == order_digest(ranking.table):
+            schedule, parameters = SEARCH, searched.parameters()
     return Provenance(
         criterion=ranking.criterion.name,
         gate=request.gate if ranking.criterion.uses_gate else "",
@@ -120,48 +124,30 @@ def provenance_of(ranking: Ranking, request: PlanRequest, spending: Spending) ->
     )
 
 
-def _schedule_said(ranking: Ranking, request: PlanRequest) -> tuple[str, dict[str, Any]]:
-    """Name and parameters of the schedule: of a file, or of the search that wrote it."""
-    file = request.schedule_file
-    if file is None:
-        return request.schedule, {}
-    searched = search_in(file)
-    # Numbers of a search in another order than its own are no longer what it found.
-    if searched and searched.order == order_digest(ranking.table):
-        return SEARCH, searched.parameters()
-    return request.schedule, {"file": file.name}
-
-
 def spending_of(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Spending:
     """The budget and the constraints of a plan of experts."""
-    return Spending(model.layers, _budget(request, model, evidence), request.constraints)
-
-
-def _budget(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Budget:
-    if request.sparsity:
-        return sparsity_budget(model.layers, request.sparsity)
-    if request.remove is not None:
-        return count_budget(model.layers, request.remove)
-    if request.target_gib is not None:
-        spread = _spread(request, model, evidence)
-        size, limits = (request.target_gib, request.target_dtype), request.constraints
-        return size_budget(model, *size, limits, spread=spread)
-    if evidence.counts is None or request.schedule_file is None:
-        raise PlanError("No budget was given: a sparsity, a number of experts or a size.")
-    return counts_budget(model.layers, evidence.counts, request.schedule_file.name)
-
-
-def _spread(request: PlanRequest, model: MoEModel, evidence: Evidence) -> Spread | None:
-    """What the schedule takes from each layer; None where what it looks at is not known yet."""
-    needs = get_schedule(request.schedule).needs
-    if "counts" in needs or any(getattr(evidence, need) is None for need in needs):
-        return None
+    layers, limits = model.layers, request.constraints
 
     def taken(total: int) -> tuple[int, ...]:
-        spending = Spending(model.layers, Budget(total, "size", ""), request.constraints)
+        """What the schedule takes from each layer."""
+        spending = Spending(layers, Budget(total, "size", ""), limits)
         return allocate(request.schedule, spending, evidence).removed
 
-    return taken
+    if request.sparsity:
+        budget = sparsity_budget(layers, request.sparsity)
+    elif request.remove is not None:
+        budget = count_budget(layers, request.remove)
+    elif request.target_gib is not None:
+        needs = get_schedule(request.schedule).needs
+        # What it looks at may not be known yet.
+        knows = "counts" not in needs and all(getattr(evidence, n) is not None for n in needs)
+        size = (request.target_gib, request.target_dtype)
+        budget = size_budget(model, *size, limits, spread=taken if knows else None)
+    elif evidence.counts is None or request.schedule_file is None:
+        raise PlanError("No budget was given: a sparsity, a number of experts or a size.")
+    else:
+        budget = counts_budget(layers, evidence.counts, request.schedule_file.name)
+    return Spending(layers, budget, limits)
 
 
 def check_request(request: PlanRequest, model: MoEModel) -> None:

@@ -1,7 +1,6 @@
 """Plans of neurons: a ranking, a budget and a scope -> the neurons that stay."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,12 +113,6 @@ def plan_of_file(request: PlanRequest, model: MoEModel) -> PruningPlan:
         tool_version=tool_version(),
         schedule_parameters={"file": path.name},
     )
-    experts, atoms = _kept_in(path, model)
-    return _plan(model, experts, atoms, provenance)
-
-
-def _kept_in(path: Path, model: MoEModel) -> tuple[dict[int, tuple[int, ...]], KeptAtoms]:
-    """Experts and neurons that stay; of a whole plan both, of anything else only neurons."""
     try:
         raw = parse_json_once(path.read_bytes())
     except OSError as error:
@@ -128,8 +121,9 @@ def _kept_in(path: Path, model: MoEModel) -> tuple[dict[int, tuple[int, ...]], K
         raise PlanError(f"{path} is not valid JSON: {error}.") from error
     if isinstance(raw, dict) and "schema_version" in raw:
         plan = fit_plan(plan_from_dict(raw), model)
-        return dict(plan.kept), plan.kept_atoms
-    return {}, atoms_from_json(raw.get("kept_atoms", raw) if isinstance(raw, dict) else raw)
+        return _plan(model, dict(plan.kept), plan.kept_atoms, provenance)
+    atoms = atoms_from_json(raw.get("kept_atoms", raw) if isinstance(raw, dict) else raw)
+    return _plan(model, {}, atoms, provenance)
 
 
 def _plan(

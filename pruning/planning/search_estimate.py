@@ -50,13 +50,17 @@ def estimate_search(
     here = [each for each in known if each.recipe and each.result.cost["layers"]]
     if measured := here or [each for each in known if each.result.cost["layers"]]:
         paces = [_seconds_of_a_sample(each) for each in measured]
-        whole, reused = candidates * asked.samples, min(map(_share_that_ran, measured))
+        whole, costs = candidates * asked.samples, [each.result.cost for each in measured]
+        # Layer evaluations, of those that whole forwards would have taken.
+        reused = min(float(cost["layers"] / cost["whole_layers"]) for cost in costs)
+        names, more = measured[0].search_id, len(measured) - 1
+        names += f" and {more} more" if more else ""
         fastest = min(paces) if here else min(paces) / _FASTER_HERE
         return SearchEstimate(
             whole * fastest * reused,
             whole * max(paces) * _UP_TO,
             candidates,
-            f"From the layer evaluations of {_named(measured)}: at best with as much reuse as there"
+            f"From the layer evaluations of {names}: at best with as much reuse as there"
             + ("" if here else f" and {_FASTER_HERE:g} times as fast as where it was made")
             + f", at worst with none and {_UP_TO:g} times as slow.",
         )
@@ -84,22 +88,12 @@ def start_seconds(nbytes: int) -> tuple[float, float]:
     return least + nbytes / fast, most + nbytes / slow
 
 
-def _named(searches: Sequence[KnownSearch]) -> str:
-    names = [each.search_id for each in searches]
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
 def _seconds_of_a_sample(search: KnownSearch) -> float:
     """Time of one sample through all layers, nothing reused."""
     cost, blocks = search.result.cost, -(-search.samples // search.batch_size)
     of_a_layer_on_a_batch = cost["seconds"] / cost["layers"]
     layers_of_a_candidate = cost["whole_layers"] / cost["candidates"] / blocks
     return of_a_layer_on_a_batch * layers_of_a_candidate * blocks / search.samples
-
-
-def _share_that_ran(search: KnownSearch) -> float:
-    """Layer evaluations, of those that whole forwards would have taken."""
-    return float(search.result.cost["layers"] / search.result.cost["whole_layers"])
 
 
 def duration_text(seconds: float) -> str:

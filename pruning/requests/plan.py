@@ -10,7 +10,7 @@ from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
 from pruning.atoms.selection import AtomScope, parse_scope
-from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, parse_mode
+from pruning.atoms.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
 from pruning.constraints import Constraints, parse_counts, parse_experts, parse_numbers
 from pruning.plan import ATOMIC_GRANULARITY
 from pruning.requests import options
@@ -139,9 +139,6 @@ class PlanRequest(RankRequest):
                 "A plan of neurons needs --sparsity, --params-share, --remove or --target-gib, or "
                 "a file with --kept-atoms" + ("; not several of them." if budgets else ".")
             )
-        self._check_neuron_criterion()
-
-    def _check_neuron_criterion(self) -> None:
         scope, criterion = self.scope, get_criterion(self.criterion)
         check_ranks(criterion, "atomic")
         if criterion.source != "routed" and (self.corpora or self.runs):
@@ -170,7 +167,7 @@ class PlanRequest(RankRequest):
     @property
     def widths(self) -> WidthChoice:
         """How an export would store widths: what a target size counts."""
-        return WidthChoice(parse_mode(self.width_mode), self.width_multiple_of)
+        return WidthChoice(WidthMode(self.width_mode), self.width_multiple_of)
 
     @property
     def constraints(self) -> Constraints:

@@ -105,7 +105,14 @@ def expected_tensors(
     found: dict[str, ExpectedTensor] = {}
     for entry in model.checkpoint.tensors.values():
         if entry.name in grown and widths:
-            found[entry.name] = _grown(entry, grown[entry.name][1], widths)
+            # A matrix of shared experts, whose width is a multiple of the new one.
+            axis, after = grown[entry.name][1], (widths.shared or 0) * widths.scalar
+            ids = np.arange(after)
+            ids[entry.shape[axis] :] = -1
+            part = _cut(entry.start, entry, entry.shape, axis, ids)
+            whole = entry.shape[axis] == after
+            resized = ExpectedTensor(entry.name, entry, part.result[:-1], (part,))
+            found[entry.name] = _copy(entry, entry.name) if whole else resized
         elif made := maker.make(entry):
             found[made.name] = made
     return found
@@ -209,14 +216,3 @@ def _atoms(where: AtomAxis, before: int, kept: Sequence[int], after: int) -> NDA
     grid = entries.reshape(shape).T if where.interleaved else entries.reshape(shape)
     filled = np.pad(grid[:, list(kept)], ((0, 0), (0, after - len(kept))), constant_values=-1)
     return (filled.T if where.interleaved else filled).reshape(-1)
-
-
-def _grown(entry: TensorEntry, axis: int, widths: WidthPlan) -> ExpectedTensor:
-    """A matrix of shared experts, whose width is a multiple of the new one."""
-    after = (widths.shared or 0) * widths.scalar
-    if entry.shape[axis] == after:
-        return _copy(entry, entry.name)
-    ids = np.arange(after)
-    ids[entry.shape[axis] :] = -1
-    part = _cut(entry.start, entry, entry.shape, axis, ids)
-    return ExpectedTensor(entry.name, entry, part.result[:-1], (part,))

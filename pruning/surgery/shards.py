@@ -86,8 +86,11 @@ def check_located(model: MoEModel) -> None:
             index = block
         # A module on the way is called experts, of whatever block.
         sounds_routed = any("experts" in part and "shared" not in part for part in name.split("."))
-        if index is None and sounds_routed:
-            index = _trunk_layer(model, name)
+        for trunk in model.family.trunks if index is None and sounds_routed else ():
+            inside = name.removeprefix(f"{trunk}.")
+            if inside != name and (number := inside.partition(".")[0]).isdigit():
+                index = int(number)
+                break
         # Layers beyond the trunk are prediction heads; they are copied as they are.
         if index is None or index >= model.depth:
             continue
@@ -101,15 +104,6 @@ def check_located(model: MoEModel) -> None:
                 f"{name} belongs to the experts of layer {index}, but the family "
                 f"{model.family.label} does not say how to prune it; nothing was written."
             )
-
-
-def _trunk_layer(model: MoEModel, name: str) -> int | None:
-    """Decoder layer that a tensor lies in by its name; None outside of the trunk."""
-    for trunk in model.family.trunks:
-        inside = name.removeprefix(f"{trunk}.")
-        if inside != name and (number := inside.partition(".")[0]).isdigit():
-            return int(number)
-    return None
 
 
 def _entries(entry: TensorEntry, axis: int, kept: Sequence[int]) -> tuple[Piece, ...]:
@@ -231,15 +225,9 @@ def assemble(
         Reading(source, _joined(span for tensor in run for span in tensor.spans))
         for source, run in groupby(order, key=lambda tensor: tensor.source.shard)
     )
-    cut = sum(tensor.is_cut for tensor in order)
-    return PlannedShard(name, _header(order, metadata), readings, tuple(order), cut, dropped=0)
-
-
-def _header(tensors: Sequence[PlannedTensor], metadata: object) -> bytes:
-    """Length and header of a safetensors file that holds these tensors one after the other."""
     raw: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     position = 0
-    for tensor in tensors:
+    for tensor in order:
         raw[tensor.name] = {
             "dtype": tensor.source.dtype,
             "shape": list(tensor.shape),
@@ -248,4 +236,5 @@ def _header(tensors: Sequence[PlannedTensor], metadata: object) -> bytes:
         position += tensor.nbytes
     header = json.dumps(raw, separators=(",", ":"), ensure_ascii=False).encode()
     header += b" " * (-len(header) % 8)  # safetensors aligns the first tensor to 8 bytes
-    return struct.pack("<Q", len(header)) + header
+    prefix, cut = struct.pack("<Q", len(header)) + header, sum(tensor.is_cut for tensor in order)
+    return PlannedShard(name, prefix, readings, tuple(order), cut, dropped=0)

@@ -6,8 +6,8 @@ from typing import Any
 
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
-from pruning.atoms.widths import WidthChoice, parse_mode
-from pruning.heads import heads_in_words, parse_choice
+from pruning.atoms.widths import WidthChoice, WidthMode
+from pruning.heads import HeadChoice, heads_in_words
 from pruning.plan import plan_from_dict
 from pruning.requests.export import ExportRequest
 from pruning.surgery.export import ExportOptions, export_checkpoint
@@ -21,10 +21,10 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     model = load_model_index(request.model, revision=request.revision)
     mode, largest = request.width_mode, request.max_shard_size
     options = ExportOptions(
-        parse_choice(request.mtp),
+        HeadChoice(request.mtp) if request.mtp else None,
         request.hash_source,
         request.recipe.encode(),
-        WidthChoice(parse_mode(mode), request.width_multiple_of) if mode else None,
+        WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None,
         max_shard_bytes=parse_size(largest) if largest else None,
         keep_list=request.keep_list,
     )

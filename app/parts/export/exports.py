@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from app.parts.engines import readers_text, reasons_table
 from app.parts.export.options import ExportChoice, options_part
 from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
-from pruning.engines import Verdict
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
@@ -150,71 +149,54 @@ def preflight_part(
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return Preflight(root, ok=False), choice
-    reads = choice.verdicts(context.model, shown.plan)
-    findings = [
-        *_place_findings(root, out, int(choice.num_bytes * _SPACE_FACTOR)),
-        *_plan_findings(context.model, shown.plan, choice),
-        _memory_finding(context.model, shown.plan),
-        _readers_finding(shown.plan, reads),
-    ]
+    findings = list(_findings(out, context.model, shown.plan, choice))
     for finding in findings:
         st.markdown(finding.shown())
     with st.expander("Which programs read it, and why"):
         st.text("Format: safetensors, in the layout and with the keys of the original.")
-        reasons_table(reads, "export.engines")
+        reasons_table(choice.verdicts(context.model, shown.plan), "export.engines")
     return Preflight(out, ok=all(finding.ok for finding in findings)), choice
 
 
-def _place_findings(root: Path, out: Path, needs: int) -> list[_Finding]:
+def _findings(
+    out: Path, model: MoEModel, plan: PruningPlan, choice: ExportChoice
+) -> Iterator[_Finding]:
+    """What can be checked of the place, the plan, the memory and the programs that read it."""
     existing = next(path for path in (out, *out.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
+    free, needs = shutil.disk_usage(existing).free, int(choice.num_bytes * _SPACE_FACTOR)
     is_new = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     said = "new" if is_new else "taken; choose another name"
-    return [
-        _Finding(free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}"),
-        _Finding(is_new, f"{root.name}/{out.name} is {said}"),
-    ]
-
-
-def _plan_findings(model: MoEModel, plan: PruningPlan, choice: ExportChoice) -> list[_Finding]:
-    spare = min(len(plan.kept[layer.index]) - layer.top_k for layer in model.layers)
-    least = min(len(ids) for ids in plan.kept.values())
+    yield _Finding(free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}")
+    yield _Finding(is_new, f"{settings().export_root.name}/{out.name} is {said}")
+    counts = {layer: len(ids) for layer, ids in plan.kept.items()}
+    spare = min(counts[layer.index] - layer.top_k for layer in model.layers)
     picks = _range(layer.top_k for layer in model.layers)
-    found = [
-        _Finding(spare >= 0, f"At least {least} experts stay, the router picks {picks}"),
-        _Finding(True, f"The plan is for this model, identity {model.identity[:8]}"),
-    ]
+    stay = f"At least {min(counts.values())} experts stay, the router picks {picks}"
+    yield _Finding(spare >= 0, stay)
+    yield _Finding(True, f"The plan is for this model, identity {model.identity[:8]}")
     if choice.mtp is not None:
         words = {"keep": "stay as they are", "drop": "are left out", "prune": "are pruned too"}
-        found.append(_Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}"))
+        yield _Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}")
     if choice.refused:
-        found.append(_Finding(False, choice.refused))
-    return found
+        yield _Finding(False, choice.refused)
+    # The proof loads the source, then the export; the export itself never loads a model.
+    needs, free = logits_memory(model, plan), psutil.virtual_memory().available
+    said = f"Free memory {format_bytes(free)}, equal logits are proved in {format_bytes(needs)}"
+    said += "" if needs <= free else ": written all the same, and proved as far as fits"
+    yield _Finding(True, said, warns=needs > free)
+    is_even = len(set(counts.values())) == 1
+    differs = "" if is_even else "Layers of different sizes: check your server. "
+    yield _Finding(
+        True,
+        f"{differs}Read by: {readers_text(choice.verdicts(model, plan))}",
+        warns=not is_even or plan.granularity == ATOMIC_GRANULARITY,
+    )
 
 
 def _range(numbers: Iterable[int]) -> str:
     """The one number, or the least and the most: 4 to 8."""
     low, high = min(numbers := list(numbers)), max(numbers)
     return str(low) if low == high else f"{low} to {high}"
-
-
-def _memory_finding(model: MoEModel, plan: PruningPlan) -> _Finding:
-    """The proof loads the source, then the export; the export itself never loads a model."""
-    needs, free = logits_memory(model, plan), psutil.virtual_memory().available
-    said = f"Free memory {format_bytes(free)}, equal logits are proved in {format_bytes(needs)}"
-    if needs <= free:
-        return _Finding(True, said)
-    return _Finding(True, f"{said}: written all the same, and proved as far as fits", warns=True)
-
-
-def _readers_finding(plan: PruningPlan, reads: Sequence[Verdict]) -> _Finding:
-    is_even = len({len(ids) for ids in plan.kept.values()}) == 1
-    differs = "" if is_even else "Layers of different sizes: check your server. "
-    return _Finding(
-        True,
-        f"{differs}Read by: {readers_text(reads)}",
-        warns=not is_even or plan.granularity == ATOMIC_GRANULARITY,
-    )
 
 
 def start_part(

@@ -1,8 +1,5 @@
 """The Plan and Export pages where neurons are chosen: numbers, widths, figures, files."""
 
-from collections.abc import Hashable, Mapping
-from typing import Any
-
 import pandas as pd
 import streamlit as st
 
@@ -103,27 +100,23 @@ def _metrics(context: Context, sizes: NeuronSizes) -> None:
             saved_metric(st.metric, f"On disk, {mode}", *numbers, "Bytes of all tensors.")
             note = "Weights in memory, zeros included, in their types on disk."
             saved_metric(st.metric, f"Loaded, {mode}", before, int(chosen["loaded"]), note)
-        _token_metrics(alone, sizes)
-
-
-def _token_metrics(alone: Mapping[Hashable, Any], sizes: NeuronSizes) -> None:
-    """What a token needs without the zeros that a width mode adds."""
-    measured = sizes.report.is_measured
-    routing = "by the measured routing" if measured else "experts chosen equally often"
-    active, flops = int(alone["active"]), int(alone["expert_flops"])
-    card(
-        "Active parameters",
-        short_number(active),
-        _less(sizes.report.active_before, active),
-        note=f"What one token uses, {routing}, without the zeros that a width mode adds.",
-    )
-    card(
-        "Expert FLOPs / token",
-        short_number(flops),
-        _less(sizes.report.expert_flops, flops),
-        note=f"Two per weight of the neurons that stay, {routing}. Programs of today compute a "
-        "layer's experts in one width, zeros too: the table below has each mode's own number.",
-    )
+        # What a token needs, without the zeros that a width mode adds.
+        measured = sizes.report.is_measured
+        routing = "by the measured routing" if measured else "experts chosen equally often"
+        active, flops = int(alone["active"]), int(alone["expert_flops"])
+        card(
+            "Active parameters",
+            short_number(active),
+            _less(sizes.report.active_before, active),
+            note=f"What one token uses, {routing}, without the zeros that a width mode adds.",
+        )
+        card(
+            "Expert FLOPs / token",
+            short_number(flops),
+            _less(sizes.report.expert_flops, flops),
+            note=f"Two per weight of the neurons that stay, {routing}. Programs of today compute a "
+            "layer's experts in one width, zeros too: the table below has each mode's own number.",
+        )
 
 
 def _less(before: int, after: int) -> str:
