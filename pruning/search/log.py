@@ -89,7 +89,16 @@ def _opened(path: Path, header: Mapping[str, Any]) -> Iterator[SearchLog]:
     scores: Scores = {}
     if whole:
         _check_header(path, whole[0], first)
-        scores = _scores(path, whole[1:])
+    for number, line in enumerate(whole[1:], 2):
+        try:
+            raw = parse_json(line)
+            if "complete" not in raw:
+                scores[tuple(map(int, raw["removed"]))] = _score(raw)
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise PlanError(
+                f"{path} is damaged in line {number}; remove the lines from there on to go on "
+                "from what is before."
+            ) from error
     # Unbuffered: a line is with the system before anything else happens.
     with path.open("r+b" if whole else "wb", buffering=0) as file:
         # A line that the end of a process cut short goes.
@@ -122,29 +131,10 @@ def _check_header(path: Path, line: bytes, expected: Mapping[str, Any]) -> None:
     )
 
 
-def _scores(path: Path, lines: list[bytes]) -> Scores:
-    scores: Scores = {}
-    for number, line in enumerate(lines, 2):
-        try:
-            raw = parse_json(line)
-            if "complete" not in raw:
-                scores[tuple(map(int, raw["removed"]))] = _score(raw)
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise PlanError(
-                f"{path} is damaged in line {number}; remove the lines from there on to go on "
-                "from what is before."
-            ) from error
-    return scores
-
-
 def _score(raw: Mapping[str, Any]) -> Score:
     samples = np.array(raw["samples"], dtype=np.float64)
     # Their mean must be a number too, which an infinite sum has not.
     if samples.ndim != 1 or not len(samples) or not math.isfinite(math.fsum(samples)):
         raise ValueError("a fitness is no finite number")
-    return Score(
-        samples=samples,
-        is_complete=raw["fitness"] is not None,
-        layers=int(raw["layers"]),
-        seconds=float(raw["seconds"]),
-    )
+    is_complete = raw["fitness"] is not None
+    return Score(samples, is_complete, int(raw["layers"]), float(raw["seconds"]))

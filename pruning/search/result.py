@@ -91,19 +91,11 @@ class SearchResult(BaseModel):
         """
         by_number = {entry.number: entry for entry in self.entries}
         rows = [
-            (number, by_number[candidate])
+            (number, each.number, each.fitness, each.parent, each.origin, each.generation == number)
             for number, members in enumerate(self.generations)
-            for candidate in members
+            for each in map(by_number.__getitem__, members)
         ]
-        table = {
-            "generation": [number for number, _ in rows],
-            "candidate": [entry.number for _, entry in rows],
-            "fitness": [entry.fitness for _, entry in rows],
-            "parent": pd.array([entry.parent for _, entry in rows], dtype="Int64"),
-            "origin": [entry.origin for _, entry in rows],
-            "is_new": [entry.generation == number for number, entry in rows],
-        }
-        return pd.DataFrame(table).astype(HISTORY_COLUMNS)
+        return pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype(HISTORY_COLUMNS)
 
     def schedule(self, number: int | None = None) -> pd.DataFrame:
         """Table `layer, experts, kept, removed, density` of a candidate; by default the best."""
@@ -160,42 +152,33 @@ def progress_of(history: pd.DataFrame) -> pd.DataFrame:
     best: over all generations so far; median: of the generation's members; num_new: members that
     no generation before had.
     """
-    by_generation = history.groupby("generation")
-    table = pd.DataFrame(
-        {
-            "best": by_generation["fitness"].max().cummax(),
-            "median": by_generation["fitness"].median(),
-            "num_new": by_generation["is_new"].sum(),
-        }
+    found = history.groupby("generation").agg(
+        best=("fitness", "max"), median=("fitness", "median"), num_new=("is_new", "sum")
     )
-    return table.reset_index()
+    return found.assign(best=found["best"].cummax()).reset_index()
 
 
 def densities_of(results: Mapping[str, SearchResult]) -> pd.DataFrame:
     """Table `search, layer, density, kept, experts`: the best schedule of each search."""
     tables = [result.schedule().assign(search=name) for name, result in results.items()]
-    columns = ["search", "layer", "density", "kept", "experts"]
-    return pd.concat(tables, ignore_index=True)[columns]
+    found = pd.concat(tables, ignore_index=True)
+    return found[["search", "layer", "density", "kept", "experts"]]
 
 
 def result_of(
     outcome: Outcome, layers: Sequence[MoELayer], header: Mapping[str, Any]
 ) -> SearchResult:
     """The result of an outcome."""
-    entries = []
-    for candidate in outcome.found:
-        score = outcome.scores[candidate.number]
-        entries.append(
-            Entry(
-                candidate.number,
-                candidate.generation,
-                candidate.parent,
-                candidate.origin,
-                score.mean if score.is_complete else None,
-                len(score.samples),
-                candidate.removed,
-            )
+    entries = [
+        Entry(
+            *(each.number, each.generation, each.parent, each.origin),
+            score.mean if score.is_complete else None,
+            len(score.samples),
+            each.removed,
         )
+        for each in outcome.found
+        for score in (outcome.scores[each.number],)
+    ]
     cost = {
         "candidates": len(entries),
         "layers": outcome.layers,

@@ -11,7 +11,7 @@ import numpy as np
 from analysis.arrays import FloatArray
 from analysis.errors import PlanError
 from analysis.progress import Progress
-from pruning.search.evolution import Candidate, State, best_of, initial_state, next_state
+from pruning.search.evolution import Candidate, best_of, initial_state, next_state
 from pruning.search.log import SearchLog
 from pruning.search.scores import Fitness, Score
 from pruning.search.settings import SearchSettings
@@ -73,11 +73,11 @@ def search(
     """
     running, is_done = _Search(task, fitness, log), False
     try:
-        for state in running.states():
-            yield from running.score(state)
+        while not is_done:
+            yield from running.score()
             publish(running.outcome())
             yield running.said()
-        is_done = True
+            is_done = not running.breed()
     finally:
         if running.scores and not is_done:
             publish(running.outcome())
@@ -85,34 +85,31 @@ def search(
 
 
 class _Search:
-    """A search under way."""
+    """A search under way: a population, and the scores of all candidates so far."""
 
     def __init__(self, task: Task, fitness: Fitness, log: SearchLog) -> None:
-        self._task = task
-        self._settings = task.settings
-        self._fitness = fitness
-        self._log = log
+        self._space, self._settings = task.space, task.settings
+        self._fitness, self._log = fitness, log
         self._state = initial_state(task.space, task.settings, task.seeds)
         self._generations: list[tuple[int, ...]] = []
         self.scores: dict[int, Score] = {}
 
-    def states(self) -> Generator[State, None, None]:
-        """Each population in turn; to be scored before the next is asked for."""
-        yield self._state
-        # Where only one allocation is feasible, there is nothing to switch.
-        while not self._is_last:
-            found = {number: score.fitness for number, score in self.scores.items()}
-            self._state = next_state(self._state, found, self._task.space, self._settings)
-            yield self._state
-
     @property
     def _is_last(self) -> bool:
-        is_alone = self._task.space.size == 1
-        return is_alone or self._state.generation == self._settings.generations
+        # Where only one allocation is feasible, there is nothing to switch.
+        return self._space.size == 1 or self._state.generation == self._settings.generations
 
-    def score(self, state: State) -> Generator[Progress, None, None]:
-        """Give every new candidate of a population its score."""
-        parents = self._best(self._generations[-1] if self._generations else ())
+    def breed(self) -> bool:
+        """Go on to the next population; whether there is one."""
+        if self._is_last:
+            return False
+        found = {number: score.fitness for number, score in self.scores.items()}
+        self._state = next_state(self._state, found, self._space, self._settings)
+        return True
+
+    def score(self) -> Generator[Progress, None, None]:
+        """Give every new candidate of the population its score."""
+        state, parents = self._state, self._best(self._generations[-1] if self._generations else ())
         # The last elite, which a candidate must beat to become one itself.
         has_rival = self._settings.racing is not None and len(parents) == self._settings.elites
         rival = self.scores[parents[-1]].samples if has_rival else None
@@ -140,8 +137,7 @@ class _Search:
 
     def _measured(self, removed: Removed, rival: FloatArray | None) -> Score:
         started, layers, confidence = time.monotonic(), 0, self._settings.racing
-        values: FloatArray = np.zeros(0)
-        is_complete = True
+        values, is_complete = np.zeros(0), True
         for number in range(self._fitness.num_blocks):
             if confidence and rival is not None and is_behind(values, rival, confidence):
                 is_complete = False
@@ -169,13 +165,9 @@ class _Search:
     def _progress(self, note: str = "") -> Progress:
         settings, generation = self._settings, self._state.generation
         to_come = (settings.generations - generation) * (settings.population - settings.elites)
-        return Progress(
-            f"generation {generation} of {settings.generations}",
-            len(self.scores),
-            len(self._state.found) + to_come,
-            "candidates",
-            note,
-        )
+        phase = f"generation {generation} of {settings.generations}"
+        total = len(self._state.found) + to_come
+        return Progress(phase, len(self.scores), total, "candidates", note)
 
     def _summary(self) -> dict[str, float | int]:
         """The generation that is now complete, and what all took so far."""

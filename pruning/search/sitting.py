@@ -33,7 +33,7 @@ from pruning.recipe import Recipe
 from pruning.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
 from pruning.search.fitness import MaskedFitness, Subject, free_share
-from pruning.search.log import LOG_NAME, Scores, SearchLog, open_log, plain_json
+from pruning.search.log import LOG_NAME, SearchLog, open_log, plain_json
 from pruning.search.result import PLAN_NAME, RESULT_NAME, SearchResult, load_search, result_of
 from pruning.search.run import Outcome, Task, search
 from pruning.search.scores import Fitness, Score
@@ -107,29 +107,30 @@ def run_search(
 
     def publish(outcome: Outcome) -> None:
         published.append(result_of(outcome, problem.model.layers, header))
-        if processes.is_first:
-            _write(published[-1], problem, folder)
+        if not processes.is_first:
+            return
+        # The result last: it names what the plan beside it keeps.
+        problem.plan(published[-1].best_entry.removed).save(folder / PLAN_NAME)
+        save_recipe(problem.recipe, folder / RECIPE_NAME)
+        path = folder / RESULT_NAME
+        try:
+            write_durably(path, published[-1].to_json().encode())
+        except OSError as error:
+            raise PlanError(f"The result cannot be written to {path}: {error.strerror}.") from error
 
     with _log(folder, header, processes) as log:
-        if known := _finished(folder, header, processes):
-            yield Progress("searching", len(known.entries), len(known.entries), "candidates")
-            return known
+        if processes.share(all((folder / name).is_file() for name in (RESULT_NAME, PLAN_NAME))):
+            with processes.together():
+                known = load_search(folder / RESULT_NAME)
+            if known.is_finished and known.header == plain_json(header):
+                yield Progress("searching", len(known.entries), len(known.entries), "candidates")
+                return known
         with offload_space(problem.running.placement) as offload:
             fitness = yield from make_fitness(problem, processes, max_bytes, offload)
             yield from search(problem.task, fitness, log, publish)
     with processes.together():
         pass  # nobody reads the files before the first process has written them
     return published[-1]
-
-
-def _finished(folder: Path, header: Mapping[str, Any], processes: Processes) -> SearchResult | None:
-    """The result of this very search, if it is there and complete."""
-    files = (folder / RESULT_NAME, folder / PLAN_NAME)
-    if not processes.share(all(file.is_file() for file in files)):
-        return None
-    with processes.together():
-        result = load_search(files[0])
-    return result if result.is_finished and result.header == plain_json(header) else None
 
 
 def make_fitness(
@@ -161,35 +162,15 @@ def _log(folder: Path, header: Mapping[str, Any], processes: Processes) -> Itera
     path = folder / LOG_NAME
     settings = {key: value for key, value in header["settings"].items() if key != "generations"}
     # More generations go on where fewer ended: they decide no draw and no score.
-    opened = (
-        open_log(path, {**header, "settings": settings})
-        if processes.is_first
-        else nullcontext(SearchLog({}))
-    )
+    own = {**header, "settings": settings}
+    opened = open_log(path, own) if processes.is_first else nullcontext(SearchLog({}))
     with ExitStack() as stack:
         with processes.together():
             log = stack.enter_context(opened)
-        log.scores.update(_shared(log.scores, processes))
+        plain = [
+            [list(removed), score.samples.tolist(), score.is_complete, score.layers, score.seconds]
+            for removed, score in log.scores.items()
+        ]
+        for removed, samples, *others in processes.share(plain):
+            log.scores[tuple(removed)] = Score(np.array(samples, dtype=np.float64), *others)
         yield log
-
-
-def _shared(scores: Scores, processes: Processes) -> Scores:
-    plain = [
-        [list(removed), score.samples.tolist(), score.is_complete, score.layers, score.seconds]
-        for removed, score in scores.items()
-    ]
-    return {
-        tuple(removed): Score(np.array(samples, dtype=np.float64), *others)
-        for removed, samples, *others in processes.share(plain)
-    }
-
-
-def _write(result: SearchResult, problem: Problem, folder: Path) -> None:
-    """The result last: it names what the plan beside it keeps."""
-    problem.plan(result.best_entry.removed).save(folder / PLAN_NAME)
-    save_recipe(problem.recipe, folder / RECIPE_NAME)
-    path = folder / RESULT_NAME
-    try:
-        write_durably(path, result.to_json().encode())
-    except OSError as error:
-        raise PlanError(f"The result cannot be written to {path}: {error.strerror}.") from error

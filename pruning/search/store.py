@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
 from analysis.errors import PlanError
 from analysis.json_text import parse_json
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.stats.store import digest_of
+from pruning.evaluate.store import first_problem
 from pruning.search.result import RESULT_NAME, SearchResult, load_search
 
 FOLDER: Final = "searches"
@@ -20,20 +22,22 @@ SEARCH: Final = "search"
 """Name of the schedule of plans that a search found."""
 
 
-@dataclass(frozen=True, eq=False)
-class KnownSearch:
+class KnownSearch(BaseModel):
     """A search that was found in a folder of statistics."""
+
+    model_config = ConfigDict(frozen=True)
 
     search_id: str  # name of its file or folder
     path: Path  # of its search.json
     result: SearchResult  # what it found so far
-    identity: str  # of the model
+    identity: str = Field(validation_alias=AliasPath("model", "identity"))
     criterion: str  # name of what orders the experts within layers
     order: str  # see `order_digest`
     removed: int  # experts that all layers lose together
     fitness: str  # name of the measure
-    corpus: str  # name of the text that candidates were judged on
-    samples: int  # of that text
+    # Name of the corpus that candidates were judged on, and how many of its samples.
+    corpus: str = Field(validation_alias=AliasPath("corpus", "name"))
+    samples: int = Field(validation_alias=AliasPath("corpus", "samples"))
     batch_size: int  # samples of one forward
     constraints: Mapping[str, Any]  # what plans respect, see `Constraints.to_dict`
     settings: Mapping[str, Any]  # see `SearchSettings.to_dict`
@@ -86,27 +90,13 @@ def read_known(path: Path) -> KnownSearch:
     Raises a PlanError where it cannot be read or does not say which search it is.
     """
     result = load_search(path)
-    header, name = result.header, path.parent.name if path.name == RESULT_NAME else path.stem
+    name = path.parent.name if path.name == RESULT_NAME else path.stem
+    own = {"search_id": name, "path": path, "result": result}
     try:
-        known = KnownSearch(
-            search_id=name,
-            path=path,
-            result=result,
-            identity=str(header["model"]["identity"]),
-            criterion=str(header["criterion"]),
-            order=str(header["order"]),
-            removed=int(header["removed"]),
-            fitness=str(header["fitness"]),
-            corpus=str(header["corpus"]["name"]),
-            samples=int(header["corpus"]["samples"]),
-            batch_size=int(header["batch_size"]),
-            constraints=dict(header["constraints"]),
-            settings=dict(header["settings"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise PlanError(
-            f"{path} does not say which search it is ({error!r}); remove it."
-        ) from error
+        known = KnownSearch.model_validate({**result.header, **own})
+    except ValidationError as error:
+        reason = first_problem(error)
+        raise PlanError(f"{path} does not say which search it is ({reason}); remove it.") from error
     if any(sum(entry.removed) != known.removed for entry in result.entries):
         raise PlanError(f"{path} holds candidates of another budget than its own; remove it.")
     return known

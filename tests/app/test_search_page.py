@@ -5,7 +5,6 @@ import shlex
 import shutil
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -297,7 +296,8 @@ def known(tmp_path):
     shipped = read_known(SHIPPED_STATS / "searches" / "demo-reap.json")
     cost = {"candidates": 20, "layers": 90, "whole_layers": 180, "seconds": 36.0}
     result = shipped.result.model_copy(update={"cost": cost})
-    return replace(shipped, result=result, samples=12, batch_size=4, search_id="x")
+    changed = {"result": result, "samples": 12, "batch_size": 4, "search_id": "x"}
+    return shipped.model_copy(update=changed)
 
 
 def test_candidates_are_the_population_and_what_each_generation_has_room_for():
@@ -306,7 +306,7 @@ def test_candidates_are_the_population_and_what_each_generation_has_room_for():
 
 def test_a_search_made_here_gives_its_pace(known, tmp_path):
     (tmp_path / "recipe.yaml").touch()
-    here = replace(known, path=tmp_path / "search.json")
+    here = known.model_copy(update={"path": tmp_path / "search.json"})
     # 36 s / 90 = 0.4 s for a layer on 4 samples; a sample takes 3 x 0.4 / 4 = 0.3 s.
     made = estimate_search(ASKED, [known, here], [])
     assert made.low == pytest.approx(18 * 8 * 0.3 * 0.5)  # half of the evaluations ran
@@ -315,7 +315,7 @@ def test_a_search_made_here_gives_its_pace(known, tmp_path):
 
 
 def test_a_search_from_elsewhere_gives_a_wider_range(known):
-    made = estimate_search(ASKED, [known, replace(known, search_id="y")], [])
+    made = estimate_search(ASKED, [known, known.model_copy(update={"search_id": "y"})], [])
     assert made.low == pytest.approx(18 * 8 * 0.3 * 0.5 / 4)
     assert made.high == pytest.approx(18 * 8 * 0.3 * 1.5)
     assert "x and 1 more" in made.how
