@@ -28,7 +28,7 @@ from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import made_by
 from app.charts.choices import USUAL_PATHS, USUAL_RESULTS, PathChoice, ResultChoice
 from app.charts.comparing import about_recipes
-from app.tables.maps import Ranked, rank
+from app.tables.ranked import Ranked, rank
 from pruning.planning.choice import PlanChoice, scopes_of
 from pruning.planning.comparing import CompareRequest, compare_selections
 from pruning.planning.make import CurrentPlan

@@ -16,7 +16,7 @@ from analysis.stats.choose import choose_stats, parse_corpus_weight
 from analysis.stats.store import NEURONS, StatsStore
 from app.charts.chart import made_by
 from app.charts.context import Context
-from app.tables.maps import rank
+from app.tables.ranked import rank
 from pruning.atoms.cuts import (
     NeuronField,
     expert_shares,

@@ -1,5 +1,7 @@
 """The expert map of both recipes, and how clearly each tells kept experts from pruned."""
 
+from collections.abc import Sequence
+from fractions import Fraction
 from functools import partial
 from typing import Final
 
@@ -9,16 +11,51 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
+from analysis.ranking.overlap import kept_counts
+from analysis.ranking.stratification import rescale, separation
 from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import CLEAR, apply_theme, ink, muted, paper, plain
 from app.charts.traces import halo, heat, layer_axis, series, stroke
-from app.tables.maps import ranked_experts, separations
+from app.tables.ranked import Ranked
 
 _MEASURES: Final = (
     ("gap", "gap at the cut (wider is clearer)"),
     ("band", "experts in the ambiguous band (fewer is clearer)"),
 )
+
+
+def ranked_experts(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
+    """Table `panel, layer, expert, rank, value, kept`: the expert map of each criterion.
+
+    `rank` 0 is kept first; `value` is the saliency rescaled to 0..1 in its layer.
+    """
+    tables = []
+    for ranked in panels:
+        order, values = ranked.order, rescale(ranked.saliency)
+        rows, ranks = np.nonzero(order >= 0)
+        experts = order[rows, ranks]
+        columns = {
+            "panel": ranked.criterion.label,
+            "layer": np.array([layer.index for layer in ranked.grid.layers])[rows],
+            "expert": experts,
+            "rank": ranks,
+            "value": values[rows, experts],
+            "kept": ranks < kept_counts(ranked.grid, sparsity)[rows],
+        }
+        tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def separations(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
+    """Table `layer, kept, gap, boundary, band, panel`: how clear each criterion's cut is."""
+    tables = [
+        separation(ranked.saliency, ranked.grid, kept_counts(ranked.grid, sparsity)).assign(
+            panel=ranked.criterion.label
+        )
+        for ranked in panels
+    ]
+    return pd.concat(tables, ignore_index=True)
 
 
 @chart("stratification", "explore")

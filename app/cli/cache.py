@@ -10,7 +10,7 @@ from analysis.errors import StatsError
 from analysis.stats.merging import extend_run, merge_runs
 from analysis.stats.store import MANIFEST, SHIPPED_STATS, stats_store
 from app.cli.derive import command
-from app.console import err, out, show_frame
+from app.console import err, out, show_table
 from pruning.requests.base import Option
 from pruning.requests.options import StatsDir, Switch
 
@@ -27,14 +27,15 @@ def _of_runs(handler: Callable[..., None]) -> Callable[..., None]:
 @_of_runs
 def list_runs(*, stats_dir: StatsDir | None = None) -> None:
     """List the finished runs, and what each cost on the machine that made it."""
-    from app.tables.costs import LISTED_COSTS, cost_table
+    from app.tables.costs import LISTED_COSTS, cost_rows
 
     found = list(stats_store(stats_dir).runs(lambda problem: err.print(f"left out: {problem}")))
     if not found:
         out.print("No runs. Make one with: moeprune calibrate MODEL --corpus CORPUS")
         return
-    costs = cost_table(found, identity="").astype({"tokens": "Int64"})
-    show_frame("", costs[list(LISTED_COSTS)], missing="-")
+    rows = [[row[name] for name in LISTED_COSTS] for row in cost_rows(found, identity="")]
+    shown = [["-" if value is None else value for value in row] for row in rows]
+    show_table("", LISTED_COSTS, shown)
 
 
 @_of_runs

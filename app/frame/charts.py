@@ -15,6 +15,7 @@ from app.charts.enlarged import enlarged
 from app.charts.files import figure_html, figure_image
 from app.charts.listing import CHARTS
 from app.charts.theme import PLOTLY_CONFIG
+from app.frame.notes import inform
 from app.frame.presentation import is_presented
 from app.literal import literal
 from app.tables.spreadsheets import csv_text
@@ -90,7 +91,7 @@ def drawn(name: str, context: Context) -> Drawing | None:
     try:
         return CHARTS[name].draw(context)
     except UserError as error:
-        st.info(literal(error), icon=":material/info:")
+        inform(literal(error))
         return None
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import streamlit as st
 
 from app.charts.context import Context
+from app.frame.notes import show_command
 from app.session.data import shown_model
 from app.session.job_queue import queue, shown_request
 from pruning.planning.make import CurrentPlan
@@ -30,4 +31,4 @@ def offer_job(
         commands = [made_by, made.command((plan.file or "plan.json",))]
     if sent:
         queue(request, about, commands[-1])
-    st.code("\n".join(commands), language=None, wrap_lines=True)
+    show_command("\n".join(commands))

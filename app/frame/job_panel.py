@@ -10,6 +10,7 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.charts.search import measure_label
+from app.frame.notes import show_command
 from app.jobs.kinds import KINDS
 from app.jobs.model import ACTIVE, Job, JobState
 from app.session.job_queue import change_job, job_store, runner, user
@@ -94,7 +95,7 @@ def _job(job: Job) -> None:
         if kept is not None:
             st.text(_kept_text(kept))
         with st.expander("Log and command"):
-            st.code(job.command, language=None, wrap_lines=True)
+            show_command(job.command)
             log = job_store().tail(job.id) or "The log is empty."
             st.code(log, language=None, height=180, wrap_lines=True)
 

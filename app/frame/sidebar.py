@@ -12,6 +12,7 @@ from analysis.model import MoEModel
 from analysis.stats.store import Run
 from app.charts.context import BLEND
 from app.frame.controls import one_of
+from app.frame.notes import show_command
 from app.jobs.model import ACTIVE
 from app.literal import literal
 from app.session.chosen_expert import expert_control
@@ -19,7 +20,7 @@ from app.session.data import load_model, model_choices, routed_runs
 from app.session.granularity import is_about_neurons
 from app.session.job_queue import job_store
 from app.session.state import DEFAULTS, EQUAL_SHARE, chosen_shares, corpora_of, share_key
-from app.tables.shapes import experts_text
+from app.tables.costs import experts_text
 from pruning.planning.percents import SPARSITY_STEP, possible_percents
 from pruning.sizes import format_bytes
 
@@ -155,4 +156,4 @@ def copy_link() -> None:
         query = urlencode(st.query_params.to_dict())
         address = (st.context.url or "").partition("?")[0]
         st.text("This address opens the same view:")
-        st.code(f"{address}?{query}" if query else address, language=None, wrap_lines=True)
+        show_command(f"{address}?{query}" if query else address)

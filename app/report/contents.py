@@ -15,7 +15,7 @@ from app.charts.chart import Chart, made_by
 from app.charts.context import Context
 from app.charts.listing import CHARTS
 from app.charts.neuron_cut import neuron_request
-from app.tables.shapes import experts_text
+from app.tables.costs import experts_text
 from pruning.plan import EXPERT_GRANULARITY
 from pruning.requests.plan import PlanRequest
 from pruning.sizes import format_bytes

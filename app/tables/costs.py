@@ -1,27 +1,23 @@
-"""Tables of what statistics cost, and what each criterion has to read."""
+"""Rows of what statistics cost, and what each criterion has to read."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
-from analysis.criteria import CRITERIA, Criterion
+from analysis.criteria import CRITERIA
 from analysis.criteria.base import needs_of
+from analysis.families import MoELayer
 from analysis.stats.store import Run
-from app.tables.shapes import experts_text
 
-_MIB = 2**20
 SHOWN_COSTS = (
     *("model", "statistics", "fits", "shape"),
     *("tokens", "seconds", "tokens/s", "peak MiB"),
 )
-# What `moeprune runs list` prints of the same table, with the name that its siblings take.
+# What `moeprune runs list` prints of the same rows, with the name that its siblings take.
 LISTED_COSTS = (
     "run",
     *(name for name in SHOWN_COSTS if name not in ("model", "fits")),
     *("groups", "answers"),
 )
-_COST_COLUMNS = [*SHOWN_COSTS, "top-k", "made", "run", "groups", "answers"]
 _NEEDS = {
     "data": "calibration text",
     "activations": "expert outputs",
@@ -30,73 +26,74 @@ _NEEDS = {
 }
 
 
-def cost_table(runs: Sequence[Run], identity: str) -> pd.DataFrame:
-    """Table of runs: model, statistics, whether they fit, tokens, cost, sizes, date, run id.
+def experts_text(layers: Sequence[MoELayer]) -> str:
+    """Experts of a layer, such as 64; where layers differ the fewest and the most, as 8-64."""
+    counts = [layer.num_experts for layer in layers]
+    return "-".join(map(str, dict.fromkeys((min(counts), max(counts)))))
 
-    Seconds, tokens a second and peak memory are those of the machine that made the run; empty
-    where it did not say. `answers` says whose the documents have: those that were given, or the
-    model's own. Runs of the model of this identity come first.
+
+def cost_rows(runs: Sequence[Run], identity: str) -> list[dict[str, Any]]:
+    """What each run is and cost; those of the model of this identity first.
+
+    Seconds, tokens a second and peak memory are those of the machine that made the run; None where
+    it did not say. `answers` says whose the documents have: given ones, or the model's own.
     """
     rows = []
     for run in runs:
-        model, made = run.manifest.model, run.manifest.made
+        model, corpora = run.manifest.model, run.manifest.corpora
+        answers = "own" if any("answers" in corpus.prepared for corpus in corpora) else "given"
+        cost = _cost(run.manifest.made)
         rows.append(
             {
                 "model": model.name,
                 "statistics": run.manifest.corpus or "weights",
+                "fits": "this model" if model.identity == identity else "another model",
                 "shape": f"{len(model.layers)} x {experts_text(model.layers)}",
-                "top-k": model.layers[0].top_k,
                 "tokens": run.manifest.num_tokens or None,
-                "seconds": _number(made, "seconds"),
-                "tokens/s": _number(made, "tokens_per_second"),
-                "peak MiB": _mib(made),
-                "made": str(made.get("created_at", ""))[:10],
+                "seconds": cost["seconds"],
+                "tokens/s": _number(run.manifest.made, "tokens_per_second"),
+                "peak MiB": cost["peak MiB"],
+                "top-k": model.layers[0].top_k,
+                "made": str(run.manifest.made.get("created_at", ""))[:10],
                 "run": run.manifest.run_id,
                 "groups": ",".join(run.manifest.groups) or None,
-                "answers": _answers(run),
-                "fits": "this model" if model.identity == identity else "another model",
+                "answers": answers if corpora else None,
             }
         )
-    table = pd.DataFrame(rows, columns=_COST_COLUMNS)
-    order = ["fits", "model", "statistics"]
-    return table.sort_values(order, ascending=[False, True, True], ignore_index=True)
+    own_first = sorted(rows, key=lambda row: (row["model"], row["statistics"]))
+    return sorted(own_first, key=lambda row: row["fits"], reverse=True)
 
 
-def _answers(run: Run) -> str | None:
-    corpora = run.manifest.corpora
-    if not corpora:
-        return None
-    return "own" if any("answers" in corpus.prepared for corpus in corpora) else "given"
-
-
-def needs_and_costs(routed: Run | None, weights: Run | None) -> pd.DataFrame:
-    """Table `criterion`, what it reads as "yes" or "", `seconds`, `peak MiB` on this model.
+def needs_and_costs(routed: Run | None, weights: Run | None) -> list[dict[str, Any]]:
+    """Of each criterion what it reads as "yes" or "", `seconds` and `peak MiB` on this model.
 
     arXiv:2603.18492, Tables 1 and 4. The cost is that of the run whose statistics it reads: one run
-    serves all criteria of its kind. Empty where there is no such run; nothing is read at no cost.
+    serves all criteria of its kind. None where there is no such run; nothing is read at no cost.
     """
-    return pd.DataFrame([_needs_row(each, routed, weights) for each in CRITERIA.values()])
-
-
-def _needs_row(criterion: Criterion, routed: Run | None, weights: Run | None) -> dict[str, Any]:
-    needs = needs_of(criterion)
-    run = {"routed": routed, "weights": weights}.get(criterion.source)
-    made = run.manifest.made if run else {}
-    if criterion.source == "none":
-        made = {"seconds": 0.0, "peak_memory_bytes": 0}
-    return {
-        "criterion": criterion.label,
-        **{words: "yes" if getattr(needs, name) else "" for name, words in _NEEDS.items()},
-        "seconds": _number(made, "seconds"),
-        "peak MiB": _mib(made),
+    made = {
+        "routed": routed.manifest.made if routed else {},
+        "weights": weights.manifest.made if weights else {},
+        "none": {"seconds": 0.0, "peak_memory_bytes": 0},
     }
+    return [
+        {
+            "criterion": criterion.label,
+            **{
+                words: "yes" if getattr(needs_of(criterion), name) else ""
+                for name, words in _NEEDS.items()
+            },
+            **_cost(made.get(criterion.source, {})),
+        }
+        for criterion in CRITERIA.values()
+    ]
+
+
+def _cost(made: Mapping[str, Any]) -> dict[str, float | None]:
+    size = _number(made, "peak_memory_bytes")
+    mib = None if size is None else float(round(size / 2**20))
+    return {"seconds": _number(made, "seconds"), "peak MiB": mib}
 
 
 def _number(made: Mapping[str, Any], name: str) -> float | None:
     value = made.get(name)
     return float(value) if isinstance(value, int | float) else None
-
-
-def _mib(made: Mapping[str, Any]) -> float | None:
-    size = _number(made, "peak_memory_bytes")
-    return None if size is None else round(size / _MIB)

@@ -12,7 +12,7 @@ from analysis.families import MoELayer
 from analysis.ranking.experts import Stats, has_columns
 from analysis.sparsity import num_removed
 from analysis.stats.tables import GATES, ExpertStats, Gate, NoStats, WeightStats, moment_column
-from app.tables.maps import rank
+from app.tables.ranked import rank
 
 CONSTANT = (1, 0, 0)
 # Sources of criteria that read no text.

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from app.charts.context import Context
+from app.frame.notes import show_command
 from app.frame.pages import draw_page
 from app.parts.compare.recipes import (
     has_statistics,
@@ -10,7 +11,6 @@ from app.parts.compare.recipes import (
     metrics,
     rank_flow,
     show_charts,
-    show_command,
 )
 
 
@@ -25,7 +25,7 @@ def compare(context: Context) -> Context:
         listed_experts(context.comparison)
     with st.container(border=True):
         context = rank_flow(context)
-    show_command(context.both)
+    show_command(context.both.command(), heading="The same from the command line")
     return context
 
 

@@ -1,6 +1,6 @@
 """Explore: which experts each criterion keeps, and how much that depends on the text."""
 
-from fractions import Fraction
+from collections.abc import Callable
 from functools import partial
 
 import streamlit as st
@@ -17,40 +17,29 @@ from app.parts.explore.advice import advice_part
 from app.parts.explore.bins import bins_part
 from app.parts.explore.blend import blend_part
 from app.parts.explore.evidence import damage_part, tokens_part
-from app.parts.explore.experts import metrics, ranked_pair, separation_part, show_command
+from app.parts.explore.experts import metrics, plan_command, ranked_pair, separation_part
 from app.parts.explore.neurons import neuron_page
 from app.parts.explore.one_expert import expert_part
 from app.parts.explore.overlap import effects_part, overlap_tab
 from app.parts.explore.paths import paths_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
-from app.tables.maps import Ranked
+from app.tables.ranked import Ranked
 from pruning.plan import EXPERT_GRANULARITY
 
 MAP = "explore.map"
-PARTS = {
-    "overlap": "Overlap",
-    "exponents": "Exponents",
-    "tokens": "Tokens",
-    "damage": "Damage",
-    "blend": "Blend",
-    "cut": "Cut",
-    "paths": "Paths",
-    "loss": "Score and loss",
-    "experts": "Experts",
-    "advice": "Which criterion?",
+Part = Callable[[Context], None]
+PARTS: dict[str, tuple[str, Part]] = {
+    "overlap": ("Overlap", overlap_tab),
+    "exponents": ("Exponents", effects_part),
+    "tokens": ("Tokens", tokens_part),
+    "damage": ("Damage", damage_part),
+    "blend": ("Blend", blend_part),
+    "cut": ("Cut", separation_part),
+    "paths": ("Paths", paths_part),
+    "loss": ("Score and loss", partial(bins_part, granularity=EXPERT_GRANULARITY)),
+    "experts": ("Experts", expert_part),
+    "advice": ("Which criterion?", advice_part),
 }
-
-
-def _panel(ranked: Ranked, sparsity: Fraction, subtitle: str) -> MapPanel:
-    """What `expert_map` draws of a ranking."""
-    return MapPanel(
-        title=ranked.criterion.label,
-        subtitle=subtitle,
-        values=rescale(ranked.saliency),
-        order=ranked.order,
-        kept=kept_counts(ranked.grid, sparsity),
-        scores=ranked.score,
-    )
 
 
 def stratification(context: Context, shown: Ranked, beside: Ranked) -> None:
@@ -63,21 +52,25 @@ def stratification(context: Context, shown: Ranked, beside: Ranked) -> None:
         with st.container(horizontal=True, width="content"):
             arrangement = switch("Order", "order", ORDERS)
             mode = switch("Show", "show", MODES)
-    fraction = context.fraction
-    expert_map(
-        map_payload(
-            [layer.index for layer in context.model.layers],
-            [
-                _panel(beside, fraction, context.source_of(beside.criterion)),
-                _panel(shown, fraction, context.source_of(shown.criterion)),
-            ],
-            arrangement=arrangement,
-            mode=mode,
-            selected=chosen_expert(context.model.layers),
-        ),
-        key=MAP,
-        on_select_change=partial(choose_on_map, MAP),
+    panels = [
+        MapPanel(
+            title=each.criterion.label,
+            subtitle=context.source_of(each.criterion),
+            values=rescale(each.saliency),
+            order=each.order,
+            kept=kept_counts(each.grid, context.fraction),
+            scores=each.score,
+        )
+        for each in (beside, shown)
+    ]
+    payload = map_payload(
+        [layer.index for layer in context.model.layers],
+        panels,
+        arrangement=arrangement,
+        mode=mode,
+        selected=chosen_expert(context.model.layers),
     )
+    expert_map(payload, key=MAP, on_select_change=partial(choose_on_map, MAP))
 
 
 def explore(context: Context) -> Context:
@@ -85,39 +78,16 @@ def explore(context: Context) -> Context:
     if context.plan.is_atomic:
         neuron_page(context)
     elif (pair := ranked_pair(context)) is not None:
-        _experts(context, *pair)
+        metrics(context, *pair)
+        with st.container(border=True):
+            stratification(context, *pair)
+            chart_files("stratification", lambda: CHARTS["stratification"].draw(context))
+        # Only one is drawn: the others would be sent with every toggle. Not `st.tabs`, whose
+        # content takes the browser longer to lay out.
+        part = switch("Part", "tab", {name: words for name, (words, _) in PARTS.items()})
+        PARTS[part][1](context)
+        plan_command(context)
     return context
-
-
-def _experts(context: Context, shown: Ranked, beside: Ranked) -> None:
-    metrics(context, shown, beside)
-    with st.container(border=True):
-        stratification(context, shown, beside)
-        chart_files("stratification", lambda: CHARTS["stratification"].draw(context))
-    # Only one is drawn: the others would be sent with every toggle. Not `st.tabs`, whose content
-    # takes the browser longer to lay out.
-    part = switch("Part", "tab", PARTS)
-    if part == "overlap":
-        overlap_tab(context)
-    elif part == "exponents":
-        effects_part(context)
-    elif part == "tokens":
-        tokens_part(context)
-    elif part == "damage":
-        damage_part(context)
-    elif part == "blend":
-        blend_part(context)
-    elif part == "cut":
-        separation_part(context)
-    elif part == "paths":
-        paths_part(context)
-    elif part == "loss":
-        bins_part(context, EXPERT_GRANULARITY)
-    elif part == "experts":
-        expert_part(context)
-    else:
-        advice_part(context)
-    show_command(context)
 
 
 draw_page(explore)

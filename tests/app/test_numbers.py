@@ -10,7 +10,7 @@ from permanent_names import EXPONENTS
 from safetensors import safe_open
 
 from analysis.families import MoELayer
-from app.tables.shapes import experts_text
+from app.tables.costs import experts_text
 
 
 def shared(first, second):

@@ -1,19 +1,20 @@
 """The Compare page: the controls of two recipes, and what comes of putting them side by side."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import streamlit as st
 
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
-from analysis.ranking.compare import Comparison
+from analysis.ranking.compare import FATES, Comparison
 from analysis.stats.tables import GATES
 from app.charts.context import BLEND, Context
 from app.charts.rank_flow import most_moved
 from app.charts.rank_rank import brushed
 from app.frame.cards import card
 from app.frame.charts import csv_button, selection_of, show
-from app.frame.controls import one_of
+from app.frame.controls import choose, one_of
+from app.frame.notes import inform
 from app.frame.sidebar import blend_sliders, corpus_options, sparsity_slider
 from app.session import data
 from app.session.needed import what_is_missing
@@ -34,16 +35,6 @@ _BRUSHED: Final = "rank-rank"
 _WIDTH: Final = 190
 
 
-@dataclass(frozen=True)
-class RecipeChoice:
-    """What one column of controls says."""
-
-    criterion: str
-    corpus: str
-    gate: str
-    percent: int
-
-
 def swap() -> None:
     """A becomes B."""
     state = st.session_state
@@ -61,31 +52,36 @@ def recipe_controls(context: Context) -> CompareRequest:
             chosen.append(_controls(context, side))
     with st.container(horizontal=True, vertical_alignment="bottom"):
         st.button("Swap A and B", icon=":material/swap_horiz:", on_click=swap, key="swap")
-        if any(choice.corpus == BLEND for choice in chosen):
+        if any(corpus == BLEND for _, corpus, _, _ in chosen):
             with st.popover("Shares of the blend", icon=":material/tune:"):
                 blend_sliders(context.runs)
-    a, b = (recipe_request(context, choice) for choice in chosen)
-    return CompareRequest(a, b)
+    return CompareRequest(*(_request(context, *each) for each in chosen))
 
 
-def _controls(context: Context, side: str) -> RecipeChoice:
+def _controls(context: Context, side: str) -> tuple[str, str, str, int]:
+    """Draw the controls of a recipe; criterion, corpus, gate and percentage."""
     letter = side.upper()
     # Rows that wrap: beside the sidebar of a narrow window there is room for one control.
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        criterion = one_of(
-            st.selectbox(
-                f"Criterion {letter}",
-                _CRITERIA,
-                index=_CRITERIA.index(DEFAULT_CRITERIA[side]),
-                key=f"{side}_criterion",
-                bind="query-params",
-                format_func=lambda name: _LABELS.get(name, name),
-                width=_WIDTH,
-            ),
+        criterion = choose(
+            f"Criterion {letter}",
             _CRITERIA,
             DEFAULT_CRITERIA[side],
+            key=f"{side}_criterion",
+            bind="query-params",
+            format_func=lambda name: _LABELS.get(name, name),
+            width=_WIDTH,
         )
-        corpus = _corpus(context, side, reads_text=get_criterion(criterion).source == "routed")
+        reads_text = get_criterion(criterion).source == "routed"
+        corpus = choose(
+            f"Calibration {letter}",
+            corpus_options(context.runs) or [""],
+            key=f"{side}_text",
+            bind="query-params",
+            disabled=not reads_text,
+            help=None if reads_text else "This criterion reads no text.",
+            width=_WIDTH,
+        )
         gate = st.segmented_control(
             f"Gate weights {letter}",
             GATES,
@@ -97,87 +93,67 @@ def _controls(context: Context, side: str) -> RecipeChoice:
             width=_WIDTH,
         )
         percent = sparsity_slider(context.model, f"Sparsity {letter}", f"{side}_sparsity", _WIDTH)
-    return RecipeChoice(criterion, corpus, one_of(gate, GATES, GATES[0]), percent)
-
-
-def _corpus(context: Context, side: str, *, reads_text: bool) -> str:
-    options = corpus_options(context.runs) or [""]
-    chosen = st.selectbox(
-        f"Calibration {side.upper()}",
-        options,
-        key=f"{side}_text",
-        bind="query-params",
-        disabled=not reads_text,
-        help=None if reads_text else "This criterion reads no text.",
-        width=_WIDTH,
-    )
-    return one_of(chosen, options, options[0])
+    return criterion, corpus, gate or GATES[0], percent
 
 
 def has_statistics(context: Context, request: PlanRequest) -> bool:
     """Whether a recipe can rank; if not, says what is missing."""
     missing = what_is_missing(context, get_criterion(request.criterion))
     if missing is not None:
-        st.info(missing, icon=":material/info:")
+        inform(missing)
     return missing is None
 
 
-def recipe_request(context: Context, choice: RecipeChoice) -> PlanRequest:
+def _request(context: Context, name: str, corpus: str, gate: str, percent: int) -> PlanRequest:
     """The selection that the command line would be given."""
-    criterion = get_criterion(choice.criterion)
-    weights = chosen_shares(context.runs) if choice.corpus == BLEND else {}
+    criterion = get_criterion(name)
+    weights = chosen_shares(context.runs) if corpus == BLEND else {}
     return PlanRequest(
         model=data.shown_model(context.model),
         criterion=criterion.name,
-        corpora=corpora_of(choice.corpus, weights) if criterion.source == "routed" else (),
-        gate="renormalized" if choice.gate == "renormalized" and criterion.uses_gate else "applied",
-        sparsity=f"{choice.percent}%",
+        corpora=corpora_of(corpus, weights) if criterion.source == "routed" else (),
+        gate="renormalized" if gate == "renormalized" and criterion.uses_gate else "applied",
+        sparsity=f"{percent}%",
         stats_dir=data.shown_stats_dir(),
     )
 
 
 def metrics(comparison: Comparison) -> None:
     """Four numbers: decisions, sets, orders, experts."""
-    with st.container(horizontal=True):  # wraps where the window is narrow
-        _four_metrics(comparison)
-
-
-def _four_metrics(comparison: Comparison) -> None:
-    chance = comparison.chance_agreement
-    st.metric(
-        "Equal decisions",
-        f"{comparison.agreement:.0%}",
-        f"{(comparison.agreement - chance) * 100:+.0f} pp vs chance",
-        border=True,
-        height="stretch",
-        help="Share of all experts that both keep or both prune.",
-    )
-    jaccard = comparison.jaccard
-    either = len(comparison.table()) - comparison.count("both")
-    card(
-        "Jaccard of the pruned",
-        "-" if either == 0 else f"{jaccard:.2f}",
-        f"{comparison.count('neither')} of {either} experts" if either else "nothing is pruned",
-        note="Pruned by both, divided by pruned by either.",
-    )
-    _tau_metric(comparison)
-    only_a, only_b = comparison.count("only A"), comparison.count("only B")
-    card(
-        "Decided differently",
-        f"{only_a + only_b}",
-        f"A {only_a}, B {only_b}",
-        note="Experts that only one recipe keeps: how many A keeps alone, how many B.",
-    )
-
-
-def _tau_metric(comparison: Comparison) -> None:
+    _, only_a, only_b, neither = map(comparison.count, FATES)
+    either = neither + only_a + only_b
     taus = comparison.by_layer["kendall_tau"].dropna()
-    card(
-        "Kendall tau",
-        f"{taus.mean():.2f}" if len(taus) else "-",
-        f"{taus.min():.2f} to {taus.max():.2f} over layers" if len(taus) else "nothing to order",
-        note="Agreement of the two orders, -1 to 1; the mean over layers. Ties count for neither.",
-    )
+    beyond = comparison.agreement - comparison.chance_agreement
+    with st.container(horizontal=True):  # wraps where the window is narrow
+        card(
+            "Equal decisions",
+            f"{comparison.agreement:.0%}",
+            f"{beyond * 100:+.0f} pp vs chance",
+            note="Share of all experts that both keep or both prune.",
+            delta_color="normal",
+            delta_arrow="auto",
+        )
+        card(
+            "Jaccard of the pruned",
+            f"{comparison.jaccard:.2f}" if either else "-",
+            f"{neither} of {either} experts" if either else "nothing is pruned",
+            note="Pruned by both, divided by pruned by either.",
+        )
+        card(
+            "Kendall tau",
+            f"{taus.mean():.2f}" if len(taus) else "-",
+            f"{taus.min():.2f} to {taus.max():.2f} over layers"
+            if len(taus)
+            else "nothing to order",
+            note="Agreement of the two orders, -1 to 1; the mean over layers. Ties count for "
+            "neither.",
+        )
+        card(
+            "Decided differently",
+            f"{only_a + only_b}",
+            f"A {only_a}, B {only_b}",
+            note="Experts that only one recipe keeps: how many A keeps alone, how many B.",
+        )
 
 
 def show_charts(context: Context) -> None:
@@ -228,7 +204,7 @@ def listed_experts(comparison: Comparison) -> None:
         st.markdown("**Experts in the region**; double-click the chart to see those that differ.")
         name, what = "region", "experts in the region"
     if table.empty:
-        st.info("The recipes keep the same experts.", icon=":material/info:")
+        inform("The recipes keep the same experts.")
         return
     shown = table.head(_ROWS_SHOWN)
     st.dataframe(
@@ -245,9 +221,3 @@ def listed_experts(comparison: Comparison) -> None:
         st.text(f"The first {_ROWS_SHOWN} of {len(table)}; the file has all.")
     csv_button(table, name)
     st.text("In the file ranks count from 0, as in those of the command line.")
-
-
-def show_command(recipes: CompareRequest) -> None:
-    """The command line that gives the same numbers."""
-    st.markdown("**The same from the command line**")
-    st.code(recipes.command(), language=None, wrap_lines=True)

@@ -14,6 +14,7 @@ from analysis.model import DEMO_MODEL
 from app.charts.context import Context
 from app.frame.controls import one_of
 from app.frame.job_form import offer_job
+from app.frame.notes import inform, show_command
 from app.literal import literal
 from app.parts.evaluate.candidates import candidate_part, plan_name
 from app.parts.evaluate.sweep_fields import DTYPES, dtype_field
@@ -40,7 +41,7 @@ def run_form(context: Context, dtype: str) -> None:
     """Queue benchmarks of the full model, a plan or an export as a job."""
     st.markdown("**Benchmark more** with lm-evaluation-harness.")
     if find_spec("lm_eval") is None:
-        st.info(_NO_HARNESS, icon=":material/info:")
+        inform(_NO_HARNESS)
         return
     what, shown = _candidate(context, "bench.run", _RAN)
     values = {**own_model(context), **_tasks(context, dtype)}
@@ -153,7 +154,7 @@ def import_form(context: Context) -> None:
         _take(asked, Path(file.name).name, file.getvalue())
     elif sends:
         st.text("Choose a file first.")
-    st.code(_import_command(context, shown, asked), language=None, wrap_lines=True)
+    show_command(_import_command(context, shown, asked))
 
 
 def _take(asked: Mapping[str, Any], name: str, content: bytes) -> None:

@@ -20,6 +20,7 @@ from app.charts.context import Context
 from app.charts.names import FULL
 from app.frame.charts import chart_card, csv_button, show
 from app.frame.controls import choose
+from app.frame.notes import inform
 from app.literal import literal
 from app.parts.evaluate.benchmark_forms import TAKEN_IN, import_form, run_form
 from app.parts.evaluate.published import profile_part, weight_controls
@@ -41,10 +42,9 @@ def benchmark_part(context: Context) -> None:
     results = benchmark_results(records_of(context, BenchmarkStore))
     dtype = ""
     if results.empty:
-        st.info(
+        inform(
             "This model has no benchmark results yet. Queue a run, or take in the results file of "
-            "lm-evaluation-harness or EvalScope below.",
-            icon=":material/info:",
+            "lm-evaluation-harness or EvalScope below."
         )
     else:
         _turn_to(results, _new_records())

@@ -23,6 +23,7 @@ from app.charts.evaluations import (
 from app.frame.cards import card
 from app.frame.charts import chart_card, csv_button, show
 from app.frame.controls import choose, switch
+from app.frame.notes import inform
 from app.literal import literal
 from app.parts.evaluate.evaluation_form import evaluation_form
 from app.parts.evaluate.own_plan import measure_card, own_plan, own_plan_part
@@ -45,10 +46,9 @@ def own_part(context: Context) -> None:
     records = records_of(context, EvaluationStore)
     results = results_of(records)
     if results.empty:
-        st.info(
+        inform(
             "This model has no evaluations yet. Queue some below: of your plan, or of every "
-            "criterion at every sparsity with one loaded model.",
-            icon=":material/info:",
+            "criterion at every sparsity with one loaded model."
         )
     else:
         _charts(context, results)
@@ -133,9 +133,7 @@ def _cost(
     measure, share, corpus = seen
     table = at_share(results, measure, share, corpus)
     if table.empty:
-        st.info(
-            f"Nothing was evaluated at {share:.0%} on {literal(corpus)}.", icon=":material/info:"
-        )
+        inform(f"Nothing was evaluated at {share:.0%} on {literal(corpus)}.")
         return
     best = table.iloc[0]
     _metrics(best, seen, context.model.name)

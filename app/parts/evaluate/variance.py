@@ -12,6 +12,7 @@ from app.charts.context import Context
 from app.frame.charts import csv_button, show
 from app.frame.controls import choose
 from app.frame.job_form import offer_job, queue_button
+from app.frame.notes import inform
 from app.literal import literal
 from app.parts.evaluate.candidates import plan_name
 from app.parts.evaluate.sweep_fields import sweep_fields
@@ -35,10 +36,7 @@ def hidden_states_part(context: Context) -> None:
     )
     results = hidden_states.variance_results(records_of(context, VarianceStore))
     if results.empty:
-        st.info(
-            "Nothing was measured of this model yet. Queue a measurement below.",
-            icon=":material/info:",
-        )
+        inform("Nothing was measured of this model yet. Queue a measurement below.")
     else:
         with st.container(border=True):
             _figure(context, results)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import pandas as pd
 import streamlit as st
 
 from analysis.criteria import get_criterion
@@ -85,6 +86,8 @@ def _needs(context: Context) -> None:
         + ". One run serves every criterion of its kind; the seconds are the machine's that made "
         "it."
     )
-    table = needs_and_costs(context.runs.get(corpus), data.weight_run(context.model))
-    show_table(table, "needs", "What each criterion reads, and the cost of its statistics")
+    rows = needs_and_costs(context.runs.get(corpus), data.weight_run(context.model))
+    show_table(
+        pd.DataFrame(rows), "needs", "What each criterion reads, and the cost of its statistics"
+    )
     st.text("After arXiv:2603.18492, Tables 1 and 4.")

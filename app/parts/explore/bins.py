@@ -15,6 +15,7 @@ from app.frame.charts import csv_button, show, show_chart
 from app.frame.controls import choose
 from app.frame.job_form import offer_job, queue_button
 from app.frame.job_panel import job_panel
+from app.frame.notes import inform
 from app.literal import literal
 from app.session.job_queue import own_model
 from app.session.records import records_of
@@ -41,10 +42,7 @@ def bins_part(context: Context, granularity: str) -> None:
     if records:
         _charts(context, records, granularity)
     else:
-        st.info(
-            f"No {what} of {literal(context.model.name)} were measured yet. Queue it below.",
-            icon=":material/info:",
-        )
+        inform(f"No {what} of {literal(context.model.name)} were measured yet. Queue it below.")
     _form(context, granularity)
     job_panel("explore.loss")
 
@@ -105,7 +103,7 @@ def _overview(overview: pd.DataFrame) -> None:
 
 
 def random_note(overview: pd.DataFrame) -> str:
-    """Why the row Random may stand high: it is one order of many; empty if there is no row."""
+    """Why the row Random may stand high: it is one of many orders; empty without such a row."""
     rows = overview[(overview["criterion"] == "random") & (overview["order"] == "saliency")]
     if rows.empty:
         return ""

@@ -1,15 +1,15 @@
 """Explore, blends: how much of each text's saliency the kept experts hold, and fair weights."""
 
-import shlex
-
 import streamlit as st
 
 from analysis.ranking.coverage import fair_blend
 from app.charts.context import BLEND, Context
 from app.charts.coverage import blender
 from app.frame.charts import drawn, show_chart
+from app.frame.notes import show_command
 from app.literal import literal
 from app.session.state import apply_shares
+from pruning.requests.base import command_line
 
 
 def blend_part(context: Context) -> None:
@@ -40,20 +40,14 @@ def blend_part(context: Context) -> None:
             )
         st.markdown(f"Worst-covered: **{literal(worst['corpus'])}**, {worst['coverage']:.1%}")
     show_chart(chart)
-    _command(context)
+    request = context.request_by(context.ranking_criterion)
+    if len(request.corpora) > 1:
+        stats = ["--stats-dir", str(request.stats_dir)] if request.stats_dir else []
+        words = (*request.options(), "--sparsity", context.sparsity, *stats)
+        show_command(command_line("blend", request.model, *words))
 
 
 def _make_fair(context: Context) -> None:
     with st.spinner("Looking for fair shares"):
         found = fair_blend(blender(context))
     apply_shares(dict(zip(context.runs, found.weights, strict=True)))
-
-
-def _command(context: Context) -> None:
-    request = context.request_by(context.ranking_criterion)
-    if len(request.corpora) < 2:
-        return
-    words = ["moeprune", "blend", request.model, *request.options(), "--sparsity", context.sparsity]
-    if request.stats_dir:
-        words += ["--stats-dir", str(request.stats_dir)]
-    st.code(shlex.join(words), language=None, wrap_lines=True)

@@ -1,6 +1,5 @@
 """Explore, what stands behind a choice: how many tokens it needs, and the damage it would do."""
 
-import shlex
 from dataclasses import replace
 
 import streamlit as st
@@ -14,8 +13,10 @@ from analysis.stats.store import SHARDS, Run
 from app.charts.context import BLEND, CURVE_BESIDE, Context
 from app.charts.overlap_by_tokens import parts_of
 from app.frame.charts import show, show_table
+from app.frame.notes import NO_CALIBRATION, inform, show_command
 from app.literal import literal
 from app.session import data
+from pruning.requests.base import command_line
 from pruning.requests.calibration import CalibrateRequest
 
 _SHARES = {"kendall_tau": "Kendall tau", "pearson_log": "Pearson of logs"}
@@ -53,13 +54,11 @@ def tokens_part(context: Context) -> None:
 def _runs_with_parts(context: Context) -> dict[str, Run]:
     """The runs whose tokens are kept in parts; says which are not, and what to do."""
     if not context.runs:
-        st.info("No calibration yet: start one on the **Start** page.", icon=":material/info:")
+        inform(NO_CALIBRATION)
     found = {corpus: run for corpus, run in context.runs.items() if SHARDS in run.manifest.files}
     for corpus in context.runs.keys() - found.keys():
-        st.info(
-            f"The run of {literal(corpus)} was made before token shards were kept; calibrate "
-            "again.",
-            icon=":material/info:",
+        inform(
+            f"The run of {literal(corpus)} was made before token shards were kept; calibrate again."
         )
     return found
 
@@ -71,7 +70,7 @@ def damage_part(context: Context) -> None:
         "layer's output moves without the expert, summed over its tokens."
     )
     if not context.runs:
-        st.info("No calibration yet: start one on the **Start** page.", icon=":material/info:")
+        inform(NO_CALIBRATION)
         return
     corpus = context.corpus if context.corpus != BLEND else next(iter(context.runs))
     run = data.routed_runs(context.model, CRITERIA["damage"])[corpus]
@@ -92,35 +91,24 @@ def damage_part(context: Context) -> None:
 
 
 def how_to_collect(context: Context, run: Run, lacking: str, groups: str) -> None:
-    """Say what the statistics of a run lack, and the command that collects it.
+    """Say what the statistics of a run lack and what that costs, and the command that collects it.
 
-    Args:
-        context: what is on screen.
-        run: of the corpus that is calibrated again.
-        lacking: what it lacks, and what that costs.
-        groups: statistic groups to collect.
+    `groups` are the statistic groups to collect.
     """
     name = run.manifest.corpus
-    st.info(
-        f"The statistics of {literal(name)} lack {lacking}. Collect it with:",
-        icon=":material/info:",
-    )
+    inform(f"The statistics of {literal(name)} lack {lacking}. Collect it with:")
+    source = name
+    if name not in TEXTS and name not in PRESETS:  # a file's name: --corpus takes its path
+        source = next((path for path in data.text_files() if corpus_name(path) == name), name)
     request = CalibrateRequest(
         model=data.shown_model(context.model),
-        corpus=_source_of(name),
+        corpus=source,
         tokens=max(run.manifest.num_tokens, 2),
         seq_len=run.manifest.settings.get("seq_len"),
         groups=groups,
         stats_dir=data.shown_stats_dir(),
     )
-    st.code(request.command(), language=None, wrap_lines=True)
-
-
-def _source_of(name: str) -> str:
-    """What --corpus takes for the corpus of a run: its own name, or the file of that name."""
-    if name in TEXTS or name in PRESETS:
-        return name
-    return next((path for path in data.text_files() if corpus_name(path) == name), name)
+    show_command(request.command())
 
 
 def _quality(context: Context, run: Run) -> None:
@@ -139,11 +127,10 @@ def _quality(context: Context, run: Run) -> None:
 
 
 def _command(context: Context, *words: str) -> None:
-    st.markdown("**These numbers from the command line**")
-    model, gate = data.shown_model(context.model), context.gate
-    line = ["moeprune", "overlap", model, "--sparsity", context.sparsity, *words]
-    if "--proxy" not in words and gate != "applied":
-        line += ["--gate", gate]
+    line = ["overlap", data.shown_model(context.model), "--sparsity", context.sparsity, *words]
+    if "--proxy" not in words and context.gate != "applied":
+        line += ["--gate", context.gate]
     if stats_dir := data.shown_stats_dir():
         line += ["--stats-dir", str(stats_dir)]
-    st.code(shlex.join([*line, "-o", "overlap.csv"]), language=None, wrap_lines=True)
+    shown = command_line(*line, "-o", "overlap.csv")
+    show_command(shown, heading="These numbers from the command line")

@@ -6,6 +6,7 @@ from analysis.corpora import corpus_name
 from analysis.stats.groups import groups_for, ordered
 from analysis.stats.store import Run
 from app.charts.context import Context
+from app.frame.notes import inform, show_command
 from app.literal import literal
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.texts import calibration_texts, text_label
@@ -20,13 +21,12 @@ def neurons_missing_part(context: Context) -> None:
     known = calibration_texts()
     names = {corpus_name(corpus): corpus for corpus in known}
     chosen = names.get(context.corpus, known[0])
-    st.info(
+    inform(
         f"{context.criterion.label} reads what every neuron does on a text, which has not been "
         f"measured of {literal(context.model.name)}"
         + (f" on {literal(context.corpus)}" if context.runs else "")
         + " yet. Collect it here: one forward and one backward pass; or choose Neuron norms, "
-        "which read the weights alone.",
-        icon=":material/info:",
+        "which read the weights alone."
     )
     corpus = st.selectbox(
         "Text",
@@ -50,7 +50,7 @@ def neurons_missing_part(context: Context) -> None:
     label, icon = "Collect statistics of neurons", ":material/play_arrow:"
     if st.button(label, icon=icon, type="primary", key="neurons.collect"):
         queue(request, f"neurons of {context.model.name}", command)
-    st.code(command, language=None, wrap_lines=True)
+    show_command(command)
 
 
 def _as_before(run: Run | None) -> dict[str, int]:

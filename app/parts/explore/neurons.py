@@ -1,5 +1,7 @@
 """Explore, of neurons: what each criterion removes inside the experts, and what speaks for it."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import pandas as pd
@@ -13,6 +15,7 @@ from app.charts.neuron_saliency import most_divided
 from app.frame.cards import card
 from app.frame.charts import show, show_chart
 from app.frame.controls import switch
+from app.frame.notes import inform, show_command
 from app.literal import literal
 from app.parts.explore.bins import bins_part
 from app.parts.explore.neuron_needs import neurons_missing_part
@@ -20,17 +23,7 @@ from app.parts.explore.same_bytes import same_bytes_part
 from app.session.plan_data import check_page_reads, lacks_statistics
 from pruning.atoms.selection import AtomScope
 from pruning.plan import ATOMIC_GRANULARITY
-from pruning.requests.base import command_line
-from pruning.requests.plan import PlanRequest
-
-PARTS: Final = {
-    "saliency": "Saliency",
-    "expert": "One expert",
-    "texts": "Texts",
-    "experts": "Whole experts",
-    "loss": "Score and loss",
-    "bytes": "Same bytes",
-}
+from pruning.requests.base import command_line, repeated
 
 
 def neuron_page(context: Context) -> None:
@@ -43,7 +36,7 @@ def neuron_page(context: Context) -> None:
         check_page_reads(context, request)
         kept = CHARTS["neurons-kept"].draw(context)
     except UserError as error:
-        st.info(literal(error), icon=":material/info:")
+        inform(literal(error))
         return
     _metrics(context, kept.table)
     with st.container(border=True):
@@ -52,22 +45,10 @@ def neuron_page(context: Context) -> None:
             "are nearly gone. Name one as `layer.expert` in the sidebar to look inside."
         )
         show_chart(kept, said=True)
-    part = switch("Part", "inside", PARTS)
+    part = switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
     with st.container(border=True):
-        if part == "saliency":
-            _saliency_part(context)
-        elif part == "expert":
-            _expert_part(context, kept.table)
-        elif part == "texts":
-            _texts_part(context)
-        elif part == "experts":
-            _experts_part(context)
-        elif part == "loss":
-            bins_part(context, ATOMIC_GRANULARITY)
-        else:
-            same_bytes_part(context)
-    st.markdown("**This plan from the command line**")
-    st.code(request.command(), language=None, wrap_lines=True)
+        PARTS[part][1](context)
+    show_command(request.command(), heading="This plan from the command line")
     st.page_link("views/plan.py", label="Plan with these neurons", icon=":material/tune:")
 
 
@@ -143,7 +124,8 @@ def _saliency_part(context: Context) -> None:
     show("neuron-saliency", context, said=True)
 
 
-def _expert_part(context: Context, shares: pd.DataFrame) -> None:
+def _expert_part(context: Context) -> None:
+    shares = CHARTS["neurons-kept"].draw(context).table
     layer, expert = context.expert or most_divided(shares)
     st.markdown(
         f"**The neurons of expert {expert} in layer {layer}**, first to keep on the left; right of "
@@ -152,19 +134,14 @@ def _expert_part(context: Context, shares: pd.DataFrame) -> None:
     if context.expert is None:
         st.text("No expert is chosen in the sidebar: this is the one that is most nearly halved.")
     show("neurons-of-expert", context, said=True)
-    _score_command(neuron_cut.neuron_request(context))
-
-
-def _score_command(asked: PlanRequest) -> None:
-    """The command line that writes the score of every neuron, where there is one."""
-    if not asked.corpora:
-        return
-    corpora = [word for corpus in asked.corpora for word in ("--corpus", corpus)]
-    stats = ["--stats-dir", str(asked.stats_dir)] if asked.stats_dir else []
-    words = ("--criterion", asked.criterion, "--granularity", ATOMIC_GRANULARITY)
-    st.markdown("**The score of every neuron from the command line**")
-    line = command_line("score", asked.model, *words, *corpora, *stats, "-o", "scores.csv")
-    st.code(line, language=None, wrap_lines=True)
+    # The command line that writes the score of every neuron, where there is one.
+    asked = neuron_cut.neuron_request(context)
+    if asked.corpora:
+        stats = ["--stats-dir", str(asked.stats_dir)] if asked.stats_dir else []
+        words = ("--criterion", asked.criterion, "--granularity", ATOMIC_GRANULARITY)
+        corpora = repeated("--corpus", asked.corpora)
+        line = command_line("score", asked.model, *words, *corpora, *stats, "-o", "scores.csv")
+        show_command(line, heading="The score of every neuron from the command line")
 
 
 def _texts_part(context: Context) -> None:
@@ -183,3 +160,13 @@ def _experts_part(context: Context) -> None:
         "tenths would lose all and the others nothing."
     )
     show("neurons-beside-experts", context, said=True)
+
+
+PARTS: Final[dict[str, tuple[str, Callable[[Context], None]]]] = {
+    "saliency": ("Saliency", _saliency_part),
+    "expert": ("One expert", _expert_part),
+    "texts": ("Texts", _texts_part),
+    "experts": ("Whole experts", _experts_part),
+    "loss": ("Score and loss", partial(bins_part, granularity=ATOMIC_GRANULARITY)),
+    "bytes": ("Same bytes", same_bytes_part),
+}

@@ -7,10 +7,10 @@ import streamlit as st
 
 from app.charts.context import Context
 from app.frame.charts import show_table
+from app.frame.notes import inform
 from app.literal import literal_in_badge
 from app.session import data
 from app.session.chosen_expert import Place, chosen_expert
-from app.tables import maps
 from app.tables.experts import Sources, expert_means, expert_ranks, expert_sums, rank_summary
 
 _NO_CALIBRATION = "No calibration yet: see the **Start** page."
@@ -20,9 +20,8 @@ def expert_part(context: Context) -> None:
     """All numbers of the chosen expert, then the experts that no token reached."""
     place = chosen_expert(context.model.layers)
     if place is None:
-        st.info(
-            "Click an expert in the map above, or move there with the arrow keys and press Enter.",
-            icon=":material/info:",
+        inform(
+            "Click an expert in the map above, or move there with the arrow keys and press Enter."
         )
     else:
         st.markdown(f"**Layer {place[0]}, expert {place[1]}**")
@@ -49,7 +48,7 @@ def _measured(context: Context, place: Place, where: str) -> None:
     st.markdown("**On each text**")
     stats = context.calibrated
     if not stats:
-        st.info(_NO_CALIBRATION, icon=":material/info:")
+        inform(_NO_CALIBRATION)
         return
     means = expert_means(stats, *place)
     name = f"layer {place[0]}, expert {place[1]}"
@@ -86,9 +85,14 @@ def _ranks(context: Context, place: Place, where: str) -> None:
 def _never_routed(context: Context) -> None:
     st.markdown("**Experts that no calibration token reached**")
     if not context.runs:
-        st.info(_NO_CALIBRATION, icon=":material/info:")
+        inform(_NO_CALIBRATION)
         return
-    table: pd.DataFrame = maps.never_routed_experts(context.calibrated)
+    lacking = [
+        each.table.loc[each.table["num_tokens"] == 0, ["layer", "expert"]].assign(texts=corpus)
+        for corpus, each in context.calibrated.items()
+    ]
+    by_expert = pd.concat(lacking).groupby(["layer", "expert"])["texts"]
+    table = by_expert.agg(", ".join).reset_index()
     if table.empty:
         st.badge("every expert routed on every text", icon=":material/check:", color="green")
         return

@@ -1,6 +1,5 @@
 """Explore, paths: which experts the heaviest paths through the layers pass through, by text."""
 
-import shlex
 from dataclasses import replace
 from typing import Final
 
@@ -15,9 +14,11 @@ from app.charts.context import BLEND, Context
 from app.charts.paths import runs_with_samples
 from app.frame.charts import drawn, show_chart
 from app.frame.controls import switch
+from app.frame.notes import NO_CALIBRATION, inform, show_command
 from app.literal import literal
 from app.parts.explore.evidence import how_to_collect
 from app.session import data
+from pruning.requests.base import command_line, repeated
 
 # A page waits for it: beyond, the command line has the time.
 _MOST_PATHS: Final = 1000
@@ -41,8 +42,17 @@ def paths_part(context: Context) -> None:
         "them."
     )
     having = runs_with_samples(context)
+    if not context.runs:
+        inform(NO_CALIBRATION)
+        return
     if not having:
-        _say_missing(context)
+        how_to_collect(
+            context,
+            next(iter(context.runs.values())),
+            "samples, of which every expert is run on every token: as dear as a model without "
+            "routing",
+            "routed,dense",
+        )
         return
     choice = _choice()
     try:
@@ -56,18 +66,6 @@ def paths_part(context: Context) -> None:
     if chart is not None:
         show_chart(chart, said=True)
         _command(context, list(having), choice)
-
-
-def _say_missing(context: Context) -> None:
-    if not context.runs:
-        st.info("No calibration yet: start one on the **Start** page.", icon=":material/info:")
-        return
-    how_to_collect(
-        context,
-        next(iter(context.runs.values())),
-        "samples, of which every expert is run on every token: as dear as a model without routing",
-        "routed,dense",
-    )
 
 
 def _choice() -> PathChoice:
@@ -115,14 +113,13 @@ def _check_time(context: Context, run: Run, choice: PathChoice) -> None:
 def _command(context: Context, corpora: list[str], choice: PathChoice) -> None:
     corpus = context.corpus if context.corpus in corpora else corpora[0]
     wanted = corpora if context.corpus == BLEND else [corpus]
-    st.markdown("**What the paths keep, as a plan; its table has these numbers**")
-    line = ["moeprune", "paths", data.shown_model(context.model)]
-    for each in wanted:
-        line += ["--corpus", each]
-    line += choice.said()
-    if stats_dir := data.shown_stats_dir():
-        line += ["--stats-dir", str(stats_dir)]
-    st.code(shlex.join([*line, "--table", "paths.csv"]), language=None, wrap_lines=True)
+    stats_dir = data.shown_stats_dir()
+    line = command_line(
+        *("paths", data.shown_model(context.model), *repeated("--corpus", wanted), *choice.said()),
+        *(("--stats-dir", str(stats_dir)) if stats_dir else ()),
+        *("--table", "paths.csv"),
+    )
+    show_command(line, heading="What the paths keep, as a plan; its table has these numbers")
     st.text(
         "Layers then keep different numbers. To remove a given share instead, add --sparsity. Or "
         f"choose the criterion MoE Pathfinder, which follows {DEFAULT_PATHS} paths of each sample: "

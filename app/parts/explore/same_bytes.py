@@ -11,6 +11,7 @@ from app.charts.listing import CHARTS
 from app.charts.same_bytes import same_bytes_table
 from app.frame.charts import show_chart
 from app.frame.controls import one_of
+from app.frame.notes import inform, show_command
 from app.literal import literal
 from app.session import data
 from app.session.records import records_of
@@ -28,10 +29,9 @@ def same_bytes_part(context: Context) -> None:
     )
     table = same_bytes_table(records_of(context, EvaluationStore))
     if table.empty:
-        st.info(
+        inform(
             f"{literal(context.model.name)} has no evaluations of neurons and of whole experts of "
-            "the same size yet. Make some with the commands below.",
-            icon=":material/info:",
+            "the same size yet. Make some with the commands below."
         )
         _commands(context)
         return
@@ -45,19 +45,19 @@ def same_bytes_part(context: Context) -> None:
 def _size(table: pd.DataFrame) -> float:
     """The size that was chosen, as the share that goes."""
     sizes = {f"{100 * removed:.4g}%": removed for removed in sorted(set(table["removed"]))}
-    chosen = next(iter(sizes))
-    if len(sizes) > 1:
-        options = list(sizes)
-        given = st.select_slider(
-            "Removed", options, value=chosen, key="bytes.removed", bind="query-params"
-        )
-        chosen = one_of(given, options)
-    return float(sizes[chosen])
+    options = list(sizes)
+    if len(options) == 1:
+        return float(sizes[options[0]])
+    given = st.select_slider("Removed", options, key="bytes.removed", bind="query-params")
+    return float(sizes[one_of(given, options)])
 
 
 def _commands(context: Context) -> None:
     """How such evaluations are made, at the sparsity in use."""
-    experts, neurons = _of_sparsity(context)
+    # Experts that make up the sparsity in use, and as many neurons as they have together.
+    widths = [width for held in expert_widths(context.model).values() for width in held]
+    experts = max(1, len(widths) * context.sparsity_percent // 100)
+    neurons = experts * sum(widths) // len(widths)
     model, corpus = data.shown_model(context.model), next(iter(context.runs), "CORPUS")
     shared = ("--criterion", "heapr", "--corpus", corpus)
     atoms = ("--granularity", ATOMIC_GRANULARITY, "--atom-scope", str(AtomScope.GLOBAL))
@@ -67,12 +67,5 @@ def _commands(context: Context) -> None:
         ("plan", model, *shared, "--remove", f"{experts}", "-o", "experts.json"),
         ("evaluate", model, *plans, "--corpus", corpus),
     )
-    st.markdown("**More of these from the command line**")
-    st.code("\n".join(command_line(*line) for line in lines), language=None, wrap_lines=True)
-
-
-def _of_sparsity(context: Context) -> tuple[int, int]:
-    """Experts that make up the sparsity in use, and as many neurons as they have together."""
-    widths = [width for held in expert_widths(context.model).values() for width in held]
-    experts = max(1, len(widths) * context.sparsity_percent // 100)
-    return experts, experts * sum(widths) // len(widths)
+    shown = [command_line(*line) for line in lines]
+    show_command(*shown, heading="More of these from the command line")

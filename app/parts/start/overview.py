@@ -2,18 +2,19 @@
 
 from typing import cast
 
+import pandas as pd
 import streamlit as st
 
 from analysis.corpora import Count, Packing
 from analysis.model import DEMO_MODEL
 from app.charts.context import Context
 from app.frame.charts import csv_button
+from app.frame.notes import inform, show_command
 from app.literal import literal, literal_in_badge
 from app.session import data
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.texts import calibration_texts, text_label
-from app.tables.costs import SHOWN_COSTS, cost_table
-from app.tables.maps import never_routed
+from app.tables.costs import SHOWN_COSTS, cost_rows
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
@@ -32,7 +33,7 @@ def runs_table(context: Context) -> None:
     """One row per run of any model, with what it cost; the model on screen first."""
     runs, problems = data.all_runs()
     st.subheader("Statistics found")
-    table = cost_table(runs, context.model.identity)
+    table = pd.DataFrame(cost_rows(runs, context.model.identity))
     if runs:
         st.dataframe(
             table,
@@ -49,7 +50,7 @@ def runs_table(context: Context) -> None:
             },
         )
     else:
-        st.info("No statistics yet: collect them below.", icon=":material/info:")
+        inform("No statistics yet: collect them below.")
     for problem in problems:
         st.warning(literal(problem), icon=":material/warning:")
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -62,7 +63,7 @@ def checks(context: Context) -> None:
     """What is worth knowing of the model on screen before trusting a ranking."""
     with st.container(horizontal=True):
         for corpus, run in context.runs.items():
-            count = never_routed(data.expert_stats(run))
+            count = int((data.expert_stats(run).table["num_tokens"] == 0).sum())
             if count:
                 word = "expert" if count == 1 else "experts"
                 st.badge(
@@ -119,7 +120,7 @@ def calibrate_form(context: Context) -> None:
     command = shown_request(request).command()
     if sent:
         queue(request, context.model.name, command)
-    st.code(command, language=None, wrap_lines=True)
+    show_command(command)
 
 
 def weights_button(context: Context) -> None:
@@ -131,4 +132,4 @@ def weights_button(context: Context) -> None:
         st.badge("weights measured", icon=":material/check:", color="green")
     elif st.button("Measure weights", icon=":material/play_arrow:", key="start.weights"):
         queue(request, context.model.name, command)
-    st.code(command, language=None, wrap_lines=True)
+    show_command(command)

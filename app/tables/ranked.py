@@ -1,0 +1,41 @@
+"""A criterion applied to the model on screen."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.arrays import FloatArray
+from analysis.criteria import Criterion
+from analysis.ranking.experts import Stats, order_of, scored
+from analysis.ranking.overlap import pruned_mask
+from analysis.stats.grid import Grid
+from analysis.stats.tables import Gate
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """A ranking; arrays are (layers, experts), NaN = absent."""
+
+    criterion: Criterion
+    grid: Grid
+    score: FloatArray
+    saliency: FloatArray
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Expert ids from first to keep to last; -1 where there are fewer."""
+        order = order_of(self.saliency, self.grid)
+        return np.where(self.grid.present, order, -1)
+
+    def pruned(self, sparsity: Fraction) -> NDArray[np.bool_]:
+        """True where the expert goes at this uniform sparsity."""
+        return pruned_mask(self.saliency, self.grid, sparsity)
+
+
+def rank(criterion: Criterion, stats: Stats, gate: Gate) -> Ranked:
+    """Scores and saliency of every expert."""
+    score, saliency = scored(criterion, stats, gate)
+    grid = stats.grid
+    return Ranked(criterion, grid, grid.fold(score), grid.fold(saliency))
