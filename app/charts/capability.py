@@ -8,16 +8,7 @@ import plotly.graph_objects as go
 
 from app.charts.chart import Drawing
 from app.charts.names import FULL
-from app.charts.theme import (
-    CLEAR,
-    DASHES,
-    SYMBOLS,
-    apply_theme,
-    ink,
-    plain,
-    series_color,
-    themed,
-)
+from app.charts.theme import CLEAR, DASHES, SYMBOLS, apply_theme, ink, plain, series_color, themed
 
 _RADAR_GRID: Final = "rgba(128, 140, 150, 0.4)"
 _BETWEEN_SPOKES: Final = 78  # degrees, where the numbers of the axis hide no name

@@ -108,11 +108,7 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
             front[~front["is_full"]],
             {"symbol": "diamond", "size": 11, "color": primary(dark)},
         ),
-        (
-            "full model",
-            rows[rows["is_full"]],
-            {"symbol": "star", "size": 14, "color": ink(dark)},
-        ),
+        ("full model", rows[rows["is_full"]], {"symbol": "star", "size": 14, "color": ink(dark)}),
     )
     return themed(
         [steps, *(_points(points, name, mark) for name, points, mark in looks if len(points))],

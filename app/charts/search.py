@@ -19,12 +19,7 @@ from pruning.search.store import KnownSearch, best_fitting
 
 _MOST_TICKS: Final = 24
 _FEW_GENERATIONS: Final = 8
-_LAYERS: Final = {
-    "title": "layer",
-    "type": "category",
-    "nticks": _MOST_TICKS,
-    "showgrid": False,
-}
+_LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "showgrid": False}
 
 
 def searches(context: Context) -> tuple[KnownSearch, ...]:

@@ -6,13 +6,7 @@ from pathlib import Path
 import streamlit as st
 
 from app.components.assets import component_of
-from app.components.schedule_editor.payload import (
-    Bars,
-    Edit,
-    bars_payload,
-    checked_edit,
-    stamp_of,
-)
+from app.components.schedule_editor.payload import Bars, Edit, bars_payload, checked_edit, stamp_of
 
 __all__ = ["Bars", "Edit", "checked_edit", "edit_message", "schedule_editor"]
 
@@ -33,7 +27,5 @@ def schedule_editor(bars: Bars, *, key: str, on_edit: Callable[[], None]) -> Non
     """
     html = '<div class="schedule-editor"></div>'
     component_of(_FOLDER, html=html, css="schedule_editor.css")(
-        key=key,
-        data=bars_payload(bars, stamp_of(edit_message(key))),
-        on_edit_change=on_edit,
+        key=key, data=bars_payload(bars, stamp_of(edit_message(key))), on_edit_change=on_edit
     )

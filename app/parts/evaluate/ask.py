@@ -41,21 +41,18 @@ def ask_part(context: Context) -> None:
     )
     with st.container(border=True):
         _question(context)
-    asked = [job for job in job_store().list(kinds=("ask",)) if is_answer_of(job, context)]
+    path = str(context.model.checkpoint.path)
+    asked = [
+        job
+        for job in job_store().list(kinds=("ask",))
+        if job.state is JobState.DONE and job.request.get("model") == path
+        if (job.result or {}).get("answers")
+    ]
     if not asked:
         st.text("No answers yet: they appear here, and stay when the page is loaded again.")
         return
     with st.container(border=True):
         _answers(asked)
-
-
-def is_answer_of(job: Job, context: Context) -> bool:
-    """Whether a job has answers of the model on screen."""
-    if job.kind != "ask" or job.state is not JobState.DONE:
-        return False
-    return job.request.get("model") == str(context.model.checkpoint.path) and bool(
-        (job.result or {}).get("answers")
-    )
 
 
 def _question(context: Context) -> None:

@@ -45,6 +45,7 @@ def run_form(context: Context, dtype: str) -> None:
         return
     what, shown = _candidate(context, "bench.run", _RAN)
     values = {**own_model(context), **_tasks(context, dtype)}
+    about = context.model.name if shown is None else plan_name(shown)
     if what == _EXPORT:
         exports = exports_of(context)
         if not exports:
@@ -52,6 +53,7 @@ def run_form(context: Context, dtype: str) -> None:
             return
         name = st.selectbox("Export", list(exports), key="bench.run.export", format_func=literal)
         values |= {"model": str(exports[name]), "source": own_model(context)["model"]}
+        about = exports[name].name
     elif what == _PLAN:
         if shown is None:
             return
@@ -60,8 +62,6 @@ def run_form(context: Context, dtype: str) -> None:
         st.text("Name at least one task.")
         return
     request: BenchmarkRequest = validated(BenchmarkRequest, values)
-    about = context.model.name if what == _FULL else Path(request.model).name
-    about = about if shown is None else plan_name(shown)
     sent = st.button("Queue", icon=":material/play_arrow:", type="primary", key="bench.run.send")
     offer_job(context, request, about, sent=sent, plan=shown)
 
@@ -184,11 +184,11 @@ def take_results(asked: Mapping[str, Any], name: str, content: bytes) -> list[An
 
 
 def _import_command(context: Context, shown: CurrentPlan | None, asked: Mapping[str, Any]) -> str:
+    stats_dir = data.shown_stats_dir()
+    said = {
+        "--plan": shown and (shown.file or "plan.json"),
+        "--candidate": asked["candidate"],
+        "--stats-dir": stats_dir and str(stats_dir),
+    }
     words = ["benchmark", data.shown_model(context.model), "--import", "results.json"]
-    if shown is not None:
-        words += ["--plan", shown.file or "plan.json"]
-    if asked["candidate"]:
-        words += ["--candidate", asked["candidate"]]
-    if (stats_dir := data.shown_stats_dir()) is not None:
-        words += ["--stats-dir", str(stats_dir)]
-    return command_line(*words)
+    return command_line(*words, *(word for pair in said.items() if pair[1] for word in pair))

@@ -17,8 +17,6 @@ from pruning.planning.make import CurrentPlan
 from pruning.planning.percents import possible_percents
 
 _OF_PLAN_PAGE: Final = "(plan page)"
-_FIRST: Final = "reap"
-_USUAL_PERCENT: Final = 50
 
 
 def plan_name(shown: CurrentPlan) -> str:
@@ -46,7 +44,7 @@ def candidate_part(context: Context, prefix: str) -> CurrentPlan | None:
         name = choose(
             "Pruned model",
             options,
-            _OF_PLAN_PAGE if noted else _FIRST,
+            _OF_PLAN_PAGE if noted else "reap",
             key=f"{prefix}.candidate",
             format_func=words.__getitem__,
             width=380,
@@ -61,17 +59,14 @@ def candidate_part(context: Context, prefix: str) -> CurrentPlan | None:
             format_func=lambda percent: f"{percent}%",
             width=110,
         )
-        runs = routed_runs(context.model, CRITERIA[name])
+        runs, key = list(routed_runs(context.model, CRITERIA[name])), f"{prefix}.corpus"
         corpora: tuple[str, ...] = ()
         if runs and CRITERIA[name].source == "routed":
-            key = f"{prefix}.corpus"
-            corpora = (
-                choose("Statistics of", list(runs), key=key, format_func=literal, width=200),
-            )
+            corpora = (choose("Statistics of", runs, key=key, format_func=literal, width=200),)
     asked = replace(context, corpora=corpora, sparsity=f"{percent}%", criterion=CRITERIA[name])
     return made_plan(asked, PlanChoice())
 
 
 def usual_percent(context: Context) -> int:
     """The sparsity that is asked for at first: half, or the most below that is possible."""
-    return max(p for p in possible_percents(context.model) if p <= _USUAL_PERCENT)
+    return max(p for p in possible_percents(context.model) if p <= 50)

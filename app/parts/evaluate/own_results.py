@@ -37,8 +37,6 @@ _SCREENING: Final = (
     "that matter to you before a release."
 )
 _NUMBERS: Final = {"mean": "mean", "low": "95% from", "high": "95% to", "full": "full model"}
-_YOURS: Final = "yours"
-_FEW_LINES: Final = 6  # as many as there are colours
 
 
 def own_part(context: Context) -> None:
@@ -107,7 +105,7 @@ def _curves(context: Context, results: pd.DataFrame, measure: str, mine: pd.Data
     against = switch("Against", "against", axes)
     names = sorted(set(results["series"]) - {""})
     lit: list[str] | None = None
-    if len(names) > _FEW_LINES:
+    if len(names) > 6:  # as many as there are colours
         chosen = st.multiselect(
             "Lines in colour",
             names,
@@ -131,6 +129,7 @@ def _cost(
     `seen` is the measure, the share and the text, `mine` are the rows of one's own plan.
     """
     measure, share, corpus = seen
+    known = MEASURES[measure]
     table = at_share(results, measure, share, corpus)
     if table.empty:
         inform(f"Nothing was evaluated at {share:.0%} on {literal(corpus)}.")
@@ -139,18 +138,24 @@ def _cost(
     _metrics(best, seen, context.model.name)
     elsewhere = worst_elsewhere(results, measure, share, corpus, best["candidate"])
     if elsewhere is not None:
-        st.markdown(f":material/warning: {_elsewhere_words(elsewhere, measure, corpus)}")
+        loses = f"{known.label} {elsewhere['mean']:.3f}"
+        if not pd.isna(whole := elsewhere["full"]):
+            loses = f"{known.label} {elsewhere['mean'] - whole:+.3f} vs full {whole:.3f}"
+        st.markdown(
+            f":material/warning: The best was picked on {literal(corpus)}, the text it is reported "
+            "on. On the other texts it does worst on "
+            f"**{literal(elsewhere['corpus'])}: {loses}**."
+        )
     marked = set(mine.loc[is_share(mine["removed"], share), "series"])
     # Measures of the difference between both models have no number of the full one.
     shown = table.drop(columns="bytes").dropna(axis="columns", how="all")
     if not marked.isdisjoint(shown["candidate"]):
-        words = [_YOURS if name in marked else "" for name in shown["candidate"]]
+        words = ["yours" if name in marked else "" for name in shown["candidate"]]
         shown.insert(1, "plan", words)
-    label = MEASURES[measure].label
     st.dataframe(
         shown,
         hide_index=True,
-        alt=f"{label} of {len(table)} candidates at {share:.0%} on {corpus}, best first",
+        alt=f"{known.label} of {len(table)} candidates at {share:.0%} on {corpus}, best first",
         column_config={
             name: st.column_config.NumberColumn(heading, format="%.4f")
             for name, heading in _NUMBERS.items()
@@ -162,18 +167,6 @@ def _cost(
         },
     )
     csv_button(table, "evaluations")
-
-
-def _elsewhere_words(worst: pd.Series, measure: str, corpus: str) -> str:
-    """What the best on one text loses on another, where it loses most."""
-    known = MEASURES[measure]
-    loses = f"{known.label} {worst['mean']:.3f}"
-    if not pd.isna(worst["full"]):
-        loses = f"{known.label} {worst['mean'] - worst['full']:+.3f} vs full {worst['full']:.3f}"
-    return (
-        f"The best was picked on {literal(corpus)}, the text it is reported on. On the other texts "
-        f"it does worst on **{literal(worst['corpus'])}: {loses}**."
-    )
 
 
 def _metrics(best: pd.Series, seen: tuple[str, float, str], model: str) -> None:

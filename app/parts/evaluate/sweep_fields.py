@@ -30,6 +30,24 @@ def share_control(options: Mapping[str, Share], key: str) -> Share:
     return options[one_of(chosen, list(options), usual)]
 
 
+def samples_field(label: str, prefix: str, place: Any = st) -> int:
+    """Draw how many samples of a text are measured; what it says."""
+    steps = (8, 16, 32, 64, 128)
+    return int(place.select_slider(label, steps, value=64, key=f"{prefix}.samples"))
+
+
+def calibrated_field(context: Context, prefix: str, place: Any, **look: Any) -> tuple[str, ...]:
+    """Draw whose statistics rank; the corpus, or none."""
+    chosen = place.selectbox(
+        "Statistics of",
+        list(context.runs),
+        key=f"{prefix}.calibrated",
+        placeholder="no statistics",
+        **look,
+    )
+    return (chosen,) if chosen else ()
+
+
 def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
     """Draw criteria, sparsities and whose statistics rank; what they say."""
     criteria = st.multiselect(
@@ -43,16 +61,9 @@ def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
     sparsities = first.multiselect(
         "Sparsities", _SPARSITIES, default=["50%"], key=f"{prefix}.sparsities"
     )
-    calibrated = second.selectbox(
-        "Statistics of",
-        list(context.runs),
-        key=f"{prefix}.calibrated",
-        help="The calibration text by which the criteria rank.",
-        placeholder="no statistics",
-        format_func=literal,
-    )
+    note = "The calibration text by which the criteria rank."
     return {
         "criteria": tuple(criteria),
         "sparsities": tuple(sparsities),
-        "calibrated_on": (calibrated,) if calibrated else (),
+        "calibrated_on": calibrated_field(context, prefix, second, help=note, format_func=literal),
     }

@@ -17,6 +17,7 @@ from app.frame.job_form import offer_job, queue_button
 from app.frame.job_panel import job_panel
 from app.frame.notes import inform
 from app.literal import literal
+from app.parts.evaluate.sweep_fields import calibrated_field, samples_field
 from app.session.job_queue import own_model
 from app.session.records import records_of
 from app.session.texts import held_out_texts
@@ -149,12 +150,7 @@ def _values(context: Context, granularity: str) -> dict[str, Any]:
     corpus = second.selectbox(
         "Held-out text", held_out_texts(context), key=f"bins.{granularity}.corpus"
     )
-    calibrated = third.selectbox(
-        "Statistics of",
-        list(context.runs),
-        key=f"bins.{granularity}.calibrated",
-        placeholder="no statistics",
-    )
+    calibrated = calibrated_field(context, f"bins.{granularity}", third)
     first, second, third = st.columns(3)
     order = first.selectbox(
         "Order",
@@ -166,14 +162,11 @@ def _values(context: Context, granularity: str) -> dict[str, Any]:
     bins = second.select_slider(
         "Bins", (4, 5, 8, 10, 16, 20), value=10, key=f"bins.{granularity}.bins"
     )
-    samples = third.select_slider(
-        "Samples", (8, 16, 32, 64, 128), value=64, key=f"bins.{granularity}.samples"
-    )
     return {
         "criterion": criterion,
         "corpora": (corpus,) if corpus else (),
-        "calibrated_on": (calibrated,) if calibrated else (),
+        "calibrated_on": calibrated,
         "order": order,
         "bins": bins,
-        "samples": samples,
+        "samples": samples_field("Samples", f"bins.{granularity}", third),
     }

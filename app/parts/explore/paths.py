@@ -86,13 +86,7 @@ def _number(label: str, key: str, allowed: range, usual: int) -> int:
     if st.session_state.get(key, usual) not in allowed:
         st.session_state[key] = usual
     chosen = st.number_input(
-        label,
-        allowed[0],
-        allowed[-1],
-        value=usual,
-        key=key,
-        bind="query-params",
-        width=250,
+        label, allowed[0], allowed[-1], value=usual, key=key, bind="query-params", width=250
     )
     return int(chosen) if chosen in allowed else usual
 
