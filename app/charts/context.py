@@ -27,7 +27,6 @@ from analysis.stats.store import Run, StatsStore, load_expert_stats
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import made_by
 from app.charts.choices import USUAL_PATHS, USUAL_RESULTS, PathChoice, ResultChoice
-from app.charts.comparing import about_recipes
 from app.tables.ranked import Ranked, rank
 from pruning.planning.choice import PlanChoice, scopes_of
 from pruning.planning.comparing import CompareRequest, compare_selections
@@ -349,7 +348,22 @@ class Context:
 
     def about_both(self) -> str:
         """Provenance line of a chart of both recipes."""
-        return made_by(*about_recipes(self.first, self.second))
+        both = self.first, self.second
+        runs = [run.manifest.run_id for each in both for run in each.choice.runs]
+        sides = zip("AB", self.names, strict=True)
+        said = (f"{side}: {name}" for side, name in sides)
+        return made_by(self.head, *said, ", ".join(dict.fromkeys(runs)))
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Both recipes in a few words."""
+        return _in_words(self.first), _in_words(self.second)
+
+
+def _in_words(selection: Selection) -> str:
+    source = " + ".join(selection.choice.corpora) or criterion_badge(selection.criterion)
+    gate = ", renormalized" if selection.request.gate != "applied" else ""
+    return f"{selection.criterion.label}, {source}{gate}, {selection.request.sparsity}"
 
 
 def context_of(recipes: CompareRequest, model: MoEModel, store: StatsStore) -> Context:

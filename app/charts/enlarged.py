@@ -17,15 +17,13 @@ def enlarged(figure: go.Figure) -> go.Figure:
 
 
 def _scaled(node: Any, name: str) -> Any:
-    if isinstance(node, dict):
-        return {key: _larger(value, name, key) for key, value in node.items()}
+    """What stands under a name; of fonts and markers the sizes are larger."""
     if isinstance(node, list | tuple):
         return [_scaled(item, name) for item in node]
-    return node
-
-
-def _larger(value: Any, parent: str, key: str) -> Any:
-    is_size = key == "size" and (parent.endswith("font") or parent == "marker")
-    if is_size and isinstance(value, int | float):
-        return round(value * SCALE, 1)
-    return _scaled(value, key)
+    if not isinstance(node, dict):
+        return node
+    content = {key: _scaled(value, key) for key, value in node.items()}
+    size = content.get("size")
+    if (name.endswith("font") or name == "marker") and isinstance(size, int | float):
+        content["size"] = round(size * SCALE, 1)
+    return content

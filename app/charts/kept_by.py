@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from analysis.ranking.compare import FATES
 from app.charts.chart import Drawing, chart
-from app.charts.comparing import names_of
 from app.charts.context import Context
 from app.charts.theme import ink, paper, plain, themed
 from app.charts.traces import STILL_LEGEND, around, cells_of, layer_axis, rows_height, stroke
@@ -29,7 +28,7 @@ _LEGEND: Final = {"only A": "only A  \u2571", "only B": "only B  \u2572"}
 @chart("kept-by", "compare")
 def draw(context: Context) -> Drawing:
     """Which recipe keeps which expert."""
-    table, names = context.comparison.table(), names_of(context)
+    table, names = context.comparison.table(), context.names
     figure = partial(kept_by_map, table, names, marked=context.expert)
     return Drawing(figure, table, describe(table, names), context.about_both())
 

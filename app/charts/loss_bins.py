@@ -143,7 +143,9 @@ def loss_bins(
             "%{customdata[0]:.3g}<br>loss %{y:+.4f} nats per token<extra></extra>",
         )
     ]
-    if has_shares(table):
+    # Shares of the saliency can be set against shares of the loss.
+    is_positive = (table["saliency"] >= 0).all() and table["share"].notna().all()
+    if is_positive and changes.sum() > 0:
         shares = series(
             1,
             "the same sum, dealt out by share of the saliency",
@@ -162,12 +164,6 @@ def loss_bins(
         y={"title": "loss change, nats per token", "zeroline": True},
         height=380,
     )
-
-
-def has_shares(table: pd.DataFrame) -> bool:
-    """Whether shares of the saliency can be set against shares of the loss."""
-    is_positive = bool((table["saliency"] >= 0).all() and table["share"].notna().all())
-    return is_positive and bool(table["loss_change"].sum() > 0)
 
 
 def describe(table: pd.DataFrame, agreement: float, name: str, num_samples: int) -> str:

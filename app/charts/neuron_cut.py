@@ -117,8 +117,8 @@ def measured(context: Context) -> list[str]:
     return [corpus for corpus, run in context.runs.items() if NEURONS in run.manifest.files]
 
 
-def corpora_pruned(context: Context) -> dict[str, BoolArray]:
-    """By corpus, the neurons that go; of corpora whose neurons were measured."""
+def corpora_overlaps(context: Context) -> pd.DataFrame:
+    """Table of PAIR_COLUMNS: how far the pruned neurons of each pair of corpora agree."""
     context.routed_criterion()
     corpora = measured(context)
     if len(corpora) < 2:
@@ -127,12 +127,8 @@ def corpora_pruned(context: Context) -> dict[str, BoolArray]:
             "calibrate on another with `--groups routed,gradient`."
         )
     context.check_removes()
-    return {corpus: pruned(context.on((corpus,))) for corpus in corpora}
-
-
-def corpora_overlaps(context: Context) -> pd.DataFrame:
-    """Table of PAIR_COLUMNS: how far the pruned neurons of each pair of corpora agree."""
-    masks, pools = corpora_pruned(context), field(context).pools(neuron_choice(context).scope)
+    masks = {corpus: pruned(context.on((corpus,))) for corpus in corpora}
+    pools = field(context).pools(neuron_choice(context).scope)
     chance = pool_chance(pools, context.fraction)
     rows = [
         (first, second, pool_overlap(masks[first], masks[second], pools), chance)

@@ -48,15 +48,6 @@ def parts_table(
     return table[["corpus", "criterion", "tokens", "overlap", "chance"]]
 
 
-def _criteria(context: Context, part: ExpertStats) -> list[Criterion]:
-    """The criterion and the usual ones; of those that were chosen, what can rank by a part."""
-    if context.beside is None:
-        names = dict.fromkeys((context.routed_criterion().name, *CURVE_BESIDE))
-        return [get_criterion(name) for name in names]
-    names = dict.fromkeys((context.ranking_criterion.name, *context.beside))
-    return [each for each in map(get_criterion, names) if can_rank(each, part)]
-
-
 @chart("overlap-by-tokens", "explore")
 def draw(context: Context) -> Drawing:
     """How many tokens a choice needs."""
@@ -70,7 +61,14 @@ def draw(context: Context) -> Drawing:
     }
     if not parts:
         raise StatsError("No run keeps its tokens in parts; calibrate again.")
-    criteria = _criteria(context, next(iter(parts.values()))[0])
+    # The criterion and the usual ones; of those that were chosen, what can rank by a part.
+    if context.beside is None:
+        names = dict.fromkeys((context.routed_criterion().name, *CURVE_BESIDE))
+        criteria = [get_criterion(name) for name in names]
+    else:
+        part = next(iter(parts.values()))[0]
+        names = dict.fromkeys((context.ranking_criterion.name, *context.beside))
+        criteria = [each for each in map(get_criterion, names) if can_rank(each, part)]
     if not criteria:
         raise PlanError("Choose a criterion above.")
     table = context.keep(parts_table, parts, criteria, context.gate, context.fraction)

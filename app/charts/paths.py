@@ -85,7 +85,23 @@ def path_frequency(
         ],
     )
     for row, (corpus, count) in enumerate(num_samples.items(), start=1):
-        fig.add_trace(_cells(table[table["corpus"] == corpus], layers, count, dark), row, 1)
+        own = table[table["corpus"] == corpus]
+        place, shape = cells_of(own, layers)
+        # Empty where an expert is on no path, or a layer has no such expert.
+        shares = np.full(shape, np.nan, dtype=np.float32)
+        shares[place] = (own["num_samples"] / count).where(own["num_samples"] > 0)
+        said = np.zeros((*shape, 2), dtype=np.uint32)
+        said[place] = np.column_stack([own["num_samples"], own["rank"] + 1])
+        cells = heat(
+            shares,
+            "share of samples",
+            dark,
+            {"tickformat": ".0%"},
+            customdata=said,
+            hovertemplate="layer %{y}, expert %{x}<br>on paths of %{customdata[0]} of "
+            f"{count} samples<br>rank %{{customdata[1]}} of the model<extra></extra>",
+        )
+        fig.add_trace(cells, row, 1)
     apply_theme(
         fig,
         dark,
@@ -96,24 +112,6 @@ def path_frequency(
     )
     fig.update_annotations(font_size=13, x=0, xanchor="left")
     return fig.update_xaxes(title_text="expert", row=len(num_samples), col=1)
-
-
-def _cells(table: pd.DataFrame, layers: list[int], num_samples: int, dark: bool) -> go.Heatmap:
-    """Share of the samples; empty where an expert is on no path, or a layer has no such expert."""
-    place, shape = cells_of(table, layers)
-    shares = np.full(shape, np.nan, dtype=np.float32)
-    shares[place] = (table["num_samples"] / num_samples).where(table["num_samples"] > 0)
-    said = np.zeros((*shape, 2), dtype=np.uint32)
-    said[place] = np.column_stack([table["num_samples"], table["rank"] + 1])
-    return heat(
-        shares,
-        "share of samples",
-        dark,
-        {"tickformat": ".0%"},
-        customdata=said,
-        hovertemplate="layer %{y}, expert %{x}<br>on paths of %{customdata[0]} of "
-        f"{num_samples} samples<br>rank %{{customdata[1]}} of the model<extra></extra>",
-    )
 
 
 def describe(table: pd.DataFrame, num_samples: Mapping[str, int]) -> str:

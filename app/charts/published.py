@@ -32,6 +32,9 @@ TABLES: Final = {
 }
 
 
+_SEARCHED: Final = {True: ", searched", False: ""}
+
+
 @dataclass(frozen=True)
 class Setting:
     """One block of a paper's table: a model at a sparsity."""
@@ -81,15 +84,10 @@ def scores_of(setting: Setting) -> pd.DataFrame:
     table = table[table["model"] == setting.model]
     table = table[table["sparsity"].isin([0.0, setting.sparsity])]
     table = table[table["benchmark"].isin(ABILITIES)]
-    names = map(_candidate, table["criterion"], table["schedule"])
-    return score_table(table.assign(candidate=list(names)), by="candidate")
-
-
-def _candidate(criterion: str, schedule: str) -> str:
-    if criterion == "full":
-        return FULL
-    label = criterion_label(criterion)
-    return f"{label}, searched" if schedule == "evoesap" else label
+    names = [FULL if name == "full" else criterion_label(name) for name in table["criterion"]]
+    is_searched = table["schedule"] == "evoesap"
+    table = table.assign(candidate=pd.Series(names, table.index) + is_searched.map(_SEARCHED))
+    return score_table(table, by="candidate")
 
 
 def leaderboard(setting: Setting, weights: Mapping[str, float]) -> pd.DataFrame:

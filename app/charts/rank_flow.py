@@ -9,7 +9,6 @@ import plotly.graph_objects as go
 
 from analysis.ranking.compare import Comparison
 from app.charts.chart import Drawing, chart
-from app.charts.comparing import names_of
 from app.charts.context import Context
 from app.charts.theme import ink, muted, plain, primary, series_color, themed
 from app.charts.traces import STILL_LEGEND, halo, stroke
@@ -28,7 +27,7 @@ def most_moved(comparison: Comparison) -> int:
 @chart("rank-flow", "compare")
 def draw(context: Context) -> Drawing:
     """Who crosses the cut in one layer."""
-    comparison, names, place = context.comparison, names_of(context), context.expert
+    comparison, names, place = context.comparison, context.names, context.expert
     layer = context.layer
     if layer is None:
         layer = place[0] if place else most_moved(comparison)
@@ -56,7 +55,22 @@ def bump(
         name = f"{fate}: {len(rows)}"
         line = stroke(*_paths(rows), muted(dark), 1, name=name, opacity=0.45, showlegend=None)
         lines.append(line.update(line_dash="dot" if fate == "neither" else "solid"))
-    lines += [_alone(fate, table[table["kept_by"] == fate], dark) for fate in _ALONE]
+    for fate, (index, dash) in _ALONE.items():
+        rows, color = table[table["kept_by"] == fate], series_color(index, dark)
+        x, y = _paths(rows)
+        experts = np.repeat(rows["expert"].to_numpy(), 3)
+        line = go.Scatter(x=x, y=y, name=f"{fate}: {len(rows)}", mode="lines+markers+text")
+        line.update(
+            text=[str(expert) for expert in experts],
+            customdata=experts,
+            textposition=["middle left", "middle right", "middle right"] * len(rows),
+            textfont={"color": ink(dark), "size": 11},
+            cliponaxis=False,
+            line={"color": color, "width": 2, "dash": dash},
+            marker={"size": 6, "color": color},
+            hovertemplate="expert %{customdata}: rank %{y}<extra></extra>",
+        )
+        lines.append(line)
     if marked is not None and (table["expert"] == marked).any():
         ranks = table.loc[table["expert"] == marked, ["rank_a", "rank_b"]].to_numpy()[0] + 1
         lines.append(
@@ -107,23 +121,3 @@ def _paths(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     breaks = np.full((len(rows), 1), np.nan, dtype=np.float32)
     x = np.tile(np.array([0, 1, np.nan], dtype=np.float32), len(rows))
     return x, np.hstack([ranks, breaks]).ravel()
-
-
-def _alone(fate: str, rows: pd.DataFrame, dark: bool) -> go.Scatter:
-    x, y = _paths(rows)
-    series, dash = _ALONE[fate]
-    experts = np.repeat(rows["expert"].to_numpy(), 3)
-    return go.Scatter(
-        x=x,
-        y=y,
-        text=[str(expert) for expert in experts],
-        customdata=experts,
-        name=f"{fate}: {len(rows)}",
-        mode="lines+markers+text",
-        textposition=["middle left", "middle right", "middle right"] * len(rows),
-        textfont={"color": ink(dark), "size": 11},
-        cliponaxis=False,
-        line={"color": series_color(series, dark), "width": 2, "dash": dash},
-        marker={"size": 6, "color": series_color(series, dark)},
-        hovertemplate="expert %{customdata}: rank %{y}<extra></extra>",
-    )

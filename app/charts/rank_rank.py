@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from app.charts.chart import Drawing, chart
-from app.charts.comparing import names_of
 from app.charts.context import Context
 from app.charts.theme import CIVIDIS, colorbar, colorscale, ink, paper, plain, themed
 from app.charts.traces import as_float32, halo, note, targets
@@ -21,7 +20,7 @@ _BINS: Final = 32
 @chart("rank-rank", "compare")
 def draw(context: Context) -> Drawing:
     """How far the two orders agree."""
-    table, names = context.comparison.table(), names_of(context)
+    table, names = context.comparison.table(), context.names
     alt = describe(table, context.comparison.kendall_tau)
     return Drawing(partial(rank_rank, table, names), table, alt, context.about_both())
 

@@ -145,11 +145,22 @@ def stratification_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figu
     )
     for column, name in enumerate(names, start=1):
         rows = table[table["panel"] == name]
-        fig.add_trace(_heatmap(rows, layers, dark), row=1, col=column)
+        grid = rows.pivot_table(index="layer", columns="rank", values="value").reindex(layers)
+        cells = heat(
+            grid.to_numpy(np.float32),
+            "saliency, rescaled per layer",
+            dark,
+            {"tickvals": [0, 0.5, 1]},
+            x=grid.columns.to_numpy() + 1,
+            y=np.arange(len(layers)),
+            hovertemplate="rank %{x}: %{z:.3f}<extra></extra>",
+        )
+        fig.add_trace(cells, row=1, col=column)
         for trace in _cut(rows, layers, dark):
             fig.add_trace(trace, row=1, col=column)
     fig.update_annotations(font={"size": 14})
     width = int(table["rank"].max()) + 1
+    step = next((step for step in (1, 2, 4, 8, 16, 32, 64, 128) if width / step <= 5), 256)
     apply_theme(
         fig,
         dark,
@@ -157,7 +168,7 @@ def stratification_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figu
             "title": "rank (1 = first to keep)",
             "range": [0.5, width + 0.5],
             "showgrid": False,
-            "tickvals": _rank_ticks(width),
+            "tickvals": sorted({1, *range(step, width + 1, step)}),
         },
         y=layer_axis(layers),
         height=int(np.clip(len(layers) * 28, 170, 420)) + 90,
@@ -191,19 +202,6 @@ def describe_map(table: pd.DataFrame) -> str:
         shared = len(pairs & other_pairs) / max(len(pairs), 1)
         text += f"; {other} keeps {shared:.0%} of the same"
     return text + "."
-
-
-def _heatmap(rows: pd.DataFrame, layers: list[int], dark: bool) -> go.Heatmap:
-    grid = rows.pivot_table(index="layer", columns="rank", values="value").reindex(layers)
-    return heat(
-        grid.to_numpy(np.float32),
-        "saliency, rescaled per layer",
-        dark,
-        {"tickvals": [0, 0.5, 1]},
-        x=grid.columns.to_numpy() + 1,
-        y=np.arange(len(layers)),
-        hovertemplate="rank %{x}: %{z:.3f}<extra></extra>",
-    )
 
 
 def _cut(rows: pd.DataFrame, layers: list[int], dark: bool) -> list[go.Scatter]:
@@ -240,8 +238,3 @@ def _staircase(counts: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArra
     """The line at the right edge of the first `counts` cells of each row."""
     edges = np.arange(len(counts) + 1) - 0.5
     return np.repeat(counts + 0.5, 2), np.repeat(edges, 2)[1:-1]
-
-
-def _rank_ticks(width: int) -> list[int]:
-    step = next((step for step in (1, 2, 4, 8, 16, 32, 64, 128) if width / step <= 5), 256)
-    return [1, *(rank for rank in range(step, width + 1, step) if rank > 1)]

@@ -79,13 +79,19 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     cells = table.set_index(["setting", "benchmark"]).reindex(every)
     shape = (len(settings), len(benchmarks))
     steps = [_NOBODY, *colors.values()]
+    last = max(len(steps) - 1, 1)
     heatmap = go.Heatmap(
         x=[plain(name) for name in benchmarks],
         y=settings,
         z=cells["winner"].map(codes).to_numpy(dtype="float32").reshape(shape),
         zmin=0,
-        zmax=max(len(steps) - 1, 1),
-        colorscale=_scale(steps),
+        zmax=last,
+        # From colour to colour, halfway between the codes.
+        colorscale=[
+            [min(max((place + side) / last, 0.0), 1.0), color]
+            for place, color in enumerate(steps)
+            for side in (-0.5, 0.5)
+        ],
         showscale=False,
         xgap=2,
         ygap=2,
@@ -109,16 +115,6 @@ def winner_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         height=70 + 38 * len(settings),
         margin={"t": 44},
     )
-
-
-def _scale(colors: list[str]) -> list[list[float | str]]:
-    """A colour scale that jumps from colour to colour, halfway between the codes."""
-    last = max(len(colors) - 1, 1)
-    return [
-        [min(max((place + side) / last, 0.0), 1.0), color]
-        for place, color in enumerate(colors)
-        for side in (-0.5, 0.5)
-    ]
 
 
 def _counted(count: int) -> str:

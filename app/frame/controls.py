@@ -61,10 +61,6 @@ def switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
     return one_of(chosen, values)
 
 
-def _preset_chosen() -> None:
-    apply_preset(st.session_state.get("preset"))
-
-
 def criterion_controls(*, baseline: bool) -> None:
     """Draw the controls; `chosen_criterion` is what they say."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
@@ -74,7 +70,7 @@ def criterion_controls(*, baseline: bool) -> None:
             index=CRITERION_OPTIONS.index(DEFAULTS["criterion"]),
             key="criterion",
             bind="query-params",
-            format_func=_family_label,
+            format_func=lambda name: UNIFIED_LABEL if name == UNIFIED else CRITERIA[name].label,
             width=240,
         )
         for key, label, options, note in _TOGGLES:
@@ -92,24 +88,20 @@ def criterion_controls(*, baseline: bool) -> None:
             "Presets",
             PRESETS,
             key="preset",
-            on_click=_preset_chosen,
+            on_click=lambda: apply_preset(st.session_state.get("preset")),
             format_func=_preset_label,
             icon=":material/bookmarks:",
         )
         if baseline:
-            _pair_button()
+            st.button(
+                "AIMER beside Magnitude",
+                key="pair",
+                on_click=apply_pair,
+                args=("aimer", "magnitude"),
+                icon=":material/compare:",
+                help="The two criteria that read weights only, side by side.",
+            )
         _second_row(baseline=baseline)
-
-
-def _pair_button() -> None:
-    st.button(
-        "AIMER beside Magnitude",
-        key="pair",
-        on_click=apply_pair,
-        args=("aimer", "magnitude"),
-        icon=":material/compare:",
-        help="The two criteria that read weights only, side by side.",
-    )
 
 
 def _second_row(*, baseline: bool) -> None:
@@ -134,10 +126,6 @@ def _second_row(*, baseline: bool) -> None:
             width=200,
             help="The criterion on the left, to compare with.",
         )
-
-
-def _family_label(option: str) -> str:
-    return UNIFIED_LABEL if option == UNIFIED else CRITERIA[option].label
 
 
 def _preset_label(name: str) -> str:

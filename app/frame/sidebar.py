@@ -1,7 +1,6 @@
 """The sidebar: model, calibration text, sparsity, running jobs, link to this view."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlencode
 
@@ -36,24 +35,13 @@ def _choose_model() -> MoEModel:
     return load_model(choices[name])
 
 
-def _facts(model: MoEModel) -> str:
-    return (
-        f"{len(model.layers)} layers x {experts_text(model.layers)} experts, "
-        f"top-{model.layers[0].top_k}, "
-        f"{format_bytes(model.checkpoint.nbytes)} {model.dtype.lower()}"
-    )
-
-
-def offered_percents(model: MoEModel) -> list[int]:
-    """The places of the slider: every router can go without neurons, but not without experts."""
-    return list(range(0, 100, SPARSITY_STEP)) if is_about_neurons() else possible_percents(model)
-
-
 def sparsity_slider(
     model: MoEModel, label: str, key: str, width: int | Literal["stretch"] = "stretch"
 ) -> int:
     """Draw a slider of the possible sparsities; the percentage that it says."""
-    options = offered_percents(model)
+    # Every router can go without neurons, but not without experts.
+    neurons = is_about_neurons()
+    options = list(range(0, 100, SPARSITY_STEP)) if neurons else possible_percents(model)
     usual = max(percent for percent in options if percent <= int(DEFAULTS["sparsity"]))
     if st.session_state.get(key, usual) not in options:
         st.session_state[key] = usual
@@ -66,7 +54,7 @@ def sparsity_slider(
             bind="query-params",
             format_func=lambda value: f"{value}%",
             help="Share of the neurons, or of what the page says, that is removed."
-            if is_about_neurons()
+            if neurons
             else "Share of the experts of each layer that is removed.",
             width=width,
         )
@@ -110,28 +98,26 @@ def blend_sliders(runs: Mapping[str, Run]) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Sidebar:
-    """What the sidebar says."""
+def model_and_calibration(*, recipe: bool = True) -> tuple[MoEModel, tuple[str, ...], int]:
+    """Draw the sidebar; the model, the corpora that rank as --corpus takes them, the percentage.
 
-    model: MoEModel
-    corpora: tuple[str, ...]
-    percent: int
-
-
-def model_and_calibration(*, recipe: bool = True) -> Sidebar:
-    """Draw the sidebar; what it says. Without `recipe`, no calibration corpus and no sparsity."""
+    Without `recipe` it has no calibration corpus and no sparsity.
+    """
     with st.sidebar:
         st.markdown("#### MoE Prune Studio")
         model = _choose_model()
-        st.text(_facts(model))
+        st.text(
+            f"{len(model.layers)} layers x {experts_text(model.layers)} experts, "
+            f"top-{model.layers[0].top_k}, "
+            f"{format_bytes(model.checkpoint.nbytes)} {model.dtype.lower()}"
+        )
         runs = routed_runs(model)
         corpus = _corpus(runs) if recipe else next(iter(runs), "")
         if corpus == BLEND:
             blend_sliders(runs)
         percent = sparsity_slider(model, "Sparsity", "sparsity") if recipe else 0
         _job_badge()
-    return Sidebar(model, corpora_of(corpus, chosen_shares(runs)), percent)
+    return model, corpora_of(corpus, chosen_shares(runs)), percent
 
 
 def expert_in_sidebar(model: MoEModel) -> bool:

@@ -7,7 +7,7 @@ import streamlit as st
 from analysis.criteria import get_criterion
 from app.charts.context import Context
 from app.frame.controls import criterion_controls
-from app.frame.sidebar import Sidebar, model_and_calibration
+from app.frame.sidebar import model_and_calibration
 from app.parts.compare.recipes import recipe_controls
 from app.parts.plan.controls import plan_controls
 from app.session.granularity import (
@@ -38,11 +38,11 @@ def chosen_context(page: str) -> Context:
         granularity_control()  # first, for the sidebar asks what it says
     sidebar = model_and_calibration(recipe=page not in ("compare", "evaluate"))
     if page == "compare":
-        context = _context(sidebar)
+        context = page_context(*sidebar, chosen_criterion())
         return replace(context, recipes=recipe_controls(context))
     if page in _PRUNING and not is_about_neurons():
         criterion_controls(baseline=page == "explore")
-    context = _context(sidebar)
+    context = page_context(*sidebar, chosen_criterion())
     if page in ("plan", "export"):
         context = replace(context, plan=plan_controls(context))
     elif page == "explore" and is_about_neurons():
@@ -53,7 +53,3 @@ def chosen_context(page: str) -> Context:
     if context.plan.is_atomic:
         context = replace(context, criterion=get_criterion(chosen_neuron_criterion()))
     return context
-
-
-def _context(sidebar: Sidebar) -> Context:
-    return page_context(sidebar.model, sidebar.corpora, sidebar.percent, chosen_criterion())

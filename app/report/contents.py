@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import plotly.graph_objects as go
-
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError, unknown_name
-from app.charts.chart import Chart, made_by
+from app.charts.chart import Chart, Drawing
 from app.charts.context import Context
 from app.charts.listing import CHARTS
 from app.charts.neuron_cut import neuron_request
@@ -24,25 +21,21 @@ DEFAULT_TITLE = "Pruning report"
 
 
 @dataclass(frozen=True, eq=False)
-class Section:
-    """One figure of a report."""
-
-    name: str
-    title: str
-    takeaway: str
-    figure: go.Figure
-    table: pd.DataFrame
-
-
-@dataclass(frozen=True, eq=False)
 class Report:
-    """A report."""
+    """A report.
+
+    Args:
+        title: its heading.
+        facts: name -> value, of the model and the recipe.
+        command: see `command_of`.
+        sections: the charts with their drawings.
+        omitted: title of a figure -> why it is not there.
+    """
 
     title: str
     facts: dict[str, str]
     command: str
-    about: str
-    sections: tuple[Section, ...]
+    sections: tuple[tuple[Chart, Drawing], ...]
     omitted: dict[str, str]
 
 
@@ -61,13 +54,15 @@ def report_of(context: Context, views: Sequence[Chart], title: str = DEFAULT_TIT
     sections, omitted = [], {}
     for view in views:
         try:
-            chart = view.draw(context)
+            sections.append((view, view.draw(context)))
         except UserError as error:
             omitted[view.title] = str(error)
-            continue
-        sections.append(Section(view.name, view.title, chart.alt, chart.exported(), chart.table))
-    command = _to_share(command_of(context, views))
-    return Report(title, _facts(context), command, made_by(), tuple(sections), omitted)
+    # For others the command names the statistics folder, not where that lies.
+    words = shlex.split(command_of(context, views))
+    for place, word in enumerate(words[:-1]):
+        if word == "--stats-dir":
+            words[place + 1] = Path(words[place + 1]).name
+    return Report(title, _facts(context), shlex.join(words), tuple(sections), omitted)
 
 
 def command_of(context: Context, views: Sequence[Chart]) -> str:
@@ -82,15 +77,6 @@ def command_of(context: Context, views: Sequence[Chart]) -> str:
     if context.plan.is_atomic:
         return neuron_request(context).command()
     return context.shown.plan_command(context.named) if context.shown else context.request.command()
-
-
-def _to_share(command: str) -> str:
-    """The command of a page for others: it names the statistics folder, not where that lies."""
-    words = shlex.split(command)
-    for place, word in enumerate(words[1:], start=1):
-        if words[place - 1] == "--stats-dir":
-            words[place] = Path(word).name
-    return shlex.join(words)
 
 
 def _facts(context: Context) -> dict[str, str]:

@@ -1,16 +1,16 @@
 """A report as one HTML page: opens in any browser, offline, and prints."""
 
 import base64
-from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import pandas as pd
 import plotly.io
 import plotly.offline
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, StrictUndefined
 
-from app.report.contents import Report, Section
+from app.charts.chart import Chart, Drawing, made_by
+from app.report.contents import Report
 from app.tables.spreadsheets import csv_text
 
 # A table on screen is for a look; the file below it has every row.
@@ -19,33 +19,29 @@ _ROWS_SHOWN = 100
 
 def report_html(report: Report) -> str:
     """The page; names in it are text, whatever they hold."""
-    return _template().render(
-        report=report,
-        sections=[_section(section) for section in report.sections],
-        rows_shown=_ROWS_SHOWN,
-        plotly_js=plotly.offline.get_plotlyjs(),
-    )
-
-
-@cache
-def _template() -> Template:
-    text = files("app.report").joinpath("report.html.jinja").read_text(encoding="utf-8")
     # Every value is escaped but the two that the template marks as safe: plotly's own script, and
     # figures as JSON, in which plotly writes < and / as \u003c and \u002f.
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(text)
+    text = files("app.report").joinpath("report.html.jinja").read_text(encoding="utf-8")
+    return environment.from_string(text).render(
+        report=report,
+        about=made_by(),
+        sections=[_section(*section) for section in report.sections],
+        rows_shown=_ROWS_SHOWN,
+        plotly_js=plotly.offline.get_plotlyjs(),
+    )
 
 
-def _section(section: Section) -> dict[str, Any]:
-    table = section.table
+def _section(chart: Chart, drawing: Drawing) -> dict[str, Any]:
+    table = drawing.table
     data = base64.b64encode(csv_text(table).encode()).decode()
     return {
-        "name": section.name,
-        "title": section.title,
-        "takeaway": section.takeaway,
-        "figure": plotly.io.to_json(section.figure),
+        "name": chart.name,
+        "title": chart.title,
+        "takeaway": drawing.alt,
+        "figure": plotly.io.to_json(drawing.exported()),
         "columns": [str(name) for name in table.columns],
         "rows": [[_cell(value) for value in row] for row in table.head(_ROWS_SHOWN).to_numpy()],
         "num_rows": len(table),
