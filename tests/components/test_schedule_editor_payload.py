@@ -69,7 +69,7 @@ def test_an_edit_that_keeps_every_rule_is_taken():
 @pytest.mark.parametrize(
     ("sent", "says"),
     [
-        pytest.param(None, "no edit", id="nothing"),
+        pytest.param(None, "another form", id="nothing"),
         pytest.param({"counts": "6.6.5"}, "another form", id="text"),
         pytest.param(message([6, 6]), "another form", id="too-few"),
         pytest.param(message([6, 6, True]), "another form", id="bool"),

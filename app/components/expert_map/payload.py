@@ -101,8 +101,15 @@ def map_payload(
         mode: "mask" shows kept and pruned; "delta" the second panel as rank in A minus rank in B.
         selected: (layer, expert) to mark.
     """
-    _check_request(layers, panels, arrangement, mode)
     counts, width = panels[0].counts, panels[0].values.shape[1]
+    for panel in panels:
+        if panel.values.shape != (len(layers), width):
+            raise ValueError(
+                f"Panel {panel.title!r} has shape {panel.values.shape} for {len(layers)} layers "
+                f"of {width} experts."
+            )
+        if not np.array_equal(counts, panel.counts):
+            raise ValueError("Both panels must have the same number of experts in each layer.")
     return {
         "layers": [int(layer) for layer in layers],
         "counts": counts.tolist(),
@@ -127,31 +134,14 @@ def parse_selection(event: object, payload: Mapping[str, Any]) -> Selection | No
     return (layer, expert) if 0 <= expert < count else None
 
 
-def _check_request(
-    layers: Sequence[int], panels: Sequence[MapPanel], arrangement: str, mode: str
-) -> None:
-    if arrangement not in ("rank", "expert"):
-        raise ValueError(f"arrangement is 'rank' or 'expert', not {arrangement!r}.")
-    if mode not in ("values", "mask", "delta"):
-        raise ValueError(f"mode is 'values', 'mask' or 'delta', not {mode!r}.")
-    if not 1 <= len(panels) <= 2:
-        raise ValueError(f"The map shows one or two panels, not {len(panels)}.")
-    if mode == "delta" and len(panels) < 2:
-        raise ValueError("A delta needs two panels.")
-    if len(set(layers)) != len(layers):
-        raise ValueError("layers must not repeat.")
-    for panel in panels:
-        if panel.values.shape != (len(layers), panels[0].values.shape[1]):
-            raise ValueError(
-                f"Panel {panel.title!r} has shape {panel.values.shape} for {len(layers)} layers "
-                f"of {panels[0].values.shape[1]} experts."
-            )
-    if not np.array_equal(panels[0].counts, panels[-1].counts):
-        raise ValueError("Both panels must have the same number of experts in each layer.")
-
-
 def _pack_panel(panel: MapPanel) -> dict[str, Any]:
-    shares, lowest, span = _score_shares(panel)
+    # By rank, where each score stands in its layer's range, 0..1; the range's start and width.
+    scores = _by_rank(panel, panel.scores.astype(np.float64))
+    lowest = np.nanmin(scores, axis=1).astype(np.float32)
+    span = (np.nanmax(scores, axis=1) - lowest).astype(np.float32)
+    # A constant layer divides by one instead of zero; float32 may round an end past its score.
+    shares = (scores - lowest[:, None]) / np.where(span > 0, span, 1)[:, None]
+    shares = np.clip(np.nan_to_num(shares), 0, 1)
     # By rank both fall slowly, so steps deflate far better than the numbers; unsigned steps wrap.
     halves = _steps((shares * _HALF_RANGE).astype("<f2").view("<u2"))
     levels = _steps(np.rint(np.nan_to_num(_by_rank(panel, panel.values)) * 255).astype("u1"))
@@ -173,18 +163,6 @@ def _pack_panel(panel: MapPanel) -> dict[str, Any]:
         # Whole words, so that the browser's decoder needs no rule for a short last one.
         "packed": base64.b85encode(packed + bytes(-len(packed) % 4)).decode("ascii"),
     }
-
-
-def _score_shares(
-    panel: MapPanel,
-) -> tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.float32]]:
-    """By rank, where each score stands in its layer's range, 0..1; the range's start and width."""
-    scores = _by_rank(panel, panel.scores.astype(np.float64))
-    lowest = np.nanmin(scores, axis=1).astype(np.float32)
-    span = (np.nanmax(scores, axis=1) - lowest).astype(np.float32)
-    # A constant layer divides by one instead of zero; float32 may round an end past its score.
-    shares = (scores - lowest[:, None]) / np.where(span > 0, span, 1)[:, None]
-    return np.clip(np.nan_to_num(shares), 0, 1), lowest, span
 
 
 def _steps(table: NDArray[Any]) -> NDArray[Any]:

@@ -4,11 +4,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel, Field, StrictInt, ValidationError
+
 from analysis.errors import PlanError
 from pruning.constraints import rooms_of
 from pruning.schedules import Spending
 
 _MOST_LAYERS = 4096
+_OTHER_FORM = "The editor sent an edit of another form than one number a layer."
+
+
+class _Message(BaseModel):
+    """What a browser sends: experts kept of each layer, and the layers that are locked."""
+
+    counts: list[StrictInt] = Field(max_length=_MOST_LAYERS)
+    locked: list[StrictInt] = Field(max_length=_MOST_LAYERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,13 @@ def checked_edit(
     message: object, spending: Spending, before: Mapping[int, int], locked: Collection[int]
 ) -> Edit:
     """The edit in what a browser sent, checked against every rule again."""
-    counts, locks = _shape(message, len(spending.layers))
+    try:
+        sent = _Message.model_validate(message)
+    except ValidationError as error:
+        raise PlanError(_OTHER_FORM) from error
+    counts, locks = sent.counts, sent.locked
+    if len(counts) != len(spending.layers):
+        raise PlanError(_OTHER_FORM)
     kept = {layer.index: count for layer, count in zip(spending.layers, counts, strict=True)}
     rooms = rooms_of(spending.layers, spending.constraints)
     for layer, room in zip(spending.layers, rooms, strict=True):
@@ -97,19 +113,3 @@ def checked_edit(
                 f"Layer {layer_index} is locked at {before[layer_index]} experts; unlock it first."
             )
     return Edit(kept, frozenset(locks))
-
-
-def _shape(message: object, num_layers: int) -> tuple[list[int], list[int]]:
-    if not isinstance(message, Mapping):
-        raise PlanError("The editor sent no edit.")
-    counts, locked = _integers(message.get("counts")), _integers(message.get("locked"))
-    if counts is None or locked is None or len(counts) != num_layers:
-        raise PlanError("The editor sent an edit of another form than one number a layer.")
-    return counts, locked
-
-
-def _integers(value: object) -> list[int] | None:
-    if not isinstance(value, list) or len(value) > _MOST_LAYERS:
-        return None
-    # bool is an int to Python, and JSON's true is no count.
-    return value if all(type(item) is int for item in value) else None

@@ -1,7 +1,7 @@
 """The Evaluate page, hidden states: how far pruning changes them, and the form that measures."""
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import pandas as pd
 import streamlit as st
@@ -63,7 +63,13 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
             lit = [name for name in chosen if name in names]
     choice = ResultChoice(results, draw=draw, lit=lit)
     show("hidden-states", replace(context, results=choice), said=True)
-    table = _table(results[results["draw"] == draw])
+    rows = results[results["draw"] == draw]
+    # Nearest first, with the ratio after the last layer.
+    factors = hidden_states.deviations(rows)
+    last = rows[rows["layer"] == rows["layer"].max()].set_index("candidate")
+    ratios = (last["variance"] / last["full"]).reindex(factors.index)
+    table = pd.DataFrame({"mean_factor": factors, "last_layer": ratios})
+    table = table.rename_axis("candidate").reset_index()
     if len(table):
         st.dataframe(
             table,
@@ -84,49 +90,29 @@ def _figure(context: Context, results: pd.DataFrame) -> None:
         csv_button(table, "hidden-states-factors")
 
 
-def _table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Candidate, mean factor, and the ratio after the last layer; nearest first."""
-    factors = hidden_states.deviations(rows)
-    last = rows[rows["layer"] == rows["layer"].max()].set_index("candidate")
-    ratios = last["variance"] / last["full"]
-    return pd.DataFrame(
-        {
-            "candidate": list(factors.index),
-            "mean_factor": factors.to_list(),
-            "last_layer": [float(ratios[name]) for name in factors.index],
-        }
-    )
-
-
 def _form(context: Context) -> None:
     """Queue a measurement as a job."""
     st.markdown("**Measure more**: up to 4,096 tokens of a held-out text through each model.")
     with st.form(f"{_PREFIX}.form", border=False):
-        values = _values(context)
+        values, texts = sweep_fields(context, _PREFIX), held_out_texts(context)
+        text = st.selectbox(
+            "Held-out text",
+            texts,
+            key=f"{_PREFIX}.text",
+            placeholder="no text",
+            format_func=literal,
+        )
+        noted = noted_plan(context.model)
+        name = plan_name(noted) if noted else ""
+        label = f"Also the plan of the Plan page: {literal(name)}"
+        with_plan = noted and st.checkbox(label, key=f"{_PREFIX}.plan")
         sent = queue_button()
+    values |= {"corpora": (text,) if text else (), "plans": (), "names": ()}
+    if noted and with_plan:
+        values |= {"plans": (noted.plan.to_dict(),), "names": (name,)}
     both = bool(values["criteria"]) == bool(values["sparsities"])
     if not values["corpora"] or not both or not (values["criteria"] or values["plans"]):
         st.text("Choose a text, and criteria with a sparsity or the plan of the Plan page.")
         return
     request = validated(VarianceRequest, {**own_model(context), **values})
     offer_job(context, request, context.model.name, sent=sent)
-
-
-def _values(context: Context) -> dict[str, Any]:
-    """What the fields of the form say."""
-    values = sweep_fields(context, _PREFIX)
-    texts = held_out_texts(context)
-    text = st.selectbox(
-        "Held-out text", texts, key=f"{_PREFIX}.text", placeholder="no text", format_func=literal
-    )
-    noted = noted_plan(context.model)
-    wanted = noted is not None and st.checkbox(
-        f"Also the plan of the Plan page: {literal(plan_name(noted))}", key=f"{_PREFIX}.plan"
-    )
-    plans = {plan_name(noted): noted.plan.to_dict()} if noted and wanted else {}
-    return {
-        **values,
-        "corpora": (text,) if text else (),
-        "plans": tuple(plans.values()),
-        "names": tuple(plans),
-    }

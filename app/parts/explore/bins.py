@@ -126,10 +126,9 @@ def _form(context: Context, granularity: str) -> None:
     if not values["corpora"]:
         st.text("There is no text to measure on.")
         return
+    asked = {**own_model(context), "granularity": granularity, **values}
     try:
-        request: BinsRequest = validated(
-            BinsRequest, {**own_model(context), "granularity": granularity, **values}
-        )
+        request: BinsRequest = validated(BinsRequest, asked)
     except UserError as error:
         st.error(literal(error), icon=":material/error:")
         return

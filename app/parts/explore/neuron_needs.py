@@ -4,7 +4,6 @@ import streamlit as st
 
 from analysis.corpora import corpus_name
 from analysis.stats.groups import groups_for, ordered
-from analysis.stats.store import Run
 from app.charts.context import Context
 from app.frame.notes import inform, show_command
 from app.literal import literal
@@ -37,13 +36,19 @@ def neurons_missing_part(context: Context) -> None:
         width=320,
     )
     groups = ",".join(ordered(groups_for(context.criterion.columns("applied"))))
+    # Tokens, sequence length and seed of the run of the text that is there already.
+    before: dict[str, int] = {}
+    if run := context.runs.get(corpus_name(corpus)):
+        settings = run.manifest.settings
+        before = {"tokens": sum(each.num_tokens for each in run.manifest.corpora)}
+        before |= {key: settings[key] for key in ("seq_len", "seed") if key in settings}
     request: CalibrateRequest = validated(
         CalibrateRequest,
         {
             **own_model(context),
             "corpus": corpus,
             "groups": groups,
-            **_as_before(context.runs.get(corpus_name(corpus))),
+            **before,
         },
     )
     command = shown_request(request).command()
@@ -51,14 +56,3 @@ def neurons_missing_part(context: Context) -> None:
     if st.button(label, icon=icon, type="primary", key="neurons.collect"):
         queue(request, f"neurons of {context.model.name}", command)
     show_command(command)
-
-
-def _as_before(run: Run | None) -> dict[str, int]:
-    """Tokens, sequence length and seed of the run of the text that is there already."""
-    if run is None:
-        return {}
-    taken = {"tokens": sum(corpus.num_tokens for corpus in run.manifest.corpora)}
-    for key in ("seq_len", "seed"):
-        if isinstance(value := run.manifest.settings.get(key), int):
-            taken[key] = value
-    return taken

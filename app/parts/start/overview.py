@@ -1,6 +1,6 @@
 """The parts of the Start page: statistics found, checks, and the forms that collect more."""
 
-from typing import cast
+from typing import Final
 
 import pandas as pd
 import streamlit as st
@@ -9,6 +9,7 @@ from analysis.corpora import Count, Packing
 from analysis.model import DEMO_MODEL
 from app.charts.context import Context
 from app.frame.charts import csv_button
+from app.frame.controls import choose
 from app.frame.notes import inform, show_command
 from app.literal import literal, literal_in_badge
 from app.session import data
@@ -20,13 +21,13 @@ from pruning.requests.model import WeightsRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 
 _TOKENS = (8_192, 16_384, 65_536, 262_144, 524_288, 1_048_576)
-_PACKINGS = {
+_PACKINGS: Final[dict[Packing, str]] = {
     "auto": "end to end; rows of token ids as they are",
     "concatenate": "end to end",
     "pack": "side by side, unseen by each other",
     "pad": "one a sequence",
 }
-_COUNTS = {"all": "all tokens", "response": "answers only"}
+_COUNTS: Final[dict[Count, str]] = {"all": "all tokens", "response": "answers only"}
 
 
 def runs_table(context: Context) -> None:
@@ -78,18 +79,6 @@ def checks(context: Context) -> None:
         st.text("A small model trained for this demo; its rankings are its own.")
 
 
-def _feeding() -> tuple[Packing, Count]:
-    """How documents become sequences, and which of their tokens count."""
-    with st.expander("Documents and answers"):
-        packing = st.selectbox(
-            "Documents", tuple(_PACKINGS), format_func=_PACKINGS.__getitem__, key="start.packing"
-        )
-        count = st.selectbox(
-            "Counted", tuple(_COUNTS), format_func=_COUNTS.__getitem__, key="start.count"
-        )
-    return cast(Packing, packing), cast(Count, count)
-
-
 def calibrate_form(context: Context) -> None:
     """Start a calibration as a job."""
     st.markdown("**Collect statistics**: run the model once over a text.")
@@ -107,7 +96,16 @@ def calibrate_form(context: Context) -> None:
             value=DEFAULT_SEQ_LEN,
             key="start.seq_len",
         )
-        packing, count = _feeding()
+        with st.expander("Documents and answers"):
+            packing = choose(
+                "Documents",
+                tuple(_PACKINGS),
+                format_func=_PACKINGS.__getitem__,
+                key="start.packing",
+            )
+            count = choose(
+                "Counted", tuple(_COUNTS), format_func=_COUNTS.__getitem__, key="start.count"
+            )
         sent = st.form_submit_button("Calibrate", icon=":material/play_arrow:", type="primary")
     request = CalibrateRequest(
         **own_model(context),
