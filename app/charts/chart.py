@@ -17,27 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart of one context.
+    """A chart of one context."""
 
-    Args:
-        figure: makes it, called with `dark`: for the dark theme or not.
-        table: the numbers behind it.
-        alt: what it says, in one sentence.
-        about: what made it; goes below exported figures.
-        name: widget key and stem of the files; empty: the chart's.
-        options: what `moeprune plot` needs to draw it, beside the recipes.
-        command: the command line that draws the same; empty where none does.
-        is_usual: whether `moeprune plot` makes the choices that only this chart has.
-    """
-
-    figure: Callable[..., go.Figure]
-    table: pd.DataFrame
-    alt: str
-    about: str
-    name: str = ""
-    options: tuple[str, ...] = ()
-    command: str = ""
-    is_usual: bool = True
+    figure: Callable[..., go.Figure]  # makes it, called with `dark`: for the dark theme or not
+    table: pd.DataFrame  # the numbers behind it
+    alt: str  # what it says, in one sentence
+    about: str  # what made it; goes below exported figures
+    name: str = ""  # widget key and stem of the files; empty: the chart's
+    options: tuple[str, ...] = ()  # what `moeprune plot` needs to draw it, beside the recipes
+    command: str = ""  # the command line that draws the same; empty where none does
+    is_usual: bool = True  # whether `moeprune plot` makes the choices that only this chart has
 
     def exported(self) -> go.Figure:
         """The figure for a file: on white, with its provenance."""
@@ -46,25 +35,16 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart of the dashboard; pages, `moeprune plot` and reports draw it in this way only.
+    """One chart of the dashboard; pages, `moeprune plot` and reports draw it in this way only."""
 
-    Args:
-        name: VIEW of the command line.
-        page: the page that shows it.
-        title: what it answers, as a heading.
-        make: the drawing of a context; a UserError says what the context lacks.
-        granularity: what is removed in it.
-        reads_plan: it shows the plan, with its schedule and constraints.
-        reads_scope: it shows the neurons that go, which depend on the scope.
-    """
-
-    name: str
-    page: str
-    title: str
+    name: str  # VIEW of the command line
+    page: str  # the page that shows it
+    title: str  # what it answers, as a heading
+    # the drawing of a context; a UserError says what the context lacks
     make: Callable[["Context"], Drawing]
-    granularity: str = EXPERT_GRANULARITY
-    reads_plan: bool = False
-    reads_scope: bool = False
+    granularity: str = EXPERT_GRANULARITY  # what is removed in it
+    reads_plan: bool = False  # it shows the plan, with its schedule and constraints
+    reads_scope: bool = False  # it shows the neurons that go, which depend on the scope
 
     def draw(self, context: "Context") -> Drawing:
         """The drawing of a context, with the command line that draws the same.

@@ -13,17 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PathChoice:
-    """Which paths are followed (MoE Pathfinder).
+    """Which paths are followed (MoE Pathfinder)."""
 
-    Args:
-        count: of each sample, the paper's m.
-        weighing: what weighs a path.
-        clusters: representative samples of each text; None: all of them.
-    """
-
-    count: int = DEFAULT_PATHS
-    weighing: Weighing = PAPER
-    clusters: int | None = None
+    count: int = DEFAULT_PATHS  # of each sample, the paper's m
+    weighing: Weighing = PAPER  # what weighs a path
+    clusters: int | None = None  # representative samples of each text; None: all of them
 
     def said(self) -> tuple[str, ...]:
         """What is chosen, as options of `moeprune paths` and `moeprune plot paths`."""
@@ -39,28 +33,19 @@ class PathChoice:
 
 @dataclass(frozen=True, eq=False)
 class ResultChoice:
-    """Which results charts of records show; what is empty or None is as usual.
+    """Which results charts of records show; what is empty or None is as usual."""
 
-    Args:
-        table: the results of the model, where they have been read already.
-        measure: one of MEASURES.
-        corpus: that it was measured on.
-        against: a key of `evaluation_curves.AXES`.
-        lit: the series that have colours.
-        draw: the tokens on which hidden states were measured.
-        way: the tool and its settings that benchmarked.
-        removed: share of the expert weights that benchmarked candidates lost; ALL_SHARES: any.
-        weights: benchmark -> weight in the average; those that are absent count 1.
-    """
-
+    # the results of the model, where they have been read already
     table: "pd.DataFrame | None" = None
-    measure: str = ""
-    corpus: str = ""
-    against: str = "removed"
-    lit: Collection[str] | None = None
-    draw: str = ""
-    way: str = ""
+    measure: str = ""  # one of MEASURES
+    corpus: str = ""  # that it was measured on
+    against: str = "removed"  # a key of `evaluation_curves.AXES`
+    lit: Collection[str] | None = None  # the series that have colours
+    draw: str = ""  # the tokens on which hidden states were measured
+    way: str = ""  # the tool and its settings that benchmarked
+    # share of the expert weights that benchmarked candidates lost; ALL_SHARES: any
     removed: float | None = None
+    # benchmark -> weight in the average; those that are absent count 1
     weights: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -64,55 +64,31 @@ def itself(selection: Selection) -> Selection:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What a person chose; what follows from it is computed when a chart first needs it.
+    """What a person chose; what follows from it is computed when a chart first needs it."""
 
-    Args:
-        model: the model of both recipes.
-        store: where their statistics are.
-        criterion: what ranks; None where the exponents rank nothing.
-        baseline: what it is compared with.
-        corpora: chosen to rank, as --corpus takes them; also where the criterion reads none.
-        gate: gate convention.
-        sparsity: as the command line writes it.
-        named: MODEL as command lines name it.
-        stats_dir: --stats-dir of command lines.
-        recipes: the recipe and the one that it is compared with, where they differ in more.
-        plan: what goes, experts or neurons, and how the budget is spread.
-        shown: the plan on screen, of a file, a search or the controls; None where none is.
-        search: the search on screen; None for the one that the recipe tells.
-        searches: those that are compared; empty for all on the budget.
-        keep: calls the functions that compute; the dashboard's remembers what they return.
-        expert: layer and expert that are pointed out.
-        layer: of the chart of ranks in one layer; None for that of the expert, or a telling one.
-        beside: criteria beside the one in use, for the chart of tokens; None for the usual.
-        models: by name, the runs of each model that charts of exponents compare; None: this one.
-        paths: which paths are followed, for the chart of paths.
-        results: which results are shown, for charts of records.
-        removed: share of the expert weights that goes, for the chart of equal sizes.
-    """
-
-    model: MoEModel
-    store: StatsStore
-    criterion: Criterion | None
-    baseline: Criterion
-    corpora: tuple[str, ...] = ()
-    gate: Gate = "applied"
-    sparsity: str = "0%"
-    named: str = ""
-    stats_dir: Path | None = None
-    recipes: CompareRequest | None = None
-    plan: PlanChoice = NO_PLAN
-    shown: CurrentPlan | None = None
-    search: KnownSearch | None = None
-    searches: tuple[KnownSearch, ...] = ()
-    keep: Keep = call
-    expert: tuple[int, int] | None = None
-    layer: int | None = None
-    beside: tuple[str, ...] | None = None
+    model: MoEModel  # the model of both recipes
+    store: StatsStore  # where their statistics are
+    criterion: Criterion | None  # what ranks; None where the exponents rank nothing
+    baseline: Criterion  # what it is compared with
+    corpora: tuple[str, ...] = ()  # that rank, as --corpus takes them; also if none is read
+    gate: Gate = "applied"  # gate convention
+    sparsity: str = "0%"  # as the command line writes it
+    named: str = ""  # MODEL as command lines name it
+    stats_dir: Path | None = None  # --stats-dir of command lines
+    recipes: CompareRequest | None = None  # both, where they differ in more than the criterion
+    plan: PlanChoice = NO_PLAN  # what goes, experts or neurons, and how the budget is spread
+    shown: CurrentPlan | None = None  # the plan on screen: of a file, a search or the controls
+    search: KnownSearch | None = None  # on screen; None for the one that the recipe tells
+    searches: tuple[KnownSearch, ...] = ()  # those that are compared; empty for all on the budget
+    keep: Keep = call  # calls what computes; the dashboard's remembers what that returns
+    expert: tuple[int, int] | None = None  # layer and expert that are pointed out
+    layer: int | None = None  # of the rank flow; None for that of the expert, or a telling one
+    beside: tuple[str, ...] | None = None  # further criteria by tokens; None for the usual
+    # by name, the runs of each model that charts of exponents compare; None: this one
     models: Mapping[str, Mapping[str, Run]] | None = None
-    paths: PathChoice = USUAL_PATHS
-    results: ResultChoice = USUAL_RESULTS
-    removed: float | None = None
+    paths: PathChoice = USUAL_PATHS  # which paths are followed, for the chart of paths
+    results: ResultChoice = USUAL_RESULTS  # which results are shown, for charts of records
+    removed: float | None = None  # share of the expert weights, for the chart of equal sizes
 
     # What was chosen.
 

@@ -29,16 +29,11 @@ _WHERE = "in .streamlit/secrets.toml; docs/security.md shows one"
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A login that the server asks everybody for.
+    """A login that the server asks everybody for."""
 
-    Args:
-        users: addresses that are let in, such as `one@example.org`, or `@example.org` for all
-            of a domain.
-        origin: where browsers reach the dashboard, such as `https://studio.example.org`.
-    """
-
+    # addresses that are let in, such as `one@example.org`, or `@example.org` for all of a domain
     users: tuple[str, ...]
-    origin: str = ""
+    origin: str = ""  # where browsers reach the dashboard, such as `https://studio.example.org`
 
     @property
     def host(self) -> str:

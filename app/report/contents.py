@@ -22,21 +22,13 @@ DEFAULT_TITLE = "Pruning report"
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """A report.
+    """A report."""
 
-    Args:
-        title: its heading.
-        facts: name -> value, of the model and the recipe.
-        command: see `command_of`.
-        sections: the charts with their drawings.
-        omitted: title of a figure -> why it is not there.
-    """
-
-    title: str
-    facts: dict[str, str]
-    command: str
-    sections: tuple[tuple[Chart, Drawing], ...]
-    omitted: dict[str, str]
+    title: str  # its heading
+    facts: dict[str, str]  # name -> value, of the model and the recipe
+    command: str  # see `command_of`
+    sections: tuple[tuple[Chart, Drawing], ...]  # the charts with their drawings
+    omitted: dict[str, str]  # title of a figure -> why it is not there
 
 
 def views_of(names: Sequence[str], criterion: str = "") -> list[Chart]:

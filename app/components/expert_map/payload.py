@@ -20,23 +20,17 @@ _HALF_RANGE = 2.0**15
 
 @dataclass(frozen=True, eq=False)
 class MapPanel:
-    """One criterion's view of every expert; rows are layers.
+    """One criterion's view of every expert; rows are layers."""
 
-    Args:
-        title: Name of the criterion.
-        subtitle: What the reader must know beside the name; may be empty.
-        values: Saliency rescaled to 0..1 within each layer, by expert id, (L, n_max); NaN where
-            a layer has fewer experts.
-        order: Expert ids from first to keep to last, (L, n_max), -1 where there are fewer.
-        kept: Experts kept per layer, (L,).
-        scores: The criterion's own score by expert id, (L, n_max), for the line that is read.
-    """
-
-    title: str
-    subtitle: str
+    title: str  # Name of the criterion
+    subtitle: str  # What the reader must know beside the name; may be empty
+    # Saliency rescaled to 0..1 within each layer, by expert id, (L, n_max); NaN where a layer has
+    # fewer experts
     values: NDArray[np.floating]
+    # Expert ids from first to keep to last, (L, n_max), -1 where there are fewer
     order: NDArray[np.integer]
-    kept: NDArray[np.integer]
+    kept: NDArray[np.integer]  # Experts kept per layer, (L,)
+    # The criterion's own score by expert id, (L, n_max), for the line that is read
     scores: NDArray[np.floating]
 
     def __post_init__(self) -> None:

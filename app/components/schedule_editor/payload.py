@@ -31,20 +31,13 @@ class Edit:
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """What the editor shows.
+    """What the editor shows."""
 
-    Args:
-        model: identity of the model; edits of one model are not undone on another.
-        spending: layers, budget and constraints. Its constraints fix no layer.
-        kept: layer -> experts kept.
-        locked: layers that do not give or take.
-        ghost: layer -> experts that a uniform schedule keeps; None where it is not possible.
-    """
-
-    model: str
-    spending: Spending
-    kept: Mapping[int, int]
-    locked: frozenset[int] = frozenset()
+    model: str  # identity of the model; edits of one model are not undone on another
+    spending: Spending  # layers, budget and constraints. Its constraints fix no layer
+    kept: Mapping[int, int]  # layer -> experts kept
+    locked: frozenset[int] = frozenset()  # layers that do not give or take
+    # layer -> experts that a uniform schedule keeps; None where it is not possible
     ghost: Mapping[int, int] | None = None
 
     @property
