@@ -24,7 +24,6 @@ AXES: Final[Mapping[str, tuple[str, str, str]]] = {
     "active_params": ("Active parameters", "parameters that a token uses", ".3~s"),
     "expert_flops": ("Expert FLOPs", "FLOPs of a token in routed experts", ".3~s"),
 }
-_NUMBERS: Final = ("mean", "low", "high")
 
 
 def leading_series(results: pd.DataFrame, measure: str) -> list[str]:
@@ -90,7 +89,9 @@ def curves_figure(
     bright = [name for name in every if lit is None or name in lit]
     traces, places, levels = [], [], []
     # Each part of a table costs as much as it has columns.
-    points = table[["corpus", "series", *dict.fromkeys((against, "removed", *_NUMBERS))]]
+    points = table[
+        ["corpus", "series", *dict.fromkeys((against, "removed", "mean", "low", "high"))]
+    ]
     for column, corpus in enumerate(corpora, 1):
         rows = points[points["corpus"] == corpus].drop(columns="corpus")
         whole, found = rows[rows["series"] == ""].head(1), dict(list(rows.groupby("series")))

@@ -19,8 +19,6 @@ from app.charts.context import CURVE_BESIDE, Context
 from app.charts.theme import apply_theme, plain
 from app.charts.traces import OVERLAP_AXIS, chance, series
 
-_COLUMNS = 3
-
 
 def parts_of(run: Run) -> list[ExpertStats]:
     """Statistics of growing parts of the tokens of a run."""
@@ -83,7 +81,7 @@ def parts_curve(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     too, so that the last is 1; chance that of random sets.
     """
     corpora = list(dict.fromkeys(table["corpus"]))
-    columns = min(len(corpora), _COLUMNS)
+    columns = min(len(corpora), 3)
     rows = -(-len(corpora) // columns)
     fig = make_subplots(
         rows,

@@ -15,7 +15,6 @@ from app.charts.traces import STILL_LEGEND, halo, stroke
 
 # Series colour and dash; A's own lines fall, B's own rise.
 _ALONE: Final = {"only A": (1, "solid"), "only B": (3, "dash")}
-_PIXELS_A_RANK: Final = 12
 
 
 def most_moved(comparison: Comparison) -> int:
@@ -94,7 +93,7 @@ def bump(
         dark,
         x={"tickvals": [0, 1], "ticktext": heads, "range": [-0.12, 1.12], "showgrid": False},
         y={"title": ranks_title, "range": [len(table) + 0.7, 0.3], "showgrid": False},
-        height=int(np.clip(len(table) * _PIXELS_A_RANK, 240, 900)) + 110,
+        height=int(np.clip(len(table) * 12, 240, 900)) + 110,
         margin={"t": 60, "l": 40, "r": 40},
         legend=STILL_LEGEND,
     )

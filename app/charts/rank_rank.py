@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -13,8 +12,6 @@ from app.charts.chart import Drawing, chart
 from app.charts.context import Context
 from app.charts.theme import CIVIDIS, colorbar, colorscale, ink, paper, plain, themed
 from app.charts.traces import as_float32, halo, note, targets
-
-_BINS: Final = 32
 
 
 @chart("rank-rank", "compare")
@@ -121,5 +118,5 @@ def _places(table: pd.DataFrame) -> tuple[NDArray[np.integer], NDArray[np.intege
 
 def _num_bins(num_experts: int, largest_layer: int) -> int:
     """A power of two that leaves about one expert or more for each cell."""
-    most = max(2, min(_BINS, largest_layer, math.isqrt(num_experts)))
+    most = max(2, min(32, largest_layer, math.isqrt(num_experts)))
     return 1 << (most.bit_length() - 1)

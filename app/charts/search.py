@@ -18,7 +18,6 @@ from pruning.search.result import densities_of, progress_of
 from pruning.search.store import KnownSearch, best_fitting
 
 _MOST_TICKS: Final = 24
-_FEW_GENERATIONS: Final = 8
 _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "showgrid": False}
 
 
@@ -149,7 +148,7 @@ def search_progress(
             "showgrid": False,
             "range": [-0.5, max(1, last) + 0.5],
             # A tick for each of a few generations: of one alone Plotly would make ticks between.
-            "dtick": 1 if last <= _FEW_GENERATIONS else None,
+            "dtick": 1 if last <= 8 else None,
         },
         y={"title": plain(measure)},
         height=320,

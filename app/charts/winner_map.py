@@ -24,7 +24,6 @@ _COLORS = (
 )
 _NOBODY = "#e9eef1"
 _ROOMY = 16  # letters of a cell that has room for text of the usual size
-_NARROW_SIZE = 10
 # Of the narrowest page, in the usual size and in the narrow one; what does not fit a cell is cut,
 # and hover says it.
 _LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 92
@@ -144,7 +143,7 @@ def _cell_text(row: Mapping[Hashable, Any], colors: dict[str, str], room: int) -
         row["setting"],
         "<br>".join(map(plain, lines or [_nobody(row)])) + shared,
         font={
-            "size": SMALL_SIZE if room >= _ROOMY else _NARROW_SIZE,
+            "size": SMALL_SIZE if room >= _ROOMY else 10,
             "color": text_on(colors[winner]) if winner else muted(False),
         },
     )

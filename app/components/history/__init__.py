@@ -6,9 +6,7 @@ from app.components.assets import component_of
 
 __all__ = ["keep_history"]
 
-_FOLDER = Path(__file__).parent
-
 
 def keep_history() -> None:
     """Draw the script, which shows nothing; for the entry script, once a run."""
-    component_of(_FOLDER, html="<span hidden></span>")(key="history", height=1)
+    component_of(Path(__file__).parent, html="<span hidden></span>")(key="history", height=1)

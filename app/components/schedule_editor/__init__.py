@@ -10,8 +10,6 @@ from app.components.schedule_editor.payload import Bars, Edit, bars_payload, che
 
 __all__ = ["Bars", "Edit", "checked_edit", "edit_message", "schedule_editor"]
 
-_FOLDER = Path(__file__).parent
-
 
 def edit_message(key: str) -> object:
     """What the browser sent last; untrusted, see `checked_edit`."""
@@ -26,6 +24,6 @@ def schedule_editor(bars: Bars, *, key: str, on_edit: Callable[[], None]) -> Non
     edit in `edit_message(key)`. What this function is given then decides what is shown.
     """
     html = '<div class="schedule-editor"></div>'
-    component_of(_FOLDER, html=html, css="schedule_editor.css")(
+    component_of(Path(__file__).parent, html=html, css="schedule_editor.css")(
         key=key, data=bars_payload(bars, stamp_of(edit_message(key))), on_edit_change=on_edit
     )

@@ -29,7 +29,6 @@ _CRITERIA: Final = tuple(dict.fromkeys((*CRITERIA, *(unified(*each).name for eac
 _LABELS: Final = {name: get_criterion(name).label for name in _CRITERIA} | {
     name: f"{each.label}  {each.exponents}" for name, each in CRITERIA.items() if each.exponents
 }
-_SHARED: Final = ("criterion", "text", "gate", "sparsity")
 _ROWS_SHOWN: Final = 200
 _BRUSHED: Final = "rank-rank"
 _WIDTH: Final = 190
@@ -38,7 +37,7 @@ _WIDTH: Final = 190
 def swap() -> None:
     """A becomes B."""
     state = st.session_state
-    for name in _SHARED:
+    for name in ("criterion", "text", "gate", "sparsity"):
         first, second = (f"{side}_{name}" for side in SIDES)
         if first in state and second in state:
             state[first], state[second] = state[second], state[first]

@@ -19,9 +19,6 @@ from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
 
 _LENGTHS: Final = (16, 32, 64, 128, 256, 512)
-_MOST_LETTERS: Final = 20_000
-_DEMO_PROMPT: Final = "Solve for x: 4 * x + 3 = 23."
-_TITLE_LETTERS: Final = 60
 # A tint that leaves the text its contrast in the light and in the dark theme, and a line below.
 _STYLE: Final = """
 <style>
@@ -59,9 +56,9 @@ def _question(context: Context) -> None:
     shown = candidate_part(context, "ask")
     prompt = st.text_area(
         "Prompt",
-        value=_DEMO_PROMPT if context.model.name == DEMO_MODEL else "",
+        value="Solve for x: 4 * x + 3 = 23." if context.model.name == DEMO_MODEL else "",
         key=f"ask.prompt.{context.model.name}",
-        max_chars=_MOST_LETTERS,
+        max_chars=20_000,
         placeholder="What both models should answer",
     )
     length = st.select_slider("Tokens of an answer, at most", _LENGTHS, value=64, key="ask.tokens")
@@ -81,7 +78,7 @@ def _question(context: Context) -> None:
         },
     )
     sent = st.button("Ask both", type="primary", icon=":material/forum:", key="ask.send")
-    offer_job(context, request, " ".join(prompt.split())[:_TITLE_LETTERS], sent=sent, plan=shown)
+    offer_job(context, request, " ".join(prompt.split())[:60], sent=sent, plan=shown)
 
 
 def _answers(asked: Sequence[Job]) -> None:

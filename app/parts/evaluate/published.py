@@ -21,7 +21,6 @@ from app.frame.charts import csv_button, show_chart
 from app.frame.controls import choose, switch
 from app.literal import literal
 
-_SHAPES: Final = {"dots": "Dots", "radar": "Radar"}
 _WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -81,7 +80,7 @@ def weight_controls(names: Iterable[str], shown: Collection[str], *, what: str) 
 def profile_part() -> Iterator[str]:
     """The words around a capability profile; how the name of its chart ends."""
     st.markdown("**Capability profile**: what each keeps of each benchmark.")
-    shape = switch("Shape", "profile", _SHAPES)
+    shape = switch("Shape", "profile", {"dots": "Dots", "radar": "Radar"})
     yield "" if shape == "dots" else f"-{shape}"
     if shape == "radar":
         st.text("The area of a radar depends on the order of its axes; compare shapes.")

@@ -12,8 +12,6 @@ from app.literal import literal
 
 Share = TypeVar("Share")
 DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
-_SPARSITIES: Final = ("25%", "50%", "75%")
-_CRITERIA: Final = ("reap", "frequency", "random")
 
 
 def dtype_field(usual: str, key: str, note: str) -> str:
@@ -53,13 +51,13 @@ def sweep_fields(context: Context, prefix: str) -> dict[str, Any]:
     criteria = st.multiselect(
         "Criteria",
         list(CRITERIA),
-        default=_CRITERIA,
+        default=("reap", "frequency", "random"),
         format_func=lambda name: CRITERIA[name].label,
         key=f"{prefix}.criteria",
     )
     first, second = st.columns(2)
     sparsities = first.multiselect(
-        "Sparsities", _SPARSITIES, default=["50%"], key=f"{prefix}.sparsities"
+        "Sparsities", ("25%", "50%", "75%"), default=["50%"], key=f"{prefix}.sparsities"
     )
     note = "The calibration text by which the criteria rank."
     return {

@@ -1,24 +1,9 @@
 // One or two linked layer x rank heatmaps: layer 0 on top, rank 1 (first to keep) on the left.
 // Hovering and moving the cursor stay in the browser; only a selection is sent to Python.
-// Text from Python reaches the page through textContent and fillText alone.
+// Text from Python reaches the page as text alone.
 
-import {
-  columnOf,
-  expertAt,
-  isDelta,
-  isKept,
-  prunesAny,
-  rankOf,
-  readModel,
-} from "./model.js";
-import {
-  cellBox,
-  CIVIDIS,
-  DIVERGING,
-  measure,
-  paintPanel,
-  readTheme,
-} from "./paint.js";
+import { columnOf, expertAt, isDelta, isKept, prunesAny, rankOf, readModel } from "./model.js";
+import { cellBox, CIVIDIS, DIVERGING, measure, paintPanel, readTheme } from "./paint.js";
 
 const STACK_BELOW_PX = 700;
 const HINT = "Hover a cell or use the arrow keys to read an expert; click or Enter selects it.";
@@ -80,26 +65,23 @@ function readoutText(view) {
   return [place, ...fates, ...(isSelected ? ["selected"] : [])].join(" \u00b7 ");
 }
 
-function element(tag, className, text = "") {
+// Strings among the children become text, never markup.
+function element(tag, className, ...children) {
   const node = document.createElement(tag);
   node.className = className;
-  node.textContent = text;
+  node.append(...children);
   return node;
 }
 
 function colorBar(low, high, stops, caption) {
-  const item = element("span", "item");
   const bar = element("span", "bar");
   bar.style.background = `linear-gradient(90deg, ${stops.join(", ")})`;
-  item.append(element("span", "end", low), bar, element("span", "end", high));
-  item.append(element("span", "", caption));
-  return item;
+  const ends = [low, high].map((end) => element("span", "end", end));
+  return element("span", "item", ends[0], bar, ends[1], element("span", "", caption));
 }
 
 function swatch(kind, caption) {
-  const item = element("span", "item");
-  item.append(element("span", `swatch ${kind}`), element("span", "", caption));
-  return item;
+  return element("span", "item", element("span", `swatch ${kind}`), element("span", "", caption));
 }
 
 function showLegend(view) {
@@ -125,16 +107,10 @@ function showLegend(view) {
 
 function buildPanels(view) {
   view.panels = view.model.panels.map((_, index) => {
-    const head = element("div", "head");
-    const title = element("span", "title");
-    const subtitle = element("span", "subtitle");
-    head.append(title, subtitle);
-    const stack = element("div", "stack");
-    const base = element("canvas", "base");
-    const overlay = element("canvas", "overlay");
-    stack.append(base, overlay);
-    const figure = element("div", "panel");
-    figure.append(head, stack);
+    const [title, subtitle] = [element("span", "title"), element("span", "subtitle")];
+    const [base, overlay] = [element("canvas", "base"), element("canvas", "overlay")];
+    const stack = element("div", "stack", base, overlay);
+    const figure = element("div", "panel", element("div", "head", title, subtitle), stack);
     base.addEventListener("pointermove", (event) => hover(view, index, event));
     base.addEventListener("pointerleave", () => setCursor(view, null));
     base.addEventListener("click", (event) => {

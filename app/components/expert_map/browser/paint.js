@@ -1,14 +1,7 @@
 // Paints one panel: cells, hatch, cut line, axes.
 
 import {
-  columnOf,
-  fateDiffers,
-  forEachExpert,
-  isDelta,
-  isKept,
-  prunesAny,
-  rankChange,
-  rankOf,
+  columnOf, fateDiffers, forEachExpert, isDelta, isKept, prunesAny, rankChange, rankOf,
 } from "./model.js";
 
 export const CIVIDIS = [

@@ -1,5 +1,5 @@
 // Draws the editor: one column a layer, with its bar, lock and name, and the strip of all layers.
-// Text from Python reaches the page through textContent alone.
+// Text from Python reaches the page as text alone.
 
 export const PLOT_PX = 220;
 export const TARGET_PX = 26; // a column that can be hit; 24 at least
@@ -16,17 +16,21 @@ const ICONS = {
   check: ["m5 13 4 4L19 7"],
 };
 
-export function element(tag, className, text = "") {
+// Strings among the children become text, never markup.
+export function element(tag, className, ...children) {
   const node = document.createElement(tag);
   node.className = className;
-  node.textContent = text;
+  node.append(...children);
   return node;
+}
+
+export function setAttributes(node, values) {
+  for (const [name, value] of Object.entries(values)) node.setAttribute(name, value);
 }
 
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", "0 0 24 24");
-  svg.setAttribute("aria-hidden", "true");
+  setAttributes(svg, { viewBox: "0 0 24 24", "aria-hidden": true });
   for (const d of ICONS[name]) {
     const path = document.createElementNS(SVG, "path");
     path.setAttribute("d", d);
@@ -35,13 +39,11 @@ export function icon(name) {
   return svg;
 }
 
-export function button(label, name, text = "") {
-  const node = element("button", "");
+export function button(label, name, ...text) {
+  const node = element("button", "", icon(name), ...text.map((word) => element("span", "", word)));
   node.type = "button";
   node.setAttribute("aria-label", label);
   node.title = label;
-  node.append(icon(name));
-  if (text) node.append(element("span", "", text));
   return node;
 }
 
@@ -72,32 +74,29 @@ export function paintAxis(view) {
 export function buildColumns(view) {
   const { layers, rules, floors, ghost } = view.model;
   view.columns = layers.map((layer, index) => {
-    const cell = element("div", "cell");
-    const column = element("div", "column");
-    column.style.height = `${PLOT_PX}px`;
-    column.setAttribute("role", "slider");
-    column.setAttribute("aria-orientation", "vertical");
-    column.setAttribute("aria-label", `Layer ${layer}, experts kept`);
-    column.setAttribute("aria-valuemin", rules.low[index]);
-    column.setAttribute("aria-valuemax", rules.high[index]);
     const track = element("div", "track");
     track.style.height = `${heightOf(view.model, rules.sizes[index])}px`;
-    const bar = element("div", "bar");
-    const floor = element("div", "floor");
-    floor.style.bottom = `${heightOf(view.model, floors[index])}px`;
-    const value = element("div", "value");
-    column.append(track, bar, floor);
-    if (ghost) {
-      const line = element("div", "ghost");
-      line.style.bottom = `${heightOf(view.model, ghost[index])}px`;
-      column.append(line);
-    }
-    column.append(value);
+    const at = (className, count) => {
+      const line = element("div", className);
+      line.style.bottom = `${heightOf(view.model, count)}px`;
+      return line;
+    };
+    const lines = [at("floor", floors[index]), ...(ghost ? [at("ghost", ghost[index])] : [])];
+    const [bar, value] = [element("div", "bar"), element("div", "value")];
+    const column = element("div", "column", track, bar, ...lines, value);
+    column.style.height = `${PLOT_PX}px`;
+    setAttributes(column, {
+      role: "slider",
+      "aria-orientation": "vertical",
+      "aria-label": `Layer ${layer}, experts kept`,
+      "aria-valuemin": rules.low[index],
+      "aria-valuemax": rules.high[index],
+    });
     const lock = element("button", "lock");
     lock.type = "button";
     lock.tabIndex = -1; // the key L of the bar does the same
     const name = element("div", "name", String(layer));
-    cell.append(column, lock, name);
+    const cell = element("div", "cell", column, lock, name);
     return { cell, column, bar, value, lock, name };
   });
   view.layers.replaceChildren(...view.columns.map(({ cell }) => cell));
@@ -132,8 +131,8 @@ export function paintWindow(view) {
 
 function paintOverview(view) {
   const most = tallest(view.model);
-  view.strip.setAttribute("viewBox", `0 0 ${view.counts.length} ${most}`);
-  view.strip.setAttribute("preserveAspectRatio", "none");
+  const viewBox = `0 0 ${view.counts.length} ${most}`;
+  setAttributes(view.strip, { viewBox, preserveAspectRatio: "none" });
   const bars = view.counts.map((count, i) => `M${i + 0.08} ${most}V${most - count}h0.84V${most}z`);
   view.strip.firstChild.setAttribute("d", bars.join(""));
 }
@@ -152,20 +151,18 @@ export function paintBars(view) {
     const isProtected = rules.low[index] === rules.high[index];
     const held = isHeld(view, index);
     column.classList.toggle("held", held);
-    column.setAttribute("aria-valuenow", count);
-    column.setAttribute(
-      "aria-valuetext",
-      `${count} of ${rules.sizes[index]} experts${held ? ", locked" : ""}`,
-    );
-    column.setAttribute("aria-disabled", String(held));
+    setAttributes(column, {
+      "aria-valuenow": count,
+      "aria-valuetext": `${count} of ${rules.sizes[index]} experts${held ? ", locked" : ""}`,
+      "aria-disabled": held,
+    });
     column.tabIndex = index === view.focus ? 0 : -1;
     value.textContent = view.columnPx >= NUMBER_PX ? String(count) : "";
     const above = px < 20;
     value.classList.toggle("above", above);
     value.style.bottom = `${above ? px + 3 : px - 19}px`;
     lock.replaceChildren(icon(held ? "locked" : "open"));
-    lock.setAttribute("aria-pressed", String(held));
-    lock.setAttribute("aria-label", `Lock layer ${layers[index]}`);
+    setAttributes(lock, { "aria-pressed": held, "aria-label": `Lock layer ${layers[index]}` });
     lock.title = isProtected ? "This layer cannot change" : `Lock layer ${layers[index]} (L)`;
     lock.disabled = isProtected;
   });

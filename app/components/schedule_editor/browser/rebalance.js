@@ -5,8 +5,8 @@
 // rules: { sizes, low, high, step }, the first three one number a layer; what a layer may keep is
 // low, low + step, ..., high. counts: experts kept. fixed: Map of position -> experts kept.
 
-const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
-const clamp = (number, low, high) => (number < low ? low : number > high ? high : number);
+export const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
+export const clamp = (number, low, high) => (number < low ? low : number > high ? high : number);
 
 // Numbers that sum to `total`, in proportion to `weights`, each a multiple of `step` from 0 to its
 // entry in `most`. BigInt, because the shares are exact fractions over one common denominator.

@@ -2,20 +2,11 @@
 // others give or take, so that the budget stays. Nothing is sent to Python before the release.
 
 import {
-  buildColumns,
-  button,
-  element,
-  heightOf,
-  icon,
-  isHeld,
-  layOut,
-  paintAxis,
-  paintBars,
-  paintWindow,
-  TARGET_PX,
+  buildColumns, button, element, heightOf, icon, isHeld, layOut, paintAxis, paintBars, paintWindow,
+  setAttributes, TARGET_PX,
 } from "./bars.js";
 import { historyOf, remember, sameState, step } from "./history.js";
-import { move, reach } from "./rebalance.js";
+import { clamp, move, reach, sum } from "./rebalance.js";
 
 const DRAG_PX = 3; // less is a click
 const HINT =
@@ -24,7 +15,6 @@ const HINT =
 
 // ---- state -----------------------------------------------------------------------------------
 
-const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 const stateOf = (view) => ({ counts: view.counts, locked: [...view.locked].sort((a, b) => a - b) });
 
 function show(view, { counts, locked }) {
@@ -184,7 +174,7 @@ function endDrag(view, isCanceled) {
 }
 
 function setFocus(view, index, isTaken) {
-  view.focus = Math.max(0, Math.min(view.counts.length - 1, index));
+  view.focus = clamp(index, 0, view.counts.length - 1);
   view.active = view.focus;
   view.columns.forEach(({ column }, i) => {
     column.tabIndex = i === view.focus ? 0 : -1;
@@ -222,9 +212,7 @@ function onKey(view, index, event) {
     if (!view.pending) view.pending = stateOf(view);
     const wanted = view.counts[index] + CHANGES[event.key](view);
     const { low, high } = view.model.rules;
-    if (!isHeld(view, index)) {
-      moveTo(view, index, Math.max(low[index], Math.min(high[index], wanted)));
-    }
+    if (!isHeld(view, index)) moveTo(view, index, clamp(wanted, low[index], high[index]));
   } else if (event.key in PLACES) {
     finish(view);
     setFocus(view, index + PLACES[event.key], true);
@@ -275,47 +263,38 @@ function scrollTo(view, event) {
 // ---- mount and update ------------------------------------------------------------------------
 
 function toolbar(view) {
-  view.badge = element("span", "badge");
   view.budgetText = element("span", "budget");
-  view.badge.append(icon("check"), view.budgetText);
+  view.badge = element("span", "badge", icon("check"), view.budgetText);
   view.moved = element("span", "moved");
   view.undo = button("Undo (Ctrl+Z)", "undo", "Undo");
   view.redo = button("Redo (Ctrl+Shift+Z)", "redo", "Redo");
   view.undo.append(element("kbd", "", "Ctrl+Z"));
-  view.undo.addEventListener("click", () => travel(view, false));
-  view.redo.addEventListener("click", () => travel(view, true));
   view.out = button("Narrower columns", "out");
   const wider = button("Wider columns", "in");
   view.fit = element("button", "", "All layers");
   view.fit.type = "button";
+  view.undo.addEventListener("click", () => travel(view, false));
+  view.redo.addEventListener("click", () => travel(view, true));
   view.out.addEventListener("click", () => zoom(view, 1 / 1.4));
   wider.addEventListener("click", () => zoom(view, 1.4));
   view.fit.addEventListener("click", () => fit(view));
-  const edits = element("span", "group");
-  edits.append(view.undo, view.redo);
-  const sizes = element("span", "group");
-  sizes.append(view.out, wider, view.fit);
-  const bar = element("div", "toolbar");
-  bar.append(view.badge, view.moved, edits, sizes);
-  return bar;
+  const edits = element("span", "group", view.undo, view.redo);
+  const sizes = element("span", "group", view.out, wider, view.fit);
+  return element("div", "toolbar", view.badge, view.moved, edits, sizes);
 }
 
 function legend(hasGhost) {
-  const box = element("div", "legend");
   const entries = [
     ["bar", "kept"],
     ["track", "pruned"],
     ...(hasGhost ? [["ghost", "uniform schedule"]] : []),
     ["floor", "floor: what the router needs"],
   ];
-  for (const [kind, caption] of entries) {
-    const item = element("span", "item");
-    const swatch = element("span", "swatch");
-    swatch.append(element("span", kind));
-    item.append(swatch, element("span", "", caption));
-    box.append(item);
-  }
-  return box;
+  const items = entries.map(([kind, caption]) => {
+    const swatch = element("span", "swatch", element("span", kind));
+    return element("span", "item", swatch, element("span", "", caption));
+  });
+  return element("div", "legend", ...items);
 }
 
 function listen(view) {
@@ -366,22 +345,17 @@ function mount(root) {
     sent: 0, history: historyOf(""),
   };
   view.axis = element("div", "axis");
-  view.viewport = element("div", "viewport");
   view.layers = element("div", "layers");
   view.layers.setAttribute("role", "group");
-  view.overview = element("div", "overview");
-  view.overview.setAttribute("aria-hidden", "true");
+  view.viewport = element("div", "viewport", view.layers);
   view.strip = icon("check");
   view.window = element("div", "window");
-  view.overview.append(view.strip, view.window);
-  view.viewport.append(view.layers);
+  view.overview = element("div", "overview", view.strip, view.window);
+  view.overview.setAttribute("aria-hidden", "true");
   view.readout = element("div", "readout");
-  view.readout.setAttribute("role", "status");
-  view.readout.setAttribute("aria-live", "polite");
-  const chart = element("div", "chart");
-  const plot = element("div", "plot");
-  plot.append(view.viewport, view.overview);
-  chart.append(view.axis, plot);
+  setAttributes(view.readout, { role: "status", "aria-live": "polite" });
+  const plot = element("div", "plot", view.viewport, view.overview);
+  const chart = element("div", "chart", view.axis, plot);
   view.legendPlace = element("div", "");
   root.replaceChildren(toolbar(view), chart, view.legendPlace, view.readout);
   listen(view);
