@@ -30,6 +30,11 @@ def edit_json(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps({key: raw[key] for key in raw if key not in dropped}))
 
 
+def as_gib(size: int) -> str:
+    """Bytes as an exact decimal of GiB: 2^30 divides 10^30."""
+    return f"{size * 5**30}e-30"
+
+
 def tiny_config(model_type: str, **changes: Any) -> PreTrainedConfig:
     """A configuration of a few thousand parameters; widths suit grouped_mm in bf16."""
     common = {

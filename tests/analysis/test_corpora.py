@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import operator
-import re
 from dataclasses import replace
 from itertools import islice
 
@@ -125,14 +123,6 @@ def test_documents_are_joined_end_to_end_and_cut():
     assert (sequences.num_documents, sequences.num_dropped) == (3, 2)
     assert sequences.num_tokens == 10
     assert sequences.corpus == "letters"
-
-
-def test_no_more_documents_are_drawn_than_needed():
-    # 4 tokens each; 10 tokens wanted in sequences of 5: three documents give 12, so 2 are left.
-    documents = [Document(text="abc")] * 50
-    sequences = sequences_of(documents, tokens=13, seq_len=5)
-    assert len(sequences.rows) == 2
-    assert (sequences.num_documents, sequences.num_dropped) == (3, 2)
 
 
 def test_a_text_that_ends_with_the_end_token_gets_no_second_one():
@@ -272,18 +262,6 @@ def test_demo_math_is_the_same_everywhere():
     assert hashlib.sha256(joined.encode()).hexdigest() == (
         "d354622ae5f58ce119238f31feb548c086565dd68355c1cc7c93c927975edc2f"
     )
-
-
-def test_demo_math_answers_are_right():
-    operations = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-    checked = 0
-    for text in islice(demo_texts("demo-math"), 500):
-        for first, sign, second, result in re.findall(
-            r"(\d+) ([+*-]) (\d+) = (\d+)", text.response
-        ):
-            assert operations[sign](int(first), int(second)) == int(result), text
-            checked += 1
-    assert checked > 700
 
 
 def test_held_out_word_problems_are_not_among_the_others():

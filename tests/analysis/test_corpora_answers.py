@@ -77,14 +77,6 @@ def test_an_answer_that_is_cut_off_says_so():
     assert tail.num_counted == 1
 
 
-def test_all_tokens_counted_is_the_plain_sequence():
-    # Where every token counts there is nothing to say, and the digest is that of the tokens.
-    document = Document(input_ids=(1, 2), answer=(True, True))
-    counted = sequences_of([document], 4, 2, count="response")
-    assert counted.counted is None
-    assert counted.digest == sequences_of([Document(input_ids=(1, 2))], 4, 2).digest
-
-
 def test_a_slow_tokenizer_without_offsets_is_refused_in_one_line():
     class Slow(LetterTokenizer):
         def get_chat_template(self):

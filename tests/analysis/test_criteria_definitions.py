@@ -4,7 +4,6 @@ Exports, files of statistics and the dashboard rely on these; the numbers are te
 """
 
 import math
-from dataclasses import dataclass
 
 import pytest
 
@@ -13,87 +12,79 @@ from analysis.criteria.heapr import camera_p
 from analysis.errors import CriterionError
 
 FAMILY = "arXiv:2606.15716, Table 1"
-WEIGHTS = ("l1", "l2_squared", "numel")
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a criterion says; columns are those with applied gates."""
-
-    label: str
-    reference: str
-    columns: tuple[str, ...]
-    source: str = "routed"
-    prune_larger: bool = False
-    uses_gate: bool = False
-    scores_neurons: bool = False
-    within_layers: bool = False
-    is_of_samples: bool = False
-
-
-SAID = {
-    "frequency": Said("Frequency", FAMILY, ("num_tokens",)),
-    "seer": Said("SEER", FAMILY, ("applied_g1_f0", "num_tokens"), uses_gate=True),
-    "ean": Said("EAN", FAMILY, ("g0_f1", "num_tokens")),
-    "reap": Said("REAP", FAMILY, ("applied_g1_f1", "num_tokens"), uses_gate=True),
-    "man": Said("MAN", FAMILY, ("g0_f1", "num_tokens")),
-    "msan": Said("MSAN", FAMILY, ("g0_f2", "num_tokens")),
-    "gate-ean": Said("Gate-weighted EAN", FAMILY, ("applied_g1_f1", "num_tokens"), uses_gate=True),
-    "squared-gate-energy": Said(
-        "Squared-gate energy", FAMILY, ("applied_g2_f2", "num_tokens"), uses_gate=True
+WEIGHTS = "l1 l2_squared numel"
+# Name, label, reference, columns with applied gates, source, and what else holds.
+ROWS = [
+    ("frequency", "Frequency", FAMILY, "num_tokens", "routed", ""),
+    ("seer", "SEER", FAMILY, "applied_g1_f0 num_tokens", "routed", "gate"),
+    ("ean", "EAN", FAMILY, "g0_f1 num_tokens", "routed", ""),
+    ("reap", "REAP", FAMILY, "applied_g1_f1 num_tokens", "routed", "gate"),
+    ("man", "MAN", FAMILY, "g0_f1 num_tokens", "routed", ""),
+    ("msan", "MSAN", FAMILY, "g0_f2 num_tokens", "routed", ""),
+    ("gate-ean", "Gate-weighted EAN", FAMILY, "applied_g1_f1 num_tokens", "routed", "gate"),
+    (
+        "squared-gate-energy",
+        "Squared-gate energy",
+        FAMILY,
+        "applied_g2_f2 num_tokens",
+        "routed",
+        "gate",
     ),
-    "mone": Said(
+    (
+        "mone",
         "MoNE",
         "arXiv:2606.15716, Table 6",
-        ("num_tokens", "g0_f2", "applied_g1_f0", "vector_sum_sq"),
-        uses_gate=True,
+        "num_tokens g0_f2 applied_g1_f0 vector_sum_sq",
+        "routed",
+        "gate",
     ),
-    "damage": Said("Exact damage", "arXiv:2606.15716, Eq. 5-8", ("damage", "num_tokens")),
-    "heapr": Said(
-        "HEAPr", "HEAPr, Eq. 15-16", ("num_tokens", "neuron_product"), scores_neurons=True
-    ),
-    "camera-p": Said(
+    ("damage", "Exact damage", "arXiv:2606.15716, Eq. 5-8", "damage num_tokens", "routed", ""),
+    ("heapr", "HEAPr", "HEAPr, Eq. 15-16", "num_tokens neuron_product", "routed", "neurons"),
+    (
+        "camera-p",
         "CAMERA-P",
         "HEAPr, section 4.2; arXiv:2508.02322",
-        ("neuron_norm_sum", "neuron_peak_sum"),
-        scores_neurons=True,
-        within_layers=True,
+        "neuron_norm_sum neuron_peak_sum",
+        "routed",
+        "neurons within",
     ),
-    "pathfinder": Said(
+    (
+        "pathfinder",
         "MoE Pathfinder",
         "MoE Pathfinder, Eq. 1-12",
-        ("path_samples", "path_weight", "node_weight"),
-        is_of_samples=True,
+        "path_samples path_weight node_weight",
+        "routed",
+        "samples",
     ),
-    "aimer": Said("AIMER", "arXiv:2603.18492", WEIGHTS, "weights", prune_larger=True),
-    "magnitude": Said("Magnitude", "arXiv:2603.18492", WEIGHTS, "weights"),
-    "hoyer": Said("Hoyer", "arXiv:2603.18492", WEIGHTS, "weights"),
-    "random": Said("Random", "baseline", (), "none", scores_neurons=True),
-}
+    ("aimer", "AIMER", "arXiv:2603.18492", WEIGHTS, "weights", "larger"),
+    ("magnitude", "Magnitude", "arXiv:2603.18492", WEIGHTS, "weights", ""),
+    ("hoyer", "Hoyer", "arXiv:2603.18492", WEIGHTS, "weights", ""),
+    ("random", "Random", "baseline", "", "none", "neurons"),
+]
 
 
 def test_the_list_of_criteria_is_in_the_order_of_menus():
-    assert list(CRITERIA) == [criterion.name for criterion in CRITERIA.values()] == list(SAID)
+    names = [criterion.name for criterion in CRITERIA.values()]
+    assert list(CRITERIA) == names == [row[0] for row in ROWS]
 
 
-@pytest.mark.parametrize(("name", "said"), SAID.items(), ids=SAID)
-def test_a_criterion_says_what_it_is(name, said):
+@pytest.mark.parametrize(("name", "label", "reference", "columns", "source", "rest"), ROWS)
+def test_a_criterion_says_what_it_is(name, label, reference, columns, source, rest):
     criterion = CRITERIA[name]
-    found = Said(
-        criterion.label,
-        criterion.reference,
-        criterion.columns("applied"),
-        criterion.source,
-        criterion.prune_larger,
-        criterion.uses_gate,
-        scores_neurons=criterion.neuron_score is not None,
-        within_layers=criterion.within_layers,
-        is_of_samples=criterion.from_samples is not None,
-    )
-    assert found == said
-    assert (criterion.order is not None) == said.is_of_samples
-    other = tuple(column.replace("applied", "renormalized") for column in said.columns)
+    read = tuple(columns.split())
+    assert (criterion.label, criterion.reference, criterion.source) == (label, reference, source)
+    assert criterion.columns("applied") == read
+    other = tuple(column.replace("applied", "renormalized") for column in read)
     assert criterion.columns("renormalized") == other
+    found = {
+        "gate": criterion.uses_gate,
+        "larger": criterion.prune_larger,
+        "neurons": criterion.neuron_score is not None,
+        "within": criterion.within_layers,
+        "samples": criterion.from_samples is not None,
+    }
+    assert {word for word, holds in found.items() if holds} == set(rest.split())
+    assert (criterion.order is not None) == ("samples" in rest)
 
 
 def test_variants_are_listed_in_the_order_of_their_exponents():

@@ -142,15 +142,6 @@ def test_a_composite_configuration_without_its_text_part_says_so():
         FAMILIES["aria"].layers({"model_type": "aria"})
 
 
-def test_counts_given_per_layer_are_kept_as_lists():
-    hunyuan = FAMILIES["hunyuan_v1_moe"]
-    config = {"num_hidden_layers": 2, "num_experts": [8, 8], "moe_topk": [2, 2]}
-    assert hunyuan.layers(config) == (MoELayer(0, 8, 2), MoELayer(1, 8, 2))
-    assert hunyuan.config_with_count(config, 6)["num_experts"] == [6, 6]
-    with pytest.raises(CheckpointError, match=r"moe_topk = \[2, 1\], but only one number"):
-        hunyuan.layers({**config, "moe_topk": [2, 1]})
-
-
 @pytest.mark.parametrize(
     ("model_type", "changes", "sparse"),
     [

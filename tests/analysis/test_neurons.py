@@ -4,7 +4,6 @@ That one run's numbers are the papers' is shown in tests/families/test_heapr.py.
 """
 
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -12,9 +11,7 @@ import pytest
 import torch
 from calibrations import (
     LENGTHS,
-    assert_same_numbers,
     calibrated,
-    calibration,
     describe,
     make_sequences,
     make_settings,
@@ -23,9 +20,7 @@ from calibrations import (
 )
 from torch.nn import functional
 
-from analysis.calibration import memory, partial
-from analysis.calibration.backward import feed_backward
-from analysis.calibration.experts import collecting
+from analysis.calibration import memory
 from analysis.calibration.loading import Placement, load_model
 from analysis.calibration.memory import check_fits, estimate, memory_needs
 from analysis.calibration.sums import sums_of
@@ -33,7 +28,6 @@ from analysis.corpora import Document, Sampling, TokenSequences, tokenize
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CriterionError, StatsError
-from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import (
     blend_neurons,
@@ -41,7 +35,7 @@ from analysis.ranking.neurons import (
     rank_neurons,
     read_neurons,
 )
-from analysis.stats.blend import Mixture, Part, blend
+from analysis.stats.blend import Part, blend
 from analysis.stats.choose import CorpusWeight
 from analysis.stats.merging import merge_runs
 from analysis.stats.neurons import NEURON_COLUMNS, NEURON_INDEX, NeuronStats, load_neuron_stats
@@ -199,18 +193,6 @@ def test_merged_halves_are_one_run(described, tmp_path):
         )
 
 
-def test_a_resumed_run_has_the_same_bits(described, tmp_path, monkeypatch):
-    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
-    once = calibrated(described, tmp_path / "once", groups=GRADIENT)
-    task = calibration(described, tmp_path / "twice", groups=GRADIENT)
-    next(task), next(task), next(task)
-    task.close()
-    steps = []
-    again = drain(calibration(described, tmp_path / "twice", groups=GRADIENT), steps.append)
-    assert steps[1].note.startswith("resumed after")
-    assert_same_numbers(again, once)
-
-
 @pytest.fixture(scope="module")
 def two(described, tmp_path_factory):
     stats = tmp_path_factory.mktemp("two")
@@ -286,14 +268,6 @@ def test_neurons_are_chosen_where_they_were_measured(two, described):
     assert read.stats[index].equals(chosen.stats[index])
 
 
-def test_fair_weights_for_heapr_but_not_for_maxima(two):
-    mixture = Mixture(two)
-    blender = Blender(mixture, HEAPR, "applied", Fraction(1, 2))
-    assert (blender.coverage([1.0, 1.0]) > 0.5).all()
-    with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima .* choose one corpus"):
-        Blender(mixture, CAMERA, "applied", Fraction(1, 2))
-
-
 def test_backward_needs_all_layers(described):
     with pytest.raises(StatsError, match=r"goes back through all layers.*leave --stream-layers"):
         make_settings(groups=GRADIENT, placement=Placement(stream_layers=True))
@@ -312,37 +286,6 @@ def test_activations_that_do_not_fit_name_the_options(described, monkeypatch):
     with pytest.raises(CheckpointError, match=r"--batch-size, .*--seq-len, or --checkpoint-act"):
         check_fits(described, make_sequences(), settings)
     assert "--checkpoint-activations" in replace(needs, free=0).advice
-
-
-def refuse(error):
-    def hook(*_):
-        raise error
-
-    return hook
-
-
-CPU = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
-TOO_LARGE = r"3 sequences of 9 tokens, which backward needs, do not fit .*--batch-size"
-HEADS = {
-    "a GPU that is full": (refuse(torch.OutOfMemoryError("CUDA")), CheckpointError, TOO_LARGE),
-    "a CPU that is full": (refuse(RuntimeError(CPU)), CheckpointError, TOO_LARGE),
-    "another error": (refuse(ZeroDivisionError("by zero")), ZeroDivisionError, "by zero"),
-    "another error of torch": (refuse(RuntimeError("shapes")), RuntimeError, "shapes"),
-    "a loss that is no number": (
-        lambda *args: args[2] * float("nan"),
-        StatsError,
-        "The loss has values that are no finite numbers",
-    ),
-}
-
-
-@pytest.mark.parametrize(("hook", "error", "message"), HEADS.values(), ids=HEADS)
-def test_what_goes_wrong_in_the_head_is_told_apart(described, hook, error, message):
-    model = load_model(described, make_settings(groups=GRADIENT))
-    model.get_output_embeddings().register_forward_hook(hook)
-    batch, sums = next(make_sequences().batches(3)), sums_of(described, GRADIENT)
-    with collecting(model, described, sums), pytest.raises(error, match=message):
-        feed_backward(model, batch)
 
 
 def test_the_estimate_counts_the_way_back(described):

@@ -245,30 +245,6 @@ def test_the_order_of_a_merge_does_not_name_another_run(save_run, tmp_path):
     assert len(StatsStore(tmp_path / "stats").runs()) == 3
 
 
-def test_what_cannot_be_merged_is_refused(save_run, tmp_path, make_manifest):
-    run = save_run(1)
-    parent = tmp_path / "stats"
-    weights = save_weight_stats(parent, make_manifest(kind="weights", corpora=()), weight_table())
-    half = save_run(3, corpora=("c",), dtype="bfloat16")
-    refusals = [
-        ([run], "needs at least two"),
-        ([run, save_run(2, corpora=("b",), identity="other")], "of different models"),
-        ([run, half], "computed in float32, .* in bfloat16"),
-        ([run, run], "The tokens of prose are in two of the runs"),
-        ([run, weights], "Only calibration runs add up"),
-    ]
-    before = sorted(path.name for path in parent.iterdir())
-    for runs, message in refusals:
-        with pytest.raises(StatsError, match=message):
-            merge_runs(runs, parent)
-    merged = merge_runs([run, save_run(4, corpora=("d",))], parent)
-    with pytest.raises(StatsError, match="count them once"):
-        merge_runs([merged, run], parent)
-    after = {path.name for path in parent.iterdir()}
-    assert set(before) < after
-    assert len(after) == len(before) + 2
-
-
 def tokens_of(table, layer=3):
     return table["num_tokens"][table["layer"] == layer].sum() / 2  # top_k is 2
 

@@ -67,17 +67,6 @@ def test_a_plan_that_the_address_does_not_make_is_told_in_one_line(open_page):
     assert "plan.noted" not in test.session_state
 
 
-@pytest.mark.parametrize("address", [HAND, NEURONS])
-def test_the_plan_of_the_plan_page_is_asked(open_page, go_to, queued_jobs, address):
-    test = open_page("plan", **address)
-    go_to(test, "evaluate")
-    test.segmented_control(key="results").set_value("ask").run()
-    test.text_area[0].set_value("Hello").run()
-    press(test, "Ask both")
-    plan = plan_from_dict(queued_jobs()[0].request["plans"][0])
-    assert plan.digest == test.session_state["plan.noted"].plan.digest
-
-
 def test_without_a_plan_the_form_says_where_one_comes_from(open_page):
     test = open_page("evaluate", model="once")
     test.segmented_control(key="evaluate.what").set_value("plan").run()

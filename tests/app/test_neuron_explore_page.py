@@ -9,7 +9,6 @@ import pytest
 from page_texts import opened, texts
 
 from analysis.stats.store import SHIPPED_STATS
-from app.parts.explore.bins import random_note
 
 NEURONS = {"granularity": "Neurons"}
 PARTS = ("Saliency", "One expert", "Texts", "Whole experts", "Score and loss", "Same bytes")
@@ -140,23 +139,6 @@ def test_lambda_is_in_the_address_and_in_the_command(open_page):
     assert wrong.metric[0].value == "CAMERA-P"
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        {"inside": "Nowhere"},
-        {"neurons": "REAP"},
-        {"scope": "Everywhere"},
-        {"granularity": "Atoms"},
-        {"inside": "Score and loss", "bins.text": "x", "bins.score": "y"},
-        {"inside": "One expert", "expert": "99.99"},
-    ],
-)
-def test_addresses_that_say_nonsense_show_the_usual(open_page, address):
-    test = open_page("explore", **NEURONS | address)
-    assert texts(test.error) == []
-    assert test.get("plotly_chart")
-
-
 def test_the_command_makes_the_plan_of_the_page(open_page, tmp_path, run):
     test = open_page("explore", sparsity="25%", corpus="demo-math", **NEURONS)
     table = table_of(opened(test, "neurons-kept"), "kept_share", "removed")
@@ -184,15 +166,6 @@ def test_the_plot_command_draws_the_numbers_of_the_page(open_page, tmp_path, run
     pd.testing.assert_frame_equal(drawn, shown.reset_index(drop=True), check_dtype=False)
 
 
-def test_what_the_plot_command_cannot_draw_has_none(open_page):
-    scoped = open_page("explore", scope="Each layer", **NEURONS)
-    assert not any("moeprune plot" in c for c in texts(opened(scoped, "neurons-kept").code))
-    chosen = open_page("explore", inside="One expert", expert="3.7", **NEURONS)
-    test = opened(chosen, "neurons-of-expert-3.7")
-    assert table_of(test, "neuron", "saliency")["kept"].dtype == bool
-    assert not any("moeprune plot neurons-of" in code for code in texts(test.code))
-
-
 class TestScoreAndLoss:
     def test_shipped_records_of_both_granularities(self, open_page):
         neurons = open_page("explore", inside="Score and loss", **NEURONS)
@@ -205,16 +178,6 @@ class TestScoreAndLoss:
         assert set(overview["score"]) == {"REAP", "Frequency", "AIMER", "MAN", "HEAPr", "Random"}
         assert overview["agreement"].is_monotonic_decreasing
         assert any(text.startswith("Random is one draw") for text in texts(experts.text))
-
-    @pytest.mark.parametrize(("agreement", "place"), [(0.64, "above"), (0.5, "below")])
-    def test_random_is_said_to_be_one_draw(self, agreement, place):
-        # Of ten bins 0.549 is the quantile: t(0.95, 8 degrees) = 1.8595, r = t / sqrt(8 + t^2).
-        row = {"criterion": "random", "order": "saliency", "bins": 10, "agreement": agreement}
-        note = random_note(pd.DataFrame([row]))
-        assert "one draw" in note
-        assert f"19 of 20 stay below 0.55, this one is {place}." in note
-        assert random_note(pd.DataFrame([row | {"criterion": "reap"}])) == ""
-        assert random_note(pd.DataFrame([row | {"order": "index"}])) == ""
 
     def test_a_measurement_is_queued_as_the_command_says(self, open_page, queued_jobs):
         test = open_page("explore", inside="Score and loss", **NEURONS)

@@ -4,21 +4,17 @@ import json
 import shlex
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from page_texts import command, decoded, metrics_of, recipe_on, table_with, texts
 
 from analysis.drain import drain
-from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
 from app.jobs.store import JobStore
-from app.parts.plan.neurons import saved_sentence
 from app.session.plan_data import shown_neurons
 from pruning import load_pruned
 from pruning.atoms.kept import count_atoms
 from pruning.plan import plan_from_json
-from pruning.planning.choice import experts_in
 from pruning.planning.make import plan_from_stats
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.recipe import Machine, plan_request
@@ -121,15 +117,6 @@ def test_the_switch_leads_to_neurons_and_back(open_page):
     assert "Experts kept" in metrics_of(test)
 
 
-def test_camera_p_has_no_budget_over_all_layers_and_says_why(open_page):
-    test = open_page("plan", neurons="CAMERA-P", scope="All layers", **NEURONS)
-    assert test.segmented_control(key="scope").options == ["Each layer", "Each expert"]
-    assert any("compares neurons of one layer only" in text for text in texts(test.caption))
-    assert "--atom-scope layer" in command(test, "plan")
-    series = {trace["name"] for trace in figure_of(test, "neuron-layers")["data"]}
-    assert series == {"Each layer", "Each expert"}
-
-
 def figure_of(test, name):
     (chart,) = (each for each in test.get("plotly_chart") if f"chart.{name}" in each.proto.id)
     return json.loads(chart.proto.spec)
@@ -187,13 +174,6 @@ def test_more_than_the_neurons_hold_names_the_most(open_page):
     assert metrics_of(test)["Neurons kept"] == f"{ALL - -(-85 * 5401728 // 38400):,}"
 
 
-def test_experts_in_text():
-    assert experts_in(" 3:5,7-9; 4:0 ") == ("3:5,7-9", "4:0")
-    assert experts_in("") == ()
-    with pytest.raises(PlanError, match="names no experts"):
-        experts_in("all")
-
-
 @pytest.mark.parametrize("model", ["bare", "once"])
 def test_missing_statistics_are_named_with_the_job_that_collects_them(open_page, model, tmp_path):
     test = open_page("plan", model, **NEURONS)
@@ -216,15 +196,6 @@ def test_missing_statistics_are_named_with_the_job_that_collects_them(open_page,
     assert metrics_of(test)["Neurons kept"]
 
 
-def test_weights_that_take_long_are_left_to_the_command(open_page, monkeypatch):
-    monkeypatch.setattr("app.session.plan_data.MOST_BYTES_READ", 1 << 20)
-    test = open_page("plan", neurons="Neuron norms", **NEURONS)
-    (message,) = texts(test.error)
-    assert "reads 9.0 MiB of weights" in message
-    assert "moeprune plan demo --criterion neuron-norms" in message
-    assert "--granularity atomic" in message
-
-
 def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_that_is_said(open_page):
     test = open_page("plan", **NEURONS)
     shown = table_with(test, "width mode").set_index("width mode")
@@ -242,22 +213,6 @@ def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_that_is_said(open_p
     shown = table_with(test, "width mode").set_index("width mode")
     assert shown.loc["uniform", "width loaded"] == "40"
     assert shown.loc["uniform", "saved on disk"] == pytest.approx(6 * 32 * 24 * 384 / 5401728)
-
-
-def test_sentences_on_what_is_saved():
-    def table(*disks):
-        rows = [("plan", "", disks[0], disks[0])]
-        rows += [
-            (mode, "", disk, 90)
-            for mode, disk in zip(("uniform", "ragged"), disks[1:], strict=True)
-        ]
-        return pd.DataFrame(rows, columns=["mode", "refused", "disk", "loaded"])
-
-    assert saved_sentence(table(100, 100, 100), 100) == "Nothing is removed, so nothing is saved."
-    assert saved_sentence(table(50, 75, 50), 100) == (
-        "uniform saves 25% on disk and 10% in memory. ragged saves 50% on disk and 10% in memory."
-    )
-    assert saved_sentence(table(50, 100, 100), 100).endswith("which narrows all alike.")
 
 
 def test_a_plan_that_saves_nothing_offers_what_saves(open_page):
@@ -304,13 +259,6 @@ def test_the_report_and_the_figures_are_those_of_neurons(open_page):
     # A recipe of figures has no constraints: then there is no command that draws the same.
     test.text_input(key="protect").set_value("1").run()
     assert not [text for text in texts(test.sidebar.code) if "report" in text]
-
-
-@pytest.mark.parametrize(("unit", "word"), [("Neurons", "neurons"), ("All parameters", "params")])
-def test_the_folder_of_an_export_says_what_the_share_is_of(open_page, unit, word):
-    test = open_page("plan", unit=unit, scope="Each layer", **NEURONS)
-    test.switch_page("views/export.py").run()
-    assert any(f"-40-{word}-layer" in text for text in texts(test.code))
 
 
 def test_the_export_command_of_the_page_writes_a_model_that_loads(open_page, tmp_path, run):

@@ -14,10 +14,6 @@ from pruning.constraints import Constraints
 from pruning.plan import keep_all
 from pruning.planning.choice import (
     SCHEDULE_NAMES,
-    counts_in,
-    counts_text,
-    layer_settings,
-    ranges,
     schedule_label,
 )
 from pruning.recipe_file import recipe_from_yaml
@@ -113,35 +109,11 @@ def test_counts_of_another_budget_are_fitted_and_the_page_says_so(open_page):
     assert min(exact_values(test).values()) >= 4
 
 
-@pytest.mark.parametrize(
-    ("counts", "says"),
-    [
-        ("1.2.3", "not one number for each of 6"),
-        ("16,16,16,16,16,16", "not one number for each of 6"),
-        ("<b>x</b>", "not one number for each of 6"),
-        ("99.16.16.16.16.16", "cannot keep 99 experts"),
-    ],
-)
-def test_counts_that_are_none_are_refused(open_page, counts, says):
-    test = open_page("plan", schedule="By hand", counts=counts)
-    assert not test.exception
-    (message,) = texts(test.error)
-    assert says in message
-
-
 def test_counts_that_are_typed_switch_to_by_hand(open_page):
     test = open_page("plan", schedule="Late")
     test.text_input(key="counts").set_value("16.16.16.16.12.20").run()
     assert test.segmented_control(key="schedule").value == "hand"
     assert list(exact_values(test).values()) == [16, 16, 16, 16, 12, 20]
-
-
-def test_by_hand_begins_where_the_schedule_was(open_page):
-    test = open_page("plan", schedule="Early")
-    before = exact_values(test)
-    test.segmented_control(key="schedule").set_value("hand").run()
-    assert exact_values(test) == before
-    assert test.text_input(key="counts").value == counts_text(before)
 
 
 def on_screen(locked=(), **constraints):
@@ -180,10 +152,6 @@ def test_a_cell_that_the_others_cannot_pay_for_is_refused():
         edited_cells(on_screen(locked=[0, 1, 3, 4]), {2: {"keeps": 29}})
     edit = edited_cells(on_screen(locked=[0, 1, 3, 4]), {2: {"keeps": 28}})
     assert edit.kept[5] == 4
-
-
-def test_locked_layers_that_are_none_are_refused(open_page):
-    assert "Layer 7 cannot be locked" in texts(open_page("plan", locked="7").error)[0]
 
 
 def test_a_weight_criterion_has_every_schedule(open_page):
@@ -246,13 +214,6 @@ def test_an_imported_plan_is_shown_and_exported_until_a_control_is_touched(open_
     assert kept["kept"].tolist()[0] == "0, 1, 2, 3"
     test.segmented_control(key="schedule").set_value("late").run()
     assert "--schedule late" in test.code[0].value
-
-
-def test_an_imported_plan_moves_the_sparsity_where_it_can(open_page):
-    kept = {str(layer): list(range(4 + 2 * layer)) for layer in range(5)} | {"5": list(range(8))}
-    test = upload(open_page("plan"), "mine.json", json.dumps(plan_of_demo(kept=kept)))
-    # 4 + 6 + 8 + 10 + 12 + 8 = 48 of 192.
-    assert test.select_slider(key="sparsity").value == 75
 
 
 def test_files_that_do_not_fit_are_refused_in_one_message(open_page):
@@ -330,11 +291,3 @@ def test_a_recipe_that_the_page_cannot_show_is_refused_whole(open_page, line, sa
     assert "moeprune run" in message
     assert test.pills[0].value == "demo-code"
     assert test.select_slider(key="sparsity").value == 50
-
-
-def test_words_of_the_address_and_the_command_line():
-    assert ranges([5, 0, 6, 7, 2]) == "0,2,5-7"
-    assert layer_settings({0: 16, 1: 16, 2: 12, 5: 16}) == ("0-1,5=16", "2=12")
-    layers = load_model_index("demo").layers
-    kept = {0: 16, 1: 4, 2: 32, 3: 8, 4: 9, 5: 10}
-    assert counts_in(counts_text(kept), layers) == kept

@@ -95,11 +95,6 @@ def test_names_are_text(tmp_path, demo_checkpoint):
     assert "&lt;img src=x onerror" in outside
 
 
-def test_a_report_of_a_view_that_reports_lack_is_refused():
-    with pytest.raises(Exception, match="Unknown view of a report 'winner'"):
-        views_of(["winner"])
-
-
 @pytest.mark.parametrize("page_name", PAGES)
 def test_each_page_with_figures_offers_its_report_and_the_command(open_page, page_name):
     test: AppTest = open_page(page_name)

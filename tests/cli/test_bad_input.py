@@ -1,13 +1,12 @@
 """Bad input: exit 1, one line on standard error, no trace of Python, nothing left behind."""
 
-import json
 import shutil
 import socket
 
 import pytest
 from transformers import AutoModelForCausalLM, PhimoeConfig
 
-from builders import VOCAB
+from builders import VOCAB, edit_json
 
 
 def tree(folder):
@@ -16,10 +15,6 @@ def tree(folder):
         path.relative_to(folder): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
     }
-
-
-def change_json(path, **changes):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 @pytest.fixture
@@ -51,7 +46,7 @@ BROKEN = {
     "no config": (lambda model: (model / "config.json").unlink(), "has no config.json"),
     "missing shard": (lambda model: sorted(model.glob("*.safetensors"))[1].unlink(), "missing"),
     "wrong count": (
-        lambda model: change_json(model / "config.json", num_experts=5, num_local_experts=5),
+        lambda model: edit_json(model / "config.json", num_experts=5, num_local_experts=5),
         "config.json says 5",
     ),
 }

@@ -120,18 +120,6 @@ def test_switching_the_arrangement_repaints_and_keeps_the_selection(map_page, pa
     python_says(map_page, chosen, 1)
 
 
-def test_the_app_may_move_the_selection_and_the_user_may_choose_again(map_page, panels):
-    expert = int(panels[0].order[0, 0])
-    map_page.mouse.click(*cell(map_page, 0, 0, 0))
-    python_says(map_page, (1, expert), 1)
-    map_page.get_by_role("button", name="Let the app choose").click()
-    python_says(map_page, (4, 9), 1)
-    map_page.mouse.move(0, 0)
-    expect(readout(map_page)).to_contain_text("layer 4 \u00b7 expert 9 ")
-    map_page.mouse.click(*cell(map_page, 0, 0, 0))
-    python_says(map_page, (1, expert), 2)
-
-
 def test_narrow_window_stacks_the_panels(map_page):
     map_page.set_viewport_size({"width": 560, "height": 1000})
     expect(map_page.locator(".stage.stacked")).to_be_visible()

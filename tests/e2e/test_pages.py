@@ -5,7 +5,7 @@ import re
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tabs import JOB_MS, choose, go, job, metric, pick, preset, settled, visit
+from tabs import JOB_MS, choose, go, job, metric, preset, settled, visit
 
 pytestmark = pytest.mark.e2e
 
@@ -111,22 +111,6 @@ def test_a_click_on_the_maps_takes_exponents_and_sparsity(open_tab):
 
 def command(tab: Page) -> Locator:
     return tab.get_by_test_id("stCode").filter(has_text="moeprune compare").first
-
-
-def test_choices_are_in_the_address_and_open_the_same_view(open_tab):
-    tab = open_tab("compare")
-    pick(tab, "Criterion B", "AIMER")
-    pick(tab, "Calibration A", "demo-math")
-    expect(tab).to_have_url(re.compile("a_text=demo-math"))
-    expect(command(tab)).to_contain_text(
-        "compare demo --criterion reap --corpus demo-math --sparsity 50% --with-criterion aimer"
-    )
-    agreed = metric(tab, "Equal decisions").inner_text()
-    other = open_tab(tab.url.split("/", 3)[3])
-    expect(metric(other, "Equal decisions")).to_have_text(agreed)
-    other.get_by_role("button", name="Swap A and B").click()
-    expect(command(other)).to_contain_text("--criterion aimer --sparsity 50% --with-criterion reap")
-    expect(metric(other, "Equal decisions")).to_have_text(agreed)
 
 
 def test_the_files_of_a_chart(open_tab):

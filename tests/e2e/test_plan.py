@@ -1,14 +1,11 @@
 """Plan in a real browser: bars, keys, locks, undo, the address, files, and the export of it all."""
 
 import re
-import shlex
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 from tabs import JOB_MS, choose, go, job, metric, settled, wide_elements
-from typer.testing import CliRunner
 
-import app.cli
 from pruning import load_pruned
 
 pytestmark = pytest.mark.e2e
@@ -81,20 +78,6 @@ def test_a_drag_keeps_the_budget_and_tells_python_on_release(open_tab):
         "--set 2=22 --set 1,3-5=15 --set 0=14"
     )
     expect(tab.get_by_text("Layers of different sizes")).to_be_visible()
-
-
-def test_a_drag_beyond_what_is_possible_stops_there(open_tab):
-    tab = opened(open_tab)
-    x, y = grab(tab, 4)
-    tab.mouse.move(x, y + 3000, steps=3)
-    tab.mouse.up()
-    # The router picks four; the twelve go to five layers, two or three to each.
-    expect_counts(tab, [19, 19, 18, 18, 4, 18])
-    x, y = grab(tab, 4)
-    tab.mouse.move(x, y - 10)
-    tab.keyboard.press("Escape")
-    tab.mouse.up()
-    expect_counts(tab, [19, 19, 18, 18, 4, 18])
 
 
 def test_the_keyboard_does_all_of_it(open_tab):
@@ -172,65 +155,6 @@ def test_locked_layers_neither_give_nor_take(open_tab):
     bar(tab, 0).wait_for()
     expect(bar(tab, 0)).to_have_attribute("aria-disabled", "true")
     expect_counts(tab, [16, 16, 19, 15, 15, 15])
-
-
-def test_the_address_opens_the_same_plan_elsewhere(open_tab):
-    tab = opened(open_tab, "plan?multiple=2&protect=5")
-    bar(tab, 1).focus()
-    tab.keyboard.press("ArrowUp")
-    # Layer 5 keeps its 32; four layers of two steps give the two.
-    expect(bar(tab, 1)).to_have_attribute("aria-valuenow", "14")
-    expect(tab).to_have_url(re.compile("counts="))
-    counts = shown(settled(tab))
-    assert (counts[5], sum(counts)) == (32, 96)
-    assert all(count % 2 == 0 for count in counts)
-    tab.get_by_role("button", name="Copy link").click()
-    link = tab.get_by_test_id("stPopoverBody").get_by_test_id("stCode").inner_text().strip()
-    other = opened(open_tab, link.split("/", 3)[3])
-    expect_counts(other, counts)
-    commands = [
-        each.get_by_test_id("stCode").filter(has_text="moeprune plan").inner_text()
-        for each in (tab, other)
-    ]
-    assert commands[0] == commands[1]
-
-
-def test_the_saved_plan_is_the_one_of_the_command(open_tab, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for address in (
-        "plan?schedule=Global&corpus=demo-math",
-        "plan?counts=20.20.20.12.12.12&schedule=By+hand",
-    ):
-        tab = opened(open_tab, f"plan?{address}")
-        line = tab.get_by_test_id("stCode").filter(has_text="moeprune plan").inner_text()
-        with tab.expect_download() as got:
-            tab.get_by_role("button", name="Save plan.json").click()
-        words = [word for word in shlex.split(line)[1:] if word not in ("--stats-dir", "stats")]
-        result = CliRunner().invoke(app.cli.cli, words, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        assert got.value.path().read_text() == (tmp_path / "plan.json").read_text()
-
-
-def test_a_cell_of_the_table_moves_a_bar(open_tab):
-    tab = opened(open_tab)
-    # Schedules side by side, exact values, and the table of programs in a closed part.
-    expect(tab.get_by_test_id("stDataFrame")).to_have_count(3)
-    table = tab.get_by_test_id("stDataFrame").last
-    table.scroll_into_view_if_needed()
-    box = table.bounding_box()
-    assert box is not None
-    # The third row, the column "keeps": 35 px a row below the header.
-    tab.mouse.dblclick(box["x"] + 80, box["y"] + 35 * 3 + 17)
-    cell = tab.locator("#portal input")
-    expect(cell).to_be_focused()
-    # At a person's pace: the cell takes what it holds a moment after it was typed.
-    cell.press("Control+a", delay=80)
-    cell.press_sequentially("22", delay=150)
-    expect(cell).to_have_value("22")
-    tab.wait_for_timeout(500)
-    cell.press("Enter")
-    expect_counts(tab, DRAGGED)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, TimeoutError, expect
-from tabs import choose, metric, settled, violations
+from tabs import metric, settled, violations
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
@@ -121,22 +121,3 @@ def test_the_tour_walks_over_the_pages_by_keyboard(open_tab):
     expect(dialog).to_have_count(0)
     # It stays on the last page, with the choices made before.
     expect(tab).to_have_url(re.compile(r"/export\?b=0$"))
-
-
-@pytest.mark.slow
-def test_the_tour_can_be_left_and_does_not_come_back(open_tab):
-    tab = open_tab("explore")
-    expect(tab.get_by_role("dialog")).to_have_count(0)
-    tab.get_by_role("button", name="Guided tour").click()
-    expect(tab.get_by_role("dialog")).to_contain_text("1 of")
-    settled(tab).keyboard.press("ArrowRight")
-    expect(tab.get_by_role("dialog")).to_contain_text("2 of")
-    settled(tab).keyboard.press("Escape")
-    expect(tab.get_by_role("dialog")).to_have_count(0)
-    choose(settled(tab), "b", "0")
-    expect(metric(tab, "Criterion")).to_have_text("Gate-weighted EAN")
-    settled(tab)
-    expect(tab.get_by_role("dialog")).to_have_count(0)
-    tab.reload()
-    title(tab, "Which experts does each criterion keep?")
-    expect(tab.get_by_role("dialog")).to_have_count(0)

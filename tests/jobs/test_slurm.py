@@ -1,9 +1,7 @@
 """The SLURM runner, through the real submitit, on a cluster of one machine (see `fake_slurm`)."""
 
-import contextlib
 import os
 import signal
-import sqlite3
 import stat
 
 import fake_slurm
@@ -15,6 +13,7 @@ from app.jobs.slurm import SlurmRunner, check_slurm, parse_options
 from app.jobs.store import JobStore
 
 pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
+
 FAKE_TOKEN = "hf_" + "Qz7" * 12
 
 
@@ -58,16 +57,6 @@ def test_a_job_runs_reports_and_ends(runner, store, submit, ended_by_tick):
     assert job.rss_peak > 0
     assert f"Job {job.id}: moeprune count" in store.tail(job.id)
     assert stat.S_IMODE(job.log_path.stat().st_mode) == 0o600
-
-
-def test_progress_is_seen_while_it_runs(runner, store, submit, until, ended_by_tick):
-    job = submit("count", n=400, pause=0.05)
-    runner.tick()
-    until(lambda: 0 < store.get(job.id).done < 400)
-    running = store.get(job.id)
-    assert (running.state, running.phase) == (JobState.RUNNING, "counting")
-    store.cancel(job.id)
-    assert ended_by_tick(job).state is JobState.CANCELED
 
 
 def test_what_a_task_raises_is_one_line(submit, ended_by_tick):
@@ -212,10 +201,3 @@ def test_a_machine_without_slurm_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JobError, match="needs sbatch on the PATH"):
         check_slurm()
-
-
-def test_a_table_of_several_machines_has_no_write_ahead_log(store, tmp_path):
-    own = JobStore(tmp_path / "own" / "jobs.sqlite")
-    for path, mode in ((store.path, "delete"), (own.path, "wal")):
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)

@@ -5,8 +5,6 @@ import os
 import socket
 import sqlite3
 import stat
-import subprocess
-import sys
 import time
 
 import pytest
@@ -42,13 +40,6 @@ def test_an_ambiguous_prefix_names_the_jobs(store, submit):
     with pytest.raises(JobError, match="Several jobs") as caught:
         store.get(first)
     assert all(i in str(caught.value) for i in ids if i[0] == first)
-
-
-@pytest.mark.parametrize("wrong", ["", "zz", "%", "0" * 13, "../etc"])
-def test_an_unknown_id_is_answered_with_the_recent_ones(store, submit, wrong):
-    job = submit("count")
-    with pytest.raises(JobError, match=f"The last ones are: {job.id}"):
-        store.get(wrong)
 
 
 def test_a_queued_job_is_canceled_at_once_by_its_owner_or_an_administrator(store, submit):
@@ -156,22 +147,6 @@ def test_a_file_that_is_no_table_and_a_deleted_one_are_refused(store, tmp_path):
     assert not store.path.exists()  # no new empty one
 
 
-def test_several_processes_may_be_the_first(tmp_path):
-    path = tmp_path / "state" / "jobs.sqlite"
-    script = (
-        "import sys; from pathlib import Path; from app.jobs.store import JobStore\n"
-        "sys.stdin.read(1)\n"
-        "for n in range(5): JobStore(Path(sys.argv[1])).submit('count', {}, 't', 'c', 'ann')\n"
-    )
-    command = [sys.executable, "-c", script, str(path)]
-    processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(3)]
-    for process in processes:
-        process.stdin.write(b"\n")
-        process.stdin.close()
-    assert [process.wait(timeout=20) for process in processes] == [0, 0, 0]
-    assert len(JobStore(path).list()) == 15
-
-
 def test_a_failed_transaction_changes_nothing(store, submit):
     job = submit("count")
     with pytest.raises(ZeroDivisionError), store.transaction() as jobs:
@@ -203,13 +178,6 @@ def test_reports_of_a_phase_give_its_pace(store, submit):
     assert store.get(job.id).eta_seconds(108.0) == pytest.approx(22.0)
     store.report(job.id, Progress("writing", 0, 100))
     assert store.get(job.id).eta_seconds(108.0) is None
-
-
-def test_fraction_is_of_the_phase_and_one_when_done(submit):
-    job = submit("count")
-    shares = [job.fraction, dataclasses.replace(job, done=1, total=4).fraction]
-    assert shares == [0.0, 0.25]
-    assert dataclasses.replace(job, state=JobState.DONE).fraction == 1.0
 
 
 def test_a_silent_job_of_another_host_is_left_alone_until_it_is_canceled(store, submit):

@@ -3,10 +3,8 @@
 import pytest
 import transformers
 from nonuniform_cases import NAMED
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from typer.testing import CliRunner
 
-from analysis.families import FAMILIES
 from analysis.model import load_model_index
 from app.cli import cli
 from families.physical import logits_of
@@ -58,16 +56,6 @@ def test_contents_are_those_of_the_checkpoint_or_of_the_plan(flex_olmo):
     assert contents_of(flex_olmo.source, flex_olmo.plan) == Contents((6, 3), "flex_olmo")
     assert contents_of(flex_olmo.source) == Contents((7, 7), "flex_olmo")
     assert contents_of(flex_olmo.source, keep_all(flex_olmo.source)).is_uniform
-
-
-def test_every_family_but_one_is_in_transformers(pruned_case):
-    known = FAMILIES.keys() & CONFIG_MAPPING_NAMES  # not what was registered meanwhile
-    found = {
-        case.model_type
-        for case in NAMED.values()
-        if contents_of(pruned_case(case).source).in_transformers
-    }
-    assert found == {case.model_type for case in NAMED.values()} & known
 
 
 def test_inspect_shows_who_reads_widths_and_why(width_export):

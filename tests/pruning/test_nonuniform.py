@@ -13,17 +13,13 @@ import transformers
 from exports import edit_json
 from nonuniform_cases import NAMED, NON_UNIFORM, Pruned, config_of, make_pruned
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
-    FineGrainedFP8Config,
     PreTrainedModel,
 )
-from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
 from analysis.errors import CheckpointError
 from analysis.model import load_model_index
-from analysis.nonuniform.loading import auto_class_of
 from families.physical import TOKENS, block_of, logits_of, physically_pruned, router_of
 from pruning import load_pruned
 
@@ -110,18 +106,6 @@ class TestUse:
         )
         assert model.model.layers[1].mlp.experts.down_proj.is_meta
         assert torch.equal(logits_of(model), flex_olmo.logits)
-
-    @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3", "glm4_moe", "ernie4_5_moe"])
-    def test_fp8_experts_are_built_with_the_numbers_of_their_layers(self, pruned_case, name):
-        pruned = pruned_case(NAMED[name])
-        loader = auto_class_of(load_model_index(str(pruned.path)))
-        with torch.device("meta"):
-            model = loader.from_config(AutoConfig.from_pretrained(pruned.path))
-        replace_with_fp8_linear(model, quantization_config=FineGrainedFP8Config())
-        for layer, count in zip(pruned.case.sparse, pruned.counts, strict=True):
-            experts = block_of(model, pruned.case, layer).experts
-            assert type(experts).__name__ == "FP8Experts"
-            assert len(experts.down_proj) == experts.num_experts == count
 
     @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
     def test_fp8_checkpoints_are_dequantised_on_the_cpu(self, tmp_path, name):

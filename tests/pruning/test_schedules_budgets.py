@@ -1,7 +1,6 @@
 """Budgets from sizes, and schedules from files."""
 
 import json
-from fractions import Fraction
 
 import pandas as pd
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import load_model_index
+from builders import as_gib
 from pruning.budget import count_budget, parse_gib, size_budget, sparsity_budget
 from pruning.constraints import (
     Constraints,
@@ -46,11 +46,6 @@ def report_after(model, budget, constraints=None):
         layer.index: tuple(range(keep)) for layer, keep in zip(made.layers, made.keep, strict=True)
     }
     return size_report(model, PruningPlan(model_ref(model), kept))
-
-
-def as_gib(size):
-    """An exact decimal: a power of two divides a power of ten."""
-    return f"{Fraction(size, GIB).numerator * (10**30 // Fraction(size, GIB).denominator)}e-30"
 
 
 @pytest.mark.parametrize("dtype", ["own", "bfloat16"])

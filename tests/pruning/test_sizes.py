@@ -17,7 +17,7 @@ from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.model import load_model_index
 from analysis.widths import expert_widths
-from builders import MODEL_TYPES
+from builders import MODEL_TYPES, as_gib
 from families.configs import BY_NAME, CASES
 from pruning import load_pruned
 from pruning.active import active_experts, counted_routing, expert_shapes, token_shares
@@ -317,11 +317,6 @@ def test_arithmetic_is_what_exports_hold(width_export, name, mode):
     assert row["params"] == written.checkpoint.num_params
     held = {t.data_ptr(): t.numel() for t in load_pruned(export.path).state_dict().values()}
     assert row["loaded_params"] == sum(held.values())
-
-
-def as_gib(size):
-    """An exact decimal: 2^30 divides 10^30."""
-    return f"{size * 5**30}e-30"
 
 
 class TestTarget:

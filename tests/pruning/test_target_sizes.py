@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from analysis.errors import PlanError
 from analysis.model import load_model_index
+from builders import as_gib
 from pruning.budget import Budget, size_budget
 from pruning.constraints import Constraints, rooms_of
 from pruning.plan import PruningPlan, model_ref
@@ -53,11 +54,6 @@ def headed(checkpoint, tmp_path):
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
     return load_model_index(str(path))
-
-
-def as_gib(size):
-    """An exact decimal: 2^30 divides 10^30."""
-    return f"{size * 5**30}e-30"
 
 
 @pytest.mark.parametrize(

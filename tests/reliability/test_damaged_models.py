@@ -23,15 +23,12 @@ from analysis.errors import CheckpointError, CorpusError, StatsError, UserError
 from analysis.model import DEMO_CHECKPOINT, load_model_index
 from analysis.published import PUBLISHED, read_published
 from analysis.stats.store import StatsStore
+from builders import edit_json
 from families.configs import CASES, tiny_model
 from pruning.constraints import parse_counts, parse_experts
 from pruning.evaluate.answers import prompt_ids
 
 STREAMED = Placement(stream_layers=True)
-
-
-def edit_json(path, **changes):
-    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
 
 
 def run(model, stats, **changes):

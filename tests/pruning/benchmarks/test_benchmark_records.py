@@ -117,16 +117,6 @@ def test_the_newest_full_result_is_taken():
     assert table["full"].tolist() == [0.3, 0.3, 0.3]
 
 
-def test_results_without_a_plan_have_gaps_in_the_table():
-    bare = new_record(candidate("theirs", {}), "evalscope", {}).with_scores(
-        [BenchmarkScore("arc", "acc", 1, higher_is_better=False)], "", {}
-    )
-    table = benchmark_table([bare])
-    assert table[["removed", "bytes", "stderr", "num_samples", "full"]].isna().all(axis=None)
-    assert table.loc[0, "criterion"] == ""
-    assert benchmark_table([]).empty
-
-
 def test_a_candidate_s_label_says_what_is_not_usual():
     def label(**unusual):
         return candidate_label(PlanFacts(**{**FACTS, **unusual}))

@@ -113,15 +113,6 @@ def test_locked_layers_keep_what_the_schedule_gives_them():
     assert all(feasible.holds(removed) for removed in seeds_of(settled, "late", late).values())
 
 
-def test_seeds_start_from_the_nearest_even_allocation():
-    # Layers of 11 keep a multiple of 3, so none can lose floor(11 / 2) = 5.
-    limits = Constraints(multiple_of=3)
-    spending = Spending(WIDE, sparsity_budget(WIDE, "0.5"), limits)
-    late = allocate("late", spending)
-    settled, feasible = space_of(spending, late)
-    assert feasible.holds(seeds_of(settled, "late", late)["uniform"])
-
-
 def test_stopped_and_resumed_is_uninterrupted(tmp_path):
     whole = searched(tmp_path / "whole", wide(), Distance(HIDDEN))
     published = []
@@ -241,19 +232,6 @@ def test_racing_by_hand():
     assert not is_behind(behind[:7], rival, 0.99)  # too few samples to say
     # Mean -0.25, standard error 0.25: the bound is -0.25 + 2.998 * 0.25 > 0.
     assert not is_behind(np.array([0.0] * 7 + [-2.0]), rival, 0.99)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"elites": 32}, "room for children: fewer elites"),
-        ({"generations": 0}, "greater than or equal to 1"),
-        ({"racing": 1.5}, "less than 1"),
-    ],
-)
-def test_settings_that_make_no_search_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        SearchSettings(**settings)
 
 
 def test_the_result_survives_its_file_and_gives_a_schedule(tmp_path):
