@@ -9,7 +9,6 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import get_args
 
 import pandas as pd
 import psutil
@@ -18,10 +17,8 @@ from packaging.requirements import Requirement
 from pydantic import ValidationError
 from servers import served
 from transformers import AutoConfig
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from analysis.attention import Attention
-from analysis.checkpoint import open_checkpoint, read_config
+from analysis.checkpoint import read_config
 from analysis.errors import CheckpointError
 from app.literal import literal, literal_in_badge
 from app.server import server_config
@@ -43,8 +40,6 @@ SOCKET = {
     "Sec-WebSocket-Version": "13",
     "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
 }
-
-
 # Ways to open it that the launcher must not follow: variables, and a file where it starts.
 OPENED = {
     "STREAMLIT_SERVER_ADDRESS": "0.0.0.0",  # noqa: S104
@@ -279,11 +274,6 @@ def test_a_model_that_would_fill_the_memory_is_not_shown(models_root, open_page,
     data.load_model.clear()
 
 
-@pytest.mark.parametrize("name", ["../once", "/etc", "once/../../x", "linked"])
-def test_a_model_named_in_the_address_is_one_of_the_list(open_page, name):
-    assert open_page("start", name).selectbox(key="model").value == "demo"
-
-
 @pytest.mark.parametrize(
     ("asked", "refused"),
     [
@@ -343,11 +333,6 @@ def test_attention_that_would_be_fetched_is_no_option(name):
             form(**given, attention=name)
 
 
-def test_attention_that_transformers_has_itself_is_an_option():
-    own = {name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if "|" not in name}
-    assert set(get_args(Attention)) == own | {"auto", "eager"}
-
-
 def test_no_loader_is_left_to_ask_whether_code_is_trusted():
     """Left out, transformers would ask on the terminal, and run the code after a careless y."""
     silent = []
@@ -370,11 +355,3 @@ def test_versions_with_known_holes_are_not_taken():
     for name, last_bad in (("transformers", "5.2.999"), ("streamlit", "1.53.999")):
         assert last_bad not in needs[name]
         assert tried[name] in needs[name]
-
-
-def test_a_shard_outside_of_its_checkpoint_is_refused(tmp_path, demo_checkpoint):
-    (tmp_path / "config.json").write_text((demo_checkpoint / "config.json").read_text())
-    index = '{"weight_map": {"model.norm.weight": "../model.safetensors"}}'
-    (tmp_path / "model.safetensors.index.json").write_text(index)
-    with pytest.raises(CheckpointError, match="no file of its own folder"):
-        open_checkpoint(tmp_path)

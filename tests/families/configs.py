@@ -226,6 +226,10 @@ CASES = (
     ),
 )
 BY_NAME = {case.name: case for case in CASES}
+# One of each kind: plain; dense layers and tied weights; groups, shared experts and a bias;
+# transposed, interleaved and biased; without gates; composite; with other mixers between.
+_NAMES = ("olmoe", "qwen3_moe", "deepseek_v3-groups", "gpt_oss", "nemotron_h", "aria", "jamba")
+KINDS = [BY_NAME[name] for name in _NAMES]
 
 
 def tiny_config(case: Case) -> Any:

@@ -5,8 +5,6 @@ The conformance tests cover the family as they do all others; here is what only 
 
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -238,34 +236,3 @@ def test_an_export_changes_only_the_count_in_a_hub_config(tmp_path):
     for layer, ids in kept.items():
         gate = hub_tensors(HUB_CONFIG)[f"model.layers.{layer}.mlp.gate.weight"]
         assert torch.equal(pruned.model.layers[layer].mlp.gate.weight, gate[list(ids)])
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-import numpy as np
-from analysis.calibration.run import CalibrationSettings, calibrate
-from analysis.corpora import TokenSequences
-from analysis.drain import drain
-from analysis.model import load_model_index
-from analysis.stats.store import StatsStore, load_expert_stats
-
-sequences = TokenSequences("a", (np.arange(3, 11, dtype=np.int32),), 1, 0)
-settings = CalibrationSettings(seq_len=8, device="cpu")
-store = StatsStore(Path(sys.argv[2]))
-run = drain(calibrate(load_model_index(sys.argv[1]), sequences, settings, store))
-print(int(load_expert_stats(run).table["num_tokens"].sum()))
-"""
-
-
-def test_the_program_loads_it_without_being_asked_to(tmp_path):
-    # In a fresh process, because here the class is registered by now.
-    path = write_checkpoint(tmp_path / "model", HUB_CONFIG)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(path), str(tmp_path / "stats")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr[-500:]
-    assert int(done.stdout) == 3 * TOP_K * 8

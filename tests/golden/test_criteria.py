@@ -30,7 +30,6 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, get_criterion
 from analysis.drain import drain
-from analysis.errors import CriterionError
 from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts, score_experts
 from analysis.ranking.neurons import (
@@ -52,7 +51,6 @@ from pruning.schedules import uniform
 ROUNDING = 1e-6
 GROUPS = ("routed", "damage", "dense", "gradient")
 R2 = sqrt(2)
-
 # 36 weights: gate 12 times 1/4, down 12 times 1, up 4 times C/4 for each of A, B, C. So
 # ||w||_1 = 3 + 12 + sum C and ||w||_2^2 = 3/4 + 12 + (sum C^2) / 4.
 # sum C: 6, 7, 5, 4 and 8, 10, 7, 3; sum C^2: 18, 21, 11, 6 and 26, 66, 21, 3.
@@ -60,7 +58,6 @@ WEIGHT_NORMS = (
     ((21, sqrt(17.25)), (22, sqrt(18)), (20, sqrt(15.5)), (19, sqrt(14.25))),
     ((23, sqrt(19.25)), (25, sqrt(29.25)), (22, sqrt(18)), (18, sqrt(13.5))),
 )
-
 # name -> scores of layer 0 and layer 1, with applied gates.
 APPLIED = {
     # A, A, B | A, A, B | C | C       and       A, A, C | B | A, A, B, C | none
@@ -142,7 +139,6 @@ RENORMALIZED = {
     ),
 }
 PRUNES_LARGER = {"aimer"}
-
 # Neurons A, B, C of each expert. a_c is C_j(c) at token c and 0 at others, ||w_c|| = 2.
 #
 # The loss is at A only, where p is uniform over the 8 tokens (its logits are 0), once with B and
@@ -319,21 +315,6 @@ def test_paths_by_hand(stats):
     # On two samples' paths; on the heavier of two; then by mean u, where losses decide.
     ranking = rank_experts(one, stats["routed"], "applied")
     assert ranking["saliency"].tolist() == [6, 4, 3, 5, 1, 0, 7, 2]
-
-
-@pytest.mark.parametrize("name", ["1,0,0", "damage", "aimer", "reap"])
-def test_what_cannot_be_scored_is_refused(stats, name):
-    """A constant; statistics without the group; those of tokens for weights, and the reverse."""
-    if name == "1,0,0":
-        with pytest.raises(CriterionError, match="ranks nothing"):
-            get_criterion(name)
-        return
-    routed = stats["routed"]
-    lacking = type(routed)(routed.manifest, routed.table.drop(columns="damage"))
-    given = {"damage": lacking, "aimer": routed, "reap": stats["weights"]}[name]
-    hint = {"damage": "--groups routed,damage", "aimer": "moeprune weights", "reap": "calibration"}
-    with pytest.raises(CriterionError, match=hint[name]):
-        score_experts(get_criterion(name), given, "applied")
 
 
 def looped(function, *arguments):

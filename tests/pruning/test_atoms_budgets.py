@@ -121,7 +121,7 @@ def test_global_keeps_the_best_set_of_every_size(limits, seed, levels, widths):
             atom_count_budget(contest.pools, total)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     data=st.data(),
     scope=st.sampled_from(SCOPES),
@@ -159,7 +159,7 @@ def test_a_sparsity_is_spent_to_the_nearest_multiple(data, scope, step, rho, see
         assert budget.total == sum(exact)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     data=st.data(),
     scope=st.sampled_from(SCOPES),
@@ -268,7 +268,7 @@ def named(message):
     return {}, [(int(number), percent) for number, percent in shares]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     widths=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=4), min_size=1, max_size=3),
     scope=st.sampled_from(SCOPES),

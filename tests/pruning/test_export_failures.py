@@ -15,7 +15,7 @@ from analysis.drain import drain
 from analysis.errors import ExportError
 from analysis.model import load_model_index
 from pruning.plan import keep_all
-from pruning.surgery.export import ExportOptions, export_checkpoint
+from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME
 
 
@@ -77,14 +77,6 @@ def mount_tmpfs(folder, options):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 2 MiB."""
-    mount_tmpfs(tmp_path / "disk", "size=2m")
-    yield tmp_path / "disk"
-    subprocess.run(["umount", str(tmp_path / "disk")], check=True)
-
-
-@pytest.fixture
 def read_only(tmp_path):
     """A folder in which nobody may write, not even root."""
     folder = tmp_path / "read-only"
@@ -97,21 +89,6 @@ def read_only(tmp_path):
         mount_tmpfs(folder, "ro,size=1m")
         yield folder
         subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_disk_that_is_really_full_leaves_nothing(model, plan, small_disk):
-    export = export_checkpoint(model, plan, small_disk / "out", ExportOptions(hash_source=True))
-    next(export)  # it was checked that there is room; the source is read first
-    with pytest.raises(OSError, match="No space"), (small_disk / "other").open("wb") as other:
-        while True:
-            other.write(bytes(4096))
-    with pytest.raises(ExportError, match="failed: No space left on device") as raised:
-        drain(export)
-    assert "\n" not in str(raised.value)
-    assert [path.name for path in small_disk.iterdir()] == ["other"]
-    (small_disk / "other").unlink()
-    drain(export_checkpoint(model, plan, small_disk / "out"))
-    assert (small_disk / "out" / MANIFEST_NAME).is_file()
 
 
 def test_a_place_that_cannot_be_written_to_is_one_line(model, plan, read_only):

@@ -20,8 +20,11 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_expe
 
 from analysis.errors import CheckpointError
 from analysis.model import load_model_index
+from families.configs import KINDS
 from families.physical import TOKENS, block_of, logits_of, physically_pruned, router_of
 from pruning import load_pruned
+
+SOME = [case for case in KINDS if case in NON_UNIFORM]
 
 
 @pytest.fixture(params=NON_UNIFORM, ids=str)
@@ -50,10 +53,12 @@ class TestEveryFamily:
         assert [layer.num_experts for layer in described.layers] == pruned.counts
         assert {layer.top_k for layer in described.layers} == {pruned.case.top_k}
 
+    @pytest.mark.parametrize("pruned", SOME, indirect=True, ids=str)
     def test_saved_again_it_is_the_same(self, pruned, tmp_path):
         load_pruned(pruned.path).save_pretrained(tmp_path)
         assert torch.equal(logits_of(load_complete(tmp_path)), pruned.logits)
 
+    @pytest.mark.parametrize("pruned", SOME, indirect=True, ids=str)
     def test_a_stock_reader_fails_loudly(self, pruned):
         stock = getattr(transformers, pruned.source.family.auto_class)
         with pytest.raises(RuntimeError, match="size"):
@@ -68,6 +73,7 @@ class TestEveryFamily:
         keys = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
         assert {text[key] for key in keys if key in text} == {max(pruned.counts)}
 
+    @pytest.mark.parametrize("pruned", SOME, indirect=True, ids=str)
     def test_the_experts_implementation_reaches_every_layer(self, pruned):
         model = load_pruned(pruned.path)
         called = []

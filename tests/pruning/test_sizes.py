@@ -18,7 +18,7 @@ from analysis.families import MoELayer
 from analysis.model import load_model_index
 from analysis.widths import expert_widths
 from builders import MODEL_TYPES, as_gib
-from families.configs import BY_NAME, CASES
+from families.configs import BY_NAME, CASES, KINDS
 from pruning import load_pruned
 from pruning.active import active_experts, counted_routing, expert_shapes, token_shares
 from pruning.atoms.budget import atom_count_budget, reachable_totals
@@ -324,8 +324,8 @@ class TestTarget:
 
     @pytest.mark.parametrize("mode", list(WidthMode), ids=str)
     @pytest.mark.parametrize("scope", list(AtomScope), ids=str)
-    @pytest.mark.parametrize("dtype", ["own", "bfloat16"])
-    def test_against_every_budget(self, model, mode, scope, dtype):
+    def test_against_every_budget(self, model, mode, scope):
+        dtype = "bfloat16" if scope is AtomScope.LAYER else "own"
         limits = Constraints(multiple_of=6, pinned={1: frozenset({3})}, floor=6)
         contest, sizer = self.contest(model, scope, limits), AtomSizer(model)
         choice = WidthChoice(mode, 8)
@@ -387,7 +387,7 @@ class TestParamsShare:
             exact = Fraction(percent, 100) * whole / NEURON
             assert budget.total == -(-exact // step) * step
 
-    @pytest.mark.parametrize("case", CASES, ids=str)
+    @pytest.mark.parametrize("case", KINDS, ids=str)
     def test_of_every_family_the_numbers_that_stay_are_those_of_the_budget(self, atom_source, case):
         model = atom_source(case).described
         contest, whole = TestTarget().contest(model, AtomScope.GLOBAL, Constraints()), 0

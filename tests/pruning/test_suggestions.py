@@ -151,7 +151,7 @@ def requests(draw: st.DrawFn) -> Asked:
     return Asked(layers, draw(st.sampled_from(names)), budget, limits)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(asked=requests())
 def test_what_an_error_names_works(asked):
     for _ in range(12):

@@ -24,7 +24,6 @@ from analysis.durable import PARTIAL
 from analysis.errors import UserError
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore, save_expert_stats
-from app.charts.files import write_figure
 from app.cli.files import write_csv, write_table
 from app.jobs.store import JobStore
 from builders import tiny_checkpoint
@@ -213,17 +212,6 @@ def test_a_job_table_that_cannot_grow_keeps_its_jobs(tmp_path):
     found = store.list(limit=200)
     assert [job.id for job in found][-3:] == [job.id for job in reversed(before)]
     store.submit("count", {"n": 4}, "title", "command", "me")
-
-
-def test_a_figure_is_whole_or_not_there(tmp_path):
-    import plotly.graph_objects as go
-
-    path = tmp_path / "figure.html"
-    path.write_text("older")
-    with full_at(10_000), pytest.raises(OSError, match="File too large"):
-        write_figure(go.Figure(), path)
-    assert [each.name for each in tmp_path.iterdir()] == ["figure.html"]
-    assert path.read_text() == "older"
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])

@@ -8,7 +8,7 @@ from tools.reliability.fuzz import Tally, fuzz
 from tools.reliability.readers import READERS, copied, make_inputs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads its memory from /proc")
-INPUTS = 12
+INPUTS = 8
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,277 @@
+"""Numbers and tables of the documentation are those of the code and of the shipped demo."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from published_models import DEEPSEEK, ERNIE, MIXTRAL, OLMOE, QWEN3
+
+from analysis.calibration.loading import CalibrationSettings, Placement
+from analysis.calibration.memory import active_params, memory_needs
+from analysis.calibration.streamed import hidden_bytes
+from analysis.corpora import PRESETS, parse_corpus
+from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.streams import SHUFFLE_BUFFER
+from analysis.criteria import get_criterion
+from analysis.model import load_model_index
+from analysis.ranking.experts import rank_experts
+from analysis.stats.choose import CorpusWeight, choose_stats
+from analysis.stats.store import SHIPPED_STATS, StatsStore
+from pruning.outline import outline_model
+from pruning.plan import PruningPlan, model_ref, select_experts
+from pruning.recipe_file import recipe_from_yaml
+from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
+from pruning.schedules import uniform
+from pruning.sizes import size_report
+
+DEMO_PAGE = (Path(__file__).parent.parent / "docs" / "demo-for-stakeholders.md").read_text()
+TEXTS = ("demo-code", "demo-prose", "demo-math")
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model_index("demo")
+
+
+@pytest.fixture(scope="module")
+def pruned(model):
+    """(criterion, text) -> pairs of layer and expert that go at 50%, from the ranks alone."""
+
+    def of(name, text="demo-code"):
+        criterion = get_criterion(name)
+        store = StatsStore(SHIPPED_STATS)
+        chosen = choose_stats(criterion, store, model, [CorpusWeight(text)])
+        ranking = rank_experts(criterion, chosen.stats, "applied")
+        last = ranking[ranking["rank"] >= 16]
+        return set(zip(last["layer"], last["expert"], strict=True))
+
+    return of
+
+
+def shared(first, second):
+    """Share of the pruned experts that two choices have in common; layers lose 16 each."""
+    assert len(first) == len(second) == 6 * 16
+    return len(first & second) / len(first)
+
+
+def across_texts(pruned, name):
+    code, prose, maths = (pruned(name, text) for text in TEXTS)
+    return (shared(code, prose) + shared(code, maths) + shared(prose, maths)) / 3
+
+
+def test_what_is_said_of_explore(pruned):
+    assert f"**{shared(pruned('reap'), pruned('frequency')):.0%}** in *Pruned by" in DEMO_PAGE
+    assert f"REAP: **{across_texts(pruned, 'reap'):.0%}** of the pruned experts" in DEMO_PAGE
+    assert f"MSAN depends least (**{across_texts(pruned, 'msan'):.2f}**)" in DEMO_PAGE
+    assert f"(0, 1, 2) most (**{across_texts(pruned, '0,1,2'):.2f}**)" in DEMO_PAGE
+    never = [_never_routed(text) for text in TEXTS]
+    assert "only one or two are never used" in DEMO_PAGE
+    assert set(never) == {1, 2}
+
+
+def _never_routed(text):
+    store = StatsStore(SHIPPED_STATS)
+    chosen = choose_stats(
+        get_criterion("frequency"), store, load_model_index("demo"), [CorpusWeight(text)]
+    )
+    return int((chosen.stats.table["num_tokens"] == 0).sum())
+
+
+def test_what_is_said_of_compare(pruned):
+    differing = len(pruned("reap") ^ pruned("man"))
+    assert (
+        f"of 192 decisions **{1 - differing / 192:.0%}** are equal, **{differing}** are"
+        in DEMO_PAGE
+    )
+
+
+def test_what_is_said_of_plan(model):
+    store = StatsStore(SHIPPED_STATS)
+    criterion = get_criterion("reap")
+    chosen = choose_stats(criterion, store, model, [CorpusWeight("demo-code")])
+    ranking = rank_experts(criterion, chosen.stats, "applied")
+    plan = select_experts(ranking, uniform(model.layers, "50%"), model=model_ref(model))
+    report = size_report(model, plan)
+    sizes = (report.bytes_before / MIB, report.bytes_after / MIB)
+    assert "**{:.1f} MiB become {:.1f}**".format(*sizes) in DEMO_PAGE
+    assert f"about **{report.active_after / 1e6:.2f} million**" in DEMO_PAGE
+
+
+def test_what_is_said_of_evaluate():
+    records = [
+        json.loads(file.read_text()) for file in (SHIPPED_STATS / "evaluations").glob("demo-*.json")
+    ]
+    half = [
+        record
+        for record in records
+        if record["corpus"]["name"] == "demo-code" and record["plan"]["sparsity"] == "50%"
+    ]
+    losses = {record["metrics"]["nll"]["mean"]: record for record in half}
+    best = losses[min(losses)]
+    assert len(half) > 5
+    assert best["plan"]["criterion"] == "frequency"
+    full, least = best["full"]["nll"]["mean"], min(losses)
+    assert f"from **{full:.3f}** to **{least:.3f}** for the best" in DEMO_PAGE
+    rises = {
+        (record["plan"]["criterion"], record["corpus"]["name"]): record["metrics"]["nll"]["mean"]
+        - record["full"]["nll"]["mean"]
+        for record in records
+        if record["plan"]["sparsity"] == "50%" and record["plan"]["corpora"] == ["demo-code"]
+    }
+    code, maths = (rises["reap", text] for text in ("demo-code", "demo-math"))
+    assert f"the loss by **{code:.3f}** on code and by **{maths:.3f}** on maths" in DEMO_PAGE
+    assert f"on maths it rises by **{rises['frequency', 'demo-math']:.3f}**" in DEMO_PAGE
+
+
+ROOT = Path(__file__).parent.parent
+CORPORA_PAGE = (ROOT / "docs" / "corpora.md").read_text()
+
+
+def cells(line):
+    return [cell.strip().replace("`", "") for cell in line.strip("|\n").split("|")]
+
+
+def test_the_table_of_presets_is_that_of_the_code():
+    table = CORPORA_PAGE.partition("<!-- presets -->")[2].partition("<!-- /presets -->")[0]
+    rows = [cells(line) for line in table.strip().splitlines()[2:]]
+    shown = {}
+    for name, repo, config, split, fields, tokens, length, seed, paper in rows:
+        numbers = (int(tokens.replace(",", "")), int(length), int(seed))
+        shown[name] = (repo, config or None, split, set(fields.split(", ")), *numbers, paper)
+    coded = {}
+    for name, preset in PRESETS.items():
+        data = preset.dataset
+        read = set(data.fields.named.values())
+        # A data set with our own names is read by the one that it has.
+        own = shown[name][3] if data.fields == type(data.fields)() else read
+        assert own <= read
+        numbers = (preset.tokens, preset.seq_len, preset.seed)
+        coded[name] = (data.repo, data.config, data.split, own, *numbers, preset.reference)
+    assert shown == coded
+
+
+def test_the_reference_shows_each_way_to_calibrate_and_every_option_of_it_exists():
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    lines = [line.partition("#")[0] for line in page.splitlines() if " calibrate MODEL " in line]
+    used = {option for line in lines for option in re.findall(r" --([a-z-]+)", line)}
+    ours = used - {"nproc-per-node", "dry-run"}
+    assert {"groups", "stream-layers"} <= ours
+    assert {option.replace("-", "_") for option in ours} <= set(CalibrateRequest.model_fields)
+    assert any(line.startswith("torchrun ") for line in lines)
+    assert "needs the whole model in its memory" not in page
+
+
+def test_a_preset_brings_its_settings_and_what_is_given_wins():
+    for name, preset in PRESETS.items():
+        for corpus in (name, f"{name}=copy.parquet"):
+            sampling = CalibrateRequest(model="demo", corpus=corpus).sampling()
+            expected = (preset.tokens, preset.seq_len, preset.seed)
+            assert (sampling.tokens, sampling.seq_len, sampling.seed) == expected
+    given = CalibrateRequest(model="demo", corpus="wikitext2", tokens=640, seq_len=64, seed=3)
+    sampling = given.sampling()
+    assert (sampling.tokens, sampling.seq_len, sampling.seed) == (640, 64, 3)
+    other = CalibrateRequest(model="demo", corpus="demo-math").sampling()
+    assert (other.tokens, other.seq_len, other.seed) == (DEFAULT_TOKENS, DEFAULT_SEQ_LEN, 42)
+
+
+def test_defaults_and_the_buffer_are_as_the_page_says():
+    assert (
+        f"{DEFAULT_TOKENS:,} tokens\nin sequences of {DEFAULT_SEQ_LEN} with seed 42" in CORPORA_PAGE
+    )
+    assert f"{SHUFFLE_BUFFER:,} documents" in CORPORA_PAGE
+
+
+def test_every_corpus_shown_can_be_parsed():
+    shown = re.findall(r"calibrate MODEL --corpus (\S+)", CORPORA_PAGE)
+    assert len(shown) >= 3
+    for corpus in shown:
+        parse_corpus(corpus)
+
+
+def test_the_command_shown_for_a_request_asks_for_the_same():
+    request = CalibrateRequest(
+        model="demo",
+        corpus="hub:owner/name,text=content",
+        packing="pack",
+        count="response",
+        select="kmeans",
+        clusters=7,
+    )
+    assert request.command() == (
+        "moeprune calibrate demo --corpus hub:owner/name,text=content --packing pack "
+        "--count response --select kmeans --clusters 7"
+    )
+
+
+MODELS_PAGE = (Path(__file__).parent.parent / "docs" / "prune-your-own-model.md").read_text()
+GIB = 2**30
+CONFIGS = {
+    "allenai/OLMoE-1B-7B-0125-Instruct": OLMOE,
+    "deepseek-ai/DeepSeek-V2-Lite-Chat": DEEPSEEK,
+    "baidu/ERNIE-4.5-21B-A3B-PT": ERNIE,
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": QWEN3,
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": MIXTRAL,
+}
+
+
+def shown():
+    """Model -> numbers of its row, in the units of the page."""
+    table = MODELS_PAGE.partition("<!-- sizes -->")[2].partition("<!-- /sizes -->")[0]
+    rows = [line.split("|")[1:-1] for line in table.strip().splitlines()[2:]]
+    return {
+        name.strip(" `"): [float(re.match(r" *([\d.]+)", cell)[1]) for cell in cells]
+        for name, *cells in rows
+    }
+
+
+def half(model):
+    """The plan that keeps the first half of each layer's experts."""
+    keep = uniform(model.layers, "50%").keep
+    kept = {layer.index: tuple(range(n)) for layer, n in zip(model.layers, keep, strict=True)}
+    return PruningPlan(model_ref(model), kept)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_sizes_of_the_page_are_those_of_the_configuration(tmp_path, name):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]))
+    model = outline_model(str(tmp_path))
+    preset = PRESETS["c4"]
+    row = np.zeros(preset.seq_len, dtype=np.int32)
+    text = TokenSequences("c4", (row,) * (preset.tokens // preset.seq_len), 1, 0)
+    placement = Placement(stream_layers=True, hidden_states_dir=tmp_path)
+    settings = CalibrationSettings(preset.seq_len, device="cpu", placement=placement)
+
+    report, needs = size_report(model, half(model)), memory_needs(model, text, settings)
+    work = 2 * active_params(model) * text.num_tokens
+    sizes = (report.bytes_before, report.bytes_after, needs.whole, needs.streamed)
+    gib = [size / GIB for size in (*sizes, hidden_bytes(model, text, settings))]
+    assert f"{text.num_tokens:,} tokens in sequences of {preset.seq_len:,}" in MODELS_PAGE
+    wanted = [report.params_before / 1e9, *gib, work / 1e15]
+    # As many digits as the page shows.
+    assert shown()[name] == [pytest.approx(wanted[0], abs=0.005)] + [
+        pytest.approx(number, abs=0.051) for number in wanted[1:]
+    ]
+
+
+def test_the_times_of_the_page_are_work_by_speed():
+    work = {name: numbers[-1] * 1e15 for name, numbers in shown().items()}
+    small, large = work["allenai/OLMoE-1B-7B-0125-Instruct"], max(work.values())
+    for speed, one, other in (
+        (0.5e12, "38 minutes", "7 hours"),
+        (50e12, "23 seconds", "4 minutes"),
+    ):
+        assert f"{speed / 1e12:g}e12" in MODELS_PAGE
+        for operations, said in ((small, one), (large, other)):
+            number, unit = said.split()
+            seconds = {"seconds": 1, "minutes": 60, "hours": 3600}[unit]
+            assert operations / speed / seconds == pytest.approx(float(number), rel=0.12)
+            assert said in MODELS_PAGE
+
+
+def test_the_recipe_of_the_page_is_one():
+    (recipe,) = re.findall(r"```yaml\n(.*?)```", MODELS_PAGE, flags=re.S)
+    assert recipe_from_yaml(recipe).model == "Qwen/Qwen3-30B-A3B-Instruct-2507"
