@@ -14,7 +14,6 @@ from analysis.ranking.leaderboard import (
     ranks,
     score_table,
     weighted_average,
-    winners,
 )
 
 # Models x rows x columns, counted on the page: OLMoE and DeepSeek have one ratio, the others two.
@@ -144,31 +143,6 @@ def test_ranks_by_hand():
     # On x both share (1 + 2) / 2; on y b is first.
     assert ranks(scores).loc["a"].tolist() == [1.5, 2.0]
     assert average_rank(scores).to_dict() == {"a": 1.75, "b": 1.25}
-
-
-def test_winners_by_hand():
-    scores = score_table(
-        results(
-            a={"x": 0.5, "y": 0.1, "z": 0.0},
-            b={"x": 0.5, "y": 0.3, "z": 0.0},
-            c={"x": 0.25, "y": 0.2, "z": 0.0},
-        )
-    )
-    table = winners(scores).set_index("benchmark")
-    assert table.loc["x", ["winner", "margin", "tied"]].tolist() == ["a", 0.25, 2]
-    assert table.loc["y", "winner"] == "b"
-    assert table.loc["y", "margin"] == pytest.approx(0.1)
-    assert table.loc["z", ["winner", "tied"]].tolist() == ["", 0]
-    assert table["candidates"].tolist() == [3, 3, 3]
-
-
-def test_a_candidate_without_a_rival_neither_wins_nor_has_a_rank():
-    scores = score_table(results(a={"x": 0.5, "y": 0.1}, b={"x": 0.4}))
-    assert winners(scores)["winner"].tolist() == ["a", ""]
-    assert winners(scores)["candidates"].tolist() == [2, 1]
-    # Of x alone: a's rank 1 of 1 on y would say nothing.
-    assert average_rank(scores).to_dict() == {"a": 1.0, "b": 2.0}
-    assert average_rank(scores.loc[["a"]]).isna().all()
 
 
 def test_own_average_by_hand():

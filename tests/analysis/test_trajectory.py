@@ -210,25 +210,6 @@ def measured_weights(stats, sample, parts):
     return weights
 
 
-def test_steps_that_factorise_are_the_papers(stats):
-    """Both methods: where P(j | i) is the same r_j for every i, it is the paper's own step."""
-    shares = np.array([[1, 2, 4, 1], [2, 6, 0, 0]])  # out of 8, of two layers that follow
-    row = np.concatenate([[3, 4, 1], shares[0], shares[1, :2]]) / 8
-    same = replace(
-        stats,
-        probability=row * stats.num_tokens[:, None],
-        transitions=(np.tile(shares[0], (3, 1)), np.tile(shares[1, :2], (4, 1))),
-    )
-    for parts in ("both", "transition"):
-        for count in (1, 7, 30):
-            paper = follow(same, count, Weighing(parts)).table(count)
-            measured = follow(same, count, Weighing(parts, "measured")).table(count)
-            assert measured["num_samples"].tolist() == paper["num_samples"].tolist()
-            assert measured["path_weight"].tolist() == pytest.approx(
-                paper["path_weight"].tolist(), nan_ok=True
-            )
-
-
 def test_what_has_no_steps_needs_no_transitions(stats):
     # Without steps there is nothing that would have to be measured.
     importance = follow(stats, 3, Weighing("importance", "measured")).table(3)

@@ -6,7 +6,6 @@ import pytest
 from exports import keeping
 from page_texts import command
 
-from analysis.errors import UserError
 from analysis.model import load_model_index
 from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
@@ -123,25 +122,6 @@ def test_an_uploaded_file_is_a_record(store, models_root, stats_dir, open_page):
     assert set(test.dataframe[0].value["candidate"]) == {"Full model", "their own"}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"\xff\x00", "odd.json"),
-        (b"[" * 100_000, "odd.json"),
-        (b'{"results": 3}', "odd.json"),
-        (b"{}", "odd.json"),
-        (b" " * (16 * 2**20 + 1), "larger than 16 MB"),
-    ],
-)
-def test_a_bad_upload_is_one_line(store, models_root, stats_dir, content, message):
-    with pytest.raises(UserError) as error:
-        take_results(asked(models_root, stats_dir), "odd.json", content)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-    assert "/tmp" not in str(error.value)  # noqa: S108  (no folder of the server in a message)
-    assert store.records() == []
-
-
 # Of a harness that was given its arguments as a mapping, and did not say what the model had.
 OTHERWISE = {**RESULTS, "config": {"model_args": {"pretrained": "x", "dtype": "float32"}}}
 
@@ -162,18 +142,6 @@ def test_what_was_taken_in_is_what_the_page_shows(open_page, kept):
     test.selectbox(key="bench.way").set_value("lm-eval").run()
     assert len(test.dataframe[0].value) == 2
     assert test.selectbox(key="bench.run.dtype.auto").value == "auto"
-
-
-def test_among_shares_the_one_that_was_taken_in_is_shown(open_page, kept):
-    test = open_page("evaluate", model="once", results=BENCHMARKS)
-    assert test.select_slider(key="bench.removed").value == "50%"
-    test.segmented_control(key="bench.import.what").set_value("words").run()
-    test.text_input(key="bench.import.words").set_value("their own").run()
-    content = json.dumps(RESULTS).encode()
-    test.file_uploader[0].upload("results.json", content, "application/json").run()
-    test.button(key="bench.import.send").click().run()
-    assert test.select_slider(key="bench.removed").value == "all"
-    assert "their own" in test.dataframe[0].value["candidate"].tolist()
 
 
 def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept, store):

@@ -24,10 +24,7 @@ from pruning.plan import load_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
 from pruning.planning.search_estimate import (
-    duration_text,
     estimate_search,
-    most_candidates,
-    start_seconds,
 )
 from pruning.planning.search_plans import searched_selection
 from pruning.recipe import SearchSection
@@ -131,12 +128,6 @@ def test_another_budget_is_explained_and_nothing_is_changed(open_page):
     test.button(key="search.budget").click().run()
     assert test.select_slider(key="sparsity").value == 50
     assert counts_on(test) == read_known(SHIPPED / "demo-reap.json").kept
-
-
-def test_an_unknown_search_in_the_address_gives_the_first_that_fits(open_page):
-    test = open_page("plan", schedule="Searched", searched="../../x")
-    assert not test.exception
-    assert test.selectbox(key="searched").value == "demo-reap"
 
 
 def test_a_model_without_a_search_says_so_and_offers_the_form(open_page):
@@ -300,10 +291,6 @@ def known(tmp_path):
     return shipped.model_copy(update=changed)
 
 
-def test_candidates_are_the_population_and_what_each_generation_has_room_for():
-    assert most_candidates(ASKED) == 6 + 3 * (6 - 2)
-
-
 def test_a_search_made_here_gives_its_pace(known, tmp_path):
     (tmp_path / "recipe.yaml").touch()
     here = known.model_copy(update={"path": tmp_path / "search.json"})
@@ -333,15 +320,3 @@ def test_without_a_search_calibrations_do_and_without_those_nothing():
     assert "1,024 tokens a second" in made.how
     nothing = estimate_search(ASKED, [], [SimpleNamespace(manifest=SimpleNamespace(made={}))])
     assert (nothing.low, nothing.high, nothing.candidates) == (None, None, 18)
-
-
-def test_the_start_takes_its_time_and_reads_the_weights():
-    # 5 s and 4 GiB at 2 GiB/s; 30 s and 4 GiB at a quarter of a GiB/s.
-    assert start_seconds(4 * 2**30) == (5 + 2, 30 + 16)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.2, "1 s"), (89, "89 s"), (600, "10 min"), (9000, "2.5 h")]
-)
-def test_durations_are_read_at_a_glance(seconds, text):
-    assert duration_text(seconds) == text

@@ -54,19 +54,6 @@ def test_a_dry_run_shows_every_mode_and_writes_nothing(plan, works, here):
     assert whole == "10.4 MiB"
 
 
-def test_neurons_from_a_file(works, here):
-    (here / "atoms.json").write_text('{"2": {"5": [0, 7, 9], "6": []}}')
-    works(*PLAN, "--kept-atoms", "atoms.json", "-o", "plan.json")
-    made = json.loads((here / "plan.json").read_text())
-    assert made["kept_atoms"] == {"2": {"5": [0, 7, 9], "6": []}}
-    works("export", "demo", "out", "--plan", "plan.json", "--width-mode", "ragged")
-    manifest = json.loads((here / "out" / "moeprune_manifest.json").read_text())
-    assert manifest["widths"] == {"mode": "ragged", "multiple_of": 8}
-    seen = works("inspect", "out")
-    assert "0 to 64 on disk" in seen
-    assert "one width" in " ".join(seen.split())
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -214,23 +201,6 @@ def test_neurons_are_measured_cut_in_every_width_and_measured_again_where_they_s
         kept = atoms.get(str(layer), {}).get(str(expert))
         assert left.get((layer, expert), 0) == (len(rows) if kept is None else len(kept))
     assert len(set(left)) > 1
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--criterion reap", "REAP scores no neurons; those that do: heapr, camera-p"),
-        ("--criterion camera-p --corpus demo-math --corpus demo-code", "maxima, which a blend"),
-        ("--criterion heapr", "choose with --corpus"),
-    ],
-)
-def test_scores_that_cannot_be_given_say_why(moeprune, words, message):
-    assert message in moeprune("score", "demo", "--granularity", "atomic", *words.split()).err
-
-
-def test_an_unknown_granularity_names_the_known(moeprune):
-    said = moeprune("score", "demo", "--criterion", "heapr", "--granularity", "atom").err
-    assert "--granularity: Input should be 'expert' or 'atomic'" in said
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import pandas as pd
 import pytest
 
 from builders import tiny_checkpoint
-from pruning.recipe import Recipe
-from pruning.requests.recipe import Machine, calibrate_requests
 
 
 @pytest.fixture
@@ -75,22 +73,6 @@ def test_a_budget_of_given_paths_is_the_criterion_under_a_global_schedule(works,
     works("paths", "model", "--top-m", "3", "--table", "t.parquet", "--stats-dir", "stats")
     scores, table = pd.read_csv(calibrated / "s.csv"), pd.read_csv(calibrated / "t.parquet")
     assert scores["score"].tolist() == table["num_samples"].tolist()
-
-
-def test_recipes_collect_what_the_criterion_reads():
-    recipe = Recipe.model_validate(
-        {
-            "model": "demo",
-            "corpora": ["demo-math"],
-            "criterion": "pathfinder:20",
-            "budget": {"sparsity": "50%"},
-            "calibrate": {"answers": "own", "answer_tokens": 12, "packing": "pad"},
-        }
-    )
-    (request,) = calibrate_requests(recipe, Machine())
-    assert request.groups == "routed,dense"
-    assert (request.answers, request.most_answer_tokens) == ("own", 12)
-    assert "--answers own --answer-tokens 12" in request.command()
 
 
 def test_measured_transitions_and_representatives_are_in_the_plan(works, calibrated):

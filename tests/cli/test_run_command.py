@@ -222,21 +222,6 @@ def test_neurons_by_their_weights(recipe, works, tiny, here):
     assert "pruned is finished, skipped" in again
 
 
-def test_neurons_by_a_calibration(recipe, works, tiny, corpora, here):
-    mixed = [str(corpora[0]), {"corpus": str(corpora[1]), "weight": 3}]
-    changes = {**NEURONS, "criterion": "heapr", "corpora": mixed, "export": None}
-    works("run", recipe(**changes), "--stats-dir", "stats")
-    assert {tuple(made["groups"]) for made in manifests(here)} == {("routed", "gradient")}
-    works(
-        *("plan", tiny, "--granularity", "atomic", "--criterion", "heapr", "--sparsity", "50%"),
-        *(f"--corpus={corpora[0]}", f"--corpus={corpora[1]}:3", "--stats-dir", "stats"),
-        *("-o", "by-hand.json"),
-    )
-    plan = json.loads((here / "r.plan.json").read_text())
-    assert plan == json.loads((here / "by-hand.json").read_text())
-    assert len(plan["runs"]) == 2
-
-
 def test_neurons_of_a_file_and_of_a_target_size(recipe, works, here):
     works("run", recipe(**NEURONS, budget={"target_gib": "0.00008"}, export=None))
     plan = json.loads((here / "r.plan.json").read_text())

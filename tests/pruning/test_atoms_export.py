@@ -119,39 +119,6 @@ class TestBytes:
         assert shared
         assert all(torch.equal(before[each], after[each]) for each in shared)
 
-    def test_shared_experts_are_filled_up_to_whole_ones(self, atom_source, tmp_path):
-        source = atom_source(BY_NAME["glm4_moe"])
-        plan = keeping_neurons(
-            source.described, {layer: {e: tuple(range(20)) for e in range(7)} for layer in (1, 2)}
-        )
-        export(source.described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM, 4))
-        assert text_part(tmp_path / "out")["n_shared_experts"] == 3  # of 20, for 48 neurons
-        before, after = tensors_of(source.path), tensors_of(tmp_path / "out")
-        up, down = (f"model.layers.1.mlp.shared_experts.{p}_proj.weight" for p in ("up", "down"))
-        assert torch.equal(after[up][:48], before[up])
-        assert not after[up][48:].any()
-        assert torch.equal(after[down][:, :48], before[down])
-        assert after[down].shape == (16, 60)
-        _, info = stock_load(source.case, tmp_path / "out")
-        assert not any(info.values())
-
-    @pytest.mark.parametrize("mode", MODES)
-    def test_bfloat16(self, atom_source, mode, tmp_path):
-        case = BY_NAME["olmoe"]
-        tiny_model(case).to(torch.bfloat16).save_pretrained(tmp_path / "source")
-        described = load_model_index(str(tmp_path / "source"))
-        atoms = atom_source(case).plan.kept_atoms
-        plan = keeping_neurons(described, atoms)
-        export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
-        pruned = load_pruned(tmp_path / "out")
-        assert {p.dtype for p in pruned.parameters()} == {torch.bfloat16}
-        assert logits_of(pruned).isfinite().all()  # in grouped products, which need the multiple
-        # The same weights, without the rounding of products.
-        original, _ = stock_load(case, tmp_path / "source", dtype=torch.float32)
-        wanted = logits_of(zeroed(original, case, plan))
-        found = logits_of(load_pruned(tmp_path / "out", dtype=torch.float32))
-        assert (found - wanted).abs().max() <= CLOSE
-
     @pytest.mark.parametrize("mode", ["uniform", "per-layer"])
     def test_stacked_layout(self, atom_source, mode, tmp_path):
         source = atom_source(BY_NAME["qwen2_moe"])

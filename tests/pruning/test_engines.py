@@ -2,11 +2,8 @@
 
 import pytest
 import transformers
-from nonuniform_cases import NAMED
-from typer.testing import CliRunner
 
 from analysis.model import load_model_index
-from app.cli import cli
 from families.physical import logits_of
 from pruning import load_pruned
 from pruning.engines import NOT_TRIED, Contents, Reads, contents_of, verdicts
@@ -56,20 +53,6 @@ def test_contents_are_those_of_the_checkpoint_or_of_the_plan(flex_olmo):
     assert contents_of(flex_olmo.source, flex_olmo.plan) == Contents((6, 3), "flex_olmo")
     assert contents_of(flex_olmo.source) == Contents((7, 7), "flex_olmo")
     assert contents_of(flex_olmo.source, keep_all(flex_olmo.source)).is_uniform
-
-
-def test_inspect_shows_who_reads_widths_and_why(width_export):
-    path = width_export(NAMED["olmoe"], "ragged").path
-    shown = CliRunner().invoke(cli, ["inspect", str(path)], env={"COLUMNS": "200"})
-    assert shown.exit_code == 0
-    found = by_engine(contents_of(load_model_index(str(path))))
-    assert found["transformers"].reads is Reads.NO
-    assert "one width" in found["transformers"].reason
-    assert found["transformers, trust_remote_code=True"].reads is Reads.YES
-    assert found["moeprune, load_pruned"].reads is Reads.YES
-    for verdict in found.values():
-        assert verdict.engine in shown.output
-        assert verdict.reason in shown.output
 
 
 def test_verdicts_on_transformers_are_what_happens(flex_olmo):

@@ -15,7 +15,6 @@ from pruning.atoms.cuts import (
     field_of,
     layer_cuts,
     neurons_of,
-    pool_chance,
     pool_overlap,
     pruned_neurons,
     saliency_histogram,
@@ -130,26 +129,6 @@ def test_overlap_is_a_mean_over_pools():
     # A pool that loses nothing counts for nothing, as a layer of experts does.
     assert pool_overlap(first[:4], second[:4], [2, 2]) == pytest.approx(1 / 2)
     assert math.isnan(pool_overlap(first & False, second, [6]))
-
-
-def test_chance_is_what_random_choices_share():
-    pools, generator = [40, 10], np.random.default_rng(0)
-    sparsity = Fraction(3, 10)
-    found = []
-    for _ in range(400):
-        masks = [
-            pruned_neurons(
-                np.concatenate([generator.permutation(n) for n in pools]).astype(np.int32),
-                pools,
-                sparsity,
-            )
-            for _ in range(2)
-        ]
-        found.append(pool_overlap(*masks, pools))
-    assert pool_chance(pools, sparsity) == pytest.approx(0.3)
-    # Standard error of the mean over 400 draws is 0.005.
-    assert np.mean(found) == pytest.approx(0.3, abs=0.02)
-    assert math.isnan(pool_chance([3], Fraction(1, 4)))
 
 
 def demo_scores(demo):

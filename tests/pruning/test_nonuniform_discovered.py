@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 from exports import edit_json, export, keeping_neurons, verified
-from remote_reader import read_by_others
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from analysis.errors import ExportError
@@ -118,19 +117,6 @@ def test_loads_as_the_masked_original(novel, tmp_path, name, mode):
     said = {each.engine: each.reads for each in verdicts(contents_of(held))}
     assert said["transformers"] == "no"
     assert said["transformers, trust_remote_code=True"] == "yes"
-
-
-def test_plain_transformers_reads_them(novel, tmp_path):
-    exports = {}
-    for name, mode in (("exaone_moe", ""), ("solar_open", "ragged"), ("mellum", "per-layer")):
-        out = tmp_path / name
-        export_novel(novel(name)[0], out, mode)
-        exports[name] = out, logits_of(load_pruned(out))
-    found = read_by_others(exports, tmp_path / "remote")
-    assert len(found) == 3
-    for said in found.values():
-        assert said["exact"] and said["exact_again"] and not said["info"]
-        assert max(said["differences"].values()) <= CLOSE
 
 
 @pytest.mark.parametrize("mode", ["", "per-layer"], ids=["counts", "per-layer"])

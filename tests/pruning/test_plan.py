@@ -36,12 +36,9 @@ from pruning.plan_diff import (
     plan_diff,
 )
 from pruning.plan_summary import (
-    NEURON_OUTLINE_COLUMNS,
     NEURON_SUMMARY_COLUMNS,
     SUMMARY_COLUMNS,
-    neuron_outline,
     neuron_summary,
-    plan_outline,
     plan_summary,
 )
 from pruning.schedules import uniform
@@ -320,22 +317,6 @@ def test_a_plan_of_experts_compares_with_one_of_neurons(model):
     assert row[["differ", "both", "only_a", "only_b", "neither"]].tolist() == [5, 60, 12, 73, 23]
 
 
-def test_what_the_plans_alone_can_say(model, pair):
-    named = atomic(model, {0: {1: (1, 2), 4: (3,)}})
-    other = atomic(model, {0: {1: (2, 3, 4), 4: (3,)}})
-    table = neuron_diff(named, other)
-    row = table.iloc[0]
-    assert row[["experts", "differ", "both", "only_a", "only_b"]].tolist() == [2, 1, 2, 1, 2]
-    assert row["jaccard"] == 2 / 5
-    assert table["neither"].isna().all()
-    assert math.isnan(table["agreement"].iloc[0])
-    with pytest.raises(PlanError, match=r"cuts expert 6 of layer 2; the other keeps it whole"):
-        neuron_diff(*pair)
-    # Removed as a whole, an expert keeps no neuron, which needs no model.
-    gone = atomic(model, {}, kept={0: (0, 2, 3, 5, 6)})
-    assert neuron_diff(named, gone)["only_a"].tolist() == [3]
-
-
 def test_plans_of_neurons_of_different_models_do_not_compare(model, pair):
     other = PruningPlan(ModelRef("other", "cd" * 32), {}, granularity="atomic")
     with pytest.raises(PlanError, match="different models"):
@@ -354,16 +335,3 @@ def test_summary_of_neurons_by_hand(model, pair):
         0, 7, 6, 168, 98, 1 - 98 / 168, 0, 98 / 6, 24, 1, 2, 0, "",
     ]  # fmt: skip
     assert table.iloc[1].tolist() == [1, 7, 7, 168, 168, 0.0, 24, 24.0, 24, 0, 0, 0, "protected"]
-
-
-def test_outline_without_the_model(pair):
-    first, second = pair
-    table = neuron_outline(first)
-    assert tuple(table.columns) == NEURON_OUTLINE_COLUMNS
-    assert table["kept"].isna().all()
-    assert table[["cut", "least", "mean", "most", "empty"]].to_numpy().tolist() == [
-        [2, 0, 1.5, 3, 1],
-        [1, 20, 20.0, 20, 0],
-    ]
-    assert neuron_outline(second)["kept"].tolist() == [6]
-    assert plan_outline(second).to_numpy().tolist() == [[0, 6]]

@@ -22,10 +22,9 @@ from search_cases import (
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from pruning.budget import count_budget, sparsity_budget
+from pruning.budget import count_budget
 from pruning.constraints import Constraints
 from pruning.schedules import Spending, allocate, read_counts
-from pruning.search.evolution import initial_state
 from pruning.search.log import open_log
 from pruning.search.result import load_search, result_from_json, result_of
 from pruning.search.run import is_behind, search
@@ -73,12 +72,6 @@ def test_a_longer_search_finds_the_hidden_allocation(tmp_path):
     assert outcome.best.removed == HIDDEN
 
 
-def test_a_seed_decides_everything(tmp_path):
-    first, again = (searched(tmp_path / name, wide(), Distance(HIDDEN)) for name in ("a", "b"))
-    other = searched(tmp_path / "c", wide(changed(seed=2)), Distance(HIDDEN))
-    assert essence(first) == essence(again) != essence(other)
-
-
 def test_a_small_feasible_set_is_searched_in_full(tmp_path):
     outcome = searched(tmp_path / "log", task(5, constraints=Constraints(fixed={1: 5})))
     found = {candidate.removed for candidate in outcome.found}
@@ -87,20 +80,6 @@ def test_a_small_feasible_set_is_searched_in_full(tmp_path):
     alone = searched(tmp_path / "one", task(0), Distance((0, 0, 0)))
     assert [candidate.removed for candidate in alone.found] == [(0, 0, 0)]
     assert alone.is_finished
-
-
-def test_the_population_starts_from_the_schedules():
-    spending = Spending(WIDE, sparsity_budget(WIDE, "0.5"))
-    late = allocate("late", spending)
-    settled, feasible = space_of(spending, late)
-    seeds = seeds_of(settled, "late", late)
-    assert list(seeds) == ["uniform", "early", "middle", "late"]
-    state = initial_state(feasible, WIDE_SETTINGS, seeds)
-    assert [candidate.origin for candidate in state.found[:4]] == list(seeds)
-    assert {candidate.origin for candidate in state.found[4:]} == {"random"}
-    assert len({candidate.removed for candidate in state.found}) == WIDE_SETTINGS.population
-    # floor(11 / 2) = 5 of each of six layers.
-    assert state.found[0].removed == (5,) * 6
 
 
 def test_locked_layers_keep_what_the_schedule_gives_them():
