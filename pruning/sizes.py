@@ -174,16 +174,16 @@ def tensors_of(model: MoEModel) -> Tensors:
                 experts[layer.index][item.slot.expert] += size
     heads, shared = prediction_heads(model), shared_tensors(model)
     names = {name for head in heads for name in head.tensors}
-    outside: dict[Part, list[TensorEntry]] = {part: [] for part in Part}
+    outside: dict[Part, list[TensorEntry]] = {part: [] for part in Part if part is not Part.HEADS}
     for entry in model.unlocated:
-        fits = (part for pattern, part in _PART_PATTERNS if pattern.match(entry.name))
-        part = Part.HEADS if entry.name in names else next(fits, Part.OTHER)
-        outside[part].append(entry)
+        if entry.name not in names:
+            fits = (part for pattern, part in _PART_PATTERNS if pattern.match(entry.name))
+            outside[next(fits, Part.OTHER)].append(entry)
     return Tensors(
         experts,
         routers,
-        {part: held(entries) for part, entries in outside.items() if part is not Part.HEADS},
-        held(outside[Part.HEADS]),
+        {part: held(entries) for part, entries in outside.items()},
+        held(model.checkpoint.tensors[name] for name in names),
         any(head.has_experts for head in heads),
         held(entry for entry, _ in shared.values()),
         max((entry.shape[axis] for entry, axis in shared.values()), default=1),
