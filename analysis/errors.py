@@ -7,10 +7,8 @@ from collections.abc import Iterable
 class UserError(Exception):
     """A problem that the person can fix; shown as one line, without a traceback.
 
-    Args:
-        message: what is wrong and what would work. Names out of files stand in it, so whatever is
-            no printable character becomes a space.
-        listed: problems of their own, each on a line below.
+    The message says what is wrong and what would work. Names out of files stand in it, so whatever
+    is no printable character becomes a space. Problems `listed` are on a line each below.
     """
 
     def __init__(self, message: object = "", listed: Iterable[str] = ()) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from analysis.families.base import any_of
 from analysis.model import LocatedTensor, MoEModel
 
 _OWN_TRUNK = re.compile(r"((?:\w+\.)?mtp)(?:[._])")
@@ -47,20 +48,16 @@ def prediction_heads(model: MoEModel) -> tuple[Head, ...]:
     """The heads of a checkpoint, in the order of their names; most have none."""
     names: defaultdict[str, list[str]] = defaultdict(list)
     trunks: dict[str, str] = {}
-    layers = [
-        (trunk, re.compile(rf"({re.escape(trunk)}\.(\d+))\.")) for trunk in model.family.trunks
-    ]
+    beyond = re.compile(rf"((?:{any_of(model.family.trunks)})\.(\d+))\.")
     for name in model.checkpoint.tensors:
-        found = _OWN_TRUNK.match(name)
-        trunk = f"{found[1]}.layers" if found else ""
-        for beyond, pattern in () if found else layers:
-            match = pattern.match(name)
-            if match and int(match[2]) >= model.depth:
-                found, trunk = match, beyond
-                break
-        if found:
-            names[found[1]].append(name)
-            trunks[found[1]] = trunk
+        if own := _OWN_TRUNK.match(name):
+            head, trunk = own[1], f"{own[1]}.layers"
+        elif (match := beyond.match(name)) and int(match[2]) >= model.depth:
+            head, trunk = match[1], match[1].rpartition(".")[0]
+        else:
+            continue
+        names[head].append(name)
+        trunks[head] = trunk
     heads = []
     for head, held in sorted(names.items()):
         family = replace(model.family, trunks=(trunks[head],))

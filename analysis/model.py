@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 
 from analysis.checkpoint import Checkpoint, Config, TensorEntry, open_checkpoint
@@ -141,24 +142,18 @@ def check_layers(model: MoEModel) -> None:
         experts = [item for item in found if item.slot.kind is not SlotKind.ROUTER]
         _check_extents(layer, experts)
         weights = [item.slot for item in experts if is_expert_weight(item.slot)]
-        is_stacked = (
-            any(slot.kind is SlotKind.STACKED for slot in weights) or not family.projections
-        )
-        wanted: set[tuple[int | None, str]]
-        if is_stacked:
-            wanted = {(None, projection) for projection in family.stacked}
+        in_stacks = any(slot.kind is SlotKind.STACKED for slot in weights)
+        if in_stacks or not family.projections:
+            wanted: set[tuple[int | None, str]] = {(None, part) for part in family.stacked}
         else:
-            numbers = range(layer.num_experts)
-            wanted = {(expert, part) for expert in numbers for part in family.projections}
+            wanted = set(product(range(layer.num_experts), family.projections))
         missing = sorted(wanted - {(slot.expert, slot.projection) for slot in weights}, key=str)
         if missing:
             expert, projection = missing[0]
-            what = (
-                f"expert {expert}'s {projection}" if expert is not None else f"stacked {projection}"
-            )
+            owner = "stacked" if expert is None else f"expert {expert}'s"
             raise CheckpointError(
-                f"Layer {layer.index} lacks the {what} projection ({len(missing)} such tensors "
-                "missing); is a shard missing or an index out of date?"
+                f"Layer {layer.index} lacks the {owner} {projection} projection ({len(missing)} "
+                "such tensors missing); is a shard missing or an index out of date?"
             )
         routers = [item for item in found if item.slot.kind is SlotKind.ROUTER]
         if not any(item.slot.role == family.router_tensors[0].name for item in routers):

@@ -226,10 +226,8 @@ def batch_mask(
 ) -> None:
     """Say what the next forward's positions are.
 
-    Args:
-        mask_BT: True at tokens that enter the sums; None: all of them do.
-        shard_BT: int64, the token shard of each; None: the first.
-        sample_BT: int64, the sample of each; the group `dense` needs it.
+    `mask_BT` is True at tokens that enter the sums, None: all do; `shard_BT` int64 the token shard
+    of each, None: the first; `sample_BT` int64 the sample of each, for the group `dense`.
     """
     collection = _ACTIVE.get()
     if collection is None:

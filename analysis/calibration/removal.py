@@ -39,10 +39,8 @@ def check_removable(family: MoEFamily, layer: MoELayer) -> None:
 class Removal:
     """One layer's router, which can be asked what it would do without an expert.
 
-    Args:
-        parts: of the router, with its tensors.
-        layer: its experts; in a router that chooses among groups an expert is masked inside its
-            group instead of cut out, since without it the groups would be others.
+    In a router that chooses among groups an expert is masked inside its group instead of cut out,
+    since without it the groups would be others.
     """
 
     def __init__(self, parts: RouterParts, layer: MoELayer) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,37 +47,31 @@ def _random(table: pd.DataFrame) -> FloatArray:
     return np.random.default_rng(_RANDOM_SEED).random(len(table))
 
 
-def _weight_criterion(
-    name: str,
-    formula: str,
-    score: Callable[[pd.DataFrame, Gate], FloatArray],
-    *,
-    prune_larger: bool = False,
-) -> Criterion:
-    return Criterion(
-        name=name,
-        label={"aimer": "AIMER"}.get(name, name.capitalize()),
-        formula=formula,
-        reference="arXiv:2603.18492",
-        source="weights",
-        columns=always(*_COLUMNS),
-        score=score,
-        prune_larger=prune_larger,
-    )
-
-
-AIMER = _weight_criterion(
-    "aimer",
-    r"\frac{\lVert w \rVert_1}{\sqrt{N}\, \lVert w \rVert_2}",
-    _aimer,
+AIMER = Criterion(
+    name="aimer",
+    label="AIMER",
+    formula=r"\frac{\lVert w \rVert_1}{\sqrt{N}\, \lVert w \rVert_2}",
+    reference="arXiv:2603.18492",
+    source="weights",
+    columns=always(*_COLUMNS),
+    score=_aimer,
     prune_larger=True,
 )
-MAGNITUDE = _weight_criterion("magnitude", r"\frac{\lVert w \rVert_1}{N}", _magnitude)
+MAGNITUDE = replace(
+    AIMER,
+    name="magnitude",
+    label="Magnitude",
+    formula=r"\frac{\lVert w \rVert_1}{N}",
+    score=_magnitude,
+    prune_larger=False,
+)
 # AIMER's ratio seen from the other side: the two give the same order.
-HOYER = _weight_criterion(
-    "hoyer",
-    r"\frac{\sqrt{N} - \lVert w \rVert_1 / \lVert w \rVert_2}{\sqrt{N} - 1}",
-    _hoyer,
+HOYER = replace(
+    MAGNITUDE,
+    name="hoyer",
+    label="Hoyer",
+    formula=r"\frac{\sqrt{N} - \lVert w \rVert_1 / \lVert w \rVert_2}{\sqrt{N} - 1}",
+    score=_hoyer,
 )
 
 # What knows nothing of which inputs occur: a default without calibration, no method of the papers.

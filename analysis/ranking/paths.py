@@ -40,12 +40,8 @@ def top_paths_of_samples(
     All of them where there are fewer. Layer by layer the best `count` prefixes are merged with the
     layer's entries, both sorted. The sum of prefix p and entry e (from 0) has (p + 1)(e + 1) - 1
     others that come before it, so only the pairs with (p + 1)(e + 1) <= count are looked at: about
-    count log(count) of them.
-
-    Args:
-        nodes: (samples, experts) of each layer, the weight of passing there; -inf is allowed, NaN
-            is not.
-        count: how many paths of each sample, at least 1.
+    count log(count) of them. `nodes` is (samples, experts) of each layer, the weight of passing
+    there; -inf is allowed, NaN is not.
 
     Yields:
         which samples; (samples, paths, layers) experts; (samples, paths) weights.
@@ -97,13 +93,9 @@ def top_paths_through(
 ) -> Paths:
     """The `count` heaviest paths where each step has a weight (MoE Pathfinder, Eq. 11-12).
 
-    For every expert the best `count` prefixes that end there are kept, layer by layer:
+    `nodes` is (experts,) of each layer, `steps` (experts, experts of the next) of each but the
+    last. For every expert the best `count` prefixes that end there are kept, layer by layer:
     O(n^2 count) a layer.
-
-    Args:
-        nodes: (experts,) of each layer, as for `top_paths_of_samples`.
-        steps: for each layer but the last, (experts, experts of the next) weights.
-        count: how many paths, at least 1.
     """
     _check(nodes, count)
     if [step.shape for step in steps] != [(len(a), len(b)) for a, b in pairwise(nodes)]:

@@ -29,8 +29,8 @@ class SampleStats:
 
     grid: Grid  # the layers and their experts, in the order of the arrays' last axis
     num_tokens: IntArray  # (samples,) tokens that count
-    # (samples, experts of all layers) sums of ||E_i(h)||_2, of the router's softmax, and of ||Y -
-    # E_i(h)||^2.
+    # (samples, experts of all layers) sums of ||E_i(h)||_2, of the router's softmax, and of
+    # ||Y - E_i(h)||^2.
     activation: FloatArray
     probability: FloatArray
     loss: FloatArray

@@ -89,9 +89,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _manifest_json(manifest: RunManifest) -> str:
+def _manifest_bytes(manifest: RunManifest) -> bytes:
     raw = asdict(manifest) | {"model": manifest.model.to_json()}
-    return json.dumps(raw, indent=2) + "\n"
+    return f"{json.dumps(raw, indent=2)}\n".encode()
 
 
 def read_run(path: Path) -> Run:
@@ -239,7 +239,7 @@ def _save(
         for name in names:
             sync_file(partial / name)
         finished = replace(manifest, files={name: file_sha256(partial / name) for name in names})
-        write_durably(partial / MANIFEST, _manifest_json(finished).encode())
+        write_durably(partial / MANIFEST, _manifest_bytes(finished))
         if target.exists():  # the same digest: the same numbers, made by someone else meanwhile
             shutil.rmtree(partial)
             return read_run(target)
@@ -263,7 +263,7 @@ def add_files(run: Run, files: Sequence[Path], manifest: RunManifest) -> Run:
             raise StatsError(f"The run {run.manifest.run_id} changed meanwhile; try again.")
         for file in files:
             write_durably(run.path / file.name, file.read_bytes())
-        write_durably(run.path / MANIFEST, _manifest_json(manifest).encode())
+        write_durably(run.path / MANIFEST, _manifest_bytes(manifest))
     return Run(run.path, manifest)
 
 
@@ -346,10 +346,7 @@ class StatsStore:
                 raise StatsError(f"{run.manifest.run_id}: {name} is missing.")
             if file_sha256(path) != expected:
                 raise StatsError(f"{run.manifest.run_id}: {name} has changed since it was written.")
-        if run.manifest.kind == "routed":
-            load_expert_stats(run)
-        else:
-            load_weight_stats(run)
+        (load_expert_stats if run.manifest.kind == "routed" else load_weight_stats)(run)
 
     def remove(self, run: Run) -> None:
         """Delete a run for good."""
