@@ -10,10 +10,6 @@ import psutil
 
 from app.jobs.model import Job
 
-# Less than between two processes that have the same number one after the other.
-_START_TOLERANCE_SECONDS = 0.5
-_STARTED = 19  # place in /proc/PID/stat, counted from behind the name of the program
-
 
 def start_time(pid: int) -> float:
     """When the process was started, in seconds; 0 when it is gone.
@@ -22,8 +18,9 @@ def start_time(pid: int) -> float:
     would move the start of every process.
     """
     try:
+        # Counted from behind the name of the program.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
+        return int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (FileNotFoundError, ProcessLookupError):
         pass
     try:
@@ -63,27 +60,26 @@ def kill_orphans(job: Job) -> None:
     if job.pid is None or job.process_start is None or job.host != socket.gethostname():
         return
     # Before the last boot, the number was another session's.
-    if (job.started_at or 0.0) < psutil.boot_time() or _is_reused(job):
+    if (job.started_at or 0.0) < psutil.boot_time():
         return
+    try:
+        if not _is_worker(psutil.Process(job.pid), job):
+            return
+    except psutil.AccessDenied:
+        return
+    except psutil.NoSuchProcess:
+        pass
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getsid(pid) == job.pid:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _is_reused(job: Job) -> bool:
-    try:
-        return not _is_worker(psutil.Process(job.pid), job)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
-
-
 def _is_worker(process: psutil.Process, job: Job) -> bool:
     if job.process_start is None:
         return False
-    return abs(start_time(process.pid) - job.process_start) <= _START_TOLERANCE_SECONDS
+    # Less than between two processes that have the same number one after the other.
+    return abs(start_time(process.pid) - job.process_start) <= 0.5
 
 
 def peak_memory() -> int:

@@ -8,8 +8,6 @@ from typing import TextIO
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
 # What the end of a piece may be the beginning of; a token is shorter.
 _BEGUN = re.compile(r"(h|hf|hf_[A-Za-z0-9]{0,200})\Z")
-_LINE_END = re.compile(r"[\n\r]")
-_LONGEST_LINE = 64 * 1024
 
 
 def holds_token(text: str) -> bool:
@@ -52,9 +50,13 @@ class RedactedStream(io.TextIOBase):
         """Take `text`, and pass on the lines that it completes."""
         with self._lock:
             self._pending += text
-            ends = [match.end() for match in _LINE_END.finditer(self._pending)]
-            if ends or len(self._pending) > _LONGEST_LINE:
-                self._emit(ends[-1] if ends else _whole(self._pending))
+            ends = [match.end() for match in re.finditer(r"[\n\r]", self._pending)]
+            if ends:
+                self._emit(ends[-1])
+            elif len(self._pending) > 64 * 1024:
+                # Up to where a token may begin that is not at its end.
+                begun = _BEGUN.search(self._pending, len(self._pending) - 256)
+                self._emit(begun.start() if begun else len(self._pending))
         return len(text)
 
     def close(self) -> None:
@@ -68,9 +70,3 @@ class RedactedStream(io.TextIOBase):
         self._target.write(redact(self._pending[:end]))
         self._target.flush()
         self._pending = self._pending[end:]
-
-
-def _whole(text: str) -> int:
-    """Where a token may begin that `text` does not end; its length where there is none."""
-    begun = _BEGUN.search(text, max(len(text) - 256, 0))
-    return begun.start() if begun else len(text)

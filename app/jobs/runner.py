@@ -48,19 +48,16 @@ class LocalRunner:
         host = socket.gethostname()
         with self.store.transaction() as jobs:
             for job in jobs.running_on(host):
-                self._attend(jobs, job, now)
+                if not is_alive(job):
+                    kill_orphans(job)
+                    jobs.update(job.id, finished_at=now, **_lost_job_columns(job))
+                # Also where the clock was set back: the grace would last as long as that.
+                elif job.cancel_at is not None and abs(now - job.cancel_at) > self.grace_seconds:
+                    signal_worker(job, signal.SIGKILL)
             # Counted again: a worker that was asked to stop still holds its place.
             free = self.limit - len(jobs.running_on(host))
             for job in jobs.queued(max(free, 0)):
                 self._start(jobs, job, now)
-
-    def _attend(self, jobs: JobTable, job: Job, now: float) -> None:
-        if not is_alive(job):
-            kill_orphans(job)
-            jobs.update(job.id, finished_at=now, **_lost_job_columns(job))
-        # Also where the clock was set back meanwhile: the grace would last as long as that.
-        elif job.cancel_at is not None and abs(now - job.cancel_at) > self.grace_seconds:
-            signal_worker(job, signal.SIGKILL)
 
     def _start(self, jobs: JobTable, job: Job, now: float) -> None:
         try:
@@ -119,8 +116,5 @@ def worker_command(store: JobStore, kinds_module: str) -> list[str]:
 
 def passed_variables() -> set[str]:
     """Names of the environment variables that workers get; every other one stays out."""
-    return {
-        name
-        for name in os.environ
-        if name in _ENVIRONMENT or name.startswith(_ENVIRONMENT_PREFIXES)
-    }
+    known = _ENVIRONMENT, _ENVIRONMENT_PREFIXES
+    return {name for name in os.environ if name in known[0] or name.startswith(known[1])}

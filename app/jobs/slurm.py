@@ -4,7 +4,6 @@ The job table must be on a file system that all nodes share, with file locks tha
 """
 
 import logging
-import os
 import re
 import shutil
 import time
@@ -32,19 +31,12 @@ OPTIONS: Final = {
     **{name: (name, "{}") for name in ("cpus_per_task", "gpus_per_node", "time")},
     "mem_gb": ("mem", "{}GB"),
 }
-# Minutes; submitit's own default is 5.
-_USUAL_TIME: Final = 24 * 60
 _NUMBERS: Final = ("cpus_per_task", "gpus_per_node", "mem_gb", "time")
-_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _VALUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:&|-]{0,127}")
-# A number, or the script as it was written before there was one.
-_FILE: Final = re.compile(r"(\d+)_.*|\.submission_file_.*")
 # What SLURM says of a job that may still do something; anything else is an end.
-_OPEN: Final = frozenset(
-    (
-        *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "RESIZING"),
-        *("PREEMPTED", "REQUEUED", "REQUEUE_HOLD", "READY", "UNKNOWN"),
-    )
+_OPEN: Final = (
+    *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "RESIZING"),
+    *("PREEMPTED", "REQUEUED", "REQUEUE_HOLD", "READY", "UNKNOWN"),
 )
 _ENDS: Final = {
     "OUT_OF_MEMORY": "SLURM killed the worker: out of memory",
@@ -61,11 +53,11 @@ def parse_options(text: str) -> dict[str, str | int]:
         name, equals, value = part.partition("=")
         if name not in OPTIONS:
             raise JobError(unknown_name("SLURM option", name, OPTIONS))
-        is_good = (_NUMBER if name in _NUMBERS else _VALUE).fullmatch(value)
-        if not equals or not is_good:
-            kind = "a whole number" if name in _NUMBERS else "a plain word"
+        is_number = name in _NUMBERS
+        if not equals or not re.fullmatch("[0-9]{1,9}" if is_number else _VALUE, value):
+            kind = "a whole number" if is_number else "a plain word"
             raise JobError(f"The SLURM option {name} takes {kind}, as {name}=4; got {value!r}.")
-        options[name] = int(value) if name in _NUMBERS else value
+        options[name] = int(value) if is_number else value
     return options
 
 
@@ -158,7 +150,7 @@ class SlurmRunner:
             job_name=f"moeprune-{job.kind}-{job.id}",
             # By name: values stand in no file, and what is not named stays out of the worker.
             additional_parameters={"export": ",".join(sorted(passed_variables()))},
-            **{"time": _USUAL_TIME, **chosen},
+            **{"time": 24 * 60, **chosen},  # minutes; submitit's own default is 5
         )
         return executor
 
@@ -170,10 +162,9 @@ class SlurmRunner:
     def _sweep(self, active: set[str]) -> None:
         """Delete what submitit left of ended jobs; the log is our own, elsewhere."""
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            name = _FILE.fullmatch(path.name)
-            if name is None or name[1] in active:
-                continue
-            if name[1] or not active:
+            # A number, or the script as it was written before there was one.
+            name = re.fullmatch(r"(\d+)_.*|\.submission_file_.*", path.name)
+            if name and name[1] not in active and (name[1] or not active):
                 path.unlink(missing_ok=True)
 
 
@@ -188,11 +179,6 @@ def check_slurm() -> None:
     for program in ("sbatch", "sacct", "scancel", "srun"):
         if shutil.which(program) is None:
             raise JobError(f"--slurm needs {program} on the PATH; start on a login node.")
-
-
-def batch_of_this_process() -> str:
-    """The number of the SLURM job that this process is part of; empty outside of SLURM."""
-    return os.environ.get("SLURM_JOB_ID", "")
 
 
 def _ended_job_columns(job: Job, state: str) -> dict[str, Any]:

@@ -21,11 +21,8 @@ from app.jobs.process import signal_worker, start_time
 from app.jobs.redact import holds_token, redact
 from app.jobs.table import JobTable, canonical_json, connect, create, transaction
 
-_START_OF_ID = re.compile(r"[0-9a-f]{1,12}")
 _MAX_QUEUED = 1_000
-_RECENT = 5
 _TAIL_BYTES = 256 * 1024
-_DISTRIBUTION = "moe-prune-studio"
 
 
 class JobStore:
@@ -39,8 +36,10 @@ class JobStore:
     def __init__(self, path: Path, log_dir: Path | None = None, *, shared: bool = False) -> None:
         self.path = path.absolute()
         self.log_dir = (log_dir or self.path.parent / "logs").absolute()
-        _make_private_dir(self.path.parent)
-        _make_private_dir(self.log_dir)
+        for folder in (self.path.parent, self.log_dir):
+            # A folder that exists was made by someone with a purpose; its rights are theirs.
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         create(self.path, shared=shared)
 
     def transaction(self) -> AbstractContextManager[JobTable]:
@@ -183,7 +182,13 @@ class JobStore:
         """
         with self.transaction() as jobs:
             job, now = _find(jobs, job_id), time.time()
-            if not _is_mine(job, batch):
+            if batch:
+                is_mine = job.state is JobState.QUEUED and job.batch == batch
+                is_mine = is_mine and job.cancel_at is None
+            else:
+                is_mine = job.pid == os.getpid() and job.host == socket.gethostname()
+                is_mine = is_mine and job.state is JobState.RUNNING
+            if not is_mine:
                 raise JobError(f"Job {job.id} is {job.state} and not held by this worker.")
             if batch:
                 place = {"host": socket.gethostname(), "pid": os.getpid()}
@@ -233,27 +238,14 @@ class JobStore:
         return self.get(job_id)
 
 
-def _is_mine(job: Job, batch: str) -> bool:
-    if batch:
-        return job.state is JobState.QUEUED and job.batch == batch and job.cancel_at is None
-    is_here = job.pid == os.getpid() and job.host == socket.gethostname()
-    return job.state is JobState.RUNNING and is_here
-
-
-def _make_private_dir(path: Path) -> None:
-    # A folder that exists was made by someone with a purpose; its rights are theirs.
-    if not path.is_dir():
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
 def _find(jobs: JobTable, job_id: str) -> Job:
-    found = jobs.starting_with(job_id) if _START_OF_ID.fullmatch(job_id) else ()
+    found = jobs.starting_with(job_id) if re.fullmatch("[0-9a-f]{1,12}", job_id) else ()
     if len(found) == 1:
         return found[0]
     if found:
         names = ", ".join(job.id for job in found)
         raise JobError(f"Several jobs start with {job_id!r}: {names}. Give more of the id.")
-    recent = ", ".join(job.id for job in jobs.newest(_RECENT))
+    recent = ", ".join(job.id for job in jobs.newest(5))
     hint = f"The last ones are: {recent}." if recent else "There are no jobs yet."
     raise JobError(f"Unknown job {job_id!r}. {hint}")
 
@@ -265,7 +257,7 @@ def _check_owner(job: Job, requested_by: str | None, action: str) -> None:
 
 def _program_version() -> str:
     try:
-        return importlib.metadata.version(_DISTRIBUTION)
+        return importlib.metadata.version("moe-prune-studio")
     except importlib.metadata.PackageNotFoundError:
         # Run from a source tree that was never installed.
         return "unknown"

@@ -45,8 +45,7 @@ class JobTable:
 
     def update(self, job_id: str, **values: Any) -> None:
         """Set some columns of a job."""
-        unknown = values.keys() - _COLUMNS.keys()
-        if unknown:
+        if unknown := values.keys() - _COLUMNS.keys():
             raise ValueError(f"The job table has no columns {sorted(unknown)}.")
         changes = ", ".join(f"{name} = :{name}" for name in values)
         encoded = {name: _encode(value) for name, value in values.items()}
@@ -118,30 +117,28 @@ def create(path: Path, *, shared: bool = False) -> None:
     with connect(path) as connection:
         # Read first: every page and command opens the table, which is no reason to write to it.
         if _version(connection) != SCHEMA_VERSION:
-            _make_table(connection, path)
+            connection.execute("BEGIN IMMEDIATE")
+            version = _version(connection)  # another process may have been faster
+            if version not in (0, SCHEMA_VERSION):
+                raise JobError(
+                    f"The job table {path} has schema {version}; this program reads "
+                    f"{SCHEMA_VERSION}. Use the version of the program that made it, or another "
+                    "job table."
+                )
+            if version == 0:
+                columns = [f"{name} {stored}" for name, (stored, _) in _COLUMNS.items()]
+                order = "seq INTEGER PRIMARY KEY AUTOINCREMENT"
+                every = ", ".join((order, *columns))
+                connection.execute(f"CREATE TABLE jobs ({every}, UNIQUE (id))")
+                connection.execute("CREATE INDEX jobs_by_state ON jobs (state, seq)")
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute("COMMIT")
         _switch_journal(connection, "DELETE" if shared else "WAL")
 
 
 def _version(connection: sqlite3.Connection) -> int:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
-
-
-def _make_table(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    version = _version(connection)  # another process may have been faster
-    if version not in (0, SCHEMA_VERSION):
-        raise JobError(
-            f"The job table {path} has schema {version}; this program reads {SCHEMA_VERSION}. "
-            "Use the version of the program that made it, or another job table."
-        )
-    if version == 0:
-        columns = [f"{name} {stored}" for name, (stored, _) in _COLUMNS.items()]
-        order = "seq INTEGER PRIMARY KEY AUTOINCREMENT"
-        connection.execute(f"CREATE TABLE jobs ({', '.join((order, *columns))}, UNIQUE (id))")
-        connection.execute("CREATE INDEX jobs_by_state ON jobs (state, seq)")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    connection.execute("COMMIT")
 
 
 @contextlib.contextmanager

@@ -24,19 +24,13 @@ from app.jobs.partials import delete_partials
 from app.jobs.process import format_memory, peak_memory
 from app.jobs.redact import RedactedStream
 from app.jobs.runner import LocalRunner
-from app.jobs.slurm import batch_of_this_process
 from app.jobs.store import JobStore
 from app.jobs.table import canonical_json
 
 logger = logging.getLogger(__name__)
 
-Steps = Generator[Progress, None, dict[str, Any]]
-
 _REPORT_SECONDS = 0.5
 _HEARTBEAT_SECONDS = 2.0
-_JOB_ID = re.compile(r"[0-9a-f]{12}")
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-_ERROR_LENGTH = 500
 _OUT_OF_TIME = (
     "The time limit of the SLURM job came near; retry goes on from what was saved, with a longer "
     "`time` if nothing was."
@@ -161,7 +155,7 @@ def run_task(
     """Do the job, and say how it ended; nothing that the task raises gets out."""
     try:
         with switch.armed():
-            steps = _start(kinds_module, job)
+            steps = _kind(kinds_module, job.kind).run(job.request)
         result = _drain(steps, switch, report)
         # Here, where a result that is no JSON still counts as the task's failure.
         canonical_json(result)
@@ -185,16 +179,17 @@ def _stopped(switch: CancelSwitch) -> Outcome:
     return Outcome(JobState.CANCELED)
 
 
-def _start(kinds_module: str, job: Job) -> Steps:
-    kinds = importlib.import_module(kinds_module).KINDS
-    if job.kind not in kinds:
-        raise JobError(unknown_name("kind of job", job.kind, kinds))
-    steps: Steps = kinds[job.kind].run(job.request)
-    return steps
+def _kind(module: str, name: str) -> Any:
+    kinds = importlib.import_module(module).KINDS
+    if name not in kinds:
+        raise JobError(unknown_name("kind of job", name, kinds))
+    return kinds[name]
 
 
 def _drain(
-    steps: Steps, switch: CancelSwitch, report: Callable[[Progress], None]
+    steps: Generator[Progress, None, dict[str, Any]],
+    switch: CancelSwitch,
+    report: Callable[[Progress], None],
 ) -> dict[str, Any]:
     # Closing runs the task's `finally` blocks when a cancel comes between two steps.
     with contextlib.closing(steps):
@@ -209,25 +204,22 @@ def _drain(
 
 
 def _failure(error: BaseException) -> Outcome:
+    message = str(error)
     if isinstance(error, UserError):
         logger.error("%s", error)
-        return Outcome(JobState.FAILED, error=_one_line(str(error)))
-    logger.error("The task failed", exc_info=error)
+    else:
+        logger.error("The task failed", exc_info=error)
+        message = f"{type(error).__name__}: {error}"
     if isinstance(error, MemoryError):
         peak = format_memory(peak_memory())
         message = f"Out of memory: the worker had reached {peak} and got no more."
-        return Outcome(JobState.FAILED, error=message)
-    return Outcome(JobState.FAILED, error=_one_line(f"{type(error).__name__}: {error}"))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_ERROR_LENGTH]
+    return Outcome(JobState.FAILED, error=" ".join(message.split())[:500])
 
 
 def main() -> int:
     """Do the job named on the command line; 0 when it is done."""
-    arguments = _parse()
-    batch = batch_of_this_process() if arguments.batch else ""
+    arguments = _arguments()
+    batch = os.environ.get("SLURM_JOB_ID", "") if arguments.batch else ""
     store = JobStore(arguments.db, shared=arguments.batch)
     if arguments.batch:  # what this process and its children print goes to the job's log
         path = store.get(arguments.id).log_path
@@ -235,7 +227,14 @@ def main() -> int:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-    with _redacted_output():
+    # A crash in native code writes its trace past Python.
+    faulthandler.enable(sys.stderr)
+    with (
+        contextlib.closing(RedactedStream(sys.stdout)) as output,
+        contextlib.closing(RedactedStream(sys.stderr)) as errors,
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
         switch = CancelSwitch()
         signal.signal(signal.SIGTERM, switch.handle)
@@ -267,7 +266,7 @@ def _work(store: JobStore, job: Job, kinds_module: str, switch: CancelSwitch) ->
     return 0 if ended.state is JobState.DONE else 1
 
 
-def _parse() -> argparse.Namespace:
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m app.jobs.worker", allow_abbrev=False)
     parser.add_argument("--db", type=Path, required=True, help="the job table")
     parser.add_argument("--kinds", required=True, help="module that holds KINDS")
@@ -276,26 +275,13 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--batch", action="store_true", help="started by SLURM")
     parser.add_argument("id", help="the job")
     arguments = parser.parse_args()
-    if not _JOB_ID.fullmatch(arguments.id):
+    if not re.fullmatch("[0-9a-f]{12}", arguments.id):
         parser.error(f"{arguments.id!r} is no job id.")
-    if not _MODULE.fullmatch(arguments.kinds):
+    if not all(map(str.isidentifier, arguments.kinds.split("."))):
         parser.error(f"{arguments.kinds!r} is no module name.")
     if not arguments.db.is_file():
         parser.error(f"{arguments.db} is no job table.")
     return arguments
-
-
-@contextlib.contextmanager
-def _redacted_output() -> Iterator[None]:
-    # A crash in native code writes its trace past Python.
-    faulthandler.enable(sys.stderr)
-    with (
-        contextlib.closing(RedactedStream(sys.stdout)) as output,
-        contextlib.closing(RedactedStream(sys.stderr)) as errors,
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(errors),
-    ):
-        yield
 
 
 if __name__ == "__main__":
