@@ -66,6 +66,7 @@ class BinsRecord(Record):
     folder = "bins"
     word = "record of bins"
     command = "bins"
+    measured = "rows"
 
     ranked: RankedBy  # what ordered the experts or neurons
     corpus: SampleFacts  # of the samples: `name`, `digest`, and which documents were drawn
@@ -106,11 +107,6 @@ class BinsRecord(Record):
         return cls.begun(
             words, deciding, model=ref, ranked=ranked, corpus=corpus, settings=settings
         )
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether it has results."""
-        return bool(self.rows)
 
     @property
     def table(self) -> pd.DataFrame:

@@ -8,7 +8,7 @@ has seen, and of which no benchmark is made.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from analysis.corpora import (
     Document,
@@ -63,8 +63,7 @@ class DrawnSamples:
         return {"name": self.sequences.corpus, "digest": self.sequences.digest, **self.facts}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Unread:
+class _Unread(NamedTuple):
     """Documents to evaluate on, where drawing begins, and what is known of them."""
 
     source: Source
@@ -91,6 +90,8 @@ def draw(
         unread = _Unread(source, unread.seed, 0, UNSURE)
         first, documents = peek(source, unread.seed)
     is_running = first is None or first.text is not None
+    has_answers = first is not None and (first.messages is not None or first.answer is not None)
+    by_answers = settings.scored == "response" or (settings.scored == "auto" and has_answers)
     first_documents = Selection(
         lambda found, _seed: islice(found, settings.samples),  # the order is drawn already
         f"the first {settings.samples} documents",
@@ -103,23 +104,14 @@ def draw(
             settings.seq_len,
             unread.seed,
             packing="concatenate" if is_running or source.join is not None else "pad",
-            count="response" if _predicts_answers(first, settings) else "all",
+            count="response" if by_answers else "all",
         ),
         corpus=name,
         selection=None if is_running else first_documents,
     )
-    facts = {
-        "seed": unread.seed,
-        "drawn": unread.words,
-        "skipped": unread.skipped,
-        "seq_len": settings.seq_len,
-    }
-    return DrawnSamples(sequences, facts | dict(sequences.prepared))
-
-
-def _predicts_answers(first: Document | None, settings: SampleSettings) -> bool:
-    has_answers = first is not None and (first.messages is not None or first.answer is not None)
-    return settings.scored == "response" or (settings.scored == "auto" and has_answers)
+    facts = {"seed": unread.seed, "drawn": unread.words, "skipped": unread.skipped}
+    facts |= {"seq_len": settings.seq_len, **sequences.prepared}
+    return DrawnSamples(sequences, facts)
 
 
 def _unread(name: str, source: Source, runs: Iterable[RunManifest], seed: int | None) -> _Unread:

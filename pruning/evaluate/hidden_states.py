@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,30 +42,6 @@ def draw_tokens(
     return chosen
 
 
-@dataclass(eq=False)
-class _Watch:
-    """Adds up variances of hidden states while a model runs."""
-
-    sums: FloatArray  # (decoder layers,) over the chosen tokens of all batches so far
-    # Tokens of the batch that is run.
-    chosen_BT: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
-
-    def of_layer(self, number: int) -> Wrapper:
-        """What goes around the forward of a decoder layer."""
-
-        def around(inner: Forward) -> Forward:
-            def forward(*args: Any, **kwargs: Any) -> Any:
-                given = inner(*args, **kwargs)
-                hidden_BTD: Tensor = given[0] if isinstance(given, tuple) else given
-                tokens_ND = hidden_BTD[self.chosen_BT.to(hidden_BTD.device)].double()
-                self.sums[number] += float(tokens_ND.var(dim=-1, correction=0).sum())
-                return given
-
-            return forward
-
-        return around
-
-
 def run_variance(
     model: PreTrainedModel,
     family: MoEFamily,
@@ -81,14 +56,29 @@ def run_variance(
     For `chosen` see `draw_tokens`. The mask of the plan is taken off again.
     """
     layers = decoder_layers(model, family)
-    watch = _Watch(np.zeros(len(layers)))
+    sums = np.zeros(len(layers))
+    chosen_BT = torch.zeros(0, dtype=torch.bool)  # of the batch that is run
+
+    def summing(number: int) -> Wrapper:
+        def around(inner: Forward) -> Forward:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                given = inner(*args, **kwargs)
+                hidden_BTD: Tensor = given[0] if isinstance(given, tuple) else given
+                tokens_ND = hidden_BTD[chosen_BT.to(hidden_BTD.device)].double()
+                sums[number] += float(tokens_ND.var(dim=-1, correction=0).sum())
+                return given
+
+            return forward
+
+        return around
+
     with ExitStack() as restore:
         for number, layer in enumerate(layers):
-            wrap_forward(layer, watch.of_layer(number), restore)
+            wrap_forward(layer, summing(number), restore)
         for batch in samples.batches():
             yield Progress("hidden states", batch.samples.start, len(samples), "samples")
-            watch.chosen_BT = torch.from_numpy(chosen[batch.number])
+            chosen_BT = torch.from_numpy(chosen[batch.number])
             with candidate_of(model, family, plan):
                 final_hidden(model, batch)
     yield Progress("hidden states", len(samples), len(samples), "samples")
-    return watch.sums / sum(int(mask.sum()) for mask in chosen)
+    return sums / sum(int(mask.sum()) for mask in chosen)

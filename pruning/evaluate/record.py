@@ -145,6 +145,7 @@ class EvaluationRecord(PlanRecord):
     folder = "evaluations"
     word = "evaluation"
     command = "evaluate"
+    measured = "metrics"
 
     record_id: str = Field(alias="evaluation_id")
     # num_samples, num_tokens: samples, and positions scored in all of them.
@@ -152,11 +153,6 @@ class EvaluationRecord(PlanRecord):
     num_tokens: Count = 0
     metrics: Mapping[str, Metric] = {}  # measure -> number
     full: Mapping[str, Metric] = {}  # `nll` and `ppl` of the unpruned model on the same samples
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether it has results."""
-        return bool(self.metrics)
 
     def with_results(self, result: Evaluation, made: Mapping[str, Any]) -> Self:
         """The record with the measures of an evaluation added to those that it has."""

@@ -41,49 +41,36 @@ MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
         Measure(
-            "esap",
-            "ESAP",
-            "esap",
+            *("esap", "ESAP", "esap"),
             "Overlap of the next-token distributions, sum min(p, q): 1 if both models agree.",
             higher_is_better=True,
             reference=f"{_EVOESAP}, Eq. 14",
         ),
         Measure(
-            "sap",
-            "SAP",
-            "sap",
+            *("sap", "SAP", "sap"),
             "Chance that the full model accepts one token drawn from the pruned one.",
             higher_is_better=True,
             reference=f"{_EVOESAP}, Eq. 9",
         ),
         Measure(
-            "kl",
-            "KL",
-            "kl",
+            *("kl", "KL", "kl"),
             "KL(full || pruned) of the next-token distributions, in nats.",
             higher_is_better=False,
             unit="nats per token",
         ),
         Measure(
-            "nll",
-            "Loss",
-            "nll",
+            *("nll", "Loss", "nll"),
             "Negative log-likelihood of the text under the pruned model, in nats per token.",
             higher_is_better=False,
             unit="nats per token",
         ),
         Measure(
-            "ppl",
-            "Perplexity",
-            "nll",
-            "Exponential of the loss.",
+            *("ppl", "Perplexity", "nll", "Exponential of the loss."),
             higher_is_better=False,
             is_log=True,
         ),
         Measure(
-            "spec-dec",
-            "Speculative acceptance",
-            "",
+            *("spec-dec", "Speculative acceptance", ""),
             "Share of the pruned model's drafted tokens that the full model accepts (sampling).",
             higher_is_better=True,
             reference="arXiv:2211.17192",
@@ -188,12 +175,13 @@ def make_evaluation(
 
     All sums are over the same positions; `seed` is of the bootstrap.
     """
-    metrics, full = {}, {}
-    for name in measures:
-        measure = MEASURES[name]
-        metrics[name] = summarise(sums[measure.sums], is_log=measure.is_log, seed=seed)
-        if name in OF_FULL_MODEL and OF_FULL_MODEL[name].sums in sums:
-            beside = sums[OF_FULL_MODEL[name].sums]
-            full[name] = summarise(beside, is_log=measure.is_log, seed=seed)
+    metrics, full = (
+        {
+            name: summarise(sums[known[name].sums], is_log=known[name].is_log, seed=seed)
+            for name in measures
+            if known is MEASURES or (name in known and known[name].sums in sums)
+        }
+        for known in (MEASURES, OF_FULL_MODEL)
+    )
     counts = next(iter(sums.values())).counts
     return Evaluation(metrics, full, dict(sums), len(counts), int(counts.sum()))

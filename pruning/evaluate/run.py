@@ -4,6 +4,7 @@ import platform
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,6 @@ from analysis.calibration.loading import (
     resolve_dtype,
 )
 from analysis.calibration.memory import check_fits
-from analysis.corpora import TokenSequences
 from analysis.corpora.encoding import check_token_ids
 from analysis.model import MoEModel
 from analysis.progress import Progress
@@ -60,26 +60,13 @@ class Evaluations:
 def known_records(work: Evaluations) -> list[list[EvaluationRecord]]:
     """What is known so far: for each corpus, the record of each plan, with or without results."""
     fitted = [fit_plan(plan, work.model) for plan in work.plans]
-    for drawn in work.drawn:
-        _check_vocabulary(work.model, drawn.sequences)
-    settings = {
-        "dtype": resolve_dtype(work.settings.dtype, work.model),
-        "seed": work.settings.seed,
-    }
-    return [
-        [
-            work.store.find(
-                EvaluationRecord.new(work.model, plan, drawn.corpus, settings, routing=work.routing)
-            )
-            for plan in fitted
-        ]
-        for drawn in work.drawn
-    ]
-
-
-def _check_vocabulary(model: MoEModel, sequences: TokenSequences) -> None:
-    largest = max(int(row.max()) for row in sequences.rows)
-    check_token_ids(sequences.corpus, largest, model)
+    for sequences in (drawn.sequences for drawn in work.drawn):
+        largest = max(int(row.max()) for row in sequences.rows)
+        check_token_ids(sequences.corpus, largest, work.model)
+    dtype = resolve_dtype(work.settings.dtype, work.model)
+    settings = {"dtype": dtype, "seed": work.settings.seed}
+    new = partial(EvaluationRecord.new, work.model, settings=settings, routing=work.routing)
+    return [[work.store.find(new(plan, drawn.corpus)) for plan in fitted] for drawn in work.drawn]
 
 
 def how_made(settings: CalibrationSettings, seconds: float) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Records beside the statistics: one small JSON file each, in a folder for each kind of record."""
 
 import json
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
@@ -47,6 +46,7 @@ class Record(RecordPart):
     folder: ClassVar[str]  # of the files, below a statistics directory
     word: ClassVar[str]  # what one is called in messages
     command: ClassVar[str]  # that makes one again
+    measured: ClassVar[str]  # the field that has its results
 
     schema_version: Literal[1] = 1
     record_id: str  # readable name and 8 hex digits of the digest; the file's name
@@ -57,9 +57,9 @@ class Record(RecordPart):
     made: Mapping[str, Any] = {}
 
     @property
-    @abstractmethod
     def is_measured(self) -> bool:
         """Whether it has results; only such records have a file."""
+        return bool(getattr(self, self.measured))
 
     @property
     def created_at(self) -> str:

@@ -28,15 +28,11 @@ class VarianceRecord(PlanRecord):
     folder = "variances"
     word = "record of hidden states"
     command = "variance"
+    measured = "variances"
 
     # After each decoder layer, dense ones too, the first one first; empty: not measured yet.
     variances: tuple[float, ...] = ()
     num_tokens: Count = 0  # that the variance is the mean of
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether it has results."""
-        return bool(self.variances)
 
     @property
     def draw(self) -> str:

@@ -114,7 +114,25 @@ def run_harness(
             report(Progress(_LOADING, 0, 0))
             manager = _task_manager(asked)
             wrapped = _Reporting(model, tokenizer, asked.batch_size, report)
-            return _evaluated(wrapped, manager, asked)
+            try:
+                results: dict[str, Any] = simple_evaluate(
+                    model=wrapped,
+                    tasks=list(asked.tasks),
+                    task_manager=manager,
+                    limit=asked.limit,
+                    num_fewshot=asked.num_fewshot,
+                    apply_chat_template=asked.chat_template,
+                    log_samples=False,
+                )
+            except _TASK_ERRORS as error:
+                if wrapped.has_begun:
+                    raise
+                reason = first_line(error).rstrip(".")
+                raise CorpusError(
+                    f"The benchmarks {', '.join(asked.tasks)} cannot be loaded: {reason}. Most "
+                    "need the hub; tasks that run code which the model writes are refused."
+                ) from error
+            return results
 
     return (yield from _in_thread(work))
 
@@ -131,30 +149,6 @@ def _task_manager(asked: HarnessSettings) -> TaskManager:
             "lm-evaluation-harness."
         )
     return manager
-
-
-def _evaluated(
-    model: _Reporting, manager: TaskManager, asked: HarnessSettings
-) -> Mapping[str, Any]:
-    try:
-        results: dict[str, Any] = simple_evaluate(
-            model=model,
-            tasks=list(asked.tasks),
-            task_manager=manager,
-            limit=asked.limit,
-            num_fewshot=asked.num_fewshot,
-            apply_chat_template=asked.chat_template,
-            log_samples=False,
-        )
-    except _TASK_ERRORS as error:
-        if model.has_begun:
-            raise
-        reason = first_line(error).rstrip(".")
-        raise CorpusError(
-            f"The benchmarks {', '.join(asked.tasks)} cannot be loaded: {reason}. Most need the "
-            "hub; tasks that run code which the model writes are refused."
-        ) from error
-    return results
 
 
 @contextmanager

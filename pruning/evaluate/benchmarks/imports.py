@@ -1,4 +1,4 @@
-"""Results of other tools, taken in from their files."""
+"""Results of other tools, imported from their files."""
 
 import json
 from collections.abc import Mapping
@@ -64,13 +64,10 @@ def parse_results(raw: object, where: str) -> ImportedResults:
 def _parsed(raw: object) -> ImportedResults:
     if isinstance(raw, dict) and "results" in raw:
         version = raw.get("lm_eval_version")
-        return ImportedResults(
-            "lm-eval",
-            version if isinstance(version, str) else "",
-            harness_scores(raw),
-            harness_settings(raw),
-            _date(raw.get("date")),
-        )
+        version = version if isinstance(version, str) else ""
+        made = _date(raw.get("date"))
+        scores = harness_scores(raw)
+        return ImportedResults("lm-eval", version, scores, harness_settings(raw), made)
     if isinstance(raw, dict) and "metrics" in raw and "dataset_name" in raw:
         return ImportedResults("evalscope", "", evalscope_scores(raw), settings_of(), {})
     raise StatsError("it is of no form that is known")

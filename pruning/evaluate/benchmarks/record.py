@@ -48,17 +48,13 @@ class BenchmarkScore:
             raise ValueError(f"The standard error of {self.metric} of {self.task} is negative.")
         if self.num_samples is not None and self.num_samples < 1:
             raise ValueError(f"{self.task} has {self.num_samples} questions; at least 1 is needed.")
-        if _is_share(self.metric) and not -_ROUNDING <= self.value <= 1 + _ROUNDING:
+        name = self.metric.partition(",")[0].partition("@")[0].lower()
+        is_share = name in _SHARES or name.endswith("_acc")
+        if is_share and not -_ROUNDING <= self.value <= 1 + _ROUNDING:
             raise ValueError(
                 f"The {self.metric} of {self.task} is {self.value:g}, but a share of questions is "
                 "from 0 to 1."
             )
-
-
-def _is_share(metric: str) -> bool:
-    """Whether a metric is known to be a share of the questions."""
-    name = metric.partition(",")[0].partition("@")[0].lower()
-    return name in _SHARES or name.endswith("_acc")
 
 
 class BenchmarkRecord(Record):
@@ -72,6 +68,7 @@ class BenchmarkRecord(Record):
     folder = "benchmarks"
     word = "benchmark"
     command = "benchmark"
+    measured = "scores"
 
     ran: ModelRef  # what ran: the full model, in which plans are masked, or an export of it
     candidate: str  # what people call it: "full", or what its plan does, see `candidate_label`
@@ -87,11 +84,6 @@ class BenchmarkRecord(Record):
     def is_full(self) -> bool:
         """Whether this is the model itself, nothing removed."""
         return self.candidate == FULL
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether it has results."""
-        return bool(self.scores)
 
     def of_task(self, task: str, version: str | None = None) -> tuple[BenchmarkScore, ...]:
         """The scores of a task, of one version of it or of any."""
@@ -148,12 +140,8 @@ def settings_of(
     """
     if limit is not None and limit >= 1:
         limit = int(limit)  # files of the harness have 100.0 for 100
-    return {
-        "limit": limit,
-        "num_fewshot": num_fewshot,
-        "dtype": dtype,
-        "chat_template": chat_template,
-    }
+    how = {"limit": limit, "num_fewshot": num_fewshot}
+    return how | {"dtype": dtype, "chat_template": chat_template}
 
 
 def way_of(source: str, settings: Mapping[str, Any]) -> str:

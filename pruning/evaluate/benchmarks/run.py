@@ -58,16 +58,16 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
     Returns:
         Records in the order of the candidates.
     """
+    asked = work.asked
+    dtype = resolve_dtype(work.settings.dtype, work.model)
     settings = settings_of(
-        limit=work.asked.limit,
-        num_fewshot=work.asked.num_fewshot,
-        dtype=resolve_dtype(work.settings.dtype, work.model),
-        chat_template=work.asked.chat_template,
+        limit=asked.limit,
+        num_fewshot=asked.num_fewshot,
+        dtype=dtype,
+        chat_template=asked.chat_template,
     )
-    records = [
-        work.store.find(new_record(candidate, "lm-eval", settings))
-        for candidate, _ in work.candidates
-    ]
+    new = [new_record(candidate, "lm-eval", settings) for candidate, _ in work.candidates]
+    records = list(map(work.store.find, new))
     total = len(records)
     if not any(map(work.missing, records)):
         yield Progress("cached", total, total, "candidates", "all benchmarks are known already")
