@@ -12,100 +12,66 @@ from analysis.errors import UserError
 from app.cli.launch import speak_for_all, speak_up
 from app.console import err, out
 
-# Name of a command or group -> the module that has it, and the first sentence of its help. A module
-# is imported when its command is asked for.
+# Name of a command or group -> the first sentence of its help, which listing them needs. The module
+# that has it is imported when it is asked for.
 COMMANDS = {
-    "demo": (
-        "serve",
-        "Open the dashboard on the shipped demo model and its statistics; works offline.",
-    ),
-    "inspect": (
-        "inspect",
-        "Show architecture, experts, sizes and what can be pruned; reads headers only.",
-    ),
-    "calibrate": (
-        "calibrate",
-        "Run the model once over each corpus and cache its expert statistics.",
-    ),
-    "weights": (
-        "calibrate",
-        "Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them.",
-    ),
-    "score": (
-        "rank",
-        "Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV.",
-    ),
-    "overlap": (
-        "rank",
-        "Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV.",
-    ),
-    "compare": (
-        "compare",
-        "Compare two recipes: which experts both keep, only one, or neither; writes CSV.",
-    ),
-    "blend": (
-        "rank",
-        "Mix calibrated corpora: how much of each corpus' saliency the kept experts hold.",
-    ),
-    "plan": ("plan", "Choose the experts that stay, or the neurons in them; writes plan.json."),
-    "paths": (
-        "paths",
-        "Keep the experts on the heaviest paths through the layers (MoE Pathfinder); writes "
-        "plan.json.",
-    ),
-    "search": (
-        "search",
-        "Search for the best allocation of a budget; interrupt it, and the best so far is kept.",
-    ),
-    "evaluate": (
-        "evaluate",
-        "Measure how pruned models differ from the full one on held-out text.",
-    ),
-    "sweep": (
-        "sweep",
-        "Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table.",
-    ),
-    "benchmark": (
-        "benchmark",
-        "Run lm-evaluation-harness on a model, on what plans leave of it, or on an export.",
-    ),
-    "variance": (
-        "probe",
-        "Variance of hidden states after each layer, full model against pruned, on 4096 tokens.",
-    ),
-    "bins": (
-        "probe",
-        "Score against true loss: experts or neurons in bins by saliency, each bin removed alone.",
-    ),
-    "ask": ("probe", "Answers of the full model and of pruned ones to a prompt, side by side."),
-    "export": ("ship", "Write the pruned checkpoint; the model is never loaded."),
-    "verify": (
-        "ship",
-        "Check an exported checkpoint: bytes and hashes, loading, equality with the masked source.",
-    ),
-    "run": (
-        "run",
-        "Calibrate, plan or search, evaluate, export as a recipe says; finished steps are skipped.",
-    ),
-    "plot": (
-        "plot",
-        "Draw a figure of the dashboard, or write the numbers behind it, without a browser "
-        "session.",
-    ),
-    "report": (
-        "plot",
-        "Write figures with their sentences and numbers as one HTML page that opens offline.",
-    ),
-    "app": ("serve", "Open the dashboard."),
-    "runs": ("cache", "The cache of runs."),
-    "plans": ("plans", "Look at plans: show, diff."),
-    "jobs": ("queue", "Jobs that the dashboard started."),
+    "demo": "Open the dashboard on the shipped demo model and its statistics; works offline.",
+    "inspect": "Show architecture, experts, sizes and what can be pruned; reads headers only.",
+    "calibrate": "Run the model once over each corpus and cache its expert statistics.",
+    "weights": "Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and "
+    "cache them.",
+    "score": "Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV.",
+    "overlap": "Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV.",
+    "compare": "Compare two recipes: which experts both keep, only one, or neither; writes CSV.",
+    "blend": "Mix calibrated corpora: how much of each corpus' saliency the kept experts hold.",
+    "plan": "Choose the experts that stay, or the neurons in them; writes plan.json.",
+    "paths": "Keep the experts on the heaviest paths through the layers (MoE Pathfinder); writes "
+    "plan.json.",
+    "search": "Search for the best allocation of a budget; interrupt it, and the best so far is "
+    "kept.",
+    "evaluate": "Measure how pruned models differ from the full one on held-out text.",
+    "sweep": "Evaluate every criterion at every sparsity, with one loaded model; writes a tidy "
+    "table.",
+    "benchmark": "Run lm-evaluation-harness on a model, on what plans leave of it, or on an "
+    "export.",
+    "variance": "Variance of hidden states after each layer, full model against pruned, on 4096 "
+    "tokens.",
+    "bins": "Score against true loss: experts or neurons in bins by saliency, each bin removed "
+    "alone.",
+    "ask": "Answers of the full model and of pruned ones to a prompt, side by side.",
+    "export": "Write the pruned checkpoint; the model is never loaded.",
+    "verify": "Check an exported checkpoint: bytes and hashes, loading, equality with the masked "
+    "source.",
+    "run": "Calibrate, plan or search, evaluate, export as a recipe says; finished steps are "
+    "skipped.",
+    "plot": "Draw a figure of the dashboard, or write the numbers behind it, without a browser "
+    "session.",
+    "report": "Write figures with their sentences and numbers as one HTML page that opens offline.",
+    "app": "Open the dashboard.",
+    "runs": "The cache of runs.",
+    "plans": "Look at plans: show, diff.",
+    "jobs": "Jobs that the dashboard started.",
+}
+# Modules that have others than the command of their name.
+_MODULES = {
+    "cache": ("runs",),
+    "calibrate": ("weights",),
+    "evaluate": ("sweep",),
+    "plans": ("plan",),
+    "plot": ("report",),
+    "probe": ("variance", "bins", "ask"),
+    "queue": ("jobs",),
+    "rank": ("score", "overlap", "compare", "blend"),
+    "run": ("search",),
+    "serve": ("demo", "app"),
+    "ship": ("export", "verify"),
 }
 
 
 def find(name: str) -> Any:
     """The function of a command, or a group of commands as a `typer.Typer`."""
-    return getattr(import_module(f"app.cli.{COMMANDS[name][0]}"), name)
+    module = next((module for module, names in _MODULES.items() if name in names), name)
+    return getattr(import_module(f"app.cli.{module}"), name)
 
 
 def load(name: str) -> Any:
@@ -153,7 +119,7 @@ def _program(
     del version
 
 
-for _name, (_, _help) in COMMANDS.items():
+for _name, _help in COMMANDS.items():
     cli.command(_name, help=_help)(lambda: None)
 
 

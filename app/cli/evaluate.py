@@ -1,19 +1,21 @@
-"""The command that measures how a pruned model differs from the full one: evaluate."""
+"""Commands that measure how pruned models differ from the full one: evaluate, sweep."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
+from analysis.lazy import pd
 from analysis.model import load_model_index
 from app.cli import options
 from app.cli.derive import command
-from app.cli.files import check_place, write_result
+from app.cli.files import check_ending, check_place, write_result, write_table
 from app.cli.say import show_records
-from app.console import counted, follow, out
-from pruning.evaluate.record import results_of
+from app.console import counted, follow, out, show_table
+from pruning.evaluate.record import evaluation_table, results_of
+from pruning.evaluate.result import MEASURES
 from pruning.plan import load_plan
 from pruning.requests.base import Option
-from pruning.requests.evaluation import EvaluateRequest
-from pruning.tasks.evaluation import evaluate_run
+from pruning.requests.evaluation import EvaluateRequest, SweepRequest
+from pruning.tasks.evaluation import evaluate_run, sweep_run
 
 _PLAN_HELP = "plan.json to evaluate; repeatable. Default: the unpruned model."
 
@@ -34,3 +36,59 @@ def evaluate(
     show_records(records, names * len(request.corpora))
     write_result(out_file, results_of(records))
     out.print(f"{out_file}: {counted(len(records), 'evaluation')}")
+
+
+Against = Literal["removed", "bytes", "active_params", "expert_flops"]
+AGAINST: tuple[Against, ...] = get_args(Against)
+
+
+@command(SweepRequest)
+def sweep(
+    request: SweepRequest,
+    *,
+    out_file: options.OutTable = Path("sweep.csv"),
+    plot: Annotated[
+        Path | None, Option("Draw the first measure too: .html, .svg, .png, .pdf.", file="new")
+    ] = None,
+    against: Annotated[
+        Against, Option(f"What --plot has below: {', '.join(AGAINST)}.")
+    ] = "removed",
+) -> None:
+    """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table."""
+    check_ending(out_file)
+    records = follow(sweep_run(request))
+    table = evaluation_table(records)
+    show_sweep(table)
+    write_table(table, out_file)
+    of = counted(len(records), "evaluation")
+    out.print(f"{out_file}: {len(table)} rows of {of}")
+    if plot:
+        draw(table, next(iter(records[0].metrics)), against, plot)
+
+
+def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
+    """Write the figure of one measure, and say in a sentence what it shows."""
+    from app.charts.evaluation_curves import curves_figure, describe
+    from app.charts.files import write_figure
+
+    rows = table[table["measure"] == measure].assign(series=table["criterion"])
+    known = MEASURES[measure]
+    write_figure(curves_figure(rows, label=known.axis, against=against), path)
+    text = describe(rows, label=known.label, higher_is_better=known.higher_is_better)
+    out.print(f"{path}: {text}")
+
+
+def show_sweep(table: "pd.DataFrame") -> None:
+    """Print one table for each corpus: a row for each plan, a column for each measure."""
+    measured = [name for name in MEASURES if name in set(table["measure"])]
+    labels = [MEASURES[name].label for name in measured]
+    for corpus, rows in table.groupby("corpus", sort=False):
+        means = rows.pivot_table(index="evaluation", columns="measure", values="mean")
+        shown = [
+            (
+                *(plan["criterion"] or "unpruned", f"{plan['removed']:.1%}"),
+                *(f"{means[name][plan['evaluation']]:.4f}" for name in measured),
+            )
+            for plan in rows.drop_duplicates("evaluation").to_dict("records")
+        ]
+        show_table(str(corpus), ("criterion", "removed", *labels), shown)

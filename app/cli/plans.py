@@ -1,4 +1,4 @@
-"""Commands that look at plans: plans show, plans diff."""
+"""Commands on plans: plan, plans show, plans diff."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,18 +9,21 @@ from analysis.checkpoint import CONFIG_NAME
 from analysis.errors import PlanError, UserError
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.stats.store import stats_store
+from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_csv
-from app.cli.say import show_summary, show_width_options
-from app.console import out, show_frame
+from app.cli.say import say_choice, say_notes, say_plan, show_summary, show_width_options
+from app.console import follow, out, show_frame
 from app.settings import Settings
 from pruning.atoms.widths import DEFAULT_MULTIPLE
 from pruning.measured_routing import plan_routing
 from pruning.plan import ATOMIC_GRANULARITY, PruningPlan, load_plan
 from pruning.plan_diff import expert_states, neuron_diff, neuron_states, plan_diff
 from pruning.plan_summary import neuron_outline, neuron_summary, plan_outline, plan_summary
+from pruning.planning.make import check_request, plan_from_stats
 from pruning.requests.base import Option
 from pruning.requests.options import Revision, Run, StatsDir, Switch, Text, WeighedCorpus
+from pruning.requests.plan import PlanRequest
 
 plans = typer.Typer(name="plans", help="Look at plans: show, diff.", no_args_is_help=True)
 OfModel = Annotated[
@@ -119,3 +122,19 @@ def diff(
         f"{alike} of {len(table)} layers are alike{apart}; mean Jaccard of the kept {what} "
         f"{table['jaccard'].mean():.4f}"
     )
+
+
+@command(PlanRequest)
+def plan(request: PlanRequest, *, out_file: options.Out = Path("plan.json")) -> None:
+    """Choose the experts that stay, or the neurons in them; writes plan.json."""
+    model = load_model_index(request.model, revision=request.revision)
+    check_request(request, model)
+    made, ranking = follow(plan_from_stats(request, model, stats_store(request.stats_dir)))
+    made.plan.save(out_file)
+    say_plan(model, made.plan, out_file)
+    say_notes(made.notes)
+    if ranking:
+        say_choice(ranking.choice)
+    if request.is_atomic:
+        routing = ranking.routing if ranking else None
+        show_width_options(model, made.plan, request.width_multiple_of, routing)

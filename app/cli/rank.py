@@ -1,4 +1,4 @@
-"""Commands on statistics: score, overlap, blend."""
+"""Commands on statistics: score, overlap, compare, blend."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +8,7 @@ from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.lazy import pd
 from analysis.model import load_model_index
+from analysis.ranking.compare import FATES
 from analysis.ranking.coverage import Blender, fair_blend
 from analysis.ranking.overlap import criterion_overlap, mean_overlaps, variant_overlaps
 from analysis.ranking.proxy import SPARSITIES, proxy_overlap
@@ -25,9 +26,11 @@ from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_csv
 from app.cli.say import say_choice, say_sources
-from app.console import follow, out, show_frame, show_table
+from app.console import follow, out, show_facts, show_frame, show_table
+from pruning.planning.comparing import compare_request, compare_selections
 from pruning.requests.base import Option
 from pruning.requests.options import Switch
+from pruning.requests.pair import TwoRecipesRequest
 from pruning.requests.plan import PlanRequest
 from pruning.requests.ranking import BlendRequest, OverlapRequest, ScoreRequest
 from pruning.schedules.uniform import uniform
@@ -198,3 +201,25 @@ def blend(
     out.print(f"worst {min(covered):.4f}; use it with {mixed}", soft_wrap=True)
     others = () if request.runs else store.of_model(model.identity, "routed")
     say_sources(runs, notes_on_others(runs, others, chosen))
+
+
+@command(TwoRecipesRequest)
+def compare(request: TwoRecipesRequest, *, out_file: options.Out = Path("comparison.csv")) -> None:
+    """Compare two recipes: which experts both keep, only one, or neither; writes CSV."""
+    recipes = request.recipes(request.criterion, request.with_criterion, request.sparsity)
+    pair = compare_request(*recipes)
+    sides = [follow(selection_for(each)) for each in (pair.a, pair.b)]
+    comparison = compare_selections(*sides)
+    write_csv(comparison.table(), out_file)
+    show_facts(
+        {
+            "equal decisions": comparison.agreement,
+            "jaccard of the pruned": comparison.jaccard,
+            "kendall tau, mean of layers": comparison.kendall_tau,
+            **{f"kept by {fate}": comparison.count(fate) for fate in FATES},
+        }
+    )
+    for side, selection in zip("AB", sides, strict=True):
+        out.print(f"{side}: {selection.criterion.label} at {selection.request.sparsity}")
+        say_choice(selection.choice)
+    out.print(f"{out_file}: {len(comparison.table())} experts; rank 0 is kept first")

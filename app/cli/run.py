@@ -1,4 +1,4 @@
-"""The command that does all that a recipe asks for: run."""
+"""Commands that do what a recipe asks for: run, search."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +18,7 @@ from pruning.planning.make import check_request, plan_from_stats
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.requests.export import ExportRequest
+from pruning.requests.options import SearchFolder
 from pruning.requests.recipe import (
     Machine,
     calibrate_requests,
@@ -145,3 +146,18 @@ def _is_finished(folder: Path, plan: PruningPlan) -> bool:
             f"{plan.digest[:8]}); remove it, or give export another folder."
         )
     return True
+
+
+@command(Machine)
+def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None = None) -> None:
+    """Search for the best allocation of a budget; interrupt it, and the best so far is kept."""
+    recipe = load_recipe(path)
+    if recipe.search is None:
+        raise PlanError(
+            f"The recipe {path} has no key search; it needs at least search: {{corpus: CORPUS}}."
+        )
+    folder = out_dir or search_folder(path)
+    result = follow(search_run(search_of_file(path, folder, request)))
+    model = load_model_index(recipe.model, revision=recipe.revision)
+    say_plan(model, load_plan(folder / PLAN_NAME, model=model), folder / PLAN_NAME)
+    say_search(result, folder)

@@ -177,7 +177,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed(here, words, heavy):
 
 
 def test_the_list_of_commands_says_what_each_says_of_itself():
-    for name, (_, listed) in COMMANDS.items():
+    for name, listed in COMMANDS.items():
         found = find(name)
         said = getattr(found, "info", None)
         assert listed == (said.help if said else found.__doc__.split("\n\n")[0]), name
