@@ -14,18 +14,8 @@ from app.session.data import settings, shown_model, shown_stats_dir
 from app.session.keeping import remembered
 
 UNIFIED = "unified"
-# Criteria besides the unified family, in the order of the menu.
-OTHER = (
-    "aimer",
-    "magnitude",
-    "mone",
-    "heapr",
-    "camera-p",
-    "pathfinder",
-    "damage",
-    "hoyer",
-    "random",
-)
+# Criteria outside the unified family.
+OTHER = tuple(name for name, criterion in CRITERIA.items() if criterion.exponents is None)
 CRITERION_OPTIONS = (UNIFIED, *OTHER)
 PRESETS = tuple(CRITERIA)
 EQUAL_SHARE = 50

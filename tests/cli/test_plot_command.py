@@ -29,7 +29,7 @@ def files_that_call(name):
 
 def test_every_chart_is_listed_and_pages_draw_them_in_one_place():
     assert set(files_that_call("st.plotly_chart")) == {"frame/charts.py"}
-    assert {Path(file).parts[0] for file in files_that_call("Drawing")} <= {"charts", "plots"}
+    assert {Path(file).parts[0] for file in files_that_call("Drawing")} == {"charts"}
     modules = [
         import_module(f"app.charts.{path.stem}") for path in (ROOT / "app" / "charts").glob("*.py")
     ]
