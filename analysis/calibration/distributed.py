@@ -143,14 +143,14 @@ def _noticing_loss() -> Iterator[None]:
         ) from error
 
 
-def join(patience: timedelta = PATIENCE) -> Processes:
+def join() -> Processes:
     """The processes that a launcher started, joined the first time; alone without a launcher."""
     if launched_world() == 1:
         return Processes()
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with _noticing_loss():
-            dist.init_process_group(backend, timeout=patience)
+            dist.init_process_group(backend, timeout=PATIENCE)
         atexit.register(dist.destroy_process_group)
     return Processes(dist.get_rank(), dist.get_world_size())
 

@@ -25,11 +25,8 @@ from analysis.errors import CorpusError
 Row = dict[str, Any]
 _PROMPT_CHARS = 180
 _CHOICE_CHARS = 60
-_MOST_QUESTIONS = 240
 _DISTRACTORS = 3
-_SEED = 42
 _ANSWER = r"The answer is (-?\d+)"
-_FOLLOWED_BY_SPACE = re.compile(r"\s")
 
 
 def _passages(text: str) -> Iterator[tuple[str, str]]:
@@ -38,7 +35,7 @@ def _passages(text: str) -> Iterator[tuple[str, str]]:
     while True:
         parts = []
         for length in (_PROMPT_CHARS, _CHOICE_CHARS):
-            space = _FOLLOWED_BY_SPACE.search(text, place + length)
+            space = re.compile(r"\s").search(text, place + length)
             if space is None:
                 return
             parts.append(text[place : space.start()])
@@ -49,20 +46,20 @@ def _passages(text: str) -> Iterator[tuple[str, str]]:
             yield prompt, continuation
 
 
-def choice_questions(texts: Sequence[DemoText], seed: int = _SEED) -> list[Row]:
+def choice_questions(texts: Sequence[DemoText]) -> list[Row]:
     """Which of four continuations follows? Three are of other documents.
 
     At most 240 rows of `prompt`, `choices` (4, in drawn order), `label` (number of the true one),
     `document` (its name) and `document_digest`, drawn from all passages and left in order.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(42)
     passages = [(text.name, *each) for text in texts for each in _passages(text.prompt)]
     digests = {text.name: document_digest(text.prompt) for text in texts}
     if len({name for name, _, _ in passages}) <= _DISTRACTORS:
         raise CorpusError(
             f"Questions with {_DISTRACTORS + 1} choices need passages of as many documents."
         )
-    chosen = np.sort(rng.permutation(len(passages))[:_MOST_QUESTIONS])
+    chosen = np.sort(rng.permutation(len(passages))[:240])
     rows = []
     for name, prompt, continuation in (passages[int(number)] for number in chosen):
         choices = {continuation: name}

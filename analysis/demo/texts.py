@@ -174,9 +174,9 @@ def _percent(draw: _Draw) -> tuple[str, str]:
 _PROBLEMS = (_shopping, _sharing, _travel, _rectangle, _equation, _saving, _percent)
 
 
-def math_texts(count: int = 12_000) -> Iterator[DemoText]:
+def math_texts() -> Iterator[DemoText]:
     """Generated word problems with worked answers; the same on every Python."""
-    for index in range(count):
+    for index in range(12_000):
         draw = _Draw(index)
         prompt, response = _PROBLEMS[draw.integer(0, len(_PROBLEMS) - 1)](draw)
         yield DemoText(f"problem {index}", prompt, response)

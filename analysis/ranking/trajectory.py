@@ -222,7 +222,7 @@ def chosen_samples(stats: SampleStats, samples: IntArray) -> SampleStats:
     )
 
 
-def representative_samples(stats: SampleStats, clusters: int, seed: int = 42) -> SampleStats:
+def representative_samples(stats: SampleStats, clusters: int) -> SampleStats:
     """Of each of `clusters` clusters the sample nearest the centre, by k-means.
 
     The paper clusters the calibration corpus before the model runs and names no features. These are
@@ -233,4 +233,4 @@ def representative_samples(stats: SampleStats, clusters: int, seed: int = 42) ->
         raise UserError(f"{clusters} clusters are none; ask for at least 1.")
     having = chosen_samples(stats, np.flatnonzero(stats.num_tokens))
     features = having.probability / having.num_tokens[:, None]
-    return chosen_samples(having, np.array(nearest_to_centroids(features, clusters, seed)))
+    return chosen_samples(having, np.array(nearest_to_centroids(features, clusters, seed=42)))
