@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,10 +25,6 @@ def free_memory(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
     """
     free = int(psutil.virtual_memory().available)
     shared = min([free, *_left_in_groups(groups, own_group)]) // local_world()
-    try:
-        import resource
-    except ImportError:  # Windows has no such limits
-        return shared
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return shared
